@@ -1,0 +1,1 @@
+"""RocketMQ's wire protocol and record formats as plain functions and values: no socket, file, clock or task."""

@@ -1,0 +1,118 @@
+"""Message bodies are compressed and decompressed by clients only; the broker stores what it gets.
+
+zlib is always there.  LZ4 (frame format) and Zstandard need ``pip install 'triomq[compression]'``.
+Decompression is bounded, so that a small message cannot become gigabytes of memory.
+
+Source: wire.md 10.6; store.md 2.5.
+"""
+
+import zlib
+from importlib import import_module
+from types import ModuleType
+from typing import Final
+
+from triomq.protocol.codes import COMPRESSION_TYPE_MASK, MessageSysFlag
+from triomq.protocol.errors import ProtocolError, UnsupportedCompressionError
+
+DEFAULT_LEVEL: Final = 5  # Java's default
+DEFAULT_MAX_OUTPUT_BYTES: Final = 64 * 1024**2  # a broker takes 4 MiB at most unless told otherwise
+
+ZLIB: Final = int(MessageSysFlag.COMPRESSION_ZLIB)
+LZ4: Final = int(MessageSysFlag.COMPRESSION_LZ4)
+ZSTD: Final = int(MessageSysFlag.COMPRESSION_ZSTD)
+_LEAST_WINDOW_BYTES: Final = 8 * 1024**2  # what any Zstandard reader must be able to take
+_ZSTD_STEP_BYTES: Final = 512  # 4 bytes can become 128 KiB, and the package has no limit of its own: 16 MiB a step
+_COMPRESSED: Final = int(MessageSysFlag.COMPRESSED)
+
+
+def compress(body: bytes, kind: int = ZLIB, level: int = DEFAULT_LEVEL) -> bytes:
+    """Return ``body`` compressed; the sender sets ``kind | MessageSysFlag.COMPRESSED`` in its sysFlag.
+
+    Raises:
+        UnsupportedCompressionError: the package for ``kind`` is not installed, or there is no such kind.
+    """
+    output: bytes
+    if kind == ZLIB:
+        output = zlib.compress(body, level)
+    elif kind == LZ4:
+        output = _import("LZ4", "lz4.frame").compress(body, compression_level=level)
+    elif kind == ZSTD:
+        output = _import("Zstandard", "zstandard").ZstdCompressor(level=level).compress(body)
+    else:
+        raise UnsupportedCompressionError(f"compression type {kind:#x}: unknown")
+    return output
+
+
+def decompress(body: bytes, sys_flag: int, max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES) -> bytes:
+    """Return the body as its producer gave it; ``body`` itself if ``sys_flag`` does not say "compressed".
+
+    Raises:
+        ProtocolError: damaged or truncated data, or more than ``max_output_bytes``.
+        UnsupportedCompressionError: the package for this type is not installed, or the type is unknown.
+    """
+    if not sys_flag & _COMPRESSED:
+        return body
+    kind = sys_flag & COMPRESSION_TYPE_MASK
+    if kind in (0, ZLIB):  # up to 4.9.3, and in Go, no type means zlib
+        return inflate(body, max_output_bytes)
+    if kind == LZ4:
+        return _decompress_lz4(body, max_output_bytes)
+    if kind == ZSTD:
+        return _decompress_zstd(body, max_output_bytes)
+    raise UnsupportedCompressionError(f"compression type {kind:#x}: unknown")
+
+
+def inflate(body: bytes, max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES) -> bytes:
+    """Decompress one zlib stream.
+
+    Raises:
+        ProtocolError: damaged or truncated, or more than ``max_output_bytes``.
+    """
+    stream = zlib.decompressobj()
+    try:
+        output = stream.decompress(body, max_output_bytes + 1)
+    except zlib.error as exc:
+        raise ProtocolError(f"zlib body of {len(body)} bytes: {exc}") from exc
+    return _complete("zlib", output, stream.eof, max_output_bytes)
+
+
+def _decompress_lz4(body: bytes, max_output_bytes: int) -> bytes:
+    frame = _import("LZ4", "lz4.frame")
+    stream = frame.LZ4FrameDecompressor()
+    try:
+        output = stream.decompress(body, max_output_bytes + 1)
+    except (RuntimeError, EOFError, ValueError) as exc:  # lz4 has no error class of its own
+        raise ProtocolError(f"LZ4 body of {len(body)} bytes: {exc}") from exc
+    return _complete("LZ4", output, stream.eof, max_output_bytes)
+
+
+def _decompress_zstd(body: bytes, max_output_bytes: int) -> bytes:
+    zstandard = _import("Zstandard", "zstandard")
+    # The window is allocated at once and as large as the frame says: bound it like the output.
+    window_bytes = max(_LEAST_WINDOW_BYTES, max_output_bytes)
+    stream = zstandard.ZstdDecompressor(max_window_size=window_bytes).decompressobj()
+    output = bytearray()
+    try:
+        for start in range(0, len(body), _ZSTD_STEP_BYTES):
+            output += stream.decompress(body[start : start + _ZSTD_STEP_BYTES])
+            if stream.eof or len(output) > max_output_bytes:
+                break
+    except zstandard.ZstdError as exc:
+        raise ProtocolError(f"Zstandard body of {len(body)} bytes: {exc}") from exc
+    return _complete("Zstandard", bytes(output), stream.eof, max_output_bytes)
+
+
+def _complete(kind: str, output: bytes, at_end: bool, max_output_bytes: int) -> bytes:
+    if len(output) > max_output_bytes:
+        raise ProtocolError(f"{kind} body: more than {max_output_bytes} bytes when decompressed")
+    if not at_end:
+        raise ProtocolError(f"{kind} body: truncated")
+    return output
+
+
+def _import(kind: str, module: str) -> ModuleType:
+    """Import an optional package when a message needs it: only few users have it."""
+    try:
+        return import_module(module)
+    except ImportError as exc:
+        raise UnsupportedCompressionError(f"{kind} bodies need a package: pip install 'triomq[compression]'") from exc

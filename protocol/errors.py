@@ -1,0 +1,218 @@
+"""Every error triomq raises, in one tree.
+
+::
+
+    TriomqError
+    |- ProtocolError                  bytes that are not what the protocol or the store format allows
+    |  |- FrameTooLargeError          a length field above the limit, or negative
+    |  `- SubscriptionParseError      a filter expression that cannot be read
+    |- IllegalNameError               a topic or group name that RocketMQ refuses
+    |- MessageIllegalError            a message over a size limit, refused before it is sent or stored
+    |- UnsupportedCompressionError    the package for this compression is not installed
+    |- BrokerResponseError            the peer answered with an error code; a subclass for each one we act on
+    |- ClientError
+    |  |- ConnectError                no connection; names the address, who advertised it, what to change
+    |  |- ConnectionLostError         the connection ended before the answer came
+    |  |- RequestTimeoutError         no answer within the deadline
+    |  |- NameServerError             no name server could be reached
+    |  |- NoRouteError                no broker is known for the topic
+    |  `- ClientClosedError           used after it was closed
+    |- StoreError
+    |  |- StoreLockedError            another process owns the store directory
+    |  |- StoreLayoutError            a file of the store has a wrong size or name, or cannot be read
+    |  |- StoreFullError              no space: nothing was stored
+    |  `- StoreClosedError            used after it was closed
+    `- ConfigError                    an impossible setting, found at start
+"""
+
+from typing import ClassVar, Self
+
+from triomq.protocol.codes import ResponseCode, code_name
+
+
+class TriomqError(Exception):
+    """Base of all errors of triomq; never raised itself."""
+
+
+class ProtocolError(TriomqError):
+    """Bytes from a peer or a file break the format; the text says where and how."""
+
+
+class FrameTooLargeError(ProtocolError):
+    """A frame's length field is negative or above the limit; nothing was allocated for it."""
+
+
+class SubscriptionParseError(ProtocolError):
+    """A subscription expression cannot be read."""
+
+
+class IllegalNameError(TriomqError):
+    """A topic or group name breaks RocketMQ's rules; the text says which rule."""
+
+
+class MessageIllegalError(TriomqError):
+    """A message is above a size limit or combines what cannot be combined."""
+
+
+class UnsupportedCompressionError(TriomqError):
+    """A body is compressed in a way for which the package is not installed."""
+
+
+class BrokerResponseError(TriomqError):
+    """The peer answered a request with an error code.
+
+    Attributes:
+        code: the response code, also one this version does not know.
+        remark: the peer's text, "" if none.
+        address: the peer's ``host:port``.
+    """
+
+    response_code: ClassVar[int] = -1
+    by_code: ClassVar[dict[int, type["BrokerResponseError"]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        """Register a class that names a code; a second class for one code is a programming error."""
+        if "response_code" not in cls.__dict__:
+            return
+        if cls.by_code.setdefault(cls.response_code, cls) is not cls:
+            raise TypeError(f"{cls.__name__}: code {cls.response_code} has an error class already")
+
+    def __init__(self, code: int, remark: str, address: str = "") -> None:
+        self.code = code
+        self.remark = remark
+        self.address = address
+        where = f" from {address}" if address else ""
+        super().__init__(f"{code_name(code)}({code}){where}: {remark or 'no reason given'}")
+
+    def __reduce__(self) -> tuple[type[Self], tuple[int, str, str]]:
+        """Copy and pickle by the attributes: the text alone would not do for ``__init__``."""
+        return type(self), (self.code, self.remark, self.address)
+
+    @classmethod
+    def from_response(cls, code: int, remark: str | None, address: str = "") -> "BrokerResponseError":
+        """Make the error class registered for ``code``, or this base class."""
+        return cls.by_code.get(code, BrokerResponseError)(code, remark or "", address)
+
+
+class BrokerSystemError(BrokerResponseError):
+    """SYSTEM_ERROR(1): any failure inside the broker."""
+
+    response_code: ClassVar[int] = ResponseCode.SYSTEM_ERROR
+
+
+class SystemBusyError(BrokerResponseError):
+    """SYSTEM_BUSY(2): the broker sheds load; try again later."""
+
+    response_code: ClassVar[int] = ResponseCode.SYSTEM_BUSY
+
+
+class RequestCodeNotSupportedError(BrokerResponseError):
+    """REQUEST_CODE_NOT_SUPPORTED(3): this peer does not know the request."""
+
+    response_code: ClassVar[int] = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+class MessageRefusedError(BrokerResponseError):
+    """MESSAGE_ILLEGAL(13): the broker refuses the message for its size or content."""
+
+    response_code: ClassVar[int] = ResponseCode.MESSAGE_ILLEGAL
+
+
+class ServiceNotAvailableError(BrokerResponseError):
+    """SERVICE_NOT_AVAILABLE(14): the store does not take messages now (disk full, closing, slave)."""
+
+    response_code: ClassVar[int] = ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+class NoPermissionError(BrokerResponseError):
+    """NO_PERMISSION(16): broker, topic or group do not allow this."""
+
+    response_code: ClassVar[int] = ResponseCode.NO_PERMISSION
+
+
+class TopicNotExistError(BrokerResponseError):
+    """TOPIC_NOT_EXIST(17): the broker does not have the topic, or the name server no route to it."""
+
+    response_code: ClassVar[int] = ResponseCode.TOPIC_NOT_EXIST
+
+
+class QueryNotFoundError(BrokerResponseError):
+    """QUERY_NOT_FOUND(22): nothing is stored under this key, group or offset."""
+
+    response_code: ClassVar[int] = ResponseCode.QUERY_NOT_FOUND
+
+
+class SubscriptionNotExistError(BrokerResponseError):
+    """SUBSCRIPTION_NOT_EXIST(24): the group has no subscription for the topic yet."""
+
+    response_code: ClassVar[int] = ResponseCode.SUBSCRIPTION_NOT_EXIST
+
+
+class SubscriptionNotLatestError(BrokerResponseError):
+    """SUBSCRIPTION_NOT_LATEST(25): the broker has not seen the newest subscription yet."""
+
+    response_code: ClassVar[int] = ResponseCode.SUBSCRIPTION_NOT_LATEST
+
+
+class SubscriptionGroupNotExistError(BrokerResponseError):
+    """SUBSCRIPTION_GROUP_NOT_EXIST(26): the group is unknown and is not created automatically."""
+
+    response_code: ClassVar[int] = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+class ConsumerNotOnlineError(BrokerResponseError):
+    """CONSUMER_NOT_ONLINE(206): no member of the group is connected."""
+
+    response_code: ClassVar[int] = ResponseCode.CONSUMER_NOT_ONLINE
+
+
+class ClientError(TriomqError):
+    """Base of what goes wrong on the client's side of a request."""
+
+
+class ConnectError(ClientError):
+    """No connection to an address; the text names it, who advertised it and what to change."""
+
+
+class ConnectionLostError(ClientError):
+    """The connection ended before the answer came: whether the peer did the work is unknown."""
+
+
+class RequestTimeoutError(ClientError):
+    """No answer came within the deadline: whether the peer did the work is unknown."""
+
+
+class NameServerError(ClientError):
+    """None of the given name servers could be reached."""
+
+
+class NoRouteError(ClientError):
+    """The name server knows no broker for the topic."""
+
+
+class ClientClosedError(ClientError):
+    """The client was used after it was closed."""
+
+
+class StoreError(TriomqError):
+    """Base of what goes wrong with the store's files."""
+
+
+class StoreLockedError(StoreError):
+    """Another process owns the store directory; the text names its process id if it is known."""
+
+
+class StoreLayoutError(StoreError):
+    """A file of the store has a wrong size or name, or cannot be opened; nothing was changed."""
+
+
+class StoreFullError(StoreError):
+    """The disk has no room: nothing was stored; the text names path, free bytes and the setting."""
+
+
+class StoreClosedError(StoreError):
+    """The store was used after it was closed."""
+
+
+class ConfigError(TriomqError):
+    """A setting has an impossible value."""

@@ -1,0 +1,151 @@
+"""Frames: a byte stream cut into ``length | header word | header | body``.
+
+Rules: a length is checked before anything waits for it or is allocated; the work is linear in the bytes that
+came, however they were cut; a splitter that met a bad length stays broken, because nothing after it can be
+trusted; what the builders refuse, the readers of the other side would refuse too.
+
+Source: wire.md 1.
+"""
+
+from struct import Struct
+from typing import Final
+
+from triomq.protocol.errors import FrameTooLargeError, ProtocolError
+
+#: Java's ``com.rocketmq.remoting.frameMaxLength``: the whole frame with its length field.
+MAX_FRAME_BYTES: Final = 16 * 1024**2
+
+#: Our own limit: the largest legal header, one with 32767 bytes of properties, all of them escaped in JSON, has
+#: some 200 KiB, and what a header of nothing but brackets becomes in memory is 60 times its length.
+MAX_HEADER_BYTES: Final = 1024**2
+
+LENGTH: Final = Struct(">i")
+PREFIX: Final = Struct(">iI")  # length, then serialize type in the top byte and header length in the rest
+_LENGTH_BYTES: Final = 4
+_MIN_LENGTH: Final = 4  # the header word
+_MAX_LENGTH: Final = MAX_FRAME_BYTES - _LENGTH_BYTES
+
+
+class FrameSplitter:
+    """Cut received bytes into frames, sans-I/O.
+
+    Call :meth:`split` with what each read brought.
+    The buffer never holds more than one incomplete frame and one read.
+    """
+
+    __slots__ = ("_broken", "_buffer", "_max_frame_bytes", "_needed")
+
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._buffer = bytearray()
+        self._needed = _LENGTH_BYTES
+        self._max_frame_bytes = max_frame_bytes
+        self._broken: ProtocolError | None = None
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of an incomplete frame that wait for the rest."""
+        return len(self._buffer)
+
+    def split(self, data: bytes | bytearray | memoryview) -> tuple[list[bytes], ProtocolError | None]:
+        """Add received bytes; return all frames they complete, without their length fields, and the error.
+
+        The error, if there is one, follows the returned frames in the stream: answer those, then close.
+        It is a :class:`FrameTooLargeError` for a length field that is negative or above the limit, and a
+        plain :class:`ProtocolError` for one too short to hold the header word.  It stays for good.
+        """
+        if self._broken is not None:
+            return [], self._broken
+        buffer = self._buffer
+        if buffer:
+            buffer += data
+            if len(buffer) < self._needed:
+                return [], None
+            source: bytes = bytes(buffer)
+            buffer.clear()
+        else:
+            source = bytes(data)
+        frames: list[bytes] = []
+        end = len(source)
+        position = 0
+        limit = self._max_frame_bytes - _LENGTH_BYTES
+        self._needed = _LENGTH_BYTES
+        while end - position >= _LENGTH_BYTES:
+            (length,) = LENGTH.unpack_from(source, position)
+            if not _MIN_LENGTH <= length <= limit:
+                self._broken = self._bad_length(length)
+                return frames, self._broken
+            following = position + _LENGTH_BYTES + length
+            if following > end:
+                self._needed = _LENGTH_BYTES + length
+                break
+            frames.append(source[position + _LENGTH_BYTES : following])
+            position = following
+        if position < end:
+            buffer += memoryview(source)[position:]
+        return frames, None
+
+    def _bad_length(self, length: int) -> ProtocolError:
+        if 0 <= length < _MIN_LENGTH:
+            return ProtocolError(f"frame length {length} is too short for the header word of 4 bytes")
+        return FrameTooLargeError(
+            f"frame length {length} is not within {_MIN_LENGTH}..{self._max_frame_bytes - _LENGTH_BYTES}: "
+            f"{explain_first_bytes(LENGTH.pack(length))}"
+        )
+
+
+#: First bytes of other protocols that people point at a broker's port by mistake.
+_STRANGERS: Final = (
+    (b"GET ", "an HTTP client"),
+    (b"POST", "an HTTP client"),
+    (b"HEAD", "an HTTP client"),
+    (b"PUT ", "an HTTP client"),
+    (b"OPTI", "an HTTP client"),
+    (b"PRI ", "a gRPC or HTTP/2 client (RocketMQ 5.x gRPC clients need a proxy; triomq speaks Remoting)"),
+    (b"HTTP", "an HTTP server"),
+    (b"SSH-", "an SSH peer"),
+    (b"\x16\x03", "a TLS client (TLS is not enabled here)"),
+    (b"AMQP", "an AMQP client"),
+    (b"*", "a Redis client"),
+)
+
+
+def explain_first_bytes(start: bytes) -> str:
+    """Say what a peer that does not speak Remoting probably is, from its first bytes."""
+    for prefix, name in _STRANGERS:
+        if start.startswith(prefix):
+            return f"the peer looks like {name}"
+    return "the peer does not speak RocketMQ Remoting, or the stream is damaged"
+
+
+def build_frame(serialize_type: int, header: bytes, body: bytes | memoryview = b"") -> bytes:
+    """Return a whole frame, length field included.
+
+    For a large body send :func:`frame_prefix` and it apart.
+
+    Raises:
+        FrameTooLargeError: the header is above :data:`MAX_HEADER_BYTES`, or the frame above :data:`MAX_FRAME_BYTES`.
+    """
+    header_length = len(header)
+    length = _MIN_LENGTH + header_length + len(body)
+    if header_length > MAX_HEADER_BYTES or length > _MAX_LENGTH:
+        raise _too_large(header_length, length)
+    return b"".join((PREFIX.pack(length, serialize_type << 24 | header_length), header, body))
+
+
+def frame_prefix(serialize_type: int, header: bytes, body_length: int) -> bytes:
+    """Return all of a frame that stands before its body, for a body of ``body_length`` bytes.
+
+    Raises:
+        FrameTooLargeError: as :func:`build_frame`.
+    """
+    header_length = len(header)
+    length = _MIN_LENGTH + header_length + body_length
+    if header_length > MAX_HEADER_BYTES or length > _MAX_LENGTH:
+        raise _too_large(header_length, length)
+    return PREFIX.pack(length, serialize_type << 24 | header_length) + header
+
+
+def _too_large(header_length: int, length: int) -> FrameTooLargeError:
+    return FrameTooLargeError(
+        f"frame of {length} bytes with a header of {header_length}: the limits are {_MAX_LENGTH} and {MAX_HEADER_BYTES}"
+    )

@@ -1,0 +1,199 @@
+"""The base of typed headers: a class declares its fields once, and is the table for both directions.
+
+The wire name is the camelCase of ours unless ``Annotated[..., Wire("a")]`` names another; ``None`` is absent;
+unknown fields are ignored; a missing or unreadable one is a ProtocolError that names class and field.
+
+Every request is read and every response written here, so the loops below look up short numbers in a dict,
+which takes half the time of ``int``, and make no call of ours for any usual value.
+
+Source: wire.md 2.1 (how values are written).
+"""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from types import UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    NamedTuple,
+    Self,
+    TypeAlias,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from triomq.protocol.errors import ProtocolError
+
+_REQUIRED: Final = object()
+_INT64_LIMIT: Final = 2**63
+_INT64_DIGITS: Final = 19
+_BOOL_LIMIT: Final = 1
+
+#: Counts, queue ids, flags: most numbers in headers are short, and the same text again and again.
+_SHORT_NUMBERS: Final[dict[str, int]] = {str(number): number for number in range(-1, 1024)}
+_BOOLS: Final[dict[str, int]] = {"true": True, "false": False}
+
+
+class Wire(str):
+    """Names the field on the wire, where it is not the camelCase of the attribute."""
+
+    __slots__ = ()
+
+
+class Bits(NamedTuple):
+    """Width of an integer field: 32 or 64."""
+
+    width: int
+
+
+#: An integer that Java keeps in an ``int``; a plain ``int`` is a Java ``long``.
+Int32 = Annotated[int, Bits(32)]
+
+
+@dataclass(slots=True)
+class Header:
+    """A typed header; subclasses are plain slotted dataclasses, one made per request."""
+
+    code: ClassVar[int]
+
+    @classmethod
+    def decode(cls, ext_fields: Mapping[str, str]) -> Self:
+        """Read the header from a command's fields.
+
+        Raises:
+            ProtocolError: a field is missing or is not what it should be.
+        """
+        header = cls.__new__(cls)
+        get = ext_fields.get
+        for name, wire, known, safe_digits, limit, default in _READ[cls]:
+            text = get(wire)
+            if text is None:
+                if default is _REQUIRED:
+                    raise ProtocolError(f"{cls.__name__}: field {wire!r} is missing")
+                setattr(header, name, default)
+            elif known is None:  # text
+                setattr(header, name, text)
+            elif text in known:
+                setattr(header, name, known[text])
+            elif len(text) <= safe_digits and text.isdecimal():
+                setattr(header, name, int(text))
+            else:
+                setattr(header, name, _unusual(cls, wire, text, limit))
+        return header
+
+    def encode(self) -> dict[str, str]:
+        """Write the header as a command's fields; ``None`` is left out."""
+        ext_fields: dict[str, str] = {}
+        for name, wire, kind in _WRITE[type(self)]:
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if kind is str:
+                ext_fields[wire] = value
+            elif kind is int:
+                ext_fields[wire] = f"{value}"
+            else:
+                ext_fields[wire] = "true" if value else "false"
+        return ext_fields
+
+
+def parse_integer(text: str, limit: int) -> int:
+    """Read decimal text as Java's ``parseInt`` and ``parseLong`` do: perhaps a sign, digits, nothing else.
+
+    ``limit`` is 2**31 or 2**63.  More digits than the greatest ``long`` has are refused, also zeros in front,
+    because ``int`` takes a time that grows with the square of their number.
+
+    Raises:
+        ValueError: not a number, or not from ``-limit`` to ``limit - 1``; the text says which and cites it.
+    """
+    digits = text[1:] if text.startswith(("-", "+")) else text
+    if not digits.isdecimal():
+        raise ValueError(f"is not a number: {text[:40]!r}")
+    if len(digits) > _INT64_DIGITS or not -limit <= (value := int(text)) < limit:
+        raise ValueError(f"is out of range: {text[:40]}")
+    return value
+
+
+def _unusual(cls: type[Header], wire: str, text: str, limit: int) -> int:
+    """Read what the quick ways of :meth:`Header.decode` left over: signs, long numbers, oddly spelt bools."""
+    if limit == _BOOL_LIMIT:
+        return text.lower() == "true"
+    try:
+        return parse_integer(text, limit)
+    except ValueError as exc:
+        raise ProtocolError(f"{cls.__name__}: field {wire!r} {exc}") from None
+
+
+class _Field(NamedTuple):
+    name: str
+    wire: str
+    kind: type
+    limit: int
+    default: Any
+
+
+#: name, wire name, values known by heart (None: text), digits that are within the limit, limit, default;
+#: plain tuples, since Python unpacks a NamedTuple slower by a third.
+_ReadRow: TypeAlias = tuple[str, str, dict[str, int] | None, int, int, Any]
+#: name, wire name, kind.
+_WriteRow: TypeAlias = tuple[str, str, type]
+
+
+class _ReadTable(dict[type[Header], tuple[_ReadRow, ...]]):
+    """What :meth:`Header.decode` does, made at first use of a class."""
+
+    def __missing__(self, cls: type[Header]) -> tuple[_ReadRow, ...]:
+        known: dict[type, dict[str, int] | None] = {str: None, bool: _BOOLS, int: _SHORT_NUMBERS}
+        self[cls] = tuple(
+            (name, wire, known[kind], len(str(limit)) - 1, limit, default)
+            for name, wire, kind, limit, default in _describe_all(cls)
+        )
+        return self[cls]
+
+
+class _WriteTable(dict[type[Header], tuple[_WriteRow, ...]]):
+    """What :meth:`Header.encode` does, made at first use of a class."""
+
+    def __missing__(self, cls: type[Header]) -> tuple[_WriteRow, ...]:
+        self[cls] = tuple((field.name, field.wire, field.kind) for field in _describe_all(cls))
+        return self[cls]
+
+
+_READ: Final = _ReadTable()
+_WRITE: Final = _WriteTable()
+
+
+def _describe_all(cls: type[Header]) -> tuple[_Field, ...]:
+    hints = get_type_hints(cls, include_extras=True)
+    return tuple(
+        _describe(field.name, hints[field.name], _REQUIRED if field.default is MISSING else field.default)
+        for field in fields(cls)
+    )
+
+
+def _describe(name: str, hint: Any, default: Any) -> _Field:
+    wire, limit = _camel_case(name), _INT64_LIMIT
+    if get_origin(hint) in (Union, UnionType):
+        (hint,) = (member for member in get_args(hint) if member is not type(None))
+    while True:
+        if get_origin(hint) is Annotated:
+            for note in hint.__metadata__:
+                wire = str(note) if isinstance(note, Wire) else wire
+                limit = 2 ** (note.width - 1) if isinstance(note, Bits) else limit
+            hint = hint.__origin__
+        elif hasattr(hint, "__supertype__"):  # a NewType
+            hint = hint.__supertype__
+        else:
+            break
+    if hint not in (str, bool, int):
+        raise TypeError(f"{name}: a header field is str, bool or int, not {hint}")
+    return _Field(name, wire, hint, _BOOL_LIMIT if hint is bool else limit, default)
+
+
+def _camel_case(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)

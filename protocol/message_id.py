@@ -1,0 +1,93 @@
+"""Message ids: where a message is stored, and the id its producer gave it.
+
+Both are upper case hex digits of the same lengths, 32 or (IPv6) 56: the text does not tell which one it is.
+Unique ids must be compared as they are, because Go writes part of theirs in lower case.
+
+Source: MessageDecoder.java and MessageClientIDSetter.java; wire.md 10.2, store.md 2.9.
+"""
+
+import time
+from collections.abc import Callable
+from itertools import count
+from struct import Struct
+from typing import Final
+
+from triomq.protocol.errors import ProtocolError
+from triomq.protocol.host import IPV4_HOST_LENGTH, IPV6_HOST_LENGTH, decode_host
+from triomq.protocol.units import PhysicalOffset
+
+_OFFSET: Final = Struct(">q")
+_ID_LENGTHS: Final = frozenset((2 * (IPV4_HOST_LENGTH + 8), 2 * (IPV6_HOST_LENGTH + 8)))
+_UINT16: Final = 0xFFFF
+_UINT32: Final = 0xFFFF_FFFF
+
+
+def offset_message_id(store_host: bytes, physical_offset: PhysicalOffset | int) -> str:
+    """Return the id that tells where a record is; ``store_host`` as in the record: 8 or 20 bytes."""
+    return f"{store_host.hex().upper()}{physical_offset & 0xFFFF_FFFF_FFFF_FFFF:016X}"
+
+
+def parse_offset_message_id(text: str) -> tuple[str, int, PhysicalOffset]:
+    """Return address, port and commit log offset of an offset message id.
+
+    Raises:
+        ProtocolError: the text cannot be such an id.  Many a unique id can be read as one: then the answer
+            is senseless.
+    """
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError:
+        raw = b""
+    if len(text) not in _ID_LENGTHS or 2 * len(raw) != len(text):  # fromhex() skips blanks
+        raise ProtocolError(f"message id {text[:80]!r}: not 32 or 56 hex digits")
+    host, port = decode_host(raw[:-8])
+    (physical_offset,) = _OFFSET.unpack_from(raw, len(raw) - 8)
+    if physical_offset < 0:
+        raise ProtocolError(f"message id {text!r}: negative offset")
+    return host, port, PhysicalOffset(physical_offset)
+
+
+class UniqueIdGenerator:
+    """Makes the ids that producers give to their messages: ``UNIQ_KEY``.
+
+    An id is address, process id (16 bit), ``discriminator`` (32 bit), milliseconds since the local start of
+    the month (32 bit) and a counter (16 bit): unique while fewer than 65536 are made in one millisecond.
+    """
+
+    def __init__(self, ip: bytes, pid: int, discriminator: int, clock_ms: Callable[[], int]) -> None:
+        """Take the parts that stay.
+
+        Args:
+            ip: 4 or 16 bytes.
+            pid: the process id; its low 16 bits are used.
+            discriminator: tells generators of one process apart; its low 32 bits are used.
+            clock_ms: wall clock in milliseconds since 1970.
+        """
+        if len(ip) not in (4, 16):
+            raise ProtocolError(f"address of {len(ip)} bytes: must be 4 or 16")
+        self._prefix = f"{ip.hex().upper()}{pid & _UINT16:04X}{discriminator & _UINT32:08X}"
+        self._clock_ms = clock_ms
+        self._count = count().__next__
+        self._month_start_ms = 0
+        self._next_month_ms = 0
+
+    def next(self) -> str:
+        """Return a new id: 32 or 56 upper case hex digits."""
+        now = self._clock_ms()
+        if now >= self._next_month_ms:
+            self._month_start_ms, self._next_month_ms = _month_around(now)
+        # A clock set back below the month's start wraps around, as in Java.
+        return "%s%08X%04X" % (  # noqa: UP031  # quicker than an f-string here
+            self._prefix,
+            now - self._month_start_ms & _UINT32,
+            self._count() & _UINT16,
+        )
+
+
+def _month_around(now_ms: int) -> tuple[int, int]:
+    """Return start and end of the month of ``now_ms`` in local time, in milliseconds since 1970."""
+    local = time.localtime(now_ms // 1000)
+    year, month = local.tm_year, local.tm_mon
+    start = time.mktime((year, month, 1, 0, 0, 0, 0, 0, -1))
+    end = time.mktime((year, month + 1, 1, 0, 0, 0, 0, 0, -1))  # month 13 is January
+    return int(start) * 1000, int(end) * 1000

@@ -1,0 +1,395 @@
+"""Typed headers of requests and responses, one class for each.
+
+Source: wire.md 5 (core), 6 (broker to client), 7 (administration), 8 (name server).
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.headers import Header, Int32, Wire
+from triomq.protocol.units import PhysicalOffset, QueueOffset
+
+
+@dataclass(slots=True)
+class SendMessageRequestHeader(Header):
+    """Long names, code 10.  Source: SendMessageRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.SEND_MESSAGE
+    producer_group: str
+    topic: str
+    default_topic: str  # the template for automatic creation, normally TBW102
+    default_topic_queue_nums: Int32
+    queue_id: Int32  # below 0: the broker chooses
+    sys_flag: Int32
+    born_timestamp: int  # ms
+    flag: Int32
+    properties: str | None = None
+    reconsume_times: Int32 | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+    batch: bool = False
+    broker_name: Annotated[str, Wire("bname")] | None = None
+
+
+@dataclass(slots=True)
+class SendMessageRequestHeaderV2(Header):
+    """The same with one-letter names, codes 310, 320 and 325.  Source: SendMessageRequestHeaderV2.java."""
+
+    code: ClassVar[int] = RequestCode.SEND_MESSAGE_V2
+    producer_group: Annotated[str, Wire("a")]
+    topic: Annotated[str, Wire("b")]
+    default_topic: Annotated[str, Wire("c")]
+    default_topic_queue_nums: Annotated[Int32, Wire("d")]
+    queue_id: Annotated[Int32, Wire("e")]
+    sys_flag: Annotated[Int32, Wire("f")]
+    born_timestamp: Annotated[int, Wire("g")]
+    flag: Annotated[Int32, Wire("h")]
+    properties: Annotated[str, Wire("i")] | None = None
+    reconsume_times: Annotated[Int32, Wire("j")] | None = None
+    unit_mode: Annotated[bool, Wire("k")] = False
+    max_reconsume_times: Annotated[Int32, Wire("l")] | None = None
+    batch: Annotated[bool, Wire("m")] = False
+    broker_name: Annotated[str, Wire("n")] | None = None
+
+
+@dataclass(slots=True)
+class SendMessageResponseHeader(Header):
+    """What a stored message got.  Source: SendMessageResponseHeader.java."""
+
+    msg_id: str  # offset message id; of a batch all, joined by commas
+    queue_id: Int32
+    queue_offset: QueueOffset
+    transaction_id: str | None = None
+    region: Annotated[str, Wire("MSG_REGION")] | None = None
+    trace_on: Annotated[str, Wire("TRACE_ON")] | None = None
+
+
+@dataclass(slots=True)
+class PullMessageRequestHeader(Header):
+    """Source: PullMessageRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.PULL_MESSAGE
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    queue_offset: QueueOffset  # first message wanted
+    max_msg_nums: Int32
+    sys_flag: Int32
+    commit_offset: QueueOffset
+    suspend_timeout_millis: int  # how long the broker may hold the request
+    sub_version: int
+    subscription: str | None = None
+    expression_type: str | None = None
+    broker_name: Annotated[str, Wire("bname")] | None = None
+
+
+@dataclass(slots=True)
+class PullMessageResponseHeader(Header):
+    """Source: PullMessageResponseHeader.java."""
+
+    suggest_which_broker_id: int
+    next_begin_offset: QueueOffset
+    min_offset: QueueOffset
+    max_offset: QueueOffset
+
+
+@dataclass(slots=True)
+class QueryConsumerOffsetRequestHeader(Header):
+    """Source: QueryConsumerOffsetRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.QUERY_CONSUMER_OFFSET
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    set_zero_if_not_found: bool | None = None  # 5.x
+    broker_name: Annotated[str, Wire("bname")] | None = None
+
+
+@dataclass(slots=True)
+class UpdateConsumerOffsetRequestHeader(Header):
+    """Source: UpdateConsumerOffsetRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.UPDATE_CONSUMER_OFFSET
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    commit_offset: QueueOffset
+    broker_name: Annotated[str, Wire("bname")] | None = None
+
+
+@dataclass(slots=True)
+class SearchOffsetRequestHeader(Header):
+    """Source: SearchOffsetRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+    topic: str
+    queue_id: Int32
+    timestamp: int  # ms
+    broker_name: Annotated[str, Wire("bname")] | None = None
+
+
+@dataclass(slots=True)
+class QueueRequestHeader(Header):
+    """Names one queue: codes 30, 31 and 32.  Source: GetMaxOffsetRequestHeader.java and its sisters."""
+
+    topic: str
+    queue_id: Int32
+    broker_name: Annotated[str, Wire("bname")] | None = None
+
+
+@dataclass(slots=True)
+class OffsetResponseHeader(Header):
+    """Answers codes 14, 29, 30 and 31."""
+
+    offset: QueueOffset
+
+
+@dataclass(slots=True)
+class TimestampResponseHeader(Header):
+    """Answers code 32."""
+
+    timestamp: int  # ms; -1: there is no message
+
+
+@dataclass(slots=True)
+class ViewMessageRequestHeader(Header):
+    """Source: ViewMessageRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.VIEW_MESSAGE_BY_ID
+    offset: PhysicalOffset
+
+
+@dataclass(slots=True)
+class UnregisterClientRequestHeader(Header):
+    """Source: UnregisterClientRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.UNREGISTER_CLIENT
+    client_id: Annotated[str, Wire("clientID")]
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+@dataclass(slots=True)
+class ConsumerSendMsgBackRequestHeader(Header):
+    """Source: ConsumerSendMsgBackRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.CONSUMER_SEND_MSG_BACK
+    offset: PhysicalOffset
+    group: str
+    delay_level: Int32  # 0: the broker decides; below 0: dead letter at once
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+    broker_name: Annotated[str, Wire("bname")] | None = None
+
+
+@dataclass(slots=True)
+class EndTransactionRequestHeader(Header):
+    """Source: EndTransactionRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.END_TRANSACTION
+    producer_group: str
+    tran_state_table_offset: QueueOffset
+    commit_log_offset: PhysicalOffset
+    commit_or_rollback: Int32
+    msg_id: str
+    from_transaction_check: bool = False
+    transaction_id: str | None = None
+    broker_name: Annotated[str, Wire("bname")] | None = None
+
+
+@dataclass(slots=True)
+class CheckTransactionStateRequestHeader(Header):
+    """Broker to producer.  Source: CheckTransactionStateRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.CHECK_TRANSACTION_STATE
+    tran_state_table_offset: QueueOffset
+    commit_log_offset: PhysicalOffset
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+    broker_name: Annotated[str, Wire("bname")] | None = None
+
+
+@dataclass(slots=True)
+class ConsumerGroupRequestHeader(Header):
+    """Names one consumer group: codes 38, 40 and 203."""
+
+    consumer_group: str
+
+
+@dataclass(slots=True)
+class ResetOffsetRequestHeader(Header):
+    """Codes 220 and 222.  Source: ResetOffsetRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+    topic: str
+    group: str
+    timestamp: int  # ms; -1: the end of the queue
+    is_force: bool
+
+
+@dataclass(slots=True)
+class GetConsumerStatusRequestHeader(Header):
+    """Codes 221 and 223.  Source: GetConsumerStatusRequestHeader.java."""
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+@dataclass(slots=True)
+class GetConsumerRunningInfoRequestHeader(Header):
+    """Source: GetConsumerRunningInfoRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.GET_CONSUMER_RUNNING_INFO
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
+@dataclass(slots=True)
+class ConsumeMessageDirectlyRequestHeader(Header):
+    """Source: ConsumeMessageDirectlyResultRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.CONSUME_MESSAGE_DIRECTLY
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+
+
+@dataclass(slots=True)
+class QueryMessageRequestHeader(Header):
+    """Source: QueryMessageRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.QUERY_MESSAGE
+    topic: str
+    key: str
+    max_num: Int32
+    begin_timestamp: int  # ms, store time
+    end_timestamp: int
+    unique_key_query: Annotated[bool, Wire("_UNIQUE_KEY_QUERY")] = False
+
+
+@dataclass(slots=True)
+class CreateTopicRequestHeader(Header):
+    """Source: CreateTopicRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.UPDATE_AND_CREATE_TOPIC
+    topic: str
+    default_topic: str
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: Int32 = 0
+    order: bool = False
+
+
+@dataclass(slots=True)
+class TopicRequestHeader(Header):
+    """Names one topic: codes 202, 215, 216, 300 and 351."""
+
+    topic: str
+    cluster_name: str | None = None
+
+
+@dataclass(slots=True)
+class GetRouteInfoRequestHeader(Header):
+    """Source: GetRouteInfoRequestHeader.java of the name server."""
+
+    code: ClassVar[int] = RequestCode.GET_ROUTEINFO_BY_TOPIC
+    topic: str
+    accept_standard_json_only: bool = False
+
+
+@dataclass(slots=True)
+class DeleteSubscriptionGroupRequestHeader(Header):
+    """Source: DeleteSubscriptionGroupRequestHeader.java; 5.x calls the second field cleanOffset."""
+
+    code: ClassVar[int] = RequestCode.DELETE_SUBSCRIPTIONGROUP
+    group_name: str
+    remove_offset: bool = False
+    clean_offset: bool = False
+
+
+@dataclass(slots=True)
+class GetConsumeStatsRequestHeader(Header):
+    """Source: GetConsumeStatsRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.GET_CONSUME_STATS
+    consumer_group: str
+    topic: str | None = None
+
+
+@dataclass(slots=True)
+class ProducerGroupRequestHeader(Header):
+    """Source: GetProducerConnectionListRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.GET_PRODUCER_CONNECTION_LIST
+    producer_group: str
+
+
+@dataclass(slots=True)
+class GroupRequestHeader(Header):
+    """Code 352 of 5.x.  Source: GetSubscriptionGroupConfigRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+    group: str
+
+
+@dataclass(slots=True)
+class RegisterBrokerRequestHeader(Header):
+    """Source: RegisterBrokerRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.REGISTER_BROKER
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    ha_server_addr: str
+    broker_id: int
+    compressed: bool = False
+    body_crc32: Int32 = 0
+
+
+@dataclass(slots=True)
+class UnregisterBrokerRequestHeader(Header):
+    """Codes 104 and 322.  Source: UnRegisterBrokerRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.UNREGISTER_BROKER
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: int
+
+
+@dataclass(slots=True)
+class KvConfigRequestHeader(Header):
+    """Codes 100, 101, 102 and 219.  Source: PutKVConfigRequestHeader.java and its sisters."""
+
+    namespace: str
+    key: str | None = None
+    value: str | None = None
+
+
+@dataclass(slots=True)
+class ClusterRequestHeader(Header):
+    """Source: GetTopicsByClusterRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.GET_TOPICS_BY_CLUSTER
+    cluster: str
+
+
+@dataclass(slots=True)
+class QueryConsumeQueueRequestHeader(Header):
+    """Source: QueryConsumeQueueRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.QUERY_CONSUME_QUEUE
+    topic: str
+    queue_id: Int32
+    index: int
+    count: Int32
+    consumer_group: str | None = None

@@ -1,0 +1,77 @@
+"""Bodies that administration asks for: offsets of topics and groups, who is connected.
+
+Source: wire.md 9.6, 9.10.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from triomq.protocol.client_bodies import ConsumeFromWhere, ConsumeType, MessageModel, SubscriptionData
+from triomq.protocol.codes import LanguageCode
+from triomq.protocol.json_body import JsonBody
+from triomq.protocol.message_queue import MessageQueue
+
+
+@dataclass(slots=True)
+class OffsetWrapper(JsonBody):
+    """Where a group stands in one queue; ``last_timestamp``: store time of the last message it consumed, 0 if none."""
+
+    broker_offset: int = 0
+    consumer_offset: int = 0
+    last_timestamp: int = 0
+
+
+@dataclass(slots=True)
+class ConsumeStats(JsonBody):
+    """Answer to GET_CONSUME_STATS (208).  Source: ConsumeStats.java."""
+
+    irregular: ClassVar = True
+
+    offset_table: dict[MessageQueue, OffsetWrapper] = field(default_factory=dict)
+    consume_tps: float = 0.0
+
+
+@dataclass(slots=True)
+class TopicOffset(JsonBody):
+    """What one queue holds."""
+
+    min_offset: int = 0
+    max_offset: int = 0
+    last_update_timestamp: int = 0
+
+
+@dataclass(slots=True)
+class TopicStatsTable(JsonBody):
+    """Answer to GET_TOPIC_STATS_INFO (202).  Source: TopicStatsTable.java."""
+
+    irregular: ClassVar = True
+
+    offset_table: dict[MessageQueue, TopicOffset] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Connection(JsonBody):
+    """One client's connection; ``client_addr`` is ``ip:port``.  Source: Connection.java."""
+
+    client_id: str = ""
+    client_addr: str = ""
+    language: LanguageCode = LanguageCode.OTHER
+    version: int = 0
+
+
+@dataclass(slots=True)
+class ProducerConnection(JsonBody):
+    """Answer to GET_PRODUCER_CONNECTION_LIST (204).  Source: ProducerConnection.java."""
+
+    connection_set: list[Connection] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ConsumerConnection(JsonBody):
+    """Answer to GET_CONSUMER_CONNECTION_LIST (203).  Source: ConsumerConnection.java."""
+
+    connection_set: list[Connection] = field(default_factory=list)
+    subscription_table: dict[str, SubscriptionData] = field(default_factory=dict)
+    consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET

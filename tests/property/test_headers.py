@@ -1,0 +1,94 @@
+"""Every typed header as a law: what one peer wrote is what the other reads, through each serialisation."""
+
+from dataclasses import fields
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from triomq.protocol import requests
+from triomq.protocol.codes import SerializeType
+from triomq.protocol.command import RemotingCommand
+from triomq.protocol.errors import ProtocolError
+from triomq.protocol.headers import Bits, Header
+
+CLASSES = [
+    value
+    for value in vars(requests).values()
+    if isinstance(value, type) and issubclass(value, Header) and value is not Header
+]
+
+#: The same examples in every run; few, because there are three dozen classes.
+REPEATABLE = settings(max_examples=20, deadline=None, derandomize=True)
+
+#: What looks like a number, or nearly.
+NUMBER_LIKE = st.one_of(
+    st.integers().map(str),
+    st.integers(-(2**64), 2**64).map(str),
+    st.text(alphabet="0123456789+-_ .eExXaA\t\n\u0661\u00b2", max_size=24),
+    st.text(max_size=8),
+)
+
+
+def values_of(hint: Any) -> st.SearchStrategy[Any]:
+    """Return a strategy for a field's type: ``X | None``, ``Annotated``, ``NewType``, ``str``, ``bool``, ``int``."""
+    if get_origin(hint) in (Union, UnionType):
+        return st.one_of(st.none(), *(values_of(member) for member in get_args(hint) if member is not type(None)))
+    if get_origin(hint) is Annotated:
+        widths = [note.width for note in hint.__metadata__ if isinstance(note, Bits)]
+        if widths:
+            return st.integers(-(2 ** (widths[0] - 1)), 2 ** (widths[0] - 1) - 1)
+        return values_of(hint.__origin__)
+    if hasattr(hint, "__supertype__"):
+        return values_of(hint.__supertype__)
+    return {str: st.text(max_size=30), bool: st.booleans(), int: st.integers(-(2**63), 2**63 - 1)}[hint]
+
+
+def headers_of(cls: type[Header]) -> st.SearchStrategy[Header]:
+    hints = get_type_hints(cls, include_extras=True)
+    return st.builds(cls, **{field.name: values_of(hints[field.name]) for field in fields(cls)})
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+@REPEATABLE
+@given(data=st.data(), serialize_type=st.sampled_from(list(SerializeType)))
+def test_header_comes_back_from_each_serialisation_as_it_was(
+    cls: type[Header], data: st.DataObject, serialize_type: int
+) -> None:
+    header = data.draw(headers_of(cls))
+    command = RemotingCommand(10, ext_fields=header.encode(), serialize_type=serialize_type)
+    arrived = RemotingCommand.decode(command.encode()[4:])
+    assert cls.decode(arrived.ext_fields) == header
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+@REPEATABLE
+@given(data=st.data())
+def test_header_writes_text_under_distinct_names(cls: type[Header], data: st.DataObject) -> None:
+    """Trap 3: every value in extFields is text."""
+    header = data.draw(headers_of(cls))
+    encoded = header.encode()
+    assert {type(text) for text in encoded.values()} <= {str}
+    assert len(encoded) == sum(getattr(header, field.name) is not None for field in fields(cls))
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+@REPEATABLE
+@given(data=st.data())
+def test_header_of_any_text_is_read_or_is_a_protocol_error_that_names_class_and_field(
+    cls: type[Header], data: st.DataObject
+) -> None:
+    written = data.draw(headers_of(cls)).encode()
+    name = data.draw(st.sampled_from(sorted(written)))
+    written[name] = data.draw(NUMBER_LIKE)
+    try:
+        header = cls.decode(written)
+    except ProtocolError as exc:
+        message = str(exc)
+    else:
+        message = f"{cls.__name__} {name!r}"
+        assert cls.decode(header.encode()) == header
+    assert cls.__name__ in message
+    assert repr(name) in message

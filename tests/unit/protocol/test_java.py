@@ -1,0 +1,70 @@
+"""java: String.hashCode and what is built on it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triomq.protocol.java import java_hash, key_hash, tags_code
+
+
+def slow_hash(text: str) -> int:
+    """The definition, one UTF-16 unit after the other."""
+    hashed = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for position in range(0, len(units), 2):
+        hashed = (31 * hashed + int.from_bytes(units[position : position + 2])) % 2**32
+    return hashed - 2**32 if hashed >= 2**31 else hashed
+
+
+@pytest.mark.parametrize(
+    ("text", "hashed"),
+    [
+        ("TagA", 2598919),
+        ("TagB", 2598920),
+        ("中文", 646394),
+        ("polygenelubricants", -(2**31)),
+        ("", 0),
+        ("\U0001f600", 1772899),  # two units: d83d de00
+        ("\ud83d", 0xD83D),
+    ],
+)
+def test_hash_equals_what_java_computes(text: str, hashed: int) -> None:
+    assert java_hash(text) == hashed
+
+
+@given(st.text())
+def test_hash_of_any_text_follows_the_definition(text: str) -> None:
+    assert java_hash(text) == slow_hash(text)
+
+
+@given(st.text(st.characters(max_codepoint=127), max_size=300))
+def test_hash_in_lanes_follows_the_definition(text: str) -> None:
+    assert java_hash(text) == slow_hash(text)
+
+
+@pytest.mark.parametrize("length", [1, 8, 9, 63, 64, 65, 127, 128, 129, 200])
+def test_hash_does_not_overflow_a_lane(length: int) -> None:
+    assert java_hash("\x7f" * length) == slow_hash("\x7f" * length)
+
+
+@pytest.mark.parametrize("tags", [None, ""])
+def test_message_without_tags_has_code_0(tags: str | None) -> None:
+    assert tags_code(tags) == 0
+
+
+def test_code_of_long_tags_is_their_hash_too() -> None:
+    assert tags_code("T" * 1000) == slow_hash("T" * 1000)
+    assert tags_code("TagA") == tags_code("TagA") == 2598919
+
+
+def test_key_hash_is_never_negative() -> None:
+    assert key_hash("polygene", "x") == abs(slow_hash("polygene#x"))
+
+
+def test_key_hash_of_the_smallest_hash_is_0() -> None:
+    # Any hash can be reached by adding base 31 digits to seven characters.
+    missing = (2**31 - slow_hash("T#@@@@@@@")) % 2**32
+    digits = [missing // 31**place % 31 for place in range(6, -1, -1)]
+    key = "".join(chr(ord("@") + digit) for digit in digits)
+    assert slow_hash("T#" + key) == -(2**31)
+    assert key_hash("T", key) == 0
