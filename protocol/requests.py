@@ -1,6 +1,8 @@
-"""Typed headers of requests and responses, one class for each.
+"""Typed headers of what producers and consumers exchange with a broker, one class for each.
 
-Source: wire.md 5 (core), 6 (broker to client), 7 (administration), 8 (name server).
+Administration and name server: :mod:`triomq.protocol.admin_requests`.
+
+Source: wire.md 5 (core), 6 (broker to client).
 """
 
 from dataclasses import dataclass
@@ -92,6 +94,27 @@ class PullMessageResponseHeader(Header):
     next_begin_offset: QueueOffset
     min_offset: QueueOffset
     max_offset: QueueOffset
+
+
+@dataclass(slots=True)
+class QueryMessageRequestHeader(Header):
+    """Source: QueryMessageRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.QUERY_MESSAGE
+    topic: str
+    key: str
+    max_num: Int32
+    begin_timestamp: int  # ms, store time
+    end_timestamp: int
+    unique_key_query: Annotated[bool, Wire("_UNIQUE_KEY_QUERY")] = False
+
+
+@dataclass(slots=True)
+class QueryMessageResponseHeader(Header):
+    """How far the index of keys is; zeros where nothing was found.  Source: QueryMessageResponseHeader.java."""
+
+    index_last_update_timestamp: int  # ms, store time
+    index_last_update_phyoffset: PhysicalOffset
 
 
 @dataclass(slots=True)
@@ -262,134 +285,22 @@ class ConsumeMessageDirectlyRequestHeader(Header):
 
 
 @dataclass(slots=True)
-class QueryMessageRequestHeader(Header):
-    """Source: QueryMessageRequestHeader.java."""
+class PushReplyMessageRequestHeader(Header):
+    """Broker to the one who asked.  Source: ReplyMessageRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.QUERY_MESSAGE
-    topic: str
-    key: str
-    max_num: Int32
-    begin_timestamp: int  # ms, store time
-    end_timestamp: int
-    unique_key_query: Annotated[bool, Wire("_UNIQUE_KEY_QUERY")] = False
-
-
-@dataclass(slots=True)
-class CreateTopicRequestHeader(Header):
-    """Source: CreateTopicRequestHeader.java."""
-
-    code: ClassVar[int] = RequestCode.UPDATE_AND_CREATE_TOPIC
+    code: ClassVar[int] = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+    producer_group: str
     topic: str
     default_topic: str
-    read_queue_nums: Int32
-    write_queue_nums: Int32
-    perm: Int32
-    topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: Int32 = 0
-    order: bool = False
-
-
-@dataclass(slots=True)
-class TopicRequestHeader(Header):
-    """Names one topic: codes 202, 215, 216, 300 and 351."""
-
-    topic: str
-    cluster_name: str | None = None
-
-
-@dataclass(slots=True)
-class GetRouteInfoRequestHeader(Header):
-    """Source: GetRouteInfoRequestHeader.java of the name server."""
-
-    code: ClassVar[int] = RequestCode.GET_ROUTEINFO_BY_TOPIC
-    topic: str
-    accept_standard_json_only: bool = False
-
-
-@dataclass(slots=True)
-class DeleteSubscriptionGroupRequestHeader(Header):
-    """Source: DeleteSubscriptionGroupRequestHeader.java; 5.x calls the second field cleanOffset."""
-
-    code: ClassVar[int] = RequestCode.DELETE_SUBSCRIPTIONGROUP
-    group_name: str
-    remove_offset: bool = False
-    clean_offset: bool = False
-
-
-@dataclass(slots=True)
-class GetConsumeStatsRequestHeader(Header):
-    """Source: GetConsumeStatsRequestHeader.java."""
-
-    code: ClassVar[int] = RequestCode.GET_CONSUME_STATS
-    consumer_group: str
-    topic: str | None = None
-
-
-@dataclass(slots=True)
-class ProducerGroupRequestHeader(Header):
-    """Source: GetProducerConnectionListRequestHeader.java."""
-
-    code: ClassVar[int] = RequestCode.GET_PRODUCER_CONNECTION_LIST
-    producer_group: str
-
-
-@dataclass(slots=True)
-class GroupRequestHeader(Header):
-    """Code 352 of 5.x.  Source: GetSubscriptionGroupConfigRequestHeader.java."""
-
-    code: ClassVar[int] = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
-    group: str
-
-
-@dataclass(slots=True)
-class RegisterBrokerRequestHeader(Header):
-    """Source: RegisterBrokerRequestHeader.java."""
-
-    code: ClassVar[int] = RequestCode.REGISTER_BROKER
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
-    ha_server_addr: str
-    broker_id: int
-    compressed: bool = False
-    body_crc32: Int32 = 0
-
-
-@dataclass(slots=True)
-class UnregisterBrokerRequestHeader(Header):
-    """Codes 104 and 322.  Source: UnRegisterBrokerRequestHeader.java."""
-
-    code: ClassVar[int] = RequestCode.UNREGISTER_BROKER
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
-    broker_id: int
-
-
-@dataclass(slots=True)
-class KvConfigRequestHeader(Header):
-    """Codes 100, 101, 102 and 219.  Source: PutKVConfigRequestHeader.java and its sisters."""
-
-    namespace: str
-    key: str | None = None
-    value: str | None = None
-
-
-@dataclass(slots=True)
-class ClusterRequestHeader(Header):
-    """Source: GetTopicsByClusterRequestHeader.java."""
-
-    code: ClassVar[int] = RequestCode.GET_TOPICS_BY_CLUSTER
-    cluster: str
-
-
-@dataclass(slots=True)
-class QueryConsumeQueueRequestHeader(Header):
-    """Source: QueryConsumeQueueRequestHeader.java."""
-
-    code: ClassVar[int] = RequestCode.QUERY_CONSUME_QUEUE
-    topic: str
+    default_topic_queue_nums: Int32
     queue_id: Int32
-    index: int
-    count: Int32
-    consumer_group: str | None = None
+    sys_flag: Int32
+    born_timestamp: int  # ms
+    flag: Int32
+    born_host: str  # ip:port
+    store_host: str  # ip:port
+    store_timestamp: int  # ms
+    properties: str | None = None
+    reconsume_times: Int32 | None = None
+    unit_mode: bool = False
+    broker_name: Annotated[str, Wire("bname")] | None = None

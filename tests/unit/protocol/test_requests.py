@@ -4,25 +4,26 @@ from typing import Final
 
 import pytest
 
+from tests.unit.protocol.header_table import GOOD, check_kinds, check_names, check_required, full, header_classes, rows
 from triomq.protocol import requests
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.errors import ProtocolError
 from triomq.protocol.headers import Header
 from triomq.protocol.requests import (
-    CreateTopicRequestHeader,
     EndTransactionRequestHeader,
     OffsetResponseHeader,
     PullMessageRequestHeader,
     PullMessageResponseHeader,
+    PushReplyMessageRequestHeader,
     QueryMessageRequestHeader,
+    QueryMessageResponseHeader,
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
     TimestampResponseHeader,
 )
-from triomq.protocol.units import QueueOffset
+from triomq.protocol.units import PhysicalOffset, QueueOffset
 
-#: Wire names in the order of the class; ``?`` may be absent.  Source: wire.md 5-8.
+#: Wire names in the order of the class; ``?`` may be absent.  Source: wire.md 5, 6.
 TABLE: Final = {
     "SendMessageRequestHeader": """producerGroup:str topic:str defaultTopic:str defaultTopicQueueNums:int queueId:int
         sysFlag:int bornTimestamp:long flag:int properties:str? reconsumeTimes:int? unitMode:bool?
@@ -56,21 +57,10 @@ TABLE: Final = {
     "ConsumeMessageDirectlyRequestHeader": "consumerGroup:str clientId:str? msgId:str? brokerName:str?",
     "QueryMessageRequestHeader": """topic:str key:str maxNum:int beginTimestamp:long endTimestamp:long
         _UNIQUE_KEY_QUERY:bool?""",
-    # Java demands topicFilterType and order too, but reads neither of them
-    "CreateTopicRequestHeader": """topic:str defaultTopic:str readQueueNums:int writeQueueNums:int perm:int
-        topicFilterType:str? topicSysFlag:int? order:bool?""",
-    "TopicRequestHeader": "topic:str clusterName:str?",
-    "GetRouteInfoRequestHeader": "topic:str acceptStandardJsonOnly:bool?",
-    "DeleteSubscriptionGroupRequestHeader": "groupName:str removeOffset:bool? cleanOffset:bool?",
-    "GetConsumeStatsRequestHeader": "consumerGroup:str topic:str?",
-    "ProducerGroupRequestHeader": "producerGroup:str",
-    "GroupRequestHeader": "group:str",
-    "RegisterBrokerRequestHeader": """brokerName:str brokerAddr:str clusterName:str haServerAddr:str brokerId:long
-        compressed:bool? bodyCrc32:int?""",
-    "UnregisterBrokerRequestHeader": "brokerName:str brokerAddr:str clusterName:str brokerId:long",
-    "KvConfigRequestHeader": "namespace:str key:str? value:str?",
-    "ClusterRequestHeader": "cluster:str",
-    "QueryConsumeQueueRequestHeader": "topic:str queueId:int index:long count:int consumerGroup:str?",
+    "QueryMessageResponseHeader": "indexLastUpdateTimestamp:long indexLastUpdatePhyoffset:long",
+    "PushReplyMessageRequestHeader": """producerGroup:str topic:str defaultTopic:str defaultTopicQueueNums:int
+        queueId:int sysFlag:int bornTimestamp:long flag:int bornHost:str storeHost:str storeTimestamp:long
+        properties:str? reconsumeTimes:int? unitMode:bool? bname:str?""",
 }
 
 #: Classes for one request code; the others serve several, or answer.
@@ -80,46 +70,20 @@ CODES: Final = {
     "QueryMessageRequestHeader": 12,
     "QueryConsumerOffsetRequestHeader": 14,
     "UpdateConsumerOffsetRequestHeader": 15,
-    "CreateTopicRequestHeader": 17,
     "SearchOffsetRequestHeader": 29,
     "ViewMessageRequestHeader": 33,
     "UnregisterClientRequestHeader": 35,
     "ConsumerSendMsgBackRequestHeader": 36,
     "EndTransactionRequestHeader": 37,
     "CheckTransactionStateRequestHeader": 39,
-    "RegisterBrokerRequestHeader": 103,
-    "UnregisterBrokerRequestHeader": 104,
-    "GetRouteInfoRequestHeader": 105,
-    "ProducerGroupRequestHeader": 204,
-    "DeleteSubscriptionGroupRequestHeader": 207,
-    "GetConsumeStatsRequestHeader": 208,
     "ResetOffsetRequestHeader": 220,
-    "ClusterRequestHeader": 224,
     "GetConsumerRunningInfoRequestHeader": 307,
     "ConsumeMessageDirectlyRequestHeader": 309,
     "SendMessageRequestHeaderV2": 310,
-    "QueryConsumeQueueRequestHeader": 321,
-    "GroupRequestHeader": 352,
+    "PushReplyMessageRequestHeader": 326,
 }
 
-CLASSES: Final[dict[str, type[Header]]] = {
-    name: value
-    for name, value in vars(requests).items()
-    if isinstance(value, type) and issubclass(value, Header) and value is not Header
-}
-
-GOOD: Final = {"str": "text", "int": "2147483647", "long": "9223372036854775807", "bool": "true"}
-BAD: Final = {"int": "2147483648", "long": "9223372036854775808"}
-
-
-def rows(name: str) -> list[tuple[str, str, bool]]:
-    """Return wire name, kind and whether it is required."""
-    cells = (cell.split(":") for cell in TABLE[name].split())
-    return [(wire, kind.rstrip("?"), not kind.endswith("?")) for wire, kind in cells]
-
-
-def full(name: str) -> dict[str, str]:
-    return {wire: GOOD[kind] for wire, kind, _ in rows(name)}
+CLASSES: Final = header_classes(requests)
 
 
 def test_the_tables_know_every_header() -> None:
@@ -135,32 +99,17 @@ def test_header_belongs_to_its_request_code(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(TABLE))
 def test_header_has_the_wire_names_of_the_table(name: str) -> None:
-    header = CLASSES[name].decode(full(name))
-    assert header.encode() == full(name)
-    assert list(header.encode()) == [wire for wire, _, _ in rows(name)]
+    check_names(CLASSES[name], TABLE[name])
 
 
 @pytest.mark.parametrize("name", list(TABLE))
 def test_header_has_the_kinds_of_the_table(name: str) -> None:
-    """An ``int`` of Java ends at 2**31 - 1, a ``long`` at 2**63 - 1; any text is text; a bool knows no error."""
-    for wire, kind, _ in rows(name):
-        if kind in BAD:
-            with pytest.raises(ProtocolError, match=f"{name}: field '{wire}' is out of range"):
-                CLASSES[name].decode(full(name) | {wire: BAD[kind]})
-        else:
-            encoded = CLASSES[name].decode(full(name) | {wire: "a"}).encode()
-            assert encoded[wire] == ("a" if kind == "str" else "false")
+    check_kinds(CLASSES[name], TABLE[name])
 
 
 @pytest.mark.parametrize("name", list(TABLE))
 def test_header_demands_what_the_table_demands_and_no_more(name: str) -> None:
-    for wire, _, required in rows(name):
-        fields = {other: text for other, text in full(name).items() if other != wire}
-        if required:
-            with pytest.raises(ProtocolError, match=f"{name}: field '{wire}' is missing"):
-                CLASSES[name].decode(fields)
-        else:
-            CLASSES[name].decode(fields)
+    check_required(CLASSES[name], TABLE[name])
 
 
 @pytest.mark.parametrize("name", list(TABLE))
@@ -169,11 +118,11 @@ def test_header_says_where_it_comes_from(name: str) -> None:
 
 
 def test_the_letters_of_v2_stand_for_the_long_names_in_order() -> None:
-    long, short = rows("SendMessageRequestHeader"), rows("SendMessageRequestHeaderV2")
+    long, short = rows(TABLE["SendMessageRequestHeader"]), rows(TABLE["SendMessageRequestHeaderV2"])
     assert "".join(wire for wire, _, _ in short) == "abcdefghijklmn"
     assert [row[1:] for row in long] == [row[1:] for row in short]
-    long_header = SendMessageRequestHeader.decode(full("SendMessageRequestHeader"))
-    short_header = SendMessageRequestHeaderV2.decode(full("SendMessageRequestHeaderV2"))
+    long_header = SendMessageRequestHeader.decode(full(TABLE["SendMessageRequestHeader"]))
+    short_header = SendMessageRequestHeaderV2.decode(full(TABLE["SendMessageRequestHeaderV2"]))
     assert [getattr(long_header, name) for name in SendMessageRequestHeader.__slots__] == [
         getattr(short_header, name) for name in SendMessageRequestHeader.__slots__
     ]
@@ -186,12 +135,13 @@ def test_the_letters_of_v2_stand_for_the_long_names_in_order() -> None:
         PullMessageResponseHeader(0, QueueOffset(0), QueueOffset(0), QueueOffset(0)),
         OffsetResponseHeader(QueueOffset(0)),
         TimestampResponseHeader(-1),
+        QueryMessageResponseHeader(0, PhysicalOffset(0)),
     ],
 )
 def test_responses_write_all_their_fields_as_text_zeros_too(header: Header) -> None:
     """Trap 3: a missing field is a NullPointerException in Java, a number that is no text a lost frame in Go."""
     encoded = header.encode()
-    required = {wire for wire, _, required in rows(type(header).__name__) if required}
+    required = {wire for wire, _, required in rows(TABLE[type(header).__name__]) if required}
     assert required <= set(encoded)
     assert {type(text) for text in encoded.values()} == {str}
 
@@ -199,7 +149,7 @@ def test_responses_write_all_their_fields_as_text_zeros_too(header: Header) -> N
 @pytest.mark.parametrize("sub_version", [0, 1_700_000_000_000, 1_700_000_000_000_000_000])
 def test_a_pull_may_have_a_sub_version_of_0_or_in_ms_or_in_ns(sub_version: int) -> None:
     """Trap 7: Go sends 0 here and nanoseconds in heartbeats."""
-    fields = full("PullMessageRequestHeader") | {"subVersion": str(sub_version)}
+    fields = full(TABLE["PullMessageRequestHeader"]) | {"subVersion": str(sub_version)}
     assert PullMessageRequestHeader.decode(fields).sub_version == sub_version
 
 
@@ -208,7 +158,7 @@ def test_a_pull_may_have_a_sub_version_of_0_or_in_ms_or_in_ns(sub_version: int) 
 )
 def test_message_ids_keep_their_case(message_id: str) -> None:
     """Trap 10: unique ids are opaque text, of which Go writes a part in lower case."""
-    fields = full("EndTransactionRequestHeader") | {"msgId": message_id}
+    fields = full(TABLE["EndTransactionRequestHeader"]) | {"msgId": message_id}
     assert EndTransactionRequestHeader.decode(fields).msg_id == message_id
     assert (
         SendMessageResponseHeader.decode({"msgId": message_id, "queueId": "0", "queueOffset": "0"}).msg_id == message_id
@@ -239,8 +189,8 @@ def test_a_lite_pull_of_5_x_has_the_header_of_a_pull() -> None:
         "lo": "true",
         "ReqT": "0",
     }
-    header = PullMessageRequestHeader.decode(full("PullMessageRequestHeader") | lite_pull_only)
-    assert header.encode() == full("PullMessageRequestHeader")
+    header = PullMessageRequestHeader.decode(full(TABLE["PullMessageRequestHeader"]) | lite_pull_only)
+    assert header.encode() == full(TABLE["PullMessageRequestHeader"])
     assert RequestCode(361) is RequestCode.LITE_PULL_MESSAGE
 
 
@@ -269,20 +219,30 @@ def test_a_send_of_go_is_read() -> None:
 
 def test_absent_counts_are_none_where_absence_means_something() -> None:
     """Without ``maxReconsumeTimes`` the group's setting counts, with 0 the message is dead at once."""
-    fields = {wire: GOOD[kind] for wire, kind, required in rows("SendMessageRequestHeaderV2") if required}
+    fields = {wire: GOOD[kind] for wire, kind, required in rows(TABLE["SendMessageRequestHeaderV2"]) if required}
     header = SendMessageRequestHeaderV2.decode(fields)
     assert (header.reconsume_times, header.max_reconsume_times, header.properties) == (None, None, None)
     assert SendMessageRequestHeaderV2.decode(fields | {"l": "0"}).max_reconsume_times == 0
     assert (header.unit_mode, header.batch) == (False, False)
 
 
+def test_a_pushed_reply_has_the_long_names_of_a_send_and_says_where_it_was_stored() -> None:
+    """wire.md 6, code 326: neither a batch nor a limit of attempts, but both hosts and the time."""
+    sent, pushed = rows(TABLE["SendMessageRequestHeader"]), rows(TABLE["PushReplyMessageRequestHeader"])
+    assert set(sent) - set(pushed) == {("batch", "bool", False), ("maxReconsumeTimes", "int", False)}
+    assert set(pushed) - set(sent) == {
+        ("bornHost", "str", True),
+        ("storeHost", "str", True),
+        ("storeTimestamp", "long", True),
+    }
+    header = PushReplyMessageRequestHeader.decode(
+        full(TABLE["PushReplyMessageRequestHeader"]) | {"bornHost": "10.0.0.9:49874", "storeHost": "10.0.0.5:10911"}
+    )
+    assert (header.born_host, header.store_host) == ("10.0.0.9:49874", "10.0.0.5:10911")
+
+
 def test_a_query_may_ask_up_to_the_end_of_time() -> None:
     """wire.md 5.3: endTimestamp may be Long.MAX_VALUE."""
-    header = QueryMessageRequestHeader.decode(full("QueryMessageRequestHeader"))
+    header = QueryMessageRequestHeader.decode(full(TABLE["QueryMessageRequestHeader"]))
     assert header.end_timestamp == 2**63 - 1
     assert header.unique_key_query is True
-
-
-def test_a_topic_of_5_x_with_attributes_is_read() -> None:
-    fields = full("CreateTopicRequestHeader") | {"attributes": "", "force": "false"}
-    assert CreateTopicRequestHeader.decode(fields).topic == "text"
