@@ -1,0 +1,109 @@
+"""Settings of the store, each with RocketMQ's own name and default beside it."""
+
+import os
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from triomq.protocol.consume_queue_unit import UNIT_SIZE
+from triomq.protocol.errors import ConfigError
+from triomq.storage.delay_levels import DelayLevels
+
+_MIN_COMMIT_LOG_FILE_BYTES: Final = 1024
+_MAX_FILE_BYTES: Final = 2**31 - 1  # RocketMQ keeps file sizes and positions in an int
+_RECORD_OVERHEAD_BYTES: Final = 65_536  # what a record may be longer than its body
+
+
+class Durability(Enum):
+    """When a message counts as stored.  Source: FlushDiskType.java."""
+
+    ASYNC = "async"
+    """In the operating system's cache: survives the process, not a power loss.  ASYNC_FLUSH"""
+    SYNC = "sync"
+    """On the disk; consumers do not see it before.  SYNC_FLUSH"""
+
+
+def machine_memory_bytes() -> int:
+    """Return the main memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """Where a store is and how it behaves; impossible values raise ``ConfigError``.
+
+    File sizes are not recorded on disk: a directory must be opened with the sizes it was written with.
+    Source: MessageStoreConfig.java; store.md, appendix A.
+    """
+
+    root: Path  # storePathRootDir
+    commit_log_file_size_bytes: int = 1024**3  # mappedFileSizeCommitLog
+    consume_queue_file_size_bytes: int = 6_000_000  # mappedFileSizeConsumeQueue; rounded up to whole units
+    max_message_size_bytes: int = 4 * 1024**2  # maxMessageSize: of a body
+    durability: Durability = Durability.ASYNC  # flushDiskType
+
+    flush_interval_s: float = 0.5  # flushIntervalCommitLog, there in ms like the other intervals
+    flush_least_pages: int = 4  # flushCommitLogLeastPages
+    flush_thorough_interval_s: float = 10.0  # flushCommitLogThoroughInterval
+    flush_consume_queue_interval_s: float = 1.0  # flushIntervalConsumeQueue
+    flush_consume_queue_least_pages: int = 2  # flushConsumeQueueLeastPages
+    flush_consume_queue_thorough_interval_s: float = 60.0  # flushConsumeQueueThoroughInterval
+
+    reserve_step_bytes: int = 16 * 1024**2  # ours: disk space is reserved this far ahead in the commit log
+    consume_queue_reserve_step_bytes: int = 64 * 1024  # ours: likewise in each consume queue
+    disk_full_ratio: int = 90  # rocketmq.broker.diskSpaceWarningLevelRatio, percent: no puts above
+
+    max_transfer_bytes_in_memory: int = 262_144  # maxTransferBytesOnMessageInMemory
+    max_transfer_count_in_memory: int = 32  # maxTransferCountOnMessageInMemory
+    max_transfer_bytes_in_disk: int = 65_536  # maxTransferBytesOnMessageInDisk
+    max_transfer_count_in_disk: int = 8  # maxTransferCountOnMessageInDisk
+    in_memory_max_ratio: int = 40  # accessMessageInMemoryMaxRatio, percent of the main memory
+    physical_memory_bytes: int = field(default_factory=machine_memory_bytes)  # ours: for tests
+
+    check_crc_on_recover: bool = True  # checkCRCOnRecover
+    delay_levels: DelayLevels = field(default_factory=DelayLevels)  # messageDelayLevel
+
+    def __post_init__(self) -> None:
+        """Round the consume queue's file size and refuse what cannot work."""
+        units = -(-self.consume_queue_file_size_bytes // UNIT_SIZE)
+        object.__setattr__(self, "consume_queue_file_size_bytes", units * UNIT_SIZE)
+        for name, least, most in (
+            ("commit_log_file_size_bytes", _MIN_COMMIT_LOG_FILE_BYTES, _MAX_FILE_BYTES),
+            ("consume_queue_file_size_bytes", UNIT_SIZE, _MAX_FILE_BYTES),
+            ("max_message_size_bytes", 1, _MAX_FILE_BYTES - _RECORD_OVERHEAD_BYTES),
+            ("flush_least_pages", 0, None),
+            ("flush_consume_queue_least_pages", 0, None),
+            ("reserve_step_bytes", 1, None),
+            ("consume_queue_reserve_step_bytes", 1, None),
+            ("disk_full_ratio", 1, 100),
+            ("max_transfer_bytes_in_memory", 1, None),
+            ("max_transfer_count_in_memory", 1, None),
+            ("max_transfer_bytes_in_disk", 1, None),
+            ("max_transfer_count_in_disk", 1, None),
+            ("in_memory_max_ratio", 0, 100),
+            ("physical_memory_bytes", 1, None),
+        ):
+            value = getattr(self, name)
+            if value < least or (most is not None and value > most):
+                allowed = f"at least {least}" if most is None else f"{least} to {most}"
+                raise ConfigError(f"{name} is {value}, must be {allowed}")
+        for name in (
+            "flush_interval_s",
+            "flush_thorough_interval_s",
+            "flush_consume_queue_interval_s",
+            "flush_consume_queue_thorough_interval_s",
+        ):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}, must be above 0")
+
+    @property
+    def in_memory_bytes(self) -> int:
+        """Records within this distance of the log's end count as in memory.  Source: store.md 7.3."""
+        return self.physical_memory_bytes * self.in_memory_max_ratio // 100
+
+    @property
+    def max_record_size_bytes(self) -> int:
+        """A longer record is refused.  Source: store.md 2.8; for one file: 2.2."""
+        limit = self.max_message_size_bytes + _RECORD_OVERHEAD_BYTES
+        return min(limit, self.commit_log_file_size_bytes - 8)

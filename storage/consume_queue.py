@@ -1,0 +1,195 @@
+"""One consume queue: for each message of (topic, queue id), in order, 20 bytes that say where its record lies.
+
+Numbers of units are queue offsets; ``queue_offset * 20`` is a position in the sequence of files.
+Source: ConsumeQueue.java; store.md 3.
+"""
+
+from collections.abc import Callable
+from mmap import mmap
+
+from triomq.protocol.consume_queue_unit import BLANK_UNIT, UNIT, UNIT_SIZE, ConsumeQueueUnit
+from triomq.storage.mapped_file import MappedFile
+from triomq.storage.mapped_file_queue import MappedFileQueue
+
+_pack_unit = UNIT.pack_into
+
+
+class ConsumeQueue:
+    """The units of one queue; nothing lies on disk before the first one.
+
+    ``next_offset`` runs ahead of ``max_offset`` while messages wait for a flush (durability sync).
+
+    Attributes:
+        topic, queue_id: whose queue it is.
+        topic_field: the topic as records hold it: length byte and text.
+        next_offset: queue offset of the next message.
+        max_offset: messages before it are visible to consumers.
+        min_offset: the first message that is still in the commit log.
+        max_physical_offset: end of the newest record that has a unit here.
+        on_arrival: called with this queue after ``max_offset`` has grown.
+        files: the mapped files.
+        generation: grows when the queue is deleted and begins again.
+        flushed_position: units before it are on the disk, as a position in the sequence of files.
+    """
+
+    __slots__ = (
+        "_current",
+        "_limit",
+        "_map",
+        "_position",
+        "files",
+        "flushed_position",
+        "generation",
+        "max_offset",
+        "max_physical_offset",
+        "min_offset",
+        "next_offset",
+        "on_arrival",
+        "queue_id",
+        "topic",
+        "topic_field",
+    )
+
+    def __init__(self, topic: str, queue_id: int, files: MappedFileQueue) -> None:
+        text = topic.encode()
+        self.topic = topic
+        self.queue_id = queue_id
+        self.topic_field = bytes((len(text),)) + text
+        self.files = files
+        self.on_arrival: Callable[[ConsumeQueue], None] | None = None
+        self._map: mmap
+        self._current: MappedFile | None = None
+        self._position = 0  # in the current file
+        self._limit = 0  # up to here the current file may be written
+        self.next_offset = self.max_offset = self.min_offset = 0
+        self.max_physical_offset = 0
+        self.flushed_position = 0
+        self.generation = 0
+
+    def __repr__(self) -> str:
+        return f"<ConsumeQueue {self.topic}:{self.queue_id} {self.min_offset}..{self.max_offset}>"
+
+    @property
+    def end_position(self) -> int:
+        """End of the units, visible or not, as a position in the sequence of files."""
+        return self.next_offset * UNIT_SIZE
+
+    def reserve(self, count: int) -> None:
+        """Make sure that the next ``count`` units can be appended without the disk refusing one.
+
+        Raises:
+            StoreFullError, StoreError: no space, or the file system refuses; nothing has changed for readers.
+        """
+        if self._position + UNIT_SIZE * count > self._limit:
+            self._make_room(count)
+
+    def append(self, physical_offset: int, size: int, tags_code: int) -> None:
+        """Write the next unit, for which ``reserve`` has made room; ``max_offset`` is left to the caller."""
+        position = self._position
+        if position == self.files.file_size:
+            file = self.files.file_at(self.end_position)
+            assert file is not None, "reserve() has made the next file"
+            self._enter(file, 0)
+            position = 0
+        _pack_unit(self._map, position, physical_offset, size, tags_code)
+        self._position = position + UNIT_SIZE
+        self.next_offset += 1
+        self.max_physical_offset = physical_offset + size
+
+    def units_from(self, queue_offset: int, max_units: int) -> memoryview | None:
+        """Return the visible units from ``queue_offset`` to the end of its file, at most ``max_units``.
+
+        ``None`` if no file holds ``queue_offset`` or nothing is visible there.
+        """
+        position = queue_offset * UNIT_SIZE
+        file = self.files.file_at(position)
+        if file is None:
+            return None
+        count = min((file.end - position) // UNIT_SIZE, self.max_offset - queue_offset, max_units)
+        at = position - file.start
+        return file.view[at : at + count * UNIT_SIZE] if count > 0 else None
+
+    def unit(self, queue_offset: int) -> ConsumeQueueUnit | None:
+        """Return the unit of one message, visible or waiting for a flush; ``None`` if there is none."""
+        position = queue_offset * UNIT_SIZE
+        file = self.files.file_at(position)
+        if file is None or queue_offset >= self.next_offset:
+            return None
+        return ConsumeQueueUnit._make(UNIT.unpack_from(file.map, position - file.start))
+
+    def resume(self, next_offset: int, max_physical_offset: int) -> None:
+        """Continue behind ``next_offset`` units that are on disk and checked; all of them become visible."""
+        self.next_offset = self.max_offset = next_offset
+        self.max_physical_offset = max_physical_offset
+        self.flushed_position = min(self.flushed_position, self.end_position)
+        self._current = None
+        self._position = self._limit = 0
+        if self.files.files:
+            position = self.end_position
+            file = self.files.file_at(position) or self.files.files[-1]
+            file.assume_reserved(position - file.start)
+            self._enter(file, position - file.start)
+
+    def begin_at(self, queue_offset: int) -> None:
+        """Let an empty queue begin in the middle: units before ``queue_offset`` in its file become blank ones.
+
+        Raises:
+            StoreFullError, StoreError: the file cannot be made.
+        """
+        position = queue_offset * UNIT_SIZE
+        file = self.files.create_next(position - position % self.files.file_size)
+        blank_bytes = position - file.start
+        self.files.reserve(file, blank_bytes)
+        file.map[:blank_bytes] = BLANK_UNIT * (blank_bytes // UNIT_SIZE)
+        self._enter(file, blank_bytes)
+        self.next_offset = self.max_offset = self.min_offset = queue_offset
+        self.flushed_position = file.start
+
+    def append_blanks(self, count: int) -> None:
+        """Append units of messages that are lost, so that the numbers of the following ones stay right.
+
+        Raises:
+            StoreFullError, StoreError: as ``reserve``.
+        """
+        newest = self.max_physical_offset
+        for _ in range(count):
+            self.reserve(1)
+            self.append(*UNIT.unpack(BLANK_UNIT))
+        self.max_physical_offset = newest
+        self.max_offset = self.next_offset
+
+    def destroy(self) -> None:
+        """Delete all files; the object goes on as an empty queue that begins at 0.
+
+        Raises:
+            StoreError: something cannot be deleted.
+        """
+        self.files.remove_directory()
+        self.generation += 1
+        self.min_offset = self.flushed_position = 0
+        self.resume(0, 0)
+
+    def detach(self) -> None:
+        """Let go of the files: the store is closed.  Views that readers hold stay valid."""
+        self.files.files.clear()
+        self.resume(0, 0)
+
+    def _enter(self, file: MappedFile, position: int) -> None:
+        self._current = file
+        self._map = file.map
+        self._position = position
+        self._limit = file.reserved
+
+    def _make_room(self, count: int) -> None:
+        current = self._current
+        if current is None:
+            current = self.files.create_next(0)  # a queue that begins later was begun with begin_at()
+            self._enter(current, 0)
+        file = current
+        needed = file.start + self._position + UNIT_SIZE * count
+        while True:
+            self.files.reserve(file, min(needed - file.start, file.size))
+            if needed <= file.end:
+                break
+            file = self.files.file_at(file.end) or self.files.create_next(file.end)
+        self._limit = current.reserved

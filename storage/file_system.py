@@ -1,0 +1,216 @@
+"""Every call on files, in one replaceable class.
+
+Nothing else in ``triomq.storage`` talks to the operating system about files, so that a test can pass a
+``FileSystem`` that fails, counts or forgets.  Methods raise ``OSError``; ``translated`` turns it into ours.
+"""
+
+import errno
+import mmap
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from triomq.protocol.errors import StoreError, StoreFullError, StoreLayoutError
+
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_TOO_MANY_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
+_ZEROS: Final = bytes(1024 * 1024)
+
+
+class OpenFile:
+    """An open file; its descriptor is closed with the last reference, so that a flush may outlive the owner."""
+
+    __slots__ = ("_number", "path")
+
+    def __init__(self, number: int, path: Path) -> None:
+        self._number = number
+        self.path = path
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._number
+
+    def __del__(self) -> None:
+        os.close(self._number)
+
+
+class DirectoryEntry(NamedTuple):
+    """One name in a directory; ``size_bytes`` is 0 for anything but a regular file."""
+
+    name: str
+    is_file: bool
+    is_directory: bool
+    size_bytes: int
+
+
+class DiskSpace(NamedTuple):
+    """Space of the file system that holds a path; ``available_bytes`` is what this process may use."""
+
+    used_bytes: int
+    available_bytes: int
+
+    @property
+    def used_percent(self) -> int:
+        """Used part of what this process could use, rounded up as RocketMQ does.  Source: store.md 5.10."""
+        total = self.used_bytes + self.available_bytes
+        return -(-100 * self.used_bytes // total) if total else 100
+
+
+class FileSystem:
+    """The real file system."""
+
+    def make_directories(self, path: Path) -> None:
+        """Create ``path`` and its parents; what exists is fine."""
+        path.mkdir(parents=True, exist_ok=True)
+
+    def list_directory(self, path: Path) -> list[DirectoryEntry]:
+        """Return the entries sorted by name; a directory that does not exist has none."""
+        entries = []
+        try:
+            with os.scandir(path) as scan:
+                for entry in scan:
+                    status = entry.stat(follow_symlinks=True)
+                    is_file = stat.S_ISREG(status.st_mode)
+                    is_directory = stat.S_ISDIR(status.st_mode)
+                    entries.append(DirectoryEntry(entry.name, is_file, is_directory, status.st_size if is_file else 0))
+        except FileNotFoundError:
+            return []
+        return sorted(entries)
+
+    def exists(self, path: Path) -> bool:
+        """Tell whether there is anything at ``path``."""
+        return os.path.lexists(path)
+
+    def create_file(self, scratch: Path, size_bytes: int, path: Path) -> OpenFile:
+        """Make a file of zeros at ``scratch``, without reserving space, that ``rename`` will put at ``path``.
+
+        So nobody ever sees it shorter there.  ``FileExistsError`` if ``path`` exists.
+        """
+        if self.exists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        file = OpenFile(os.open(scratch, flags, 0o644), path)
+        os.ftruncate(file.fileno(), size_bytes)
+        return file
+
+    def open_file(self, path: Path) -> OpenFile:
+        """Open an existing file for reading and writing."""
+        return OpenFile(os.open(path, os.O_RDWR | os.O_CLOEXEC), path)
+
+    def map_file(self, file: OpenFile, size_bytes: int) -> mmap.mmap:
+        """Map a whole file, shared."""
+        return mmap.mmap(file.fileno(), size_bytes)
+
+    def reserve(self, file: OpenFile, start: int, length: int) -> None:
+        """Allocate disk blocks, so that writing there through a mapping cannot fail; content is unchanged."""
+        os.posix_fallocate(file.fileno(), start, length)
+
+    def zero(self, file: OpenFile, start: int, length: int) -> None:
+        """Overwrite with zeros; mappings see it."""
+        while length > 0:
+            written = os.pwrite(file.fileno(), _ZEROS[: min(length, len(_ZEROS))], start)
+            start += written
+            length -= written
+
+    def data_ranges(self, file: OpenFile, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the parts of [start, end) that may hold something; holes read as zeros and are left out."""
+        while start < end:
+            try:
+                data = os.lseek(file.fileno(), start, os.SEEK_DATA)
+            except OSError as exc:
+                if exc.errno != errno.ENXIO:
+                    raise
+                return  # only a hole is left
+            hole = os.lseek(file.fileno(), data, os.SEEK_HOLE)
+            if data < end:
+                yield data, min(hole, end)
+            start = hole
+
+    def sync_file(self, file: OpenFile) -> None:
+        """Wait until the file's data is on the disk, also what was written through mappings."""
+        os.fdatasync(file.fileno())
+
+    def sync_directory(self, path: Path) -> None:
+        """Wait until the directory's entries are on the disk."""
+        number = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Put ``source`` in the place of ``target``, at once."""
+        source.replace(target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file; what is mapped or open lives on."""
+        path.unlink(missing_ok=True)
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove an empty directory."""
+        path.rmdir()
+
+    def read_file(self, path: Path) -> bytes:
+        """Return the whole content of a small file."""
+        return path.read_bytes()
+
+    def read_head(self, path: Path, length: int) -> bytes:
+        """Return the first ``length`` bytes of a file."""
+        with path.open("rb") as file:
+            return file.read(length)
+
+    def write_file(self, path: Path, content: bytes) -> None:
+        """Write a small file and wait until it is on the disk."""
+        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            view = memoryview(content)
+            while view:
+                view = view[os.write(number, view) :]
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+    def space(self, path: Path) -> DiskSpace:
+        """Return the space of the file system that holds ``path``."""
+        status = os.statvfs(path)
+        used = (status.f_blocks - status.f_bfree) * status.f_frsize
+        return DiskSpace(used, status.f_bavail * status.f_frsize)
+
+
+@contextmanager
+def translated(action: str, path: Path) -> Iterator[None]:
+    """Turn an ``OSError`` of the block into a ``StoreError`` that says what was tried with which path.
+
+    Raises:
+        StoreFullError: there is no room on the disk, or the quota is used up.
+        StoreError: any other failure.
+    """
+    try:
+        yield
+    except OSError as exc:
+        raise store_error(exc, action, path) from exc
+
+
+def store_error(exc: OSError, action: str, path: Path) -> StoreError:
+    """Return the error of our tree for ``exc``."""
+    reason = exc.strerror or str(exc)
+    if exc.errno in NO_SPACE:
+        return StoreFullError(f"cannot {action} {path}: {reason}; free space there or move StoreConfig.root")
+    if exc.errno in _TOO_MANY_FILES:
+        return StoreError(f"cannot {action} {path}: {reason}; raise the limit of open files (ulimit -n)")
+    return StoreError(f"cannot {action} {path}: {reason}")
+
+
+def list_store_directory(file_system: FileSystem, path: Path) -> list[DirectoryEntry]:
+    """Return the entries of a directory of the store, none if it does not exist.
+
+    Raises:
+        StoreLayoutError: it cannot be read.
+    """
+    try:
+        return file_system.list_directory(path)
+    except OSError as exc:
+        raise StoreLayoutError(f"cannot read the directory {path}: {exc.strerror}") from exc

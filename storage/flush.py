@@ -1,0 +1,152 @@
+"""Flushing in three steps, so that only the waiting for the disk happens in another thread.
+
+1. The owner's thread makes a plan: which files, and what will be on the disk when they are synced.
+2. ``FlushPlan.run`` syncs them, in any thread; ``fdatasync`` lets other threads run, ``mmap.flush`` would not.
+3. The owner's thread completes the plan: offsets and checkpoint move on.
+
+After a failed sync the kernel may have dropped the data, so nothing may count as stored any more: the store refuses
+further messages from then on.  Source: MappedFileQueue.java, flush; store.md 5.9.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from triomq.protocol.errors import StoreError
+from triomq.storage.checkpoint import Checkpoint
+from triomq.storage.commit_log import CommitLog
+from triomq.storage.consume_queue import ConsumeQueue
+from triomq.storage.file_system import FileSystem, OpenFile, translated
+from triomq.storage.mapped_file_queue import MappedFileQueue
+
+_PAGE: Final = 4096
+
+
+class FlushPlan:
+    """What one flush syncs, and what is known to be on the disk afterwards.
+
+    Attributes:
+        complete: ``run`` has succeeded.
+        log: the commit log that is flushed, if it is.
+        flushed_offset: everything in ``log`` before it is on the disk then.
+        store_timestamp: of the last message before ``flushed_offset``, ms.
+        queue_positions: consume queue flush: the queues, their generation, and how far their units are
+            on the disk then.
+        checkpoint: what ``run`` writes at the end, and where.
+    """
+
+    __slots__ = (
+        "_directories",
+        "_file_system",
+        "_files",
+        "_on_failure",
+        "_sequences",
+        "checkpoint",
+        "complete",
+        "flushed_offset",
+        "log",
+        "queue_positions",
+        "store_timestamp",
+    )
+
+    def __init__(self, file_system: FileSystem, on_failure: Callable[[StoreError], None]) -> None:
+        """Make an empty plan; ``on_failure`` is called in the thread of ``run``."""
+        self._file_system = file_system
+        self._on_failure = on_failure
+        self._files: list[OpenFile] = []  # references keep the descriptors open while the plan runs
+        self._directories: dict[Path, None] = {}
+        self._sequences: list[tuple[MappedFileQueue, int]] = []
+        self.checkpoint: tuple[Checkpoint, Path] | None = None
+        self.complete = False
+        self.log: CommitLog | None = None
+        self.flushed_offset = 0
+        self.store_timestamp = 0
+        self.queue_positions: list[tuple[ConsumeQueue, int, int]] = []
+
+    def add(self, sequence: MappedFileQueue, begin: int, end: int) -> None:
+        """Let ``run`` sync the files that hold [begin, end) of a sequence, and its directory if that changed."""
+        self._files += (file.file for file in sequence.files if file.end > begin and file.start < end)
+        self._directories.update(dict.fromkeys(sequence.unsynced_directories()))
+        self._sequences.append((sequence, sequence.directory_changes))
+
+    def finish(self) -> None:
+        """Note in the planned sequences and queues what is on the disk now.  In the owner's thread.
+
+        Raises:
+            ValueError: ``run`` has not succeeded.
+        """
+        if not self.complete:
+            raise ValueError("the flush was not run, or it failed")
+        if self.log is not None:
+            self.log.flushed_offset = max(self.log.flushed_offset, self.flushed_offset)
+        for sequence, changes in self._sequences:
+            sequence.directory_synced = max(sequence.directory_synced, changes)
+        for queue, generation, position in self.queue_positions:
+            if queue.generation == generation:  # else it was deleted meanwhile
+                queue.flushed_position = max(queue.flushed_position, position)
+
+    def run(self) -> None:
+        """Wait until everything is on the disk.  May run in a worker thread.
+
+        Raises:
+            StoreError: the disk refuses; the store takes no further messages.
+        """
+        try:
+            for file in self._files:
+                with translated("sync", file.path):
+                    self._file_system.sync_file(file)
+            for directory in self._directories:
+                self._sync_directory(directory)
+            if self.checkpoint is not None:
+                checkpoint, path = self.checkpoint
+                checkpoint.save(self._file_system, path)
+        except StoreError as exc:
+            self._on_failure(exc)
+            raise
+        self.complete = True
+
+    def _sync_directory(self, directory: Path) -> None:
+        with translated("sync", directory):
+            try:
+                self._file_system.sync_directory(directory)
+            except FileNotFoundError:  # the topic was deleted meanwhile
+                return
+
+
+def fill_commit_log_plan(plan: FlushPlan, log: CommitLog, least_pages: int) -> bool:
+    """Plan to flush the commit log if at least ``least_pages`` pages are dirty (0: anything), or a file is full.
+
+    Returns ``False`` if there is nothing to do.
+    """
+    begin, end = log.flushed_offset, log.max_offset
+    if end <= begin:
+        return False
+    size = log.files.file_size
+    if begin // size == end // size and not _enough(begin, end, least_pages):
+        return False
+    plan.add(log.files, begin, end)
+    plan.log = log
+    plan.flushed_offset = end
+    plan.store_timestamp = log.store_timestamp
+    return True
+
+
+def fill_consume_queue_plan(plan: FlushPlan, queues: Iterable[ConsumeQueue], least_pages: int) -> bool:
+    """Plan to flush each queue with at least ``least_pages`` dirty pages (0: anything), or a full file.
+
+    Returns ``False`` if there is nothing to do.
+    """
+    for queue in queues:
+        begin, end = queue.flushed_position, queue.end_position
+        if end <= begin:
+            continue
+        size = queue.files.file_size
+        if begin // size == end // size and not _enough(begin, end, least_pages):
+            continue
+        plan.add(queue.files, begin, end)
+        plan.queue_positions.append((queue, queue.generation, end))
+    return bool(plan.queue_positions)
+
+
+def _enough(begin: int, end: int, least_pages: int) -> bool:
+    return least_pages == 0 or end // _PAGE - begin // _PAGE >= least_pages

@@ -1,0 +1,191 @@
+"""Reading messages by queue offset.
+
+Source: DefaultMessageStore.java, getMessage; store.md 7.1, 7.3, 7.4.
+"""
+
+from enum import Enum
+from struct import Struct
+from typing import Final, NamedTuple
+
+from triomq.protocol.consume_queue_unit import UNIT_SIZE
+from triomq.protocol.record import MESSAGE_MAGIC
+from triomq.storage.commit_log import CommitLog
+from triomq.storage.config import StoreConfig
+from triomq.storage.consume_queue import ConsumeQueue
+
+_LEAST_UNITS_SCANNED: Final = 800  # MAX_FILTER_MESSAGE_COUNT, there as 16000 bytes
+_LEAST_RECORD_BYTES: Final = 91 + 1  # no body, no properties, a topic of one character
+_iter_units = Struct(">qi4xi").iter_unpack  # of the tags code only the low 32 bits: what filters compare
+_unpack_identity = Struct(">ii20xq").unpack_from  # totalSize, magic, physicalOffset of a record
+
+
+class GetMessageStatus(Enum):
+    """How a read ended.  Source: GetMessageStatus.java."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+class GetMessageResult(NamedTuple):
+    """What one read found.
+
+    Attributes:
+        status: how it ended.
+        next_begin_offset: the queue offset to go on with.
+        min_offset, max_offset: of the queue.
+        buffers: the records as stored, read-only views of the commit log; records that lie behind one another
+            share a view.  A view stays valid, also when its file is deleted.
+        message_count, size_bytes: of all buffers.
+    """
+
+    status: GetMessageStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    buffers: list[memoryview]
+    message_count: int
+    size_bytes: int
+
+
+def get_message(
+    log: CommitLog,
+    config: StoreConfig,
+    queue: ConsumeQueue,
+    queue_offset: int,
+    max_msg_nums: int,
+    codes: frozenset[int] | None,
+) -> GetMessageResult:
+    """Read messages of ``queue`` from ``queue_offset`` on.
+
+    Args:
+        log: where the records are.
+        config: for the limits of one read.
+        queue: may be empty.
+        queue_offset: any number; what to ask for next is in the result.
+        max_msg_nums: at most so many messages; the store's own limits hold too.
+        codes: hash codes of the wanted tags, ``None`` for all messages.
+    """
+    low, high = queue.min_offset, queue.max_offset
+    if not low <= queue_offset < high:
+        status, next_offset = _outside(queue_offset, low, high)
+        return GetMessageResult(status, next_offset, low, high, [], 0, 0)
+    units = queue.units_from(queue_offset, max(_LEAST_UNITS_SCANNED, max_msg_nums))
+    if units is None:
+        per_file = queue.files.file_size // UNIT_SIZE
+        following = queue_offset - queue_offset % per_file + per_file
+        return GetMessageResult(GetMessageStatus.OFFSET_FOUND_NULL, following, low, high, [], 0, 0)
+    reader = _RecordReader(log)
+    scanned, count, size_bytes = reader.scan(units, _Limits(log, config, max_msg_nums), codes)
+    return GetMessageResult(reader.status, queue_offset + scanned, low, high, reader.buffers, count, size_bytes)
+
+
+def _outside(queue_offset: int, low: int, high: int) -> tuple[GetMessageStatus, int]:
+    if high == 0:
+        return GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0
+    if queue_offset < low:
+        return GetMessageStatus.OFFSET_TOO_SMALL, low
+    if queue_offset == high:
+        return GetMessageStatus.OFFSET_OVERFLOW_ONE, queue_offset
+    return GetMessageStatus.OFFSET_OVERFLOW_BADLY, high
+
+
+class _Limits:
+    """When a read is full; records far from the end of the log count as on disk, where a read gets less."""
+
+    __slots__ = ("disk_bytes", "disk_count", "memory_bytes", "memory_count", "on_disk_below")
+
+    def __init__(self, log: CommitLog, config: StoreConfig, max_msg_nums: int) -> None:
+        self.on_disk_below = log.max_offset - config.in_memory_bytes
+        self.memory_count = min(max_msg_nums, config.max_transfer_count_in_memory)
+        self.memory_bytes = config.max_transfer_bytes_in_memory
+        self.disk_count = min(max_msg_nums, config.max_transfer_count_in_disk)
+        self.disk_bytes = config.max_transfer_bytes_in_disk
+
+
+class _RecordReader:
+    """Walks over units and collects the records they name."""
+
+    __slots__ = ("_begin", "_end", "_log", "_view", "buffers", "status")
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self._view = memoryview(b"")  # of the commit log file that held the last record
+        self._begin = self._end = 0  # where it begins, and how far it may be read
+        self.buffers: list[memoryview] = []
+        self.status = GetMessageStatus.NO_MATCHED_MESSAGE
+
+    def scan(self, units: memoryview, limits: _Limits, codes: frozenset[int] | None) -> tuple[int, int, int]:
+        """Return how many units were looked at, and number and bytes of the records found."""
+        on_disk_below = limits.on_disk_below
+        memory_count, memory_bytes = limits.memory_count, limits.memory_bytes
+        view, begin, end = self._view, self._begin, self._end
+        scanned = count = total = 0
+        piece_view, piece_at, piece_stop, piece_end = view, 0, 0, -1
+        skip_below = -1
+        for offset, size, code in _iter_units(units):
+            if count and offset >= skip_below:
+                if offset >= on_disk_below:
+                    if count >= memory_count or total + size > memory_bytes:
+                        break
+                elif count >= limits.disk_count or total + size > limits.disk_bytes:
+                    break
+            scanned += 1
+            if offset < skip_below or (codes is not None and code not in codes):
+                continue
+            if (
+                offset > end - size
+                or offset < begin
+                or size < _LEAST_RECORD_BYTES
+                or _unpack_identity(view, offset - begin) != (size, MESSAGE_MAGIC, offset)
+            ):
+                if not self._find(offset, size):
+                    skip_below = self._skip_below(offset)
+                    continue
+                view, begin, end = self._view, self._begin, self._end
+            at = offset - begin
+            if offset != piece_end:
+                if piece_stop:
+                    self.buffers.append(piece_view[piece_at:piece_stop])
+                piece_view, piece_at = view, at
+            piece_stop = at + size
+            piece_end = offset + size
+            count += 1
+            total += size
+        if count:
+            self.status = GetMessageStatus.FOUND
+            self.buffers.append(piece_view[piece_at:piece_stop])
+        return scanned, count, total
+
+    def _find(self, offset: int, size: int) -> bool:
+        """Go to the commit log file of a record; ``False`` if there is no such record."""
+        log = self._log
+        file = log.files.file_at(offset)
+        if file is None:
+            return False
+        end = min(file.end, log.max_offset)
+        if offset > end - size or size < _LEAST_RECORD_BYTES:
+            return False
+        if _unpack_identity(file.view, offset - file.start) != (size, MESSAGE_MAGIC, offset):
+            return False
+        self._view, self._begin, self._end = file.view, file.start, end
+        return True
+
+    def _skip_below(self, offset: int) -> int:
+        """Note that a record cannot be read; return the offset from which on it is worth to try again.
+
+        Where the file was deleted, that is the next file.  A damaged unit, whose offset can be anything, skips
+        nothing but itself.
+        """
+        self.status = GetMessageStatus.MESSAGE_WAS_REMOVING
+        log = self._log
+        if offset >= log.min_offset:
+            return -1
+        file_size = log.files.file_size
+        return offset - offset % file_size + file_size

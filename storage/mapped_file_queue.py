@@ -1,0 +1,191 @@
+"""A sequence of mapped files of one size: the commit log, or one consume queue.
+
+A file is named after the position of its first byte, in 20 digits.  RocketMQ takes every entry of the directory for
+one of its files, so nothing else is ever put there.  Source: MappedFileQueue.java; store.md 1.1, 1.2.
+"""
+
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from triomq.protocol.errors import StoreLayoutError
+from triomq.storage.file_system import DirectoryEntry, FileSystem, translated
+from triomq.storage.mapped_file import MappedFile
+
+_NAME_DIGITS: Final = 20
+_LARGEST_START: Final = 2**63 - 1
+
+
+class MappedFileQueue:
+    """The files of one directory, in order and without gaps.
+
+    Attributes:
+        files: from the oldest to the newest.
+        directory_changes: how often a file was added or removed.
+        directory_synced: how many of these changes are on the disk.
+    """
+
+    __slots__ = (
+        "_file_system",
+        "_reserve_step_bytes",
+        "_scratch",
+        "directory",
+        "directory_changes",
+        "directory_synced",
+        "file_size",
+        "files",
+    )
+
+    def __init__(
+        self,
+        file_system: FileSystem,
+        directory: Path,
+        file_size: int,
+        *,
+        reserve_step_bytes: int,
+        scratch: Path,
+    ) -> None:
+        """Describe the sequence; nothing is opened.
+
+        Args:
+            file_system: what does the work.
+            directory: need not exist before the first file.
+            file_size: bytes of each file.
+            reserve_step_bytes: how far ahead disk space is reserved.
+            scratch: where a new file stands until it has its length; same file system, another directory.
+        """
+        self._file_system = file_system
+        self._reserve_step_bytes = reserve_step_bytes
+        self._scratch = scratch
+        self.directory = directory
+        self.file_size = file_size
+        self.files: list[MappedFile] = []
+        self.directory_changes = self.directory_synced = 0
+
+    @property
+    def start(self) -> int:
+        """Position of the first byte; 0 without files."""
+        return self.files[0].start if self.files else 0
+
+    def load(self, starts: Iterable[int]) -> None:
+        """Open and map the files that ``check_directory`` found.
+
+        Raises:
+            StoreLayoutError: a file cannot be opened.
+        """
+        for start in starts:
+            path = self._path(start)
+            try:
+                file = self._file_system.open_file(path)
+            except OSError as exc:
+                raise StoreLayoutError(f"cannot open {path}: {exc.strerror}") from exc
+            self.files.append(MappedFile(self._file_system, file, start, self.file_size))
+
+    def create_next(self, start: int) -> MappedFile:
+        """Add a new file of zeros; without files it begins at ``start``, else behind the newest.
+
+        Raises:
+            StoreFullError, StoreError: it cannot be made; nothing is left of it.
+        """
+        if self.files:
+            start = self.files[-1].end
+        path = self._path(start)
+        with translated("create", path):
+            self._file_system.make_directories(self.directory)
+            file = self._file_system.create_file(self._scratch, self.file_size, path)
+            mapped = MappedFile(self._file_system, file, start, self.file_size)
+            self._file_system.rename(self._scratch, path)  # last: a file in its place is a complete one
+        self.files.append(mapped)
+        self.directory_changes += 1
+        return mapped
+
+    def reserve(self, file: MappedFile, position: int) -> None:
+        """Make ``file`` safe to write before ``position``.
+
+        Raises:
+            StoreFullError, StoreError: see ``MappedFile.reserve``.
+        """
+        file.reserve(position, self._reserve_step_bytes)
+
+    def file_at(self, position: int) -> MappedFile | None:
+        """Return the file that holds ``position`` of the sequence, or ``None``."""
+        if not self.files:
+            return None
+        number = (position - self.files[0].start) // self.file_size
+        return self.files[number] if 0 <= number < len(self.files) else None
+
+    def remove_from(self, number: int) -> int:
+        """Delete the files from index ``number`` on and return how many they were.
+
+        Raises:
+            StoreError: one cannot be deleted; it and the ones before it are still there.
+        """
+        removed = 0
+        while len(self.files) > number:
+            self._unlink(self.files[-1])
+            self.files.pop()
+            removed += 1
+        return removed
+
+    def remove_directory(self) -> None:
+        """Delete all files and the directory itself.
+
+        Raises:
+            StoreError: something cannot be deleted.
+        """
+        self.remove_from(0)
+        with translated("delete", self.directory):
+            if self._file_system.exists(self.directory):
+                self._file_system.remove_directory(self.directory)
+            self.directory_synced = self.directory_changes
+
+    def unsynced_directories(self) -> list[Path]:
+        """Return the directories that have to be synced, up to the store's root, if files came or went."""
+        if self.directory_synced == self.directory_changes:
+            return []
+        root = self._scratch.parent
+        return [self.directory, *(path for path in self.directory.parents if path.is_relative_to(root))]
+
+    def _unlink(self, file: MappedFile) -> None:
+        with translated("delete", file.path):
+            self._file_system.unlink(file.path)
+        self.directory_changes += 1
+
+    def _path(self, start: int) -> Path:
+        return self.directory / _file_name(start)
+
+
+def check_directory(directory: Path, entries: Iterable[DirectoryEntry], file_size: int) -> list[int]:
+    """Return where the files of a sequence start; changes nothing.
+
+    Raises:
+        StoreLayoutError: an entry is no file of this sequence, has another size, or one is missing in between.
+    """
+    starts: list[int] = []
+    for entry in entries:
+        path = directory / entry.name
+        if not entry.is_file or not _is_file_name(entry.name):
+            raise StoreLayoutError(f"{path} is not a file of the store: move it elsewhere")
+        if entry.size_bytes != file_size:
+            raise StoreLayoutError(
+                f"{path} has {entry.size_bytes} bytes, the configured file size is {file_size}:"
+                " open the store with the sizes it was written with"
+            )
+        start = int(entry.name)
+        if start % file_size:
+            raise StoreLayoutError(f"{path}: its name is no multiple of the configured file size {file_size}")
+        starts.append(start)
+    starts.sort()
+    for before, after in pairwise(starts):
+        if after - before != file_size:
+            raise StoreLayoutError(f"{directory}: the file {_file_name(before + file_size)} is missing")
+    return starts
+
+
+def _file_name(start: int) -> str:
+    return f"{start:0{_NAME_DIGITS}d}"
+
+
+def _is_file_name(name: str) -> bool:
+    return len(name) == _NAME_DIGITS and name.isascii() and name.isdigit() and int(name) <= _LARGEST_START

@@ -1,0 +1,55 @@
+"""Finding the message that was stored at, or nearest to, a time.
+
+Source: ConsumeQueue.java, getOffsetInQueueByTime; store.md 7.5.
+"""
+
+from triomq.protocol.consume_queue_unit import UNIT_SIZE
+from triomq.storage.commit_log import CommitLog
+from triomq.storage.consume_queue import ConsumeQueue
+
+
+def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> int:
+    """Return the queue offset of the message stored nearest to ``timestamp`` (ms), 0 for an empty queue.
+
+    Only the file that covers the time is searched.  RocketMQ picks it by modification time, which a copied
+    directory does not keep; here it is the first whose last message is not older than ``timestamp``, or the last.
+    With several messages of one millisecond any of them is found, after the last message the last one.
+    """
+    first = queue.min_offset
+    for file in queue.files.files:
+        behind = min(file.end // UNIT_SIZE, queue.max_offset)
+        if behind <= first:
+            continue
+        begin = max(file.start // UNIT_SIZE, first)
+        if behind == queue.max_offset or _store_time(log, queue, behind - 1) >= timestamp:
+            return _nearest(log, queue, file.start // UNIT_SIZE, begin, behind - 1, timestamp)
+    return first
+
+
+def _nearest(log: CommitLog, queue: ConsumeQueue, file_start: int, low: int, high: int, timestamp: int) -> int:
+    """Search the units low to high, with the middles RocketMQ takes, as they decide between equal times."""
+    left = right = left_time = right_time = -1
+    while low <= high:
+        middle = file_start + (low + high - 2 * file_start) // 2
+        unit = queue.unit(middle)
+        time = -1 if unit is None else log.store_time(unit.physical_offset)
+        if unit is not None and unit.physical_offset < log.min_offset:
+            low, left = middle + 1, middle
+        elif time < 0:
+            return queue.min_offset
+        elif time == timestamp:
+            return middle
+        elif time > timestamp:
+            high, right, right_time = middle - 1, middle, time
+        else:
+            low, left, left_time = middle + 1, middle, time
+    if left_time < 0:
+        return max(right, queue.min_offset)
+    if right_time < 0 or timestamp - left_time <= right_time - timestamp:
+        return left
+    return right
+
+
+def _store_time(log: CommitLog, queue: ConsumeQueue, queue_offset: int) -> int:
+    unit = queue.unit(queue_offset)
+    return -1 if unit is None else log.store_time(unit.physical_offset)

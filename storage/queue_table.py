@@ -1,0 +1,141 @@
+"""All consume queues of a store, by topic and queue id."""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from triomq.protocol.errors import IllegalNameError
+from triomq.protocol.message import validate_topic
+from triomq.storage.config import StoreConfig
+from triomq.storage.consume_queue import ConsumeQueue
+from triomq.storage.file_system import FileSystem, list_store_directory, translated
+from triomq.storage.mapped_file_queue import MappedFileQueue, check_directory
+
+_QUEUE_ID_PATTERN: Final = re.compile(r"0|[1-9][0-9]{0,9}")
+_MAX_QUEUE_ID: Final = 2**31 - 1
+
+
+class QueueLayout(NamedTuple):
+    """A queue's directory as it was found."""
+
+    topic: str
+    queue_id: int
+    starts: list[int]
+
+
+class QueueTable:
+    """Finds and makes consume queues; a queue object stays the same as long as the store is open."""
+
+    __slots__ = ("_config", "_directory", "_file_system", "_queues", "_scratch")
+
+    def __init__(self, config: StoreConfig, file_system: FileSystem, directory: Path, scratch: Path) -> None:
+        """Describe the queues below ``directory``; ``scratch`` is where new files are made."""
+        self._config = config
+        self._file_system = file_system
+        self._directory = directory
+        self._scratch = scratch
+        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(self._queues.values())
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return a queue that exists."""
+        return self._queues.get((topic, queue_id))
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return the queue; a new one exists in memory only until its first unit.
+
+        Raises:
+            IllegalNameError: ``topic`` could not be a topic, or ``queue_id`` a queue id.
+        """
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            validate_topic(topic)
+            if not 0 <= queue_id <= _MAX_QUEUE_ID:
+                raise IllegalNameError(f"queue id {queue_id} of topic {topic}: must be 0 to {_MAX_QUEUE_ID}")
+            queue = self._add(topic, queue_id)
+        return queue
+
+    def of_topic(self, topic: str) -> list[ConsumeQueue]:
+        """Return the queues of one topic."""
+        return [queue for queue in self._queues.values() if queue.topic == topic]
+
+    def scan(self) -> list[QueueLayout]:
+        """Look at all queue directories and check them; changes nothing.
+
+        A directory whose name is no topic or no queue id is skipped, the latter as RocketMQ does.
+
+        Raises:
+            StoreLayoutError: a directory cannot be read, or holds anything but files of the right size.
+        """
+        found = []
+        for topic in filter(is_topic_name, self._list(self._directory)):
+            for name in self._list(self._directory / topic):
+                if _QUEUE_ID_PATTERN.fullmatch(name) and int(name) <= _MAX_QUEUE_ID:
+                    directory = self._directory / topic / name
+                    entries = list_store_directory(self._file_system, directory)
+                    starts = check_directory(directory, entries, self._config.consume_queue_file_size_bytes)
+                    found.append(QueueLayout(topic, int(name), starts))
+        return found
+
+    def load(self, layouts: Iterable[QueueLayout]) -> None:
+        """Open the files that ``scan`` found.
+
+        Raises:
+            StoreLayoutError: a file cannot be opened.
+        """
+        for layout in layouts:
+            self._add(layout.topic, layout.queue_id).files.load(layout.starts)
+
+    def destroy_topic(self, topic: str) -> int:
+        """Delete the files of all queues of ``topic`` and return how many queues had some.
+
+        Raises:
+            StoreError: something cannot be deleted.
+        """
+        destroyed = 0
+        for queue in self.of_topic(topic):
+            destroyed += bool(queue.files.files)
+            queue.destroy()
+        self.remove_if_empty(topic)
+        return destroyed
+
+    def remove_if_empty(self, topic: str) -> None:
+        """Remove the directory of a topic that has no queue on disk any more.
+
+        Raises:
+            StoreError: it cannot be removed.
+        """
+        directory = self._directory / topic
+        if is_topic_name(topic) and self._file_system.exists(directory):
+            with translated("delete", directory):
+                if not self._file_system.list_directory(directory):
+                    self._file_system.remove_directory(directory)
+
+    def _list(self, directory: Path) -> list[str]:
+        return [entry.name for entry in list_store_directory(self._file_system, directory) if entry.is_directory]
+
+    def _add(self, topic: str, queue_id: int) -> ConsumeQueue:
+        files = MappedFileQueue(
+            self._file_system,
+            self._directory / topic / str(queue_id),
+            self._config.consume_queue_file_size_bytes,
+            reserve_step_bytes=self._config.consume_queue_reserve_step_bytes,
+            scratch=self._scratch,
+        )
+        queue = self._queues[topic, queue_id] = ConsumeQueue(topic, queue_id, files)
+        return queue
+
+
+def is_topic_name(text: str) -> bool:
+    """Tell whether ``text`` may be a topic, so that it is safe as the name of a directory."""
+    try:
+        validate_topic(text)
+    except IllegalNameError:
+        return False
+    return True

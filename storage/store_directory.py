@@ -1,0 +1,144 @@
+"""The root of a store: its lock, its marks and the check of its layout, done before anything is changed.
+
+Source: DefaultMessageStore.java, load, start, shutdown; store.md 1, 5.1.
+"""
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from triomq.protocol.errors import StoreLayoutError
+from triomq.storage.config import StoreConfig
+from triomq.storage.file_system import FileSystem, list_store_directory, store_error, translated
+from triomq.storage.lock_file import LockFile
+from triomq.storage.mapped_file_queue import check_directory
+from triomq.storage.queue_table import QueueLayout, QueueTable
+
+_SCRATCH: Final = "new-file.tmp"
+
+
+class StoreLayout(NamedTuple):
+    """The files of a store, as they were found."""
+
+    log_starts: list[int]
+    queues: list[QueueLayout]
+
+
+class StoreDirectory:
+    """Paths and marks of one store.
+
+    Attributes:
+        commit_log, consume_queue, checkpoint, abort, config: where these lie.
+        scratch: where files are made before they get their place.
+    """
+
+    __slots__ = (
+        "_file_system",
+        "_lock",
+        "abort",
+        "checkpoint",
+        "commit_log",
+        "config",
+        "consume_queue",
+        "root",
+        "scratch",
+    )
+
+    def __init__(self, root: Path, file_system: FileSystem) -> None:
+        self._file_system = file_system
+        self._lock = LockFile(root / "lock")
+        self.root = root
+        self.commit_log = root / "commitlog"
+        self.consume_queue = root / "consumequeue"
+        self.checkpoint = root / "checkpoint"
+        self.abort = root / "abort"
+        self.config = root / "config"
+        self.scratch = root / _SCRATCH
+
+    def acquire(self) -> None:
+        """Create the directory if need be and take its lock.
+
+        Raises:
+            StoreLayoutError: ``root`` cannot be a directory, or not be entered.
+            StoreLockedError: another process uses it, or this one already.
+            StoreError: the lock cannot be taken for another reason.
+        """
+        try:
+            self._file_system.make_directories(self.root)
+        except (FileExistsError, NotADirectoryError) as exc:
+            raise StoreLayoutError(f"{self.root} is not a directory: choose another StoreConfig.root") from exc
+        except PermissionError as exc:
+            raise StoreLayoutError(f"cannot create the store directory {self.root}: {exc.strerror}") from exc
+        except OSError as exc:
+            raise store_error(exc, "create", self.root) from exc
+        list_store_directory(self._file_system, self.root)  # an unreadable one is told as such
+        self._lock.acquire()
+
+    def release(self) -> None:
+        """Give the lock back."""
+        self._lock.release()
+
+    def check(self, config: StoreConfig, queues: QueueTable) -> StoreLayout:
+        """Look at all directories; changes nothing.
+
+        Raises:
+            StoreLayoutError: something there is not as this store writes it.
+        """
+        self._refuse_extension(self.root / "consumequeue_ext")
+        entries = list_store_directory(self._file_system, self.commit_log)
+        starts = check_directory(self.commit_log, entries, config.commit_log_file_size_bytes)
+        return StoreLayout(starts, queues.scan())
+
+    def mark_running(self) -> bool:
+        """Create the file ``abort`` and return whether the store was closed properly before.
+
+        RocketMQ creates it at the end of its start; doing it first makes a crash during the start a crash too.
+
+        Raises:
+            StoreError: it cannot be created.
+        """
+        with translated("create", self.abort):
+            self._file_system.unlink(self.scratch)
+            if self._file_system.exists(self.abort):
+                return False
+            self._file_system.write_file(self.abort, b"")
+            self._file_system.sync_directory(self.root)
+        return True
+
+    def mark_closed(self) -> None:
+        """Remove the file ``abort``: everything is on the disk.
+
+        Raises:
+            StoreError: it cannot be removed.
+        """
+        with translated("delete", self.abort):
+            self._file_system.unlink(self.abort)
+            self._file_system.sync_directory(self.root)
+
+    def delete_leftovers(self) -> None:
+        """Delete what is left of a store without its log and queues: index, checkpoint and marks.
+
+        Raises:
+            StoreError: something cannot be deleted.
+        """
+        index = self.root / "index"
+        for entry in list_store_directory(self._file_system, index):
+            if entry.is_file and entry.name.isdigit():
+                with translated("delete", index / entry.name):
+                    self._file_system.unlink(index / entry.name)
+        with translated("delete", self.checkpoint):
+            self._file_system.unlink(self.checkpoint)
+
+    def _refuse_extension(self, directory: Path) -> None:
+        """Refuse a store written with ``enableConsumeQueueExt``: its tags codes are addresses of another file."""
+        for topic in list_store_directory(self._file_system, directory):
+            for queue in self._below(directory / topic.name, is_directory=topic.is_directory):
+                if self._below(directory / topic.name / queue, is_directory=True):
+                    raise StoreLayoutError(
+                        f"{directory} holds consume queue extensions (enableConsumeQueueExt), which triomq does"
+                        " not read: messages could not be filtered by tag"
+                    )
+
+    def _below(self, directory: Path, *, is_directory: bool) -> list[str]:
+        if not is_directory:
+            return []
+        return [entry.name for entry in list_store_directory(self._file_system, directory)]

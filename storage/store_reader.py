@@ -1,0 +1,97 @@
+"""What can be asked of a store; nothing here changes it."""
+
+from triomq.protocol.consume_queue_unit import ConsumeQueueUnit
+from triomq.protocol.errors import StoreClosedError
+from triomq.storage.commit_log import CommitLog
+from triomq.storage.config import StoreConfig
+from triomq.storage.consume_queue import ConsumeQueue
+from triomq.storage.get_message import GetMessageResult, GetMessageStatus, get_message
+from triomq.storage.offset_by_time import offset_by_time
+from triomq.storage.queue_table import QueueTable
+
+
+class StoreReader:
+    """Reads log and queues of an open store.
+
+    Every method raises ``StoreClosedError`` when the store is not open.
+
+    Attributes:
+        config: the settings.
+        commit_log: all records.
+        queues: all consume queues.
+    """
+
+    config: StoreConfig
+    commit_log: CommitLog
+    queues: QueueTable
+    _is_open: bool
+
+    def get_message(
+        self,
+        queue: ConsumeQueue | tuple[str, int],
+        queue_offset: int,
+        max_msg_nums: int,
+        codes: frozenset[int] | None = None,
+    ) -> GetMessageResult:
+        """Read messages from ``queue_offset`` on; see ``get_message.get_message``.
+
+        ``queue`` may be given as topic and queue id: one that does not exist is not created, and has no messages.
+        """
+        self._require_open()
+        found = queue if isinstance(queue, ConsumeQueue) else self.queues.find(*queue)
+        if found is None:
+            return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0, [], 0, 0)
+        return get_message(self.commit_log, self.config, found, queue_offset, max_msg_nums, codes)
+
+    def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset of the first message; 0 for a queue that does not exist."""
+        self._require_open()
+        queue = self.queues.find(topic, queue_id)
+        return queue.min_offset if queue is not None else 0
+
+    def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset behind the last message; 0 for a queue that does not exist."""
+        self._require_open()
+        queue = self.queues.find(topic, queue_id)
+        return queue.max_offset if queue is not None else 0
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
+        """Return the queue offset of the message stored nearest to ``timestamp`` (ms), 0 without messages."""
+        self._require_open()
+        queue = self.queues.find(topic, queue_id)
+        return offset_by_time(self.commit_log, queue, timestamp) if queue is not None else 0
+
+    def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Return when a message was stored, ms; -1 if there is none at ``queue_offset``."""
+        self._require_open()
+        queue = self.queues.find(topic, queue_id)
+        if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
+            return -1
+        unit = queue.unit(queue_offset)
+        return self.commit_log.store_time(unit.physical_offset) if unit is not None else -1
+
+    def earliest_store_time(self, topic: str, queue_id: int) -> int:
+        """Return when the first message of the queue was stored, ms; -1 without messages."""
+        return self.store_time(topic, queue_id, self.min_offset_in_queue(topic, queue_id))
+
+    def look_message(self, physical_offset: int, size: int | None = None) -> memoryview | None:
+        """Return the record that begins at ``physical_offset`` (and has ``size`` bytes), ``None`` if none does.
+
+        Any number may be asked for.
+        """
+        self._require_open()
+        return self.commit_log.look_message(physical_offset, size)
+
+    def queue_units(self, topic: str, queue_id: int, index: int, count: int) -> list[ConsumeQueueUnit]:
+        """Return up to ``count`` visible units of a queue from queue offset ``index`` on."""
+        self._require_open()
+        queue = self.queues.find(topic, queue_id)
+        if queue is None:
+            return []
+        begin, end = max(index, queue.min_offset), min(index + count, queue.max_offset)
+        units = map(queue.unit, range(begin, end))
+        return [unit for unit in units if unit is not None]
+
+    def _require_open(self) -> None:
+        if not self._is_open:
+            raise StoreClosedError(f"the store {self.config.root} is not open")

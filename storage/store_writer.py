@@ -1,0 +1,212 @@
+"""What adds messages to a store: the append path, from sizes checked to units written.
+
+Source: CommitLog.java, asyncPutMessage, asyncPutMessages; store.md 2.2, 2.5-2.10.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from triomq.protocol.codes import TRANSACTION_MASK
+from triomq.protocol.consume_queue_unit import UNIT
+from triomq.protocol.errors import MessageIllegalError, ProtocolError, StoreError
+from triomq.protocol.properties import MAX_PROPERTIES_BYTES
+from triomq.storage.commit_log import FIXED_HEAD_BYTES, MIN_BLANK_BYTES
+from triomq.storage.consume_queue import ConsumeQueue
+from triomq.storage.dispatch import WITHOUT_UNIT, Dispatcher
+from triomq.storage.store_reader import StoreReader
+
+BatchEntry = tuple[int, bytes, bytes, int]
+"""Flag, body, properties and tags code of one message of a batch."""
+
+_FIXED_BYTES: Final = FIXED_HEAD_BYTES + 2  # a record without hosts, body, topic field and properties
+_new_tuple = tuple.__new__  # half the time of a NamedTuple's own constructor
+
+
+class Appended(NamedTuple):
+    """Where a message was stored, and when (ms)."""
+
+    physical_offset: int
+    queue_offset: int
+    store_timestamp: int
+
+
+class StoreWriter(StoreReader):
+    """Appends messages to log and queues of an open store."""
+
+    _clock_ms: Callable[[], int]
+    _dispatcher: Dispatcher
+    _max_body_bytes: int
+    _max_record_bytes: int
+    _messages_put: int
+    _small_record_bytes: int  # shorter records break no limit
+    _refusal: Callable[[], StoreError] | None
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return a queue, always the same object; it exists in memory only until its first message.
+
+        Raises:
+            IllegalNameError: RocketMQ allows no such topic or queue id.
+            StoreClosedError: the store is not open.
+        """
+        self._require_open()
+        return self.queues.get(topic, queue_id)
+
+    def put(  # noqa: PLR0913, PLR0917  # the parts of a message
+        self,
+        queue: ConsumeQueue,
+        body: bytes | memoryview,
+        properties: bytes,
+        tags_code: int,
+        flag: int,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        store_host: bytes,
+        reconsume_times: int = 0,
+        prepared_transaction_offset: int = 0,
+    ) -> Appended:
+        """Store one message, or nothing of it.
+
+        Args:
+            queue: from ``queue()``.
+            body: as it came, perhaps compressed.
+            properties: encoded, without a final 0x02.
+            tags_code: hash of the tags, or the delivery time in the schedule topic.
+            flag, sys_flag, born_timestamp, reconsume_times, prepared_transaction_offset: fields of the record; the
+                host bits of ``sys_flag`` are set here.
+            born_host, store_host: 8 or 20 bytes, see ``protocol.host.encode_host``.
+
+        Raises:
+            MessageIllegalError: a length or a number is above its limit.
+            StoreFullError: the disk is full.
+            StoreClosedError: the store is not open.
+            StoreError: the disk refused, now or before.
+        """
+        if self._refusal is not None:
+            raise self._refusal()
+        size = _FIXED_BYTES + len(born_host) + len(store_host) + len(body) + len(queue.topic_field) + len(properties)
+        if size > self._small_record_bytes:
+            self._check_size(size, len(body), len(properties))
+        log = self.commit_log
+        has_unit = sys_flag & TRANSACTION_MASK not in WITHOUT_UNIT
+        log.reserve(size)
+        if has_unit:
+            queue.reserve(1)
+        physical_offset = log.begin(size)
+        now = self._clock_ms()
+        if now > log.store_timestamp:
+            log.store_timestamp = now
+        queue_offset = queue.next_offset if has_unit else 0
+        try:
+            head = log.head(
+                queue,
+                queue_offset,
+                physical_offset,
+                size,
+                body,
+                flag,
+                sys_flag,
+                born_timestamp,
+                born_host,
+                store_host,
+                reconsume_times,
+                prepared_transaction_offset,
+                properties,
+            )
+            if has_unit:
+                queue.append(physical_offset, size, tags_code)
+        except (struct.error, ProtocolError) as exc:
+            raise MessageIllegalError(f"message for {queue.topic}: {exc}") from exc
+        log.write(head, body, queue.topic_field, properties)
+        self._messages_put += 1
+        if has_unit:
+            self._dispatcher.appended(queue, physical_offset + size)
+        return _new_tuple(Appended, (physical_offset, queue_offset, log.store_timestamp))
+
+    def put_batch(
+        self,
+        queue: ConsumeQueue,
+        entries: Sequence[BatchEntry],
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        store_host: bytes,
+    ) -> list[Appended]:
+        """Store several messages behind one another, in one file and with one store time, or none of them.
+
+        Raises:
+            MessageIllegalError: as ``put``; also a transaction flag, or all together do not fit into one file.
+            StoreFullError, StoreClosedError, StoreError: as ``put``.
+        """
+        if self._refusal is not None:
+            raise self._refusal()
+        sizes = self._batch_sizes(queue, entries, sys_flag, len(born_host) + len(store_host))
+        log = self.commit_log
+        log.reserve(sum(sizes))
+        queue.reserve(len(entries))
+        physical_offset = log.begin(sum(sizes))
+        log.store_timestamp = max(log.store_timestamp, self._clock_ms())
+        heads = []
+        appended = []
+        try:
+            for number, (size, (flag, body, properties, tags_code)) in enumerate(zip(sizes, entries, strict=True)):
+                queue_offset = queue.next_offset + number
+                UNIT.pack(physical_offset, size, tags_code)  # refuses what would be refused halfway
+                heads.append(
+                    log.head(
+                        queue,
+                        queue_offset,
+                        physical_offset,
+                        size,
+                        body,
+                        flag,
+                        sys_flag,
+                        born_timestamp,
+                        born_host,
+                        store_host,
+                        0,
+                        0,
+                        properties,
+                    )
+                )
+                appended.append(Appended(physical_offset, queue_offset, log.store_timestamp))
+                physical_offset += size
+        except (struct.error, ProtocolError) as exc:
+            raise MessageIllegalError(f"batch for {queue.topic}: {exc}") from exc
+        for place, size, head, (_, body, properties, tags_code) in zip(appended, sizes, heads, entries, strict=True):
+            queue.append(place.physical_offset, size, tags_code)
+            log.write(head, body, queue.topic_field, properties)
+        if entries:
+            self._messages_put += len(entries)
+            self._dispatcher.appended(queue, physical_offset)
+        return appended
+
+    def _batch_sizes(
+        self, queue: ConsumeQueue, entries: Sequence[BatchEntry], sys_flag: int, hosts_length: int
+    ) -> list[int]:
+        if sys_flag & TRANSACTION_MASK:
+            raise MessageIllegalError(f"batch for {queue.topic}: a batch cannot be part of a transaction")
+        fixed = _FIXED_BYTES + hosts_length + len(queue.topic_field)
+        sizes = []
+        for _, body, properties, _ in entries:
+            size = fixed + len(body) + len(properties)
+            self._check_size(size, len(body), len(properties))
+            sizes.append(size)
+        if sum(sizes) + MIN_BLANK_BYTES > self.config.commit_log_file_size_bytes:
+            raise MessageIllegalError(
+                f"batch of {sum(sizes)} bytes: more than a commit log file"
+                f" ({self.config.commit_log_file_size_bytes}, commit_log_file_size_bytes) holds"
+            )
+        return sizes
+
+    def _check_size(self, size: int, body_length: int, properties_length: int) -> None:
+        if body_length > self._max_body_bytes:
+            limit = f"body of {body_length} bytes, at most {self._max_body_bytes} (max_message_size_bytes)"
+        elif properties_length > MAX_PROPERTIES_BYTES:
+            limit = f"properties of {properties_length} bytes, at most {MAX_PROPERTIES_BYTES}"
+        elif size > self._max_record_bytes:
+            limit = f"record of {size} bytes, at most {self._max_record_bytes}"
+        else:
+            return
+        raise MessageIllegalError(f"message too large: {limit}")

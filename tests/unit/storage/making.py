@@ -1,0 +1,134 @@
+"""Helpers of the store's tests: a clock, file systems that fail, stores with small files, one way to put."""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from mmap import mmap
+from pathlib import Path
+from typing import Any, Final
+
+from triomq.protocol.host import encode_host
+from triomq.protocol.java import tags_code
+from triomq.protocol.properties import encode_properties
+from triomq.storage.config import StoreConfig
+from triomq.storage.file_system import FileSystem, OpenFile
+from triomq.storage.message_store import MessageStore
+from triomq.storage.store_writer import Appended
+
+SMALL: Final[dict[str, Any]] = {"commit_log_file_size_bytes": 65536, "consume_queue_file_size_bytes": 1000}
+HOST: Final = encode_host("127.0.0.1", 10911)
+BORN: Final = 1_795_214_245_591
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_800_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+class FaultyFileSystem(FileSystem):
+    """Raises ``OSError(code)`` from the calls that ``fails`` picks by their number, name and path."""
+
+    def __init__(self) -> None:
+        self.code = errno.ENOSPC
+        self.fails: Callable[[int, str, Path], bool] = lambda number, name, path: False
+        self.calls: list[tuple[str, Path]] = []
+
+    def _call(self, name: str, path: Path) -> None:
+        self.calls.append((name, path))
+        if self.fails(len(self.calls), name, path):
+            raise OSError(self.code, os.strerror(self.code), str(path))
+
+    def make_directories(self, path: Path) -> None:
+        self._call("make_directories", path)
+        super().make_directories(path)
+
+    def create_file(self, scratch: Path, size_bytes: int, path: Path) -> OpenFile:
+        self._call("create_file", path)
+        return super().create_file(scratch, size_bytes, path)
+
+    def open_file(self, path: Path) -> OpenFile:
+        self._call("open_file", path)
+        return super().open_file(path)
+
+    def map_file(self, file: OpenFile, size_bytes: int) -> mmap:
+        self._call("map_file", file.path)
+        return super().map_file(file, size_bytes)
+
+    def reserve(self, file: OpenFile, start: int, length: int) -> None:
+        self._call("reserve", file.path)
+        super().reserve(file, start, length)
+
+    def zero(self, file: OpenFile, start: int, length: int) -> None:
+        self._call("zero", file.path)
+        super().zero(file, start, length)
+
+    def sync_file(self, file: OpenFile) -> None:
+        self._call("sync_file", file.path)
+        super().sync_file(file)
+
+    def sync_directory(self, path: Path) -> None:
+        self._call("sync_directory", path)
+        super().sync_directory(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._call("rename", target)
+        super().rename(source, target)
+
+    def unlink(self, path: Path) -> None:
+        self._call("unlink", path)
+        super().unlink(path)
+
+    def write_file(self, path: Path, content: bytes) -> None:
+        self._call("write_file", path)
+        super().write_file(path, content)
+
+
+class StoreMaker:
+    """Makes stores below one directory and closes those that are still open."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.clock = Clock()
+        self._stores: list[MessageStore] = []
+
+    def __call__(
+        self, root: Path | None = None, *, file_system: FileSystem | None = None, **settings: Any
+    ) -> MessageStore:
+        """Open a store with small files, at ``root`` or the common place."""
+        store = self.describe(root, file_system=file_system, **settings)
+        store.open()
+        return store
+
+    def describe(
+        self, root: Path | None = None, *, file_system: FileSystem | None = None, **settings: Any
+    ) -> MessageStore:
+        """The same, not opened."""
+        config = StoreConfig(root=root or self.root / "store", **{**SMALL, **settings})
+        store = MessageStore(config, file_system=file_system, clock_ms=self.clock)
+        self._stores.append(store)
+        return store
+
+    def killed_copy(self, store: MessageStore) -> Path:
+        """What a killed process would have left of an open store."""
+        target = self.root / f"copy-{len(list(self.root.iterdir()))}"
+        shutil.copytree(store.config.root, target)
+        return target
+
+    def close(self) -> None:
+        for store in self._stores:
+            store.close()
+
+
+def put(store: MessageStore, topic: str = "T", queue_id: int = 0, body: bytes = b"body", **fields: Any) -> Appended:
+    """Put one message; ``tags`` and other fields by name."""
+    tags = fields.pop("tags", None)
+    properties = fields.pop("properties", encode_properties({"TAGS": tags} if tags else {}))
+    code = fields.pop("tags_code", tags_code(tags))
+    values = {"flag": 0, "sys_flag": 0, "born_timestamp": BORN, "born_host": HOST, "store_host": HOST, **fields}
+    return store.put(store.queue(topic, queue_id), body, properties, code, **values)

@@ -1,0 +1,53 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from triomq.protocol.errors import ConfigError
+from triomq.storage.config import Durability, StoreConfig
+
+
+def config(**settings: Any) -> StoreConfig:
+    return StoreConfig(root=Path("store"), **settings)
+
+
+def test_defaults_are_rocketmqs() -> None:
+    defaults = config()
+    assert defaults.commit_log_file_size_bytes == 1_073_741_824
+    assert defaults.consume_queue_file_size_bytes == 6_000_000
+    assert defaults.max_message_size_bytes == 4_194_304
+    assert defaults.durability is Durability.ASYNC
+    assert defaults.delay_levels.max_level == 18
+
+
+def test_consume_queue_files_hold_whole_units() -> None:
+    assert config(consume_queue_file_size_bytes=1001).consume_queue_file_size_bytes == 1020
+
+
+def test_a_record_is_limited_by_its_file_and_by_the_message_size() -> None:
+    assert config(commit_log_file_size_bytes=65536).max_record_size_bytes == 65528
+    assert config().max_record_size_bytes == 4 * 1024**2 + 65536
+
+
+def test_in_memory_is_a_part_of_the_main_memory() -> None:
+    assert config(physical_memory_bytes=1000).in_memory_bytes == 400
+    assert config().in_memory_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("commit_log_file_size_bytes", 1023),
+        ("commit_log_file_size_bytes", 2**31),
+        ("consume_queue_file_size_bytes", 0),
+        ("max_message_size_bytes", 0),
+        ("disk_full_ratio", 101),
+        ("in_memory_max_ratio", -1),
+        ("flush_interval_s", 0),
+        ("flush_interval_s", float("nan")),
+        ("reserve_step_bytes", 0),
+    ],
+)
+def test_impossible_values_are_refused_with_their_name(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=name):
+        config(**{name: value})

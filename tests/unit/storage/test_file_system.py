@@ -1,0 +1,119 @@
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.unit.storage.making import FaultyFileSystem
+from triomq.protocol.errors import StoreError, StoreFullError, StoreLayoutError
+from triomq.storage.file_system import DiskSpace, FileSystem, OpenFile, list_store_directory, store_error, translated
+
+FILES = FileSystem()
+
+
+def test_a_new_file_has_its_full_length_before_it_gets_its_name(tmp_path: Path) -> None:
+    file = FILES.create_file(tmp_path / "scratch", 5000, tmp_path / "0")
+    assert os.fstat(file.fileno()).st_size == 5000
+    assert [entry.name for entry in FILES.list_directory(tmp_path)] == ["scratch"]
+    assert file.path == tmp_path / "0"
+    FILES.rename(tmp_path / "scratch", tmp_path / "0")
+    assert [entry.name for entry in FILES.list_directory(tmp_path)] == ["0"]
+
+
+def test_an_existing_file_is_never_replaced_by_a_new_one(tmp_path: Path) -> None:
+    (tmp_path / "0").write_bytes(b"precious")
+    with pytest.raises(FileExistsError):
+        FILES.create_file(tmp_path / "scratch", 5000, tmp_path / "0")
+    assert (tmp_path / "0").read_bytes() == b"precious"
+
+
+def test_a_descriptor_is_closed_with_the_last_reference(tmp_path: Path) -> None:
+    file = FILES.create_file(tmp_path / "scratch", 10, tmp_path / "0")
+    number = file.fileno()
+    other = file
+    del file
+    os.fstat(number)
+    del other
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)
+
+
+def test_holes_are_no_data(tmp_path: Path) -> None:
+    file = FILES.create_file(tmp_path / "scratch", 1024 * 1024, tmp_path / "0")
+    assert list(FILES.data_ranges(file, 0, 1024 * 1024)) == []
+    os.pwrite(file.fileno(), b"x", 500_000)
+    ranges = list(FILES.data_ranges(file, 0, 1024 * 1024))
+    assert any(start <= 500_000 < end for start, end in ranges)
+    assert all(end <= 500_010 for _, end in FILES.data_ranges(file, 0, 500_010))
+    assert list(FILES.data_ranges(file, 900_000, 1024 * 1024)) == []
+
+
+def test_another_error_than_a_hole_is_raised() -> None:
+    reading, writing = os.pipe()
+    os.close(writing)
+    with pytest.raises(OSError, match="Illegal seek"):
+        list(FILES.data_ranges(OpenFile(reading, Path("pipe")), 0, 10))
+
+
+def test_zeroing_more_than_one_write_reaches_the_end(tmp_path: Path) -> None:
+    size = 3 * 1024 * 1024 + 5
+    (tmp_path / "0").write_bytes(b"x" * size)
+    FILES.zero(FILES.open_file(tmp_path / "0"), 2, size - 3)
+    content = (tmp_path / "0").read_bytes()
+    assert content == b"xx" + bytes(size - 3) + b"x"
+
+
+def test_a_missing_directory_is_empty_and_other_kinds_of_entries_are_told_apart(tmp_path: Path) -> None:
+    assert FILES.list_directory(tmp_path / "none") == []
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a").write_bytes(b"123")
+    a, b = FILES.list_directory(tmp_path)
+    assert (a.name, a.is_file, a.is_directory, a.size_bytes) == ("a", True, False, 3)
+    assert (b.name, b.is_file, b.is_directory, b.size_bytes) == ("b", False, True, 0)
+
+
+def test_an_unreadable_directory_is_a_layout_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreLayoutError, match="cannot read the directory"):
+        list_store_directory(FILES, tmp_path / "file")
+
+
+def test_used_space_is_rounded_up_as_in_rocketmq() -> None:
+    assert DiskSpace(used_bytes=1, available_bytes=999).used_percent == 1
+    assert DiskSpace(used_bytes=900, available_bytes=100).used_percent == 90
+    assert DiskSpace(used_bytes=901, available_bytes=99).used_percent == 91
+    assert DiskSpace(used_bytes=0, available_bytes=0).used_percent == 100
+
+
+def test_the_real_disk_has_some_space(tmp_path: Path) -> None:
+    assert 0 <= FILES.space(tmp_path).used_percent <= 100
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "text"),
+    [
+        (errno.ENOSPC, StoreFullError, "free space"),
+        (errno.EDQUOT, StoreFullError, "free space"),
+        (errno.EMFILE, StoreError, "ulimit -n"),
+        (errno.EIO, StoreError, "Input/output error"),
+    ],
+)
+def test_errors_say_what_failed_where_and_what_to_do(code: int, kind: type[StoreError], text: str) -> None:
+    error = store_error(OSError(code, os.strerror(code)), "create", Path("/store/file"))
+    assert type(error) is kind
+    assert "cannot create /store/file" in str(error)
+    assert text in str(error)
+
+
+def test_translated_keeps_the_cause(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+    faulty.fails = lambda number, name, path: True
+    with pytest.raises(StoreFullError) as caught, translated("rename", tmp_path):
+        faulty.rename(tmp_path / "a", tmp_path / "b")
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_small_files_are_written_and_read_whole_or_in_part(tmp_path: Path) -> None:
+    FILES.write_file(tmp_path / "small", b"0123456789")
+    FILES.write_file(tmp_path / "small", b"abc")
+    assert FILES.read_file(tmp_path / "small") == b"abc"
+    assert FILES.read_head(tmp_path / "small", 2) == b"ab"

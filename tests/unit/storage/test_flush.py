@@ -1,0 +1,251 @@
+import errno
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from tests.unit.storage.making import FaultyFileSystem, StoreMaker, put
+from triomq.protocol.errors import StoreError
+from triomq.storage.checkpoint import load_checkpoint
+from triomq.storage.config import Durability
+from triomq.storage.file_system import FileSystem
+from triomq.storage.message_store import MessageStore
+
+
+def checkpoint(store: MessageStore) -> tuple[int, ...]:
+    return tuple(load_checkpoint(FileSystem(), store.config.root / "checkpoint"))
+
+
+def synced(faulty: FaultyFileSystem, root: Path) -> list[str]:
+    return [str(path.relative_to(root)) for name, path in faulty.calls if name in {"sync_file", "sync_directory"}]
+
+
+def test_an_empty_store_has_nothing_to_flush(store: MessageStore) -> None:
+    assert store.flush_plan() is None
+    assert store.flush_consume_queues_plan() is None
+
+
+def test_a_flush_moves_the_flushed_offset_to_the_end_it_was_planned_for(store: MessageStore) -> None:
+    put(store)
+    plan = store.flush_plan()
+    end = store.commit_log.max_offset
+    put(store)
+    assert plan is not None
+    assert store.commit_log.flushed_offset == 0
+    plan.run()
+    assert store.commit_log.flushed_offset == 0
+    store.flush_done(plan)
+    assert store.commit_log.flushed_offset == end
+    assert store.flush_plan() is not None
+
+
+def test_a_plan_may_run_in_another_thread(store: MessageStore) -> None:
+    put(store)
+    plan = store.flush_plan()
+    assert plan is not None
+    thread = Thread(target=plan.run)
+    thread.start()
+    thread.join()
+    store.flush_done(plan)
+    assert store.flush_plan() is None
+
+
+def test_the_first_flush_of_a_file_also_syncs_the_directories_above(
+    maker: StoreMaker, faulty: FaultyFileSystem
+) -> None:
+    store = maker(file_system=faulty)
+    root = store.config.root
+    put(store)
+    faulty.calls.clear()
+    store.flush()
+    assert synced(faulty, root)[:3] == ["commitlog/" + "0" * 20, "commitlog", "."]
+    put(store)
+    faulty.calls.clear()
+    plan = store.flush_plan()
+    assert plan is not None
+    plan.run()
+    assert synced(faulty, root) == ["commitlog/" + "0" * 20]
+
+
+def test_too_few_dirty_pages_wait_but_a_full_file_does_not(store: MessageStore) -> None:
+    put(store, body=bytes(10_000))
+    assert store.flush_plan(least_pages=4) is None
+    assert store.flush_plan(least_pages=2) is not None
+    assert store.flush_plan(least_pages=0) is not None
+    for _ in range(3):
+        put(store, body=bytes(15_000))
+    store.flush()
+    put(store, body=bytes(1000))
+    assert store.flush_plan(least_pages=100) is None
+    put(store, body=bytes(15_000))
+    assert store.commit_log.max_offset // 65536 == 1
+    assert store.flush_plan(least_pages=100) is not None
+
+
+def test_consume_queues_have_the_same_rule(maker: StoreMaker) -> None:
+    store = maker(consume_queue_file_size_bytes=20_000)
+    for _ in range(500):
+        put(store)
+    assert store.flush_consume_queues_plan(least_pages=3) is None
+    assert store.flush_consume_queues_plan(least_pages=2) is not None
+    for _ in range(501):
+        put(store)
+    assert store.flush_consume_queues_plan(least_pages=100) is not None
+
+
+def test_a_thorough_queue_flush_writes_the_checkpoint_of_what_was_flushed(maker: StoreMaker) -> None:
+    store = maker()
+    first = put(store).store_timestamp
+    store.flush()
+    maker.clock.now_ms += 5
+    second = put(store).store_timestamp
+    plan = store.flush_consume_queues_plan()
+    maker.clock.now_ms += 5
+    put(store)
+    assert plan is not None
+    plan.run()
+    store.flush_done(plan)
+    assert checkpoint(store) == (first, second, 0)  # the log was flushed before the second message
+
+
+def test_a_thorough_queue_flush_without_news_does_nothing(store: MessageStore) -> None:
+    put(store)
+    store.flush()
+    assert store.flush_consume_queues_plan() is None
+
+
+def test_a_flushed_log_is_a_reason_for_a_new_checkpoint(maker: StoreMaker) -> None:
+    store = maker()
+    put(store)
+    queues = store.flush_consume_queues_plan()
+    assert queues is not None
+    queues.run()
+    store.flush_done(queues)
+    log = store.flush_plan()
+    assert log is not None
+    log.run()
+    store.flush_done(log)
+    again = store.flush_consume_queues_plan()
+    assert again is not None
+    again.run()
+    store.flush_done(again)
+    assert checkpoint(store) == (maker.clock.now_ms, maker.clock.now_ms, 0)
+
+
+def test_a_flush_of_few_pages_leaves_the_checkpoint(store: MessageStore) -> None:
+    for _ in range(60):
+        put(store)
+    plan = store.flush_consume_queues_plan(least_pages=1)
+    assert plan is not None
+    plan.run()
+    store.flush_done(plan)
+    assert checkpoint(store) == (0, 0, 0)
+
+
+def test_a_plan_that_has_not_run_cannot_be_completed(store: MessageStore) -> None:
+    put(store)
+    plan = store.flush_plan()
+    assert plan is not None
+    with pytest.raises(ValueError, match="not run"):
+        store.flush_done(plan)
+    assert store.commit_log.flushed_offset == 0
+
+
+@pytest.mark.parametrize("failing", ["sync_file", "sync_directory"])
+def test_after_a_failed_sync_nothing_is_acknowledged_any_more(
+    maker: StoreMaker, faulty: FaultyFileSystem, failing: str
+) -> None:
+    store = maker(file_system=faulty)
+    place = put(store)
+    plan = store.flush_plan()
+    faulty.code = errno.EIO
+    faulty.fails = lambda number, name, path: name == failing
+    assert plan is not None
+    with pytest.raises(StoreError, match=r"cannot sync .*Input/output error"):
+        plan.run()
+    faulty.fails = lambda number, name, path: False
+    with pytest.raises(ValueError, match="failed"):
+        store.flush_done(plan)
+    for _ in range(2):
+        with pytest.raises(StoreError, match="takes no messages since its disk failed"):
+            put(store)
+    with pytest.raises(StoreError, match="takes no messages"):
+        store.put_batch(store.queue("T", 0), [], 0, 0, b"", b"")
+    assert store.look_message(place.physical_offset) is not None
+    assert "takes no messages" in store.statistics().refusal
+    store.close()
+    assert (store.config.root / "abort").exists()
+
+
+def test_a_topic_deleted_while_its_flush_runs_spoils_neither(store: MessageStore) -> None:
+    put(store, "T")
+    put(store, "U")
+    plan = store.flush_consume_queues_plan()
+    assert plan is not None
+    store.delete_topic("T")
+    plan.run()
+    store.flush_done(plan)
+    put(store, "T")
+    assert store.queue("T", 0).flushed_position == 0
+    assert store.queue("U", 0).flushed_position == 20
+    assert store.flush_consume_queues_plan(least_pages=0) is not None
+
+
+def test_a_store_closed_while_a_flush_runs_spoils_neither(maker: StoreMaker) -> None:
+    store = maker()
+    put(store)
+    log, queues = store.flush_plan(), store.flush_consume_queues_plan()
+    assert log is not None
+    assert queues is not None
+    store.close()
+    store.open()
+    for plan in (log, queues):
+        plan.run()
+        store.flush_done(plan)
+    assert store.commit_log.flushed_offset == store.commit_log.max_offset
+    put(store)
+    assert store.commit_log.flushed_offset < store.commit_log.max_offset
+
+
+def test_sync_durability_shows_messages_only_after_their_flush(maker: StoreMaker) -> None:
+    store = maker(durability=Durability.SYNC)
+    arrived: list[tuple[str, int]] = []
+    for topic in ("T", "U"):
+        store.queue(topic, 0).on_arrival = lambda queue: arrived.append((queue.topic, queue.max_offset))
+    for topic in ("T", "U", "T"):
+        put(store, topic)
+    assert store.max_offset_in_queue("T", 0) == 0
+    assert store.get_message(("T", 0), 0, 32).message_count == 0
+    plan = store.flush_plan()
+    assert plan is not None
+    late = put(store, "U")
+    assert late.queue_offset == 1
+    plan.run()
+    store.flush_done(plan)
+    assert arrived == []
+    store.dispatch_flushed()
+    assert arrived == [("T", 2), ("U", 1)]
+    assert store.get_message(("T", 0), 0, 32).message_count == 2
+    assert store.get_message(("U", 0), 0, 32).message_count == 1
+    store.flush()
+    assert arrived == [("T", 2), ("U", 1), ("U", 2)]
+
+
+def test_sync_durability_forgets_what_waits_in_a_deleted_topic(maker: StoreMaker) -> None:
+    store = maker(durability=Durability.SYNC)
+    put(store, "T")
+    put(store, "U")
+    store.delete_topic("T")
+    assert put(store, "T").queue_offset == 0
+    store.flush()
+    assert store.max_offset_in_queue("T", 0) == 1
+    assert store.max_offset_in_queue("U", 0) == 1
+
+
+def test_async_durability_shows_each_message_at_once(store: MessageStore) -> None:
+    arrived: list[int] = []
+    queue = store.queue("T", 0)
+    queue.on_arrival = lambda queue: arrived.append(queue.max_offset)
+    put(store)
+    put(store)
+    assert arrived == [1, 2]

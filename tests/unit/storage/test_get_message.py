@@ -1,0 +1,241 @@
+from typing import Any, Final
+
+import pytest
+
+from tests.unit.storage.making import StoreMaker, put
+from triomq.protocol.consume_queue_unit import UNIT
+from triomq.protocol.java import tags_code
+from triomq.protocol.record import decode_records, record_size
+from triomq.storage.consume_queue import ConsumeQueue
+from triomq.storage.get_message import GetMessageResult, GetMessageStatus
+from triomq.storage.message_store import MessageStore
+
+FIXED: Final = record_size(0, 1, 0)
+
+
+def offsets(found: GetMessageResult) -> list[int]:
+    return [message.queue_offset for buffer in found.buffers for message in decode_records(buffer)]
+
+
+def outcome(found: GetMessageResult) -> tuple[GetMessageStatus, int]:
+    return found.status, found.next_begin_offset
+
+
+def overwrite(queue: ConsumeQueue, queue_offset: int, unit: tuple[int, int, int]) -> None:
+    file = queue.files.file_at(queue_offset * 20)
+    assert file is not None
+    UNIT.pack_into(file.map, queue_offset * 20 - file.start, *unit)
+
+
+def test_every_offset_outside_says_where_to_go_on(store: MessageStore) -> None:
+    queue = store.queue("T", 0)
+    assert outcome(store.get_message(queue, 5, 32)) == (GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0)
+    for _ in range(3):
+        put(store)
+    queue.min_offset = 1
+    assert outcome(store.get_message(queue, 0, 32)) == (GetMessageStatus.OFFSET_TOO_SMALL, 1)
+    assert outcome(store.get_message(queue, -1, 32)) == (GetMessageStatus.OFFSET_TOO_SMALL, 1)
+    assert outcome(store.get_message(queue, 3, 32)) == (GetMessageStatus.OFFSET_OVERFLOW_ONE, 3)
+    assert outcome(store.get_message(queue, 4, 32)) == (GetMessageStatus.OFFSET_OVERFLOW_BADLY, 3)
+    assert outcome(store.get_message(queue, 2**62, 32)) == (GetMessageStatus.OFFSET_OVERFLOW_BADLY, 3)
+
+
+def test_a_queue_given_by_name_is_not_created(store: MessageStore) -> None:
+    found = store.get_message(("T", 0), 0, 32)
+    assert outcome(found) == (GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0)
+    assert len(store.queues) == 0
+    put(store)
+    assert outcome(store.get_message(("T", 0), 0, 32)) == (GetMessageStatus.FOUND, 1)
+
+
+def test_records_behind_one_another_share_a_view(store: MessageStore) -> None:
+    for queue_id in (0, 0, 0, 1, 0, 0):
+        put(store, "T", queue_id)
+    found = store.get_message(("T", 0), 0, 32)
+    assert (found.message_count, len(found.buffers)) == (5, 2)
+    assert found.size_bytes == sum(map(len, found.buffers))
+    assert offsets(found) == [0, 1, 2, 3, 4]
+    assert all(view.readonly for view in found.buffers)
+
+
+def test_a_read_goes_on_across_commit_log_files(store: MessageStore) -> None:
+    for _ in range(10):
+        put(store, body=bytes(15_000))
+    found = store.get_message(("T", 0), 0, 32)
+    assert offsets(found) == list(range(10))
+    assert len(found.buffers) == 3
+
+
+def test_a_read_ends_with_the_consume_queue_file_and_the_next_goes_on(store: MessageStore) -> None:
+    for _ in range(70):
+        put(store)
+    found = store.get_message(("T", 0), 40, 32)
+    assert (offsets(found), found.next_begin_offset) == (list(range(40, 50)), 50)
+    assert offsets(store.get_message(("T", 0), 50, 32)) == list(range(50, 70))
+
+
+@pytest.mark.parametrize(("wanted", "got"), [(-1, 1), (0, 1), (1, 1), (7, 7), (32, 32), (1000, 32)])
+def test_a_read_gives_at_least_one_and_at_most_32_messages(store: MessageStore, wanted: int, got: int) -> None:
+    for _ in range(40):
+        put(store)
+    found = store.get_message(("T", 0), 0, wanted)
+    assert (found.message_count, found.next_begin_offset) == (got, got)
+
+
+def test_the_first_message_passes_whatever_its_size(maker: StoreMaker) -> None:
+    store = maker(commit_log_file_size_bytes=1024 * 1024)
+    for _ in range(2):
+        put(store, body=bytes(500_000))
+    assert offsets(store.get_message(("T", 0), 0, 32)) == [0]
+
+
+def test_a_read_gives_at_most_256_kib(maker: StoreMaker) -> None:
+    store = maker(commit_log_file_size_bytes=1024 * 1024)
+    for _ in range(6):
+        put(store, body=bytes(65536 - FIXED))
+    found = store.get_message(("T", 0), 0, 32)
+    assert (offsets(found), found.size_bytes) == ([0, 1, 2, 3], 262_144)
+
+
+def test_records_far_from_the_end_count_as_on_disk_and_come_in_smaller_reads(maker: StoreMaker) -> None:
+    store = maker(physical_memory_bytes=1000)  # 400 bytes are in memory
+    for _ in range(30):
+        put(store)
+    assert store.get_message(("T", 0), 0, 32).message_count == 8
+    assert store.get_message(("T", 0), 0, 5).message_count == 5
+    near_the_end = store.commit_log.max_offset - 400
+    first_in_memory = next(
+        number for number, unit in enumerate(store.queue_units("T", 0, 0, 30)) if unit.physical_offset >= near_the_end
+    )
+    assert offsets(store.get_message(("T", 0), first_in_memory, 32)) == list(range(first_in_memory, 30))
+
+
+def test_records_on_disk_come_with_at_most_64_kib(maker: StoreMaker) -> None:
+    store = maker(commit_log_file_size_bytes=1024 * 1024, physical_memory_bytes=1)
+    for _ in range(4):
+        put(store, body=bytes(32768 - FIXED))
+    assert offsets(store.get_message(("T", 0), 0, 32)) == [0, 1]
+
+
+def test_tags_select_by_hash(store: MessageStore) -> None:
+    for tags in ("A", "B", None, "A", "C"):
+        put(store, tags=tags)
+    found = store.get_message(("T", 0), 0, 32, frozenset({tags_code("A"), tags_code("C")}))
+    assert (offsets(found), found.next_begin_offset) == ([0, 3, 4], 5)
+    assert store.get_message(("T", 0), 0, 32, None).message_count == 5
+
+
+def test_negative_hashes_match(store: MessageStore) -> None:
+    put(store, tags="polygenelubricants")
+    assert store.queue_units("T", 0, 0, 1)[0].tags_code == -(2**31)
+    assert offsets(store.get_message(("T", 0), 0, 32, frozenset({-(2**31)}))) == [0]
+
+
+def test_only_the_low_32_bits_are_compared(store: MessageStore) -> None:
+    put(store, tags_code=(5 << 32) + 77)
+    put(store, tags_code=(5 << 32) + 0xFFFFFFFF)
+    assert offsets(store.get_message(("T", 0), 0, 32, frozenset({77}))) == [0]
+    assert offsets(store.get_message(("T", 0), 0, 32, frozenset({-1}))) == [1]
+
+
+def test_a_filter_that_matches_nothing_goes_on_after_800_units(maker: StoreMaker) -> None:
+    store = maker(consume_queue_file_size_bytes=20_000)
+    for _ in range(1100):
+        put(store, tags="A")
+    nothing = frozenset({1})
+    assert outcome(store.get_message(("T", 0), 0, 32, nothing)) == (GetMessageStatus.NO_MATCHED_MESSAGE, 800)
+    assert outcome(store.get_message(("T", 0), 800, 32, nothing)) == (GetMessageStatus.NO_MATCHED_MESSAGE, 1000)
+    assert outcome(store.get_message(("T", 0), 1000, 32, nothing)) == (GetMessageStatus.NO_MATCHED_MESSAGE, 1100)
+    assert outcome(store.get_message(("T", 0), 0, 950, nothing)) == (GetMessageStatus.NO_MATCHED_MESSAGE, 950)
+
+
+def test_a_full_read_leaves_the_next_unit_for_the_next_read(store: MessageStore) -> None:
+    for tags in ("A", "B", "A", "A"):
+        put(store, tags=tags)
+    found = store.get_message(("T", 0), 0, 2, frozenset({tags_code("A")}))
+    assert (offsets(found), found.next_begin_offset) == ([0, 2], 3)
+
+
+def remove_first_log_file(store: MessageStore) -> None:
+    del store.commit_log.files.files[0]
+
+
+def test_messages_of_a_removed_commit_log_file_are_passed_over(store: MessageStore) -> None:
+    for _ in range(10):
+        put(store, body=bytes(15_000))
+    remove_first_log_file(store)
+    found = store.get_message(("T", 0), 0, 32)
+    assert (found.status, offsets(found), found.next_begin_offset) == (GetMessageStatus.FOUND, [4, 5, 6, 7, 8, 9], 10)
+
+
+def test_only_removed_messages_say_so_and_the_reader_gets_on(store: MessageStore) -> None:
+    for queue_id in (0, 0, 1, 1, 1, 1):
+        put(store, "T", queue_id, body=bytes(15_000))
+    remove_first_log_file(store)
+    assert outcome(store.get_message(("T", 0), 0, 32)) == (GetMessageStatus.MESSAGE_WAS_REMOVING, 2)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        (2**40, 100, 0),
+        (-5, 100, 0),
+        (0, -1, 0),
+        (0, 0, 0),
+        (0, 50, 0),
+        (1, 96, 0),
+        (0, 97, 0),
+        (65530, 96, 0),
+        (-(2**63), -(2**31), 0),
+    ],
+)
+def test_a_damaged_unit_gives_nothing_false_and_hides_nothing_else(
+    store: MessageStore, unit: tuple[int, int, int]
+) -> None:
+    for _ in range(4):
+        put(store)
+    overwrite(store.queue("T", 0), 1, unit)
+    found = store.get_message(("T", 0), 0, 32)
+    assert (offsets(found), found.next_begin_offset) == ([0, 2, 3], 4)
+    assert outcome(store.get_message(("T", 0), 1, 1)) == (GetMessageStatus.FOUND, 3)
+
+
+def test_a_unit_with_a_huge_size_ends_a_read_and_the_next_gets_on(store: MessageStore) -> None:
+    for _ in range(4):
+        put(store)
+    overwrite(store.queue("T", 0), 1, (0, 0x7FFFFFFF, 0))
+    found = store.get_message(("T", 0), 0, 32)
+    assert (offsets(found), found.next_begin_offset) == ([0], 1)
+    found = store.get_message(("T", 0), 1, 32)
+    assert (offsets(found), found.next_begin_offset) == ([2, 3], 4)
+
+
+def test_a_unit_that_points_behind_the_end_of_the_log_is_not_read(store: MessageStore) -> None:
+    put(store)
+    place = put(store)
+    store.commit_log.max_offset = place.physical_offset + 10
+    assert offsets(store.get_message(("T", 0), 0, 32)) == [0]
+
+
+def test_a_missing_consume_queue_file_sends_the_reader_to_the_next(store: MessageStore) -> None:
+    for _ in range(60):
+        put(store)
+    queue = store.queue("T", 0)
+    del queue.files.files[0]
+    assert outcome(store.get_message(queue, 13, 32)) == (GetMessageStatus.OFFSET_FOUND_NULL, 50)
+    assert store.get_message(queue, 50, 32).message_count == 10
+
+
+def test_views_stay_valid_when_topic_and_store_are_gone(store: MessageStore) -> None:
+    put(store, body=b"still here")
+    view = store.get_message(("T", 0), 0, 1).buffers[0]
+    store.destroy()
+    assert decode_records(view)[0].stored_body == b"still here"
+
+
+def test_results_name_the_ends_of_the_queue(store: MessageStore) -> None:
+    for _ in range(3):
+        put(store)
+    for queue_offset in (0, 2, 3, 9):
+        found: Any = store.get_message(("T", 0), queue_offset, 32)
+        assert (found.min_offset, found.max_offset) == (0, 3)

@@ -1,0 +1,125 @@
+from pathlib import Path
+
+import pytest
+
+from tests.unit.storage.making import FaultyFileSystem
+from triomq.protocol.errors import StoreFullError, StoreLayoutError
+from triomq.storage.file_system import FileSystem
+from triomq.storage.mapped_file_queue import MappedFileQueue, check_directory
+
+
+def sequence(root: Path, file_system: FileSystem | None = None) -> MappedFileQueue:
+    return MappedFileQueue(
+        file_system or FileSystem(), root / "log" / "0", 100, reserve_step_bytes=4096, scratch=root / "scratch"
+    )
+
+
+def names(root: Path) -> list[str]:
+    return sorted(path.name for path in (root / "log" / "0").iterdir())
+
+
+def test_files_are_named_after_their_first_byte(tmp_path: Path) -> None:
+    files = sequence(tmp_path)
+    files.create_next(300)
+    files.create_next(0)  # behind the newest, wherever that is
+    assert names(tmp_path) == ["00000000000000000300", "00000000000000000400"]
+    assert files.start == 300
+
+
+def test_a_position_is_found_in_its_file(tmp_path: Path) -> None:
+    files = sequence(tmp_path)
+    assert files.file_at(0) is None
+    first, second = files.create_next(300), files.create_next(0)
+    assert files.file_at(299) is None
+    assert files.file_at(300) is first
+    assert files.file_at(399) is first
+    assert files.file_at(400) is second
+    assert files.file_at(500) is None
+    assert files.file_at(-1) is None
+
+
+def test_loaded_files_have_what_was_written(tmp_path: Path) -> None:
+    written = sequence(tmp_path)
+    written.create_next(0).map[:3] = b"abc"
+    written.create_next(0)
+    read = sequence(tmp_path)
+    read.load([0, 100])
+    assert bytes(read.files[0].view[:3]) == b"abc"
+    assert [file.start for file in read.files] == [0, 100]
+
+
+def test_a_file_that_cannot_be_opened_is_a_layout_error(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+    sequence(tmp_path).create_next(0)
+    faulty.fails = lambda number, name, path: name == "open_file"
+    with pytest.raises(StoreLayoutError, match="cannot open"):
+        sequence(tmp_path, faulty).load([0])
+
+
+def test_a_file_that_cannot_be_made_leaves_nothing(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+    faulty.fails = lambda number, name, path: name == "rename"
+    files = sequence(tmp_path, faulty)
+    with pytest.raises(StoreFullError):
+        files.create_next(0)
+    assert not files.files
+    assert names(tmp_path) == []
+
+
+def test_the_newest_files_go_first(tmp_path: Path) -> None:
+    files = sequence(tmp_path)
+    for _ in range(3):
+        files.create_next(0)
+    assert files.remove_from(1) == 2
+    assert names(tmp_path) == ["00000000000000000000"]
+    assert files.remove_from(1) == 0
+
+
+def test_a_removed_sequence_leaves_no_directory(tmp_path: Path) -> None:
+    files = sequence(tmp_path)
+    files.create_next(0)
+    files.remove_directory()
+    assert not (tmp_path / "log" / "0").exists()
+    files.remove_directory()
+
+
+def test_directories_up_to_the_root_want_a_sync_until_they_had_one(tmp_path: Path) -> None:
+    files = sequence(tmp_path)
+    assert files.unsynced_directories() == []
+    files.create_next(0)
+    assert files.unsynced_directories() == [tmp_path / "log" / "0", tmp_path / "log", tmp_path]
+    files.directory_synced = files.directory_changes
+    assert files.unsynced_directories() == []
+
+
+def test_a_good_directory_gives_the_starts_of_its_files(tmp_path: Path) -> None:
+    files = sequence(tmp_path)
+    files.create_next(300)
+    files.create_next(0)
+    assert check_directory(files.directory, FileSystem().list_directory(files.directory), 100) == [300, 400]
+    assert check_directory(tmp_path / "none", [], 100) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "reason"),
+    [
+        ("readme.txt", 100, "not a file of the store"),
+        (".hidden", 100, "not a file of the store"),
+        ("0", 100, "not a file of the store"),
+        ("9" * 20, 100, "not a file of the store"),
+        ("\u0661" * 20, 100, "not a file of the store"),
+        ("00000000000000000200", 99, "99 bytes, the configured file size is 100"),
+        ("00000000000000000150", 100, "no multiple"),
+        ("00000000000000000200", 100, "00000000000000000100 is missing"),
+    ],
+)
+def test_anything_else_in_the_directory_is_refused(tmp_path: Path, name: str, size: int, reason: str) -> None:
+    files = sequence(tmp_path)
+    files.create_next(0)
+    (files.directory / name).write_bytes(bytes(size))
+    with pytest.raises(StoreLayoutError, match=reason):
+        check_directory(files.directory, FileSystem().list_directory(files.directory), 100)
+
+
+def test_a_directory_among_the_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "00000000000000000000").mkdir()
+    with pytest.raises(StoreLayoutError, match="not a file of the store"):
+        check_directory(tmp_path, FileSystem().list_directory(tmp_path), 100)

@@ -1,0 +1,241 @@
+from typing import Any, Final
+
+import pytest
+
+from tests.unit.storage.making import BORN, HOST, FaultyFileSystem, StoreMaker, put
+from triomq.protocol.errors import MessageIllegalError, StoreClosedError, StoreError, StoreFullError
+from triomq.protocol.host import encode_host
+from triomq.protocol.record import RecordKind, decode_record, decode_records
+from triomq.storage.file_system import DiskSpace, FileSystem
+from triomq.storage.message_store import MessageStore
+from triomq.storage.store_writer import BatchEntry
+
+
+def put_batch(store: MessageStore, entries: list[BatchEntry], **fields: int) -> list[tuple[int, int, int]]:
+    appended = store.put_batch(
+        store.queue("T", 0), entries, fields.get("sys_flag", 0), fields.get("born_timestamp", BORN), HOST, HOST
+    )
+    return [tuple(place) for place in appended]  # type: ignore[misc]  # three numbers each
+
+
+def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[bytes]:
+    found: list[bytes] = []
+    next_offset = 0
+    while (result := store.get_message((topic, queue_id), next_offset, 32)).message_count:
+        found += [message.stored_body for buffer in result.buffers for message in decode_records(buffer)]
+        next_offset = result.next_begin_offset
+    return found
+
+
+def test_numbers_of_each_queue_are_gapless_and_grow_with_the_log(store: MessageStore) -> None:
+    places = [(queue_id, put(store, "T", queue_id)) for queue_id in (0, 1, 0, 0, 1, 2, 0)]
+    assert [place.queue_offset for queue_id, place in places if queue_id == 0] == [0, 1, 2, 3]
+    assert [place.queue_offset for queue_id, place in places if queue_id == 1] == [0, 1]
+    physical = [place.physical_offset for _, place in places]
+    assert physical == sorted(set(physical))
+
+
+def test_the_unit_carries_the_tags_code_it_was_given(store: MessageStore) -> None:
+    place = put(store, "SCHEDULE_TOPIC_XXXX", 2, tags_code=1_800_000_123_456)
+    unit = store.queue_units("SCHEDULE_TOPIC_XXXX", 2, 0, 1)[0]
+    assert (unit.physical_offset, unit.tags_code) == (place.physical_offset, 1_800_000_123_456)
+
+
+@pytest.mark.parametrize(("bits", "has_unit"), [(0, True), (4, False), (8, True), (12, False)])
+def test_prepared_and_rolled_back_records_get_no_unit_and_no_number(
+    store: MessageStore, bits: int, has_unit: bool
+) -> None:
+    put(store)
+    put(store)
+    place = put(store, sys_flag=bits | 1)
+    assert place.queue_offset == (2 if has_unit else 0)
+    assert store.max_offset_in_queue("T", 0) == (3 if has_unit else 2)
+    assert store.look_message(place.physical_offset) is not None
+    assert put(store).queue_offset == (3 if has_unit else 2)
+
+
+def test_limits_name_themselves_and_store_nothing(maker: StoreMaker) -> None:
+    store = maker(max_message_size_bytes=1000, commit_log_file_size_bytes=1024 * 1024)
+    with pytest.raises(MessageIllegalError, match="body of 1001 bytes, at most 1000"):
+        put(store, body=bytes(1001))
+    with pytest.raises(MessageIllegalError, match="properties of 32768 bytes, at most 32767"):
+        put(store, properties=bytes(32768))
+    assert store.commit_log.max_offset == 0
+    put(store, body=bytes(1000), properties=b"x" * 32767)
+    assert store.max_offset_in_queue("T", 0) == 1
+
+
+def test_a_batch_is_consecutive_records_with_one_store_time(store: MessageStore) -> None:
+    put(store)
+    entries = [(number, b"body %d" % number, b"a\x01%d" % number, number * 7) for number in range(5)]
+    places = put_batch(store, entries)
+    assert [place[1] for place in places] == [1, 2, 3, 4, 5]
+    assert len({place[2] for place in places}) == 1
+    units = store.queue_units("T", 0, 1, 5)
+    assert [unit.tags_code for unit in units] == [0, 7, 14, 21, 28]
+    for place, unit, following in zip(places, units, units[1:], strict=False):
+        assert unit.physical_offset == place[0]
+        assert following.physical_offset == unit.physical_offset + unit.size
+    records = store.get_message(("T", 0), 1, 32).buffers
+    assert [(m.flag, m.stored_body, m.properties) for view in records for m in decode_records(view)] == [
+        (number, b"body %d" % number, {"a": str(number)}) for number in range(5)
+    ]
+
+
+def test_a_batch_that_does_not_fit_moves_as_a_whole(store: MessageStore) -> None:
+    for _ in range(4):
+        put(store, body=bytes(15_000))
+    end = store.commit_log.max_offset
+    places = put_batch(store, [(0, bytes(3000), b"", 0)] * 2)
+    assert places[0][0] == 65536
+    assert store.commit_log.check(end, check_crc=False).kind is RecordKind.BLANK
+
+
+def test_a_batch_announces_itself_once(store: MessageStore) -> None:
+    arrived: list[int] = []
+    store.queue("T", 0).on_arrival = lambda queue: arrived.append(queue.max_offset)
+    put_batch(store, [(0, b"x", b"", 0)] * 3)
+    assert put_batch(store, []) == []
+    assert arrived == [3]
+
+
+def test_a_batch_fills_several_consume_queue_files(store: MessageStore) -> None:
+    put_batch(store, [(0, b"%d" % number, b"", 0) for number in range(130)])
+    assert bodies(store) == [b"%d" % number for number in range(130)]
+
+
+def test_a_batch_with_one_bad_message_stores_none(maker: StoreMaker) -> None:
+    store = maker(max_message_size_bytes=1000)
+    put(store)
+    end = store.commit_log.max_offset
+    good = (0, b"good", b"", 0)
+    for bad in ((2**31, b"x", b"", 0), (0, b"x", b"", 2**63), (0, bytes(1001), b"", 0), (0, b"x", bytes(32768), 0)):
+        with pytest.raises(MessageIllegalError):
+            put_batch(store, [good, bad, good])
+    with pytest.raises(MessageIllegalError, match="batch for T"):
+        put_batch(store, [good], born_timestamp=2**63)
+    assert store.commit_log.max_offset == end
+    assert not any(store.commit_log.files.files[0].view[end:])
+    assert put(store).queue_offset == 1
+    assert bodies(store) == [b"body", b"body"]
+
+
+@pytest.mark.parametrize("bits", [4, 8, 12])
+def test_a_batch_in_a_transaction_is_refused(store: MessageStore, bits: int) -> None:
+    with pytest.raises(MessageIllegalError, match="transaction"):
+        put_batch(store, [(0, b"x", b"", 0)], sys_flag=bits)
+
+
+def test_a_batch_longer_than_a_file_is_refused(store: MessageStore) -> None:
+    with pytest.raises(MessageIllegalError, match="more than a commit log file"):
+        put_batch(store, [(0, bytes(30_000), b"", 0)] * 3)
+    assert store.commit_log.max_offset == 0
+
+
+def test_batches_of_ipv6_peers_have_longer_records(store: MessageStore) -> None:
+    host = encode_host("2001:db8::7", 9)
+    store.put_batch(store.queue("T", 0), [(0, b"a", b"", 0), (0, b"b", b"", 0)], 0, BORN, host, HOST)
+    assert bodies(store) == [b"a", b"b"]
+    view = store.look_message(0)
+    assert view is not None
+    assert decode_record(view).born_host == "[2001:db8::7]:9"
+
+
+def test_a_closed_store_takes_nothing(store: MessageStore) -> None:
+    queue = store.queue("T", 0)
+    put(store)
+    store.close()
+    with pytest.raises(StoreClosedError):
+        store.put(queue, b"", b"", 0, 0, 0, 0, HOST, HOST)
+    with pytest.raises(StoreClosedError):
+        store.put_batch(queue, [], 0, 0, HOST, HOST)
+    with pytest.raises(StoreClosedError):
+        store.queue("T", 0)
+
+
+def test_a_full_disk_refuses_the_message_and_lets_the_store_recover(
+    maker: StoreMaker, faulty: FaultyFileSystem
+) -> None:
+    store = maker(file_system=faulty, reserve_step_bytes=4096, consume_queue_reserve_step_bytes=100)
+    stored: list[bytes] = []
+    refused = 0
+    for number in range(300):
+        faulty.fails = lambda number, name, path: name == "reserve"
+        if number % 3 == 0:
+            faulty.fails = lambda number, name, path: False
+        body = b"%d" % number * 100
+        try:
+            put(store, body=body)
+        except StoreFullError:
+            refused += 1
+        else:
+            stored.append(body)
+    assert refused > 20
+    assert bodies(store) == stored
+    faulty.fails = lambda number, name, path: False
+    copy = maker(maker.killed_copy(store))
+    assert bodies(copy) == stored
+    assert copy.recovery is not None
+    assert copy.recovery.truncated_bytes == 0
+
+
+def scenario(store: MessageStore, stored: list[bytes]) -> None:
+    """Put, batch, roll over both kinds of files and flush; note what was accepted."""
+    for number in range(60):
+        body = b"%d-" % number * (900 if number % 5 == 0 else 3)
+        try:
+            if number % 4 == 3:
+                put_batch(store, [(0, body + b"a", b"", 0), (0, body + b"b", b"", 0)])
+                stored += [body + b"a", body + b"b"]
+            else:
+                put(store, body=body)
+                stored.append(body)
+        except StoreError:
+            continue
+
+
+SETTINGS: Final[dict[str, Any]] = {
+    "commit_log_file_size_bytes": 8192,
+    "reserve_step_bytes": 4096,
+    "consume_queue_reserve_step_bytes": 60,
+    "consume_queue_file_size_bytes": 200,
+}
+
+
+def test_a_failure_of_any_single_call_loses_only_the_message_it_hits(maker: StoreMaker) -> None:
+    counting = FaultyFileSystem()
+    store = maker(maker.root / "counted", file_system=counting, **SETTINGS)
+    before_puts = len(counting.calls)
+    scenario(store, [])
+    total = len(counting.calls)
+    assert total - before_puts > 30
+    for failing in range(before_puts + 1, total + 1, 8):
+        faulty = FaultyFileSystem()
+        faulty.fails = lambda number, name, path, failing=failing: number == failing  # type: ignore[misc]
+        store = maker(maker.root / str(failing), file_system=faulty, **SETTINGS)
+        stored: list[bytes] = []
+        scenario(store, stored)
+        assert len(stored) >= 73
+        assert bodies(store) == stored
+        copy = maker(maker.killed_copy(store), **SETTINGS)
+        assert bodies(copy) == stored
+        store.close()
+        copy.close()
+        assert bodies(maker(store.config.root, **SETTINGS)) == stored
+
+
+def test_above_the_watermark_messages_are_refused_until_there_is_room(
+    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = DiskSpace(used_bytes=901, available_bytes=99)
+    monkeypatch.setattr(FileSystem, "space", lambda self, path: space)
+    store = maker()
+    put(store)
+    assert store.check_disk().used_percent == 91
+    with pytest.raises(StoreFullError, match=r"91 % full, 99 bytes are free.*disk_full_ratio"):
+        put(store)
+    assert "disk_full_ratio" in store.statistics().refusal
+    assert store.get_message(("T", 0), 0, 1).message_count == 1
+    space = DiskSpace(used_bytes=900, available_bytes=100)
+    assert store.check_disk().used_percent == 90
+    put(store)
