@@ -1,0 +1,6 @@
+"""The broker: trio listeners, request processors and services over :mod:`triomq.storage`."""
+
+from triomq.broker.config import BrokerConfig, Listener
+from triomq.broker.server import Broker, open_broker
+
+__all__ = ["Broker", "BrokerConfig", "Listener", "open_broker"]

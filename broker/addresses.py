@@ -1,0 +1,68 @@
+"""Addresses on the command line, on sockets and in routes."""
+
+import ipaddress
+import socket
+from typing import NamedTuple, Self
+
+from triomq.protocol.errors import ConfigError
+
+_MAX_PORT = 65535
+
+
+class Address(NamedTuple):
+    """A host, by name or number, and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``HOST:PORT``; an IPv6 host stands in brackets.
+
+        Raises:
+            ConfigError: the text has no host, or no port within 0..65535.
+        """
+        host, separator, port = text.rpartition(":")
+        if not separator or not port.isdecimal() or int(port) > _MAX_PORT:
+            raise ConfigError(f"{text!r} is not HOST:PORT with a port from 0 to {_MAX_PORT}")
+        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+        if not bare or (":" in bare and bare == host):
+            raise ConfigError(f"{text!r} is not HOST:PORT; an IPv6 address needs brackets, as in [::1]:{port}")
+        return cls(bare, int(port))
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach the address."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether a listener on it takes connections to every address of this machine."""
+        try:
+            return ipaddress.ip_address(self.host).is_unspecified
+        except ValueError:
+            return False
+
+
+def plain_ip(host: str) -> str:
+    """Return the address a socket reports, with an IPv4 address in IPv6 form turned into plain IPv4."""
+    host = host.partition("%")[0]  # the scope of a link-local address
+    return host[7:] if host.startswith("::ffff:") and "." in host else host
+
+
+def resolve_ip(host: str) -> str | None:
+    """Return an IP address of ``host``, IPv4 if it has one, or ``None``.  May block on DNS: call it at start only."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return None
+    addresses = sorted(found, key=lambda entry: entry[0] != socket.AF_INET)
+    return plain_ip(str(addresses[0][4][0])) if addresses else None

@@ -1,0 +1,193 @@
+"""Live clients: which connection belongs to which producer and consumer groups.
+
+Source: behaviour.md A.12; ConsumerManager.java, ProducerManager.java.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from triomq.protocol.bodies import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel, SubscriptionData
+from triomq.protocol.errors import SubscriptionParseError
+from triomq.protocol.filter import TagFilter
+
+if TYPE_CHECKING:
+    from triomq.broker.connection import Connection
+
+LOGGER: Final = logging.getLogger("triomq.broker.clients")
+
+TAG: Final = "TAG"
+
+
+@dataclass(slots=True)
+class Member:
+    """One connection in one group."""
+
+    client_id: str
+    last_heartbeat_ms: int
+
+
+@dataclass(slots=True)
+class Subscription:
+    """What a group wants of a topic, with its filter ready for use; ``None``: the filter cannot be used."""
+
+    data: SubscriptionData
+    tag_filter: TagFilter | None
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """The members of a group and what they subscribe to, as the newest heartbeat says."""
+
+    name: str
+    consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    members: "dict[Connection, Member]" = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+
+    def client_ids(self) -> list[str]:
+        """Return the ids of all members, each once."""
+        return list(dict.fromkeys(member.client_id for member in self.members.values()))
+
+
+class ConsumerGroups:
+    """All consumer groups with live members."""
+
+    def __init__(self, *, clock_ms: Callable[[], int], notify: "Callable[[Connection, str], None]") -> None:
+        self._clock_ms = clock_ms
+        self._notify = notify
+        self._groups: dict[str, ConsumerGroup] = {}
+        self._groups_of: dict[Connection, set[str]] = {}
+
+    def __iter__(self) -> Iterator[ConsumerGroup]:
+        return iter(self._groups.values())
+
+    def get(self, group: str) -> ConsumerGroup | None:
+        """Return a group that has members."""
+        return self._groups.get(group)
+
+    def heartbeat(self, connection: "Connection", client_id: str, data: ConsumerData, *, notify: bool) -> None:
+        """Take in what a member says of itself and its group; a change is told to all members if ``notify``."""
+        group = self._groups.get(data.group_name)
+        if group is None:
+            group = self._groups[data.group_name] = ConsumerGroup(data.group_name)
+        changed = self._join(group, connection, client_id)
+        group.consume_type = data.consume_type
+        group.message_model = data.message_model
+        group.consume_from_where = data.consume_from_where
+        changed = _merge_subscriptions(group, data.subscription_data_set) or changed
+        if changed and notify:
+            self._tell(group)
+
+    def _join(self, group: ConsumerGroup, connection: "Connection", client_id: str) -> bool:
+        member = group.members.get(connection)
+        now_ms = self._clock_ms()
+        if member is not None:
+            member.last_heartbeat_ms = now_ms
+            member.client_id = client_id
+            return False
+        if any(other.client_id == client_id for other in group.members.values()):
+            LOGGER.warning(
+                "two connections with one client id group=%s client_id=%s peer=%s: its members share queues wrongly",
+                group.name, client_id, connection.peer,
+            )  # fmt: skip
+        group.members[connection] = Member(client_id, now_ms)
+        self._groups_of.setdefault(connection, set()).add(group.name)
+        LOGGER.info("consumer joined group=%s client_id=%s peer=%s", group.name, client_id, connection.peer)
+        return True
+
+    def leave(self, connection: "Connection", group_name: str, *, notify: bool = True) -> None:
+        """Take a connection out of one group and tell the others if ``notify``."""
+        group = self._groups.get(group_name)
+        if group is None or group.members.pop(connection, None) is None:
+            return
+        self._groups_of.get(connection, set()).discard(group_name)
+        LOGGER.info("consumer left group=%s peer=%s", group_name, connection.peer)
+        if not group.members:
+            del self._groups[group_name]
+        elif notify:
+            self._tell(group)
+
+    def forget(self, connection: "Connection") -> None:
+        """Take a closed connection out of all its groups."""
+        for group_name in list(self._groups_of.pop(connection, ())):
+            self.leave(connection, group_name)
+
+    def expired(self, timeout_s: float) -> "set[Connection]":
+        """Return connections whose newest heartbeat is older than ``timeout_s``."""
+        limit = self._clock_ms() - timeout_s * 1000
+        return {
+            connection
+            for group in self._groups.values()
+            for connection, member in group.members.items()
+            if member.last_heartbeat_ms < limit
+        }
+
+    def _tell(self, group: ConsumerGroup) -> None:
+        for connection in group.members:
+            self._notify(connection, group.name)
+
+
+def _merge_subscriptions(group: ConsumerGroup, wanted: list[SubscriptionData]) -> bool:
+    """Take over the newest heartbeat's subscriptions; whether the set of topics changed."""
+    topics = {data.topic for data in wanted}
+    removed = [topic for topic in group.subscriptions if topic not in topics]
+    for topic in removed:
+        del group.subscriptions[topic]
+    changed = bool(removed)
+    for data in wanted:
+        known = group.subscriptions.get(data.topic)
+        if known is None:
+            changed = True
+        elif data.sub_version <= known.data.sub_version:
+            continue
+        elif data.sub_string != known.data.sub_string:
+            LOGGER.warning(
+                "members of a group subscribe differently group=%s topic=%s was=%r is=%r",
+                group.name, data.topic, known.data.sub_string, data.sub_string,
+            )  # fmt: skip
+        group.subscriptions[data.topic] = Subscription(data, tag_filter_of(data.sub_string, data.expression_type))
+    return changed
+
+
+def tag_filter_of(expression: str | None, expression_type: str | None) -> TagFilter | None:
+    """Return the filter of an expression, ``None`` if it is no tag expression or cannot be read."""
+    if expression_type not in (None, "", TAG):
+        return None
+    try:
+        return TagFilter.parse(expression)
+    except SubscriptionParseError:
+        return None
+
+
+class ProducerGroups:
+    """Producer groups with live members."""
+
+    def __init__(self, *, clock_ms: Callable[[], int]) -> None:
+        self._clock_ms = clock_ms
+        self._groups: dict[str, dict[Connection, Member]] = {}
+
+    def get(self, group: str) -> "dict[Connection, Member] | None":
+        """Return the members of a group by connection."""
+        return self._groups.get(group)
+
+    def all(self) -> "dict[str, dict[Connection, Member]]":
+        """Return all groups with their members."""
+        return self._groups
+
+    def heartbeat(self, connection: "Connection", client_id: str, group: str) -> None:
+        """Note that a producer of the group lives on this connection."""
+        self._groups.setdefault(group, {})[connection] = Member(client_id, self._clock_ms())
+
+    def leave(self, connection: "Connection", group: str) -> None:
+        """Take a connection out of one group."""
+        members = self._groups.get(group)
+        if members is not None and members.pop(connection, None) is not None and not members:
+            del self._groups[group]
+
+    def forget(self, connection: "Connection") -> None:
+        """Take a closed connection out of all groups."""
+        for group in list(self._groups):
+            self.leave(connection, group)

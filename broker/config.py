@@ -1,0 +1,81 @@
+"""Settings of a broker, each with its unit and RocketMQ's name for it."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from triomq.broker.addresses import Address
+from triomq.protocol.errors import ConfigError
+from triomq.protocol.frame import MAX_FRAME_BYTES
+from triomq.storage.config import StoreConfig
+
+DEFAULT_BROKER: Final = Address("127.0.0.1", 10911)
+DEFAULT_NAMESRV: Final = Address("127.0.0.1", 9876)
+_MAX_ADVERTISED_LENGTH: Final = 255
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """One pair of ports, and the broker's address as the name-server port of the pair tells it to clients.
+
+    Several pairs let clients of several networks reach one broker, each at the address that works there.
+    """
+
+    name: str = "default"
+    broker: Address = DEFAULT_BROKER  # brokerIP1, listenPort
+    namesrv: Address = DEFAULT_NAMESRV
+    advertise: str | None = None  # HOST or HOST:PORT; None: the address at which the client reached us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """All settings of a broker.
+
+    Raises:
+        ConfigError: a value is impossible, or would open the broker to a network without ``insecure``.
+    """
+
+    store: StoreConfig
+    listeners: tuple[Listener, ...] = (Listener(),)
+    insecure: bool = False  # listen beyond loopback although nobody has to log in
+    cluster_name: str = "DefaultCluster"  # brokerClusterName
+    broker_name: str = "broker-a"  # brokerName
+    region: str = "DefaultRegion"  # regionId
+    auto_create_topic: bool = True  # autoCreateTopicEnable
+    auto_create_group: bool = True  # autoCreateSubscriptionGroup
+    default_topic_queues: int = 8  # defaultTopicQueueNums: of the template TBW102
+    max_frame_bytes: int = MAX_FRAME_BYTES  # com.rocketmq.remoting.frameMaxLength
+    max_connections: int = 20_000
+    idle_timeout_s: float = 120.0  # serverChannelMaxIdleTimeSeconds
+    client_timeout_s: float = 120.0  # a member without heartbeat for so long is removed
+    unread_high_bytes: int = 4 * 1024**2  # a peer with more unread answers is not served until it reads
+    unread_timeout_s: float = 60.0  # ... and is closed if it reads nothing for so long
+    max_hold_s: float = 60.0  # longest time a pull may ask to be held
+    filtered_hold_s: float = 5.0  # a held pull is answered so long after messages that its filter refused
+    persist_offsets_interval_s: float = 5.0  # flushConsumerOffsetInterval
+    sync_flush_timeout_s: float = 5.0  # syncFlushTimeout
+    shutdown_grace_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.listeners:
+            raise ConfigError("a broker needs at least one listener")
+        for listener in self.listeners:
+            for address in (listener.broker, listener.namesrv):
+                if not address.is_loopback and not self.insecure:
+                    raise ConfigError(
+                        f"listening on {address} would let anybody who reaches it send, read and delete messages, "
+                        "as there are no accounts yet: listen on 127.0.0.1, or give --insecure if the network is trusted"
+                    )
+            if listener.advertise is not None and not 0 < len(listener.advertise) <= _MAX_ADVERTISED_LENGTH:
+                raise ConfigError(f"listener {listener.name}: the advertised address is empty or too long")
+        for name in ("idle_timeout_s", "client_timeout_s", "unread_timeout_s", "persist_offsets_interval_s"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
+
+
+def default_store_root() -> Path:
+    """Return the store below the user's data folder (XDG_DATA_HOME)."""
+
+    base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(base) / "triomq" / "store"

@@ -1,0 +1,260 @@
+"""One client connection: the hot path from received bytes to written answers.
+
+Rules: one read's frames are answered by plain functions, without an await between them; all answers of a step, also
+those to other connections, leave with one system call for each connection at the step's end; nothing here waits for a
+peer that does not read, except its own task.
+
+The socket is a plain non-blocking one: an answer can be written in the step that made it, also by a processor that
+serves another connection, and only what the kernel does not take at once needs a task.
+"""
+
+import logging
+import socket
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from triomq.broker.addresses import Address
+from triomq.broker.refusal import remark_of, response_code
+from triomq.protocol.codes import CommandFlag, LanguageCode, ResponseCode
+from triomq.protocol.command import RemotingCommand
+from triomq.protocol.errors import ProtocolError, TriomqError
+from triomq.protocol.frame import FrameSplitter
+from triomq.protocol.write_queue import WriteQueue
+
+if TYPE_CHECKING:
+    from triomq.broker.processors.table import Processor
+    from triomq.broker.server import Broker
+
+LOGGER: Final = logging.getLogger("triomq.broker.connection")
+
+_READ_BYTES: Final = 64 * 1024
+_JOIN_BYTES: Final = 64 * 1024  # up to here one copy is cheaper than a vector of buffers
+_RESPONSE: Final = int(CommandFlag.RESPONSE)
+_ONEWAY: Final = int(CommandFlag.ONEWAY)
+
+
+class Connection:
+    """A peer, what it sent and what it has yet to read.
+
+    Attributes:
+        peer: the peer's ``host:port``.
+        peer_host: the peer's address as a record's bornHost keeps it.
+        advertised: the broker's address for this peer, as routes tell it.
+        store_host: the same as a record's storeHost keeps it.
+        language, version: of the peer's newest heartbeat.
+    """
+
+    __slots__ = (
+        "_close_reason",
+        "_drain_wanted",
+        "_processors",
+        "_socket",
+        "_splitter",
+        "_writes",
+        "advertised",
+        "broker",
+        "closed",
+        "idle_s",
+        "is_scheduled",
+        "language",
+        "peer",
+        "peer_host",
+        "store_host",
+        "version",
+    )
+
+    def __init__(
+        self,
+        broker: "Broker",
+        sock: socket.socket,
+        peer: Address,
+        peer_host: bytes,
+        advertised: str,
+        store_host: bytes,
+        processors: "Mapping[int, Processor]",
+    ) -> None:
+        self.broker = broker
+        self.peer = str(peer)
+        self.peer_host = peer_host
+        self.advertised = advertised
+        self.store_host = store_host
+        self.language: int = LanguageCode.OTHER
+        self.version = 0
+        self.closed = False
+        self.is_scheduled = False  # whether the broker's list of connections to flush holds this one
+        self.idle_s = 0.0  # time since the last read or write, kept by housekeeping
+        self._socket = sock
+        self._processors = processors
+        self._splitter = FrameSplitter(broker.config.max_frame_bytes)
+        self._writes = WriteQueue()
+        self._drain_wanted: trio.Event | None = None  # set when the kernel took everything
+        self._close_reason = ""
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "open"
+        return f"<Connection {self.peer} {state} unread={self._writes.pending_bytes} bytes>"
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of answers that the peer has not taken yet."""
+        return self._writes.pending_bytes
+
+    # --- reading ----------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve the peer until either side closes; every failure ends this connection only."""
+        try:
+            while not self.closed:
+                await trio.lowlevel.wait_readable(self._socket)
+                try:
+                    data = self._socket.recv(_READ_BYTES)
+                except BlockingIOError:  # the kernel may wake a reader for nothing
+                    continue
+                if not data:
+                    self._close_reason = self._explain_end()
+                    break
+                self.idle_s = 0.0
+                await self._serve_read(data)
+        except ProtocolError as exc:
+            self.broker.statistics.bad_frames += 1
+            self._close_reason = f"bad frame: {exc}"
+            LOGGER.warning("connection closed peer=%s reason=%s", self.peer, self._close_reason)
+        except (OSError, trio.ClosedResourceError) as exc:
+            self._close_reason = f"connection lost: {exc}"
+        finally:
+            self.close()
+            self.broker.end_step()  # the members that are left learn it now
+
+    async def _serve_read(self, data: bytes) -> None:
+        """Answer all frames that one read completed, in one step.
+
+        Raises:
+            ProtocolError: a frame cannot be read; those before it have been answered.
+        """
+        frames, error = self._splitter.split(data)
+        try:
+            for frame in frames:
+                self._serve(frame)
+                if self._writes.pending_bytes > self.broker.config.unread_high_bytes:
+                    await self._wait_until_read()
+        except ProtocolError as exc:
+            error = exc
+        self.broker.end_step()
+        if error is not None:
+            raise error
+
+    def _explain_end(self) -> str:
+        pending = self._splitter.pending_bytes
+        if pending:
+            self.broker.statistics.bad_frames += 1
+            LOGGER.warning("connection ended inside a frame peer=%s bytes=%d", self.peer, pending)
+        return "closed by peer"
+
+    def _serve(self, frame: bytes) -> None:
+        command = RemotingCommand.decode(frame)
+        if command.flag & _RESPONSE:
+            self.broker.statistics.unmatched_responses += 1
+            return
+        processor = self._processors.get(command.code)
+        if processor is None:
+            response: RemotingCommand | None = command.reply(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {command.code} not supported"
+            )
+        else:
+            try:
+                response = processor(self, command)
+            except TriomqError as exc:
+                response = self.broker.refuse(self, command, response_code(exc), remark_of(exc))
+            except Exception as exc:  # boundary: one bad request must not harm the others
+                LOGGER.exception("request failed code=%d peer=%s", command.code, self.peer)
+                response = self.broker.refuse(
+                    self, command, ResponseCode.SYSTEM_ERROR, f"{type(exc).__name__}: {remark_of(exc)}"
+                )
+        if response is not None and not command.flag & _ONEWAY:
+            self.send(response)
+
+    # --- writing ----------------------------------------------------------------------------------------
+
+    def send(self, command: RemotingCommand) -> None:
+        """Queue a command; it leaves at the end of this step (:meth:`Broker.end_step`)."""
+        self.send_chunks(command.encode())
+
+    def send_chunks(self, *chunks: bytes | memoryview) -> None:
+        """Queue the buffers of a whole frame."""
+        if self.closed:
+            return
+        put = self._writes.put
+        for chunk in chunks:
+            put(chunk)
+        if not self.is_scheduled:
+            self.is_scheduled = True
+            self.broker.unflushed.append(self)
+
+    def flush(self) -> None:
+        """Write what the kernel takes now; a task of the broker writes the rest when the peer reads."""
+        self.is_scheduled = False
+        if self.closed or self._drain_wanted is not None:
+            return
+        try:
+            self._write_some()
+        except BlockingIOError:
+            pass
+        except OSError as exc:
+            self.close(f"write failed: {exc}")
+            return
+        if self._writes and not self.closed:
+            self._drain_wanted = trio.Event()
+            self.broker.connection_nursery.start_soon(self._drain)
+
+    def _write_some(self) -> None:
+        writes = self._writes
+        self.idle_s = 0.0
+        if writes.pending_bytes <= _JOIN_BYTES:
+            writes.written(self._socket.send(b"".join(writes.chunks())))
+        else:
+            writes.written(self._socket.sendmsg(writes.chunks()))
+
+    async def _drain(self) -> None:
+        """Write the rest, as fast as the peer reads; close a peer that reads nothing for too long."""
+        drained = self._drain_wanted
+        try:
+            while self._writes and not self.closed:
+                with trio.move_on_after(self.broker.config.unread_timeout_s) as waiting:
+                    await trio.lowlevel.wait_writable(self._socket)
+                if waiting.cancelled_caught:
+                    self.broker.statistics.stalled_peers += 1
+                    LOGGER.warning(
+                        "connection closed peer=%s reason=does not read unread=%d", self.peer, self.unread_bytes
+                    )
+                    self.close("peer does not read")
+                    return
+                try:
+                    self._write_some()
+                except BlockingIOError:
+                    continue
+        except (OSError, trio.ClosedResourceError) as exc:
+            self.close(f"write failed: {exc}")
+        finally:
+            self._drain_wanted = None
+            if drained is not None:
+                drained.set()
+
+    async def _wait_until_read(self) -> None:
+        """Stop serving a peer that does not read its answers, until it has."""
+        self.broker.end_step()
+        while self._drain_wanted is not None and self.unread_bytes > self.broker.config.unread_high_bytes // 2:
+            await self._drain_wanted.wait()
+
+    # --- closing ----------------------------------------------------------------------------------------
+
+    def close(self, reason: str = "") -> None:
+        """End the connection and drop what it has not read; its groups are told.  Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        self._writes.clear()
+        trio.lowlevel.notify_closing(self._socket)
+        self._socket.close()
+        self.broker.forget_connection(self, reason or self._close_reason or "closed")

@@ -1,0 +1,1 @@
+"""One plain function for each request code: decode, ask the tables and the store, answer.  None of them awaits."""

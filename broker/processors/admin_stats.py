@@ -1,0 +1,159 @@
+"""What tools ask about topics, groups and clients: 202, 208, 300, 203, 204, 328.
+
+Source: behaviour.md A.15; wire.md 7, 9.6, 9.10; AdminBrokerProcessor.java.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from triomq.broker.refusal import RequestRefusedError
+from triomq.protocol import fastjson
+from triomq.protocol.admin_requests import GetConsumeStatsRequestHeader, ProducerGroupRequestHeader, TopicRequestHeader
+from triomq.protocol.bodies import (
+    Connection as ConnectionInfo,
+)
+from triomq.protocol.bodies import (
+    ConsumeFromWhere,
+    ConsumerConnection,
+    ConsumeStats,
+    ConsumeType,
+    GroupList,
+    MessageModel,
+    OffsetWrapper,
+    ProducerConnection,
+    TopicOffset,
+    TopicStatsTable,
+)
+from triomq.protocol.codes import LanguageCode, ResponseCode
+from triomq.protocol.command import RemotingCommand
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.requests import ConsumerGroupRequestHeader
+
+if TYPE_CHECKING:
+    from triomq.broker.clients import Member
+    from triomq.broker.connection import Connection
+    from triomq.broker.server import Broker
+
+
+def get_topic_stats_info(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+    """Answer with first and next offset of every write queue, and when its newest message was stored."""
+    topic = TopicRequestHeader.decode(command.ext_fields).topic
+    broker = connection.broker
+    config = broker.topics.get(topic)
+    if config is None:
+        raise RequestRefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+    table = {}
+    for queue_id in range(config.write_queue_nums):
+        max_offset = broker.store.max_offset_in_queue(topic, queue_id)
+        table[MessageQueue(topic, broker.config.broker_name, queue_id)] = TopicOffset(
+            min_offset=broker.store.min_offset_in_queue(topic, queue_id),
+            max_offset=max_offset,
+            last_update_timestamp=_store_time(broker, topic, queue_id, max_offset - 1),
+        )
+    return command.reply(body=TopicStatsTable(table).encode())
+
+
+def _store_time(broker: "Broker", topic: str, queue_id: int, queue_offset: int) -> int:
+    """Return when a message was stored, in ms; 0 if it is not there."""
+    if queue_offset < 0:
+        return 0
+    return max(broker.store.store_time(topic, queue_id, queue_offset), 0)
+
+
+def get_consume_stats(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+    """Answer with what a group has consumed of each read queue, of one topic or of all it has offsets in."""
+    header = GetConsumeStatsRequestHeader.decode(command.ext_fields)
+    broker = connection.broker
+    group = header.consumer_group
+    topics = [header.topic] if header.topic else list(broker.offsets.of_group(group))
+    stats = ConsumeStats()
+    for topic in topics:
+        config = broker.topics.get(topic)
+        if config is None or not _is_subscribed(broker, group, topic):
+            continue
+        for queue_id in range(config.read_queue_nums):
+            consumer_offset = broker.offsets.query(group, topic, queue_id) or 0
+            stats.offset_table[MessageQueue(topic, broker.config.broker_name, queue_id)] = OffsetWrapper(
+                broker_offset=broker.store.max_offset_in_queue(topic, queue_id),
+                consumer_offset=consumer_offset,
+                last_timestamp=_store_time(broker, topic, queue_id, consumer_offset - 1),
+            )
+        stats.consume_tps += broker.statistics.group_rate(group, topic)
+    return command.reply(body=stats.encode())
+
+
+def _is_subscribed(broker: "Broker", group: str, topic: str) -> bool:
+    """Whether a group's offsets in a topic still mean something: a live group may have given it up."""
+    live = broker.consumer_groups.get(group)
+    return live is None or not live.subscriptions or topic in live.subscriptions
+
+
+def query_topic_consume_by_who(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+    """Answer with the groups that subscribe to a topic now or have offsets in it."""
+    topic = TopicRequestHeader.decode(command.ext_fields).topic
+    broker = connection.broker
+    groups = {group.name for group in broker.consumer_groups if topic in group.subscriptions}
+    groups.update(broker.offsets.groups_of_topic(topic))
+    return command.reply(body=GroupList(sorted(groups)).encode())
+
+
+def get_consumer_connection_list(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+    """Answer with the members of a consumer group and what they subscribe to."""
+    name = ConsumerGroupRequestHeader.decode(command.ext_fields).consumer_group
+    group = connection.broker.consumer_groups.get(name)
+    if group is None:
+        raise RequestRefusedError(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
+    body = ConsumerConnection(
+        connection_set=_connections(group.members.items()),
+        subscription_table={topic: each.data for topic, each in group.subscriptions.items()},
+        consume_type=ConsumeType(group.consume_type),
+        message_model=MessageModel(group.message_model),
+        consume_from_where=ConsumeFromWhere(group.consume_from_where),
+    )
+    return command.reply(body=body.encode())
+
+
+def get_producer_connection_list(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+    """Answer with the members of a producer group."""
+    name = ProducerGroupRequestHeader.decode(command.ext_fields).producer_group
+    members = connection.broker.producer_groups.get(name)
+    if members is None:
+        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
+    return command.reply(body=ProducerConnection(_connections(members.items())).encode())
+
+
+def _connections(members: "Iterable[tuple[Connection, Member]]") -> list[ConnectionInfo]:
+    return [
+        ConnectionInfo(
+            client_id=member.client_id,
+            client_addr=connection.peer,
+            language=_language(connection.language),
+            version=connection.version,
+        )
+        for connection, member in members
+    ]
+
+
+def _language(number: int) -> LanguageCode:
+    try:
+        return LanguageCode(number)
+    except ValueError:  # one that this version does not know
+        return LanguageCode.OTHER
+
+
+def get_all_producer_info(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+    """Answer with the members of all producer groups."""
+    groups = {
+        group: [
+            {
+                "clientId": member.client_id,
+                "language": _language(peer.language).name,
+                "lastUpdateTimestamp": member.last_heartbeat_ms,
+                "remoteIP": f"/{peer.peer}",
+                "version": peer.version,
+            }
+            for peer, member in members.items()
+        ]
+        for group, members in connection.broker.producer_groups.all().items()
+    }
+    return command.reply(body=fastjson.dumps({"data": groups}))

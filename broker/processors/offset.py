@@ -1,0 +1,112 @@
+"""Offsets of groups and queues (14, 15, 29 to 32) and VIEW_MESSAGE_BY_ID (33).
+
+Source: behaviour.md A.13, A.15, A.16; ConsumerManageProcessor.java, AdminBrokerProcessor.java,
+QueryMessageProcessor.java.
+"""
+
+from typing import TYPE_CHECKING
+
+from triomq.broker.refusal import RequestRefusedError
+from triomq.protocol.codes import ResponseCode
+from triomq.protocol.command import RemotingCommand
+from triomq.protocol.message import validate_group
+from triomq.protocol.requests import (
+    OffsetResponseHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueueRequestHeader,
+    SearchOffsetRequestHeader,
+    TimestampResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+    ViewMessageRequestHeader,
+)
+from triomq.protocol.units import QueueOffset
+
+if TYPE_CHECKING:
+    from triomq.broker.connection import Connection
+    from triomq.storage.message_store import MessageStore
+
+
+def query_consumer_offset(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+    """Answer with the group's stored offset, or with 0 for a group that is new on a young queue.
+
+    Clients apply their consume-from-where policy only to QUERY_NOT_FOUND, so on a queue whose first message is still
+    at hand every new group begins at 0, whatever its policy.
+    """
+    header = QueryConsumerOffsetRequestHeader.decode(command.ext_fields)
+    broker = connection.broker
+    queue_offset = broker.offsets.query(header.consumer_group, header.topic, header.queue_id)
+    if queue_offset is not None:
+        return _offset(command, queue_offset)
+    if header.set_zero_if_not_found is False:  # 5.x callers that do not want the 0 below
+        raise RequestRefusedError(ResponseCode.QUERY_NOT_FOUND, "Not found, do not set to zero")
+    store = broker.store
+    if store.min_offset_in_queue(header.topic, header.queue_id) > 0 or _first_is_on_disk(
+        store, header.topic, header.queue_id
+    ):
+        raise RequestRefusedError(
+            ResponseCode.QUERY_NOT_FOUND, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+        )
+    return _offset(command, 0)
+
+
+def _first_is_on_disk(store: "MessageStore", topic: str, queue_id: int) -> bool:
+    """Whether message 0 lies so far back in the log that reading it would be a look into the past."""
+    units = store.queue_units(topic, queue_id, 0, 1)
+    return bool(units) and units[0].physical_offset < store.commit_log.max_offset - store.config.in_memory_bytes
+
+
+def update_consumer_offset(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+    """Store what a group says it has consumed, lower values too.
+
+    An unknown topic is refused, as in RocketMQ 5.x: a late commit must not bring back the offsets of a deleted topic,
+    which would hide messages of a new one with its name.
+    """
+    header = UpdateConsumerOffsetRequestHeader.decode(command.ext_fields)
+    broker = connection.broker
+    if broker.topics.get(header.topic) is None:
+        raise RequestRefusedError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")
+    validate_group(header.consumer_group)
+    if header.queue_id < 0 or header.commit_offset < 0:
+        raise RequestRefusedError(
+            ResponseCode.SYSTEM_ERROR, f"queueId[{header.queue_id}] or offset[{header.commit_offset}] is illegal"
+        )
+    broker.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+    return command.reply()
+
+
+def search_offset_by_timestamp(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+    """Answer with the offset of the message that was stored nearest to a time; 0 for an unknown queue."""
+    header = SearchOffsetRequestHeader.decode(command.ext_fields)
+    return _offset(command, connection.broker.store.offset_by_time(header.topic, header.queue_id, header.timestamp))
+
+
+def get_max_offset(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+    """Answer with the offset that the queue's next message gets; 0 for an unknown queue."""
+    header = QueueRequestHeader.decode(command.ext_fields)
+    return _offset(command, connection.broker.store.max_offset_in_queue(header.topic, header.queue_id))
+
+
+def get_min_offset(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+    """Answer with the offset of the queue's oldest message; 0 for an unknown queue."""
+    header = QueueRequestHeader.decode(command.ext_fields)
+    return _offset(command, connection.broker.store.min_offset_in_queue(header.topic, header.queue_id))
+
+
+def get_earliest_store_time(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+    """Answer with the time, in ms, at which the queue's oldest message was stored; -1 if there is none."""
+    header = QueueRequestHeader.decode(command.ext_fields)
+    timestamp = connection.broker.store.earliest_store_time(header.topic, header.queue_id)
+    return command.reply(ext_fields=TimestampResponseHeader(timestamp).encode())
+
+
+def view_message_by_id(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+    """Answer with the record at a commit log offset, which the client took from an offset message id."""
+    header = ViewMessageRequestHeader.decode(command.ext_fields)
+    record = connection.broker.store.look_message(header.offset)
+    if record is None:
+        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}")
+    return command.reply(body=record)
+
+
+def _offset(command: RemotingCommand, queue_offset: int) -> RemotingCommand:
+    return command.reply(ext_fields=OffsetResponseHeader(QueueOffset(queue_offset)).encode())

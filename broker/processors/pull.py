@@ -1,0 +1,205 @@
+"""PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): the hot path of consumers.
+
+Source: behaviour.md A.9, A.10; PullMessageProcessor.java.
+"""
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from triomq.broker.clients import TAG
+from triomq.broker.pull_hold import HeldPull
+from triomq.broker.refusal import RequestRefusedError, remark_of
+from triomq.protocol.bodies import MessageModel
+from triomq.protocol.codes import CommandFlag, Permission, PullSysFlag, ResponseCode
+from triomq.protocol.command import RemotingCommand
+from triomq.protocol.filter import TagFilter
+from triomq.protocol.requests import PullMessageRequestHeader
+from triomq.storage.get_message import GetMessageResult, GetMessageStatus
+
+if TYPE_CHECKING:
+    from triomq.broker.connection import Connection
+
+LOGGER: Final = logging.getLogger("triomq.broker.pull")
+
+_READ: Final = int(Permission.READ)
+_ONEWAY: Final = int(CommandFlag.ONEWAY)
+_COMMIT_OFFSET: Final = int(PullSysFlag.COMMIT_OFFSET)
+_SUSPEND: Final = int(PullSysFlag.SUSPEND)
+_SUBSCRIPTION: Final = int(PullSysFlag.SUBSCRIPTION)
+
+_CODES: Final = {
+    GetMessageStatus.FOUND: ResponseCode.SUCCESS,
+    GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+_EMPTY_QUEUE: Final = (GetMessageStatus.NO_MESSAGE_IN_QUEUE, GetMessageStatus.NO_MATCHED_LOGIC_QUEUE)
+
+
+def pull_message(connection: "Connection", command: RemotingCommand) -> RemotingCommand | None:
+    """Answer with messages, hold the request until some arrive, or say why there are none."""
+    header = PullMessageRequestHeader.decode(command.ext_fields)
+    broker = connection.broker
+    codes = _check(connection, header)
+    queue = broker.store.queue(header.topic, header.queue_id)
+    found = broker.store.get_message(queue, header.queue_offset, max(header.max_msg_nums, 1), codes)
+    if header.sys_flag & _COMMIT_OFFSET:
+        broker.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+    if command.flag & _ONEWAY:  # nobody waits for an answer
+        return None
+    code = _code(found, header.queue_offset)
+    if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & _SUSPEND and not broker.pull_hold.is_full():
+        hold_s = min(max(header.suspend_timeout_millis, 0) / 1000, broker.config.max_hold_s)
+        deadline = trio.current_time() + hold_s
+        broker.pull_hold.hold(
+            HeldPull(connection, command, header, codes, queue, header.queue_offset, deadline)
+        )  # fmt: skip
+        return None
+    _answer(connection, command, header, found, code)
+    return None
+
+
+def serve_held(pull: HeldPull, *, is_expired: bool) -> None:
+    """Answer a pull that waited, or let it wait on if its filter refuses what arrived.
+
+    A failure is the pull's own: the step in which it is served belongs to another connection.
+    """
+    try:
+        _serve_held(pull, is_expired=is_expired)
+    except Exception as exc:  # boundary, as in Connection
+        LOGGER.exception("held pull failed peer=%s", pull.connection.peer)
+        pull.connection.send(
+            pull.connection.broker.refuse(
+                pull.connection, pull.command, ResponseCode.SYSTEM_ERROR, f"{type(exc).__name__}: {remark_of(exc)}"
+            )
+        )
+
+
+def _serve_held(pull: HeldPull, *, is_expired: bool) -> None:
+    broker = pull.connection.broker
+    found = broker.store.get_message(
+        pull.queue, pull.queue_offset, max(pull.header.max_msg_nums, 1), pull.codes
+    )  # fmt: skip
+    if not is_expired:
+        if found.status is GetMessageStatus.NO_MATCHED_MESSAGE:
+            broker.pull_hold.hold_again(pull, found.next_begin_offset)
+            return
+        if found.status is GetMessageStatus.OFFSET_OVERFLOW_ONE:
+            broker.pull_hold.hold_again(pull, pull.queue_offset)
+            return
+    code = _code(found, pull.queue_offset)
+    if code == ResponseCode.PULL_NOT_FOUND and pull.queue_offset != pull.header.queue_offset:
+        code = ResponseCode.PULL_RETRY_IMMEDIATELY  # it looked at messages, and none was for it
+    _answer(pull.connection, pull.command, pull.header, found, code)
+
+
+def _code(found: GetMessageResult, queue_offset: int) -> ResponseCode:
+    if found.status in _EMPTY_QUEUE:
+        return ResponseCode.PULL_OFFSET_MOVED if queue_offset != 0 else ResponseCode.PULL_NOT_FOUND
+    return _CODES[found.status]
+
+
+def _answer(
+    connection: "Connection",
+    command: RemotingCommand,
+    header: PullMessageRequestHeader,
+    found: GetMessageResult,
+    code: ResponseCode,
+) -> None:
+    response = RemotingCommand(
+        code,
+        command.opaque,
+        1,
+        {
+            "maxOffset": str(found.max_offset),
+            "minOffset": str(found.min_offset),
+            "nextBeginOffset": str(found.next_begin_offset),
+            "suggestWhichBrokerId": "0",
+        },
+        remark=found.status.name,
+        serialize_type=command.serialize_type,
+    )
+    if code == ResponseCode.SUCCESS:
+        connection.broker.statistics.get(header.consumer_group, header.topic, found.message_count, found.size_bytes)
+        connection.send_chunks(response.encode_prefix(found.size_bytes), *found.buffers)
+    else:
+        connection.send_chunks(response.encode())
+
+
+# --- checks, in RocketMQ's order ----------------------------------------------------------------------------
+
+
+def _check(connection: "Connection", header: PullMessageRequestHeader) -> frozenset[int] | None:
+    """Return the tag codes the pull wants, ``None`` for all.
+
+    Raises:
+        RequestRefusedError: group, topic, queue or subscription do not allow the pull.
+        SubscriptionParseError: the expression in the request cannot be read.
+    """
+    broker = connection.broker
+    group = broker.subscription_groups.get_or_create(header.consumer_group)
+    if group is None:
+        raise RequestRefusedError(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{header.consumer_group}] does not exist"
+        )
+    if not group.consume_enable:
+        raise RequestRefusedError(
+            ResponseCode.NO_PERMISSION, f"subscription group no permission, {header.consumer_group}"
+        )
+    topic = broker.topics.get(header.topic)
+    if topic is None:
+        raise RequestRefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!")
+    if not topic.perm & _READ:
+        raise RequestRefusedError(ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden")
+    if not 0 <= header.queue_id < topic.read_queue_nums:
+        raise RequestRefusedError(
+            ResponseCode.SYSTEM_ERROR,
+            f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] topicConfig.readQueueNums:"
+            f"[{topic.read_queue_nums}] consumer:[{connection.peer}]",
+        )
+    if header.sys_flag & _SUBSCRIPTION:
+        if header.expression_type not in (None, "", TAG):
+            raise _no_sql(header.expression_type)
+        return TagFilter.parse(header.subscription).codes
+    return _subscribed_codes(connection, header, broadcast_enabled=group.consume_broadcast_enable)
+
+
+def _subscribed_codes(
+    connection: "Connection", header: PullMessageRequestHeader, *, broadcast_enabled: bool
+) -> frozenset[int] | None:
+    """Return the codes of the subscription that the group's heartbeats told."""
+    group = connection.broker.consumer_groups.get(header.consumer_group)
+    if group is None:
+        raise RequestRefusedError(
+            ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist: send a heartbeat first"
+        )
+    if not broadcast_enabled and group.message_model is MessageModel.BROADCASTING:
+        raise RequestRefusedError(
+            ResponseCode.NO_PERMISSION,
+            f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
+        )
+    subscription = group.subscriptions.get(header.topic)
+    if subscription is None:
+        raise RequestRefusedError(
+            ResponseCode.SUBSCRIPTION_NOT_EXIST,
+            f"the consumer's subscription not exist: {header.consumer_group} does not subscribe to {header.topic}",
+        )
+    if subscription.data.sub_version < header.sub_version:
+        raise RequestRefusedError(
+            ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest: send a heartbeat first"
+        )
+    if subscription.tag_filter is None:
+        raise _no_sql(subscription.data.expression_type)
+    return subscription.tag_filter.codes
+
+
+def _no_sql(expression_type: str | None) -> RequestRefusedError:
+    return RequestRefusedError(
+        ResponseCode.SYSTEM_ERROR,
+        f"The broker does not support consumer to filter message by {expression_type}",
+    )

@@ -1,0 +1,183 @@
+"""SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320): the hot path of producers.
+
+Source: behaviour.md A.3; SendMessageProcessor.java.
+"""
+
+import random
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from triomq.broker.refusal import RequestRefusedError
+from triomq.broker.topics import FORBIDDEN_TOPICS, RETRY_PREFIX
+from triomq.protocol.batch import decode_batch
+from triomq.protocol.bodies import TopicConfig, TopicFilterType
+from triomq.protocol.codes import TRANSACTION_MASK, MessageSysFlag, ResponseCode
+from triomq.protocol.command import RemotingCommand
+from triomq.protocol.errors import MessageIllegalError
+from triomq.protocol.java import tags_code
+from triomq.protocol.message_id import offset_message_id
+from triomq.protocol.properties import MAX_PROPERTIES_BYTES, append_property, get_property, remove_property
+from triomq.protocol.requests import SendMessageRequestHeader, SendMessageRequestHeaderV2
+
+if TYPE_CHECKING:
+    from triomq.broker.connection import Connection
+    from triomq.storage.consume_queue import ConsumeQueue
+
+SendHeader: TypeAlias = SendMessageRequestHeader | SendMessageRequestHeaderV2
+
+_CLUSTER: Final = b"CLUSTER"
+_WAIT: Final = b"WAIT"
+_TAGS: Final = b"TAGS"
+
+
+def send_message(connection: "Connection", command: RemotingCommand) -> RemotingCommand | None:
+    """Store one message or a batch; code 10 with the long names."""
+    return _send(connection, command, SendMessageRequestHeader.decode(command.ext_fields))
+
+
+def send_message_v2(connection: "Connection", command: RemotingCommand) -> RemotingCommand | None:
+    """Store one message or a batch; codes 310 and 320 with the one-letter names."""
+    return _send(connection, command, SendMessageRequestHeaderV2.decode(command.ext_fields))
+
+
+def _send(connection: "Connection", command: RemotingCommand, header: SendHeader) -> RemotingCommand | None:
+    broker = connection.broker
+    topic = header.topic
+    if topic in FORBIDDEN_TOPICS:
+        raise RequestRefusedError(ResponseCode.NO_PERMISSION, f"the topic[{topic}] is forbidden for clients")
+    config = broker.topics.get(topic) or _create_topic(connection, header)
+    queue_id = _choose_queue(config, header.queue_id)
+    if config.topic_filter_type is TopicFilterType.MULTI_TAG:
+        header.sys_flag |= MessageSysFlag.MULTI_TAGS
+    queue = broker.store.queue(topic, queue_id)
+    store = _store_batch if header.batch else _store_one
+    msg_id, queue_offset, wants_flush = store(connection, command, header, queue)
+    response = RemotingCommand(
+        ResponseCode.SUCCESS,
+        command.opaque,
+        1,
+        {
+            "MSG_REGION": broker.config.region,
+            "TRACE_ON": "true",
+            "msgId": msg_id,
+            "queueId": str(queue_id),
+            "queueOffset": str(queue_offset),
+        },
+        serialize_type=command.serialize_type,
+    )
+    if broker.group_commit is not None:
+        if wants_flush and not command.is_oneway:
+            broker.group_commit.defer(connection, response)
+            return None
+        broker.group_commit.wake()
+    return response
+
+
+def _create_topic(connection: "Connection", header: SendHeader) -> TopicConfig:
+    config = connection.broker.topics.create_by_sending(
+        header.topic, header.default_topic, header.default_topic_queue_nums
+    )
+    if config is None:
+        raise RequestRefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!")
+    return config
+
+
+def _choose_queue(config: TopicConfig, queue_id: int) -> int:
+    """Check the queue that the sender names, or choose one if it names none.
+
+    The topic's write permission is not checked, as in RocketMQ: clients keep off such queues by the route.
+    """
+    if queue_id < 0:
+        if config.write_queue_nums <= 0:
+            raise RequestRefusedError(
+                ResponseCode.NO_PERMISSION, f"topic[{config.topic_name}] has no queue to write to"
+            )
+        return random.randrange(config.write_queue_nums)  # noqa: S311  # spreads load, protects nothing
+    if queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
+        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"request queueId[{queue_id}] is illegal")
+    return queue_id
+
+
+def _store_one(
+    connection: "Connection", command: RemotingCommand, header: SendHeader, queue: "ConsumeQueue"
+) -> tuple[str, int, bool]:
+    broker = connection.broker
+    properties = (header.properties or "").encode()
+    waits = True
+    if b"WAIT\x01" in properties:
+        waits = get_property(properties, _WAIT) != b"false"
+        properties = remove_property(properties, _WAIT)
+    if b"DELAY\x01" in properties or b"TRAN_MSG\x01" in properties or b"TIMER_DEL" in properties:
+        _refuse_unavailable(properties)
+    if header.topic.startswith(RETRY_PREFIX):
+        _check_retry_group(connection, header)
+    properties = append_property(properties, _CLUSTER, broker.cluster_name)
+    tags = get_property(properties, _TAGS)
+    stored = broker.store.put(
+        queue,
+        command.body,
+        properties,
+        tags_code(tags.decode("utf-8", "replace")) if tags else 0,
+        header.flag,
+        header.sys_flag,
+        header.born_timestamp,
+        connection.peer_host,
+        connection.store_host,
+        header.reconsume_times or 0,
+    )
+    broker.statistics.put(queue.topic, 1, len(command.body))
+    return offset_message_id(connection.store_host, stored.physical_offset), stored.queue_offset, waits
+
+
+def _store_batch(
+    connection: "Connection", command: RemotingCommand, header: SendHeader, queue: "ConsumeQueue"
+) -> tuple[str, int, bool]:
+    broker = connection.broker
+    if header.sys_flag & TRANSACTION_MASK:
+        raise MessageIllegalError("a batch cannot be part of a transaction")
+    common = (header.properties or "").encode()
+    if get_property(common, b"DELAY") is not None:
+        raise MessageIllegalError("a batch cannot be delayed")
+    if len(command.body) > broker.config.store.max_message_size_bytes:
+        raise MessageIllegalError(
+            f"batch of {len(command.body)} bytes is above maxMessageSize {broker.config.store.max_message_size_bytes}"
+        )
+    # A 5.x producer names the batch as a whole; each message keeps its own name (wire.md 10.7).
+    waits = get_property(common, _WAIT) != b"false"
+    common = append_property(remove_property(common, b"UNIQ_KEY"), _CLUSTER, broker.cluster_name)
+    entries = []
+    for flag, body, own in decode_batch(command.body):
+        properties = _join(bytes(own), common)
+        if len(properties) > MAX_PROPERTIES_BYTES:
+            raise MessageIllegalError(f"properties of {len(properties)} bytes are above {MAX_PROPERTIES_BYTES}")
+        tags = get_property(properties, _TAGS)
+        entries.append((flag, body, properties, tags_code(tags.decode("utf-8", "replace")) if tags else 0))
+    if not entries:
+        raise MessageIllegalError("the batch holds no message")
+    stored = broker.store.put_batch(
+        queue, entries, header.sys_flag, header.born_timestamp, connection.peer_host, connection.store_host
+    )
+    broker.statistics.put(queue.topic, len(entries), len(command.body))
+    ids = ",".join(offset_message_id(connection.store_host, each.physical_offset) for each in stored)
+    return ids, stored[0].queue_offset, waits
+
+
+def _join(own: bytes, common: bytes) -> bytes:
+    if not own:
+        return common
+    return own + common if own.endswith(b"\x02") else own + b"\x02" + common
+
+
+def _refuse_unavailable(properties: bytes) -> None:
+    """Refuse what this version cannot do, rather than deliver a message at the wrong time."""
+    if get_property(properties, b"TRAN_MSG") == b"true":
+        raise RequestRefusedError(ResponseCode.NO_PERMISSION, "transactional messages are not available yet")
+    level = get_property(properties, b"DELAY")
+    timers = (b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
+    if (level is not None and level != b"0") or any(get_property(properties, name) for name in timers):
+        raise MessageIllegalError("delayed messages are not available yet")
+
+
+def _check_retry_group(connection: "Connection", header: SendHeader) -> None:
+    group = header.topic.removeprefix(RETRY_PREFIX)
+    if connection.broker.subscription_groups.get_or_create(group) is None:
+        raise RequestRefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}")

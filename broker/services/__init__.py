@@ -1,0 +1,1 @@
+"""What runs besides the connections: classes with a ``run()`` that ends only by cancellation."""

@@ -1,0 +1,134 @@
+"""Writes the store to disk: now and then (``async``), or for every group of waiting senders (``sync``).
+
+Rules: fdatasync runs in a worker thread, the event loop never waits for a disk; a failed flush ends the service and
+with it the broker, because nothing after it could be acknowledged truthfully.
+
+Source: store.md 5.9.
+"""
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import trio
+
+from triomq.protocol.codes import ResponseCode
+from triomq.protocol.command import RemotingCommand
+
+if TYPE_CHECKING:
+    from triomq.broker.connection import Connection
+    from triomq.broker.server import Broker
+
+LOGGER: Final = logging.getLogger("triomq.broker.flush")
+
+_TIMEOUT_CHECK_S: Final = 0.25
+
+
+class CommitLogFlush:
+    """RocketMQ's asynchronous flush: 16 KiB or more every 500 ms, everything every 10 s."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+
+    async def run(self) -> None:
+        """Flush until cancelled."""
+        store, config = self._broker.store, self._broker.config.store
+        last_thorough = trio.current_time()
+        while True:
+            await trio.sleep(config.flush_interval_s)
+            now = trio.current_time()
+            thorough = now - last_thorough >= config.flush_thorough_interval_s
+            if thorough:
+                last_thorough = now
+            plan = store.flush_plan(0 if thorough else config.flush_least_pages)
+            if plan is not None:
+                await trio.to_thread.run_sync(plan.run)
+                store.flush_done(plan)
+
+
+class ConsumeQueueFlush:
+    """Consume queues, in both profiles: they can be rebuilt, so nobody waits for them."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+
+    async def run(self) -> None:
+        """Flush until cancelled."""
+        store, config = self._broker.store, self._broker.config.store
+        last_thorough = trio.current_time()
+        while True:
+            await trio.sleep(config.flush_consume_queue_interval_s)
+            now = trio.current_time()
+            thorough = now - last_thorough >= config.flush_consume_queue_thorough_interval_s
+            if thorough:
+                last_thorough = now
+            plan = store.flush_consume_queues_plan(0 if thorough else config.flush_consume_queue_least_pages)
+            if plan is not None:
+                await trio.to_thread.run_sync(plan.run)
+                store.flush_done(plan)
+
+
+class _Waiting(NamedTuple):
+    end_offset: int  # durable when the log is flushed up to here
+    deadline: float
+    connection: "Connection"
+    response: RemotingCommand
+
+
+class GroupCommit:
+    """Senders that wait for the disk: one fdatasync answers all that came before it."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._waiting: deque[_Waiting] = deque()
+        self._wanted = trio.Event()
+
+    @property
+    def waiting(self) -> int:
+        """Answers that wait for the disk."""
+        return len(self._waiting)
+
+    def defer(self, connection: "Connection", response: RemotingCommand) -> None:
+        """Send ``response`` when everything stored so far is on disk."""
+        deadline = trio.current_time() + self._broker.config.sync_flush_timeout_s
+        end_offset = self._broker.store.commit_log.max_offset
+        self._waiting.append(_Waiting(end_offset, deadline, connection, response))
+        self._wanted.set()
+
+    def wake(self) -> None:
+        """Flush soon what nobody waits for: consumers see it only then."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Flush whenever somebody waits, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_deadlines)
+            while True:
+                await self._wanted.wait()
+                self._wanted = trio.Event()  # before the flush: who comes during it waits for the next one
+                plan = self._broker.store.flush_plan()
+                if plan is not None:
+                    await trio.to_thread.run_sync(plan.run)
+                    self._broker.store.flush_done(plan)
+                    self._broker.store.dispatch_flushed()
+                self._answer(self._broker.store.commit_log.flushed_offset)
+                self._broker.end_step()
+
+    def _answer(self, flushed_offset: int) -> None:
+        waiting = self._waiting
+        while waiting and waiting[0].end_offset <= flushed_offset:
+            entry = waiting.popleft()
+            entry.connection.send(entry.response)
+
+    async def _watch_deadlines(self) -> None:
+        """Answer FLUSH_DISK_TIMEOUT (stored, but not known to be durable) to who waited too long."""
+        while True:
+            await trio.sleep(_TIMEOUT_CHECK_S)
+            now = trio.current_time()
+            while self._waiting and self._waiting[0].deadline < now:
+                entry = self._waiting.popleft()
+                entry.response.code = ResponseCode.FLUSH_DISK_TIMEOUT
+                entry.response.remark = "the message is stored, but the disk did not confirm it in time"
+                LOGGER.warning("flush is late peer=%s", entry.connection.peer)
+                entry.connection.send(entry.response)
+            self._broker.end_step()

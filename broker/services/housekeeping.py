@@ -1,0 +1,64 @@
+"""Once a second: rates, idle connections, silent members, tables that changed, and the disk's free space."""
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from triomq.protocol.errors import StoreError
+
+if TYPE_CHECKING:
+    from triomq.broker.server import Broker
+
+LOGGER: Final = logging.getLogger("triomq.broker.housekeeping")
+
+_INTERVAL_S: Final = 1.0
+_SCAN_INTERVAL_S: Final = 10.0
+
+
+class Housekeeping:
+    """What nobody waits for."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        broker = self._broker
+        next_persist = trio.current_time() + broker.config.persist_offsets_interval_s
+        next_scan = trio.current_time() + _SCAN_INTERVAL_S
+        while True:
+            await trio.sleep(_INTERVAL_S)
+            now = trio.current_time()
+            broker.statistics.sample(now)
+            broker.statistics.note_day(time.localtime(broker.clock_ms() // 1000).tm_yday)
+            self._close_idle()
+            if now >= next_scan:
+                next_scan = now + _SCAN_INTERVAL_S
+                self._close_silent_members()
+                self._check_disk()
+            if now >= next_persist or broker.topics.is_dirty or broker.subscription_groups.is_dirty:
+                next_persist = now + broker.config.persist_offsets_interval_s
+                await broker.save_tables()
+            broker.end_step()
+
+    def _close_idle(self) -> None:
+        limit = self._broker.config.idle_timeout_s
+        for connection in list(self._broker.connections):
+            connection.idle_s += _INTERVAL_S
+            if connection.idle_s > limit:
+                self._broker.statistics.idle_closed += 1
+                connection.close(f"idle for {limit:.0f} s")
+
+    def _close_silent_members(self) -> None:
+        for connection in self._broker.consumer_groups.expired(self._broker.config.client_timeout_s):
+            LOGGER.warning("connection closed peer=%s reason=no heartbeat", connection.peer)
+            connection.close("no heartbeat")
+
+    def _check_disk(self) -> None:
+        """Let the store refuse messages while the disk is nearly full, and take them again when it is not."""
+        try:
+            self._broker.store.check_disk()
+        except StoreError as exc:
+            LOGGER.warning("cannot measure the disk: %s", exc)

@@ -1,0 +1,369 @@
+"""Connections over real sockets: order, silence, holding, closing.  Time stands still unless a test moves it."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from tests.integration.broker_wire import (
+    Wire,
+    broker_port,
+    connected,
+    namesrv_port,
+    pull_fields,
+    request,
+    running,
+    send_fields,
+    until,
+    vip_port,
+)
+from triomq.broker.addresses import Address
+from triomq.broker.config import Listener
+from triomq.broker.connection import Connection
+from triomq.protocol.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    SubscriptionData,
+    TopicConfig,
+    TopicRouteData,
+)
+from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode, SerializeType
+from triomq.protocol.record import decode_records
+
+SEND = RequestCode.SEND_MESSAGE_V2
+PULL = RequestCode.PULL_MESSAGE
+HOLD = {"sysFlag": 6}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def heartbeat(client_id: str, group: str = "G") -> bytes:
+    consumer = ConsumerData(group_name=group, subscription_data_set=[SubscriptionData.of_tags("T", "*", 1)])
+    return HeartbeatData(client_id, [], [consumer]).encode()
+
+
+async def test_a_message_goes_through(root: Path, mock_clock: MockClock) -> None:
+    async with running(root) as broker, connected(broker_port(broker)) as wire:
+        response = await wire.put("T", b"body", i="TAGS\x01A")
+        assert response.ext_fields["queueOffset"] == "0"
+        pulled = await wire.ask(PULL, pull_fields("T"))
+        (message,) = decode_records(pulled.body)
+        assert (message.stored_body, message.tags, message.offset_message_id) == (
+            b"body",
+            "A",
+            response.ext_fields["msgId"],
+        )
+        assert message.store_host == f"127.0.0.1:{broker_port(broker)}"
+        socket_name = wire.stream.socket.getsockname()
+        assert message.born_host == f"127.0.0.1:{socket_name[1]}"
+
+
+async def test_all_frames_of_one_read_are_answered_in_order_with_one_write(
+    root: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushes: list[str] = []
+    flush = Connection.flush
+
+    def counting_flush(self: Connection) -> None:
+        flushes.append(self.peer)
+        flush(self)
+
+    monkeypatch.setattr(Connection, "flush", counting_flush)
+    async with running(root) as broker, connected(broker_port(broker)) as wire:
+        await wire.put("T")
+        flushes.clear()
+        await wire.send(b"".join(request(SEND, send_fields(), b"%d" % n, opaque=n) for n in range(50)))
+        responses = [await wire.next() for _ in range(50)]
+        assert [response.opaque for response in responses] == list(range(50))
+        assert [int(response.ext_fields["queueOffset"]) for response in responses] == list(range(1, 51))
+        assert len(flushes) == 1
+
+
+async def test_a_frame_that_comes_byte_by_byte_is_answered_once(root: Path, mock_clock: MockClock) -> None:
+    async with running(root) as broker, connected(broker_port(broker)) as wire:
+        frame = request(SEND, send_fields(), b"hello", opaque=7)
+        for at in range(len(frame)):
+            await wire.send(frame[at : at + 1])
+            await wait_all_tasks_blocked()
+        assert (await wire.next()).opaque == 7
+        assert await wire.works()
+        assert broker.statistics.put_messages == 1
+
+
+@pytest.mark.parametrize("opaque", [0, 1, -1, 2**31 - 1, -(2**31)])
+async def test_the_answer_has_the_opaque_of_its_request(root: Path, mock_clock: MockClock, opaque: int) -> None:
+    async with running(root) as broker, connected(broker_port(broker)) as wire:
+        for code in (RequestCode.GET_MAX_OFFSET, 9999):
+            await wire.send(request(code, {"topic": "T", "queueId": 0}, opaque=opaque))
+            response = await wire.next()
+            assert (response.opaque, response.flag) == (opaque, CommandFlag.RESPONSE)
+
+
+@pytest.mark.parametrize("serialize_type", list(SerializeType))
+async def test_the_answer_has_the_serialisation_of_its_request(
+    root: Path, mock_clock: MockClock, serialize_type: SerializeType
+) -> None:
+    async with running(root) as broker, connected(broker_port(broker)) as wire:
+        for code, fields in ((SEND, send_fields()), (PULL, pull_fields()), (9999, {}), (SEND, {})):
+            response = await wire.ask(code, fields, serialize_type=serialize_type)
+            assert response.serialize_type == serialize_type
+
+
+async def test_a_oneway_request_gets_no_answer_whatever_becomes_of_it(root: Path, mock_clock: MockClock) -> None:
+    oneway = int(CommandFlag.ONEWAY)
+    async with running(root) as broker, connected(broker_port(broker)) as wire:
+        for code, fields in (
+            (SEND, send_fields()),
+            (SEND, send_fields("bad name")),
+            (SEND, {}),
+            (PULL, pull_fields()),
+            (PULL, pull_fields(queue_offset=1, **HOLD)),
+            (9999, {}),
+            (RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": 0}),
+        ):
+            await wire.send(request(code, fields, b"x", flag=oneway))
+        response = await wire.put("T")
+        assert response.ext_fields["queueOffset"] == "1"
+        assert broker.pull_hold.held == 0
+
+
+@pytest.mark.parametrize("code", [9999, 12, 36, 41, 200_050, -5, 0])
+async def test_an_unknown_request_is_answered_with_code_3(root: Path, mock_clock: MockClock, code: int) -> None:
+    async with running(root) as broker:
+        for port in (broker_port(broker), vip_port(broker), namesrv_port(broker)):
+            async with connected(port) as wire:
+                response = await wire.ask(code)
+                assert response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+                assert response.remark == f" request type {code} not supported"
+
+
+async def test_an_answer_that_nobody_asked_for_is_counted_and_dropped(root: Path, mock_clock: MockClock) -> None:
+    async with running(root) as broker, connected(broker_port(broker)) as wire:
+        await wire.send(request(ResponseCode.SUCCESS, opaque=77, flag=int(CommandFlag.RESPONSE)))
+        assert await wire.works()
+        assert broker.statistics.unmatched_responses == 1
+
+
+async def test_the_vip_port_serves_everything_but_pulls(root: Path, mock_clock: MockClock) -> None:
+    """C.2 scenario 28."""
+    async with running(root) as broker, connected(vip_port(broker)) as wire:
+        response = await wire.put("T")
+        assert response.code == ResponseCode.SUCCESS
+        assert response.ext_fields["msgId"][8:16] == f"{broker_port(broker):08X}"
+        for code in (PULL, RequestCode.LITE_PULL_MESSAGE):
+            assert (await wire.ask(code, pull_fields())).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        assert await wire.works()
+
+
+async def test_the_name_server_port_takes_no_messages(root: Path, mock_clock: MockClock) -> None:
+    async with running(root) as broker, connected(namesrv_port(broker)) as wire:
+        assert (await wire.put("T")).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        response = await wire.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
+        assert response.code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("advertise", "told"),
+    [(None, "127.0.0.1:{port}"), ("broker.invalid", "broker.invalid:{port}"), ("broker.invalid:7", "broker.invalid:7")],
+)
+async def test_a_route_tells_the_advertised_address(
+    root: Path, mock_clock: MockClock, advertise: str | None, told: str
+) -> None:
+    listener = Listener(broker=Address("127.0.0.1", 0), namesrv=Address("127.0.0.1", 0), advertise=advertise)
+    async with running(root, listeners=(listener,)) as broker:
+        for port in (namesrv_port(broker), broker_port(broker)):
+            async with connected(port) as wire:
+                response = await wire.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
+                address = told.format(port=broker_port(broker))
+                assert TopicRouteData.decode(response.body).broker_datas[0].broker_addrs == {0: address}
+
+
+async def test_each_listener_tells_its_own_address(root: Path, mock_clock: MockClock) -> None:
+    free = {"broker": Address("127.0.0.1", 0), "namesrv": Address("127.0.0.1", 0)}
+    listeners = (Listener(name="default", **free), Listener(name="other", advertise="elsewhere.invalid:5", **free))
+    async with running(root, listeners=listeners) as broker:
+        told = set()
+        for _, namesrv in broker.addresses.values():
+            async with connected(namesrv.port) as wire:
+                response = await wire.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
+                told.add(TopicRouteData.decode(response.body).broker_datas[0].broker_addrs[0])
+        assert told == {f"127.0.0.1:{broker_port(broker)}", "elsewhere.invalid:5"}
+
+
+async def test_connections_above_the_limit_are_closed_and_the_others_stay(root: Path, mock_clock: MockClock) -> None:
+    async with running(root, max_connections=1) as broker, connected(broker_port(broker)) as first:
+        assert await first.works()
+        async with connected(broker_port(broker)) as second:
+            assert await second.is_closed_by_broker()
+        assert await first.works()
+        assert broker.statistics.refused_connections == 1
+
+
+async def test_a_request_is_answered_although_its_sender_sends_no_more(root: Path, mock_clock: MockClock) -> None:
+    async with running(root) as broker, connected(broker_port(broker)) as wire:
+        await wire.send(request(SEND, send_fields(), b"last words"))
+        await wire.stream.send_eof()
+        assert (await wire.next()).code == ResponseCode.SUCCESS
+        assert await wire.is_closed_by_broker()
+
+
+# --- long polling -------------------------------------------------------------------------------------------
+
+
+async def hold_pull(broker: Any, wire: Any, **fields: Any) -> None:
+    """Send a pull and wait until the broker holds it."""
+    before = broker.pull_hold.held
+    await wire.send(request(PULL, pull_fields(**{**HOLD, **fields}), opaque=5))
+    await until(lambda: broker.pull_hold.held == before + 1)
+
+
+async def test_a_held_pull_is_answered_by_the_send_that_ends_its_wait(root: Path, mock_clock: MockClock) -> None:
+    """C.2 scenario 21.  No clock ticks here, so no timer can have answered it."""
+    async with running(root) as broker, connected(broker_port(broker)) as consumer:
+        broker.topics.put(TopicConfig(topic_name="T"))
+        await hold_pull(broker, consumer)
+        async with connected(broker_port(broker)) as producer:
+            await producer.put("T", b"news")
+        response = await consumer.next()
+        assert response.opaque == 5
+        assert [message.stored_body for message in decode_records(response.body)] == [b"news"]
+        assert await consumer.works()
+
+
+async def test_a_held_pull_blocks_nothing_else_on_its_connection(root: Path, mock_clock: MockClock) -> None:
+    async with running(root) as broker, connected(broker_port(broker)) as wire:
+        broker.topics.put(TopicConfig(topic_name="T"))
+        await hold_pull(broker, wire)
+        assert await wire.works()
+        await wire.send(request(SEND, send_fields(), opaque=6))
+        assert {(await wire.next()).opaque, (await wire.next()).opaque} == {5, 6}
+
+
+async def test_a_held_pull_with_a_filter_waits_for_its_tag(root: Path, mock_clock: MockClock) -> None:
+    async with running(root) as broker, connected(broker_port(broker)) as consumer:
+        broker.topics.put(TopicConfig(topic_name="T"))
+        await hold_pull(broker, consumer, subscription="A || C")
+        async with connected(broker_port(broker)) as producer:
+            for tag in ("B", "B", "C"):
+                await producer.put("T", tag.encode(), i=f"TAGS\x01{tag}")
+        response = await consumer.next()
+        assert [message.queue_offset for message in decode_records(response.body)] == [2]
+        assert response.ext_fields["nextBeginOffset"] == "3"
+
+
+async def test_a_held_pull_is_answered_when_its_time_is_over(root: Path, mock_clock: MockClock) -> None:
+    """C.2 scenario 25."""
+    async with running(root) as broker, connected(broker_port(broker)) as wire:
+        broker.topics.put(TopicConfig(topic_name="T"))
+        await hold_pull(broker, wire, suspendTimeoutMillis=1500)
+        mock_clock.jump(1.4)
+        assert await wire.works()
+        mock_clock.jump(0.3)
+        response = await wire.next()
+        assert (response.code, response.opaque) == (ResponseCode.PULL_NOT_FOUND, 5)
+        assert response.ext_fields["nextBeginOffset"] == "0"
+
+
+async def test_the_pulls_of_a_closed_connection_are_dropped(root: Path, mock_clock: MockClock) -> None:
+    async with running(root) as broker, connected(broker_port(broker)) as producer:
+        broker.topics.put(TopicConfig(topic_name="T"))
+        async with connected(broker_port(broker)) as consumer:
+            await hold_pull(broker, consumer)
+        await until(lambda: len(broker.connections) == 1)
+        await producer.put("T")
+        assert broker.pull_hold.held == 0
+        assert broker.statistics.get_messages == 0
+
+
+# --- leaving ------------------------------------------------------------------------------------------------
+
+
+async def test_members_are_told_at_once_when_a_connection_ends(root: Path, mock_clock: MockClock) -> None:
+    """C.2 scenario 33.  No clock ticks here, so it does not wait for any scan."""
+    async with running(root) as broker, connected(broker_port(broker)) as stays:
+        await stays.send(request(RequestCode.HEART_BEAT, body=heartbeat("c1")))
+        assert {(await stays.next()).code for _ in range(2)} == {
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+            ResponseCode.SUCCESS,
+        }
+        async with connected(broker_port(broker)) as leaves:
+            await leaves.send(request(RequestCode.HEART_BEAT, body=heartbeat("c2")))
+            joined = await stays.next()
+        left = await stays.next()
+        for notice in (joined, left):
+            assert notice.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+            assert notice.ext_fields == {"consumerGroup": "G"}
+        group = broker.consumer_groups.get("G")
+        assert group is not None
+        assert group.client_ids() == ["c1"]
+
+
+async def tick(clock: MockClock) -> None:
+    """Let one second pass, as housekeeping counts it."""
+    await wait_all_tasks_blocked()
+    clock.jump(1)
+    await wait_all_tasks_blocked()
+
+
+async def test_only_an_idle_connection_is_closed(root: Path, mock_clock: MockClock) -> None:
+    async with (
+        running(root, idle_timeout_s=3) as broker,
+        connected(broker_port(broker)) as idle,
+        connected(broker_port(broker)) as busy,
+    ):
+        assert await idle.works()
+        for _ in range(6):
+            assert await busy.works()
+            await tick(mock_clock)
+        assert await idle.is_closed_by_broker()
+        assert await busy.works()
+        assert broker.statistics.idle_closed == 1
+
+
+async def test_a_peer_that_does_not_read_is_stopped_and_then_closed(root: Path, mock_clock: MockClock) -> None:
+    limit, one_answer = 1024**2, 262_144 + 1000
+    async with running(root, unread_high_bytes=limit, unread_timeout_s=30) as broker:
+        async with connected(broker_port(broker)) as other, connected(broker_port(broker)) as deaf:
+            for _ in range(20):
+                await other.put("T", bytes(100_000))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(send_for_ever, deaf, request(PULL, pull_fields()) * 1000)
+                await until(lambda: any(each.unread_bytes > limit // 2 for each in broker.connections))
+                (connection,) = (each for each in broker.connections if each.unread_bytes)
+                await wait_all_tasks_blocked()  # also the sender: nobody takes its requests any more
+                answers = broker.statistics.get_messages
+                assert connection.unread_bytes <= limit + one_answer
+                assert await other.works()
+                assert broker.statistics.get_messages == answers
+                mock_clock.jump(31)
+                await until(lambda: connection.closed)
+            assert await other.works()
+        assert broker.statistics.stalled_peers == 1
+
+
+async def send_for_ever(wire: Wire, data: bytes) -> None:
+    """Send until the connection ends."""
+    with contextlib.suppress(trio.BrokenResourceError):
+        while True:
+            await wire.send(data)
+
+
+async def test_a_peer_that_reads_again_is_served_again(root: Path, mock_clock: MockClock) -> None:
+    pulls = 200
+    async with running(root, unread_high_bytes=1024**2) as broker, connected(broker_port(broker)) as wire:
+        for _ in range(20):
+            await wire.put("T", bytes(100_000))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wire.send, request(PULL, pull_fields()) * pulls)
+            await until(lambda: any(each.unread_bytes > 512 * 1024 for each in broker.connections))
+            await wait_all_tasks_blocked()
+            assert broker.statistics.get_messages < 2 * pulls
+            for _ in range(pulls):
+                assert len(decode_records((await wire.next()).body)) == 2
+        assert await wire.works()

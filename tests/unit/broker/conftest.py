@@ -1,0 +1,55 @@
+"""A broker without sockets: real tables, a real store with small files, and connections that note what is sent."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.broker.recording import Clock, MakeBroker, Peer
+from triomq.broker.config import BrokerConfig
+from triomq.broker.server import Broker
+from triomq.storage.config import StoreConfig
+from triomq.storage.message_store import MessageStore
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def make_broker(tmp_path: Path, clock: Clock) -> Iterator[MakeBroker]:
+    """Open brokers on one store, one after the other; settings are those of ``BrokerConfig`` and ``StoreConfig``."""
+    stores: list[MessageStore] = []
+
+    def make(store_settings: Mapping[str, Any] | None = None, **settings: Any) -> Broker:
+        for store in stores:
+            store.close()
+        sizes = {"commit_log_file_size_bytes": 256 * 1024, "consume_queue_file_size_bytes": 20 * 100}
+        config = StoreConfig(root=tmp_path / "store", **{**sizes, **(store_settings or {})})
+        store = MessageStore(config, clock_ms=clock)
+        store.open()
+        stores.append(store)
+        broker = Broker(BrokerConfig(store=config, **settings), store, clock)
+        broker.load()
+        return broker
+
+    yield make
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture
+def broker(make_broker: MakeBroker) -> Broker:
+    return make_broker()
+
+
+@pytest.fixture
+def peer(broker: Broker) -> Peer:
+    return Peer(broker)
+
+
+@pytest.fixture
+def another_peer(broker: Broker) -> Peer:
+    return Peer(broker, "192.0.2.10:50002")

@@ -1,0 +1,106 @@
+"""What unit tests of the broker have instead of sockets and time."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias, cast
+
+from triomq.broker.connection import Connection
+from triomq.broker.processors.table import BROKER_PROCESSORS
+from triomq.broker.refusal import remark_of, response_code
+from triomq.broker.server import Broker
+from triomq.protocol.codes import CommandFlag, LanguageCode, RequestCode
+from triomq.protocol.command import RemotingCommand
+from triomq.protocol.errors import TriomqError
+from triomq.protocol.frame import FrameSplitter
+from triomq.protocol.headers import Header
+from triomq.protocol.host import encode_host
+
+ADVERTISED: Final = "192.0.2.1:10911"
+MakeBroker: TypeAlias = Callable[..., Broker]
+"""Fixture ``make_broker``: opens brokers on one store, one after the other."""
+
+
+class Clock:
+    """Milliseconds that pass only when a test says so."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_795_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+class Peer:
+    """Stands in for a connection: what a processor reads of it, and what was sent to it, decoded."""
+
+    def __init__(self, broker: Broker, peer: str = "192.0.2.9:50001") -> None:
+        host, _, port = peer.rpartition(":")
+        self.broker = broker
+        self.peer = peer
+        self.peer_host = encode_host(host, int(port))
+        self.advertised = ADVERTISED
+        self.store_host = encode_host("192.0.2.1", 10911)
+        self.language: int = LanguageCode.OTHER
+        self.version = 0
+        self.closed = False
+        self.sent: list[RemotingCommand] = []
+        self._splitter = FrameSplitter()
+        self._opaque = 100
+
+    def send(self, command: RemotingCommand) -> None:
+        self.send_chunks(command.encode())
+
+    def send_chunks(self, *chunks: bytes | memoryview) -> None:
+        frames, error = self._splitter.split(b"".join(chunks))
+        assert error is None
+        self.sent += map(RemotingCommand.decode, frames)
+
+    def flush(self) -> None:
+        """Nothing is queued here."""
+
+    @property
+    def as_connection(self) -> Connection:
+        return cast(Connection, self)
+
+    def ask(
+        self,
+        code: int,
+        fields: Header | Mapping[str, Any] | None = None,
+        body: bytes = b"",
+        **command_fields: Any,
+    ) -> RemotingCommand | None:
+        """Let the broker serve a request as a connection does; ``None``: no answer yet."""
+        self._opaque += 1
+        ext_fields = fields.encode() if isinstance(fields, Header) else {k: str(v) for k, v in (fields or {}).items()}
+        command = RemotingCommand(code, self._opaque, 0, ext_fields, body, **command_fields)
+        already = len(self.sent)
+        try:
+            response = BROKER_PROCESSORS[code](self.as_connection, command)
+        except TriomqError as exc:
+            response = self.broker.refuse(self.as_connection, command, response_code(exc), remark_of(exc))
+        if response is None:
+            response = next((each for each in self.sent[already:] if each.opaque == command.opaque), None)
+        if response is not None:
+            assert response.opaque == command.opaque
+            assert response.flag == CommandFlag.RESPONSE
+        return response
+
+    def get(
+        self, code: int, fields: Header | Mapping[str, Any] | None = None, body: bytes = b"", **rest: Any
+    ) -> RemotingCommand:
+        """As ``ask``, where an answer must come at once."""
+        response = self.ask(code, fields, body, **rest)
+        assert response is not None
+        return response
+
+    def put(self, topic: str, body: bytes = b"hello", *, queue_id: int = 0, **fields: Any) -> RemotingCommand:
+        """Send one message as a Java producer does."""
+        header = {"a": "P", "b": topic, "c": "TBW102", "d": 4, "e": queue_id, "f": 0, "g": 1_795_000_000_000, "h": 0}
+        return self.get(RequestCode.SEND_MESSAGE_V2, {**header, **fields}, body)
+
+    def pull(self, topic: str, queue_offset: int, *, queue_id: int = 0, **fields: Any) -> RemotingCommand | None:
+        """Pull with the expression in the request; ``sysFlag`` 2 besides lets the broker hold the request."""
+        header = {
+            "consumerGroup": "G", "topic": topic, "queueId": queue_id, "queueOffset": queue_offset, "maxMsgNums": 32,
+            "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 15_000, "subVersion": 0, "subscription": "*",
+        }  # fmt: skip
+        return self.ask(RequestCode.PULL_MESSAGE, {**header, **fields})

@@ -1,0 +1,248 @@
+"""Administration of topics, groups and tables by request."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.unit.broker.recording import MakeBroker, Peer
+from triomq.protocol.admin_requests import CreateTopicRequestHeader
+from triomq.protocol.bodies import (
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+    TopicFilterType,
+)
+from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
+from triomq.protocol.command import RemotingCommand
+
+TOPIC = {
+    "topic": "T", "defaultTopic": "TBW102", "readQueueNums": 3, "writeQueueNums": 2, "perm": 6,
+    "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false",
+}  # fmt: skip
+
+
+def create(peer: Peer, **fields: Any) -> RemotingCommand:
+    return peer.get(RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, **fields})
+
+
+def delete(peer: Peer, topic: str = "T") -> RemotingCommand:
+    return peer.get(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+
+
+def test_a_topic_is_made_and_changed(peer: Peer) -> None:
+    assert create(peer, topicFilterType="MULTI_TAG", topicSysFlag=2).code == ResponseCode.SUCCESS
+    assert peer.broker.topics.get("T") == TopicConfig(
+        topic_name="T",
+        read_queue_nums=3,
+        write_queue_nums=2,
+        perm=6,
+        topic_filter_type=TopicFilterType.MULTI_TAG,
+        topic_sys_flag=2,
+    )
+    create(peer, perm=4, readQueueNums=0)
+    config = peer.broker.topics.get("T")
+    assert config is not None
+    assert (config.perm, config.read_queue_nums) == (4, 0)
+
+
+def test_fields_that_5x_adds_do_not_matter(peer: Peer) -> None:
+    assert create(peer, attributes="", force="true").code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize("topic", ["TBW102", "SCHEDULE_TOPIC_XXXX", "DefaultCluster", "broker-a"])
+def test_a_system_topic_can_be_neither_changed_nor_deleted(peer: Peer, topic: str) -> None:
+    before = peer.broker.topics.get(topic)
+    for response in (create(peer, topic=topic), delete(peer, topic)):
+        assert response.code == ResponseCode.SYSTEM_ERROR
+        assert response.remark is not None
+        assert "is conflict with system topic" in response.remark
+    assert peer.broker.topics.get(topic) == before
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"topic": "with space"},
+        {"topic": "t" * 128},
+        {"topic": ""},
+        {"topic": "../../etc/passwd"},
+        {"readQueueNums": -1},
+        {"writeQueueNums": 65_537},
+        {"writeQueueNums": 2**31},
+        {"perm": 16},
+        {"perm": -1},
+        {"topicFilterType": "NO_TAG"},
+        {"readQueueNums": "many"},
+    ],
+)
+def test_an_impossible_topic_is_refused(peer: Peer, fields: dict[str, Any]) -> None:
+    before = peer.broker.topics.names()
+    response = create(peer, **fields)
+    assert response.code == ResponseCode.SYSTEM_ERROR
+    assert response.remark
+    assert peer.broker.topics.names() == before
+
+
+def test_a_deleted_topic_is_gone_with_messages_offsets_and_figures(peer: Peer) -> None:
+    peer.put("T")
+    peer.put("T2")
+    for topic in ("T", "T2"):
+        peer.broker.offsets.commit("G", topic, 0, 1)
+    assert delete(peer).code == ResponseCode.SUCCESS
+    assert peer.broker.topics.get("T") is None
+    assert peer.broker.store.max_offset_in_queue("T", 0) == 0
+    assert peer.broker.offsets.of_group("G") == {"T2": {0: 1}}
+    assert peer.broker.statistics.put_by_topic == {"T2": 1}
+    assert peer.get(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_a_topic_made_again_begins_at_0(peer: Peer) -> None:
+    for _ in range(5):
+        peer.put("T")
+    delete(peer)
+    create(peer)
+    response = peer.put("T", b"again")
+    assert response.ext_fields["queueOffset"] == "0"
+
+
+def test_a_deleted_topic_does_not_come_back_with_a_restart(make_broker: MakeBroker) -> None:
+    peer = Peer(make_broker())
+    peer.put("T")
+    delete(peer)
+    peer.broker.save_tables_now()
+    again = make_broker()
+    assert again.topics.get("T") is None
+    assert again.store.max_offset_in_queue("T", 0) == 0
+
+
+def test_a_topic_that_is_not_there_is_deleted_with_success(peer: Peer) -> None:
+    assert delete(peer, "unknown").code == ResponseCode.SUCCESS
+
+
+async def test_pulls_that_wait_for_a_deleted_topic_are_answered_and_others_wait_on(
+    peer: Peer, another_peer: Peer
+) -> None:
+    for topic in ("T", "T2"):
+        create(peer, topic=topic)
+        assert another_peer.pull(topic, 0, sysFlag=6) is None
+    delete(peer)
+    (response,) = another_peer.sent
+    assert response.code == ResponseCode.TOPIC_NOT_EXIST
+    assert response.remark == "topic[T] not exist, apply first please!"
+    assert response.flag == CommandFlag.RESPONSE
+    assert peer.broker.pull_hold.held == 1
+
+
+def test_the_table_of_topics_is_told_as_rocketmq_writes_it(peer: Peer) -> None:
+    create(peer)
+    body = peer.get(RequestCode.GET_ALL_TOPIC_CONFIG).body
+    assert (
+        b'"T":{"order":false,"perm":6,"readQueueNums":3,"topicFilterType":"SINGLE_TAG","topicName":"T",'
+        b'"topicSysFlag":0,"writeQueueNums":2}'
+    ) in body
+    wrapper = TopicConfigSerializeWrapper.decode(body)
+    assert wrapper.data_version == peer.broker.topics.data_version
+    assert set(wrapper.topic_config_table) == set(peer.broker.topics.names())
+
+
+def test_one_topic_is_told_to_tools_of_5x(peer: Peer) -> None:
+    create(peer)
+    body = orjson.loads(peer.get(RequestCode.GET_TOPIC_CONFIG, {"topic": "T", "lo": "true"}).body)
+    assert body["attributes"] == {}
+    assert TopicConfig.from_json({**body, "attributes": None}) == peer.broker.topics.get("T")
+    response = peer.get(RequestCode.GET_TOPIC_CONFIG, {"topic": "unknown"})
+    assert response.code == ResponseCode.TOPIC_NOT_EXIST
+    assert peer.get(RequestCode.GET_TOPIC_CONFIG).code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+def put_group(peer: Peer, **members: Any) -> RemotingCommand:
+    body = SubscriptionGroupConfig(**{"group_name": "G", **members}).encode()
+    return peer.get(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+
+
+def test_a_group_is_made_changed_and_told(peer: Peer) -> None:
+    assert put_group(peer, retry_max_times=5, consume_enable=False).code == ResponseCode.SUCCESS
+    config = peer.broker.subscription_groups.get("G")
+    assert config is not None
+    assert (config.retry_max_times, config.consume_enable) == (5, False)
+    put_group(peer, retry_max_times=6)
+    wrapper = SubscriptionGroupWrapper.decode(peer.get(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body)
+    assert wrapper.subscription_group_table["G"].retry_max_times == 6
+    assert wrapper.data_version == peer.broker.subscription_groups.data_version
+    one = peer.get(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "G"})
+    assert SubscriptionGroupConfig.decode(one.body) == peer.broker.subscription_groups.get("G")
+
+
+def test_an_unknown_group_is_not_told_and_not_created(peer: Peer) -> None:
+    response = peer.get(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "unknown"})
+    assert response.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert peer.broker.subscription_groups.get("unknown") is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b'{"groupName":"a@b"}',
+        b'{"groupName":"G","retryQueueNums":-1}',
+        b'{"groupName":"G","retryQueueNums":100000000}',
+        b'{"groupName":"G","retryMaxTimes":"often"}',
+    ],
+)
+def test_an_impossible_group_is_refused(peer: Peer, body: bytes) -> None:
+    before = peer.broker.subscription_groups.names()
+    assert peer.get(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body).code == ResponseCode.SYSTEM_ERROR
+    assert peer.broker.subscription_groups.names() == before
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_kept"), [({}, True), ({"removeOffset": "true"}, False), ({"cleanOffset": "true"}, False)]
+)
+def test_a_deleted_group_keeps_its_offsets_unless_that_is_asked_for(
+    peer: Peer, fields: dict[str, str], is_kept: bool
+) -> None:
+    put_group(peer)
+    peer.broker.offsets.commit("G", "T", 0, 1)
+    response = peer.get(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "G", **fields})
+    assert response.code == ResponseCode.SUCCESS
+    assert peer.broker.subscription_groups.get("G") is None
+    assert (peer.broker.offsets.query("G", "T", 0) is not None) is is_kept
+
+
+def test_a_group_that_may_not_consume_cannot_pull(peer: Peer) -> None:
+    create(peer)
+    put_group(peer, consume_enable=False)
+    response = peer.pull("T", 0)
+    assert response is not None
+    assert response.code == ResponseCode.NO_PERMISSION
+
+
+def test_all_offsets_are_told_with_bare_number_keys(peer: Peer) -> None:
+    peer.broker.offsets.commit("G", "T", 0, 3)
+    peer.broker.offsets.commit("G", "T", 1, 7)
+    assert peer.get(RequestCode.GET_ALL_CONSUMER_OFFSET).body == b'{"offsetTable":{"T@G":{0:3,1:7}}}'
+
+
+def test_delay_offsets_are_those_of_the_store(peer: Peer) -> None:
+    assert peer.get(RequestCode.GET_ALL_DELAY_OFFSET).body == b'{"offsetTable":{}}'
+    path: Path = peer.broker.config.store.root / "config" / "delayOffset.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b'{"offsetTable":{1:4,3:4}}')
+    assert peer.get(RequestCode.GET_ALL_DELAY_OFFSET).body == b'{"offsetTable":{1:4,3:4}}'
+
+
+def test_settings_cannot_be_changed_by_request(peer: Peer) -> None:
+    response = peer.get(RequestCode.UPDATE_BROKER_CONFIG, body=b"maxMessageSize=1\n")
+    assert response.code == ResponseCode.NO_PERMISSION
+    assert response.remark is not None
+    assert "cannot be changed" in response.remark
+
+
+def test_the_typed_header_of_a_client_creates_a_topic(peer: Peer) -> None:
+    header = CreateTopicRequestHeader(topic="T", default_topic="TBW102", read_queue_nums=1, write_queue_nums=1, perm=6)
+    assert peer.get(RequestCode.UPDATE_AND_CREATE_TOPIC, header).code == ResponseCode.SUCCESS

@@ -1,0 +1,129 @@
+"""The figures of a running broker."""
+
+import re
+
+import pytest
+
+import triomq
+from tests.unit.broker.recording import Clock, MakeBroker, Peer
+from triomq.protocol.bodies import KVTable
+from triomq.protocol.codes import RequestCode
+from triomq.storage.config import Durability
+
+#: What mqadmin and the conformance kit read.
+WANTED = (
+    "brokerVersionDesc",
+    "putTps",
+    "getTransferedTps",
+    "getTotalTps",
+    "sendThreadPoolQueueSize",
+    "pullThreadPoolQueueSize",
+    "sendThreadPoolQueueHeadWaitTimeMills",
+    "pullThreadPoolQueueHeadWaitTimeMills",
+    "pageCacheLockTimeMills",
+    "earliestMessageTimeStamp",
+    "commitLogDiskRatio",
+    "consumeQueueDiskRatio",
+    "msgPutTotalYesterdayMorning",
+    "msgPutTotalTodayMorning",
+    "msgPutTotalTodayNow",
+    "msgGetTotalYesterdayMorning",
+    "msgGetTotalTodayMorning",
+    "msgGetTotalTodayNow",
+    "putMessageAverageSize",
+    "brokerVersion",
+    "bootTimestamp",
+    "runtime",
+    "commitLogMinOffset",
+    "commitLogMaxOffset",
+    "dispatchBehindBytes",
+    "putMessageTimesTotal",
+    "putMessageSizeTotal",
+    "startAcceptSendRequestTimeStamp",
+    "sendThreadPoolQueueCapacity",
+    "pullThreadPoolQueueCapacity",
+)
+
+
+def figures(peer: Peer) -> dict[str, str]:
+    return KVTable.decode(peer.get(RequestCode.GET_BROKER_RUNTIME_INFO).body).table
+
+
+@pytest.mark.parametrize("key", WANTED)
+def test_every_figure_that_tools_read_is_there(peer: Peer, key: str) -> None:
+    assert figures(peer)[key] != ""
+
+
+def test_a_broker_without_messages_has_its_figures_too(peer: Peer) -> None:
+    told = figures(peer)
+    assert told["putMessageAverageSize"] == "0.0"
+    assert told["commitLogMaxOffset"] == "0"
+    assert told["earliestMessageTimeStamp"] == "-1"
+    assert told["putTps"] == "0.000 0.000 0.000"
+
+
+def test_totals_and_places_are_those_of_what_was_sent(peer: Peer, clock: Clock) -> None:
+    first_ms = clock.now_ms
+    peer.put("T", b"12345")
+    clock.now_ms += 1000
+    peer.put("T", b"123")
+    peer.pull("T", 0)
+    told = figures(peer)
+    assert told["earliestMessageTimeStamp"] == str(first_ms)
+    assert told["putMessageTimesTotal"] == told["msgPutTotalTodayNow"] == "2"
+    assert told["putMessageSizeTotal"] == "8"
+    assert told["putMessageAverageSize"] == "4.0"
+    assert told["msgGetTotalTodayNow"] == "2"
+    assert told["commitLogMinOffset"] == "0"
+    assert told["commitLogMaxOffset"] == str(peer.broker.store.commit_log.max_offset)
+    assert told["dispatchBehindBytes"] == "0"
+
+
+def test_version_and_times_are_told(peer: Peer, clock: Clock) -> None:
+    boot_ms = clock.now_ms
+    clock.now_ms += 1000 * (86_400 * 2 + 3600 * 3 + 60 * 4 + 5) + 999
+    told = figures(peer)
+    assert told["brokerVersionDesc"] == "V4_9_7"
+    assert told["triomqVersion"] == triomq.__version__
+    assert told["bootTimestamp"] == str(boot_ms)
+    assert told["runtime"] == "[ 2 days, 3 hours, 4 minutes, 5 seconds ]"
+
+
+def test_rates_are_three_numbers(peer: Peer) -> None:
+    statistics = peer.broker.statistics
+    for second in range(21):
+        statistics.sample(float(second))
+        statistics.put("T", 10, 1)
+        statistics.get("G", "T", 5, 1)
+    told = figures(peer)
+    assert told["putTps"] == "10.000 10.000 10.000"
+    assert told["getTransferedTps"] == "5.000 5.000 5.000"
+
+
+def test_yesterday_and_today_are_told_apart(peer: Peer) -> None:
+    statistics = peer.broker.statistics
+    statistics.note_day(364)
+    statistics.put("T", 5, 1)
+    statistics.note_day(365)
+    statistics.put("T", 2, 1)
+    statistics.note_day(1)
+    statistics.put("T", 1, 1)
+    told = figures(peer)
+    names = ("msgPutTotalYesterdayMorning", "msgPutTotalTodayMorning", "msgPutTotalTodayNow")
+    assert [told[name] for name in names] == ["5", "7", "8"]
+
+
+async def test_what_waits_for_the_disk_is_told_with_durability_sync(make_broker: MakeBroker) -> None:
+    peer = Peer(make_broker({"durability": Durability.SYNC}))
+    peer.ask(
+        RequestCode.SEND_MESSAGE_V2,
+        {"a": "P", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0},
+        b"hello",
+    )
+    assert int(figures(peer)["dispatchBehindBytes"]) == peer.broker.store.commit_log.max_offset > 0
+
+
+def test_the_disk_is_told_as_a_ratio(peer: Peer) -> None:
+    told = figures(peer)
+    for name in ("commitLogDiskRatio", "consumeQueueDiskRatio"):
+        assert re.fullmatch(r"[01]\.[0-9]{2}", told[name])

@@ -1,0 +1,161 @@
+"""What tools ask about topics, groups and clients."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.unit.broker.recording import Clock, Peer
+from triomq.protocol.bodies import (
+    ConsumerConnection,
+    ConsumerData,
+    ConsumeStats,
+    GroupList,
+    HeartbeatData,
+    MessageModel,
+    OffsetWrapper,
+    ProducerConnection,
+    ProducerData,
+    SubscriptionData,
+    TopicConfig,
+    TopicOffset,
+    TopicStatsTable,
+)
+from triomq.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from triomq.protocol.message_queue import MessageQueue
+
+
+def queue(topic: str, queue_id: int) -> MessageQueue:
+    return MessageQueue(topic, "broker-a", queue_id)
+
+
+def heartbeat(peer: Peer, group: str, *topics: str, producer: str = "P", **rest: Any) -> None:
+    subscriptions = [SubscriptionData.of_tags(topic, "*", 1) for topic in topics]
+    consumer = ConsumerData(
+        group_name=group, message_model=MessageModel.BROADCASTING, subscription_data_set=subscriptions
+    )
+    body = HeartbeatData("client-1", [ProducerData(producer)], [consumer]).encode()
+    assert peer.get(RequestCode.HEART_BEAT, body=body, **rest).code == ResponseCode.SUCCESS
+
+
+def test_the_figures_of_a_topic_are_those_of_its_write_queues(peer: Peer, clock: Clock) -> None:
+    peer.broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=5, write_queue_nums=2))
+    for _ in range(3):
+        clock.now_ms += 10
+        peer.put("T", queue_id=1)
+    response = peer.get(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"})
+    assert TopicStatsTable.decode(response.body).offset_table == {
+        queue("T", 0): TopicOffset(0, 0, 0),
+        queue("T", 1): TopicOffset(0, 3, clock.now_ms),
+    }
+    assert bytes(response.body).startswith(b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:')
+
+
+def test_an_unknown_topic_has_no_figures(peer: Peer) -> None:
+    assert peer.get(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "U"}).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def consume_stats(peer: Peer, **fields: str) -> ConsumeStats:
+    response = peer.get(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G", **fields})
+    assert response.code == ResponseCode.SUCCESS
+    return ConsumeStats.decode(response.body)
+
+
+def test_what_a_group_has_yet_to_consume_is_told_for_every_read_queue(peer: Peer, clock: Clock) -> None:
+    peer.broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=4))
+    stored_ms = []
+    for _ in range(3):
+        clock.now_ms += 10
+        stored_ms.append(clock.now_ms)
+        peer.put("T")
+    peer.broker.offsets.commit("G", "T", 0, 2)
+    expected = {queue("T", 0): OffsetWrapper(3, 2, stored_ms[1]), queue("T", 1): OffsetWrapper(0, 0, 0)}
+    assert consume_stats(peer, topic="T").offset_table == expected
+    assert consume_stats(peer).offset_table == expected
+    assert consume_stats(peer, topic="").offset_table == expected
+
+
+def test_without_a_topic_all_topics_with_offsets_are_told(peer: Peer) -> None:
+    for topic in ("T", "%RETRY%G", "other"):
+        peer.broker.topics.put(TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1))
+    for topic in ("T", "%RETRY%G", "deleted"):
+        peer.broker.offsets.commit("G", topic, 0, 1)
+    assert set(consume_stats(peer).offset_table) == {queue("T", 0), queue("%RETRY%G", 0)}
+    assert consume_stats(peer, topic="unknown").offset_table == {}
+
+
+def test_a_topic_that_a_live_group_gave_up_is_not_told(peer: Peer) -> None:
+    for topic in ("T", "given-up"):
+        peer.broker.topics.put(TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1))
+        peer.broker.offsets.commit("G", topic, 0, 1)
+    heartbeat(peer, "G", "T")
+    assert set(consume_stats(peer).offset_table) == {queue("T", 0)}
+
+
+def test_the_rate_of_a_group_is_the_sum_of_its_topics(peer: Peer) -> None:
+    statistics = peer.broker.statistics
+    for topic in ("T", "U"):
+        peer.broker.topics.put(TopicConfig(topic_name=topic))
+        peer.broker.offsets.commit("G", topic, 0, 1)
+    statistics.sample(0)
+    statistics.get("G", "T", 30, 1)
+    statistics.get("G", "U", 10, 1)
+    statistics.get("H", "T", 99, 1)
+    statistics.sample(10)
+    assert consume_stats(peer).consume_tps == pytest.approx(4.0)
+    assert consume_stats(peer, topic="T").consume_tps == pytest.approx(3.0)
+
+
+def test_who_consumes_a_topic_is_who_subscribes_or_has_offsets(peer: Peer) -> None:
+    heartbeat(peer, "live", "T")
+    peer.broker.offsets.commit("gone", "T", 0, 1)
+    peer.broker.offsets.commit("live", "T", 0, 1)
+    peer.broker.offsets.commit("other", "U", 0, 1)
+    body = peer.get(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T"}).body
+    assert GroupList.decode(body).group_list == ["gone", "live"]
+
+
+def test_the_members_of_a_consumer_group_are_told(peer: Peer) -> None:
+    heartbeat(peer, "G", "T", language=LanguageCode.JAVA, version=407)
+    response = peer.get(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "G"})
+    body = ConsumerConnection.decode(response.body)
+    (member,) = body.connection_set
+    assert (member.client_id, member.client_addr) == ("client-1", peer.peer)
+    assert (member.language, member.version) == (LanguageCode.JAVA, 407)
+    assert body.message_model is MessageModel.BROADCASTING
+    assert body.subscription_table["T"].sub_string == "*"
+
+
+def test_a_language_nobody_knows_is_other(peer: Peer) -> None:
+    heartbeat(peer, "G", "T", language=-1)
+    peer.language = -1
+    body = peer.get(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "P"}).body
+    assert ProducerConnection.decode(body).connection_set[0].language is LanguageCode.OTHER
+
+
+def test_groups_without_members_are_refused(peer: Peer) -> None:
+    response = peer.get(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "G"})
+    assert (response.code, response.remark) == (
+        ResponseCode.CONSUMER_NOT_ONLINE,
+        "the consumer group[G] not online",
+    )
+    response = peer.get(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "P"})
+    assert (response.code, response.remark) == (ResponseCode.SYSTEM_ERROR, "the producer group[P] not exist")
+
+
+def test_all_producers_are_told_by_group(peer: Peer, clock: Clock) -> None:
+    heartbeat(peer, "G", producer="P1", language=LanguageCode.GO, version=317)
+    body = orjson.loads(peer.get(RequestCode.GET_ALL_PRODUCER_INFO).body)
+    assert body == {
+        "data": {
+            "P1": [
+                {
+                    "clientId": "client-1",
+                    "language": "GO",
+                    "lastUpdateTimestamp": clock.now_ms,
+                    "remoteIP": f"/{peer.peer}",
+                    "version": 317,
+                }
+            ]
+        }
+    }

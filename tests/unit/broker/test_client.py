@@ -1,0 +1,186 @@
+"""Heartbeats and what follows from them: groups, retry topics, members, notices."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.unit.broker.recording import MakeBroker, Peer
+from triomq.protocol.bodies import (
+    CheckClientRequestBody,
+    ConsumerData,
+    HeartbeatData,
+    ProducerData,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+)
+from triomq.protocol.codes import VERSION, CommandFlag, LanguageCode, RequestCode, ResponseCode
+from triomq.protocol.command import RemotingCommand
+
+
+def heartbeat(
+    peer: Peer,
+    client_id: str = "c1",
+    *groups: str,
+    topics: tuple[str, ...] = ("T",),
+    producers: tuple[str, ...] = (),
+    **rest: Any,
+) -> RemotingCommand:
+    subscriptions = [SubscriptionData.of_tags(topic, "*", 1) for topic in topics]
+    consumers = [ConsumerData(group_name=group, subscription_data_set=subscriptions) for group in groups]
+    body = HeartbeatData(client_id, [ProducerData(name) for name in producers], consumers)
+    return peer.get(RequestCode.HEART_BEAT, body=body.encode(), **rest)
+
+
+def notices(peer: Peer) -> list[str]:
+    """Return the groups whose changes the peer was told of, oneway, and forget them."""
+    for command in peer.sent:
+        assert command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+        assert command.flag == CommandFlag.ONEWAY
+    groups = [command.ext_fields["consumerGroup"] for command in peer.sent]
+    peer.sent.clear()
+    return groups
+
+
+def test_a_heartbeat_creates_the_group_and_its_retry_topic(peer: Peer) -> None:
+    """C.2 scenario 31."""
+    response = heartbeat(peer, "c1", "G")
+    assert response.code == ResponseCode.SUCCESS
+    assert response.version == VERSION
+    assert not response.body
+    assert peer.broker.subscription_groups.get("G") is not None
+    retry = peer.broker.topics.get("%RETRY%G")
+    assert retry is not None
+    assert (retry.read_queue_nums, retry.write_queue_nums, retry.perm) == (1, 1, 6)
+
+
+def test_a_retry_topic_has_as_many_queues_as_the_group_says(peer: Peer) -> None:
+    peer.broker.subscription_groups.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=3))
+    heartbeat(peer, "c1", "G")
+    retry = peer.broker.topics.get("%RETRY%G")
+    assert retry is not None
+    assert retry.read_queue_nums == 3
+
+
+def test_a_heartbeat_of_a_group_that_may_not_be_created_succeeds_all_the_same(make_broker: MakeBroker) -> None:
+    peer = Peer(make_broker(auto_create_group=False))
+    assert heartbeat(peer, "c1", "G").code == ResponseCode.SUCCESS
+    assert peer.broker.topics.get("%RETRY%G") is None
+    assert peer.broker.consumer_groups.get("G") is not None
+
+
+def test_old_and_new_members_are_told_of_a_new_one(peer: Peer, another_peer: Peer) -> None:
+    """C.2 scenario 32."""
+    heartbeat(peer, "c1", "G")
+    assert notices(peer) == ["G"]
+    heartbeat(another_peer, "c2", "G")
+    assert (notices(peer), notices(another_peer)) == (["G"], ["G"])
+    heartbeat(another_peer, "c2", "G")
+    assert (notices(peer), notices(another_peer)) == ([], [])
+
+
+def test_a_group_that_wants_no_notices_gets_none(peer: Peer, another_peer: Peer) -> None:
+    peer.broker.subscription_groups.put(
+        SubscriptionGroupConfig(group_name="G", notify_consumer_ids_changed_enable=False)
+    )
+    heartbeat(peer, "c1", "G")
+    heartbeat(another_peer, "c2", "G")
+    another_peer.get(RequestCode.UNREGISTER_CLIENT, {"clientID": "c2", "consumerGroup": "G"})
+    assert notices(peer) == []
+
+
+def test_one_heartbeat_may_carry_many_groups(peer: Peer) -> None:
+    heartbeat(peer, "c1", "G1", "G2", producers=("P1", "P2"))
+    for group in ("G1", "G2"):
+        found = peer.broker.consumer_groups.get(group)
+        assert found is not None
+        assert found.client_ids() == ["c1"]
+    for group in ("P1", "P2"):
+        assert peer.broker.producer_groups.get(group) is not None
+
+
+def test_language_and_version_are_those_of_the_heartbeat(peer: Peer) -> None:
+    heartbeat(peer, "c1", language=LanguageCode.GO, version=317)
+    assert (peer.language, peer.version) == (LanguageCode.GO, 317)
+
+
+def test_gos_heartbeat_with_codes_as_text_is_read(peer: Peer) -> None:
+    subscription = {
+        "classFilterMode": False, "topic": "T", "subString": "TagA", "tagsSet": ["TagA"], "codeSet": ["2598919"],
+        "subVersion": 1795213958772000000, "expressionType": "TAG",
+    }  # fmt: skip
+    consumer = {
+        "groupName": "G", "consumeType": "CONSUME_PASSIVELY", "messageModel": "Clustering",
+        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "subscriptionDataSet": [subscription], "unitMode": False,
+    }  # fmt: skip
+    body = {"clientID": "go", "producerDataSet": [], "consumerDataSet": [consumer], "heartbeatFingerprint": 0}
+    assert peer.get(RequestCode.HEART_BEAT, body=orjson.dumps(body)).code == ResponseCode.SUCCESS
+    group = peer.broker.consumer_groups.get("G")
+    assert group is not None
+    tag_filter = group.subscriptions["T"].tag_filter
+    assert tag_filter is not None
+    assert tag_filter.tags == ("TagA",)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"consumerDataSet":7}', b"\xff\xfe", b"null"])
+def test_a_heartbeat_that_cannot_be_read_is_refused(peer: Peer, body: bytes) -> None:
+    assert peer.get(RequestCode.HEART_BEAT, body=body).code == ResponseCode.SYSTEM_ERROR
+
+
+@pytest.mark.parametrize("group", ["a@b", "with space", "G" * 256, "", "../G"])
+def test_an_illegal_group_name_is_refused_and_nothing_of_the_heartbeat_counts(peer: Peer, group: str) -> None:
+    assert heartbeat(peer, "c1", "good", group, producers=("P",)).code == ResponseCode.SYSTEM_ERROR
+    assert peer.broker.consumer_groups.get("good") is None
+    assert peer.broker.producer_groups.get("P") is None
+    assert notices(peer) == []
+
+
+def test_who_unregisters_leaves_and_the_others_are_told(peer: Peer, another_peer: Peer) -> None:
+    heartbeat(peer, "c1", "G", producers=("P",))
+    heartbeat(another_peer, "c2", "G")
+    notices(peer)
+    notices(another_peer)
+    fields = {"clientID": "c1", "consumerGroup": "G", "producerGroup": "P"}
+    assert peer.get(RequestCode.UNREGISTER_CLIENT, fields).code == ResponseCode.SUCCESS
+    assert (notices(peer), notices(another_peer)) == ([], ["G"])
+    assert peer.broker.producer_groups.get("P") is None
+    assert peer.get(RequestCode.UNREGISTER_CLIENT, fields).code == ResponseCode.SUCCESS
+
+
+def test_unregistering_nothing_is_no_error(peer: Peer) -> None:
+    assert peer.get(RequestCode.UNREGISTER_CLIENT, {"clientID": "c1"}).code == ResponseCode.SUCCESS
+    assert peer.get(RequestCode.UNREGISTER_CLIENT, {}).code == ResponseCode.SYSTEM_ERROR
+
+
+def test_the_members_of_a_group_are_listed(peer: Peer, another_peer: Peer) -> None:
+    heartbeat(peer, "c1", "G")
+    heartbeat(another_peer, "c2", "G")
+    response = peer.get(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "G"})
+    assert response.body == b'{"consumerIdList":["c1","c2"]}'
+
+
+def test_a_group_without_members_has_no_list(peer: Peer) -> None:
+    """C.2 scenario 37."""
+    heartbeat(peer, "c1", "G")
+    peer.get(RequestCode.UNREGISTER_CLIENT, {"clientID": "c1", "consumerGroup": "G"})
+    for group in ("G", "unknown"):
+        response = peer.get(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
+        assert response.code == ResponseCode.SYSTEM_ERROR
+        assert response.remark == f"no consumer for this group, {group}"
+
+
+@pytest.mark.parametrize(
+    ("expression_type", "code"), [("TAG", ResponseCode.SUCCESS), ("SQL92", ResponseCode.SYSTEM_ERROR)]
+)
+def test_only_tag_filters_are_offered(peer: Peer, expression_type: str, code: int) -> None:
+    subscription = SubscriptionData(topic="T", sub_string="a", expression_type=expression_type)
+    body = CheckClientRequestBody("c1", "G", subscription).encode()
+    response = peer.get(RequestCode.CHECK_CLIENT_CONFIG, body=body)
+    assert response.code == code
+    if code != ResponseCode.SUCCESS:
+        assert response.remark == "The broker does not support consumer to filter message by SQL92"
+
+
+def test_a_check_without_subscription_succeeds(peer: Peer) -> None:
+    for body in (b"", b"{}"):
+        assert peer.get(RequestCode.CHECK_CLIENT_CONFIG, body=body).code == ResponseCode.SUCCESS

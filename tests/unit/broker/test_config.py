@@ -1,0 +1,56 @@
+"""Settings that would open the broker to a network, or cannot work, are refused at start."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from triomq.broker.addresses import Address
+from triomq.broker.config import BrokerConfig, Listener, default_store_root
+from triomq.protocol.errors import ConfigError
+from triomq.storage.config import StoreConfig
+
+
+def config(tmp_path: Path, **settings: Any) -> BrokerConfig:
+    return BrokerConfig(store=StoreConfig(root=tmp_path), **settings)
+
+
+def test_the_defaults_are_rocketmqs_ports_on_loopback(tmp_path: Path) -> None:
+    (listener,) = config(tmp_path).listeners
+    assert str(listener.broker) == "127.0.0.1:10911"
+    assert str(listener.namesrv) == "127.0.0.1:9876"
+
+
+@pytest.mark.parametrize("port", ["broker", "namesrv"])
+def test_listening_beyond_loopback_needs_insecure(tmp_path: Path, port: str) -> None:
+    open_listener = Listener(**{port: Address("0.0.0.0", 0)})  # type: ignore[arg-type]  # either of the two ports
+    with pytest.raises(ConfigError, match=r"0\.0\.0\.0:0 .*--insecure"):
+        config(tmp_path, listeners=(open_listener,))
+    assert config(tmp_path, listeners=(open_listener,), insecure=True).insecure
+
+
+def test_a_broker_without_listener_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="at least one listener"):
+        config(tmp_path, listeners=())
+
+
+@pytest.mark.parametrize("advertise", ["", "x" * 256])
+def test_an_advertised_address_must_be_there_and_short(tmp_path: Path, advertise: str) -> None:
+    with pytest.raises(ConfigError, match="advertised address"):
+        config(tmp_path, listeners=(Listener(advertise=advertise),))
+
+
+@pytest.mark.parametrize(
+    "name", ["idle_timeout_s", "client_timeout_s", "unread_timeout_s", "persist_offsets_interval_s"]
+)
+def test_a_time_that_never_passes_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        config(tmp_path, **{name: 0})
+
+
+def test_the_store_is_below_the_users_data_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert default_store_root() == tmp_path / "triomq" / "store"
+    monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_store_root() == tmp_path / ".local" / "share" / "triomq" / "store"

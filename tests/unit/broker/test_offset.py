@@ -1,0 +1,153 @@
+"""Offsets of groups and queues by request, and a record by its place."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.broker.recording import MakeBroker, Peer
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.message_id import parse_offset_message_id
+from triomq.protocol.record import decode_record
+
+NOT_FOUND = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+QUEUE = {"topic": "T", "queueId": 0}
+GROUP_QUEUE = {"consumerGroup": "G", **QUEUE}
+
+
+def query(peer: Peer, **fields: Any) -> tuple[int, str | None]:
+    response = peer.get(RequestCode.QUERY_CONSUMER_OFFSET, {**GROUP_QUEUE, **fields})
+    return response.code, response.ext_fields.get("offset")
+
+
+def commit(peer: Peer, queue_offset: int, **fields: Any) -> int:
+    return peer.get(RequestCode.UPDATE_CONSUMER_OFFSET, {**GROUP_QUEUE, "commitOffset": queue_offset, **fields}).code
+
+
+def ask_offset(peer: Peer, code: int, **fields: Any) -> int:
+    response = peer.get(code, {**QUEUE, **fields})
+    assert response.code == ResponseCode.SUCCESS
+    return int(response.ext_fields["offset"])
+
+
+def test_a_new_group_on_a_young_queue_begins_at_0(peer: Peer) -> None:
+    """C.2 scenario 30."""
+    for _ in range(3):
+        peer.put("T")
+    assert query(peer) == (ResponseCode.SUCCESS, "0")
+
+
+def test_an_empty_or_unknown_queue_is_young(peer: Peer) -> None:
+    assert query(peer, topic="unknown") == (ResponseCode.SUCCESS, "0")
+    assert query(peer, queueId=77) == (ResponseCode.SUCCESS, "0")
+    assert peer.broker.topics.get("unknown") is None
+
+
+def test_a_caller_of_5x_can_ask_for_no_zero(peer: Peer) -> None:
+    assert query(peer, setZeroIfNotFound="false")[0] == ResponseCode.QUERY_NOT_FOUND
+    assert query(peer, setZeroIfNotFound="true") == (ResponseCode.SUCCESS, "0")
+
+
+def test_a_group_without_offset_on_a_queue_whose_begin_is_gone_must_decide_itself(peer: Peer) -> None:
+    """C.2 scenario 39, the broker's part."""
+    for _ in range(3):
+        peer.put("T")
+    peer.broker.store.queue("T", 0).min_offset = 1
+    response = peer.get(RequestCode.QUERY_CONSUMER_OFFSET, GROUP_QUEUE)
+    assert (response.code, response.remark) == (ResponseCode.QUERY_NOT_FOUND, NOT_FOUND)
+    assert "offset" not in response.ext_fields
+
+
+def test_a_group_without_offset_on_an_aged_queue_must_decide_itself(make_broker: MakeBroker) -> None:
+    peer = Peer(make_broker({"physical_memory_bytes": 1500, "in_memory_max_ratio": 100}))
+    peer.put("T", bytes(900))
+    assert query(peer) == (ResponseCode.SUCCESS, "0")
+    peer.put("T", bytes(900))
+    assert query(peer)[0] == ResponseCode.QUERY_NOT_FOUND
+
+
+def test_a_stored_offset_is_answered_also_a_lower_one(peer: Peer) -> None:
+    """C.2 scenario 30."""
+    peer.put("T")
+    for queue_offset in (10, 3):
+        assert commit(peer, queue_offset) == ResponseCode.SUCCESS
+        assert query(peer) == (ResponseCode.SUCCESS, str(queue_offset))
+
+
+def test_offsets_survive_a_restart(make_broker: MakeBroker) -> None:
+    """C.2 scenario 30."""
+    peer = Peer(make_broker())
+    peer.put("T")
+    commit(peer, 10)
+    commit(peer, 3)
+    peer.broker.save_tables_now()
+    assert query(Peer(make_broker())) == (ResponseCode.SUCCESS, "3")
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"topic": "unknown"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"consumerGroup": "a@b"}, ResponseCode.SYSTEM_ERROR),
+        ({"queueId": -1}, ResponseCode.SYSTEM_ERROR),
+        ({"commitOffset": -1}, ResponseCode.SYSTEM_ERROR),
+        ({"commitOffset": 2**63}, ResponseCode.SYSTEM_ERROR),
+        ({"commitOffset": "x"}, ResponseCode.SYSTEM_ERROR),
+    ],
+)
+def test_a_commit_that_means_nothing_is_refused(peer: Peer, fields: dict[str, Any], code: int) -> None:
+    peer.put("T")
+    assert commit(peer, 0, **fields) == code
+    assert peer.broker.offsets.groups() == set()
+
+
+def test_min_and_max_tell_the_bounds_of_a_queue(peer: Peer) -> None:
+    for _ in range(5):
+        peer.put("T")
+    peer.broker.store.queue("T", 0).min_offset = 2
+    assert ask_offset(peer, RequestCode.GET_MIN_OFFSET) == 2
+    assert ask_offset(peer, RequestCode.GET_MAX_OFFSET) == 5
+
+
+@pytest.mark.parametrize("code", [RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET])
+@pytest.mark.parametrize("fields", [{"topic": "unknown"}, {"queueId": 9}, {"queueId": -1}, {"topic": "../../etc"}])
+def test_an_unknown_queue_has_bounds_0_and_is_not_created(peer: Peer, code: int, fields: dict[str, Any]) -> None:
+    before = len(peer.broker.store.queues)
+    assert ask_offset(peer, code, **fields) == 0
+    assert len(peer.broker.store.queues) == before
+
+
+def test_search_by_time_finds_the_nearest_message(peer: Peer, clock: Any) -> None:
+    begin = clock.now_ms
+    for at_ms in (0, 100, 200):
+        clock.now_ms = begin + at_ms
+        peer.put("T")
+    for at_ms, queue_offset in ((-50, 0), (0, 0), (49, 0), (50, 0), (51, 1), (100, 1), (5000, 2)):
+        assert ask_offset(peer, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=begin + at_ms) == queue_offset
+    assert ask_offset(peer, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=begin, queueId=3) == 0
+
+
+def test_the_earliest_store_time_is_that_of_the_first_message(peer: Peer, clock: Any) -> None:
+    stored_ms = clock.now_ms
+    peer.put("T")
+    clock.now_ms += 1000
+    peer.put("T")
+    response = peer.get(RequestCode.GET_EARLIEST_MSG_STORETIME, QUEUE)
+    assert response.ext_fields == {"timestamp": str(stored_ms)}
+    response = peer.get(RequestCode.GET_EARLIEST_MSG_STORETIME, {**QUEUE, "queueId": 2})
+    assert (response.code, response.ext_fields) == (ResponseCode.SUCCESS, {"timestamp": "-1"})
+
+
+def test_a_message_is_viewed_by_the_place_in_its_id(peer: Peer) -> None:
+    peer.put("T", b"before")
+    _, _, physical_offset = parse_offset_message_id(peer.put("T", b"this one").ext_fields["msgId"])
+    response = peer.get(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": physical_offset, "topic": "T"})
+    assert response.code == ResponseCode.SUCCESS
+    assert decode_record(response.body).stored_body == b"this one"
+
+
+@pytest.mark.parametrize("physical_offset", [1, -1, 10**6, 2**63 - 1, -(2**63)])
+def test_a_place_without_message_is_refused(peer: Peer, physical_offset: int) -> None:
+    peer.put("T")
+    response = peer.get(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": physical_offset})
+    assert response.code == ResponseCode.SYSTEM_ERROR
+    assert response.remark == f"can not find message by the offset, {physical_offset}"

@@ -1,0 +1,367 @@
+"""Pulling: what is found, what is held, where to go on, and what is refused with which code."""
+
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.unit.broker.recording import MakeBroker, Peer
+from triomq.broker.processors.pull import pull_message, serve_held
+from triomq.broker.server import Broker
+from triomq.protocol.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    MessageModel,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+    TopicConfig,
+)
+from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode, SerializeType
+from triomq.protocol.command import RemotingCommand
+from triomq.protocol.record import decode_records
+
+HOLD = {"sysFlag": 4 | 2}
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
+    return "T"
+
+
+def fill(peer: Peer, count: int, tag: str = "") -> None:
+    for number in range(count):
+        peer.put("T", b"m%d" % number, i=f"TAGS\x01{tag}" if tag else "")
+
+
+def answered(response: RemotingCommand | None) -> tuple[int, int]:
+    """Code and next offset of an answer."""
+    assert response is not None
+    return response.code, int(response.ext_fields["nextBeginOffset"])
+
+
+async def test_messages_are_found_from_the_offset_on(peer: Peer, topic: str) -> None:
+    fill(peer, 5)
+    response = peer.pull(topic, 2)
+    assert response is not None
+    assert response.code == ResponseCode.SUCCESS
+    assert response.remark == "FOUND"
+    assert [message.stored_body for message in decode_records(response.body)] == [b"m2", b"m3", b"m4"]
+    assert response.ext_fields == {
+        "maxOffset": "5",
+        "minOffset": "0",
+        "nextBeginOffset": "5",
+        "suggestWhichBrokerId": "0",
+    }
+
+
+async def test_the_lite_pull_of_5x_is_served_alike(peer: Peer, topic: str) -> None:
+    fill(peer, 1)
+    header = {
+        "consumerGroup": "G", "topic": topic, "queueId": 0, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": 20,
+        "commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0, "subscription": "*", "maxMsgBytes": 2**31 - 1,
+    }  # fmt: skip
+    assert answered(peer.ask(RequestCode.LITE_PULL_MESSAGE, header)) == (ResponseCode.SUCCESS, 1)
+
+
+async def test_an_answer_has_the_serialisation_of_its_request(peer: Peer, topic: str) -> None:
+    fill(peer, 1)
+    header = {
+        "consumerGroup": "G", "topic": topic, "queueId": 0, "queueOffset": 0, "maxMsgNums": 1, "sysFlag": 4,
+        "commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0, "subscription": "*",
+    }  # fmt: skip
+    response = peer.get(RequestCode.PULL_MESSAGE, header, serialize_type=SerializeType.ROCKETMQ)
+    assert response.serialize_type == SerializeType.ROCKETMQ
+    assert len(decode_records(response.body)) == 1
+
+
+async def test_a_pull_for_100_gets_32(peer: Peer, topic: str) -> None:
+    """C.2 scenario 24."""
+    fill(peer, 100)
+    response = peer.pull(topic, 10, maxMsgNums=100)
+    assert response is not None
+    assert len(decode_records(response.body)) == 32
+    assert answered(response) == (ResponseCode.SUCCESS, 42)
+
+
+async def test_a_pull_for_none_gets_one(peer: Peer, topic: str) -> None:
+    fill(peer, 2)
+    assert answered(peer.pull(topic, 0, maxMsgNums=0)) == (ResponseCode.SUCCESS, 1)
+    assert answered(peer.pull(topic, 0, maxMsgNums=-7)) == (ResponseCode.SUCCESS, 1)
+
+
+async def test_an_empty_queue_without_suspend_is_answered_at_once(peer: Peer, topic: str) -> None:
+    """C.2 scenario 22."""
+    assert answered(peer.pull(topic, 0)) == (ResponseCode.PULL_NOT_FOUND, 0)
+    assert answered(peer.pull(topic, 5)) == (ResponseCode.PULL_OFFSET_MOVED, 0)
+
+
+async def test_offsets_outside_the_queue_are_corrected(peer: Peer, topic: str) -> None:
+    """C.2 scenario 23."""
+    fill(peer, 10)
+    assert peer.pull(topic, 10, **HOLD) is None
+    assert peer.broker.pull_hold.held == 1
+    assert answered(peer.pull(topic, 11, **HOLD)) == (ResponseCode.PULL_OFFSET_MOVED, 10)
+    peer.broker.store.queue(topic, 0).min_offset = 4  # as if what is before had expired
+    assert answered(peer.pull(topic, 3, **HOLD)) == (ResponseCode.PULL_OFFSET_MOVED, 4)
+    assert answered(peer.pull(topic, -1, **HOLD)) == (ResponseCode.PULL_OFFSET_MOVED, 4)
+
+
+async def test_a_filter_that_matches_nothing_moves_on_by_800(make_broker: MakeBroker, topic: str) -> None:
+    """C.2 scenario 26."""
+    peer = Peer(make_broker({"consume_queue_file_size_bytes": 20 * 3000}))
+    fill(peer, 2000, "A")
+    assert answered(peer.pull(topic, 0, subscription="B", **HOLD)) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 800)
+    assert answered(peer.pull(topic, 1600, subscription="B")) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 2000)
+
+
+async def test_tags_with_one_hash_come_together(peer: Peer, topic: str) -> None:
+    """C.2 scenario 27, the broker's part: it compares hashes only."""
+    for tag in ("Aa", "BB", "C"):
+        fill(peer, 1, tag)
+    response = peer.pull(topic, 0, subscription="Aa")
+    assert response is not None
+    assert [message.tags for message in decode_records(response.body)] == ["Aa", "BB"]
+    assert answered(response) == (ResponseCode.SUCCESS, 3)
+
+
+# --- holding ------------------------------------------------------------------------------------------------
+
+
+async def test_a_held_pull_gets_the_message_in_the_step_that_stores_it(
+    peer: Peer, another_peer: Peer, topic: str
+) -> None:
+    """C.2 scenario 21."""
+    assert peer.pull(topic, 0, **HOLD) is None
+    another_peer.put(topic, b"first")
+    another_peer.put(topic, b"second")
+    peer.broker.end_step()
+    (response,) = peer.sent
+    assert [message.stored_body for message in decode_records(response.body)] == [b"first", b"second"]
+    assert response.ext_fields["nextBeginOffset"] == "2"
+    assert peer.broker.pull_hold.held == 0
+
+
+async def test_a_message_in_another_queue_wakes_nobody(peer: Peer, topic: str) -> None:
+    assert peer.pull(topic, 0, queueId=1, **HOLD) is None
+    peer.put(topic, queue_id=0)
+    peer.broker.end_step()
+    assert peer.sent == []
+    assert peer.broker.pull_hold.held == 1
+
+
+async def test_a_held_pull_waits_on_when_its_filter_refuses_what_came(peer: Peer, topic: str) -> None:
+    assert peer.pull(topic, 0, subscription="A", **HOLD) is None
+    fill(peer, 3, "B")
+    peer.broker.end_step()
+    assert peer.sent == []
+    fill(peer, 1, "A")
+    peer.broker.end_step()
+    (response,) = peer.sent
+    assert [message.queue_offset for message in decode_records(response.body)] == [3]
+
+
+async def test_a_held_pull_whose_filter_refuses_learns_soon_how_far_it_got(
+    peer: Peer, topic: str, autojump_clock: MockClock
+) -> None:
+    assert peer.pull(topic, 0, subscription="A", **HOLD) is None
+    fill(peer, 3, "B")
+    peer.broker.end_step()
+    expire(peer.broker, peer.broker.config.filtered_hold_s)
+    assert answered(peer.sent[0]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 3)
+
+
+def expire(broker: Broker, after_s: float) -> None:
+    for pull in broker.pull_hold.take_expired(trio.current_time() + after_s):
+        serve_held(pull, is_expired=True)
+
+
+async def test_a_held_pull_is_answered_when_its_time_is_over_and_not_before(
+    peer: Peer, topic: str, autojump_clock: MockClock
+) -> None:
+    """C.2 scenario 25."""
+    assert peer.pull(topic, 0, suspendTimeoutMillis=1500, **HOLD) is None
+    expire(peer.broker, 1.4)
+    assert peer.sent == []
+    expire(peer.broker, 1.5)
+    assert answered(peer.sent[0]) == (ResponseCode.PULL_NOT_FOUND, 0)
+
+
+async def test_no_pull_is_held_longer_than_the_limit(peer: Peer, topic: str, autojump_clock: MockClock) -> None:
+    assert peer.pull(topic, 0, suspendTimeoutMillis=2**62, **HOLD) is None
+    expire(peer.broker, peer.broker.config.max_hold_s)
+    assert len(peer.sent) == 1
+
+
+async def test_a_negative_time_is_no_time(peer: Peer, topic: str, autojump_clock: MockClock) -> None:
+    peer.pull(topic, 0, suspendTimeoutMillis=-5, **HOLD)
+    expire(peer.broker, 0)
+    assert len(peer.sent) == 1
+
+
+async def test_a_held_pull_that_fails_is_answered_and_harms_nobody(
+    peer: Peer, another_peer: Peer, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert peer.pull(topic, 0, **HOLD) is None
+    another_peer.put(topic)
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("store is broken")
+
+    monkeypatch.setattr(peer.broker.store, "get_message", broken)
+    peer.broker.end_step()
+    assert [(each.code, each.remark) for each in peer.sent] == [
+        (ResponseCode.SYSTEM_ERROR, "RuntimeError: store is broken")
+    ]
+    assert "held pull failed" in caplog.text
+
+
+async def test_a_pull_that_wants_no_answer_gets_none(peer: Peer, topic: str) -> None:
+    fill(peer, 1)
+    header = {
+        "consumerGroup": "G", "topic": topic, "queueId": 0, "queueOffset": 0, "maxMsgNums": 1, "sysFlag": 4,
+        "commitOffset": 7, "suspendTimeoutMillis": 0, "subVersion": 0, "subscription": "*",
+    }  # fmt: skip
+    oneway = {name: str(value) for name, value in header.items()}
+    for fields in (oneway, {**oneway, "sysFlag": "6", "queueOffset": "1", "suspendTimeoutMillis": "15000"}):
+        command = RemotingCommand(RequestCode.PULL_MESSAGE, 1, CommandFlag.ONEWAY, fields)
+        serve(peer, command)
+    peer.put(topic)
+    peer.broker.end_step()
+    assert peer.sent == []
+
+
+def serve(peer: Any, command: RemotingCommand) -> None:
+    assert pull_message(peer, command) is None
+
+
+async def test_a_pull_commits_the_offset_it_carries_also_when_it_is_held(peer: Peer, topic: str) -> None:
+    """C.2 scenario 29."""
+    assert peer.pull(topic, 0, sysFlag=7, commitOffset=7) is None
+    assert peer.broker.offsets.query("G", topic, 0) == 7
+    peer.pull(topic, 0, commitOffset=9)
+    assert peer.broker.offsets.query("G", topic, 0) == 7
+
+
+async def test_a_pull_of_a_refused_group_commits_nothing(peer: Peer, topic: str) -> None:
+    peer.broker.subscription_groups.put(SubscriptionGroupConfig(group_name="G", consume_enable=False))
+    assert answered_code(peer.pull(topic, 0, sysFlag=7, commitOffset=7)) == ResponseCode.NO_PERMISSION
+    assert peer.broker.offsets.query("G", topic, 0) is None
+
+
+def answered_code(response: RemotingCommand | None) -> int:
+    assert response is not None
+    return response.code
+
+
+# --- refusals -----------------------------------------------------------------------------------------------
+
+
+async def test_an_unknown_topic_is_refused_and_not_created(peer: Peer) -> None:
+    """C.2 scenario 28."""
+    response = peer.pull("unknown", 0, **HOLD)
+    assert response is not None
+    assert response.code == ResponseCode.TOPIC_NOT_EXIST
+    assert response.remark == "topic[unknown] not exist, apply first please!"
+    assert peer.broker.topics.get("unknown") is None
+
+
+@pytest.mark.parametrize("queue_id", [-1, 4, 2**31 - 1])
+async def test_a_queue_the_topic_does_not_have_is_refused(peer: Peer, topic: str, queue_id: int) -> None:
+    """C.2 scenario 28."""
+    response = peer.pull(topic, 0, queueId=queue_id)
+    assert response is not None
+    assert response.code == ResponseCode.SYSTEM_ERROR
+    assert response.remark is not None
+    assert f"queueId[{queue_id}] is illegal" in response.remark
+
+
+async def test_a_broken_expression_is_refused(peer: Peer, topic: str) -> None:
+    """C.2 scenario 28."""
+    assert answered_code(peer.pull(topic, 0, subscription="||")) == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+async def test_an_sql_expression_is_refused(peer: Peer, topic: str) -> None:
+    response = peer.pull(topic, 0, subscription="a > 1", expressionType="SQL92")
+    assert response is not None
+    assert response.code == ResponseCode.SYSTEM_ERROR
+    assert response.remark == "The broker does not support consumer to filter message by SQL92"
+
+
+async def test_a_topic_that_may_not_be_read_is_refused(peer: Peer) -> None:
+    peer.broker.topics.put(TopicConfig(topic_name="T", perm=2))
+    assert answered_code(peer.pull("T", 0)) == ResponseCode.NO_PERMISSION
+
+
+async def test_a_group_that_may_not_be_created_is_refused(make_broker: MakeBroker) -> None:
+    peer = Peer(make_broker(auto_create_group=False))
+    assert answered_code(peer.pull("T", 0)) == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+# --- subscriptions of heartbeats ----------------------------------------------------------------------------
+
+
+def subscribe(peer: Peer, expression: str = "*", *, version: int = 5, **members: Any) -> None:
+    data = ConsumerData(
+        group_name="G", subscription_data_set=[SubscriptionData.of_tags("T", expression, version)], **members
+    )
+    assert peer.get(RequestCode.HEART_BEAT, body=HeartbeatData("c", [], [data]).encode()).code == ResponseCode.SUCCESS
+
+
+async def test_without_expression_the_groups_heartbeat_decides(peer: Peer, topic: str) -> None:
+    subscribe(peer, "A || B")
+    for tag in ("A", "C", "B"):
+        fill(peer, 1, tag)
+    response = peer.pull(topic, 0, sysFlag=0, subVersion=5)
+    assert response is not None
+    assert [message.tags for message in decode_records(response.body)] == ["A", "B"]
+
+
+async def test_a_group_that_nobody_knows_is_told_to_send_a_heartbeat(peer: Peer, topic: str) -> None:
+    """C.2 scenario 28."""
+    assert answered_code(peer.pull(topic, 0, sysFlag=0)) == ResponseCode.SUBSCRIPTION_NOT_EXIST
+
+
+async def test_a_topic_the_group_does_not_subscribe_to_is_refused(peer: Peer, topic: str) -> None:
+    subscribe(peer)
+    peer.broker.topics.put(TopicConfig(topic_name="U"))
+    assert answered_code(peer.pull("U", 0, sysFlag=0)) == ResponseCode.SUBSCRIPTION_NOT_EXIST
+
+
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [
+        (6, ResponseCode.SUBSCRIPTION_NOT_LATEST),
+        (5, ResponseCode.SUCCESS),
+        (4, ResponseCode.SUCCESS),
+        (0, ResponseCode.SUCCESS),
+    ],
+)
+async def test_only_a_newer_subscription_has_to_wait(peer: Peer, topic: str, version: int, code: int) -> None:
+    """C.2 scenario 28."""
+    subscribe(peer)
+    fill(peer, 1)
+    assert answered_code(peer.pull(topic, 0, sysFlag=0, subVersion=version)) == code
+
+
+async def test_broadcasting_needs_the_groups_leave(peer: Peer, topic: str) -> None:
+    peer.broker.subscription_groups.put(SubscriptionGroupConfig(group_name="G", consume_broadcast_enable=False))
+    subscribe(peer, message_model=MessageModel.BROADCASTING)
+    assert answered_code(peer.pull(topic, 0, sysFlag=0)) == ResponseCode.NO_PERMISSION
+
+
+async def test_a_groups_sql_subscription_is_refused_when_it_pulls(peer: Peer, topic: str) -> None:
+    subscription = SubscriptionData(topic="T", sub_string="a > 1", expression_type="SQL92", sub_version=5)
+    data = ConsumerData(group_name="G", subscription_data_set=[subscription])
+    peer.get(RequestCode.HEART_BEAT, body=HeartbeatData("c", [], [data]).encode())
+    assert answered_code(peer.pull(topic, 0, sysFlag=0)) == ResponseCode.SYSTEM_ERROR
+
+
+async def test_what_is_delivered_is_counted(peer: Peer, topic: str) -> None:
+    fill(peer, 3)
+    response = peer.pull(topic, 0)
+    assert response is not None
+    statistics = peer.broker.statistics
+    assert (statistics.get_messages, statistics.get_bytes) == (3, len(response.body))
+    assert statistics.get_by_group == {(topic, "G"): 3}

@@ -1,0 +1,122 @@
+"""The name-server role: routes, the cluster, lists of topics."""
+
+import orjson
+import pytest
+
+from tests.unit.broker.recording import Peer
+from triomq.broker.processors.table import NAMESRV_PROCESSORS
+from triomq.protocol.bodies import ClusterInfo, TopicConfig, TopicRouteData
+from triomq.protocol.codes import RequestCode, ResponseCode
+
+
+def test_a_route_names_queues_and_the_broker_in_one_line_of_standard_json(peer: Peer) -> None:
+    peer.broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=5, write_queue_nums=3, perm=6, topic_sys_flag=1))
+    response = peer.get(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+    assert response.body == (
+        b'{"brokerDatas":[{"brokerAddrs":{"0":"192.0.2.1:10911"},"brokerName":"broker-a","cluster":"DefaultCluster"}],'
+        b'"filterServerTable":{},"queueDatas":[{"brokerName":"broker-a","perm":6,"readQueueNums":5,"topicSysFlag":1,'
+        b'"writeQueueNums":3}]}'
+    )
+
+
+@pytest.mark.parametrize(("version", "standard"), [(395, "false"), (407, "false"), (513, "true")])
+def test_every_client_gets_the_form_that_all_read(peer: Peer, version: int, standard: str) -> None:
+    fields = {"topic": "TBW102", "acceptStandardJsonOnly": standard}
+    response = peer.get(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields, version=version)
+    assert orjson.loads(response.body)["brokerDatas"][0]["brokerAddrs"] == {"0": peer.advertised}
+
+
+def test_the_template_topic_is_routed_with_the_right_to_inherit(peer: Peer) -> None:
+    route = TopicRouteData.decode(peer.get(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"}).body)
+    assert [(data.perm, data.read_queue_nums) for data in route.queue_datas] == [(7, 8)]
+
+
+def test_a_topic_made_by_sending_is_routed_at_once(peer: Peer) -> None:
+    """C.2 scenario 1."""
+    peer.put("new")
+    route = TopicRouteData.decode(peer.get(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "new"}).body)
+    (data,) = route.queue_datas
+    assert (data.read_queue_nums, data.write_queue_nums, data.perm) == (4, 4, 6)
+
+
+def test_an_unknown_topic_has_no_route(peer: Peer) -> None:
+    response = peer.get(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "unknown"})
+    assert response.code == ResponseCode.TOPIC_NOT_EXIST
+    assert response.remark is not None
+    assert response.remark.startswith("No topic route info in name server for the topic: unknown\n")
+    assert not response.body
+    assert peer.broker.topics.get("unknown") is None
+
+
+def test_each_client_gets_the_address_that_works_for_it(peer: Peer, another_peer: Peer) -> None:
+    another_peer.advertised = "broker.example:20911"
+    for each in (peer, another_peer):
+        route = TopicRouteData.decode(each.get(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"}).body)
+        assert route.broker_datas[0].broker_addrs == {0: each.advertised}
+        cluster = ClusterInfo.decode(each.get(RequestCode.GET_BROKER_CLUSTER_INFO).body)
+        assert cluster.broker_addr_table["broker-a"].broker_addrs == {0: each.advertised}
+
+
+def test_the_cluster_is_one_broker(peer: Peer) -> None:
+    cluster = ClusterInfo.decode(peer.get(RequestCode.GET_BROKER_CLUSTER_INFO).body)
+    assert cluster.cluster_addr_table == {"DefaultCluster": ["broker-a"]}
+    (data,) = cluster.broker_addr_table.values()
+    assert (data.cluster, data.broker_name) == ("DefaultCluster", "broker-a")
+
+
+def topics(peer: Peer, code: int, **fields: str) -> list[str]:
+    response = peer.get(code, fields)
+    assert response.code == ResponseCode.SUCCESS
+    listed: list[str] = orjson.loads(response.body)["topicList"]
+    return listed
+
+
+def test_all_topics_are_listed(peer: Peer) -> None:
+    peer.put("T")
+    for listed in (
+        topics(peer, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER),
+        topics(peer, RequestCode.GET_TOPICS_BY_CLUSTER, cluster="DefaultCluster"),
+    ):
+        assert {"T", "TBW102", "SCHEDULE_TOPIC_XXXX"} <= set(listed)
+
+
+def test_another_cluster_has_no_topics(peer: Peer) -> None:
+    assert topics(peer, RequestCode.GET_TOPICS_BY_CLUSTER, cluster="other") == []
+
+
+@pytest.mark.parametrize(
+    "code", [RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER]
+)
+def test_system_topics_are_listed_with_the_broker_to_ask(peer: Peer, code: int) -> None:
+    peer.put("T")
+    response = peer.get(code)
+    body = orjson.loads(response.body)
+    assert {"DefaultCluster", "broker-a", "TBW102", "BenchmarkTest"} <= set(body["topicList"])
+    assert "T" not in body["topicList"]
+    assert body["brokerAddr"] == peer.advertised
+
+
+def test_deleting_a_route_succeeds_and_leaves_a_topic_that_is_there(peer: Peer) -> None:
+    peer.put("T")
+    for topic in ("T", "unknown"):
+        assert peer.get(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic}).code == ResponseCode.SUCCESS
+    assert peer.get(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "remark"),
+    [
+        (RequestCode.GET_KV_CONFIG, {"namespace": "N", "key": "K"}, "No config item, Namespace: N Key: K"),
+        (RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "N"}, "No config item, Namespace: N"),
+    ],
+)
+def test_there_is_nothing_in_the_key_value_table(peer: Peer, code: int, fields: dict[str, str], remark: str) -> None:
+    response = peer.get(code, fields)
+    assert (response.code, response.remark) == (ResponseCode.QUERY_NOT_FOUND, remark)
+
+
+def test_a_name_server_port_serves_routes_and_no_messages() -> None:
+    assert RequestCode.GET_ROUTEINFO_BY_TOPIC in NAMESRV_PROCESSORS
+    assert not {RequestCode.SEND_MESSAGE, RequestCode.PULL_MESSAGE, RequestCode.DELETE_TOPIC_IN_BROKER} & set(
+        NAMESRV_PROCESSORS
+    )

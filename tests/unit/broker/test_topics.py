@@ -1,0 +1,183 @@
+"""The table of topics: system topics, creation by sending, changes, saving."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from triomq.broker.topics import TopicTable
+from triomq.protocol.bodies import TopicConfig
+from triomq.protocol.errors import IllegalNameError, StoreLayoutError
+from triomq.storage.tables import JsonTable
+
+NOW_MS = 1_795_000_000_000
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "topics.json"
+
+
+def opened(path: Path, **settings: Any) -> TopicTable:
+    settings = {"auto_create": True, "default_queues": 8, **settings}
+    table = TopicTable(JsonTable(path), cluster_name="C", broker_name="B", clock_ms=lambda: NOW_MS, **settings)
+    table.load()
+    return table
+
+
+@pytest.fixture
+def table(path: Path) -> TopicTable:
+    return opened(path)
+
+
+@pytest.mark.parametrize(
+    ("topic", "queues", "perm"),
+    [
+        ("TBW102", 8, 7),
+        ("SELF_TEST_TOPIC", 1, 6),
+        ("OFFSET_MOVED_EVENT", 1, 6),
+        ("BenchmarkTest", 1024, 6),
+        ("C", 16, 7),
+        ("B", 1, 7),
+        ("SCHEDULE_TOPIC_XXXX", 18, 6),
+        ("C_REPLY_TOPIC", 1, 6),
+    ],
+)
+def test_the_system_topics_are_rocketmqs(table: TopicTable, topic: str, queues: int, perm: int) -> None:
+    config = table.get(topic)
+    assert config is not None
+    assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (queues, queues, perm)
+    assert topic in table.system_topics
+
+
+def test_a_topic_created_by_sending_gets_what_the_sender_asks_for_and_the_templates_rights(
+    table: TopicTable,
+) -> None:
+    """C.2 scenario 1."""
+    config = table.create_by_sending("T", "TBW102", 4)
+    assert config is not None
+    assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (4, 4, 6)
+    assert table.get("T") == config
+
+
+@pytest.mark.parametrize(("asked", "given"), [(100, 8), (8, 8), (0, 0), (-5, 0)])
+def test_no_more_queues_are_created_than_the_template_has(table: TopicTable, asked: int, given: int) -> None:
+    config = table.create_by_sending("T", "TBW102", asked)
+    assert config is not None
+    assert config.write_queue_nums == given
+
+
+@pytest.mark.parametrize("template", ["SELF_TEST_TOPIC", "no such topic"])
+def test_a_template_without_the_right_to_inherit_creates_nothing(table: TopicTable, template: str) -> None:
+    assert table.create_by_sending("T", template, 4) is None
+    assert table.get("T") is None
+
+
+def test_without_automatic_creation_there_is_no_template(path: Path) -> None:
+    """C.2 scenario 2."""
+    table = opened(path, auto_create=False)
+    assert table.get("TBW102") is None
+    assert table.create_by_sending("T", "TBW102", 4) is None
+
+
+def test_a_saved_template_goes_when_automatic_creation_is_turned_off(path: Path, table: TopicTable) -> None:
+    table.write(table.encode())
+    assert opened(path, auto_create=False).get("TBW102") is None
+
+
+def test_a_retry_topic_is_created_by_sending_even_without_automatic_creation(path: Path) -> None:
+    config = opened(path, auto_create=False).create_by_sending("%RETRY%G", "TBW102", 4)
+    assert config is not None
+    assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (1, 1, 6)
+
+
+@pytest.mark.parametrize("name", ["", "   ", "a b", "ü", "a/b", "../T", "T" * 128, "T\0"])
+def test_an_illegal_name_creates_nothing(table: TopicTable, name: str) -> None:
+    """C.2 scenario 4."""
+    before = table.names()
+    with pytest.raises(IllegalNameError):
+        table.create_by_sending(name, "TBW102", 4)
+    assert table.names() == before
+
+
+@pytest.mark.parametrize("topic", ["TBW102", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "C", "B"])
+def test_a_system_topic_cannot_be_changed_by_a_client(table: TopicTable, topic: str) -> None:
+    with pytest.raises(IllegalNameError, match="is conflict with system topic"):
+        table.check_changeable(topic)
+
+
+def test_other_topics_can_be_changed_by_a_client(table: TopicTable) -> None:
+    table.check_changeable("T")
+    table.check_changeable("%DLQ%G")
+    with pytest.raises(IllegalNameError):
+        table.check_changeable("T T")
+
+
+def test_every_change_raises_the_data_version_and_asks_for_saving(table: TopicTable) -> None:
+    counters = [table.data_version.counter]
+    for change in (
+        lambda: table.put(TopicConfig(topic_name="T")),
+        lambda: table.ensure("U", 1),
+        lambda: table.delete("T"),
+    ):
+        table.is_dirty = False
+        change()
+        assert table.is_dirty
+        counters.append(table.data_version.counter)
+    assert counters == list(range(counters[0], counters[0] + 4))
+    assert table.data_version.timestamp == NOW_MS
+
+
+def test_what_changes_nothing_leaves_the_data_version(table: TopicTable) -> None:
+    table.ensure("T", 3)
+    table.is_dirty = False
+    version = table.data_version
+    assert table.ensure("T", 5).read_queue_nums == 3
+    assert not table.delete("no such topic")
+    assert table.data_version == version
+    assert not table.is_dirty
+
+
+def test_topics_survive_a_restart(path: Path, table: TopicTable) -> None:
+    table.put(TopicConfig(topic_name="T", read_queue_nums=3, write_queue_nums=2, perm=4))
+    table.write(table.encode())
+    again = opened(path)
+    config = again.get("T")
+    assert config is not None
+    assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (3, 2, 4)
+    assert again.data_version == table.data_version
+
+
+def test_rocketmqs_file_is_read(path: Path) -> None:
+    entry = (
+        '{"order":false,"perm":6,"readQueueNums":4,"topicFilterType":"SINGLE_TAG",'
+        '"topicName":"T","topicSysFlag":0,"writeQueueNums":4}'
+    )
+    path.write_text(
+        f'{{"dataVersion":{{"counter":24,"timestamp":17}},"topicConfigTable":{{"T":{entry}}}}}', encoding="ascii"
+    )
+    table = opened(path)
+    assert table.get("T") == TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4, perm=6)
+    assert (table.data_version.counter, table.data_version.timestamp) == (24, 17)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [[1], {"topicConfigTable": [1]}, {"topicConfigTable": {"T": 1}}, {"topicConfigTable": {"T": {"perm": "x"}}}],
+)
+def test_a_file_with_something_else_is_refused_by_name(path: Path, content: object) -> None:
+    path.write_bytes(orjson.dumps(content))
+    with pytest.raises(StoreLayoutError, match=r"topics\.json"):
+        opened(path)
+
+
+def test_topics_that_have_data_but_no_configuration_are_adopted(table: TopicTable) -> None:
+    table.adopt([("lost", 0), ("lost", 2), ("TBW102", 9), ("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0)])
+    lost = table.get("lost")
+    assert lost is not None
+    assert (lost.read_queue_nums, lost.write_queue_nums, lost.perm) == (3, 3, 6)
+    template = table.get("TBW102")
+    assert template is not None
+    assert template.read_queue_nums == 8
+    assert table.get("RMQ_SYS_TRANS_OP_HALF_TOPIC") is None
