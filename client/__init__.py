@@ -1,0 +1,95 @@
+"""Clients on trio: producer, consumers, administration.  For callers that block: ``triomq.client.sync``."""
+
+from triomq.client.admin import Admin, GroupLag
+from triomq.client.config import ClientConfig
+from triomq.client.consumer.config import ConsumeContext, ConsumerConfig, ConsumeStatus, StartPosition
+from triomq.client.consumer.pull import PullConsumer
+from triomq.client.consumer.push import PushConsumer
+from triomq.client.instance import ClientInstance
+from triomq.client.producer import Producer
+from triomq.client.selectors import QueueSelector, select_by_hash, select_by_random
+from triomq.client.send_result import SendResult, SendStatus
+from triomq.protocol.bodies import MessageModel
+from triomq.protocol.errors import (
+    BrokerResponseError,
+    BrokerSystemError,
+    ClientClosedError,
+    ClientError,
+    ConfigError,
+    ConnectError,
+    ConnectionLostError,
+    ConsumerNotOnlineError,
+    FrameTooLargeError,
+    IllegalNameError,
+    MessageIllegalError,
+    MessageRefusedError,
+    NameServerError,
+    NoPermissionError,
+    NoRouteError,
+    ProtocolError,
+    QueryNotFoundError,
+    RequestCodeNotSupportedError,
+    RequestTimeoutError,
+    ServiceNotAvailableError,
+    SubscriptionGroupNotExistError,
+    SubscriptionNotExistError,
+    SubscriptionNotLatestError,
+    SubscriptionParseError,
+    SystemBusyError,
+    TopicNotExistError,
+    TriomqError,
+    UnsupportedCompressionError,
+)
+from triomq.protocol.message import Message, MessageExt
+from triomq.protocol.message_queue import MessageQueue
+
+__all__ = [
+    "Admin",
+    "BrokerResponseError",
+    "BrokerSystemError",
+    "ClientClosedError",
+    "ClientConfig",
+    "ClientError",
+    "ClientInstance",
+    "ConfigError",
+    "ConnectError",
+    "ConnectionLostError",
+    "ConsumeContext",
+    "ConsumeStatus",
+    "ConsumerConfig",
+    "ConsumerNotOnlineError",
+    "FrameTooLargeError",
+    "GroupLag",
+    "IllegalNameError",
+    "Message",
+    "MessageExt",
+    "MessageIllegalError",
+    "MessageModel",
+    "MessageQueue",
+    "MessageRefusedError",
+    "NameServerError",
+    "NoPermissionError",
+    "NoRouteError",
+    "Producer",
+    "ProtocolError",
+    "PullConsumer",
+    "PushConsumer",
+    "QueryNotFoundError",
+    "QueueSelector",
+    "RequestCodeNotSupportedError",
+    "RequestTimeoutError",
+    "SendResult",
+    "SendStatus",
+    "ServiceNotAvailableError",
+    "StartPosition",
+    "SubscriptionGroupNotExistError",
+    "SubscriptionNotExistError",
+    "SubscriptionNotLatestError",
+    "SubscriptionParseError",
+    "SystemBusyError",
+    "TopicNotExistError",
+    "TriomqError",
+    "UnsupportedCompressionError",
+    "select_by_hash",
+    "select_by_random",
+]

@@ -1,0 +1,16 @@
+"""Answers that mean something only when they say SUCCESS."""
+
+from triomq.protocol.codes import ResponseCode
+from triomq.protocol.command import RemotingCommand
+from triomq.protocol.errors import BrokerResponseError
+
+
+def check(response: RemotingCommand, address: str) -> RemotingCommand:
+    """Return a response with code SUCCESS.
+
+    Raises:
+        BrokerResponseError: it has another code; ``address`` tells whose answer it is.
+    """
+    if response.code != ResponseCode.SUCCESS:
+        raise BrokerResponseError.from_response(response.code, response.remark, address)
+    return response

@@ -1,0 +1,98 @@
+"""Settings that all clients share, and how name server lists are written."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from triomq.protocol.codes import SerializeType
+from triomq.protocol.errors import ConfigError
+from triomq.protocol.frame import MAX_FRAME_BYTES
+
+DEFAULT_NAMESRV_PORT: Final = 9876
+_MAX_PORT: Final = 0xFFFF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """How a :class:`~triomq.client.instance.ClientInstance` behaves; beside each setting RocketMQ's name for it.
+
+    Raises:
+        ConfigError: a value is impossible.
+    """
+
+    client_ip: str | None = None  # clientIP; None: the address of the interface that leads outside
+    instance_name: str | None = None  # instanceName; None: process id and 64 random bits, new for each instance
+    unit_name: str | None = None  # unitName
+    api_timeout_s: float = 3.0  # mqClientApiTimeout: requests that are no sends and no pulls
+    connect_timeout_s: float = 3.0  # connectTimeoutMillis
+    poll_namesrv_interval_s: float = 30.0  # pollNameServerInterval: routes of the topics in use
+    heartbeat_interval_s: float = 30.0  # heartbeatBrokerInterval
+    persist_offset_interval_s: float = 5.0  # persistConsumerOffsetInterval
+    rebalance_interval_s: float = 20.0  # rocketmq.client.rebalance.waitInterval
+    idle_timeout_s: float = 120.0  # clientChannelMaxIdleTimeSeconds: unused connections are closed
+    max_frame_bytes: int = MAX_FRAME_BYTES  # com.rocketmq.remoting.frameMaxLength
+    send_buffer_limit_bytes: int = 1024**2  # per connection; who wants to send more waits
+    advertise: Literal["as-advertised", "as-dialled"] = "as-advertised"
+    header_format: SerializeType = SerializeType.JSON  # rocketmq.serialize.type
+
+    def __post_init__(self) -> None:
+        for name in _POSITIVE:
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name}: {getattr(self, name)} must be above 0")
+        if self.advertise not in ("as-advertised", "as-dialled"):
+            raise ConfigError(f"advertise: {self.advertise!r} must be 'as-advertised' or 'as-dialled'")
+
+
+_POSITIVE: Final = (
+    "api_timeout_s",
+    "connect_timeout_s",
+    "poll_namesrv_interval_s",
+    "heartbeat_interval_s",
+    "persist_offset_interval_s",
+    "rebalance_interval_s",
+    "idle_timeout_s",
+    "max_frame_bytes",
+    "send_buffer_limit_bytes",
+)
+
+
+def parse_namesrv(namesrv: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the addresses of ``"host:port;host:port"`` or of a sequence of such, without repetitions.
+
+    A missing port is 9876.
+
+    Raises:
+        ConfigError: there is no address, or one cannot be read.
+    """
+    texts = namesrv.split(";") if isinstance(namesrv, str) else [part for one in namesrv for part in one.split(";")]
+    addresses = dict.fromkeys(_normalise(text.strip()) for text in texts if text.strip())
+    if not addresses:
+        raise ConfigError('namesrv: no address given; write namesrv="host:9876"')
+    return tuple(addresses)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return host and port of ``host:port`` or ``[ipv6]:port``.
+
+    Raises:
+        ConfigError: it is not such an address.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) <= _MAX_PORT:
+        raise ConfigError(f"address {address!r}: must be host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """Return ``host:port``, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _normalise(text: str) -> str:
+    if "://" in text:
+        raise ConfigError(f"namesrv: {text!r} must be host:port without a scheme")
+    if ":" not in text or text.endswith("]"):
+        text = f"{text}:{DEFAULT_NAMESRV_PORT}"
+    elif text.count(":") > 1 and not text.startswith("["):
+        raise ConfigError(f"namesrv: write the IPv6 address {text!r} as [address]:port")
+    return join_address(*split_address(text))

@@ -1,0 +1,170 @@
+"""Settings of consumers, and the words they use: status, where a new group starts.
+
+Source: behaviour.md B.5 (settings), B.6 (where to start), B.12 (status, context).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum, StrEnum
+from typing import Final, Literal, Self, TypeAlias
+
+from triomq.protocol.bodies import ConsumeFromWhere
+from triomq.protocol.errors import ConfigError
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.units import Timestamp
+
+#: Delay level of a message sent back whose handler gave none: the broker decides by the number of failures.
+BROKER_DECIDES: Final = 0
+#: Delay level that sends a failed message to the dead-letter topic at once.
+DEAD_LETTER: Final = -1
+
+
+class ConsumeStatus(Enum):
+    """What a handler says of its messages.  Source: ConsumeConcurrentlyStatus.java."""
+
+    SUCCESS = "CONSUME_SUCCESS"
+    RECONSUME_LATER = "RECONSUME_LATER"
+
+
+class StartPosition(StrEnum):
+    """Where a group without committed offsets begins."""
+
+    EARLIEST = "earliest"  # CONSUME_FROM_FIRST_OFFSET
+    LATEST = "latest"  # CONSUME_FROM_LAST_OFFSET
+
+
+Start: TypeAlias = StartPosition | Literal["earliest", "latest"] | datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StartPolicy:
+    """Where a group without committed offsets begins, checked.
+
+    Attributes:
+        position: first or next message; ``None`` if a time decides.
+        timestamp: first message stored at or after this time.
+    """
+
+    position: StartPosition | None
+    timestamp: Timestamp | None = None
+
+    @classmethod
+    def parse(cls, start: Start | str) -> Self:
+        """Read what a user gave as ``start``.
+
+        Raises:
+            ConfigError: neither "earliest" nor "latest" nor a datetime with a time zone.
+        """
+        if isinstance(start, datetime):
+            if start.tzinfo is None:
+                raise ConfigError(f"start: {start} has no time zone; write datetime(..., tzinfo=UTC) or .astimezone()")
+            return cls(None, Timestamp(round(start.timestamp() * 1000)))
+        try:
+            return cls(StartPosition(start))
+        except ValueError:
+            raise ConfigError(f"start: {start!r} must be 'earliest', 'latest' or a datetime") from None
+
+    @property
+    def consume_from_where(self) -> ConsumeFromWhere:
+        """RocketMQ's word for it, as heartbeats carry it (wire.md 9.3)."""
+        return _CONSUME_FROM_WHERE[self.position]
+
+
+_CONSUME_FROM_WHERE: Final = {
+    StartPosition.EARLIEST: ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    StartPosition.LATEST: ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+    None: ConsumeFromWhere.CONSUME_FROM_TIMESTAMP,
+}
+
+
+@dataclass(slots=True)
+class ConsumeContext:
+    """What a batch handler is told, and may change.  Source: ConsumeConcurrentlyContext.java.
+
+    Attributes:
+        queue: where the messages come from (the retry topic for messages that failed before).
+        delay_level: how long failed messages wait: -1 dead letter at once, 0 the broker decides, above 0 that level.
+        ack_index: index of the last message that succeeded; ``None`` is all of them.  Only looked at on success.
+    """
+
+    queue: MessageQueue
+    delay_level: int = BROKER_DECIDES
+    ack_index: int | None = None
+
+
+OutOfRange: TypeAlias = Literal["nearest", "earliest", "latest", "raise"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig:
+    """How a push consumer works; RocketMQ's name stands beside each setting.
+
+    Raises:
+        ConfigError: a value is outside its range.
+    """
+
+    max_concurrency: int = 20  # consumeThreadMin, consumeThreadMax
+    batch_max_size: int = 32  # consumeMessageBatchMaxSize, there 1; for batch handlers only
+    pull_batch_size: int = 32  # pullBatchSize; brokers cap it at 32 themselves
+    pull_interval_s: float = 0.0  # pullInterval
+    max_cached_messages: int = 1_000  # pullThresholdForQueue
+    max_cached_bytes: int = 100 * 1024**2  # pullThresholdSizeForQueue
+    max_span: int = 2_000  # consumeConcurrentlyMaxSpan
+    max_cached_messages_of_topic: int | None = None  # pullThresholdForTopic
+    max_cached_bytes_of_topic: int | None = None  # pullThresholdSizeForTopic
+    max_reconsume_times: int = 16  # maxReconsumeTimes
+    consume_timeout_s: float = 15 * 60.0  # consumeTimeout: a handler busy longer has its message sent back
+    grace_s: float = 10.0  # awaitTerminationMillisWhenShutdown, there 0
+    out_of_range: OutOfRange = "nearest"  # nearest is what the broker corrects to
+    suspend_s: float = 15.0  # brokerSuspendMaxTimeMillis: how long the broker may hold a pull
+    pull_timeout_s: float = 30.0  # consumerTimeoutMillisWhenSuspend
+    pull_error_delay_s: float = 1.0  # pullTimeDelayMillsWhenException
+    broker_flow_control_delay_s: float = 0.02  # PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL
+    offset_illegal_delay_s: float = 10.0  # how long running handlers of a queue with a wrong offset may end
+    pull_expiry_s: float = 120.0  # rocketmq.client.pull.pullMaxIdleTime
+    send_back_timeout_s: float = 5.0
+    resubmit_delay_s: float = 5.0  # a message that could not be sent back is handled again after this time
+    missing_topic_interval_s: float = 5.0  # how often the route of a topic without one is asked for
+    retry_interval_s: float = 1.0  # a rebalance that could not be completed is tried again after this time
+
+    def __post_init__(self) -> None:
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise ConfigError(f"{name}: {value} must be within {low} and {high}")
+        if self.out_of_range not in ("nearest", "earliest", "latest", "raise"):
+            raise ConfigError(f"out_of_range: {self.out_of_range!r} must be nearest, earliest, latest or raise")
+        if self.pull_timeout_s <= self.suspend_s:
+            raise ConfigError(f"pull_timeout_s: {self.pull_timeout_s} must be above suspend_s, {self.suspend_s}")
+
+
+_MIB: Final = 1024**2
+_DAY_S: Final = 24 * 3600.0
+_RANGES: Final = (
+    ("max_concurrency", 1, 1_000),
+    ("batch_max_size", 1, 1_024),
+    ("pull_batch_size", 1, 1_024),
+    ("pull_interval_s", 0.0, 65.535),
+    ("max_cached_messages", 1, 65_535),
+    ("max_cached_bytes", 1, 1_024 * _MIB),
+    ("max_span", 1, 65_535),
+    ("max_cached_messages_of_topic", 1, 6_553_500),
+    ("max_cached_bytes_of_topic", 1, 102_400 * _MIB),
+    ("max_reconsume_times", 0, 2**31 - 1),
+    ("consume_timeout_s", 0.001, 30 * _DAY_S),
+    ("grace_s", 0.0, _DAY_S),
+    ("suspend_s", 0.001, 600.0),
+    ("pull_timeout_s", 0.001, 660.0),
+    ("pull_error_delay_s", 0.001, 60.0),
+    ("broker_flow_control_delay_s", 0.001, 60.0),
+    ("offset_illegal_delay_s", 0.0, 60.0),
+    ("pull_expiry_s", 1.0, _DAY_S),
+    ("send_back_timeout_s", 0.001, 60.0),
+    ("resubmit_delay_s", 0.001, 600.0),
+    ("missing_topic_interval_s", 0.1, 600.0),
+    ("retry_interval_s", 0.01, 600.0),
+)
+
+ClockMs: TypeAlias = Callable[[], int]
+"""Wall clock in milliseconds since 1970."""

@@ -1,0 +1,229 @@
+"""What runs inside a push consumer while it is open.
+
+The order of the end is the nesting of :meth:`Engine.serve`: pulling stops first, then what no handler has begun
+is forgotten, running handlers end, offsets are stored, the group is left.
+
+Source: behaviour.md B.5 (start), B.17 (requests of brokers), B.18 (shutdown).
+"""
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from triomq.client.consumer.concurrently import ConcurrentService
+from triomq.client.consumer.config import ConsumerConfig, StartPolicy
+from triomq.client.consumer.flow_control import FlowLimits
+from triomq.client.consumer.handlers import Handler
+from triomq.client.consumer.offsets import FirstOffsets, RemoteOffsetStore
+from triomq.client.consumer.pull_loop import PullContext
+from triomq.client.consumer.rebalance import AllocateStrategy
+from triomq.client.consumer.rebalancer import Rebalancer
+from triomq.client.consumer.remote import QueueRequests
+from triomq.client.consumer.running_info import running_info
+from triomq.client.consumer.send_back import SendBack
+from triomq.client.consumer.statistics import SAMPLE_INTERVAL_S, ConsumerStatistics, TopicCounters
+from triomq.client.consumer.subscription import Subscriptions
+from triomq.client.instance import ClientInstance
+from triomq.client.nursery import open_service_nursery
+from triomq.protocol.bodies import ConsumeMessageDirectlyResult, ConsumerData, ConsumeType, MessageModel
+from triomq.protocol.message import MessageExt
+from triomq.protocol.message_queue import MessageQueue
+
+LOGGER: Final = logging.getLogger("triomq.client.consumer")
+
+#: How often progress is stored that pulls have not told the brokers yet.
+_CHANGES_INTERVAL_S: Final = 0.5
+#: Time to store the last offsets when a consumer ends; leaving the group takes at most 1 s more.
+_LAST_COMMIT_LIMIT_S: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a user asked for, checked."""
+
+    group: str
+    subscriptions: Subscriptions
+    handler: Handler
+    start: StartPolicy
+    model: MessageModel
+    strategy: AllocateStrategy
+    config: ConsumerConfig
+
+
+class Engine:
+    """The services of one push consumer on an open instance; also what brokers' requests reach."""
+
+    def __init__(self, instance: ClientInstance, plan: Plan) -> None:
+        self._instance = instance
+        self._plan = plan
+        self._started_ms = time.time_ns() // 1_000_000
+        requests = QueueRequests(instance, plan.group)
+        self._sender = SendBack(instance, plan.group, plan.config)
+        self._service = ConcurrentService(plan.handler, self._sender, plan.config)
+        self._offsets = RemoteOffsetStore(requests)
+        self._unannounced = trio.Event()
+        self._context = PullContext(
+            requests, self._offsets, self._service, plan.config, FlowLimits.of(plan.config, 1), self._announce
+        )
+        first_offsets = FirstOffsets(requests, plan.start, plan.subscriptions.retry_topic)
+        self._rebalancer = Rebalancer(instance, self._context, plan.subscriptions, first_offsets, plan.strategy)
+        self._handlers_scope = trio.CancelScope()
+
+    async def start(self) -> None:
+        """Learn the routes and join the group.
+
+        Raises:
+            NameServerError: no name server answered.
+            ClientError: the group is on this instance already.
+        """
+        for topic in self._plan.subscriptions.topics:
+            await self._instance.find_route(topic)
+        self._instance.register_consumer(self._plan.group, self)
+        await self._instance.heartbeat_now()
+
+    async def serve(self, stopping: trio.Event) -> None:
+        """Consume until ``stopping`` is set, then end in order."""
+        try:
+            async with open_service_nursery() as services:
+                services.start_soon(self._service.maintain)
+                services.start_soon(self._persist_offsets)
+                services.start_soon(self._sample)
+                services.start_soon(self._send_announcements)
+                await self._consume(stopping)
+        finally:
+            with trio.move_on_after(_LAST_COMMIT_LIMIT_S, shield=True):
+                self._rebalancer.note_progress()
+                await self._offsets.persist_now(self._rebalancer.loops)
+            await self._instance.unregister_consumer(self._plan.group)
+
+    def cancel_handlers(self) -> None:
+        """Do not wait for running handlers any longer."""
+        self._handlers_scope.cancel()
+
+    async def wait_assigned(self) -> None:
+        """Return when the first rebalance is done."""
+        await self._rebalancer.wait_assigned()
+
+    def statistics(self) -> ConsumerStatistics:
+        """Return a picture of now."""
+        loops, counters = self._rebalancer.loops, self._rebalancer.counters.values()
+        queues = {queue: loop.statistics() for queue, loop in loops.items()}
+        return ConsumerStatistics(
+            succeeded=sum(counted.succeeded for counted in counters),
+            failed=sum(counted.failed for counted in counters),
+            sent_back=self._sender.sent,
+            filtered=sum(counted.filtered for counted in counters),
+            in_flight=self._service.in_flight(),
+            cached_messages=sum(queue.cached_messages for queue in queues.values()),
+            cached_bytes=sum(queue.cached_bytes for queue in queues.values()),
+            pulls=sum(counted.pulls for counted in counters),
+            rebalances=self._rebalancer.rounds,
+            offset_corrections=self._context.corrections,
+            queues=queues,
+        )
+
+    def heartbeat_data(self) -> ConsumerData:
+        """Say what the group is and wants."""
+        return ConsumerData(
+            group_name=self._plan.group,
+            consume_type=ConsumeType.CONSUME_PASSIVELY,
+            message_model=self._plan.model,
+            consume_from_where=self._plan.start.consume_from_where,
+            subscription_data_set=self._plan.subscriptions.data(),
+        )
+
+    def subscribed_topics(self) -> Collection[str]:
+        """Return all topics, the retry topic included."""
+        return self._plan.subscriptions.topics
+
+    def route_changed(self, _topic: str) -> None:
+        """Share out the new queues at once."""
+        self._rebalancer.wake()
+
+    def connection_lost(self, _address: str) -> None:
+        """Leave it to the pulls: they failed, try again, and connect by that."""
+
+    def members_changed(self) -> None:
+        """Share out anew at once."""
+        self._rebalancer.wake()
+
+    def reset_offsets(self, _topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Go on from these offsets in the queues that are held; each queue's own task does it."""
+        self._rebalancer.move(offsets)
+
+    def consumer_status(self, topic: str) -> Mapping[MessageQueue, int]:
+        """Return the offsets in memory."""
+        self._rebalancer.note_progress()
+        return self._offsets.snapshot(topic)
+
+    def running_info(self) -> bytes:
+        """Return all that is known, encoded."""
+        plan, rebalancer = self._plan, self._rebalancer
+        return running_info(
+            plan.subscriptions,
+            rebalancer.loops,
+            rebalancer.counters,
+            plan.config,
+            self._instance.name_servers,
+            self._started_ms,
+        ).encode()
+
+    async def consume_directly(self, message: MessageExt, broker_name: str) -> bytes:
+        """Call the handler with one message; its result moves no offset and sends nothing back."""
+        started = trio.current_time()
+        queue = MessageQueue(message.topic, broker_name, message.queue_id)
+        result, remark = await self._service.consume_directly(message, queue)
+        return ConsumeMessageDirectlyResult(
+            consume_result=result,
+            remark=remark or None,
+            spent_time_mills=round((trio.current_time() - started) * 1000),
+        ).encode()
+
+    async def _consume(self, stopping: trio.Event) -> None:
+        config = self._plan.config
+        with self._handlers_scope:
+            async with trio.open_nursery() as handlers:
+                handlers.start_soon(self._service.run)
+                async with open_service_nursery() as pulls:
+                    pulls.start_soon(self._rebalancer.run)
+                    await stopping.wait()
+                self._service.stop()
+                self._handlers_scope.deadline = min(self._handlers_scope.deadline, trio.current_time() + config.grace_s)
+        if self._handlers_scope.cancelled_caught:
+            LOGGER.warning(
+                "handlers were cancelled, their messages come again group=%s grace_s=%s",
+                self._plan.group,
+                config.grace_s,
+            )
+
+    async def _persist_offsets(self) -> None:
+        """Store all offsets in each interval, and what changed sooner: a crash or a new member repeats less."""
+        interval_s = self._instance.config.persist_offset_interval_s
+        next_full = trio.current_time() + interval_s
+        while True:
+            await trio.sleep(min(interval_s, _CHANGES_INTERVAL_S))
+            full = trio.current_time() >= next_full
+            if full:
+                next_full += interval_s
+            self._rebalancer.note_progress()
+            await self._offsets.persist(tuple(self._rebalancer.loops), changed_only=not full)
+
+    async def _sample(self) -> None:
+        counters: Iterable[TopicCounters] = self._rebalancer.counters.values()
+        while True:
+            for counted in counters:
+                counted.sample(trio.current_time())
+            await trio.sleep(SAMPLE_INTERVAL_S)
+
+    def _announce(self) -> None:
+        self._unannounced.set()
+
+    async def _send_announcements(self) -> None:
+        while True:
+            await self._unannounced.wait()
+            self._unannounced = trio.Event()
+            await self._instance.heartbeat_now()

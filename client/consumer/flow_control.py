@@ -1,0 +1,78 @@
+"""Whether a queue may be pulled now: a pure decision, first hit of a table.
+
+Limits are "greater than": with 1,000 messages cached one more pull is made.  The limit on the span exists
+because one slow message holds the committed offset back, and a crash would repeat all that came after it.
+
+Source: behaviour.md B.9, DefaultMQPushConsumerImpl.pullMessage.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from triomq.client.consumer.config import ConsumerConfig
+
+
+class PullDecision(Enum):
+    """What to do with a queue's next pull; all but ``PULL`` and ``END`` mean: ask again when something changed."""
+
+    PULL = "pull"
+    END = "the queue was given up"
+    SUSPENDED = "the consumer is suspended"
+    TOO_MANY_MESSAGES = "too many messages are cached"
+    TOO_MANY_BYTES = "too many bytes are cached"
+    TOO_WIDE_SPAN = "one message holds back too many after it"
+
+
+@dataclass(frozen=True, slots=True)
+class FlowLimits:
+    """Limits of one queue."""
+
+    messages: int
+    size_bytes: int
+    span: int
+
+    @classmethod
+    def of(cls, config: ConsumerConfig, queues: int) -> "FlowLimits":
+        """Return the limits of each of ``queues`` queues; a limit for a topic is divided among all of them."""
+        messages, size_bytes = config.max_cached_messages, config.max_cached_bytes
+        if config.max_cached_messages_of_topic is not None:
+            messages = max(1, config.max_cached_messages_of_topic // max(1, queues))
+        if config.max_cached_bytes_of_topic is not None:
+            size_bytes = max(1, config.max_cached_bytes_of_topic // max(1, queues))
+        return cls(messages, size_bytes, config.max_span)
+
+
+class Cached(Protocol):
+    """What is looked at of a process queue."""
+
+    @property
+    def dropped(self) -> bool:
+        """Whether the queue was given up."""
+
+    @property
+    def cached_messages(self) -> int:
+        """Messages that are not consumed yet."""
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of these."""
+
+    @property
+    def span(self) -> int:
+        """Last offset minus first offset of these."""
+
+
+def decide_pull(queue: Cached, limits: FlowLimits, *, suspended: bool = False) -> PullDecision:
+    """Return the first reason not to pull, or ``PULL``."""
+    if queue.dropped:
+        return PullDecision.END
+    if suspended:
+        return PullDecision.SUSPENDED
+    if queue.cached_messages > limits.messages:
+        return PullDecision.TOO_MANY_MESSAGES
+    if queue.cached_bytes > limits.size_bytes:
+        return PullDecision.TOO_MANY_BYTES
+    if queue.span > limits.span:
+        return PullDecision.TOO_WIDE_SPAN
+    return PullDecision.PULL

@@ -1,0 +1,221 @@
+"""Where a group's progress is kept, and where it begins.
+
+An offset is the next one to consume.  Progress is kept in memory, only ever upwards, and goes to the store
+with pulls, every few seconds, when a queue is given up and at the end.
+
+Source: behaviour.md B.6, RemoteBrokerOffsetStore.java, RebalancePushImpl.computePullFromWhere.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Final, Protocol, TypeVar
+
+import trio
+
+from triomq.client.consumer.config import StartPolicy, StartPosition
+from triomq.client.consumer.remote import REMOTE_ERRORS, PullStatus, QueueRequests
+from triomq.protocol.errors import RequestCodeNotSupportedError
+from triomq.protocol.filter import SUBSCRIBE_ALL
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.units import QueueOffset, Timestamp
+
+LOGGER: Final = logging.getLogger("triomq.client.consumer.offsets")
+
+_T = TypeVar("_T")
+#: Messages looked at once when the first one of a time is searched.
+_SEARCH_BATCH: Final = 32
+
+
+class OffsetStore(Protocol):
+    """Progress of a group: in memory, and somewhere durable."""
+
+    def update(self, queue: MessageQueue, queue_offset: QueueOffset, *, increase_only: bool) -> None:
+        """Note progress in memory."""
+
+    def get(self, queue: MessageQueue) -> QueueOffset | None:
+        """Return the progress in memory."""
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Remove a queue from memory."""
+
+    def snapshot(self, topic: str) -> Mapping[MessageQueue, QueueOffset]:
+        """Return the progress in memory of one topic."""
+
+    async def persist(self, queues: Iterable[MessageQueue], *, changed_only: bool) -> None:
+        """Store the progress of these queues without waiting for the store; what fails is tried again next time.
+
+        With ``changed_only`` the store is told only what it was not told yet.
+        """
+
+    def told(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
+        """Note that the store was told of this progress by another way."""
+
+    async def persist_now(self, queues: Iterable[MessageQueue]) -> None:
+        """Store the progress of these queues and return when the store has it, or did not take it."""
+
+
+class RemoteOffsetStore:
+    """Offsets at the brokers, for groups whose members share the queues."""
+
+    def __init__(self, requests: QueueRequests) -> None:
+        self._requests = requests
+        self._offsets: dict[MessageQueue, QueueOffset] = {}
+        self._told: dict[MessageQueue, QueueOffset] = {}
+
+    def update(self, queue: MessageQueue, queue_offset: QueueOffset, *, increase_only: bool) -> None:
+        """Note progress in memory."""
+        if not increase_only or queue_offset > self._offsets.get(queue, -1):
+            self._offsets[queue] = queue_offset
+
+    def get(self, queue: MessageQueue) -> QueueOffset | None:
+        """Return the progress in memory."""
+        return self._offsets.get(queue)
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Remove a queue from memory."""
+        self._offsets.pop(queue, None)
+        self._told.pop(queue, None)
+
+    def snapshot(self, topic: str) -> Mapping[MessageQueue, QueueOffset]:
+        """Return the progress in memory of one topic."""
+        return {queue: offset for queue, offset in self._offsets.items() if queue.topic == topic}
+
+    def told(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
+        """Note that a pull told the broker of this progress."""
+        self._told[queue] = queue_offset
+
+    async def persist(self, queues: Iterable[MessageQueue], *, changed_only: bool) -> None:
+        """Send the progress of these queues, to all brokers side by side; what fails is tried again next time."""
+        of_broker: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            known = self._offsets.get(queue)
+            if known is not None and not (changed_only and self._told.get(queue) == known):
+                of_broker.setdefault(queue.broker_name, []).append(queue)
+        async with trio.open_nursery() as nursery:
+            for broker_queues in of_broker.values():
+                nursery.start_soon(self._persist_at_one_broker, broker_queues)
+
+    async def _persist_at_one_broker(self, queues: Iterable[MessageQueue]) -> None:
+        for queue in queues:
+            if (queue_offset := self._offsets.get(queue)) is None:  # given up meanwhile
+                continue
+            try:
+                await self._requests.commit_oneway(queue, queue_offset)
+            except REMOTE_ERRORS as exc:
+                LOGGER.warning("offsets not stored broker=%s error=%s", queue.broker_name, exc)
+                return  # the others would fail alike
+            self._told[queue] = queue_offset
+
+    async def persist_now(self, queues: Iterable[MessageQueue]) -> None:
+        """Store the progress of these queues, side by side, and wait for the brokers' answers."""
+        known = {queue: self._offsets[queue] for queue in queues if queue in self._offsets}
+        await for_each(known, lambda queue: self._requests.commit(queue, known[queue]), "offset not stored")
+
+
+async def for_each(
+    queues: Collection[MessageQueue], function: Callable[[MessageQueue], Awaitable[_T]], complaint: str
+) -> dict[MessageQueue, _T]:
+    """Ask the same of all queues, side by side; those that fail are logged and missing in the result."""
+    results: dict[MessageQueue, _T] = {}
+
+    async def one(queue: MessageQueue) -> None:
+        try:
+            results[queue] = await function(queue)
+        except REMOTE_ERRORS as exc:
+            LOGGER.warning("%s queue=%s error=%s", complaint, queue, exc)
+
+    async with trio.open_nursery() as nursery:
+        for queue in queues:
+            nursery.start_soon(one, queue)
+    return results
+
+
+class FirstOffsets:
+    """Finds where to start queues that were just taken.
+
+    A stored offset always wins.  Without one the start policy decides, whatever the age of the queue; what it
+    decided is stored before the first message is delivered, so that it is decided once for the whole group.
+    A broker error is no answer: the queue is left out and tried again (only code 22 means "nothing stored").
+
+    Queues that came into being while the consumer ran, and those of the retry topic, begin at their first
+    message: everything in them was sent to a group that was there already.
+    """
+
+    def __init__(self, requests: QueueRequests, policy: StartPolicy, retry_topic: str) -> None:
+        self._requests = requests
+        self._policy = policy
+        self._retry_topic = retry_topic
+
+    async def find(
+        self, queues: Collection[MessageQueue], known_at_start: Collection[MessageQueue]
+    ) -> dict[MessageQueue, QueueOffset]:
+        """Return the first offsets; a queue is missing if its broker did not tell, and has to be tried again."""
+        asked = await for_each(queues, self._requests.committed, "first offset not known")
+        late = {queue for queue in asked if queue.topic == self._retry_topic or queue not in known_at_start}
+        await self._disclose(asked, late)
+        missing = [queue for queue, stored in asked.items() if stored is None]
+        found = {queue: stored for queue, stored in asked.items() if stored is not None}
+        resolved = await for_each(missing, lambda queue: self._resolve(queue, queue in late), "first offset not found")
+        committed = await for_each(
+            resolved, lambda queue: self._requests.commit(queue, resolved[queue]), "first offset not stored"
+        )
+        for queue in committed:
+            LOGGER.info("group starts queue=%s offset=%d", queue, resolved[queue])
+            found[queue] = resolved[queue]
+        return found
+
+    async def _disclose(self, asked: dict[MessageQueue, QueueOffset | None], late: Collection[MessageQueue]) -> None:
+        """Replace each 0 that means "nothing stored" by ``None``; forget queues for which this is not known.
+
+        Brokers before 5.0 say 0 of a group without offset while the queue's first message is young
+        (behaviour.md A.13).  That is right where the policy is "earliest", and where the queue is empty.
+        """
+        if self._policy.position is StartPosition.EARLIEST:
+            return
+        requests = self._requests
+        doubtful = [
+            queue
+            for queue, stored in asked.items()
+            if stored == 0 and queue not in late and not requests.is_exact(queue)
+        ]
+        ends = await for_each(doubtful, requests.max_offset, "end of queue not known")
+        one_of_broker = {(queue.topic, queue.broker_name): queue for queue in doubtful if ends.get(queue)}
+        tables = await for_each(one_of_broker.values(), self._stored_queue_ids, "stored offsets not known")
+        for queue in doubtful:
+            if ends.get(queue) == 0:
+                continue
+            stored_ids = tables.get(one_of_broker.get((queue.topic, queue.broker_name), queue))
+            if stored_ids is None:
+                del asked[queue]
+            elif queue.queue_id not in stored_ids:
+                asked[queue] = None
+
+    async def _stored_queue_ids(self, queue: MessageQueue) -> Collection[int]:
+        try:
+            return await self._requests.stored_queue_ids(queue)
+        except RequestCodeNotSupportedError:  # a broker without this request means the 0 it says
+            return range(2**31)
+
+    async def _resolve(self, queue: MessageQueue, from_first: bool) -> QueueOffset:
+        if from_first or self._policy.position is StartPosition.EARLIEST:
+            return await self._requests.min_offset(queue)
+        if self._policy.timestamp is not None:
+            return await self._first_stored_at(queue, self._policy.timestamp)
+        return await self._requests.max_offset(queue)
+
+    async def _first_stored_at(self, queue: MessageQueue, timestamp: Timestamp) -> QueueOffset:
+        """Return the offset of the first message stored at or after a time, or the end of the queue.
+
+        A search by time finds the nearest message, or any of several of the same millisecond (wire.md 5.6), so
+        the millisecond before is searched and its messages are passed over.
+        """
+        offset = await self._requests.search_offset(queue, Timestamp(timestamp - 1))
+        offset = max(offset, await self._requests.min_offset(queue))
+        while True:
+            result = await self._requests.pull(queue, offset, max_messages=_SEARCH_BATCH, expression=SUBSCRIBE_ALL)
+            for message in result.messages:
+                if message.store_timestamp >= timestamp:
+                    return message.queue_offset
+            if result.status is PullStatus.NO_NEW_MESSAGE or result.next_begin_offset <= offset:
+                return result.next_begin_offset
+            offset = result.next_begin_offset

@@ -1,0 +1,169 @@
+"""The pull consumer: plain requests for messages and offsets; the caller keeps the progress.
+
+It joins no group: nothing is shared out, and brokers do not list it as a member.  So it can read beside the
+members of a push consumer's group without taking queues from them.
+
+Source: behaviour.md B.15 (pull consumer).
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+from triomq.client.config import ClientConfig
+from triomq.client.consumer.remote import PullResult, PullStatus, QueueRequests
+from triomq.client.instance import ClientInstance, use_instance
+from triomq.client.nursery import OpenOnce
+from triomq.protocol.errors import ClientClosedError, ConfigError
+from triomq.protocol.filter import SUBSCRIBE_ALL, TagFilter
+from triomq.protocol.message import validate_group, validate_topic
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.units import QueueOffset, Timestamp
+
+
+class PullConsumer(OpenOnce):
+    """Reads queues on request.
+
+    ::
+
+        async with PullConsumer("group", namesrv="127.0.0.1:9876") as consumer:
+            for queue in await consumer.queues("Topic"):
+                result = await consumer.pull(queue, await consumer.min_offset(queue))
+
+    All requests raise ``ClientError`` if the broker cannot be found or reached or does not answer in time, and
+    ``BrokerResponseError`` if it answers with an error.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        namesrv: str | Sequence[str] | None = None,
+        instance: ClientInstance | None = None,
+        config: ClientConfig | None = None,
+    ) -> None:
+        """Take settings; nothing happens before the consumer is entered.
+
+        Args:
+            group: in whose name is pulled, and whose offsets are read and stored.
+            namesrv: name servers, ``"host:port;host:port"`` or a sequence; not with ``instance``.
+            instance: connections to share with other clients; must outlive this.
+            config: settings of the connections; not with ``instance``.
+
+        Raises:
+            IllegalNameError: the group's name.
+        """
+        validate_group(group)
+        self.group = group
+        self._namesrv = namesrv
+        self._config = config
+        self._shared_instance = instance
+        self._instance: ClientInstance | None = None
+        self._requests: QueueRequests | None = None
+        self._suggested: dict[MessageQueue, int] = {}
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the queues of a topic that can be read, sorted.
+
+        Raises:
+            IllegalNameError: the topic's name.
+            NoRouteError: the topic does not exist.
+        """
+        validate_topic(topic)
+        self._open()
+        assert self._instance is not None
+        return await self._instance.subscribe_queues(topic)
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        queue_offset: int,
+        expression: str = SUBSCRIBE_ALL,
+        max_messages: int = 32,
+        wait_s: float = 0.0,
+    ) -> PullResult:
+        """Return messages from an offset on, and where to go on.
+
+        Args:
+            queue: from where.
+            queue_offset: first message wanted.
+            expression: tag expression.
+            max_messages: at most; brokers have a limit of their own, normally 32.
+            wait_s: how long the broker may wait for a message if there is none.
+
+        Raises:
+            ConfigError: a negative offset or time, or ``max_messages`` below 1.
+            SubscriptionParseError: the expression.
+            BrokerResponseError, ClientError, ProtocolError: the broker refused, was not reached, was not understood.
+        """
+        if queue_offset < 0 or max_messages < 1 or wait_s < 0:
+            raise ConfigError(
+                f"pull: queue_offset {queue_offset} and wait_s {wait_s} must not be negative, "
+                f"max_messages {max_messages} must be above 0"
+            )
+        tag_filter = TagFilter.parse(expression)
+        result = await self._open().pull(
+            queue,
+            QueueOffset(queue_offset),
+            max_messages=max_messages,
+            expression=tag_filter.expression,
+            suspend_s=wait_s,
+            broker_id=self._suggested.get(queue, 0),
+        )
+        self._suggested[queue] = result.suggested_broker_id
+        messages = result.messages
+        if tag_filter.tags:  # the broker compared hash codes only
+            messages = [message for message in messages if tag_filter.matches_tag(message.tags)]
+        for message in messages:
+            message.broker_name = queue.broker_name
+        return result._replace(messages=messages)
+
+    async def min_offset(self, queue: MessageQueue) -> QueueOffset:
+        """Return the offset of the queue's first message."""
+        return await self._open().min_offset(queue)
+
+    async def max_offset(self, queue: MessageQueue) -> QueueOffset:
+        """Return the offset that the queue's next message will get."""
+        return await self._open().max_offset(queue)
+
+    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> QueueOffset:
+        """Return the offset of the message stored nearest to a time; it may lie before it."""
+        return await self._open().search_offset(queue, Timestamp(timestamp_ms))
+
+    async def earliest_store_time(self, queue: MessageQueue) -> Timestamp | None:
+        """Return when the queue's first message was stored, in milliseconds; ``None`` if there is none."""
+        return await self._open().earliest_store_time(queue)
+
+    async def committed(self, queue: MessageQueue) -> QueueOffset | None:
+        """Return the group's stored offset, ``None`` if there is none.
+
+        A broker older than 5.0 may say 0 of a group without offset while the queue's first message is young.
+        """
+        return await self._open().committed(queue)
+
+    async def commit(self, queue: MessageQueue, queue_offset: int) -> None:
+        """Store the group's offset: the next message to consume.  Brokers take any value, lower ones too.
+
+        Raises:
+            ConfigError: the offset is negative.
+        """
+        if queue_offset < 0:
+            raise ConfigError(f"commit: queue_offset {queue_offset} must not be negative")
+        await self._open().commit(queue, QueueOffset(queue_offset))
+
+    def _open(self) -> QueueRequests:
+        if self._requests is None:
+            raise ClientClosedError("the consumer is not open: use it inside its async with block")
+        return self._requests
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncGenerator[None, None]:
+        async with use_instance(self._namesrv, self._config, self._shared_instance) as instance:
+            self._instance = instance
+            self._requests = QueueRequests(instance, self.group)
+            try:
+                yield
+            finally:
+                self._requests = None
+
+
+__all__ = ["PullConsumer", "PullResult", "PullStatus"]

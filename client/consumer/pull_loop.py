@@ -1,0 +1,349 @@
+"""One task for each queue: pull, hand over, pull again; never more than one pull in flight.
+
+A pull that fails is tried again after a second, for ever: no pull can get lost.  One queue's failure touches no
+other queue.
+
+Source: behaviour.md B.9 (before the pull), B.10 (its result), B.17 (offset reset); DefaultMQPushConsumerImpl.java.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import trio
+
+from triomq.client.consumer.config import ConsumerConfig
+from triomq.client.consumer.flow_control import FlowLimits, PullDecision, decide_pull
+from triomq.client.consumer.offsets import OffsetStore
+from triomq.client.consumer.process_queue import ProcessQueue
+from triomq.client.consumer.remote import REMOTE_ERRORS, PullResult, PullStatus, QueueRequests
+from triomq.client.consumer.statistics import QueueStatistics, TopicCounters
+from triomq.client.consumer.subscription import Subscription
+from triomq.protocol.codes import ResponseCode
+from triomq.protocol.errors import (
+    BrokerResponseError,
+    SubscriptionNotExistError,
+    SubscriptionNotLatestError,
+    TriomqError,
+)
+from triomq.protocol.message import MessageExt
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.properties import PropertyName
+from triomq.protocol.units import QueueOffset
+
+LOGGER: Final = logging.getLogger("triomq.client.consumer.pull")
+
+#: A pull that waits for room looks again after this time by itself: limits may have changed.
+_RECHECK_S: Final = 1.0
+#: Brokers hold a pull for which there is nothing; one that answers at once all the same is not asked at once.
+_NOT_HELD_S: Final = 0.005
+_NOT_HELD_DELAY_S: Final = 0.05
+_IN_FLIGHT_CHECK_S: Final = 0.05
+_COMMIT_LIMIT_S: Final = 1.0
+_RETRY_TOPIC: Final = PropertyName.RETRY_TOPIC
+
+
+class ConsumeService(Protocol):
+    """What consumes the messages."""
+
+    def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
+        """Take messages that were put into a process queue."""
+
+    def in_flight(self, process_queue: ProcessQueue | None = None) -> int:
+        """Return how many messages handlers have now."""
+
+
+@dataclass(slots=True)
+class PullContext:
+    """What all pull loops of a consumer share.
+
+    Attributes:
+        requests: how to reach brokers.
+        offsets: progress.
+        service: where messages go.
+        config: settings.
+        limits: limits of each queue; replaced when the number of queues changes.
+        announce: asks for a heartbeat soon: a broker does not know the subscription.
+        corrections: offsets that brokers refused.
+    """
+
+    requests: QueueRequests
+    offsets: OffsetStore
+    service: ConsumeService
+    config: ConsumerConfig
+    limits: FlowLimits
+    announce: Callable[[], None]
+    corrections: int = 0
+
+
+class PullLoop:
+    """Pulls one queue from when it is taken until it is given up.
+
+    Attributes:
+        queue: which queue.
+        process_queue: its messages; replaced when the queue's offset was corrected or reset.
+        next_offset: where the next pull begins.
+    """
+
+    def __init__(
+        self,
+        context: PullContext,
+        subscription: Subscription,
+        queue: MessageQueue,
+        first_offset: QueueOffset,
+        counters: TopicCounters,
+    ) -> None:
+        self.queue: Final = queue
+        self.next_offset = first_offset
+        self.process_queue = ProcessQueue(queue, counters, trio.current_time())
+        self._context = context
+        self._subscription = subscription
+        self._counters = counters
+        self._room = trio.Event()
+        self._scope = trio.CancelScope()  # all of run()
+        self._pulling = trio.CancelScope()
+        self._move_to: QueueOffset | None = None
+        self._lost_progress: QueueOffset | None = None
+        self._broker_id = 0
+        self._max_offset = QueueOffset(0)
+        self._pulls = 0
+        self._waiting_for = ""
+        self._complaint = ""
+        context.offsets.update(queue, first_offset, increase_only=False)
+
+    async def run(self) -> None:
+        """Pull until cancelled or given up.
+
+        Raises:
+            BrokerResponseError: an offset was refused, and ``out_of_range`` is "raise".
+        """
+        with self._scope:
+            while True:
+                if self._move_to is None:
+                    with trio.CancelScope() as self._pulling:
+                        await self._pull_until_moved()
+                else:
+                    target, self._move_to = self._move_to, None
+                    await self._move(target)
+
+    def move(self, queue_offset: QueueOffset) -> None:
+        """Go on from another offset, up or down, as soon as running handlers of the queue have ended."""
+        if not self._scope.cancel_called:
+            self.process_queue.dropped = True  # first: what it holds must not commit over the new offset
+            self._move_to = queue_offset
+            self._pulling.cancel()
+
+    def give_up(self) -> None:
+        """Stop; note what is consumed.  Results of handlers that still run do not count any more."""
+        self.note_progress()
+        self.process_queue.dropped = True
+        self._scope.cancel()
+
+    def note_progress(self) -> None:
+        """Bring the offset in memory up to what is consumed."""
+        process_queue = self.process_queue
+        if not process_queue.dropped:
+            consumed = process_queue.consumed_offset()
+            if consumed is not None:
+                self._context.offsets.update(self.queue, consumed, increase_only=True)
+
+    def statistics(self) -> QueueStatistics:
+        """Return a picture of now."""
+        self.note_progress()
+        process_queue = self.process_queue
+        committed = self._context.offsets.get(self.queue) or QueueOffset(0)
+        return QueueStatistics(
+            next_pull_offset=self.next_offset,
+            committed_offset=committed,
+            broker_max_offset=self._max_offset,
+            lag=max(0, self._max_offset - committed),
+            cached_messages=process_queue.cached_messages,
+            cached_bytes=process_queue.cached_bytes,
+            in_flight=self._context.service.in_flight(process_queue),
+            pulls=self._pulls,
+            last_pull_age_s=trio.current_time() - process_queue.last_pulled_at,
+            waiting_for=self._waiting_for,
+        )
+
+    def is_stalled(self, limit_s: float) -> bool:
+        """Whether the loop did nothing for so long that it must be broken."""
+        return trio.current_time() - self.process_queue.last_pulled_at > limit_s
+
+    async def _pull_until_moved(self) -> None:
+        while True:
+            self.process_queue.last_pulled_at = trio.current_time()
+            decision = decide_pull(self.process_queue, self._context.limits)
+            if decision is PullDecision.END:
+                await trio.lowlevel.checkpoint()
+                return
+            if decision is not PullDecision.PULL:
+                await self._wait_for_room(decision)
+                continue
+            try:
+                result, took_s = await self._pull()
+            except REMOTE_ERRORS as exc:
+                await self._wait_after(exc)
+                continue
+            if self.process_queue.dropped:  # while the answer was on its way
+                return
+            self._complaint = self._waiting_for = ""
+            if result.status is PullStatus.OFFSET_ILLEGAL:
+                corrected = self._correct(result)
+                if corrected is not None:
+                    self.move(corrected)
+                    return
+            elif result.status is PullStatus.FOUND:
+                self._take(result, took_s)
+            else:
+                await self._take_nothing(result, took_s)
+            if self._context.config.pull_interval_s:
+                await trio.sleep(self._context.config.pull_interval_s)
+
+    async def _wait_for_room(self, decision: PullDecision) -> None:
+        process_queue, context = self.process_queue, self._context
+        self._waiting_for = decision.value
+        room = self._room = trio.Event()
+
+        def look() -> None:
+            if decide_pull(process_queue, context.limits) is not decision:
+                room.set()
+
+        process_queue.on_removal = look
+        try:
+            with trio.move_on_after(_RECHECK_S):
+                await room.wait()
+        finally:
+            process_queue.on_removal = None
+
+    async def _pull(self) -> tuple[PullResult, float]:
+        context = self._context
+        config = context.config
+        self.note_progress()
+        consumed = context.offsets.get(self.queue)
+        started = trio.current_time()
+        self._pulls += 1
+        result = await context.requests.pull(
+            self.queue,
+            self.next_offset,
+            max_messages=config.pull_batch_size,
+            sub_version=self._subscription.pull_version,
+            commit_offset=consumed or None,  # 0 is not worth it
+            suspend_s=config.suspend_s,
+            timeout_s=config.pull_timeout_s,
+            broker_id=self._broker_id,
+        )
+        if consumed and not self._broker_id:  # slaves do not store it
+            context.offsets.told(self.queue, consumed)
+        self._broker_id = result.suggested_broker_id
+        self._max_offset = result.max_offset
+        return result, trio.current_time() - started
+
+    def _take(self, result: PullResult, took_s: float) -> None:
+        """Put what was found into the process queue, and hand it to the consume service."""
+        if self._lost_progress is not None and not self._is_new_queue(result, self._lost_progress):
+            return
+        if result.next_begin_offset < self.next_offset:
+            LOGGER.warning(
+                "broker goes back queue=%s asked=%d next=%d",
+                self.queue,
+                self.next_offset,
+                result.next_begin_offset,
+            )
+        self.next_offset = result.next_begin_offset
+        counters, pulled = self._counters, result.messages
+        messages = self._subscription.select(pulled)
+        counters.pulls += 1
+        counters.pulled += len(pulled)
+        counters.pulling_s += took_s
+        counters.filtered += len(pulled) - len(messages)
+        broker_name = self.queue.broker_name
+        for message in messages:
+            message.broker_name = broker_name
+        if self.queue.topic.startswith("%RETRY%"):
+            for message in messages:
+                message.topic = message.properties.get(_RETRY_TOPIC, message.topic)
+        if messages:
+            self.process_queue.put(messages)
+            self._context.service.submit(self.process_queue, messages)
+
+    async def _take_nothing(self, result: PullResult, took_s: float) -> None:
+        progress = result.next_begin_offset != self.next_offset
+        self.next_offset = result.next_begin_offset
+        if not self.process_queue.cached_messages and self._lost_progress is None:
+            # so that the lag goes down although nothing matches
+            self._context.offsets.update(self.queue, self.next_offset, increase_only=True)
+        if not progress and took_s < _NOT_HELD_S:
+            await trio.sleep(_NOT_HELD_DELAY_S)
+
+    def _correct(self, result: PullResult) -> QueueOffset | None:
+        """Return the offset to go on from after the broker refused ours; ``None``: just pull again.
+
+        Raises:
+            BrokerResponseError: ``out_of_range`` is "raise".
+        """
+        if self._lost_progress is not None and result.max_offset > 0:
+            return result.min_offset if self._is_new_queue(result, self._lost_progress) else None
+        refused, policy = self.next_offset, self._context.config.out_of_range
+        self._context.corrections += 1
+        LOGGER.warning(
+            "offset out of range queue=%s offset=%d min=%d max=%d broker_corrects_to=%d policy=%s",
+            self.queue,
+            refused,
+            result.min_offset,
+            result.max_offset,
+            result.next_begin_offset,
+            policy,
+        )
+        if policy == "raise":
+            raise BrokerResponseError.from_response(
+                ResponseCode.PULL_OFFSET_MOVED,
+                f"{self.queue}: offset {refused} is not within {result.min_offset} and {result.max_offset}",
+            )
+        if result.max_offset == 0 and refused > 0:
+            # An empty queue where the group had progress: made anew, or its broker has not all of it now.  Wait
+            # at its start and see, but do not store 0: it might repeat days of messages.
+            self._lost_progress = refused
+            self.next_offset = QueueOffset(0)
+            return None
+        if policy == "nearest":
+            return result.next_begin_offset
+        return result.min_offset if policy == "earliest" else result.max_offset
+
+    def _is_new_queue(self, result: PullResult, progress: QueueOffset) -> bool:
+        """Decide, when an empty queue got messages, whether it is another one than that of our progress."""
+        self._lost_progress = None
+        if result.max_offset >= progress:
+            LOGGER.warning("queue is back queue=%s offset=%d", self.queue, progress)
+            self.next_offset = progress
+            return False
+        LOGGER.warning("queue was made anew queue=%s offset_before=%d", self.queue, progress)
+        self._context.offsets.update(self.queue, QueueOffset(0), increase_only=False)
+        return True
+
+    async def _move(self, queue_offset: QueueOffset) -> None:
+        """Go on elsewhere: let running handlers end, store the offset, begin with an empty process queue."""
+        context, old = self._context, self.process_queue
+        with trio.move_on_after(context.config.offset_illegal_delay_s):
+            while context.service.in_flight(old):  # noqa: ASYNC110  # rare; workers shall not pay for an event
+                await trio.sleep(_IN_FLIGHT_CHECK_S)
+        context.offsets.update(self.queue, queue_offset, increase_only=False)
+        with trio.move_on_after(_COMMIT_LIMIT_S):
+            await context.offsets.persist_now([self.queue])
+        LOGGER.info("offset moved queue=%s from=%d to=%d", self.queue, self.next_offset, queue_offset)
+        self._lost_progress = None
+        self.next_offset = queue_offset
+        self.process_queue = ProcessQueue(self.queue, self._counters, trio.current_time())
+
+    async def _wait_after(self, exc: TriomqError) -> None:
+        config = self._context.config
+        if isinstance(exc, SubscriptionNotExistError | SubscriptionNotLatestError):
+            self._context.announce()
+        complaint = f"{type(exc).__name__}: {exc}"
+        if complaint != self._complaint:  # once, not each second
+            self._complaint = self._waiting_for = complaint
+            LOGGER.warning("pull failed, tried again until it works queue=%s error=%s", self.queue, exc)
+        if isinstance(exc, BrokerResponseError) and exc.code == ResponseCode.FLOW_CONTROL:
+            await trio.sleep(config.broker_flow_control_delay_s)
+        else:
+            await trio.sleep(config.pull_error_delay_s)

@@ -1,0 +1,170 @@
+"""The push consumer: messages come to a handler.
+
+Source: behaviour.md B.0 (the pipeline), B.5 (configuration and start), B.18 (shutdown).
+"""
+
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import trio
+
+from triomq.client.config import ClientConfig
+from triomq.client.consumer.config import ConsumerConfig, Start, StartPolicy
+from triomq.client.consumer.engine import Engine, Plan
+from triomq.client.consumer.handlers import Handler, OnMessage, OnMessages
+from triomq.client.consumer.rebalance import AllocateStrategy, allocate_averagely
+from triomq.client.consumer.statistics import ConsumerStatistics
+from triomq.client.consumer.subscription import Subscriptions
+from triomq.client.instance import ClientInstance, use_instance
+from triomq.client.nursery import OpenOnce, open_service_nursery
+from triomq.protocol.bodies import MessageModel
+from triomq.protocol.errors import ClientClosedError, ConfigError
+from triomq.protocol.message import validate_group
+
+
+class PushConsumer(OpenOnce):
+    """Consumes topics as a member of a group: each message goes to one member's handler, at least once.
+
+    ::
+
+        async def on_message(message: MessageExt) -> None:
+            print(message.topic, message.body)
+
+        async with PushConsumer(
+            "group", namesrv="127.0.0.1:9876", on_message=on_message, subscriptions={"Topic": "TagA || TagB"}
+        ):
+            await trio.sleep_forever()
+
+    A handler that returns ``None`` or ``ConsumeStatus.SUCCESS`` has consumed its message.  With
+    ``RECONSUME_LATER``, or when it raises, the message comes again after 10 s, 30 s, 1 min and so on, and after
+    the last time goes to the group's dead-letter topic.  Handlers must expect to see a message twice.
+
+    Leaving the block stops pulling at once, forgets what no handler has begun, lets running handlers end within
+    the grace time, stores the offsets of all that is consumed and leaves the group.  When the block is left by a
+    cancellation or an error the same is done; a second cancellation, or Ctrl-C meanwhile, cancels the handlers.
+    """
+
+    def __init__(  # noqa: PLR0913  # all keywords, most with defaults
+        self,
+        group: str,
+        *,
+        subscriptions: Mapping[str, str],
+        on_message: OnMessage | None = None,
+        on_messages: OnMessages | None = None,
+        namesrv: str | Sequence[str] | None = None,
+        instance: ClientInstance | None = None,
+        config: ClientConfig | None = None,
+        start: Start = "latest",
+        model: MessageModel = MessageModel.CLUSTERING,
+        max_concurrency: int | None = None,
+        batch_max_size: int | None = None,
+        grace_s: float | None = None,
+        allocate: AllocateStrategy = allocate_averagely,
+        settings: ConsumerConfig | None = None,
+    ) -> None:
+        """Take settings; nothing happens before the consumer is entered.
+
+        Args:
+            group: name of the consumer group; all its members must have the same subscriptions.
+            subscriptions: tag expressions by topic: ``"*"``, ``"TagA"``, ``"TagA || TagB"``.
+            on_message: handles one message; a plain function runs in a worker thread.
+            on_messages: handles several messages of one queue, with a ``ConsumeContext``; instead of the former.
+            namesrv: name servers, ``"host:port;host:port"`` or a sequence; not with ``instance``.
+            instance: connections to share with other clients; must outlive this.
+            config: settings of the connections; not with ``instance``.
+            start: where a group without committed offsets begins: "earliest", "latest", or with the first message
+                stored at or after a time.  Of a topic that is made later always with the first message.
+            model: CLUSTERING.
+            max_concurrency: most handlers at a time (20).
+            batch_max_size: most messages for ``on_messages`` (32).
+            grace_s: how long running handlers may take at the end (10).
+            allocate: how queues are shared among members; all members must use the same.
+            settings: all other settings, and these three.
+
+        Raises:
+            IllegalNameError: the group's name, or a topic's.
+            SubscriptionParseError: a tag expression.
+            ConfigError: an impossible value.
+        """
+        validate_group(group)
+        if model is not MessageModel.CLUSTERING:
+            raise ConfigError(f"model: {model} is not available yet; use MessageModel.CLUSTERING")
+        settings = settings or ConsumerConfig()
+        settings = replace(
+            settings,
+            max_concurrency=settings.max_concurrency if max_concurrency is None else max_concurrency,
+            batch_max_size=settings.batch_max_size if batch_max_size is None else batch_max_size,
+            grace_s=settings.grace_s if grace_s is None else grace_s,
+        )
+        self.group = group
+        self._plan = Plan(
+            group,
+            Subscriptions(group, subscriptions, lambda: time.time_ns() // 1_000_000),
+            Handler.of(on_message, on_messages),
+            StartPolicy.parse(start),
+            model,
+            allocate,
+            settings,
+        )
+        self._namesrv = namesrv
+        self._client_config = config
+        self._shared_instance = instance
+        self._engine: Engine | None = None
+        self._is_open = False
+
+    async def wait_assigned(self) -> None:
+        """Return when the first rebalance is done: this member's queues are being pulled.
+
+        A topic that does not exist counts as done.
+
+        Raises:
+            ClientClosedError: the consumer is not entered, or was left.
+        """
+        if self._engine is None or not self._is_open:
+            raise ClientClosedError("the consumer is not open: use it inside its async with block")
+        await self._engine.wait_assigned()
+
+    def statistics(self) -> ConsumerStatistics:
+        """Return an immutable picture of what was consumed and of each queue, also after the end.
+
+        Raises:
+            ClientClosedError: the consumer was never entered.
+        """
+        if self._engine is None:
+            raise ClientClosedError("the consumer was not entered: use it as async with")
+        return self._engine.statistics()
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncGenerator[None, None]:
+        stopping, stopped = trio.Event(), trio.Event()
+        async with open_service_nursery() as nursery:
+            engine: Engine = await nursery.start(self._live, stopping, stopped)
+            self._engine = engine
+            self._is_open = True
+            try:
+                yield
+            finally:
+                self._is_open = False
+                stopping.set()
+                # Cancelled already: give the handlers their time.  Else a cancellation from now on ends it.
+                with trio.CancelScope(shield=trio.current_effective_deadline() <= trio.current_time()):
+                    try:
+                        await stopped.wait()
+                    except BaseException:
+                        engine.cancel_handlers()
+                        raise
+
+    async def _live(self, stopping: trio.Event, stopped: trio.Event, *, task_status: trio.TaskStatus[Engine]) -> None:
+        """Be a consumer from start to end, in a task of its own: the user's block must not be shielded with it."""
+        try:
+            with trio.CancelScope() as scope:
+                async with use_instance(self._namesrv, self._client_config, self._shared_instance) as instance:
+                    engine = Engine(instance, self._plan)
+                    await engine.start()
+                    scope.shield = True  # from now on only ``stopping`` ends it, in order
+                    task_status.started(engine)
+                    await engine.serve(stopping)
+        finally:
+            stopped.set()

@@ -1,0 +1,208 @@
+"""The rebalance service: asks who is in the group, takes and gives up queues.
+
+Source: behaviour.md B.7 (rounds), B.8 (taking and giving up), RebalanceImpl.java, RebalancePushImpl.java.
+"""
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+import trio
+
+from triomq.client.consumer.flow_control import FlowLimits
+from triomq.client.consumer.offsets import FirstOffsets
+from triomq.client.consumer.pull_loop import PullContext, PullLoop
+from triomq.client.consumer.rebalance import AllocateStrategy, allocate, plan
+from triomq.client.consumer.remote import REMOTE_ERRORS
+from triomq.client.consumer.statistics import TopicCounters
+from triomq.client.consumer.subscription import Subscriptions
+from triomq.client.instance import ClientInstance
+from triomq.protocol.errors import TriomqError
+from triomq.protocol.message_queue import MessageQueue
+
+LOGGER: Final = logging.getLogger("triomq.client.consumer.rebalance")
+
+_GIVE_UP_LIMIT_S: Final = 1.0
+_EARLY_COMMIT_LIMIT_S: Final = 0.2
+
+
+class Rebalancer:
+    """Keeps the queues of a consumer what they should be.
+
+    Attributes:
+        loops: the queues held, each with its pull loop.
+        counters: counts by topic.
+        rounds: rounds so far.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        context: PullContext,
+        subscriptions: Subscriptions,
+        first_offsets: FirstOffsets,
+        strategy: AllocateStrategy,
+    ) -> None:
+        self.loops: dict[MessageQueue, PullLoop] = {}
+        self.counters = {topic: TopicCounters() for topic in subscriptions.topics}
+        self.rounds = 0
+        self._instance = instance
+        self._context = context
+        self._subscriptions = subscriptions
+        self._first_offsets = first_offsets
+        self._strategy = strategy
+        self._wanted = trio.Event()
+        self._assigned = trio.Event()
+        #: Queues of each topic when it was first known whether the topic exists.
+        self._known_at_start: dict[str, frozenset[MessageQueue]] = {}
+        self._missing: set[str] = set()
+        self._complaints: dict[str, str] = {}
+
+    def wake(self) -> None:
+        """Start a round soon."""
+        self._wanted.set()
+
+    async def wait_assigned(self) -> None:
+        """Return when all topics that exist have been shared out once."""
+        await self._assigned.wait()
+
+    def topic_known(self, topic: str) -> None:
+        """Note which queues a topic has at the start; none if it does not exist."""
+        queues = frozenset(self._instance.known_subscribe_queues(topic))
+        self._known_at_start.setdefault(topic, queues)
+
+    async def run(self) -> None:
+        """Run a round now, in time, and when woken; the pull loops live in here.  Runs until cancelled."""
+        config = self._context.config
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._wanted = trio.Event()
+                complete = await self._round(nursery)
+                delay_s = self._instance.config.rebalance_interval_s
+                if complete:
+                    self._assigned.set()
+                else:
+                    delay_s = min(delay_s, config.retry_interval_s)
+                if self._missing:
+                    delay_s = min(delay_s, config.missing_topic_interval_s)
+                with trio.move_on_after(delay_s):
+                    await self._wanted.wait()
+
+    def note_progress(self) -> None:
+        """Bring all offsets in memory up to what is consumed."""
+        for loop in self.loops.values():
+            loop.note_progress()
+
+    def move(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Go on from these offsets; queues that are not held are ignored."""
+        for queue, queue_offset in offsets.items():
+            if (loop := self.loops.get(queue)) is not None:
+                loop.move(type(loop.next_offset)(queue_offset))
+
+    async def _round(self, nursery: trio.Nursery) -> bool:
+        """Share out each topic; return whether all could be."""
+        self.rounds += 1
+        complete = True
+        # Most rounds are caused by a new member, which is about to ask where to begin.
+        with trio.move_on_after(_EARLY_COMMIT_LIMIT_S):
+            self.note_progress()
+            await self._context.offsets.persist(tuple(self.loops), changed_only=True)
+        for topic in self._subscriptions.topics:
+            try:
+                complete &= await self._rebalance(topic, nursery)
+            except REMOTE_ERRORS as exc:  # one topic's trouble does not stop the others
+                complete = False
+                self._complain(topic, exc)
+            else:
+                self._complaints.pop(topic, None)
+        return complete
+
+    async def _rebalance(self, topic: str, nursery: trio.Nursery) -> bool:
+        queues = await self._subscribe_queues(topic)
+        if not queues:  # unknown, or not readable now: nothing changes
+            return True
+        members = await self._members(topic)
+        try:
+            mine = allocate(self._strategy, queues, members, self._instance.client_id)
+        except Exception:  # boundary: the strategy may be the user's; nothing changes
+            LOGGER.exception("allocation strategy failed topic=%s", topic)
+            return True
+        held = {queue for queue in self.loops if queue.topic == topic}
+        stalled = {queue for queue in held if self.loops[queue].is_stalled(self._context.config.pull_expiry_s)}
+        added, removed = plan(mine, frozenset(held - stalled))
+        removed |= stalled
+        if removed:
+            await self._give_up(removed)
+        taken = await self._take(topic, added, nursery)
+        if removed or taken:
+            LOGGER.info(
+                "rebalanced topic=%s members=%d queues=%d mine=%d taken=%d given_up=%d",
+                topic,
+                len(members),
+                len(queues),
+                len(mine),
+                taken,
+                len(removed),
+            )
+            self._context.limits = FlowLimits.of(self._context.config, len(self.loops))
+            # Brokers keep the newest subscription of all members; pulls need not wait for them to hear of it,
+            # because they name the version of the first heartbeat.
+            self._subscriptions.renew(topic)
+            self._context.announce()
+        return taken == len(added) and self._instance.client_id in members
+
+    async def _subscribe_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the queues of a topic; if it seems not to exist, look again."""
+        instance = self._instance
+        queues = instance.known_subscribe_queues(topic)
+        if not queues:
+            if await instance.find_route(topic, refresh=True) is None and topic not in self._missing:
+                self._missing.add(topic)
+                if topic != self._subscriptions.retry_topic:
+                    LOGGER.warning("topic does not exist, waiting until it does topic=%s", topic)
+            queues = instance.known_subscribe_queues(topic)
+        self.topic_known(topic)
+        if queues:
+            self._missing.discard(topic)
+        return queues
+
+    async def _members(self, topic: str) -> list[str]:
+        """Return the group's members; if the broker does not know this one, tell it and ask again."""
+        requests = self._context.requests
+        try:
+            members = await requests.members(topic)
+        except REMOTE_ERRORS:
+            members = []
+        if self._instance.client_id not in members:
+            await self._instance.heartbeat_now()
+            members = await requests.members(topic)
+        return members
+
+    async def _take(self, topic: str, added: Collection[MessageQueue], nursery: trio.Nursery) -> int:
+        """Start pulling new queues; return how many could be started."""
+        if not added:
+            return 0
+        first_offsets = await self._first_offsets.find(added, self._known_at_start[topic])
+        subscription = self._subscriptions[topic]
+        for queue, first_offset in first_offsets.items():
+            loop = PullLoop(self._context, subscription, queue, first_offset, self.counters[topic])
+            self.loops[queue] = loop
+            nursery.start_soon(loop.run)
+        return len(first_offsets)
+
+    async def _give_up(self, queues: Iterable[MessageQueue]) -> None:
+        """Stop queues; their progress is stored before this returns, so that the new owner finds it."""
+        loops = [self.loops.pop(queue) for queue in queues]
+        for loop in loops:
+            loop.give_up()
+        offsets = self._context.offsets
+        with trio.move_on_after(_GIVE_UP_LIMIT_S, shield=True):
+            await offsets.persist_now([loop.queue for loop in loops])
+        for loop in loops:
+            offsets.forget(loop.queue)
+
+    def _complain(self, topic: str, exc: TriomqError) -> None:
+        complaint = f"{type(exc).__name__}: {exc}"
+        if self._complaints.get(topic) != complaint:  # once, not each second
+            self._complaints[topic] = complaint
+            LOGGER.warning("rebalance failed, tried again until it works topic=%s error=%s", topic, exc)

@@ -1,0 +1,83 @@
+"""What a consumer tells brokers and tools about itself: the body of request 307.
+
+Source: behaviour.md B.17, wire.md 9.9.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import trio
+
+from triomq.client.consumer.config import ConsumerConfig
+from triomq.client.consumer.pull_loop import PullLoop
+from triomq.client.consumer.statistics import TopicCounters
+from triomq.client.consumer.subscription import Subscriptions
+from triomq.protocol.bodies import (
+    ConsumerRunningInfo,
+    ConsumeStatus,
+    ConsumeType,
+    ProcessQueueInfo,
+)
+from triomq.protocol.message_queue import MessageQueue
+
+#: Java prints versions like this, and its tools parse it.
+_CLIENT_VERSION: Final = "V4_9_7"
+_MIB: Final = 1024**2
+
+
+def running_info(
+    subscriptions: Subscriptions,
+    loops: Mapping[MessageQueue, PullLoop],
+    counters: Mapping[str, TopicCounters],
+    config: ConsumerConfig,
+    name_servers: Sequence[str],
+    started_ms: int,
+) -> ConsumerRunningInfo:
+    """Put the body together."""
+    now = trio.current_time()
+    return ConsumerRunningInfo(
+        properties={
+            "PROP_CLIENT_VERSION": _CLIENT_VERSION,
+            "PROP_CONSUMEORDERLY": "false",
+            "PROP_CONSUMER_START_TIMESTAMP": str(started_ms),
+            "PROP_CONSUME_TYPE": ConsumeType.CONSUME_PASSIVELY.value,
+            "PROP_NAMESERVER_ADDR": ";".join(name_servers),
+            "PROP_THREADPOOL_CORE_SIZE": str(config.max_concurrency),
+        },
+        subscription_set=subscriptions.data(),
+        mq_table={queue: _process_queue_info(loop) for queue, loop in loops.items()},
+        status_table={topic: _status(counted, now) for topic, counted in counters.items()},
+    )
+
+
+def _process_queue_info(loop: PullLoop) -> ProcessQueueInfo:
+    process_queue, figures = loop.process_queue, loop.statistics()
+    first = process_queue.first_offset
+    return ProcessQueueInfo(
+        commit_offset=figures.committed_offset,
+        cached_msg_min_offset=first or 0,
+        cached_msg_max_offset=0 if first is None else first + process_queue.span,
+        cached_msg_count=process_queue.cached_messages,
+        cached_msg_size_in_mib=process_queue.cached_bytes // _MIB,
+        dropped=process_queue.dropped,
+        last_pull_timestamp=_wall_clock_ms(process_queue.last_pulled_at),
+        last_consume_timestamp=_wall_clock_ms(process_queue.last_consumed_at),
+    )
+
+
+def _status(counters: TopicCounters, now: float) -> ConsumeStatus:
+    rates = counters.rates(now)
+    return ConsumeStatus(
+        pull_rt=rates.pull_ms,
+        pull_tps=rates.pulled_per_s,
+        consume_rt=rates.handler_ms,
+        consume_ok_tps=rates.succeeded_per_s,
+        consume_failed_tps=rates.failed_per_s,
+        consume_failed_msgs=counters.failed,
+    )
+
+
+def _wall_clock_ms(at: float) -> int:
+    """Return a time of trio's clock as milliseconds since 1970; 0.0 is never."""
+    return round((time.time() - trio.current_time() + at) * 1000) if at else 0

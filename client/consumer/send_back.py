@@ -1,0 +1,135 @@
+"""Failed messages go back to the broker, to come again later.
+
+A message is taken off its queue only once another record of it is stored: first the broker that has it is asked
+to store it again; if it cannot, the message is sent to the group's retry topic on any broker.
+
+Source: behaviour.md A.7, B.14 and C.4 (7, 8); DefaultMQPushConsumerImpl.sendMessageBack.
+"""
+
+import logging
+import time
+from random import sample
+from typing import Final
+
+from triomq.client.consumer.config import ConsumerConfig
+from triomq.client.consumer.remote import REMOTE_ERRORS
+from triomq.client.consumer.subscription import retry_topic
+from triomq.client.instance import ClientInstance
+from triomq.client.route import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, publish_queues
+from triomq.client.send_result import STATUS_BY_CODE
+from triomq.protocol.codes import MessageSysFlag, RequestCode
+from triomq.protocol.errors import BrokerResponseError, NoRouteError
+from triomq.protocol.message import MessageExt
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.properties import PropertyName, decode_properties, encode_properties
+from triomq.protocol.requests import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
+
+LOGGER: Final = logging.getLogger("triomq.client.consumer.send_back")
+
+#: The group under which clients send on their own account.  Source: MixAll.java.
+INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
+_FIRST_RETRY_LEVEL: Final = 3  # 10 s
+_TRIES: Final = 3
+_COMPRESSION_BITS: Final = int(MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_ZLIB)
+
+
+class SendBack:
+    """Stores the failed messages of one group again.
+
+    Attributes:
+        sent: messages stored again so far.
+    """
+
+    def __init__(self, instance: ClientInstance, group: str, config: ConsumerConfig) -> None:
+        self._instance = instance
+        self._group = group
+        self._config = config
+        self.sent = 0
+
+    async def send(self, message: MessageExt, delay_level: int) -> bool:
+        """Store a message again; return whether that was done.
+
+        Args:
+            message: it has failed ``message.reconsume_times`` times before.
+            delay_level: below 0 the dead-letter topic, 0 the broker decides, above 0 that level.
+        """
+        try:
+            await self._ask_broker(message, delay_level)
+        except REMOTE_ERRORS as exc:
+            LOGGER.warning("send-back refused, sending to the retry topic: %r error=%s", message, exc)
+            try:
+                await self._send_to_retry_topic(message)
+            except REMOTE_ERRORS as second:
+                LOGGER.warning("send-back failed: %r error=%s", message, second)
+                return False
+        self.sent += 1
+        return True
+
+    async def _ask_broker(self, message: MessageExt, delay_level: int) -> None:
+        address = self._instance.broker_address(message.broker_name, only_this=True)
+        if address is None:
+            raise NoRouteError(f"no master of broker {message.broker_name!r} is in a known route")
+        header = ConsumerSendMsgBackRequestHeader(
+            offset=message.physical_offset,
+            group=self._group,
+            delay_level=delay_level,
+            origin_msg_id=message.message_id,
+            origin_topic=message.topic,
+            max_reconsume_times=self._config.max_reconsume_times,
+            broker_name=message.broker_name,
+        )
+        command = self._instance.command(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+        await self._instance.invoke_checked(address, command, self._config.send_back_timeout_s)
+
+    async def _send_to_retry_topic(self, message: MessageExt) -> None:
+        """Send a copy, on another broker if one fails.
+
+        Raises:
+            NoRouteError: no broker has the retry topic.
+            ClientError, BrokerResponseError: what the last try ended with.
+        """
+        topic = retry_topic(self._group)
+        route = await self._instance.topic_route(topic)
+        queues = publish_queues(topic, route)
+        last_error: Exception = NoRouteError(f"topic {topic!r} has no queue that can be written")
+        for queue in (sample(queues, len(queues)) * _TRIES)[:_TRIES]:
+            try:
+                return await self._send_once(message, queue)
+            except REMOTE_ERRORS as exc:
+                last_error = exc
+        raise last_error
+
+    async def _send_once(self, message: MessageExt, queue: MessageQueue) -> None:
+        address = self._instance.broker_address(queue.broker_name, only_this=True)
+        if address is None:
+            raise NoRouteError(f"no master of broker {queue.broker_name!r} is in a known route")
+        failures = message.reconsume_times + 1
+        header = SendMessageRequestHeaderV2(
+            producer_group=INNER_PRODUCER_GROUP,
+            topic=queue.topic,
+            default_topic=DEFAULT_TOPIC,
+            default_topic_queue_nums=DEFAULT_TOPIC_QUEUES,
+            queue_id=queue.queue_id,
+            sys_flag=message.sys_flag & _COMPRESSION_BITS,  # the body is sent as it was stored
+            born_timestamp=time.time_ns() // 1_000_000,
+            flag=message.flag,
+            properties=_copy_properties(message).decode(),
+            reconsume_times=failures,
+            max_reconsume_times=self._config.max_reconsume_times,
+        )
+        command = self._instance.command(RequestCode.SEND_MESSAGE_V2, header, message.stored_body)
+        response = await self._instance.invoke(address, command)
+        if response.code not in STATUS_BY_CODE:
+            raise BrokerResponseError.from_response(response.code, response.remark, address)
+
+
+def _copy_properties(message: MessageExt) -> bytes:
+    """Return the properties of the copy; those of the message stay as they are, and a handler's changes out."""
+    properties = decode_properties(message.encoded_properties)
+    properties.pop(PropertyName.TRANSACTION_PREPARED, None)
+    properties.setdefault(PropertyName.ORIGIN_MESSAGE_ID, message.message_id)
+    properties |= {
+        PropertyName.RETRY_TOPIC: message.topic,
+        PropertyName.DELAY_TIME_LEVEL: str(_FIRST_RETRY_LEVEL + message.reconsume_times),
+    }
+    return encode_properties(properties)

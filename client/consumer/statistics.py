@@ -1,0 +1,145 @@
+"""What a consumer counts, and the immutable pictures of it that users and tools get.
+
+Counters are plain attributes raised where the work is done; rates are made of samples when somebody asks.
+
+Source: behaviour.md B.16 (client statistics), ConsumerStatsManager.java.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.units import QueueOffset
+
+SAMPLE_INTERVAL_S: Final = 10.0
+_SAMPLES: Final = 7  # one minute
+
+
+class _Sample(NamedTuple):
+    at: float
+    succeeded: int
+    failed: int
+    busy_s: float
+    pulls: int
+    pulled: int
+    pulling_s: float
+
+
+class TopicRates(NamedTuple):
+    """The last minute of one topic."""
+
+    succeeded_per_s: float
+    failed_per_s: float
+    handler_ms: float  # mean of the messages that ended
+    pulled_per_s: float
+    pull_ms: float  # mean of the pulls that found messages
+
+
+class TopicCounters:
+    """Counts of one topic since the consumer started.
+
+    Attributes:
+        succeeded: messages that a handler accepted.
+        failed: messages that a handler refused, or that made it raise.
+        busy_s: time spent in handlers, summed over messages (a batch counts once).
+        pulls: pulls that found messages.
+        pulled: messages that came with them.
+        pulling_s: time that these pulls took, the broker's hold included.
+        filtered: messages of these with another tag of the same hash code.
+    """
+
+    __slots__ = ("_samples", "busy_s", "failed", "filtered", "pulled", "pulling_s", "pulls", "succeeded")
+
+    def __init__(self) -> None:
+        self.succeeded = 0
+        self.failed = 0
+        self.busy_s = 0.0
+        self.pulls = 0
+        self.pulled = 0
+        self.pulling_s = 0.0
+        self.filtered = 0
+        self._samples: deque[_Sample] = deque(maxlen=_SAMPLES)
+
+    def sample(self, now: float) -> None:
+        """Note the counts; call it every :data:`SAMPLE_INTERVAL_S`."""
+        self._samples.append(self._now(now))
+
+    def rates(self, now: float) -> TopicRates:
+        """Compare the counts with those of a minute ago, or of the start."""
+        old = self._samples[0] if self._samples else _Sample(now, 0, 0, 0.0, 0, 0, 0.0)
+        new = self._now(now)
+        elapsed = max(new.at - old.at, 0.001)
+        handled = new.succeeded - old.succeeded + new.failed - old.failed
+        pulls = new.pulls - old.pulls
+        return TopicRates(
+            (new.succeeded - old.succeeded) / elapsed,
+            (new.failed - old.failed) / elapsed,
+            (new.busy_s - old.busy_s) * 1000 / handled if handled else 0.0,
+            (new.pulled - old.pulled) / elapsed,
+            (new.pulling_s - old.pulling_s) * 1000 / pulls if pulls else 0.0,
+        )
+
+    def _now(self, now: float) -> _Sample:
+        return _Sample(now, self.succeeded, self.failed, self.busy_s, self.pulls, self.pulled, self.pulling_s)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatistics:
+    """One queue that the consumer holds.
+
+    Attributes:
+        next_pull_offset: where the next pull begins.
+        committed_offset: what is, or will within seconds be, stored as the group's progress.
+        broker_max_offset: end of the queue as the last pull saw it.
+        lag: messages between the committed offset and that end.
+        cached_messages: pulled, not consumed.
+        cached_bytes: size of these.
+        in_flight: messages that a handler has now.
+        pulls: pull requests sent.
+        last_pull_age_s: seconds since the pull loop last did something.
+        waiting_for: why it is not pulled now, "" if it is.
+    """
+
+    next_pull_offset: QueueOffset
+    committed_offset: QueueOffset
+    broker_max_offset: QueueOffset
+    lag: int
+    cached_messages: int
+    cached_bytes: int
+    in_flight: int
+    pulls: int
+    last_pull_age_s: float
+    waiting_for: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStatistics:
+    """What a consumer did since it started.
+
+    Attributes:
+        succeeded: messages that handlers accepted.
+        failed: messages that handlers refused, or that made them raise.
+        sent_back: failed messages stored for another try.
+        filtered: messages dropped because only their tag's hash code matched.
+        in_flight: messages that handlers have now.
+        cached_messages: messages in memory, those in flight included.
+        cached_bytes: size of these.
+        pulls: pulls that found messages.
+        rebalances: rebalance rounds.
+        offset_corrections: times that a broker refused an offset as out of range.
+        queues: the queues held now.
+    """
+
+    succeeded: int
+    failed: int
+    sent_back: int
+    filtered: int
+    in_flight: int
+    cached_messages: int
+    cached_bytes: int
+    pulls: int
+    rebalances: int
+    offset_corrections: int
+    queues: Mapping[MessageQueue, QueueStatistics]

@@ -1,0 +1,100 @@
+"""What a consumer subscribes to, and how heartbeats say it.
+
+Source: behaviour.md A.11 (tag expressions), B.5 step 2 (retry topic), B.7 (versions); wire.md 9.3.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from triomq.client.consumer.config import ClockMs
+from triomq.protocol.bodies import SubscriptionData
+from triomq.protocol.errors import ConfigError
+from triomq.protocol.filter import SUBSCRIBE_ALL, TagFilter
+from triomq.protocol.message import MessageExt, validate_topic
+
+RETRY_PREFIX: Final = "%RETRY%"
+
+
+def retry_topic(group: str) -> str:
+    """Return the topic where a group's failed messages come from again."""
+    return RETRY_PREFIX + group
+
+
+class Subscription:
+    """One topic with its tag expression.
+
+    Attributes:
+        topic: the topic.
+        tag_filter: which messages.
+        pull_version: what pulls say; a broker that was told less of this subscription answers 25.
+        version: what heartbeats say; it grows whenever the broker shall take the subscription anew.
+    """
+
+    __slots__ = ("pull_version", "tag_filter", "topic", "version")
+
+    def __init__(self, topic: str, tag_filter: TagFilter, version: int) -> None:
+        self.topic: Final = topic
+        self.tag_filter: Final = tag_filter
+        self.pull_version: Final = version
+        self.version = version
+
+    def select(self, messages: list[MessageExt]) -> list[MessageExt]:
+        """Return the messages whose tag is wanted: the broker compared hash codes only."""
+        if not self.tag_filter.tags:
+            return messages
+        wanted = self.tag_filter.matches_tag
+        return [message for message in messages if wanted(message.tags)]
+
+    def data(self) -> SubscriptionData:
+        """Return it as heartbeats carry it."""
+        tag_filter = self.tag_filter
+        return SubscriptionData(
+            topic=self.topic,
+            sub_string=tag_filter.expression,
+            tags_set=list(tag_filter.tags),
+            code_set=sorted(tag_filter.codes or ()),
+            sub_version=self.version,
+        )
+
+
+class Subscriptions:
+    """All subscriptions of a consumer, its group's retry topic included.
+
+    Versions are milliseconds, as Java's: members of a group that are of different kinds compare them.
+    """
+
+    def __init__(self, group: str, expressions: Mapping[str, str], clock: ClockMs) -> None:
+        """Take tag expressions by topic.
+
+        Raises:
+            ConfigError: there is no topic.
+            IllegalNameError: a topic has an impossible name.
+            SubscriptionParseError: an expression has separators but no tag.
+        """
+        if not expressions:
+            raise ConfigError('subscriptions: no topic given; write subscriptions={"Topic": "*"}')
+        self._clock = clock
+        self.retry_topic: Final = retry_topic(group)
+        table: dict[str, Subscription] = {}
+        for topic, expression in {**expressions, self.retry_topic: SUBSCRIBE_ALL}.items():
+            if topic != self.retry_topic:  # a group's name may be longer than a topic's
+                validate_topic(topic)
+            table[topic] = Subscription(topic, TagFilter.parse(expression), clock())
+        self._table: Final = table
+
+    def __getitem__(self, topic: str) -> Subscription:
+        return self._table[topic]
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """All topics."""
+        return tuple(self._table)
+
+    def renew(self, topic: str) -> None:
+        """Let the next heartbeat's subscription replace what brokers know of the topic."""
+        subscription = self._table[topic]
+        subscription.version = max(self._clock(), subscription.version + 1)
+
+    def data(self) -> list[SubscriptionData]:
+        """Return all as heartbeats carry them."""
+        return [subscription.data() for subscription in self._table.values()]

@@ -1,0 +1,189 @@
+"""trio in a background thread, for callers that block: one thread for all blocking clients of the process.
+
+Rules: what is entered in the thread is left in the same task; Ctrl-C in a caller cancels what it waits for; a forked
+child never waits for the parent's thread.
+"""
+
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any, Final, Generic, ParamSpec, TypeVar
+
+import trio
+
+from triomq.protocol.errors import ClientClosedError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+#: After a second Ctrl-C, for what still has to be said to brokers.
+_LAST_WORDS_S: Final = 1.0
+
+
+class Guest(Generic[T]):
+    """An asynchronous context manager that a task of the portal holds open."""
+
+    def __init__(self, target: AbstractAsyncContextManager[T]) -> None:
+        self._target = target
+        self._scope = trio.CancelScope()
+        self._ready = trio.Event()
+        self._leave = trio.Event()
+        self._gone = trio.Event()
+        self._error: Exception | None = None
+        self._entered: list[T] = []
+
+    async def host(self) -> None:
+        """Enter, wait, leave; the task of the portal."""
+        try:
+            with self._scope:
+                async with self._target as entered:
+                    self._entered.append(entered)
+                    self._ready.set()
+                    await self._leave.wait()
+        except Exception as exc:  # noqa: BLE001  # boundary: it belongs to the thread that waits in enter or leave
+            self._error = exc
+        finally:
+            self._ready.set()
+            self._gone.set()
+
+    async def enter(self, nursery: trio.Nursery) -> T:
+        """Start :meth:`host`; return what the context manager gives."""
+        nursery.start_soon(self.host)
+        try:
+            await self._ready.wait()
+        except trio.Cancelled:
+            self._scope.cancel()
+            raise
+        if not self._entered:
+            raise self._error or ClientClosedError("the client was closed while it was being opened")
+        return self._entered[0]
+
+    async def leave(self) -> None:
+        """End :meth:`host`; raise the error with which it ended."""
+        self._leave.set()
+        try:
+            await self._gone.wait()
+        except trio.Cancelled:
+            self._scope.cancel()
+            with trio.move_on_after(_LAST_WORDS_S, shield=True):
+                await self._gone.wait()
+            raise
+        if self._error is not None:
+            raise self._error
+
+    def check(self) -> None:
+        """Do nothing while it is open.
+
+        Raises:
+            ClientClosedError: it failed; its error is the cause.
+        """
+        if self._gone.is_set():
+            raise ClientClosedError(f"it ended with an error: {self._error!r}") from self._error
+
+    async def wait(self) -> None:
+        """Return when it ended by itself; raise the error with which it did."""
+        await self._gone.wait()
+        if self._error is not None:
+            raise self._error
+
+
+class Portal:
+    """The thread, counted by its users: it ends with the last."""
+
+    def __init__(self) -> None:
+        self.process_id = os.getpid()
+        self.users = 0
+        self._token: trio.lowlevel.TrioToken
+        self._nursery: trio.Nursery
+        self._stop: trio.Event
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=trio.run, args=(self._serve,), name="triomq", daemon=True)
+        self._thread.start()
+        self._started.wait()
+
+    async def _serve(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        self._stop = trio.Event()
+        async with trio.open_nursery() as self._nursery:
+            self._started.set()
+            await self._stop.wait()
+            self._nursery.cancel_scope.cancel()
+
+    def stop(self) -> None:
+        """End the thread and wait for it."""
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._stop.set)
+        self._thread.join()
+
+    def open(self, guest: Guest[T]) -> T:
+        """Enter a guest."""
+        return self.call(guest.enter, self._nursery)
+
+    def call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run an asynchronous function in the thread and wait for its result.
+
+        Raises:
+            ClientClosedError: this is a fork of the process that opened it.
+        """
+        self._check_process()
+        scope = trio.CancelScope()
+
+        async def run() -> T:
+            with scope:
+                return await function(*args, **kwargs)
+            raise ClientClosedError("interrupted")  # nobody waits for it any more
+
+        try:
+            return trio.from_thread.run(run, trio_token=self._token)
+        except KeyboardInterrupt:
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(scope.cancel)
+            raise
+
+    def call_plain(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a plain function in the thread, between two steps of its tasks."""
+        self._check_process()
+
+        def run(*_: Any) -> T:
+            return function(*args, **kwargs)
+
+        return trio.from_thread.run_sync(run, trio_token=self._token)
+
+    def _check_process(self) -> None:
+        if self.process_id != os.getpid():
+            raise ClientClosedError("opened before this process was forked: make a new one in each process")
+
+
+_lock = threading.Lock()
+_portal: Portal | None = None
+
+
+def acquire_portal() -> Portal:
+    """Return the process's portal, started if it is not there, and count one more user."""
+    global _portal
+    with _lock:
+        if _portal is None or _portal.process_id != os.getpid():
+            _portal = Portal()
+        _portal.users += 1
+        return _portal
+
+
+def release_portal(portal: Portal) -> None:
+    """Count one user less; the last one ends the thread."""
+    global _portal
+    with _lock:
+        portal.users -= 1
+        if portal.users or portal.process_id != os.getpid():
+            return
+        if _portal is portal:
+            _portal = None
+    portal.stop()
+
+
+def _renew_lock() -> None:
+    """In a forked child: whoever held the lock is not there."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)

@@ -1,0 +1,74 @@
+"""Laws of all allocation strategies: every queue has exactly one owner, and everybody agrees who that is."""
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from triomq.client.consumer.rebalance import (
+    AllocateStrategy,
+    allocate,
+    allocate_averagely,
+    allocate_by_circle,
+    allocate_consistent_hash,
+    plan,
+)
+from triomq.protocol.message_queue import MessageQueue
+
+STRATEGIES = [allocate_averagely, allocate_by_circle, allocate_consistent_hash]
+EVEN = [allocate_averagely, allocate_by_circle]
+REPEATABLE = settings(max_examples=100, deadline=None, derandomize=True)
+
+QUEUES = st.sets(
+    st.builds(MessageQueue, st.just("T"), st.sampled_from(["a", "b", "c"]), st.integers(0, 15)), max_size=20
+)
+MEMBERS = st.sets(st.text(min_size=1, max_size=6), min_size=1, max_size=8)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@given(queues=QUEUES, members=MEMBERS)
+@REPEATABLE
+def test_each_queue_has_exactly_one_owner(
+    strategy: AllocateStrategy, queues: set[MessageQueue], members: set[str]
+) -> None:
+    shares = [allocate(strategy, queues, members, member) for member in members]
+    assert sum(map(len, shares)) == len(queues)
+    assert frozenset().union(*shares) == queues
+
+
+@pytest.mark.parametrize("strategy", EVEN)
+@given(queues=QUEUES, members=MEMBERS)
+@REPEATABLE
+def test_shares_differ_by_one_at_most(strategy: AllocateStrategy, queues: set[MessageQueue], members: set[str]) -> None:
+    sizes = [len(allocate(strategy, queues, members, member)) for member in members]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@given(queues=st.lists(st.sampled_from([MessageQueue("T", "a", i) for i in range(9)])), data=st.data())
+@REPEATABLE
+def test_order_and_repetition_of_the_input_do_not_matter(
+    strategy: AllocateStrategy, queues: list[MessageQueue], data: st.DataObject
+) -> None:
+    members = ["a@1", "b@2", "c@3"]
+    shuffled = data.draw(st.permutations([*members, "b@2"]))
+    assert allocate(strategy, reversed(queues), shuffled, "b@2") == allocate(strategy, queues, members, "b@2")
+
+
+@given(queues=QUEUES, members=MEMBERS)
+@REPEATABLE
+def test_a_member_that_leaves_moves_only_its_own_queues_on_the_ring(
+    queues: set[MessageQueue], members: set[str]
+) -> None:
+    leaver, *rest = sorted(members)
+    for member in rest:
+        before = allocate(allocate_consistent_hash, queues, members, member)
+        assert before <= allocate(allocate_consistent_hash, queues, rest, member), leaver
+
+
+@given(mine=QUEUES, held=QUEUES)
+@REPEATABLE
+def test_a_plan_carried_out_leaves_what_is_mine(mine: set[MessageQueue], held: set[MessageQueue]) -> None:
+    added, removed = plan(frozenset(mine), frozenset(held))
+    assert (held - removed) | added == mine
+    assert not added & held
+    assert removed <= held

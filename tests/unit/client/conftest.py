@@ -1,0 +1,35 @@
+"""Fixtures: fake brokers, and cancelling at every await."""
+
+import pytest
+import trio
+
+from tests.unit.client.fake_broker import BrokerFactory, CancelledAtEveryAwait, FakeBroker, run_cancelled_at_every_await
+
+
+@pytest.fixture
+def cancelled_at_every_await() -> CancelledAtEveryAwait:
+    """A generator that runs a function again and again, cancelled before it starts, at its 1st pause, its 2nd, ...
+
+    It yields after each run, for looking at what is left behind, and ends when a run was not stopped any more.
+    """
+    return run_cancelled_at_every_await
+
+
+@pytest.fixture
+def make_broker(nursery: trio.Nursery) -> BrokerFactory:
+    """A function that starts one more fake broker with a name."""
+
+    async def make(name: str) -> FakeBroker:
+        broker = FakeBroker(nursery, name)
+        await broker.start()
+        return broker
+
+    return make
+
+
+@pytest.fixture
+async def fake_broker(make_broker: BrokerFactory) -> FakeBroker:
+    """A running fake broker "broker-a" with the topic "Topic" (4 queues)."""
+    broker = await make_broker("broker-a")
+    broker.add_topic("Topic")
+    return broker

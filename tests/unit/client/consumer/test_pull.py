@@ -1,0 +1,128 @@
+import pytest
+
+from tests.unit.client.consumer.fake_cluster import BROKER, FakeCluster, FakeInstance, as_instance, pull_answer
+from triomq.client.consumer.pull import PullConsumer, PullStatus
+from triomq.client.instance import ClientInstance
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.errors import ClientClosedError, ConfigError, IllegalNameError, SubscriptionParseError
+from triomq.protocol.message_queue import MessageQueue
+
+QUEUE = MessageQueue("T", BROKER, 0)
+
+
+@pytest.fixture
+def cluster_with_messages(cluster: FakeCluster, instance: ClientInstance) -> FakeCluster:
+    cluster.add_topic("T", 2)
+    for number in range(6):
+        cluster.send(QUEUE, b"%d" % number, properties={"TAGS": "Aa" if number % 2 else "BB"}, store_timestamp=number)
+    return cluster
+
+
+async def test_messages_are_pulled_with_where_to_go_on(
+    cluster_with_messages: FakeCluster, instance: ClientInstance
+) -> None:
+    async with PullConsumer("G", instance=instance) as consumer:
+        result = await consumer.pull(QUEUE, 2, max_messages=3)
+    assert result.status is PullStatus.FOUND
+    assert [message.body for message in result.messages] == [b"2", b"3", b"4"]
+    assert all(message.broker_name == BROKER for message in result.messages)
+    assert (result.next_begin_offset, result.min_offset, result.max_offset) == (5, 0, 6)
+
+
+async def test_tags_of_equal_hash_code_are_sorted_out(
+    cluster_with_messages: FakeCluster, instance: ClientInstance
+) -> None:
+    async with PullConsumer("G", instance=instance) as consumer:
+        result = await consumer.pull(QUEUE, 0, "Aa")
+    assert [message.body for message in result.messages] == [b"1", b"3", b"5"]
+    assert result.next_begin_offset == 6
+
+
+async def test_a_pull_waits_only_if_it_is_told_to(cluster_with_messages: FakeCluster, instance: ClientInstance) -> None:
+    async with PullConsumer("G", instance=instance) as consumer:
+        assert (await consumer.pull(QUEUE, 6)).status is PullStatus.NO_NEW_MESSAGE
+        await consumer.pull(QUEUE, 0, wait_s=7)
+    first, second = cluster_with_messages.of(RequestCode.PULL_MESSAGE)
+    assert (first.ext_fields["sysFlag"], first.ext_fields["suspendTimeoutMillis"]) == ("4", "0")
+    assert (second.ext_fields["sysFlag"], second.ext_fields["suspendTimeoutMillis"]) == ("6", "7000")
+
+
+async def test_an_offset_out_of_range_is_told_not_handled(
+    cluster_with_messages: FakeCluster, instance: ClientInstance
+) -> None:
+    async with PullConsumer("G", instance=instance) as consumer:
+        result = await consumer.pull(QUEUE, 99)
+    assert (result.status, result.next_begin_offset) == (PullStatus.OFFSET_ILLEGAL, 6)
+    assert not cluster_with_messages.committed
+
+
+async def test_the_suggested_broker_is_asked_next(cluster_with_messages: FakeCluster) -> None:
+    fake = FakeInstance(cluster_with_messages)
+    asked: list[int] = []
+    real = fake.broker_address
+
+    def broker_address(broker_name: str, broker_id: int = 0, only_this: bool = False) -> str | None:
+        asked.append(broker_id)
+        return real(broker_name, broker_id, only_this)
+
+    fake.broker_address = broker_address  # type: ignore[method-assign]
+    answer = {"suggestWhichBrokerId": "1"}
+    cluster_with_messages.handlers[RequestCode.PULL_MESSAGE] = lambda command: command.reply(
+        ResponseCode.PULL_NOT_FOUND,
+        pull_answer(command, 0, 6, min_offset=0, max_offset=6).ext_fields | answer,
+    )
+    async with PullConsumer("G", instance=as_instance(fake)) as consumer:
+        await consumer.queues("T")
+        await consumer.pull(QUEUE, 6)
+        await consumer.pull(QUEUE, 6)
+        await consumer.pull(QUEUE._replace(queue_id=1), 0)
+    assert asked == [0, 1, 0]
+
+
+async def test_offsets_can_be_asked_and_stored(cluster_with_messages: FakeCluster, instance: ClientInstance) -> None:
+    cluster_with_messages.handlers[RequestCode.GET_EARLIEST_MSG_STORETIME] = lambda command: command.reply(
+        ext_fields={"timestamp": "5"}
+    )
+    async with PullConsumer("G", instance=instance) as consumer:
+        assert await consumer.queues("T") == (QUEUE, QUEUE._replace(queue_id=1))
+        assert (await consumer.min_offset(QUEUE), await consumer.max_offset(QUEUE)) == (0, 6)
+        assert await consumer.search_offset(QUEUE, 3) == 3
+        assert await consumer.earliest_store_time(QUEUE) == 5
+        assert await consumer.committed(QUEUE) is None
+        await consumer.commit(QUEUE, 4)
+        assert await consumer.committed(QUEUE) == 4
+
+
+async def test_a_pull_consumer_joins_no_group(cluster_with_messages: FakeCluster, instance: ClientInstance) -> None:
+    async with PullConsumer("G", instance=instance) as consumer:
+        await consumer.pull(QUEUE, 0)
+        assert not cluster_with_messages.members("G")
+    assert not cluster_with_messages.heartbeats
+
+
+@pytest.mark.parametrize("arguments", [{"queue_offset": -1}, {"max_messages": 0}, {"wait_s": -1.0}])
+async def test_impossible_pulls_are_refused(instance: ClientInstance, arguments: dict[str, int]) -> None:
+    async with PullConsumer("G", instance=instance) as consumer:
+        with pytest.raises(ConfigError, match=next(iter(arguments))):
+            await consumer.pull(QUEUE, **({"queue_offset": 0} | arguments))  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="negative"):
+            await consumer.commit(QUEUE, -1)
+        with pytest.raises(SubscriptionParseError):
+            await consumer.pull(QUEUE, 0, "||")
+        with pytest.raises(IllegalNameError):
+            await consumer.queues("a b")
+
+
+async def test_a_consumer_is_used_inside_its_block_only(instance: ClientInstance) -> None:
+    consumer = PullConsumer("G", instance=instance)
+    with pytest.raises(ClientClosedError):
+        await consumer.queues("T")
+    async with consumer:
+        pass
+    with pytest.raises(ClientClosedError):
+        await consumer.min_offset(QUEUE)
+
+
+def test_the_groups_name_is_checked() -> None:
+    with pytest.raises(IllegalNameError):
+        PullConsumer("a b")

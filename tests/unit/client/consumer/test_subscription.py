@@ -1,0 +1,55 @@
+import pytest
+
+from tests.unit.client.consumer.fake_cluster import make_message
+from triomq.client.consumer.subscription import Subscriptions, retry_topic
+from triomq.protocol.errors import ConfigError, IllegalNameError, SubscriptionParseError
+
+
+def subscriptions(clock_ms: list[int] | None = None, **expressions: str) -> Subscriptions:
+    times = clock_ms or [100]
+    return Subscriptions("G", expressions, lambda: times[0])
+
+
+def test_the_retry_topic_is_always_subscribed() -> None:
+    table = subscriptions(T="TagA")
+    assert table.topics == ("T", "%RETRY%G")
+    assert table.retry_topic == retry_topic("G") == "%RETRY%G"
+    assert table["%RETRY%G"].tag_filter.tags == ()
+
+
+def test_heartbeats_name_tags_codes_and_version() -> None:
+    (data, _) = subscriptions(T="TagA || TagB").data()
+    assert (data.topic, data.sub_string, data.tags_set) == ("T", "TagA || TagB", ["TagA", "TagB"])
+    assert data.code_set == [2598919, 2598920]
+    assert data.sub_version == 100
+    assert data.expression_type == "TAG"
+
+
+def test_a_renewed_subscription_is_always_newer() -> None:
+    times = [100]
+    table = subscriptions(times, T="*")
+    table.renew("T")
+    assert table["T"].version == 101  # within one millisecond
+    times[0] = 500
+    table.renew("T")
+    assert (table["T"].version, table["T"].pull_version) == (500, 100)
+
+
+def test_messages_are_selected_by_text_not_by_hash_code() -> None:
+    table = subscriptions(T="Aa")
+    wanted, same_hash, none = make_message(0, TAGS="Aa"), make_message(1, TAGS="BB"), make_message(2)
+    assert table["T"].select([wanted, same_hash, none]) == [wanted]
+
+
+def test_everything_is_selected_without_a_look() -> None:
+    messages = [make_message(0)]
+    assert subscriptions(T="*")["T"].select(messages) is messages
+
+
+def test_impossible_subscriptions_are_refused() -> None:
+    with pytest.raises(ConfigError, match="no topic"):
+        subscriptions()
+    with pytest.raises(IllegalNameError):
+        Subscriptions("G", {"a b": "*"}, lambda: 0)
+    with pytest.raises(SubscriptionParseError):
+        subscriptions(T="||")

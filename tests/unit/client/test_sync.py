@@ -1,0 +1,265 @@
+import os
+import signal
+import threading
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from tests.unit.client.fake_broker import FakeBroker
+from triomq.client import portal, sync
+from triomq.client.nursery import OpenOnce, open_service_nursery
+from triomq.client.sync import Admin, ClientInstance, Producer, PullConsumer, PushConsumer
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.errors import ClientClosedError, ClientError, ConfigError, NameServerError, NoRouteError
+from triomq.protocol.message import Message
+from triomq.protocol.message_queue import MessageQueue
+
+
+class BrokerThread:
+    """A fake broker in a trio loop of its own, as a blocked caller cannot run one."""
+
+    def __init__(self) -> None:
+        self.broker: FakeBroker
+        self.token: trio.lowlevel.TrioToken
+        self.stop: trio.Event
+        self.ready = threading.Event()
+
+    async def main(self) -> None:
+        self.token = trio.lowlevel.current_trio_token()
+        self.stop = trio.Event()
+        async with trio.open_nursery() as nursery:
+            self.broker = FakeBroker(nursery, "broker-a")
+            await self.broker.start()
+            self.broker.add_topic("Topic")
+            self.ready.set()
+            await self.stop.wait()
+            nursery.cancel_scope.cancel()
+
+    def run(self, function: Callable[..., Awaitable[Any]], *arguments: object) -> Any:
+        return trio.from_thread.run(function, *arguments, trio_token=self.token)
+
+
+@pytest.fixture
+def remote() -> Iterator[BrokerThread]:
+    made = BrokerThread()
+    thread = threading.Thread(target=trio.run, args=(made.main,))
+    thread.start()
+    assert made.ready.wait(5)
+    yield made
+    made.token.run_sync_soon(made.stop.set)
+    thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left_behind() -> Iterator[None]:
+    yield
+    assert portal._portal is None
+    assert "triomq" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_script_sends_and_asks(remote: BrokerThread) -> None:
+    with Producer("group", namesrv=remote.broker.address) as producer:
+        queue = MessageQueue("Topic", "broker-a", 2)
+        result = producer.send(Message("Topic", b"x"), queue=queue)
+        assert (result.queue, result.queue_offset) == (queue, 0)
+        (batch,) = producer.send_batch([Message("Topic", b"x")] * 3)
+        assert batch.message_id.count(",") == 2
+        producer.send_oneway(Message("Topic", b"x"))
+        assert len(producer.publish_queues("Topic")) == 4
+    assert len(remote.broker.of(RequestCode.UNREGISTER_CLIENT)) == 1
+
+
+def test_errors_are_those_of_the_trio_client(remote: BrokerThread) -> None:
+    with Producer("group", namesrv=remote.broker.address) as producer, Admin(namesrv="127.0.0.1:1") as admin:
+        with pytest.raises(NoRouteError, match="similar topics: Topic"):
+            producer.send(Message("Topik", b"x"))
+        with pytest.raises(NameServerError):
+            admin.topics()
+
+
+def test_an_error_of_the_block_leaves_as_it_is(remote: BrokerThread) -> None:
+    with pytest.raises(KeyError, match="mine"), Producer("group", namesrv=remote.broker.address):
+        raise KeyError("mine")
+
+
+def test_clients_share_one_thread_and_may_share_an_instance(remote: BrokerThread) -> None:
+    with ExitStack() as stack:
+        shared = stack.enter_context(ClientInstance(remote.broker.address))
+        producers = [stack.enter_context(Producer(name, instance=shared)) for name in ("one", "two")]
+        pull = stack.enter_context(PullConsumer("group", instance=shared))
+        for producer in producers:
+            producer.send(Message("Topic", b"x"))
+        assert len(pull.queues("Topic")) == 4
+        assert [thread.name for thread in threading.enumerate()].count("triomq") == 1
+    assert remote.broker.connected == 1
+
+
+def test_many_threads_use_one_producer(remote: BrokerThread) -> None:
+    ids: list[str] = []
+    with Producer("group", namesrv=remote.broker.address) as producer:
+
+        def send() -> None:
+            ids.extend(producer.send(Message("Topic", b"x")).message_id for _ in range(20))
+
+        threads = [threading.Thread(target=send) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(set(ids)) == 160
+
+
+def test_what_cannot_be_opened_leaves_nothing_behind() -> None:
+    producer = Producer("group")
+    with pytest.raises(ConfigError, match="namesrv"), producer:
+        pass
+    with pytest.raises(ClientClosedError):
+        producer.send(Message("Topic", b"x"))
+
+
+def test_outside_its_block_a_client_refuses(remote: BrokerThread) -> None:
+    producer = Producer("group", namesrv=remote.broker.address)
+    with pytest.raises(ClientClosedError, match="inside its with block"):
+        producer.send(Message("Topic", b"x"))
+    with producer:
+        pass
+    with pytest.raises(ClientClosedError):
+        producer.send(Message("Topic", b"x"))
+    with pytest.raises(ClientError, match="once only"), producer:
+        pass
+
+
+def test_ctrl_c_ends_a_blocked_call_at_once_and_cancels_it(remote: BrokerThread) -> None:
+    remote.broker.on(RequestCode.SEND_MESSAGE_V2, lambda _command: interrupt_main_thread())
+    with Producer("group", namesrv=remote.broker.address, send_timeout_s=60) as producer:
+        start = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            producer.send(Message("Topic", b"x"))
+        assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 3
+
+
+def test_a_forked_child_is_told_to_make_its_own(remote: BrokerThread) -> None:
+    with Producer("group", namesrv=remote.broker.address) as producer:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                producer.send(Message("Topic", b"x"))
+            except ClientClosedError as exc:
+                producer.__exit__(None, None, None)
+                with BlockingFragile():  # its own thread
+                    status = 0 if "forked" in str(exc) else 2
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        assert producer.send(Message("Topic", b"x")).queue_offset == 0
+
+
+class Fragile(OpenOnce):
+    """Fails in the background when it is told to."""
+
+    def __init__(self) -> None:
+        self.told = trio.Event()
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncGenerator[None, None]:
+        async with open_service_nursery() as nursery:
+            nursery.start_soon(self._fail)
+            yield
+
+    async def _fail(self) -> None:
+        await self.told.wait()
+        raise KeyError("inside")
+
+    async def fail(self) -> None:
+        self.told.set()
+        await trio.testing.wait_all_tasks_blocked()
+
+
+class BlockingFragile(sync._Blocking[Fragile]):
+    def __init__(self) -> None:
+        self._target = Fragile()
+
+    fail = sync._blocking(Fragile.fail)
+
+
+def test_a_client_that_fails_inside_tells_at_the_next_call_and_when_it_is_left() -> None:
+    def block() -> None:
+        with BlockingFragile() as fragile:
+            fragile.fail()
+            with pytest.raises(ClientClosedError, match="inside") as caught:
+                fragile.fail()
+            assert isinstance(caught.value.__cause__, KeyError)
+
+    with pytest.raises(KeyError, match="inside"):
+        block()
+
+
+def interrupt_main_thread() -> None:
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+class Slow(OpenOnce):
+    """Takes for ever to open, or to close, and interrupts its caller then."""
+
+    def __init__(self, *, to_open: bool) -> None:
+        self._to_open = to_open
+        self.cancelled = threading.Event()
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncGenerator[None, None]:
+        try:
+            if self._to_open:
+                await self._interrupt_and_sleep()
+            yield
+            await self._interrupt_and_sleep()
+        finally:
+            self.cancelled.set()
+
+    async def _interrupt_and_sleep(self) -> None:
+        interrupt_main_thread()
+        await trio.sleep_forever()
+
+
+class BlockingSlow(sync._Blocking[Slow]):
+    def __init__(self, *, to_open: bool) -> None:
+        self._target = Slow(to_open=to_open)
+
+
+def test_waiting_ends_with_the_client(remote: BrokerThread) -> None:
+    with BlockingFragile() as fragile:
+        held, guest = fragile._entered()
+        held.call_plain(guest._scope.cancel)
+        held.call(guest.wait)
+
+
+@pytest.mark.parametrize("to_open", [True, False])
+def test_ctrl_c_ends_opening_and_closing_too(to_open: bool) -> None:
+    slow = BlockingSlow(to_open=to_open)
+    with pytest.raises(KeyboardInterrupt), slow:
+        pass
+    assert slow._target.cancelled.wait(2)
+
+
+def test_a_push_consumer_blocks_until_it_is_interrupted(remote: BrokerThread) -> None:
+    def on_message(_message: object) -> None:
+        pass
+
+    consumer = PushConsumer(
+        "group", namesrv=remote.broker.address, on_message=on_message, subscriptions={"Missing": "*"}
+    )
+
+    def block() -> None:
+        with consumer:
+            consumer.wait_assigned()
+            assert consumer.statistics() is not None
+            threading.Timer(0.01, interrupt_main_thread).start()
+            consumer.wait()
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
