@@ -65,7 +65,7 @@ class BrokerConfig:
                 if not address.is_loopback and not self.insecure:
                     raise ConfigError(
                         f"listening on {address} would let anybody who reaches it send, read and delete messages, "
-                        "as there are no accounts yet: listen on 127.0.0.1, or give --insecure if the network is trusted"
+                        "for there are no accounts: listen on 127.0.0.1, or give --insecure if the network is trusted"
                     )
             if listener.advertise is not None and not 0 < len(listener.advertise) <= _MAX_ADVERTISED_LENGTH:
                 raise ConfigError(f"listener {listener.name}: the advertised address is empty or too long")

@@ -182,8 +182,10 @@ class Broker:
                 else:
                     table.is_dirty = False
 
-    async def serve(self, endpoints: list[Endpoint], started: trio.Event) -> None:
-        """Serve until :attr:`stopping` is set."""
+    async def serve(
+        self, endpoints: list[Endpoint], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve until :attr:`stopping` is set; started when connections are accepted."""
         async with trio.open_nursery() as services:  # 3. last to go
             services.start_soon(PullTimeout(self).run)
             services.start_soon(Housekeeping(self).run)
@@ -194,7 +196,7 @@ class Broker:
                 async with trio.open_nursery() as acceptors:  # 1. first to go
                     for endpoint in endpoints:
                         acceptors.start_soon(accept_loop, endpoint.sock, self._acceptor(endpoint))
-                    started.set()
+                    task_status.started()
                     await self.stopping.wait()
                     acceptors.cancel_scope.cancel()
                 await self._finish_answers()
@@ -287,6 +289,13 @@ def _advertised(endpoint: Endpoint, local_ip: str) -> str:
     return advertise if ":" in advertise else str(Address(advertise, endpoint.broker_port))
 
 
+def _lone_error(error: BaseException) -> BaseException:
+    """Return the only error in a group, however deep; a group of several as it is."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
 @asynccontextmanager
 async def open_broker(config: BrokerConfig) -> AsyncGenerator[Broker]:
     """Open the store, listen, and serve until the block is left; then everything is on disk.
@@ -303,14 +312,19 @@ async def open_broker(config: BrokerConfig) -> AsyncGenerator[Broker]:
         broker.load()
         await broker.resolve_advertised()
         endpoints = broker.open_endpoints()
-        async with trio.open_nursery() as nursery:
-            started = trio.Event()
-            nursery.start_soon(broker.serve, endpoints, started)
-            await started.wait()
-            try:
-                yield broker
-            finally:
+        failure: BaseException | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(broker.serve, endpoints)
+                try:
+                    yield broker
+                except BaseException as exc:  # noqa: BLE001  # raised below, to leave bare and not in a group
+                    failure = exc
                 broker.stopping.set()
+        except BaseExceptionGroup as group:
+            raise _lone_error(group) from None
+        if failure is not None:
+            raise failure
     finally:
         broker.save_tables_now()
         store.close()

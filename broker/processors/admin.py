@@ -81,14 +81,10 @@ def delete_topic(connection: "Connection", command: RemotingCommand) -> Remoting
     broker.topics.delete(topic)
     broker.offsets.delete_topic(topic)
     broker.statistics.forget_topic(topic)
+    gone = f"topic[{topic}] not exist, apply first please!"
     for queue in queues:
         for pull in broker.pull_hold.forget_queue(queue):
-            if not pull.command.is_oneway:
-                pull.connection.send(
-                    pull.command.reply(
-                        ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{topic}] not exist, apply first please!"
-                    )
-                )
+            pull.connection.send(pull.command.reply(ResponseCode.TOPIC_NOT_EXIST, remark=gone))
     LOGGER.info("topic deleted topic=%s peer=%s", topic, connection.peer)
     return command.reply()
 

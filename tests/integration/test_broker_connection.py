@@ -1,14 +1,16 @@
 """Connections over real sockets: order, silence, holding, closing.  Time stands still unless a test moves it."""
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.integration.broker_wire import (
+    FREE_PORTS,
     Wire,
     broker_port,
     connected,
@@ -20,8 +22,6 @@ from tests.integration.broker_wire import (
     until,
     vip_port,
 )
-from triomq.broker.addresses import Address
-from triomq.broker.config import Listener
 from triomq.broker.connection import Connection
 from triomq.protocol.bodies import (
     ConsumerData,
@@ -35,7 +35,7 @@ from triomq.protocol.record import decode_records
 
 SEND = RequestCode.SEND_MESSAGE_V2
 PULL = RequestCode.PULL_MESSAGE
-HOLD = {"sysFlag": 6}
+HOLD: Final[dict[str, Any]] = {"sysFlag": 6}
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ async def test_the_name_server_port_takes_no_messages(root: Path, mock_clock: Mo
 async def test_a_route_tells_the_advertised_address(
     root: Path, mock_clock: MockClock, advertise: str | None, told: str
 ) -> None:
-    listener = Listener(broker=Address("127.0.0.1", 0), namesrv=Address("127.0.0.1", 0), advertise=advertise)
+    listener = replace(FREE_PORTS, advertise=advertise)
     async with running(root, listeners=(listener,)) as broker:
         for port in (namesrv_port(broker), broker_port(broker)):
             async with connected(port) as wire:
@@ -185,8 +185,7 @@ async def test_a_route_tells_the_advertised_address(
 
 
 async def test_each_listener_tells_its_own_address(root: Path, mock_clock: MockClock) -> None:
-    free = {"broker": Address("127.0.0.1", 0), "namesrv": Address("127.0.0.1", 0)}
-    listeners = (Listener(name="default", **free), Listener(name="other", advertise="elsewhere.invalid:5", **free))
+    listeners = (FREE_PORTS, replace(FREE_PORTS, name="other", advertise="elsewhere.invalid:5"))
     async with running(root, listeners=listeners) as broker:
         told = set()
         for _, namesrv in broker.addresses.values():
@@ -318,12 +317,29 @@ async def test_only_an_idle_connection_is_closed(root: Path, mock_clock: MockClo
         connected(broker_port(broker)) as busy,
     ):
         assert await idle.works()
-        for _ in range(6):
+        while not broker.statistics.idle_closed:
             assert await busy.works()
             await tick(mock_clock)
         assert await idle.is_closed_by_broker()
         assert await busy.works()
         assert broker.statistics.idle_closed == 1
+
+
+async def test_a_member_that_sends_no_heartbeats_is_removed(root: Path, mock_clock: MockClock) -> None:
+    """C.2 scenario 33."""
+    async with (
+        running(root, client_timeout_s=0.001) as broker,
+        connected(broker_port(broker)) as silent,
+        connected(broker_port(broker)) as other,
+    ):
+        await silent.send(request(RequestCode.HEART_BEAT, body=heartbeat("c1")))
+        await silent.next()
+        await silent.next()
+        while broker.consumer_groups.get("G") is not None:
+            assert await other.works()
+            await tick(mock_clock)
+        assert await silent.is_closed_by_broker()
+        assert await other.works()
 
 
 async def test_a_peer_that_does_not_read_is_stopped_and_then_closed(root: Path, mock_clock: MockClock) -> None:

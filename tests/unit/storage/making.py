@@ -84,6 +84,10 @@ class FaultyFileSystem(FileSystem):
         self._call("unlink", path)
         super().unlink(path)
 
+    def overwrite_file(self, path: Path, content: bytes) -> None:
+        self._call("overwrite_file", path)
+        super().overwrite_file(path, content)
+
     def write_file(self, path: Path, content: bytes) -> None:
         self._call("write_file", path)
         super().write_file(path, content)
@@ -125,7 +129,9 @@ class StoreMaker:
             store.close()
 
 
-def put(store: MessageStore, topic: str = "T", queue_id: int = 0, body: bytes = b"body", **fields: Any) -> Appended:
+def put(
+    store: MessageStore, topic: str = "T", queue_id: int = 0, body: bytes | memoryview = b"body", **fields: Any
+) -> Appended:
     """Put one message; ``tags`` and other fields by name."""
     tags = fields.pop("tags", None)
     properties = fields.pop("properties", encode_properties({"TAGS": tags} if tags else {}))

@@ -32,13 +32,28 @@ def test_the_earlier_time_less_three_seconds_is_certain() -> None:
     assert Checkpoint(1000, 20_000).min_time == 0
 
 
-def test_a_failed_save_leaves_the_old_checkpoint(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+def test_an_existing_checkpoint_is_written_in_place(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     Checkpoint(1, 2, 3).save(FILES, path)
-    faulty.fails = lambda number, name, path: name == "write_file"
-    with pytest.raises(StoreError):
-        Checkpoint(4, 5, 6).save(faulty, path)
+    inode = path.stat().st_ino
+    assert Checkpoint(4, 5, 6).save(FILES, path)
+    assert path.stat().st_ino == inode
+    assert load_checkpoint(FILES, path) == Checkpoint(4, 5, 6)
+
+
+def test_a_full_disk_leaves_the_old_checkpoint_and_is_no_error(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+    path = tmp_path / "checkpoint"
+    Checkpoint(1, 2, 3).save(FILES, path)
+    faulty.fails = lambda number, name, path: True
+    assert not Checkpoint(4, 5, 6).save(faulty, path)
     assert load_checkpoint(FILES, path) == Checkpoint(1, 2, 3)
+
+
+def test_another_failure_is_an_error(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+    faulty.code = errno.EIO
+    faulty.fails = lambda number, name, path: True
+    with pytest.raises(StoreError, match="cannot write"):
+        Checkpoint(4, 5, 6).save(faulty, tmp_path / "checkpoint")
 
 
 def test_an_unreadable_checkpoint_is_an_error(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 import struct
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -49,7 +49,9 @@ def test_a_record_is_what_the_codec_writes(store: MessageStore, born: bytes, sto
         reconsume_times=3,
         prepared_transaction_offset=2**40,
     )
-    assert store.look_message(place.physical_offset) == wanted
+    view = store.look_message(place.physical_offset)
+    assert view is not None
+    assert bytes(view) == wanted
     assert store.commit_log.store_time(place.physical_offset) == place.store_timestamp
 
 
@@ -174,6 +176,7 @@ def forged(physical_offset: int) -> bytes:
 def test_numbers_that_fit_no_field_are_refused_before_anything_is_written(store: MessageStore) -> None:
     put(store)
     end = store.commit_log.max_offset
+    wrong: dict[str, Any]
     for wrong in ({"flag": 2**31}, {"sys_flag": 2**31}, {"born_timestamp": 2**63}, {"tags_code": 2**63}):
         with pytest.raises(MessageIllegalError, match="message for T"):
             put(store, body=b"\xff" * 300, **wrong)

@@ -45,6 +45,7 @@ def test_holes_are_no_data(tmp_path: Path) -> None:
     ranges = list(FILES.data_ranges(file, 0, 1024 * 1024))
     assert any(start <= 500_000 < end for start, end in ranges)
     assert all(end <= 500_010 for _, end in FILES.data_ranges(file, 0, 500_010))
+    assert list(FILES.data_ranges(file, 0, 100_000)) == []
     assert list(FILES.data_ranges(file, 900_000, 1024 * 1024)) == []
 
 

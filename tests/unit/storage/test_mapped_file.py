@@ -51,7 +51,7 @@ def test_a_nearly_full_disk_gives_less_than_a_whole_step(tmp_path: Path, faulty:
     lengths: list[int] = []
 
     class Tight(FaultyFileSystem):
-        def reserve(self, file: object, start: int, length: int) -> None:  # type: ignore[override]  # for the test
+        def reserve(self, file: object, start: int, length: int) -> None:
             lengths.append(length)
             if length > 20_000:
                 raise OSError(errno.ENOSPC, "full")

@@ -69,6 +69,13 @@ def test_deleting_the_last_queue_removes_the_topics_directory(store: MessageStor
     assert sorted(path.name for path in below.iterdir()) == ["U"]
 
 
+def test_a_topics_directory_with_something_else_in_it_stays(store: MessageStore) -> None:
+    put(store, "T", 0)
+    (store.config.root / "consumequeue/T/notes").mkdir()
+    store.delete_topic("T")
+    assert [path.name for path in (store.config.root / "consumequeue/T").iterdir()] == ["notes"]
+
+
 def test_a_directory_that_cannot_be_removed_is_an_error(store: MessageStore) -> None:
     put(store, "T", 0)
     directory = Path(store.config.root, "consumequeue/T/0")

@@ -1,9 +1,12 @@
-"""A cluster in memory, and an instance that reaches it."""
+"""A cluster in memory, an instance that reaches it, and what stands on them."""
 
 import pytest
 
 from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance
+from tests.unit.client.consumer.pull_bench import Bench
+from tests.unit.client.consumer.push_bench import QUEUE
 from triomq.client.instance import ClientInstance
+from triomq.protocol.message_queue import MessageQueue
 
 
 @pytest.fixture
@@ -14,3 +17,15 @@ def cluster() -> FakeCluster:
 @pytest.fixture
 def instance(cluster: FakeCluster) -> ClientInstance:
     return as_instance(FakeInstance(cluster))
+
+
+@pytest.fixture
+def bench(cluster: FakeCluster, instance: ClientInstance) -> Bench:
+    return Bench(cluster, instance)
+
+
+@pytest.fixture
+def topic(cluster: FakeCluster) -> MessageQueue:
+    """The topic "T" with one queue."""
+    cluster.add_topic("T")
+    return QUEUE

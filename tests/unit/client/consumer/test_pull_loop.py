@@ -1,91 +1,18 @@
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+import logging
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.unit.client.consumer.fake_cluster import FakeCluster, offsets_of, pull_answer
-from triomq.client.consumer.config import ConsumerConfig
+from tests.unit.client.consumer.fake_cluster import pull_answer
+from tests.unit.client.consumer.pull_bench import Bench
 from triomq.client.consumer.flow_control import FlowLimits
-from triomq.client.consumer.offsets import RemoteOffsetStore
-from triomq.client.consumer.process_queue import ProcessQueue
-from triomq.client.consumer.pull_loop import PullContext, PullLoop
-from triomq.client.consumer.remote import QueueRequests
+from triomq.client.consumer.pull_loop import PullLoop
 from triomq.client.consumer.statistics import TopicCounters
-from triomq.client.consumer.subscription import Subscriptions
-from triomq.client.instance import ClientInstance
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.command import RemotingCommand
-from triomq.protocol.errors import BrokerResponseError
-from triomq.protocol.message import MessageExt
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset
-
-
-class Service:
-    """Keeps what it gets; tests consume it."""
-
-    def __init__(self) -> None:
-        self.got: list[tuple[ProcessQueue, MessageExt]] = []
-        self.busy = 0
-
-    def submit(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
-        self.got += [(process_queue, message) for message in messages]
-
-    def in_flight(self, process_queue: ProcessQueue | None = None) -> int:
-        return self.busy
-
-    def consume(self, count: int = 2**31) -> None:
-        for process_queue, message in self.got[:count]:
-            process_queue.remove(message)
-        del self.got[:count]
-
-    @property
-    def offsets(self) -> list[int]:
-        return offsets_of([message for _, message in self.got])
-
-
-class Bench:
-    def __init__(self, cluster: FakeCluster, instance: ClientInstance) -> None:
-        self.cluster = cluster
-        self.instance = instance
-        self.service = Service()
-        self.announced = 0
-        (self.queue,) = cluster.add_topic("T")
-        self.loop: PullLoop
-        self.context: PullContext
-
-    @asynccontextmanager
-    async def pulling(
-        self, first_offset: int = 0, expression: str = "*", topic: str = "T", **settings: object
-    ) -> AsyncGenerator[PullLoop, None]:
-        config = ConsumerConfig(**settings)  # type: ignore[arg-type]  # names are checked by the class
-        requests = QueueRequests(self.instance, "G")
-        self.context = PullContext(
-            requests, RemoteOffsetStore(requests), self.service, config, FlowLimits.of(config, 1), self._announce
-        )
-        subscription = Subscriptions("G", {"T": expression}, lambda: 77)[topic]
-        self.loop = PullLoop(self.context, subscription, self.queue, QueueOffset(first_offset), TopicCounters())
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.loop.run)
-            yield self.loop
-            nursery.cancel_scope.cancel()
-
-    def _announce(self) -> None:
-        self.announced += 1
-
-    @property
-    def pulls(self) -> list[RemotingCommand]:
-        return self.cluster.of(RequestCode.PULL_MESSAGE)
-
-    def pulled_offsets(self) -> list[int]:
-        return [int(command.ext_fields["queueOffset"]) for command in self.pulls]
-
-
-@pytest.fixture
-def bench(cluster: FakeCluster, instance: ClientInstance) -> Bench:
-    return Bench(cluster, instance)
 
 
 async def test_messages_are_pulled_on_while_handlers_work(autojump_clock: MockClock, bench: Bench) -> None:
@@ -211,20 +138,44 @@ async def test_a_failed_pull_is_tried_again(autojump_clock: MockClock, bench: Be
         assert len(bench.pulls) == 4
 
 
-async def test_a_failure_is_logged_once_not_each_second(
+async def test_a_failure_is_logged_once_not_each_second_and_so_is_its_end(
     autojump_clock: MockClock, bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
+    await bench.instance.find_route("T")
     bench.cluster.down = True
     bench.cluster.send(bench.queue, b"x")
     async with bench.pulling() as loop:
-        await trio.sleep(0.5)  # the first try asks for the route; nothing answers
         await trio.sleep(10)
-        assert "down" in loop.statistics().waiting_for or "broker" in loop.statistics().waiting_for
+        assert loop.statistics().waiting_for == "down"
+        assert bench.context.complaints == {"down": 1}
         bench.cluster.down = False
         await trio.sleep(2)
         assert bench.service.offsets == [0]
         assert loop.statistics().waiting_for == ""
-    assert sum("pull failed" in record.getMessage() for record in caplog.records) == 1
+        assert not bench.context.complaints
+    assert [record.getMessage() for record in caplog.records] == [
+        "pull failed, tried again until it works queue=T@broker-a:0 error=down",
+        "no pull fails any more like this queue=T@broker-a:0 error=down",
+    ]
+
+
+async def test_one_trouble_of_many_queues_is_logged_once(
+    autojump_clock: MockClock, bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    await bench.instance.find_route("T")
+    bench.cluster.down = True
+    async with bench.pulling() as loop, trio.open_nursery() as nursery:
+        other = PullLoop(
+            bench.context, loop._subscription, bench.queue._replace(queue_id=1), QueueOffset(0), TopicCounters()
+        )
+        nursery.start_soon(other.run)
+        await trio.sleep(3)
+        assert bench.context.complaints == {"down": 2}
+        other.give_up()
+        await wait_all_tasks_blocked()
+        assert bench.context.complaints == {"down": 1}
+    assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize("code", [ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST])
@@ -235,6 +186,10 @@ async def test_a_broker_that_forgot_the_subscription_is_told(
     async with bench.pulling():
         await wait_all_tasks_blocked()
         assert bench.announced == 1
+        await trio.sleep(0.15)  # it should know now
+        assert (bench.announced, len(bench.pulls)) == (2, 2)
+        await trio.sleep(5)
+        assert len(bench.pulls) == 7
 
 
 async def test_an_answer_that_cannot_be_read_loses_nothing(autojump_clock: MockClock, bench: Bench) -> None:
@@ -312,141 +267,6 @@ async def test_giving_up_before_the_loop_runs_is_possible(autojump_clock: MockCl
         loop.give_up()
         await trio.sleep(1)
     assert not bench.pulls
-
-
-async def test_an_offset_above_the_end_is_corrected_by_the_broker(
-    autojump_clock: MockClock, bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    bench.cluster.send(bench.queue, *[b"x"] * 5)
-    async with bench.pulling(first_offset=500) as loop:
-        await wait_all_tasks_blocked()
-        assert bench.cluster.committed["G", bench.queue] == 5
-        bench.cluster.send(bench.queue, b"y")
-        await wait_all_tasks_blocked()
-        assert bench.service.offsets == [5]
-        assert loop.statistics().next_pull_offset == 6
-        assert bench.context.corrections == 1
-    assert "offset out of range queue=T@broker-a:0 offset=500 min=0 max=5" in caplog.text
-
-
-async def test_an_offset_below_the_start_is_corrected_by_the_broker(autojump_clock: MockClock, bench: Bench) -> None:
-    bench.cluster.min_offsets[bench.queue] = 100
-    bench.cluster.send(bench.queue, b"x")
-    async with bench.pulling(first_offset=3):
-        await wait_all_tasks_blocked()
-        assert bench.service.offsets == [100]
-
-
-@pytest.mark.parametrize(("policy", "expected"), [("earliest", [100, 101, 102]), ("latest", []), ("nearest", [])])
-async def test_the_policy_decides_about_an_offset_out_of_range(
-    autojump_clock: MockClock, bench: Bench, policy: str, expected: list[int]
-) -> None:
-    bench.cluster.min_offsets[bench.queue] = 100
-    bench.cluster.send(bench.queue, b"x", b"y", b"z")
-    async with bench.pulling(first_offset=500, out_of_range=policy):
-        await wait_all_tasks_blocked()
-        assert bench.service.offsets == expected
-
-
-async def test_the_policy_raise_ends_the_consumer(autojump_clock: MockClock, bench: Bench) -> None:
-    bench.cluster.send(bench.queue, b"x")
-    with pytest.RaisesGroup(pytest.RaisesExc(BrokerResponseError, match="offset 500 is not within 0 and 1")):
-        async with bench.pulling(first_offset=500, out_of_range="raise"):
-            await trio.sleep(1)
-    assert bench.cluster.committed["G", bench.queue] == 500  # as the pull said; nothing moved it
-
-
-async def test_running_handlers_end_before_a_correction_is_stored(autojump_clock: MockClock, bench: Bench) -> None:
-    bench.cluster.send(bench.queue, *[b"x"] * 32)
-    async with bench.pulling() as loop:
-        await wait_all_tasks_blocked()
-        bench.service.busy = 1
-        bench.service.consume(10)
-        old = loop.process_queue
-        loop.move(QueueOffset(3))
-        assert old.dropped
-        await trio.sleep(5)
-        assert ("G", bench.queue) not in bench.cluster.committed
-        await trio.sleep(5.1)  # 10 s at most
-        assert bench.cluster.committed["G", bench.queue] == 3
-        assert loop.process_queue is not old
-        assert bench.service.offsets[-1] == 31
-        assert loop.statistics().committed_offset == 3
-
-
-async def test_a_reset_goes_down_and_up(autojump_clock: MockClock, bench: Bench) -> None:
-    bench.cluster.send(bench.queue, *[b"x"] * 10)
-    async with bench.pulling() as loop:
-        await wait_all_tasks_blocked()
-        bench.service.consume()
-        loop.move(QueueOffset(8))
-        loop.move(QueueOffset(2))  # the last one counts
-        await wait_all_tasks_blocked()
-        assert bench.service.offsets == list(range(2, 10))
-        bench.service.consume()
-        loop.move(QueueOffset(9))
-        await wait_all_tasks_blocked()
-        assert bench.service.offsets == [9]
-
-
-async def test_a_reset_during_a_reset_is_not_lost(autojump_clock: MockClock, bench: Bench) -> None:
-    bench.cluster.send(bench.queue, *[b"x"] * 10)
-    async with bench.pulling() as loop:
-        await wait_all_tasks_blocked()
-        bench.service.consume()
-        bench.service.busy = 1
-        loop.move(QueueOffset(8))
-        await trio.sleep(1)
-        loop.move(QueueOffset(4))
-        bench.service.busy = 0
-        await trio.sleep(1)
-        assert bench.service.offsets[-6:] == [4, 5, 6, 7, 8, 9]
-        assert bench.cluster.committed["G", bench.queue] == 4
-
-
-async def test_an_answer_that_was_on_its_way_during_a_reset_is_dropped(autojump_clock: MockClock, bench: Bench) -> None:
-    def answer(command: RemotingCommand) -> RemotingCommand | None:
-        if len(bench.pulls) == 1:
-            bench.loop.move(QueueOffset(1))  # before its answer is looked at
-        return None
-
-    bench.cluster.handlers[RequestCode.PULL_MESSAGE] = answer
-    bench.cluster.send(bench.queue, b"x", b"y")
-    async with bench.pulling():
-        await wait_all_tasks_blocked()
-        assert bench.service.offsets == [1]
-
-
-async def test_an_empty_queue_does_not_set_the_group_back_to_zero(autojump_clock: MockClock, bench: Bench) -> None:
-    """A broker that lost sight of its messages for a while, or a slave that lags."""
-    bench.cluster.committed["G", bench.queue] = 500
-    async with bench.pulling(first_offset=500):
-        await trio.sleep(20)
-        bench.cluster.send(bench.queue, *[b"x"] * 501)
-        await wait_all_tasks_blocked()
-        assert bench.service.offsets == [500]
-        assert bench.cluster.committed["G", bench.queue] == 500
-
-
-async def test_a_queue_made_anew_is_read_from_its_start(autojump_clock: MockClock, bench: Bench) -> None:
-    async with bench.pulling(first_offset=500) as loop:
-        await trio.sleep(20)
-        bench.cluster.send(bench.queue, b"a", b"b")
-        await wait_all_tasks_blocked()
-        assert bench.service.offsets == [0, 1]
-        bench.service.consume()
-        assert loop.statistics().committed_offset == 2
-
-
-async def test_a_queue_that_comes_back_without_its_first_messages_goes_on_where_it_was(
-    autojump_clock: MockClock, bench: Bench
-) -> None:
-    async with bench.pulling(first_offset=500):
-        await trio.sleep(1)
-        bench.cluster.min_offsets[bench.queue] = 400
-        bench.cluster.send(bench.queue, *[b"x"] * 101)
-        await trio.sleep(20)
-        assert bench.service.offsets == [500]
 
 
 async def test_statistics_tell_lag_and_pulls(autojump_clock: MockClock, bench: Bench) -> None:

@@ -1,0 +1,299 @@
+"""The options of all commands, for argparse.
+
+This module imports nothing of a broker or client: which module runs a command, and which class holds its options, are
+names, imported when they are needed.  So ``triomq broker`` is ready without loading the client, and ``--help`` without
+loading either.
+"""
+
+import argparse
+import dataclasses
+import importlib
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, NoReturn
+
+from triomq import __version__
+from triomq.cli import values
+from triomq.cli.exit_codes import EXIT_CODES_TEXT, ExitCode
+from triomq.cli.options import Options
+
+NAMESRV_VARIABLE: Final = "TRIOMQ_NAMESRV"
+DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+DEFAULT_PRODUCER_GROUP: Final = "triomq-produce"
+
+
+class Invocation(NamedTuple):
+    """What is to be run: ``module:function`` with these options."""
+
+    runner: str
+    name: str
+    options: Options
+
+
+class _Parser(argparse.ArgumentParser):
+    """Tells errors on one line; options are never guessed from a beginning, so a new one breaks no script."""
+
+    def __init__(self, **settings: Any) -> None:  # argparse's own signature is of this kind
+        super().__init__(allow_abbrev=False, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(ExitCode.USAGE, f"{self.prog}: {message}; {self.prog} --help tells what there is\n")
+
+
+def parse(argv: Sequence[str]) -> Invocation:
+    """Read a command line, without the program's name.
+
+    Raises:
+        SystemExit: it asked for help or the version, or is wrong: the text was written.
+    """
+    found = vars(build_parser().parse_args(_join_relative_times(argv)))
+    module, _, name = found["options_type"].partition(":")
+    options_type: type[Options] = getattr(importlib.import_module(module), name)
+    fields = {field.name: _frozen(found[field.name]) for field in dataclasses.fields(options_type)}
+    return Invocation(found["runner"], found["name"], options_type(**fields))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Make the parser of all commands."""
+    parser = _Parser(
+        prog="triomq",
+        description="Message broker and client that speak Apache RocketMQ's protocol and keep its store files.",
+        epilog=EXIT_CODES_TEXT,
+    )
+    parser.add_argument("--version", action="version", version=f"triomq {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_broker(commands)
+    _add_produce(commands)
+    _add_consume(commands)
+    _add_topic(commands)
+    _add_group(commands)
+    _add_client_command(commands, "ping", "ping:run", "ClientOptions", "ask whether name server and brokers answer")
+    return parser
+
+
+def _frozen(value: Any) -> Any:  # a Namespace has no types
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _join_relative_times(argv: Sequence[str]) -> list[str]:
+    """Make ``--from -10m`` one word: argparse would take ``-10m`` for an option."""
+    words: list[str] = []
+    for word in argv:
+        if words and words[-1] == "--from" and values.is_relative_time(word):
+            words[-1] = f"--from={word}"
+        else:
+            words.append(word)
+    return words
+
+
+_Commands = Any
+"""What ``add_subparsers`` returns: a private class of argparse."""
+
+
+def _add_command(
+    commands: _Commands, name: str, runner: str, options_type: str, text: str, *, log_level: str
+) -> _Parser:
+    parser: _Parser = commands.add_parser(
+        name, help=text, description=text[:1].upper() + text[1:] + ".", epilog=EXIT_CODES_TEXT
+    )
+    parser.set_defaults(
+        runner=f"triomq.cli.{runner}", options_type=options_type, name=parser.prog.removeprefix("triomq ")
+    )
+    parser.add_argument("--json", action="store_true", help="write JSON: one object, or one object per line")
+    parser.add_argument("--log-level", choices=LOG_LEVELS, default=log_level, help=f"what to log ({log_level})")
+    parser.add_argument("--log-file", metavar="FILE", help="log to this file instead of stderr")
+    return parser
+
+
+def _add_client_command(commands: _Commands, name: str, runner: str, options_type: str, text: str) -> _Parser:
+    options_type = f"triomq.cli.client_options:{options_type}"
+    # What goes wrong with a request ends the command with its error; only consume goes on and has to tell.
+    log_level = "warning" if name == "consume" else "error"
+    parser = _add_command(commands, name, runner, options_type, text, log_level=log_level)
+    parser.add_argument(
+        "--namesrv",
+        metavar="HOST:PORT",
+        default=os.environ.get(NAMESRV_VARIABLE) or DEFAULT_NAMESRV,
+        help=f"name server, several with ; between (${NAMESRV_VARIABLE}, else {DEFAULT_NAMESRV})",
+    )
+    parser.add_argument(
+        "--as-dialled",
+        action="store_true",
+        help="reach brokers at the name server's host, not at the address they advertise",
+    )
+    return parser
+
+
+def _add_broker(commands: _Commands) -> None:
+    parser = _add_command(
+        commands,
+        "broker",
+        "broker:run",
+        "triomq.cli.options:BrokerOptions",
+        "run a broker with its name server",
+        log_level="info",
+    )
+    _add_addresses(parser)
+    add = parser.add_argument
+    add("--store", metavar="DIR", help="folder of the store (storePathRootDir; triomq/store in the user's data folder)")
+    add(
+        "--durability",
+        choices=("async", "sync"),
+        default="async",
+        help="when a send is answered: once the operating system has the message, or once the disk has it "
+        "(flushDiskType; async)",
+    )
+    add("--cluster-name", metavar="NAME", default="DefaultCluster", help="brokerClusterName (DefaultCluster)")
+    add("--broker-name", metavar="NAME", default="broker-a", help="brokerName (broker-a)")
+    add(
+        "--commit-log-file-size",
+        metavar="SIZE",
+        type=values.parse_size,
+        default=1024**3,
+        help="mappedFileSizeCommitLog (1GiB); a store keeps the sizes it was made with",
+    )
+    add(
+        "--consume-queue-file-size",
+        metavar="SIZE",
+        type=values.parse_size,
+        default=6_000_000,
+        help="mappedFileSizeConsumeQueue, in bytes (6000000)",
+    )
+    add("--no-auto-create-topic", action="store_true", help="refuse sends to unknown topics (autoCreateTopicEnable)")
+
+
+def _add_addresses(parser: _Parser) -> None:
+    add = parser.add_argument
+    add(
+        "--listen",
+        metavar="HOST:PORT",
+        default="127.0.0.1:10911",
+        help="where the broker listens (listenPort; 127.0.0.1:10911; port 0: any free one)",
+    )
+    add(
+        "--namesrv-listen",
+        metavar="HOST:PORT",
+        default="127.0.0.1:9876",
+        help="where its name server listens (127.0.0.1:9876; port 0: any free one)",
+    )
+    add(
+        "--advertise",
+        metavar="HOST[:PORT]",
+        help="where clients are told to reach the broker (brokerIP1; without it: the address at which they reached us)",
+    )
+    add(
+        "--listener",
+        metavar="NAME,namesrv=HOST:PORT,broker=HOST:PORT[,advertise=HOST[:PORT]]",
+        action="append",
+        default=[],
+        help="one more pair of ports, for clients of another network; may be repeated",
+    )
+    add("--insecure", action="store_true", help="listen beyond loopback although there are no accounts yet")
+
+
+def _add_produce(commands: _Commands) -> None:
+    parser = _add_client_command(
+        commands, "produce", "produce:run", "ProduceOptions", "send the lines of stdin, or generated messages"
+    )
+    add = parser.add_argument
+    add("topic", metavar="TOPIC")
+    add("--group", default=DEFAULT_PRODUCER_GROUP, help=f"producer group ({DEFAULT_PRODUCER_GROUP})")
+    add("--tag", help="tag of every message")
+    add("--key", action="append", default=[], help="key of every message; may be repeated")
+    add(
+        "--property",
+        dest="properties",
+        metavar="NAME=VALUE",
+        type=values.parse_property,
+        action="append",
+        default=[],
+        help="property of every message; may be repeated",
+    )
+    add(
+        "--json-lines",
+        action="store_true",
+        help="each line is an object with body (or body_base64) and perhaps tags, keys, properties: "
+        "what consume --json writes",
+    )
+    add("--count", type=values.parse_positive, metavar="N", help="send N generated messages instead of stdin")
+    add("--size", type=values.parse_size, metavar="BYTES", default=128, help="length of a generated body (128)")
+    add("--rate", type=values.parse_rate, metavar="N/s", help="messages per second at most")
+    add("--batch", type=values.parse_positive, metavar="N", default=1, help="messages in one request (1)")
+    add(
+        "--concurrency",
+        type=values.parse_positive,
+        metavar="N",
+        help="requests at once (1 for stdin, which keeps the order of the lines; 32 for generated messages)",
+    )
+    add("--keep-going", action="store_true", help="go on after a message could not be sent")
+
+
+def _add_consume(commands: _Commands) -> None:
+    parser = _add_client_command(
+        commands, "consume", "consume:run", "ConsumeOptions", "write messages as they come, until Ctrl-C"
+    )
+    add = parser.add_argument
+    add("topic", metavar="TOPIC")
+    add(
+        "--group",
+        help="consume as a member of this group and store its offsets; without it: read on one's own, storing nothing",
+    )
+    add("--tag", metavar="EXPR", default="*", help='tags wanted, such as "TagA || TagB" (*)')
+    add(
+        "--from",
+        dest="start",
+        metavar="WHERE",
+        type=values.parse_start,
+        default="earliest",
+        help="earliest, latest, a time, or -10m for ten minutes ago (earliest); "
+        "a group that has offsets goes on where it was",
+    )
+    add("--count", type=values.parse_positive, metavar="N", help="end after N messages")
+    add(
+        "--timeout",
+        type=values.parse_duration,
+        metavar="S",
+        help="end when no message came for S seconds; a failure if --count was not reached",
+    )
+    add("--long", action="store_true", help="before each body: when it was stored, where, tag and keys")
+
+
+def _add_topic(commands: _Commands) -> None:
+    topic = _subcommands(commands, "topic", "list, create, delete or show topics")
+    listing = _add_client_command(topic, "list", "topic:list_topics", "TopicListOptions", "list the topics")
+    listing.add_argument("--all", action="store_true", help="also those that brokers and groups have for themselves")
+    create = _add_client_command(topic, "create", "topic:create", "TopicCreateOptions", "create or change a topic")
+    create.add_argument("topic", metavar="TOPIC")
+    create.add_argument("--queues", type=values.parse_positive, metavar="N", default=4, help="queues per broker (4)")
+    create.add_argument(
+        "--permission", choices=("rw", "r", "w"), default="rw", help="what is allowed: read, write or both (perm; rw)"
+    )
+    delete = _add_client_command(topic, "delete", "topic:delete", "TopicDeleteOptions", "delete a topic everywhere")
+    delete.add_argument("topic", metavar="TOPIC")
+    for parser in (create, delete):
+        parser.add_argument("--dry-run", action="store_true", help="only tell what would be done")
+    show = _add_client_command(topic, "show", "topic:show", "TopicShowOptions", "show a topic's queues and offsets")
+    show.add_argument("topic", metavar="TOPIC")
+
+
+def _add_group(commands: _Commands) -> None:
+    group = _subcommands(commands, "group", "list or show consumer groups")
+    listing = _add_client_command(group, "list", "group:list_groups", "GroupListOptions", "list the consumer groups")
+    listing.add_argument("--all", action="store_true", help="also those that every broker has")
+    show = _add_client_command(
+        group, "show", "group:show", "GroupShowOptions", "show members, offsets and lag of a group"
+    )
+    show.add_argument("group", metavar="GROUP")
+    show.add_argument("--topic", help="only this topic")
+
+
+def _subcommands(commands: _Commands, name: str, text: str) -> _Commands:
+    parser: _Parser = commands.add_parser(
+        name, help=text, description=text[:1].upper() + text[1:] + ".", epilog=EXIT_CODES_TEXT
+    )
+    return parser.add_subparsers(metavar="COMMAND", required=True)
+
+
+Runner = Callable[[Options], int]
+"""What ``Invocation.runner`` names."""

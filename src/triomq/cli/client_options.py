@@ -1,0 +1,92 @@
+"""What the command line of a client command asked for, typed."""
+
+from dataclasses import dataclass
+
+from triomq.cli.options import Options
+from triomq.cli.values import StartAt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOptions(Options):
+    """What all commands that talk to a server have; all that ``ping`` has."""
+
+    namesrv: str
+    as_dialled: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceOptions(ClientOptions):
+    """``triomq produce``."""
+
+    topic: str
+    group: str
+    tag: str | None
+    key: tuple[str, ...]
+    properties: tuple[tuple[str, str], ...]
+    json_lines: bool
+    count: int | None
+    size: int
+    rate: float | None
+    batch: int
+    concurrency: int | None
+    keep_going: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeOptions(ClientOptions):
+    """``triomq consume``."""
+
+    topic: str
+    group: str | None
+    tag: str
+    start: StartAt
+    count: int | None
+    timeout: float | None
+    long: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicListOptions(ClientOptions):
+    """``triomq topic list``."""
+
+    all: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicCreateOptions(ClientOptions):
+    """``triomq topic create``."""
+
+    topic: str
+    queues: int
+    permission: str
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDeleteOptions(ClientOptions):
+    """``triomq topic delete``."""
+
+    topic: str
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicShowOptions(ClientOptions):
+    """``triomq topic show``."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupListOptions(ClientOptions):
+    """``triomq group list``."""
+
+    all: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupShowOptions(ClientOptions):
+    """``triomq group show``."""
+
+    group: str
+    topic: str | None

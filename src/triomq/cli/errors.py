@@ -1,0 +1,65 @@
+"""Errors as users see them: one line that says what to do, and an exit code."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from triomq.cli.exit_codes import ExitCode
+from triomq.protocol import errors as e
+
+
+class UsageError(e.ConfigError):
+    """Options that cannot be used together, or input that cannot be read."""
+
+
+class IncompleteError(e.TriomqError):
+    """A command ended before it had done what it was asked for."""
+
+
+_EXIT_CODES: Final[Mapping[type[BaseException], ExitCode]] = {
+    e.ConfigError: ExitCode.USAGE,
+    e.IllegalNameError: ExitCode.USAGE,
+    e.SubscriptionParseError: ExitCode.USAGE,
+    e.MessageIllegalError: ExitCode.USAGE,
+    e.ConnectError: ExitCode.UNREACHABLE,
+    e.ConnectionLostError: ExitCode.UNREACHABLE,
+    e.RequestTimeoutError: ExitCode.UNREACHABLE,
+    e.NameServerError: ExitCode.UNREACHABLE,
+}
+
+_HINTS: Final[Mapping[type[BaseException], str]] = {
+    e.TopicNotExistError: "create it: triomq topic create TOPIC",
+    e.SystemBusyError: "send more slowly, see --rate",
+    e.ServiceNotAvailableError: "look at the broker's log; often its disk is full",
+    e.NoPermissionError: "see the permissions with triomq topic show TOPIC",
+    e.SubscriptionGroupNotExistError: "the broker does not create groups by itself: see triomq group list",
+    e.RequestCodeNotSupportedError: "this server cannot do that; is it a broker of RocketMQ 4.9 or newer?",
+}
+
+
+def exit_code_of(error: BaseException) -> ExitCode:
+    """Return the exit code for an error that :func:`is_expected`."""
+    for kind in type(error).__mro__:
+        if kind in _EXIT_CODES:
+            return _EXIT_CODES[kind]
+    return ExitCode.FAILED
+
+
+def is_expected(error: BaseException) -> bool:
+    """Whether a line is enough for the user; anything else is a defect of ours and needs its traceback."""
+    return isinstance(error, e.TriomqError | OSError)
+
+
+def one_line(error: BaseException) -> str:
+    """Return the error's text on one line, with what to do if the text does not say it."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    hint = _HINTS.get(type(error))
+    return f"{text}; {hint}" if hint else text
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """Give the errors of a group, or the error itself."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error

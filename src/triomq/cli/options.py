@@ -1,0 +1,33 @@
+"""What the command line asked for, typed: what all commands have, and what the broker has.
+
+The client commands have a module of their own: each class costs start-up time.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What all commands have."""
+
+    json: bool
+    log_level: str
+    log_file: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerOptions(Options):
+    """``triomq broker``; texts are read by ``cli.broker``."""
+
+    listen: str
+    namesrv_listen: str
+    advertise: str | None
+    listener: tuple[str, ...]
+    store: str | None
+    durability: str
+    insecure: bool
+    cluster_name: str
+    broker_name: str
+    commit_log_file_size: int
+    consume_queue_file_size: int
+    no_auto_create_topic: bool

@@ -1,0 +1,53 @@
+"""Runs one command line: parse, import the command, call it, tell errors."""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import cast
+
+from triomq.cli.arguments import Runner, parse
+from triomq.cli.errors import exit_code_of, is_expected, leaves, one_line
+from triomq.cli.exit_codes import ExitCode
+from triomq.cli.options import Options
+from triomq.logs import configure
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run a command; return its exit code."""
+    try:
+        runner, name, options = parse(argv)
+    except SystemExit as stop:  # argparse has written its text
+        return int(stop.code or 0)
+    module, _, function = runner.partition(":")
+    try:
+        configure(options.log_level, options.log_file)
+        command = cast(Runner, getattr(importlib.import_module(module), function))
+        return command(options)
+    except BrokenPipeError:
+        _give_up_stdout()
+        return ExitCode.OUTPUT_CLOSED
+    except BaseException as exc:  # noqa: BLE001  # boundary: what is no user's error is raised again
+        return _tell(name, options, exc)
+
+
+def _tell(name: str, options: Options, error: BaseException) -> int:
+    """Write one line for what the user can act on; raise what is a defect of ours."""
+    found = tuple(leaves(error))
+    if any(isinstance(leaf, KeyboardInterrupt) for leaf in found):
+        return ExitCode.INTERRUPTED
+    if any(isinstance(leaf, BrokenPipeError) for leaf in found):
+        _give_up_stdout()
+        return ExitCode.OUTPUT_CLOSED
+    unexpected = [leaf for leaf in found if not is_expected(leaf)]
+    if unexpected or not found or options.log_level == "debug":
+        raise error
+    sys.stderr.write(f"triomq {name}: {one_line(found[0])}\n")
+    return exit_code_of(found[0])
+
+
+def _give_up_stdout() -> None:
+    """Let nothing more be written to a closed pipe, so that Python does not complain when it ends."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)

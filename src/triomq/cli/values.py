@@ -1,0 +1,110 @@
+"""Reading of option values: sizes, rates, durations, times, properties."""
+
+import re
+from argparse import ArgumentTypeError
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal, TypeAlias
+
+StartAt: TypeAlias = Literal["earliest", "latest"] | datetime
+
+_SIZE: Final = re.compile(r"(\d+) ?(?:([KMG])(?:iB)?|B)?", re.IGNORECASE)
+_SIZE_FACTORS: Final = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)?")
+_DURATION_FACTORS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+_RELATIVE_TIME: Final = re.compile(r"-\d+(?:\.\d+)?[smhd]?")
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of ``500``, ``64KiB``, ``64K``, ``1GiB``.
+
+    Raises:
+        ArgumentTypeError: it is none of these.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ArgumentTypeError(f"{text!r} is no size: write bytes, or a number with KiB, MiB or GiB, such as 64MiB")
+    return int(found[1]) * _SIZE_FACTORS[(found[2] or "").upper()]
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of ``30``, ``1.5s``, ``10m``, ``2h``, ``1d``.
+
+    Raises:
+        ArgumentTypeError: it is none of these.
+    """
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise ArgumentTypeError(f"{text!r} is no time span: write seconds, or a number with s, m, h or d, such as 10m")
+    return float(found[1]) * _DURATION_FACTORS[found[2] or ""]
+
+
+def parse_rate(text: str) -> float:
+    """Return the number per second of ``500`` or ``500/s``.
+
+    Raises:
+        ArgumentTypeError: it is no such number, or not above 0.
+    """
+    try:
+        rate = float(text.strip().removesuffix("/s"))
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < float("inf"):
+        raise ArgumentTypeError(f"{text!r} is no rate: write messages per second, such as 500 or 500/s")
+    return rate
+
+
+def parse_positive(text: str) -> int:
+    """Return a whole number above 0.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
+    if not text.isdecimal() or int(text) == 0:
+        raise ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def parse_property(text: str) -> tuple[str, str]:
+    """Return name and value of ``name=value``.
+
+    Raises:
+        ArgumentTypeError: there is no ``=``, or no name before it.
+    """
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise ArgumentTypeError(f"{text!r} is no property: write name=value")
+    return name, value
+
+
+def parse_start(text: str) -> StartAt:
+    """Return where to start: ``earliest``, ``latest``, an ISO 8601 time, or ``-10m`` for ten minutes ago.
+
+    A time without zone is local time.
+
+    Raises:
+        ArgumentTypeError: it is none of these.
+    """
+    if text == "earliest":
+        return "earliest"
+    if text == "latest":
+        return "latest"
+    if is_relative_time(text):
+        return datetime.now(UTC) - timedelta(seconds=parse_duration(text[1:]))
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        raise ArgumentTypeError(
+            f"{text!r} is no start: write earliest, latest, a time such as 2026-01-31T12:00, or -10m"
+        ) from None
+
+
+def is_relative_time(text: str) -> bool:
+    """Whether the text is a time ago, such as ``-10m``."""
+    return _RELATIVE_TIME.fullmatch(text) is not None
+
+
+def escape_controls(text: str) -> str:
+    """Return the text with control characters made visible: what comes from a broker must not steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

@@ -1,0 +1,399 @@
+"""Starting and ending a broker, and disks that refuse: what was acknowledged stays, and the one at fault is told."""
+
+import errno
+import functools
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from tests.integration.broker_wire import (
+    FREE_PORTS,
+    broker_config,
+    broker_port,
+    connected,
+    namesrv_port,
+    pull_fields,
+    request,
+    running,
+    send_fields,
+    until,
+)
+from triomq.broker import server
+from triomq.broker.addresses import Address
+from triomq.broker.config import Listener
+from triomq.broker.server import open_broker
+from triomq.protocol.batch import encode_batch
+from triomq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData, TopicConfig
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.errors import ConfigError, StoreError, StoreLayoutError, StoreLockedError
+from triomq.protocol.record import decode_records
+from triomq.storage.config import Durability
+from triomq.storage.file_system import DirectoryEntry, FileSystem, OpenFile
+from triomq.storage.message_store import MessageStore
+
+SEND = RequestCode.SEND_MESSAGE_V2
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+async def bodies(root: Path, count: int) -> list[bytes]:
+    """Return what a broker that is started anew has in queue 0 of topic T."""
+    async with running(root) as broker, connected(broker_port(broker)) as wire:
+        response = await wire.ask(RequestCode.PULL_MESSAGE, pull_fields("T", maxMsgNums=count))
+        assert response.code == ResponseCode.SUCCESS
+        return [message.stored_body for message in decode_records(response.body)]
+
+
+async def test_everything_is_there_after_a_restart(root: Path, mock_clock: MockClock) -> None:
+    offset = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": 2}
+    async with running(root) as broker, connected(broker_port(broker)) as wire:
+        for number in range(3):
+            await wire.put("T", b"%d" % number)
+        assert (await wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, offset)).code == ResponseCode.SUCCESS
+        data = ConsumerData(group_name="G", subscription_data_set=[SubscriptionData.of_tags("T", "*", 1)])
+        await wire.send(request(RequestCode.HEART_BEAT, body=HeartbeatData("c", [], [data]).encode()))
+        await wire.next()
+    assert await bodies(root, 3) == [b"0", b"1", b"2"]
+    async with running(root) as broker, connected(broker_port(broker)) as wire:
+        response = await wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, offset)
+        assert response.ext_fields["offset"] == "2"
+        assert broker.subscription_groups.get("G") is not None
+        assert broker.topics.get("%RETRY%G") is not None
+        topic = broker.topics.get("T")
+        assert topic is not None
+        assert topic.write_queue_nums == 4
+        assert b'"T"' in (root / "config" / "topics.json").read_bytes()
+
+
+async def test_the_end_does_not_wait_for_peers_that_do_nothing(root: Path, mock_clock: MockClock) -> None:
+    """No clock ticks here: neither idle connections nor held pulls keep the broker alive."""
+    async with running(root) as broker:
+        broker.topics.put(TopicConfig(topic_name="T"))
+        idle = await trio.open_tcp_stream("127.0.0.1", broker_port(broker))
+        holding = await trio.open_tcp_stream("127.0.0.1", broker_port(broker))
+        await holding.send_all(request(RequestCode.PULL_MESSAGE, pull_fields(sysFlag=6)))
+        await until(lambda: broker.pull_hold.held == 1 and len(broker.connections) == 2)
+    for stream in (idle, holding):
+        async with stream:
+            assert await stream.receive_some() == b""
+    assert broker.connections == set()
+
+
+async def test_a_broker_that_ends_tells_no_member_of_the_others(root: Path, mock_clock: MockClock) -> None:
+    async with running(root) as broker:
+        streams = []
+        for number in range(3):
+            stream = await trio.open_tcp_stream("127.0.0.1", broker_port(broker))
+            body = HeartbeatData(f"c{number}", [], [ConsumerData(group_name="G")]).encode()
+            await stream.send_all(request(RequestCode.HEART_BEAT, body=body))
+            streams.append(stream)
+        await until(lambda: sum(len(group.members) for group in broker.consumer_groups) == 3)
+        await wait_all_tasks_blocked()
+        for stream in streams:
+            await stream.receive_some()
+    for stream in streams:
+        async with stream:
+            assert await stream.receive_some() == b""
+
+
+async def test_the_end_does_not_wait_for_a_peer_that_does_not_read(root: Path, autojump_clock: MockClock) -> None:
+    async with running(root, shutdown_grace_s=1, unread_high_bytes=1024**2) as broker:
+        async with connected(broker_port(broker)) as wire:
+            for _ in range(20):
+                await wire.put("T", bytes(100_000))
+        deaf = await trio.open_tcp_stream("127.0.0.1", broker_port(broker))
+        await deaf.send_all(request(RequestCode.PULL_MESSAGE, pull_fields()) * 200)
+        await until(lambda: any(each.unread_bytes for each in broker.connections))
+        began = trio.current_time()
+    assert trio.current_time() - began < 2
+    await deaf.aclose()
+
+
+async def test_senders_that_wait_for_the_disk_are_answered_before_the_end(root: Path) -> None:
+    messages = 20
+    async with running(root, store={"durability": Durability.SYNC}) as broker:
+        wires = [await trio.open_tcp_stream("127.0.0.1", broker_port(broker)) for _ in range(messages)]
+        for number, stream in enumerate(wires):
+            await stream.send_all(request(SEND, send_fields(), b"%d" % number))
+        await until(lambda: broker.statistics.put_messages == messages)
+    for stream in wires:
+        async with stream:
+            assert b'"queueOffset":' in bytes(await stream.receive_some())
+    assert sorted(map(int, await bodies(root, 32))) == list(range(messages))
+
+
+async def test_with_durability_sync_a_message_is_on_disk_before_it_is_answered_or_shown(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+
+    class Watching(FileSystem):
+        def sync_file(self, file: OpenFile) -> None:
+            super().sync_file(file)
+            synced.append(file.path.parent.name)
+
+    use(monkeypatch, Watching())
+    async with running(root, store={"durability": Durability.SYNC}) as broker:
+        broker.topics.put(TopicConfig(topic_name="T"))
+        async with connected(broker_port(broker)) as consumer, connected(broker_port(broker)) as producer:
+            await consumer.send(request(RequestCode.PULL_MESSAGE, pull_fields(sysFlag=6)))
+            await until(lambda: broker.pull_hold.held == 1)
+            synced.clear()
+            assert (await producer.put("T")).code == ResponseCode.SUCCESS
+            assert "commitlog" in synced
+            assert (await consumer.next()).code == ResponseCode.SUCCESS
+
+
+async def test_a_disk_that_confirms_too_late_is_told_and_the_message_counts_all_the_same(
+    root: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+
+    class Slow(FileSystem):
+        def sync_file(self, file: OpenFile) -> None:
+            goes_on.wait()
+            super().sync_file(file)
+
+    use(monkeypatch, Slow())
+    async with running(root, store={"durability": Durability.SYNC}) as broker, connected(broker_port(broker)) as wire:
+        try:
+            await wire.send(request(SEND, send_fields(), b"late"))
+            await until(lambda: broker.statistics.put_messages == 1)
+            await wait_all_tasks_blocked()
+            mock_clock.jump(broker.config.sync_flush_timeout_s + 1)
+            response = await wire.next()
+        finally:
+            goes_on.set()
+        assert response.code == ResponseCode.FLUSH_DISK_TIMEOUT
+        assert response.ext_fields["queueOffset"] == "0"
+        assert (await wire.put("T", b"in time")).code == ResponseCode.SUCCESS
+    assert await bodies(root, 2) == [b"late", b"in time"]
+
+
+# --- what cannot start --------------------------------------------------------------------------------------
+
+
+async def test_a_second_broker_on_one_store_is_refused_and_the_first_goes_on(root: Path) -> None:
+    async with running(root) as broker, connected(broker_port(broker)) as wire:
+        await wire.put("T")
+        with pytest.raises(StoreLockedError, match=str(os.getpid())):
+            async with open_broker(broker_config(root)):
+                pass
+        assert (await wire.put("T")).ext_fields["queueOffset"] == "1"
+    assert len(await bodies(root, 2)) == 2
+
+
+@pytest.mark.parametrize("role", ["broker", "namesrv"])
+async def test_a_port_in_use_is_refused_and_leaves_nothing_behind(root: Path, role: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        address = Address("127.0.0.1", port)
+        listener = replace(FREE_PORTS, broker=address) if role == "broker" else replace(FREE_PORTS, namesrv=address)
+        with pytest.raises(ConfigError, match=f"port {port} is in use"):
+            async with open_broker(broker_config(root, listeners=(listener,))):
+                pass
+    async with running(root, listeners=(listener,)) as broker:
+        assert port in {broker_port(broker), namesrv_port(broker)}
+
+
+async def test_an_address_of_another_machine_is_refused(root: Path) -> None:
+    listener = Listener(broker=Address("192.0.2.1", 0), namesrv=Address("127.0.0.1", 0))
+    with pytest.raises(ConfigError, match="no address of this machine"):
+        async with open_broker(broker_config(root, listeners=(listener,), insecure=True)):
+            pass
+
+
+async def test_a_taken_vip_port_is_no_obstacle(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1] + 2
+        listener = Listener(broker=Address("127.0.0.1", port), namesrv=Address("127.0.0.1", 0))
+        with caplog.at_level(logging.INFO):
+            async with running(root, listeners=(listener,)) as broker, connected(broker_port(broker)) as wire:
+                assert await wire.works()
+    assert "no VIP port" in caplog.text
+
+
+async def test_a_store_that_is_a_file_is_refused_by_name(tmp_path_factory: pytest.TempPathFactory) -> None:
+    root = tmp_path_factory.mktemp("parent") / "store"
+    root.write_bytes(b"no directory")
+    with pytest.raises(StoreError, match=str(root)):
+        async with open_broker(broker_config(root)):
+            pass
+    assert root.read_bytes() == b"no directory"
+
+
+async def test_a_damaged_table_is_refused_and_the_store_is_given_free(root: Path) -> None:
+    (root / "config").mkdir(parents=True)
+    table = root / "config" / "consumerOffset.json"
+    table.write_bytes(b'{"offsetTable": 7')
+    with pytest.raises(StoreLayoutError, match=r"consumerOffset\.json"):
+        async with open_broker(broker_config(root)):
+            pass
+    assert table.read_bytes() == b'{"offsetTable": 7'
+    table.unlink()
+    async with running(root):
+        pass
+
+
+# --- disks that refuse --------------------------------------------------------------------------------------
+
+
+class Disk(FileSystem):
+    """A disk that can be full, or forbid reading."""
+
+    is_full = False
+    is_unreadable = False
+
+    def reserve(self, file: OpenFile, start: int, length: int) -> None:
+        self._need_room()
+        super().reserve(file, start, length)
+
+    def create_file(self, scratch: Path, size_bytes: int, path: Path) -> OpenFile:
+        self._need_room()
+        return super().create_file(scratch, size_bytes, path)
+
+    def write_file(self, path: Path, content: bytes) -> None:
+        self._need_room()
+        super().write_file(path, content)
+
+    def list_directory(self, path: Path) -> list[DirectoryEntry]:
+        if self.is_unreadable:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return super().list_directory(path)
+
+    def _need_room(self) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def use(monkeypatch: pytest.MonkeyPatch, file_system: FileSystem) -> None:
+    """Let brokers keep their stores on another file system."""
+    monkeypatch.setattr(server, "MessageStore", functools.partial(MessageStore, file_system=file_system))
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    disk = Disk()
+    use(monkeypatch, disk)
+    yield disk
+    disk.is_full = disk.is_unreadable = False
+
+
+async def test_an_unreadable_store_is_refused_by_name(root: Path, disk: Disk) -> None:
+    async with running(root):
+        pass
+    disk.is_unreadable = True
+    with pytest.raises(StoreError, match=r"store.*Permission denied"):
+        async with open_broker(broker_config(root)):
+            pass
+    disk.is_unreadable = False
+    async with running(root):
+        pass
+
+
+async def test_a_full_disk_refuses_messages_with_code_14_until_there_is_room(
+    root: Path, mock_clock: MockClock, disk: Disk
+) -> None:
+    """What was stored before stays and can be consumed all the time; nothing of a refused message is stored."""
+    step = {"reserve_step_bytes": 4096, "consume_queue_reserve_step_bytes": 20}
+    async with running(root, store=step) as broker, connected(broker_port(broker)) as wire:
+        assert (await wire.put("T", b"before")).code == ResponseCode.SUCCESS
+        disk.is_full = True
+        for topic in ("T", "T", "new"):
+            response = await wire.put(topic, bytes(5000))
+            assert response.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert response.remark is not None
+            assert "no space for" in response.remark
+            assert str(root) in response.remark
+        pulled = await wire.ask(RequestCode.PULL_MESSAGE, pull_fields("T"))
+        assert [message.stored_body for message in decode_records(pulled.body)] == [b"before"]
+        disk.is_full = False
+        assert (await wire.put("T", b"after")).ext_fields["queueOffset"] == "1"
+    assert broker.statistics.put_messages == 2
+    async with running(root, store=step) as broker, connected(broker_port(broker)) as wire:
+        pulled = await wire.ask(RequestCode.PULL_MESSAGE, pull_fields("T"))
+        assert [message.stored_body for message in decode_records(pulled.body)] == [b"before", b"after"]
+
+
+async def test_a_broker_flushes_while_its_disk_is_full(root: Path, mock_clock: MockClock, disk: Disk) -> None:
+    async with running(root) as broker, connected(broker_port(broker)) as wire:
+        await wire.put("T", b"before")
+        await wait_all_tasks_blocked()
+        disk.is_full = True
+        for _ in range(3):
+            await wire.put("T", b"x")
+            mock_clock.jump(broker.config.store.flush_consume_queue_thorough_interval_s)
+            await until(lambda: broker.store.commit_log.flushed_offset == broker.store.commit_log.max_offset)
+            await wait_all_tasks_blocked()
+        assert await wire.works()
+        disk.is_full = False
+        assert (await wire.put("T", b"after")).code == ResponseCode.SUCCESS
+    assert (await bodies(root, 10))[-1] == b"after"
+
+
+async def test_a_batch_that_does_not_fit_on_the_disk_is_not_stored_in_part(
+    root: Path, mock_clock: MockClock, disk: Disk
+) -> None:
+    async with running(root, store={"reserve_step_bytes": 4096}) as broker, connected(broker_port(broker)) as wire:
+        await wire.put("T")
+        disk.is_full = True
+        batch = encode_batch([(0, bytes(1000), b"")] * 10)
+        assert (await wire.put("T", batch, m="true")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        disk.is_full = False
+        assert (await wire.put("T", batch, m="true")).ext_fields["queueOffset"] == "1"
+        assert broker.store.max_offset_in_queue("T", 0) == 11
+
+
+async def test_tables_that_cannot_be_saved_are_saved_later_and_the_broker_goes_on(
+    root: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = {"count": 0, "is_full": True}
+    write = FileSystem.write_file
+
+    def write_file(self: FileSystem, path: Path, content: bytes) -> None:
+        if refused["is_full"] and path.parent.name == "config":
+            refused["count"] += 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(self, path, content)
+
+    monkeypatch.setattr(FileSystem, "write_file", write_file)
+    async with running(root) as broker, connected(broker_port(broker)) as wire:
+        await wire.put("T")
+        for _ in range(4):
+            await wait_all_tasks_blocked()
+            mock_clock.jump(1)
+            await until(lambda: broker.topics.is_dirty)
+        assert await wire.works()
+        await until(lambda: refused["count"] >= 2)
+        errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+        assert len(errors) == 1
+        assert "topics.json" in errors[0]
+        refused["is_full"] = False
+        mock_clock.jump(2)
+        await until(lambda: not broker.topics.is_dirty)
+    assert b'"T"' in (root / "config" / "topics.json").read_bytes()
+
+
+async def test_tables_that_cannot_be_saved_at_the_end_do_not_keep_the_messages_from_the_disk(
+    root: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise StoreError("the disk refuses")
+
+    async with running(root) as broker, connected(broker_port(broker)) as wire:
+        await wire.put("T", b"kept")
+        monkeypatch.setattr(broker.topics, "write", refuse)
+    assert "its changes are lost" in caplog.text
+    assert await bodies(root, 1) == [b"kept"]

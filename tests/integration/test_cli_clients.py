@@ -1,0 +1,339 @@
+"""The client commands against a running broker."""
+
+import json
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import pytest
+
+from tests.integration.cli_tools import COMMAND, complaint, ok, read_line, running, triomq
+from tests.processes import Broker, start_triomq
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker for all tests of this file."""
+    broker = start_triomq(tmp_path_factory.mktemp("broker"))
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture
+def namesrv(broker: Broker) -> str:
+    return broker.namesrv
+
+
+@pytest.fixture
+def topic(namesrv: str) -> str:
+    """A topic of one queue, so that order can be compared."""
+    name = f"topic-{token_hex(4)}"
+    ok("topic", "create", name, "--queues", "1", namesrv=namesrv)
+    return name
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def unused_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+# --- produce and consume -------------------------------------------------------------------------------------
+
+
+def test_lines_come_out_as_they_went_in(namesrv: str, topic: str) -> None:
+    lines = b"one\n\ntw\xff\nthree"
+    assert ok("produce", topic, namesrv=namesrv, stdin=lines).startswith("sent 3 messages, 11 bytes, in ")
+    done = triomq("consume", topic, "--count", "3", namesrv=namesrv)
+    assert (done.returncode, done.stdout) == (0, b"one\ntw\xff\nthree\n")
+
+
+def test_the_summary_of_produce_is_one_object(namesrv: str, topic: str) -> None:
+    words = ("produce", topic, "--count", "300", "--size", "100", "--batch", "7", "--concurrency", "3", "--json")
+    (summary,) = objects(ok(*words, namesrv=namesrv))
+    assert (summary["topic"], summary["sent"], summary["failed"], summary["bytes"]) == (topic, 300, 0, 30_000)
+    assert summary["requests"] == 43
+    assert 0 < summary["p50_ms"] <= summary["p99_ms"]
+    shown = json.loads(ok("topic", "show", topic, "--json", namesrv=namesrv))
+    assert shown["messages"] == 300
+
+
+def test_messages_are_copied_from_topic_to_topic(namesrv: str, topic: str) -> None:
+    words = ("--tag", "t", "--key", "k1", "--key", "k2", "--property", "color=red")
+    ok("produce", topic, *words, namesrv=namesrv, stdin=b"text\n\xff\n")
+    written = ok("consume", topic, "--json", "--count", "2", namesrv=namesrv)
+    other = f"{topic}-copy"
+    ok("produce", other, "--json-lines", namesrv=namesrv, stdin=written.encode())
+    copies = objects(ok("consume", other, "--json", "--count", "2", namesrv=namesrv))
+    wanted = ("body", "body_base64", "tags", "keys", "properties")
+    assert sorted([[copy.get(name) for name in wanted] for copy in copies], key=str) == sorted(
+        [[one.get(name) for name in wanted] for one in objects(written)], key=str
+    )
+    assert {copy["topic"] for copy in copies} == {other}
+
+
+def test_a_rate_is_kept(namesrv: str, topic: str) -> None:
+    (summary,) = objects(ok("produce", topic, "--count", "21", "--rate", "20/s", "--json", namesrv=namesrv))
+    assert 0.9 <= summary["seconds"] < 5
+
+
+def test_tags_are_filtered(namesrv: str, topic: str) -> None:
+    for tag in ("a", "b", "c"):
+        ok("produce", topic, "--tag", tag, namesrv=namesrv, stdin=f"of {tag}\n".encode())
+    assert ok("consume", topic, "--tag", "a || c", "--count", "2", namesrv=namesrv) == "of a\nof c\n"
+    words = ("consume", topic, "--tag", "a || c", "--count", "2", "--group", f"group-{topic}")
+    assert ok(*words, namesrv=namesrv) == "of a\nof c\n"
+
+
+def test_consuming_starts_where_it_is_told(namesrv: str, topic: str) -> None:
+    ok("produce", topic, namesrv=namesrv, stdin=b"old\n")
+    (old,) = objects(ok("consume", topic, "--json", "--count", "1", namesrv=namesrv))
+    after = datetime.fromtimestamp((old["stored_ms"] + 1) / 1000, UTC).isoformat()
+    ok("produce", topic, namesrv=namesrv, stdin=b"new\n")
+    assert ok("consume", topic, "--from", after, "--count", "1", namesrv=namesrv) == "new\n"
+    assert ok("consume", topic, "--from", "-10m", "--count", "2", namesrv=namesrv) == "old\nnew\n"
+    assert ok("consume", topic, "--from", "latest", "--timeout", "0.5", namesrv=namesrv) == ""
+
+
+def test_a_group_goes_on_where_it_was_and_takes_no_more_than_it_writes(namesrv: str, topic: str) -> None:
+    ok("produce", topic, namesrv=namesrv, stdin=b"1\n2\n3\n4\n5\n")
+    words = ("consume", topic, "--group", f"group-{topic}")
+    assert ok(*words, "--count", "2", namesrv=namesrv) == "1\n2\n"
+    assert ok(*words, "--count", "1", namesrv=namesrv) == "3\n"
+    assert ok(*words, "--timeout", "1.5", namesrv=namesrv) == "4\n5\n"
+    shown = json.loads(ok("group", "show", f"group-{topic}", "--topic", topic, "--json", namesrv=namesrv))
+    assert [(row["committed_offset"], row["lag"]) for row in shown["queues"]] == [(5, 0)]
+
+
+def test_reading_without_a_group_leaves_no_group_behind(namesrv: str, topic: str) -> None:
+    before = ok("group", "list", "--all", "--json", namesrv=namesrv)
+    ok("produce", topic, namesrv=namesrv, stdin=b"1\n")
+    ok("consume", topic, "--count", "1", namesrv=namesrv)
+    assert ok("group", "list", "--all", "--json", namesrv=namesrv) == before
+
+
+def test_a_count_that_is_not_reached_is_a_failure(namesrv: str, topic: str) -> None:
+    ok("produce", topic, namesrv=namesrv, stdin=b"1\n")
+    done = triomq("consume", topic, "--count", "2", "--timeout", "0.5", namesrv=namesrv)
+    assert (done.returncode, done.stdout) == (1, b"1\n")
+    assert done.stderr == b"triomq consume: only 1 of 2 messages came; the last 0.5 s brought none\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("in_group", [True, False])
+def test_consume_ends_at_a_signal_and_stores_its_offsets(
+    namesrv: str, topic: str, number: signal.Signals, code: int, in_group: bool
+) -> None:
+    group = f"group-{topic}"
+    with running("consume", topic, *(("--group", group) if in_group else ()), namesrv=namesrv) as process:
+        ok("produce", topic, namesrv=namesrv, stdin=b"1\n2\n")
+        assert read_line(process) + read_line(process) == "1\n2\n"
+        process.send_signal(number)
+        rest, errors = process.communicate(timeout=5)
+        assert (process.returncode, rest, errors) == (code, b"", b"")
+    if in_group:
+        shown = json.loads(ok("group", "show", group, "--topic", topic, "--json", namesrv=namesrv))
+        assert (shown["lag"], shown["members"]) == (0, [])
+
+
+def test_produce_ends_at_a_signal_and_tells_what_was_sent(namesrv: str, topic: str) -> None:
+    with running("produce", topic, "--json", namesrv=namesrv) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"1\n2\n")
+        process.stdin.flush()
+        assert ok("consume", topic, "--count", "2", namesrv=namesrv) == "1\n2\n"
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=5)  # stdin stays open: it is the signal that ends it
+        written, errors = process.communicate()
+        assert (process.returncode, errors) == (130, b"")
+        assert json.loads(written)["sent"] == 2
+
+
+def test_a_reader_that_goes_away_ends_consume_without_a_complaint(namesrv: str, topic: str) -> None:
+    ok("produce", topic, "--count", "5000", "--size", "1000", namesrv=namesrv)
+    with running("consume", topic, namesrv=namesrv) as process:
+        read_line(process)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.wait(timeout=10) == 141
+        assert process.stderr.read() == b""
+
+
+# --- topics and groups ---------------------------------------------------------------------------------------
+
+
+def test_topics_are_created_listed_shown_and_deleted(namesrv: str) -> None:
+    name = f"topic-{token_hex(4)}"
+    text = ok("topic", "create", name, "--queues", "3", "--permission", "r", "--dry-run", namesrv=namesrv)
+    assert text == f"topic {name} would be created: 3 queues on each broker, permission r\n"
+    assert name not in ok("topic", "list", namesrv=namesrv)
+    text = ok("topic", "create", name, "--queues", "3", "--permission", "r", namesrv=namesrv)
+    assert text == f"topic {name} created: 3 queues on each broker, permission r\n"
+    (shown,) = objects(ok("topic", "show", name, "--json", namesrv=namesrv))
+    (there,) = shown["brokers"]
+    assert (there["permission"], there["read_queues"], there["broker"]) == ("r", 3, "broker-a")
+    assert [queue["queue_id"] for queue in shown["queues"]] == [0, 1, 2]
+    result = json.loads(ok("topic", "create", name, "--json", namesrv=namesrv))
+    assert result == {"topic": name, "queues": 4, "permission": "rw", "dry_run": False, "existed": True}
+    assert {"topic": name, "kind": "normal"} in objects(ok("topic", "list", "--json", namesrv=namesrv))
+    assert ok("topic", "delete", name, "--dry-run", namesrv=namesrv) == f"topic {name} would be deleted\n"
+    assert ok("topic", "delete", name, namesrv=namesrv) == f"topic {name} deleted\n"
+    assert name not in ok("topic", "list", "--all", namesrv=namesrv)
+
+
+def test_topics_of_the_system_are_listed_only_if_asked_for(namesrv: str) -> None:
+    assert "TBW102" not in ok("topic", "list", namesrv=namesrv)
+    assert {"topic": "TBW102", "kind": "system"} in objects(ok("topic", "list", "--all", "--json", namesrv=namesrv))
+
+
+def test_a_group_is_shown_with_members_subscription_and_lag(namesrv: str, topic: str) -> None:
+    group = f"group-{topic}"
+    ok("produce", topic, "--tag", "a", namesrv=namesrv, stdin=b"1\n")
+    with running("consume", topic, "--group", group, "--tag", "a || b", namesrv=namesrv) as process:
+        assert read_line(process) == "1\n"
+        shown = json.loads(ok("group", "show", group, "--json", namesrv=namesrv))
+        (member,) = shown["members"]
+        assert f"@{process.pid}" in member["client_id"]
+        assert {"topic": topic, "expression": "a || b"} in shown["subscriptions"]
+        assert f"{group}" in ok("group", "list", namesrv=namesrv)
+        assert "1 member, lag" in ok("group", "show", group, namesrv=namesrv)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=5)
+    ok("produce", topic, "--tag", "a", namesrv=namesrv, stdin=b"2\n3\n")
+    (row,) = [row for row in objects(ok("group", "list", "--json", namesrv=namesrv)) if row["group"] == group]
+    assert row == {"group": group, "members": 0, "lag": 2}
+
+
+def test_ping_tells_versions_and_addresses(broker: Broker) -> None:
+    (found,) = objects(ok("ping", "--json", "--namesrv", broker.namesrv))
+    (told,) = found["brokers"]
+    assert (found["healthy"], found["namesrv"], told["address"]) == (True, broker.namesrv, broker.broker)
+    assert told["latency_ms"] > 0
+    assert broker.broker in ok("ping", namesrv=broker.namesrv)
+
+
+def test_ping_finds_a_broker_whose_advertised_address_is_for_others(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    # nobody answers at this address of the loopback network
+    broker = start_triomq(tmp_path, "--listen", f"127.0.0.1:{port}", "--advertise", "127.0.0.99")
+    (found,) = objects(ok("ping", "--json", namesrv=broker.namesrv))
+    (told,) = found["brokers"]
+    assert (found["healthy"], told["address"]) == (True, f"127.0.0.99:{port}")
+    assert f"answers at 127.0.0.1:{port} only" in told["note"]
+    ok("produce", "orders", "--as-dialled", namesrv=broker.namesrv, stdin=b"1\n")
+    line = complaint(3, "produce", "orders", namesrv=broker.namesrv, stdin=b"1\n")
+    assert f"127.0.0.99:{port}" in line
+    assert "--advertise" in line
+    broker.stop()
+
+
+# --- complaints ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ping",),
+        ("topic", "list"),
+        ("topic", "show", "orders"),
+        ("group", "list"),
+        ("produce", "orders"),
+        ("consume", "orders", "--log-level", "error"),
+    ],
+)
+def test_a_name_server_that_is_not_there_is_named(words: tuple[str, ...]) -> None:
+    address = unused_address()
+    line = complaint(3, *words, namesrv=address, stdin=b"1\n")
+    assert line.startswith(f"triomq {' '.join(words[:2]) if words[0] in ('topic', 'group') else words[0]}: ")
+    assert address in line
+
+
+def test_a_server_that_speaks_another_protocol_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with running("ping", namesrv=address) as process:
+            peer, _ = server.accept()
+            with peer:
+                peer.recv(1)
+                peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                _, errors = process.communicate(timeout=20)
+            assert process.returncode == 3
+    assert errors.count(b"\n") == 1
+    assert address.encode() in errors
+
+
+def test_a_missing_topic_is_told_with_similar_names_and_not_created(namesrv: str, topic: str) -> None:
+    typo = topic[:-1] + "_"
+    for words in (("consume", typo), ("topic", "show", typo), ("topic", "delete", typo)):
+        line = complaint(1, *words, namesrv=namesrv)
+        assert topic in line
+        assert typo in line
+    assert typo not in ok("topic", "list", namesrv=namesrv)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("produce", "no spaces"), "letters"),
+        (("topic", "create", "x" * 128), "127"),
+        (("consume", "orders", "--group", "bad group"), "letters"),
+        (("consume", "orders", "--tag", "a |||| "), ""),
+        (("ping", "--namesrv", "http://x"), "scheme"),
+        (("produce", "orders", "--json-lines"), "line 1: "),
+    ],
+)
+def test_wrong_names_and_input_are_refused_with_code_2(namesrv: str, words: tuple[str, ...], told: str) -> None:
+    if told:
+        assert told in complaint(2, *words, namesrv=namesrv, stdin=b"{}\n")
+
+
+def test_an_unknown_group_is_told_with_the_known_ones(namesrv: str) -> None:
+    assert "known groups: " in complaint(1, "group", "show", "nobody", namesrv=namesrv)
+
+
+def test_what_was_sent_before_a_bad_line_is_told_and_counts(namesrv: str, topic: str) -> None:
+    lines = b'{"body":"1"}\n{"bodi":"2"}\n{"body":"3"}\n'
+    done = triomq("produce", topic, "--json-lines", "--json", namesrv=namesrv, stdin=lines)
+    assert done.returncode == 2
+    summary = json.loads(done.stdout)
+    assert (summary["sent"], summary["failed"]) == (1, 1)
+    done = triomq("produce", topic, "--json-lines", "--json", "--keep-going", namesrv=namesrv, stdin=lines)
+    summary = json.loads(done.stdout)
+    assert (done.returncode, summary["sent"], summary["failed"]) == (2, 2, 1)
+
+
+def test_output_that_nobody_reads_is_no_traceback(namesrv: str) -> None:
+    command = (*COMMAND, "topic", "list", "--all", "--namesrv", namesrv)
+    done = subprocess.run(("sh", "-c", '"$@" | true', "sh", *command), capture_output=True, timeout=20, check=True)
+    assert done.stderr == b""
+
+
+def catches(process: subprocess.Popen[bytes], number: signal.Signals) -> bool:
+    """Whether the process has a handler of its own for a signal."""
+    status = Path("/proc", str(process.pid), "status").read_text()
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
+
+def test_a_second_signal_ends_a_command_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with running("produce", "orders", "--count", "1", namesrv=address) as process:
+            peer, _ = server.accept()
+            with peer:
+                peer.recv(1)  # the request, which nobody answers
+                process.send_signal(signal.SIGINT)
+                while catches(process, signal.SIGINT):
+                    pass  # until it has seen the first
+                process.send_signal(signal.SIGINT)
+                assert process.wait(timeout=5) == -signal.SIGINT

@@ -1,0 +1,56 @@
+"""Which port serves which request."""
+
+import inspect
+
+from triomq.broker.processors.table import BROKER_PROCESSORS, NAMESRV_PROCESSORS, VIP_PROCESSORS
+from triomq.protocol.codes import RequestCode
+
+PULLS = {RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
+
+#: Codes that only brokers, clients or later versions of this broker serve: answered REQUEST_CODE_NOT_SUPPORTED.
+NOT_SERVED = {
+    RequestCode.QUERY_MESSAGE,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+    RequestCode.END_TRANSACTION,
+    RequestCode.CHECK_TRANSACTION_STATE,
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+    RequestCode.LOCK_BATCH_MQ,
+    RequestCode.UNLOCK_BATCH_MQ,
+    RequestCode.PUT_KV_CONFIG,
+    RequestCode.DELETE_KV_CONFIG,
+    RequestCode.REGISTER_BROKER,
+    RequestCode.UNREGISTER_BROKER,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+    RequestCode.QUERY_CONSUME_TIME_SPAN,
+    RequestCode.GET_CONSUMER_RUNNING_INFO,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY,
+    RequestCode.VIEW_BROKER_STATS_DATA,
+    RequestCode.QUERY_CONSUME_QUEUE,
+    RequestCode.QUERY_DATA_VERSION,
+    RequestCode.SEND_REPLY_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER,
+    RequestCode.QUERY_ASSIGNMENT,
+}
+
+
+def test_every_request_code_is_served_or_known_not_to_be() -> None:
+    assert set(BROKER_PROCESSORS) | NOT_SERVED == set(RequestCode)
+    assert not set(BROKER_PROCESSORS) & NOT_SERVED
+
+
+def test_the_vip_port_serves_all_but_pulls() -> None:
+    assert set(BROKER_PROCESSORS) - set(VIP_PROCESSORS) == PULLS
+
+
+def test_the_brokers_port_serves_what_the_name_servers_port_does() -> None:
+    assert set(NAMESRV_PROCESSORS) <= set(BROKER_PROCESSORS)
+
+
+def test_no_processor_can_wait() -> None:
+    assert not [code for code, processor in BROKER_PROCESSORS.items() if inspect.iscoroutinefunction(processor)]

@@ -1,0 +1,77 @@
+import pytest
+import trio
+from trio.testing import MockClock
+
+from triomq.cli import consume
+from triomq.cli.consume import Output
+from triomq.protocol.host import encode_host
+from triomq.protocol.message import MessageExt
+from triomq.protocol.record import decode_record, encode_record
+
+
+@pytest.fixture(autouse=True)
+def written(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What goes to stdout."""
+    found: list[bytes] = []
+    monkeypatch.setattr(consume, "_write", found.append)
+    return found
+
+
+def stored(count: int) -> list[MessageExt]:
+    host = encode_host("127.0.0.1", 1)
+    return [
+        decode_record(
+            encode_record(
+                queue_id=0,
+                queue_offset=number,
+                physical_offset=0,
+                sys_flag=0,
+                born_timestamp=0,
+                born_host=host,
+                store_timestamp=0,
+                store_host=host,
+                body=b"%d" % number,
+                topic=b"T",
+                properties=b"",
+            )
+        )
+        for number in range(count)
+    ]
+
+
+async def test_no_more_than_the_count_is_written(written: list[bytes]) -> None:
+    output = Output(lambda message: message.body, 3)
+    assert await output.write(stored(2))
+    assert not output.done.is_set()
+    assert not await output.write(stored(2))
+    assert output.done.is_set()
+    assert not await output.write(stored(1))
+    assert (written, output.written) == ([b"01", b"0"], 3)
+
+
+async def test_without_a_count_everything_is_written(written: list[bytes]) -> None:
+    output = Output(lambda message: message.body, None)
+    assert await output.write(stored(5))
+    assert (written, output.done.is_set()) == ([b"01234"], False)
+
+
+async def test_a_closed_pipe_ends_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_data: bytes) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(consume, "_write", fail)
+    output = Output(lambda message: message.body, None)
+    assert not await output.write(stored(1))
+    assert (output.is_broken, output.written) == (True, 0)
+    await output.done.wait()
+
+
+async def test_idle_time_counts_from_the_last_message(autojump_clock: MockClock) -> None:
+    output = Output(lambda message: message.body, None)
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(output.end_when_idle, 5)
+        await trio.sleep(3)
+        output.last_at = trio.current_time()
+        await output.done.wait()
+    assert trio.current_time() - began == 8

@@ -1,0 +1,49 @@
+import pytest
+
+from triomq.cli.errors import IncompleteError, UsageError, exit_code_of, is_expected, leaves, one_line
+from triomq.protocol import errors as e
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (e.ConnectError("x"), 3),
+        (e.ConnectionLostError("x"), 3),
+        (e.RequestTimeoutError("x"), 3),
+        (e.NameServerError("x"), 3),
+        (e.ConfigError("x"), 2),
+        (UsageError("x"), 2),
+        (e.IllegalNameError("x"), 2),
+        (e.SubscriptionParseError("x"), 2),
+        (e.NoRouteError("x"), 1),
+        (e.TopicNotExistError(17, "x"), 1),
+        (e.StoreLockedError("x"), 1),
+        (e.ProtocolError("x"), 1),
+        (IncompleteError("x"), 1),
+        (OSError("x"), 1),
+    ],
+)
+def test_each_kind_of_error_has_its_exit_code(error: Exception, code: int) -> None:
+    assert is_expected(error)
+    assert exit_code_of(error) == code
+
+
+def test_a_defect_of_ours_is_not_told_on_one_line() -> None:
+    assert not is_expected(KeyError("x"))
+
+
+def test_an_error_of_many_lines_becomes_one_line() -> None:
+    assert one_line(e.ClientError("first\n  second\r\nthird")) == "first second third"
+    assert one_line(e.ClientError("")) == "ClientError"
+
+
+def test_errors_that_do_not_say_what_to_do_get_a_hint() -> None:
+    assert one_line(e.TopicNotExistError(17, "no T", "1.2.3.4:5")).endswith("create it: triomq topic create TOPIC")
+    assert one_line(e.SystemBusyError(2, "busy")).endswith("--rate")
+
+
+def test_the_errors_of_nested_groups_are_found_in_order() -> None:
+    first, second = ValueError(1), ValueError(2)
+    group = BaseExceptionGroup("g", [ExceptionGroup("h", [first]), second])
+    assert list(leaves(group)) == [first, second]
+    assert list(leaves(first)) == [first]

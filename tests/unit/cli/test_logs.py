@@ -1,0 +1,81 @@
+import io
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from triomq.logs import LineFormatter, RepeatFilter, configure
+from triomq.protocol.errors import ConfigError
+
+
+@pytest.fixture
+def logger() -> Iterator[logging.Logger]:
+    """The logger of all of triomq, as it was before, after the test."""
+    logger = logging.getLogger("triomq")
+    before = (logger.level, logger.handlers[:], logger.propagate)
+    yield logger
+    for handler in logger.handlers:
+        handler.close()
+    logger.level, logger.handlers[:], logger.propagate = before
+    logger.setLevel(before[0])
+
+
+def record(text: str, *arguments: object) -> logging.LogRecord:
+    return logging.LogRecord("triomq.test", logging.WARNING, "", 0, text, arguments, None)
+
+
+class Clock:
+    """Tells the time that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_flood_of_one_kind_is_cut_and_counted_and_others_pass() -> None:
+    clock = Clock()
+    repeats = RepeatFilter(burst=3, window_s=10, clock_s=clock)
+    passed = [repeats.filter(record("bad frame peer=%s", f"1.2.3.4:{port}")) for port in range(100)]
+    assert sum(passed) == 3
+    assert repeats.filter(record("something else"))
+    clock.now = 10.0
+    after = record("bad frame peer=%s", "x")
+    assert repeats.filter(after)
+    assert after.getMessage() == "bad frame peer=x (and 97 more like this)"
+    clock.now = 20.0
+    later = record("bad frame peer=%s", "y")
+    assert repeats.filter(later)
+    assert later.getMessage() == "bad frame peer=y"
+
+
+def test_a_line_tells_time_level_and_logger_and_stays_one_line() -> None:
+    made = record("remark=%s", "a\nFAKE line\r")
+    made.created, made.msecs = 0.0, 7.9
+    assert LineFormatter().format(made) == "1970-01-01T00:00:00.007Z WARNING triomq.test remark=a\\nFAKE line\\r"
+
+
+def test_logging_goes_to_stderr_from_the_level_on(logger: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
+    stderr = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stderr)
+    configure("warning")
+    logging.getLogger("triomq.x").info("quiet")
+    logging.getLogger("triomq.x").warning("loud")
+    assert stderr.getvalue().endswith(" WARNING triomq.x loud\n")
+    assert stderr.getvalue().count("\n") == 1
+
+
+def test_logging_again_replaces_the_first_handler(logger: logging.Logger, tmp_path: Path) -> None:
+    configure("info", str(tmp_path / "one.log"))
+    configure("info", str(tmp_path / "two.log"))
+    logging.getLogger("triomq.x").info("hello")
+    assert len(logger.handlers) == 1
+    assert (tmp_path / "one.log").read_text() == ""
+    assert (tmp_path / "two.log").read_text().endswith("INFO triomq.x hello\n")
+
+
+def test_a_log_file_that_cannot_be_opened_is_told(logger: logging.Logger, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--log-file"):
+        configure("info", str(tmp_path / "missing" / "x.log"))

@@ -1,0 +1,77 @@
+import json
+
+import pytest
+
+from triomq.cli.arguments import parse
+from triomq.cli.client_options import ProduceOptions
+from triomq.cli.message_text import body_line, choose_formatter, json_line, long_line, terminal_line
+from triomq.cli.sources import read_json_line
+from triomq.protocol.host import encode_host
+from triomq.protocol.message import MessageExt
+from triomq.protocol.properties import encode_properties
+from triomq.protocol.record import decode_record, encode_record
+
+PROPERTIES = {"TAGS": "t", "KEYS": "k l", "UNIQ_KEY": "0123", "color": "red", "WAIT": "true"}
+
+
+def stored(body: bytes) -> MessageExt:
+    record = encode_record(
+        queue_id=3,
+        queue_offset=17,
+        physical_offset=4711,
+        sys_flag=0,
+        born_timestamp=1_000,
+        born_host=encode_host("127.0.0.1", 1),
+        store_timestamp=2_345,
+        store_host=encode_host("127.0.0.1", 10911),
+        body=body,
+        topic=b"T",
+        properties=encode_properties(PROPERTIES),
+    )
+    message = decode_record(record)
+    message.broker_name = "broker-a"
+    return message
+
+
+def test_a_body_goes_to_a_pipe_as_it_is_and_to_a_terminal_made_harmless() -> None:
+    message = stored(b"\x1b[2J\xff")
+    assert body_line(message) == b"\x1b[2J\xff\n"
+    assert terminal_line(message) == "\\x1b[2J\ufffd\n".encode()
+
+
+def test_a_long_line_tells_when_and_where_the_message_was_stored() -> None:
+    assert long_line(stored(b"a\nb")) == b"1970-01-01T00:00:02.345Z broker-a:3@17 tag=t keys=k,l a\\nb\n"
+
+
+def test_json_has_everything() -> None:
+    assert json.loads(json_line(stored(b"x"))) == {
+        "topic": "T",
+        "broker": "broker-a",
+        "queue_id": 3,
+        "queue_offset": 17,
+        "message_id": "0123",
+        "offset_message_id": "7F00000100002A9F0000000000001267",
+        "tags": "t",
+        "keys": ["k", "l"],
+        "properties": {"color": "red"},
+        "born_ms": 1000,
+        "stored_ms": 2345,
+        "tries": 0,
+        "body": "x",
+    }
+
+
+@pytest.mark.parametrize("body", [b"text", b"\xff\x00", b"line\nbreak"])
+def test_what_consume_writes_as_json_is_what_produce_reads(body: bytes) -> None:
+    options = parse(["produce", "U", "--json-lines"]).options
+    assert isinstance(options, ProduceOptions)
+    message = read_json_line(options, json_line(stored(body)), 1)
+    assert (message.topic, message.body, message.tags, message.keys) == ("U", body, "t", ["k", "l"])
+    assert message.properties == {"color": "red"}
+
+
+def test_the_form_is_chosen_by_option_then_by_where_it_goes() -> None:
+    assert choose_formatter(as_json=True, as_long=True, is_terminal=True) is json_line
+    assert choose_formatter(as_json=False, as_long=True, is_terminal=False) is long_line
+    assert choose_formatter(as_json=False, as_long=False, is_terminal=True) is terminal_line
+    assert choose_formatter(as_json=False, as_long=False, is_terminal=False) is body_line

@@ -1,0 +1,43 @@
+import json
+
+import pytest
+
+from triomq.cli.output import aligned, json_bytes, write_json, write_table
+
+
+def test_json_is_one_line_however_the_text_looks() -> None:
+    line = json_bytes({"a": "x\ny", "b": 1, "c": None, "d": ["é"]})
+    assert line.count(b"\n") == 1
+    assert json.loads(line) == {"a": "x\ny", "b": 1, "c": None, "d": ["é"]}
+
+
+def test_json_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    write_json({"a": 1})
+    assert capsys.readouterr().out == '{"a":1}\n'
+
+
+def test_columns_line_up_and_are_never_cut() -> None:
+    text = aligned(("NAME", "N"), [("x" * 200, "1"), ("y", "234")], (False, True))
+    lines = text.splitlines()
+    assert lines[0] == "NAME" + " " * 196 + "    N"
+    assert lines[1] == "x" * 200 + "    1"
+    assert lines[2] == "y" + " " * 199 + "  234"
+
+
+def test_a_piped_table_has_a_heading_and_no_lines_around_it(capsys: pytest.CaptureFixture[str]) -> None:
+    write_table("title", ("NAME", "N", "MS"), [("a\x1b", 1, 2.345), ("b", 22, None)])
+    assert capsys.readouterr().out == "NAME    N   MS\na\\x1b   1  2.3\nb      22    -\n"
+
+
+def test_an_empty_table_has_its_heading_only(capsys: pytest.CaptureFixture[str]) -> None:
+    write_table("", ("NAME", "N"), [])
+    assert capsys.readouterr().out == "NAME  N\n"
+
+
+def test_a_table_on_a_terminal_shows_brackets_as_they_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    write_table("", ("NAME", "N"), [("[red]a[/red]", 1)])
+    assert "[red]a[/red]" in capsys.readouterr().out

@@ -1,0 +1,71 @@
+import logging
+from collections.abc import Iterator
+from types import ModuleType
+from typing import NoReturn
+
+import pytest
+
+from triomq.cli import main
+from triomq.protocol import errors as e
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    logger = logging.getLogger("triomq")
+    before = (logger.level, logger.handlers[:], logger.propagate)
+    yield
+    logger.handlers[:], logger.propagate = before[1:]
+    logger.setLevel(before[0])
+
+
+def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``triomq ping`` raise the error."""
+
+    def run(_options: object) -> NoReturn:
+        raise error
+
+    module = ModuleType("triomq.cli.ping")
+    vars(module)["run"] = run
+    monkeypatch.setitem(__import__("sys").modules, "triomq.cli.ping", module)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (e.NameServerError("nobody\nanswers"), 3, "triomq ping: nobody answers\n"),
+        (ExceptionGroup("g", [e.StoreFullError("no room")]), 1, "triomq ping: no room\n"),
+        (OSError("broken"), 1, "triomq ping: broken\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (BaseExceptionGroup("g", [KeyboardInterrupt(), ValueError()]), 130, ""),
+    ],
+)
+def test_an_error_becomes_one_line_and_an_exit_code(
+    error: BaseException, code: int, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fail_with(error, monkeypatch)
+    assert main(["ping"]) == code
+    assert capsys.readouterr() == ("", line)
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), ExceptionGroup("g", [e.ClientError("x"), KeyError("x")])])
+def test_a_defect_of_ours_keeps_its_traceback(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_with(error, monkeypatch)
+    with pytest.raises(type(error)) as raised:
+        main(["ping"])
+    assert raised.value is error
+
+
+def test_debug_shows_the_traceback_of_any_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_with(e.NameServerError("x"), monkeypatch)
+    with pytest.raises(e.NameServerError):
+        main(["ping", "--log-level", "debug"])
+
+
+def test_help_and_wrong_options_return_their_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert main(["nonsense"]) == 2
+
+
+def test_a_log_file_that_cannot_be_opened_is_a_wrong_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ping", "--log-file", "/proc/triomq/x.log"]) == 2
+    assert "--log-file" in capsys.readouterr().err

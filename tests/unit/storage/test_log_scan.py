@@ -1,0 +1,45 @@
+from tests.unit.storage.making import StoreMaker, put
+from triomq.storage.log_scan import LogScan
+from triomq.storage.message_store import MessageStore
+
+
+def test_a_walk_gives_every_message_and_ends_behind_the_last(store: MessageStore) -> None:
+    places = [put(store, body=bytes(15_000)) for _ in range(10)]
+    scan = LogScan(store.commit_log, 0)
+    assert [offset for offset, _ in scan] == [place.physical_offset for place in places]
+    assert (scan.begin, scan.end, scan.records) == (0, store.commit_log.max_offset, 10)
+    assert scan.store_timestamp == places[-1].store_timestamp
+    assert "magic 0x00000000" in scan.stopped_by
+
+
+def test_a_walk_may_begin_at_any_record_and_stop_early(store: MessageStore) -> None:
+    places = [put(store) for _ in range(5)]
+    scan = LogScan(store.commit_log, places[1].physical_offset, stop=places[3].physical_offset)
+    assert [offset for offset, _ in scan] == [place.physical_offset for place in places[1:3]]
+    assert scan.stopped_by == ""
+
+
+def test_a_walk_ends_before_a_damaged_record_and_says_why(store: MessageStore) -> None:
+    places = [put(store) for _ in range(3)]
+    store.commit_log.files.files[0].map[places[1].physical_offset + 88] ^= 0xFF
+    scan = LogScan(store.commit_log, 0)
+    assert len(list(scan)) == 1
+    assert scan.end == places[1].physical_offset
+    assert "CRC" in scan.stopped_by
+    assert len(list(LogScan(store.commit_log, 0, check_crc=False))) == 3
+
+
+def test_a_log_without_files_has_nothing_to_walk(store: MessageStore) -> None:
+    scan = LogScan(store.commit_log, 0)
+    assert list(scan) == []
+    assert (scan.end, scan.records, scan.store_timestamp) == (0, 0, 0)
+
+
+def test_progress_is_told_at_most_once_per_step(maker: StoreMaker) -> None:
+    store = maker()
+    for _ in range(200):
+        put(store, body=bytes(10_000))
+    told: list[tuple[int, int]] = []
+    scan = LogScan(store.commit_log, 0, progress=lambda done, total: told.append((done, total)))
+    assert len(list(scan)) == 200
+    assert told == []  # less than a step

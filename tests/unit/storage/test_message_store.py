@@ -1,0 +1,291 @@
+import errno
+import os
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.storage.making import SMALL, FaultyFileSystem, StoreMaker, put
+from triomq.protocol.errors import StoreClosedError, StoreError, StoreFullError
+from triomq.protocol.record import decode_records
+from triomq.storage.config import StoreConfig
+from triomq.storage.message_store import MessageStore, system_clock_ms
+
+
+def names(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+def test_a_with_block_opens_and_closes(tmp_path: Path) -> None:
+    with MessageStore(StoreConfig(root=tmp_path, **SMALL)) as store:
+        place = put(store)
+        assert abs(place.store_timestamp - system_clock_ms()) < 60_000
+        assert (tmp_path / "abort").exists()
+    assert not (tmp_path / "abort").exists()
+
+
+def test_opening_twice_and_closing_twice_is_harmless(maker: StoreMaker) -> None:
+    store = maker()
+    put(store)
+    report = store.recovery
+    assert store.open() is report
+    assert store.max_offset_in_queue("T", 0) == 1
+    store.close()
+    store.close()
+    assert store.open() is not report
+    assert store.max_offset_in_queue("T", 0) == 1
+
+
+def test_a_closed_directory_has_exactly_the_files_rocketmq_has(maker: StoreMaker) -> None:
+    store = maker()
+    put(store)
+    store.close()
+    root = store.config.root
+    assert names(root) == ["checkpoint", f"commitlog/{0:020d}", f"consumequeue/T/0/{0:020d}", "lock"]
+    assert struct.unpack_from(">qqq", (root / "checkpoint").read_bytes()) == (
+        maker.clock.now_ms,
+        maker.clock.now_ms,
+        0,
+    )
+
+
+def test_an_empty_store_leaves_no_files_but_its_marks(maker: StoreMaker) -> None:
+    store = maker()
+    store.queue("T", 0)
+    store.close()
+    assert names(store.config.root) == ["checkpoint", "lock"]
+    assert not (store.config.root / "consumequeue").exists()
+
+
+def test_files_made_for_refused_messages_are_gone_after_closing(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+    store = maker(file_system=faulty)
+    faulty.fails = lambda number, name, path: name == "reserve" and "commitlog" in str(path)
+    with pytest.raises(StoreFullError):
+        put(store, "T")
+    faulty.fails = lambda number, name, path: name == "reserve" and "/U/" in str(path)
+    with pytest.raises(StoreFullError):
+        put(store, "U")
+    for _ in range(4):
+        put(store, "T", body=bytes(15_000))
+    faulty.fails = lambda number, name, path: name == "reserve" and f"{65536:020d}" in str(path)
+    with pytest.raises(StoreFullError):
+        put(store, "T", body=bytes(15_000))
+    store.close()
+    kept = [name for name in names(store.config.root) if "/" in name]
+    assert kept == [f"commitlog/{0:020d}", f"consumequeue/T/0/{0:020d}"]
+    assert not (store.config.root / "consumequeue" / "U").exists()
+    assert maker().max_offset_in_queue("T", 0) == 4
+
+
+def test_a_consume_queue_file_made_for_a_refused_batch_is_gone_after_closing(
+    maker: StoreMaker, faulty: FaultyFileSystem
+) -> None:
+    store = maker(file_system=faulty)
+    for _ in range(49):
+        put(store)
+    faulty.fails = lambda number, name, path: name == "reserve" and path.name == f"{1000:020d}"
+    with pytest.raises(StoreFullError):
+        store.put_batch(store.queue("T", 0), [(0, b"", b"", 0)] * 2, 0, 0, bytes(8), bytes(8))
+    assert (store.config.root / f"consumequeue/T/0/{1000:020d}").exists()
+    store.close()
+    assert not (store.config.root / f"consumequeue/T/0/{1000:020d}").exists()
+    assert maker().max_offset_in_queue("T", 0) == 49
+
+
+def test_a_close_that_the_disk_refuses_leaves_the_mark_of_a_crash(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+    store = maker(file_system=faulty)
+    put(store)
+    faulty.code = errno.EIO
+    faulty.fails = lambda number, name, path: name == "sync_file"
+    with pytest.raises(StoreError, match="cannot sync"):
+        store.close()
+    with pytest.raises(StoreClosedError):
+        put(store)
+    faulty.fails = lambda number, name, path: False
+    report = store.open()
+    assert not report.clean
+    assert put(store).queue_offset == 1
+
+
+ORDERED = {"sync_file", "overwrite_file", "unlink"}
+
+
+def test_the_mark_of_a_crash_goes_last(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+    store = maker(file_system=faulty)
+    put(store)
+    faulty.calls.clear()
+    store.close()
+    order = [(name, path.name) for name, path in faulty.calls if name in ORDERED]
+    assert order == [
+        ("sync_file", f"{0:020d}"),
+        ("sync_file", f"{0:020d}"),
+        ("overwrite_file", "checkpoint"),
+        ("unlink", "abort"),
+    ]
+
+
+def test_a_failed_open_gives_the_lock_back(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+    faulty.fails = lambda number, name, path: path.name == "abort"
+    store = maker.describe(file_system=faulty)
+    with pytest.raises(StoreError, match=r"cannot create .*abort"):
+        store.open()
+    faulty.fails = lambda number, name, path: False
+    store.open()
+    put(store)
+
+
+def test_destroying_removes_the_messages_and_keeps_the_tables(maker: StoreMaker) -> None:
+    store = maker()
+    put(store)
+    store.delete_topic("T")
+    put(store)
+    root = store.config.root
+    (root / "index").mkdir()
+    (root / "index" / "20260101000000000").write_bytes(b"")
+    (root / "index" / "notes").write_bytes(b"")
+    (root / "config" / "topics.json").write_bytes(b"{}")
+    store.destroy()
+    left = names(root)
+    assert "config/topics.json" in left
+    assert "index/notes" in left
+    assert not [
+        name for name in left if name.startswith(("commitlog", "consumequeue", "index/2", "checkpoint", "abort"))
+    ]
+    again = maker()
+    assert put(again).physical_offset == 0
+    assert maker(maker.killed_copy(again)).max_offset_in_queue("T", 0) == 1
+
+
+def test_statistics_are_a_snapshot(maker: StoreMaker) -> None:
+    store = maker()
+    store.queue("U", 0)
+    for _ in range(3):
+        put(store)
+    before = store.statistics()
+    assert before.messages_put == 3
+    assert before.queues == 1
+    assert before.mapped_files == 2
+    assert before.min_offset == 0
+    assert before.max_offset == store.commit_log.max_offset
+    assert before.flushed_offset == 0
+    assert before.store_timestamp == maker.clock.now_ms
+    assert before.reserved_bytes == 65536 + 1000
+    assert before.refusal == ""
+    store.flush()
+    assert before.flushed_offset == 0
+    assert store.statistics().flushed_offset == before.max_offset
+
+
+def test_deleting_an_unknown_topic_changes_nothing(store: MessageStore) -> None:
+    put(store)
+    assert store.delete_topic("U") == 0
+    assert store.delete_topic("../..") == 0
+    assert not (store.config.root / "config").exists()
+    assert store.max_offset_in_queue("T", 0) == 1
+
+
+def test_a_queue_object_goes_on_after_its_topic_was_deleted(store: MessageStore) -> None:
+    queue = store.queue("T", 0)
+    arrived: list[int] = []
+    queue.on_arrival = lambda queue: arrived.append(queue.max_offset)
+    for _ in range(60):
+        put(store)
+    assert store.delete_topic("T") == 1
+    assert store.queue("T", 0) is queue
+    assert put(store).queue_offset == 0
+    assert arrived[-1] == 1
+
+
+def test_small_stores_take_little_disk_space(tmp_path: Path) -> None:
+    with MessageStore(StoreConfig(root=tmp_path)) as store:
+        put(store)
+        used = sum(path.stat().st_blocks * 512 for path in tmp_path.rglob("*") if path.is_file())
+        assert used < 17 * 1024 * 1024
+        assert (tmp_path / "commitlog" / f"{0:020d}").stat().st_size == 1024**3
+
+
+PRODUCER = """
+import os, sys
+from pathlib import Path
+from triomq.storage.config import StoreConfig
+from triomq.storage.message_store import MessageStore
+
+sizes = {"commit_log_file_size_bytes": 65536, "consume_queue_file_size_bytes": 1000}
+store = MessageStore(StoreConfig(root=Path(sys.argv[1]), **sizes))
+store.open()
+queue = store.queue("T", 0)
+host = bytes(8)
+for number in range(100_000):
+    store.put(queue, b"%d" % number * 50, b"", 0, 0, 0, 0, host, host)
+    os.write(1, b"%d\\n" % number)
+"""
+
+
+def test_after_sigkill_every_acknowledged_message_is_there(maker: StoreMaker) -> None:
+    root = maker.root / "killed"
+    command = [sys.executable, "-c", PRODUCER, str(root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as producer:
+        assert producer.stdout is not None
+        lines = [producer.stdout.readline() for _ in range(2000)]
+        producer.send_signal(signal.SIGKILL)
+        rest = producer.stdout.read()
+    acknowledged = int((lines + rest.splitlines(keepends=True))[-1].split()[0]) + 1 if rest.endswith(b"\n") else 2000
+    store = maker(root)
+    assert store.recovery is not None
+    assert not store.recovery.clean
+    count = store.max_offset_in_queue("T", 0)
+    assert acknowledged <= count <= acknowledged + 1
+    for number in (0, 1, count // 2, acknowledged - 1):
+        found = store.get_message(("T", 0), number, 1)
+        assert decode_records(found.buffers[0])[0].stored_body == b"%d" % number * 50
+
+
+def test_a_file_the_system_does_not_allow_is_an_error_at_the_sender(maker: StoreMaker) -> None:
+    store = maker(commit_log_file_size_bytes=100_000)
+    put(store, body=b"first")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
+    try:
+        put(store, body=bytes(60_000))
+        with pytest.raises(StoreError, match=r"cannot create .*File too large"):
+            put(store, body=bytes(60_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert put(store, body=bytes(60_000)).queue_offset == 2
+
+
+def test_sparse_files_of_rocketmq_are_reserved_before_they_are_written(maker: StoreMaker) -> None:
+    store = maker()
+    put(store, body=bytes(10_000))
+    store.close()
+    path = store.config.root / "commitlog" / f"{0:020d}"
+    content = path.read_bytes()
+    with path.open("wb") as file:  # the same bytes, but without any block behind them
+        file.write(content[:12_288])
+        os.ftruncate(file.fileno(), len(content))
+    assert path.stat().st_blocks * 512 < 20_000
+    again = maker(reserve_step_bytes=16_384)
+    put(again, body=bytes(1000))
+    assert path.stat().st_blocks * 512 >= 24_000
+    shutil.copytree(store.config.root, maker.root / "copy")
+    assert maker(maker.root / "copy").max_offset_in_queue("T", 0) == 2
+
+
+def test_a_full_disk_hinders_neither_flush_nor_close_nor_start(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+    store = maker(file_system=faulty)
+    put(store)
+    faulty.fails = lambda number, name, path: name in {"reserve", "create_file", "write_file", "overwrite_file"}
+    store.flush()
+    put(store)
+    copy = maker.killed_copy(store)
+    store.close()
+    assert not (store.config.root / "abort").exists()
+    for root in (store.config.root, copy):
+        (root / "abort").touch()
+        again = maker(root, file_system=faulty)
+        assert again.get_message(("T", 0), 0, 32).message_count == 2

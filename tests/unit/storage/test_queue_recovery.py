@@ -1,0 +1,215 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.storage.making import FaultyFileSystem, StoreMaker, put
+from triomq.protocol.consume_queue_unit import BLANK_UNIT, UNIT
+from triomq.protocol.errors import StoreError
+from triomq.storage.consume_queue import ConsumeQueue
+from triomq.storage.file_system import FileSystem
+from triomq.storage.mapped_file import MappedFile
+from triomq.storage.mapped_file_queue import MappedFileQueue
+from triomq.storage.queue_recovery import (
+    correct_min_offset,
+    count_good_units,
+    cut_queue,
+    newest_unit,
+    oldest_unit,
+    recover_queue,
+    truncate_queue,
+)
+
+PER_FILE = 5
+
+
+def make(root: Path, file_system: FileSystem | None = None) -> ConsumeQueue:
+    files = MappedFileQueue(
+        file_system or FileSystem(), root / "q", PER_FILE * 20, reserve_step_bytes=100, scratch=root / "scratch"
+    )
+    return ConsumeQueue("T", 0, files)
+
+
+def fill(queue: ConsumeQueue, count: int) -> ConsumeQueue:
+    for _ in range(count):
+        queue.reserve(1)
+        queue.append(1000 + queue.next_offset * 100, 100, 7)
+        queue.max_offset = queue.next_offset
+    return queue
+
+
+def loaded(root: Path) -> ConsumeQueue:
+    queue = make(root)
+    queue.files.load(sorted(int(path.name) for path in (root / "q").iterdir()))
+    return queue
+
+
+def overwrite(queue: ConsumeQueue, queue_offset: int, content: bytes) -> None:
+    file = queue.files.file_at(queue_offset * 20)
+    assert file is not None
+    at = queue_offset * 20 - file.start
+    file.map[at : at + len(content)] = content
+
+
+@pytest.mark.parametrize("count", [1, 4, 5, 6, 14, 15, 16, 40])
+def test_a_good_queue_goes_on_behind_its_last_unit(tmp_path: Path, count: int) -> None:
+    fill(make(tmp_path), count)
+    queue = loaded(tmp_path)
+    recover_queue(queue, FileSystem(), 2**62)
+    assert (queue.next_offset, queue.max_offset) == (count, count)
+    assert queue.max_physical_offset == 1000 + count * 100
+    fill(queue, 7)
+    assert queue.unit(count) == (1000 + count * 100, 100, 7)
+
+
+@pytest.mark.parametrize("unit", [bytes(20), UNIT.pack(-1, 100, 0), UNIT.pack(5000, 0, 0), UNIT.pack(5000, -100, 0)])
+def test_the_queue_ends_before_the_first_bad_unit_and_the_rest_is_cleared(tmp_path: Path, unit: bytes) -> None:
+    overwrite(fill(make(tmp_path), 14), 8, unit)
+    queue = loaded(tmp_path)
+    recover_queue(queue, FileSystem(), 2**62)
+    assert queue.next_offset == 8
+    assert [file.start for file in queue.files.files] == [0, 100]
+    assert not any(queue.files.files[1].view[60:])
+
+
+def test_only_the_last_three_files_are_looked_at_after_a_clean_exit(tmp_path: Path) -> None:
+    overwrite(fill(make(tmp_path), 22), 3, bytes(20))
+    queue = loaded(tmp_path)
+    recover_queue(queue, FileSystem(), 2**62)
+    assert queue.next_offset == 22
+
+
+def test_after_a_crash_all_files_with_records_behind_the_start_are_looked_at(tmp_path: Path) -> None:
+    overwrite(fill(make(tmp_path), 42), 13, bytes(20))
+    queue = loaded(tmp_path)
+    recover_queue(queue, FileSystem(), 1000 + 11 * 100)
+    assert queue.next_offset == 13
+    overwrite(fill(queue, 30), 3, bytes(20))
+    queue = loaded(tmp_path)
+    recover_queue(queue, FileSystem(), 0)
+    assert queue.next_offset == 3
+
+
+def test_a_file_that_begins_badly_sends_the_search_to_the_ones_before(tmp_path: Path) -> None:
+    queue = fill(make(tmp_path), 30)
+    overwrite(queue, 15, bytes(20))
+    queue = loaded(tmp_path)
+    recover_queue(queue, FileSystem(), 2**62)
+    assert queue.next_offset == 15
+
+
+def test_a_queue_of_zeros_is_empty_and_has_no_file(tmp_path: Path) -> None:
+    overwrite(fill(make(tmp_path), 3), 0, bytes(60))
+    queue = loaded(tmp_path)
+    recover_queue(queue, FileSystem(), 2**62)
+    assert queue.next_offset == queue.max_physical_offset == 0
+    assert queue.files.files == []
+    assert newest_unit(queue) is oldest_unit(queue) is None
+
+
+def test_a_queue_without_files_stays_empty(tmp_path: Path) -> None:
+    queue = make(tmp_path)
+    recover_queue(queue, FileSystem(), 0)
+    assert queue.next_offset == 0
+    assert truncate_queue(queue, 0) == 0
+
+
+def test_blank_units_count_as_units_but_not_as_messages(tmp_path: Path) -> None:
+    queue = make(tmp_path)
+    queue.begin_at(8)
+    queue = loaded(tmp_path)
+    recover_queue(queue, FileSystem(), 2**62)
+    assert (queue.next_offset, queue.max_physical_offset) == (8, 0)
+    assert newest_unit(queue) is oldest_unit(queue) is None
+    assert truncate_queue(queue, 0) == 0
+    fill(queue, 1)
+    assert newest_unit(queue) == oldest_unit(queue) == (1800, 100, 7)
+
+
+def test_truncating_keeps_what_ends_before_the_end_of_the_log(tmp_path: Path) -> None:
+    queue = fill(make(tmp_path), 12)
+    assert truncate_queue(queue, 1700) == 5
+    assert (queue.next_offset, queue.max_physical_offset) == (7, 1700)
+    assert truncate_queue(queue, 1699) == 1
+    assert truncate_queue(queue, 10_000) == 0
+    assert truncate_queue(queue, 0) == 6
+    assert queue.files.files == []
+
+
+def test_cutting_at_a_file_border_leaves_no_empty_file(tmp_path: Path) -> None:
+    queue = fill(make(tmp_path), 12)
+    cut_queue(queue, 5)
+    assert [file.start for file in queue.files.files] == [0]
+    fill(queue, 1)
+    assert queue.unit(5) == (1500, 100, 7)
+
+
+def test_min_offset_is_the_first_message_the_log_still_has(tmp_path: Path) -> None:
+    queue = fill(make(tmp_path), 12)
+    for log_begin, wanted in ((-1, 0), (0, 0), (1000, 0), (1001, 1), (1850, 9), (2100, 11), (2101, 12), (10**6, 12)):
+        correct_min_offset(queue, log_begin)
+        assert queue.min_offset == wanted, log_begin
+
+
+def test_blank_units_stay_hidden_even_if_the_log_begins_at_zero(tmp_path: Path) -> None:
+    queue = make(tmp_path)
+    queue.begin_at(8)
+    fill(queue, 2)
+    correct_min_offset(queue, 0)
+    assert queue.min_offset == 8
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0, 1, 255, 2**31, 2**40, 2**63 - 1, -1, -(2**63)]),
+            st.sampled_from([1, 255, 256, 2**16, 2**24, 2**31 - 1, 0, -1, -(2**31)]),
+            st.sampled_from([0, -1, 5]),
+        ),
+        max_size=20,
+    ),
+    st.integers(0, 3),
+)
+def test_counting_all_units_at_once_gives_what_one_by_one_gives(units: list[tuple[int, int, int]], more: int) -> None:
+    class InMemory:
+        path = Path("file")
+        size = len(units) * 20 + more * 20
+        file = None
+        view = memoryview(b"".join(UNIT.pack(*unit) for unit in units).ljust(size, b"\0"))
+
+    class Everything(FileSystem):
+        def data_ranges(self, file: object, start: int, end: int) -> list[tuple[int, int]]:  # type: ignore[override]
+            return [(start, end)]
+
+    wanted = next((n for n, (offset, size, _) in enumerate(units) if offset < 0 or size <= 0), len(units))
+    assert count_good_units(InMemory(), Everything()) == wanted  # type: ignore[arg-type]  # all it looks at
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    class Broken(FaultyFileSystem):
+        def data_ranges(self, file: object, start: int, end: int) -> None:  # type: ignore[override]
+            raise OSError(5, "Input/output error")
+
+    files = FileSystem()
+    mapped = MappedFile(files, files.create_file(tmp_path / "s", 100, tmp_path / "0"), 0, 100)
+    with pytest.raises(StoreError, match=f"cannot read {tmp_path}/0"):
+        count_good_units(mapped, Broken())
+
+
+def test_a_full_file_is_counted_to_its_end(tmp_path: Path) -> None:
+    queue = fill(make(tmp_path), 5)
+    assert count_good_units(queue.files.files[0], FileSystem()) == 5
+    overwrite(queue, 0, BLANK_UNIT * 5)
+    assert count_good_units(queue.files.files[0], FileSystem()) == 5
+
+
+def test_a_unit_of_an_expired_record_is_no_dangling_one(maker: StoreMaker) -> None:
+    store = maker()
+    put(store, "T")
+    for _ in range(5):
+        put(store, "U", body=bytes(20_000))
+    store.close()
+    (store.config.root / "commitlog" / f"{0:020d}").unlink()
+    again = maker()
+    assert (again.min_offset_in_queue("T", 0), again.max_offset_in_queue("T", 0)) == (1, 1)

@@ -1,0 +1,112 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.unit.storage.making import FaultyFileSystem, StoreMaker, put
+from triomq.protocol.errors import StoreError, StoreLayoutError, StoreLockedError
+from triomq.storage.file_system import FileSystem
+from triomq.storage.store_directory import StoreDirectory
+
+
+def test_a_missing_root_is_made(maker: StoreMaker) -> None:
+    store = maker(maker.root / "a" / "b" / "c")
+    assert (store.config.root / "lock").read_bytes() == b"lock"
+    assert (store.config.root / "abort").read_bytes() == b""
+
+
+@pytest.mark.parametrize("name", ["root", "root/below"])
+def test_a_file_in_the_place_of_the_root_is_refused(maker: StoreMaker, name: str) -> None:
+    (maker.root / "root").write_bytes(b"")
+    with pytest.raises(StoreLayoutError, match="is not a directory"):
+        maker(maker.root / name)
+
+
+def test_a_root_that_may_not_be_made_or_read_is_refused(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+    faulty.fails = lambda number, name, path: name == "make_directories"
+    faulty.code = 13
+    with pytest.raises(StoreLayoutError, match=r"cannot create the store directory .*Permission denied"):
+        maker(file_system=faulty)
+    faulty.code = 28
+    with pytest.raises(StoreError, match="free space"):
+        maker(file_system=faulty)
+
+
+def test_an_unreadable_root_is_refused_before_the_lock_is_tried(maker: StoreMaker) -> None:
+    class Unreadable(FileSystem):
+        def list_directory(self, path: Path) -> None:  # type: ignore[override]  # for the test
+            raise PermissionError(13, os.strerror(13))
+
+    with pytest.raises(StoreLayoutError, match=r"cannot read the directory .*Permission denied"):
+        maker(file_system=Unreadable())
+    assert not (maker.root / "store" / "lock").exists()
+
+
+def test_a_second_store_on_the_directory_is_refused_and_disturbs_nothing(maker: StoreMaker) -> None:
+    store = maker()
+    put(store)
+    with pytest.raises(StoreLockedError, match=f"pid {os.getpid()}"):
+        maker()
+    put(store)
+    store.close()
+    assert maker().max_offset_in_queue("T", 0) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("commitlog/notes.txt", b""),
+        ("commitlog/.nfs0001", b""),
+        (f"commitlog/{65536:020d}", bytes(100)),
+        (f"commitlog/{131072:020d}", bytes(65536)),
+        (f"consumequeue/T/0/{1000:020d}", bytes(999)),
+        (f"consumequeue/T/0/{3000:020d}", bytes(1000)),
+        ("consumequeue/T/0/x/y", b""),
+    ],
+)
+def test_a_wrong_file_is_refused_before_anything_is_changed(maker: StoreMaker, name: str, content: bytes) -> None:
+    store = maker()
+    put(store)
+    store.close()
+    root = store.config.root
+    (root / name).parent.mkdir(exist_ok=True)
+    (root / name).write_bytes(content)
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+    with pytest.raises(StoreLayoutError):
+        maker()
+    assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
+    (root / name).unlink()
+    if name.endswith("x/y"):
+        (root / name).parent.rmdir()
+    assert maker().max_offset_in_queue("T", 0) == 1
+
+
+def test_other_file_sizes_than_those_of_the_directory_are_refused(maker: StoreMaker) -> None:
+    store = maker()
+    put(store)
+    store.close()
+    with pytest.raises(StoreLayoutError, match="65536 bytes, the configured file size is 131072"):
+        maker(commit_log_file_size_bytes=131072)
+    with pytest.raises(StoreLayoutError, match="1000 bytes, the configured file size is 2000"):
+        maker(consume_queue_file_size_bytes=2000)
+
+
+def test_the_mark_of_a_running_store_tells_how_it_ended(tmp_path: Path) -> None:
+    directory = StoreDirectory(tmp_path, FileSystem())
+    assert directory.mark_running()
+    assert not directory.mark_running()
+    directory.mark_closed()
+    assert directory.mark_running()
+
+
+def test_a_half_made_file_is_cleared_away(maker: StoreMaker) -> None:
+    (maker.root / "store").mkdir()
+    (maker.root / "store" / "new-file.tmp").write_bytes(b"x")
+    maker()
+    assert not (maker.root / "store" / "new-file.tmp").exists()
+
+
+def test_empty_extension_directories_are_no_extensions(maker: StoreMaker) -> None:
+    (maker.root / "store" / "consumequeue_ext" / "T" / "0").mkdir(parents=True)
+    (maker.root / "store" / "consumequeue_ext" / "file").write_bytes(b"")
+    maker()

@@ -1,0 +1,60 @@
+from collections.abc import Callable
+
+import pytest
+
+from tests.unit.storage.making import put
+from triomq.protocol.errors import StoreClosedError
+from triomq.storage.message_store import MessageStore
+
+
+def test_ends_of_queues(store: MessageStore) -> None:
+    assert (store.min_offset_in_queue("T", 0), store.max_offset_in_queue("T", 0)) == (0, 0)
+    for _ in range(3):
+        put(store)
+    store.queue("T", 0).min_offset = 1
+    assert (store.min_offset_in_queue("T", 0), store.max_offset_in_queue("T", 0)) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("index", "count", "wanted"),
+    [(0, 100, [1, 2, 3, 4]), (2, 2, [2, 3]), (4, 5, [4]), (5, 5, []), (-3, 5, [1]), (1, -1, []), (2**60, 2**60, [])],
+)
+def test_units_are_given_within_the_visible_range(
+    store: MessageStore, index: int, count: int, wanted: list[int]
+) -> None:
+    for number in range(5):
+        put(store, tags_code=number)
+    store.queue("T", 0).min_offset = 1
+    assert [unit.tags_code for unit in store.queue_units("T", 0, index, count)] == wanted
+    assert store.queue_units("T", 1, index, count) == []
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda store: store.get_message(("T", 0), 0, 1),
+        lambda store: store.min_offset_in_queue("T", 0),
+        lambda store: store.max_offset_in_queue("T", 0),
+        lambda store: store.offset_by_time("T", 0, 0),
+        lambda store: store.store_time("T", 0, 0),
+        lambda store: store.earliest_store_time("T", 0),
+        lambda store: store.look_message(0),
+        lambda store: store.queue_units("T", 0, 0, 1),
+        lambda store: store.statistics(),
+        lambda store: store.flush_plan(),
+        lambda store: store.flush_consume_queues_plan(),
+        lambda store: store.dispatch_flushed(),
+        lambda store: store.check_disk(),
+        lambda store: store.delete_topic("T"),
+        lambda store: store.destroy(),
+        lambda store: store.flush(),
+    ],
+)
+def test_a_store_that_is_not_open_answers_nothing(store: MessageStore, ask: Callable[[MessageStore], object]) -> None:
+    put(store)
+    ask_before_opening = MessageStore(store.config)
+    with pytest.raises(StoreClosedError, match="is not open"):
+        ask(ask_before_opening)
+    store.close()
+    with pytest.raises(StoreClosedError, match="is not open"):
+        ask(store)
