@@ -4,11 +4,15 @@ Three 64 bit numbers, the rest of the 4096 bytes zero.  A time may lag behind wh
 Source: StoreCheckpoint.java; store.md 5.2.
 """
 
+import logging
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
+from triomq.protocol.errors import StoreFullError
 from triomq.storage.file_system import FileSystem, translated
+
+LOGGER: Final = logging.getLogger("triomq.storage.checkpoint")
 
 _LAYOUT: Final = Struct(">qqq")
 _FILE_SIZE_BYTES: Final = 4096
@@ -33,16 +37,22 @@ class Checkpoint(NamedTuple):
         """Messages up to this time are in commit log and consume queues."""
         return max(0, min(self.physic, self.logics) - _SAFETY_MS)
 
-    def save(self, file_system: FileSystem, path: Path) -> None:
-        """Write the file, so that a crash leaves the old or the new one.
+    def save(self, file_system: FileSystem, path: Path) -> bool:
+        """Write the file in place, so that an existing one needs no space and, being in one sector, cannot tear.
+
+        Returns:
+            ``False`` if the disk is too full to create the file: there is none then, which is safe.
 
         Raises:
-            StoreError: the disk refuses.
+            StoreError: the disk refuses for another reason.
         """
-        scratch = path.with_name(path.name + ".tmp")
-        with translated("write", path):
-            file_system.write_file(scratch, _LAYOUT.pack(*self).ljust(_FILE_SIZE_BYTES, b"\0"))
-            file_system.rename(scratch, path)
+        try:
+            with translated("write", path):
+                file_system.overwrite_file(path, _LAYOUT.pack(*self).ljust(_FILE_SIZE_BYTES, b"\0"))
+        except StoreFullError as exc:
+            LOGGER.warning("checkpoint not written error=%s", exc)
+            return False
+        return True
 
 
 def load_checkpoint(file_system: FileSystem, path: Path) -> Checkpoint:

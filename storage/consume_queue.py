@@ -11,7 +11,7 @@ from triomq.protocol.consume_queue_unit import BLANK_UNIT, UNIT, UNIT_SIZE, Cons
 from triomq.storage.mapped_file import MappedFile
 from triomq.storage.mapped_file_queue import MappedFileQueue
 
-_pack_unit = UNIT.pack_into
+_pack_unit = UNIT.pack
 
 
 class ConsumeQueue:
@@ -85,16 +85,20 @@ class ConsumeQueue:
 
     def append(self, physical_offset: int, size: int, tags_code: int) -> None:
         """Write the next unit, for which ``reserve`` has made room; ``max_offset`` is left to the caller."""
+        self.append_packed(_pack_unit(physical_offset, size, tags_code), physical_offset + size)
+
+    def append_packed(self, unit: bytes, physical_end: int) -> None:
+        """The same with a packed unit of a record that ends at ``physical_end``: nothing can fail any more."""
         position = self._position
         if position == self.files.file_size:
             file = self.files.file_at(self.end_position)
             assert file is not None, "reserve() has made the next file"
             self._enter(file, 0)
             position = 0
-        _pack_unit(self._map, position, physical_offset, size, tags_code)
-        self._position = position + UNIT_SIZE
+        self._position = end = position + UNIT_SIZE
+        self._map[position:end] = unit
         self.next_offset += 1
-        self.max_physical_offset = physical_offset + size
+        self.max_physical_offset = physical_end
 
     def units_from(self, queue_offset: int, max_units: int) -> memoryview | None:
         """Return the visible units from ``queue_offset`` to the end of its file, at most ``max_units``.

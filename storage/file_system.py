@@ -164,20 +164,28 @@ class FileSystem:
 
     def write_file(self, path: Path, content: bytes) -> None:
         """Write a small file and wait until it is on the disk."""
-        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        try:
-            view = memoryview(content)
-            while view:
-                view = view[os.write(number, view) :]
-            os.fsync(number)
-        finally:
-            os.close(number)
+        _write(path, content, os.O_TRUNC)
+
+    def overwrite_file(self, path: Path, content: bytes) -> None:
+        """Write a small file over an old one of the same length, in its blocks, and wait until it is on the disk."""
+        _write(path, content, 0)
 
     def space(self, path: Path) -> DiskSpace:
         """Return the space of the file system that holds ``path``."""
         status = os.statvfs(path)
         used = (status.f_blocks - status.f_bfree) * status.f_frsize
         return DiskSpace(used, status.f_bavail * status.f_frsize)
+
+
+def _write(path: Path, content: bytes, flags: int) -> None:
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o644)
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(number, view) :]
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 @contextmanager

@@ -99,7 +99,8 @@ class FlushPlan:
                 self._sync_directory(directory)
             if self.checkpoint is not None:
                 checkpoint, path = self.checkpoint
-                checkpoint.save(self._file_system, path)
+                if not checkpoint.save(self._file_system, path):
+                    self.checkpoint = None
         except StoreError as exc:
             self._on_failure(exc)
             raise

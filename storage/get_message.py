@@ -126,18 +126,22 @@ class _RecordReader:
         on_disk_below = limits.on_disk_below
         memory_count, memory_bytes = limits.memory_count, limits.memory_bytes
         view, begin, end = self._view, self._begin, self._end
+        append = self.buffers.append
         scanned = count = total = 0
         piece_view, piece_at, piece_stop, piece_end = view, 0, 0, -1
         skip_below = -1
         for offset, size, code in _iter_units(units):
-            if count and offset >= skip_below:
-                if offset >= on_disk_below:
-                    if count >= memory_count or total + size > memory_bytes:
-                        break
-                elif count >= limits.disk_count or total + size > limits.disk_bytes:
-                    break
+            if offset < skip_below:
+                scanned += 1
+                continue
+            if count and (  # the first one is taken whatever its size
+                (count >= memory_count or total + size > memory_bytes)
+                if offset >= on_disk_below
+                else (count >= limits.disk_count or total + size > limits.disk_bytes)
+            ):
+                break
             scanned += 1
-            if offset < skip_below or (codes is not None and code not in codes):
+            if codes is not None and code not in codes:
                 continue
             if (
                 offset > end - size
@@ -151,8 +155,8 @@ class _RecordReader:
                 view, begin, end = self._view, self._begin, self._end
             at = offset - begin
             if offset != piece_end:
-                if piece_stop:
-                    self.buffers.append(piece_view[piece_at:piece_stop])
+                if count:
+                    append(piece_view[piece_at:piece_stop])
                 piece_view, piece_at = view, at
             piece_stop = at + size
             piece_end = offset + size
@@ -160,7 +164,7 @@ class _RecordReader:
             total += size
         if count:
             self.status = GetMessageStatus.FOUND
-            self.buffers.append(piece_view[piece_at:piece_stop])
+            append(piece_view[piece_at:piece_stop])
         return scanned, count, total
 
     def _find(self, offset: int, size: int) -> bool:

@@ -112,12 +112,3 @@ class MappedFile:
                         self._file_system.zero(self.file, at, stop - at)
                         touched += stop - at
         return touched
-
-    def is_zero(self) -> bool:
-        """Tell whether nothing was ever written into the file."""
-        with translated("read", self.path):
-            return all(
-                self.view[at : min(at + _COMPARED_AT_ONCE, end)] == _ZEROS[: min(_COMPARED_AT_ONCE, end - at)]
-                for start, end in self._file_system.data_ranges(self.file, 0, self.size)
-                for at in range(start, end, _COMPARED_AT_ONCE)
-            )

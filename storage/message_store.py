@@ -303,7 +303,7 @@ class MessageStore(StoreWriter):
         report = recovery.run(clean=clean, progress=progress)
         newest = self.commit_log.store_timestamp
         self._checkpoint = Checkpoint(newest, newest, checkpoint.indexes)
-        if self._checkpoint != checkpoint:
+        if self._checkpoint != checkpoint or not self._file_system.exists(self._directory.checkpoint):
             self._checkpoint.save(self._file_system, self._directory.checkpoint)
         self._checkpoint_on_disk = self._checkpoint
         return report

@@ -154,7 +154,7 @@ class Recovery:
         """Walk over the log and build the units that are missing."""
         log = self._log
         log_end = log.files.files[-1].end
-        log.resume(log_end)  # until the end is known all of it may be read
+        log.max_offset = log_end  # until the end is known all of it may be read
         if clean:
             self._recover_queues(log_end)
             wanted_from = max((queue.max_physical_offset for queue in self._queues), default=0)

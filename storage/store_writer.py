@@ -20,6 +20,7 @@ BatchEntry = tuple[int, bytes, bytes, int]
 """Flag, body, properties and tags code of one message of a batch."""
 
 _FIXED_BYTES: Final = FIXED_HEAD_BYTES + 2  # a record without hosts, body, topic field and properties
+_pack_unit = UNIT.pack
 _new_tuple = tuple.__new__  # half the time of a NamedTuple's own constructor
 
 
@@ -114,13 +115,13 @@ class StoreWriter(StoreReader):
                 prepared_transaction_offset,
                 properties,
             )
-            if has_unit:
-                queue.append(physical_offset, size, tags_code)
+            unit = _pack_unit(physical_offset, size, tags_code)
         except (struct.error, ProtocolError) as exc:
             raise MessageIllegalError(f"message for {queue.topic}: {exc}") from exc
         log.write(head, body, queue.topic_field, properties)
         self._messages_put += 1
         if has_unit:
+            queue.append_packed(unit, physical_offset + size)
             self._dispatcher.appended(queue, physical_offset + size)
         return _new_tuple(Appended, (physical_offset, queue_offset, log.store_timestamp))
 
@@ -147,36 +148,23 @@ class StoreWriter(StoreReader):
         queue.reserve(len(entries))
         physical_offset = log.begin(sum(sizes))
         log.store_timestamp = max(log.store_timestamp, self._clock_ms())
+        common = (sys_flag, born_timestamp, born_host, store_host, 0, 0)
         heads = []
+        units = []
         appended = []
         try:
             for number, (size, (flag, body, properties, tags_code)) in enumerate(zip(sizes, entries, strict=True)):
                 queue_offset = queue.next_offset + number
-                UNIT.pack(physical_offset, size, tags_code)  # refuses what would be refused halfway
-                heads.append(
-                    log.head(
-                        queue,
-                        queue_offset,
-                        physical_offset,
-                        size,
-                        body,
-                        flag,
-                        sys_flag,
-                        born_timestamp,
-                        born_host,
-                        store_host,
-                        0,
-                        0,
-                        properties,
-                    )
-                )
+                heads.append(log.head(queue, queue_offset, physical_offset, size, body, flag, *common, properties))
+                units.append(_pack_unit(physical_offset, size, tags_code))
                 appended.append(Appended(physical_offset, queue_offset, log.store_timestamp))
                 physical_offset += size
         except (struct.error, ProtocolError) as exc:
             raise MessageIllegalError(f"batch for {queue.topic}: {exc}") from exc
-        for place, size, head, (_, body, properties, tags_code) in zip(appended, sizes, heads, entries, strict=True):
-            queue.append(place.physical_offset, size, tags_code)
+        for head, (_, body, properties, _) in zip(heads, entries, strict=True):
             log.write(head, body, queue.topic_field, properties)
+        for unit, place, size in zip(units, appended, sizes, strict=True):
+            queue.append_packed(unit, place.physical_offset + size)
         if entries:
             self._messages_put += len(entries)
             self._dispatcher.appended(queue, physical_offset)

@@ -11,9 +11,11 @@ from typing import Any, Final
 from triomq.protocol.host import encode_host
 from triomq.protocol.java import tags_code
 from triomq.protocol.properties import encode_properties
+from triomq.protocol.record import decode_records
 from triomq.storage.config import StoreConfig
 from triomq.storage.file_system import FileSystem, OpenFile
 from triomq.storage.message_store import MessageStore
+from triomq.storage.recovery import RecoveryReport
 from triomq.storage.store_writer import Appended
 
 SMALL: Final[dict[str, Any]] = {"commit_log_file_size_bytes": 65536, "consume_queue_file_size_bytes": 1000}
@@ -138,3 +140,45 @@ def put(
     code = fields.pop("tags_code", tags_code(tags))
     values = {"flag": 0, "sys_flag": 0, "born_timestamp": BORN, "born_host": HOST, "store_host": HOST, **fields}
     return store.put(store.queue(topic, queue_id), body, properties, code, **values)
+
+
+def body(number: int) -> bytes:
+    return b"%03d " % number * 250
+
+
+def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[bytes]:
+    found: list[bytes] = []
+    next_offset = store.min_offset_in_queue(topic, queue_id)
+    while next_offset < store.max_offset_in_queue(topic, queue_id):
+        result = store.get_message((topic, queue_id), next_offset, 32)
+        found += [message.stored_body for buffer in result.buffers for message in decode_records(buffer)]
+        next_offset = result.next_begin_offset
+    return found
+
+
+def report(store: MessageStore) -> RecoveryReport:
+    assert store.recovery is not None
+    return store.recovery
+
+
+def log_file(root: Path, start: int) -> Path:
+    return root / "commitlog" / f"{start:020d}"
+
+
+def queue_file(root: Path, topic: str, start: int) -> Path:
+    return root / "consumequeue" / topic / "0" / f"{start:020d}"
+
+
+def overwrite(path: Path, position: int, content: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(content)
+
+
+def filled(maker: StoreMaker, count: int = 200, topics: tuple[str, ...] = ("T", "U")) -> MessageStore:
+    """Messages of 1 KB in several commit log and consume queue files, 10 ms apart."""
+    store = maker()
+    for number in range(count):
+        maker.clock.now_ms += 10
+        put(store, topics[number % len(topics)], body=body(number))
+    return store

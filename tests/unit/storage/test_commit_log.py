@@ -176,10 +176,15 @@ def forged(physical_offset: int) -> bytes:
 def test_numbers_that_fit_no_field_are_refused_before_anything_is_written(store: MessageStore) -> None:
     put(store)
     end = store.commit_log.max_offset
-    wrong: dict[str, Any]
-    for wrong in ({"flag": 2**31}, {"sys_flag": 2**31}, {"born_timestamp": 2**63}, {"tags_code": 2**63}):
+    too_large: list[dict[str, Any]] = [
+        {"flag": 2**31},
+        {"sys_flag": 2**31},
+        {"born_timestamp": 2**63},
+        {"tags_code": 2**63},
+    ]
+    for fields in too_large:
         with pytest.raises(MessageIllegalError, match="message for T"):
-            put(store, body=b"\xff" * 300, **wrong)
+            put(store, body=b"\xff" * 300, **fields)
     with pytest.raises(MessageIllegalError, match="host of 7 bytes"):
         put(store, born_host=b"1234567")
     assert store.commit_log.max_offset == end

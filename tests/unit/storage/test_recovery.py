@@ -1,65 +1,31 @@
-"""Starts after a kill, a power loss, lost units and damage.  ``maker.killed_copy`` is what a killed process leaves."""
+"""Where the commit log ends after a kill, a power loss or damage.  ``maker.killed_copy`` is what a kill leaves."""
 
 import random
-import shutil
 import struct
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.unit.storage.making import FaultyFileSystem, StoreMaker, put
-from triomq.protocol.consume_queue_unit import BLANK_UNIT, UNIT, ConsumeQueueUnit
+from tests.unit.storage.making import (
+    FaultyFileSystem,
+    StoreMaker,
+    bodies,
+    body,
+    filled,
+    log_file,
+    overwrite,
+    put,
+    queue_file,
+    report,
+)
+from triomq.protocol.consume_queue_unit import ConsumeQueueUnit
 from triomq.protocol.errors import StoreError
-from triomq.protocol.record import decode_records, encode_record
 from triomq.storage.checkpoint import Checkpoint
 from triomq.storage.file_system import FileSystem
 from triomq.storage.message_store import MessageStore
-from triomq.storage.recovery import RecoveryReport
 
 FILE: Final = 65536
-
-
-def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[bytes]:
-    found: list[bytes] = []
-    next_offset = store.min_offset_in_queue(topic, queue_id)
-    while next_offset < store.max_offset_in_queue(topic, queue_id):
-        result = store.get_message((topic, queue_id), next_offset, 32)
-        found += [message.stored_body for buffer in result.buffers for message in decode_records(buffer)]
-        next_offset = result.next_begin_offset
-    return found
-
-
-def body(number: int) -> bytes:
-    return b"%03d " % number * 250
-
-
-def report(store: MessageStore) -> RecoveryReport:
-    assert store.recovery is not None
-    return store.recovery
-
-
-def log_file(root: Path, start: int) -> Path:
-    return root / "commitlog" / f"{start:020d}"
-
-
-def queue_file(root: Path, topic: str, start: int) -> Path:
-    return root / "consumequeue" / topic / "0" / f"{start:020d}"
-
-
-def overwrite(path: Path, position: int, content: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(position)
-        file.write(content)
-
-
-def filled(maker: StoreMaker, count: int = 200, topics: tuple[str, ...] = ("T", "U")) -> MessageStore:
-    """Messages of 1 KB in several commit log and consume queue files, 10 ms apart."""
-    store = maker()
-    for number in range(count):
-        maker.clock.now_ms += 10
-        put(store, topics[number % len(topics)], body=body(number))
-    return store
 
 
 def test_an_empty_store_starts_empty(store: MessageStore) -> None:
@@ -88,32 +54,6 @@ def test_a_clean_start_looks_only_at_the_last_record(maker: StoreMaker) -> None:
     assert bodies(again) == [body(number) for number in range(0, 200, 2)]
 
 
-def test_a_record_whose_unit_is_missing_gets_it(maker: StoreMaker) -> None:
-    store = filled(maker, 10)
-    copy = maker.killed_copy(store)
-    overwrite(queue_file(copy, "T", 0), 4 * 20, bytes(20))
-    again = maker(copy)
-    assert report(again).units_added == 1
-    assert bodies(again) == bodies(store)
-    again.close()
-    overwrite(queue_file(copy, "U", 0), 4 * 20, bytes(20))  # the last record of the log, after a clean exit
-    assert report(maker(copy)).units_added == 1
-
-
-def test_queues_that_are_gone_are_built_again(maker: StoreMaker) -> None:
-    for clean in (True, False):
-        store = filled(maker)
-        wanted = bodies(store, "T"), bodies(store, "U")
-        copy = maker.killed_copy(store)
-        store.destroy()
-        if clean:
-            (copy / "abort").unlink()
-        shutil.rmtree(copy / "consumequeue")
-        again = maker(copy)
-        assert report(again).units_added == 200
-        assert (bodies(again, "T"), bodies(again, "U")) == wanted
-
-
 def test_records_before_the_checkpoint_are_not_read_again_after_a_crash(maker: StoreMaker) -> None:
     store = filled(maker, 30)
     vouched = put(store)
@@ -138,32 +78,6 @@ def test_the_walk_begins_not_before_the_last_file_the_checkpoint_covers(maker: S
     later = maker.killed_copy(store)
     Checkpoint(first_file_times + 4500, first_file_times + 4500).save(FileSystem(), later / "checkpoint")
     assert report(maker(later)).scan_begin == 131072
-
-
-def test_a_lost_queue_is_built_from_the_begin_of_the_log_if_the_walk_meets_it(maker: StoreMaker) -> None:
-    for meets in (True, False):
-        store = filled(maker, 30)
-        maker.clock.now_ms += 100_000
-        put(store, "T")
-        put(store, "U" if meets else "T")
-        store.flush()
-        wanted = bodies(store, "U") if meets else []
-        copy = maker.killed_copy(store)
-        store.destroy()
-        shutil.rmtree(copy / "consumequeue" / "U")
-        if not meets:
-            put_nothing_of_it_in_the_walk(copy)
-        again = maker(copy)
-        assert report(again).scan_begin > 0
-        assert report(again).repaired_queues == (("U:0",) if meets else ())
-        assert bodies(again, "U") == wanted
-
-
-def put_nothing_of_it_in_the_walk(root: Path) -> None:
-    """Let the checkpoint vouch for all but the last two messages."""
-    units = [UNIT.unpack_from(queue_file(root, "T", 0).read_bytes(), 20 * number) for number in (15, 16)]
-    times = [struct.unpack_from(">q", log_file(root, 0).read_bytes(), offset + 56)[0] for offset, _, _ in units]
-    Checkpoint(times[1] + 63_001, times[1] + 63_001).save(FileSystem(), root / "checkpoint")
 
 
 def test_a_torn_record_ends_the_log_and_is_cleared(maker: StoreMaker) -> None:
@@ -279,226 +193,6 @@ def test_units_of_lost_records_never_come_back(maker: StoreMaker) -> None:
     assert [once_more.max_offset_in_queue(topic, 0) for topic in ("T", "U")] == [5, 5]
 
 
-def test_a_queue_file_of_zeros_is_deleted(maker: StoreMaker) -> None:
-    store = filled(maker, 100, topics=("T",))
-    store.close()
-    queue_file(store.config.root, "T", 2000).write_bytes(bytes(1000))
-    again = maker()
-    assert again.max_offset_in_queue("T", 0) == 100
-    assert not queue_file(store.config.root, "T", 2000).exists()
-
-
-def test_lost_units_in_the_middle_are_repaired_from_the_log(maker: StoreMaker) -> None:
-    store = filled(maker, 400, topics=("T",))
-    maker.clock.now_ms += 100_000
-    put(store)
-    store.flush()
-    put(store)
-    copy = maker.killed_copy(store)
-    overwrite(queue_file(copy, "T", 1000), 0, bytes(1000))
-    for start in range(2000, 9000, 1000):
-        overwrite(queue_file(copy, "T", start), 0, bytes(1000))
-    again = maker(copy)
-    assert report(again).scan_begin > 0
-    assert report(again).repaired_queues == ("T:0",)
-    assert report(again).units_added == 352
-    assert bodies(again) == bodies(store)
-    assert [unit.physical_offset for unit in again.queue_units("T", 0, 0, 500)] == [
-        unit.physical_offset for unit in store.queue_units("T", 0, 0, 500)
-    ]
-
-
-def test_a_queue_whose_units_and_old_records_are_gone_goes_on_with_its_numbers(maker: StoreMaker) -> None:
-    store = filled(maker, 200, topics=("T",))
-    copy = maker.killed_copy(store)
-    shutil.rmtree(copy / "consumequeue")
-    log_file(copy, 0).unlink()
-    first_left = next(n for n, unit in enumerate(store.queue_units("T", 0, 0, 200)) if unit.physical_offset >= FILE)
-    again = maker(copy)
-    queue = again.queue("T", 0)
-    assert (queue.min_offset, queue.max_offset) == (first_left, 200)
-    start = first_left * 20 // 1000 * 1000
-    blanks = first_left - start // 20
-    assert queue_file(copy, "T", start).read_bytes()[: blanks * 20] == BLANK_UNIT * blanks
-    assert bodies(again) == bodies(store)[first_left:]
-    again.close()
-    assert maker(copy).queue("T", 0).min_offset == first_left
-
-
-def test_an_expired_rest_of_a_queue_is_dropped_for_what_the_log_still_has(maker: StoreMaker) -> None:
-    store = filled(maker, 200, topics=("T",))
-    copy = maker.killed_copy(store)
-    units = store.queue_units("T", 0, 0, 200)
-    first_left = next(n for n, unit in enumerate(units) if unit.physical_offset >= FILE)
-    log_file(copy, 0).unlink()
-    overwrite(queue_file(copy, "T", 0), 20 * 20, bytes(1000 - 20 * 20))
-    for start in range(1000, 4000, 1000):
-        queue_file(copy, "T", start).unlink()
-    again = maker(copy)
-    assert report(again).repaired_queues == ("T:0",)
-    assert (again.min_offset_in_queue("T", 0), again.max_offset_in_queue("T", 0)) == (first_left, 200)
-    assert bodies(again) == bodies(store)[first_left:]
-
-
-def test_a_number_left_out_by_the_log_becomes_a_blank_unit(maker: StoreMaker) -> None:
-    store = filled(maker, 10, topics=("T",))
-    store.queue("T", 0).next_offset += 3  # what a damaged number looks like
-    put(store)
-    copy = maker.killed_copy(store)
-    shutil.rmtree(copy / "consumequeue")
-    again = maker(copy)
-    assert report(again).repaired_queues == ("T:0",)
-    assert again.max_offset_in_queue("T", 0) == 14
-    assert [unit.size for unit in again.queue_units("T", 0, 10, 3)] == [0x7FFFFFFF] * 3
-    assert len(bodies(again)) == 11
-
-
-def test_an_impossible_number_is_ignored(maker: StoreMaker) -> None:
-    store = filled(maker, 10, topics=("T",))
-    store.queue("T", 0).next_offset = 2**40
-    put(store, "U")
-    queue = store.queue("T", 0)
-    end = store.commit_log.max_offset
-    for number in (2**40, 2**62, -1):
-        end += append_raw(store, end, "T", number)
-    store.commit_log.resume(end)
-    queue.next_offset = 10
-    copy = maker.killed_copy(store)
-    again = maker(copy)
-    assert report(again).log_end == end
-    assert report(again).ignored_records >= 2
-    assert again.max_offset_in_queue("T", 0) == 10
-
-
-def append_raw(store: MessageStore, position: int, topic: str, queue_offset: int, queue_id: int = 0) -> int:
-    """Write a record of which the store knows nothing."""
-    record = encode_record(
-        queue_id=queue_id,
-        queue_offset=queue_offset,
-        physical_offset=position,
-        sys_flag=0,
-        born_timestamp=0,
-        born_host=bytes(8),
-        store_timestamp=1,
-        store_host=bytes(8),
-        body=b"raw",
-        topic=topic.encode(),
-        properties=b"",
-    )
-    file = store.commit_log.files.files[-1]
-    at = position - file.start
-    file.map[at : at + len(record)] = record
-    return len(record)
-
-
-def test_records_that_can_belong_to_no_queue_are_counted_and_passed_over(maker: StoreMaker) -> None:
-    store = filled(maker, 4, topics=("T",))
-    end = store.commit_log.max_offset
-    for topic, queue_offset, queue_id in (("../../etc", 0, 0), ("T", 4, -1), ("T", 2, 0), ("T", 4, 0)):
-        end += append_raw(store, end, topic, queue_offset, queue_id)
-    again = maker(maker.killed_copy(store))
-    assert report(again).ignored_records == 3
-    assert report(again).units_added == 1
-    assert bodies(again)[-1] == b"raw"
-
-
-def test_prepared_and_rolled_back_records_stay_without_a_unit(maker: StoreMaker) -> None:
-    store = maker()
-    for bits in (0, 4, 8, 12):
-        put(store, sys_flag=bits)
-    copy = maker.killed_copy(store)
-    shutil.rmtree(copy / "consumequeue")
-    assert maker(copy).max_offset_in_queue("T", 0) == 2
-
-
-def test_delayed_units_are_built_with_their_delivery_time(maker: StoreMaker) -> None:
-    store = maker()
-    expected = []
-    for level, delay in ((b"1", 1000), (b"18", 7_200_000), (b"99", 7_200_000)):
-        time = put(store, "SCHEDULE_TOPIC_XXXX", properties=b"DELAY\x01" + level).store_timestamp
-        expected.append(time + delay)
-    for strange in (b"0", b"-1", b"x"):
-        put(store, "SCHEDULE_TOPIC_XXXX", properties=b"TAGS\x01d\x02DELAY\x01" + strange)
-    put(store, "T", properties=b"DELAY\x011")
-    copy = maker.killed_copy(store)
-    shutil.rmtree(copy / "consumequeue")
-    again = maker(copy)
-    units = again.queue_units("SCHEDULE_TOPIC_XXXX", 0, 0, 10)
-    assert [unit.tags_code for unit in units] == [*expected, 100, 100, 100]
-    assert again.queue_units("T", 0, 0, 1)[0].tags_code == 0
-
-
-def test_tags_codes_can_be_computed_by_the_caller(maker: StoreMaker) -> None:
-    store = filled(maker, 2)
-    copy = maker.killed_copy(store)
-    store.destroy()
-    shutil.rmtree(copy / "consumequeue")
-    again = MessageStore(
-        maker.describe(copy).config, clock_ms=maker.clock, tags_code_of=lambda record: record.queue_offset + 77
-    )
-    with again:
-        assert again.queue_units("T", 0, 0, 1)[0].tags_code == 77
-
-
-def test_a_deleted_topic_stays_deleted(maker: StoreMaker) -> None:
-    store = filled(maker, 20)
-    put(store, "T")
-    store.delete_topic("T")
-    for root in (maker.killed_copy(store), None):
-        if root is None:
-            store.close()
-        again = maker(root)
-        assert again.max_offset_in_queue("T", 0) == 0
-        assert bodies(again, "U") == [body(number) for number in range(1, 20, 2)]
-
-
-def test_a_topic_made_again_begins_at_zero_and_survives_restarts(maker: StoreMaker) -> None:
-    store = filled(maker, 20)
-    store.delete_topic("T")
-    for number in range(3):
-        assert put(store, "T", body=b"new %d" % number).queue_offset == number
-    copy = maker.killed_copy(store)
-    shutil.rmtree(copy / "consumequeue")
-    for root in (maker.killed_copy(store), copy):
-        assert bodies(maker(root), "T") == [b"new 0", b"new 1", b"new 2"]
-
-
-def test_files_of_a_deleted_topic_that_came_back_are_deleted_again(maker: StoreMaker) -> None:
-    store = filled(maker, 20)
-    old = maker.killed_copy(store)
-    store.delete_topic("T")
-    put(store, "T", body=b"new")
-    copy = maker.killed_copy(store)
-    shutil.rmtree(copy / "consumequeue" / "T")
-    shutil.copytree(old / "consumequeue" / "T", copy / "consumequeue" / "T")
-    assert bodies(maker(copy), "T") == [b"new"]
-
-
-def test_a_deletion_does_not_outlive_the_log_it_belongs_to(maker: StoreMaker) -> None:
-    store = filled(maker, 20)
-    cut = store.queue_units("U", 0, 3, 1)[0].physical_offset
-    store.delete_topic("T")
-    copy = maker.killed_copy(store)
-    overwrite(log_file(copy, 0), cut, bytes(FILE - cut))
-    again = maker(copy)
-    for number in range(5):
-        put(again, "T", body=b"new %d" % number)
-    once_more = maker(maker.killed_copy(again))
-    assert bodies(once_more, "T") == [b"new %d" % number for number in range(5)]
-
-
-def test_queues_without_a_log_are_deleted(maker: StoreMaker) -> None:
-    store = filled(maker, 20)
-    store.delete_topic("U")
-    copy = maker.killed_copy(store)
-    shutil.rmtree(copy / "commitlog")
-    again = maker(copy)
-    assert again.max_offset_in_queue("T", 0) == 0
-    assert not (copy / "consumequeue" / "T" / "0").exists()
-    put(again, "U", body=b"new")
-    assert bodies(maker(maker.killed_copy(again)), "U") == [b"new"]
-
-
 def test_a_log_of_zeros_is_an_empty_log(maker: StoreMaker) -> None:
     store = filled(maker, 20)
     copy = maker.killed_copy(store)
@@ -587,12 +281,3 @@ def first_changed(root: Path, store: MessageStore, units: list[ConsumeQueueUnit]
         if content[offset % FILE : offset % FILE + size] != bytes(store.look_message(offset, size) or b""):
             return offset
     return store.commit_log.max_offset
-
-
-def test_a_unit_that_points_nowhere_is_cut_off(maker: StoreMaker) -> None:
-    store = filled(maker, 10)
-    copy = maker.killed_copy(store)
-    overwrite(queue_file(copy, "T", 0), 5 * 20, UNIT.pack(3, 100, 0) + UNIT.pack(2**50, 100, 0))
-    again = maker(copy)
-    assert report(again).units_removed == 2
-    assert again.max_offset_in_queue("T", 0) == 5

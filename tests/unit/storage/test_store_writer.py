@@ -2,7 +2,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.unit.storage.making import BORN, HOST, FaultyFileSystem, StoreMaker, put
+from tests.unit.storage.making import BORN, HOST, FaultyFileSystem, StoreMaker, bodies, put
 from triomq.protocol.errors import MessageIllegalError, StoreClosedError, StoreError, StoreFullError
 from triomq.protocol.host import encode_host
 from triomq.protocol.record import RecordKind, decode_record, decode_records
@@ -16,15 +16,6 @@ def put_batch(store: MessageStore, entries: list[BatchEntry], **fields: int) -> 
         store.queue("T", 0), entries, fields.get("sys_flag", 0), fields.get("born_timestamp", BORN), HOST, HOST
     )
     return [tuple(place) for place in appended]  # type: ignore[misc]  # three numbers each
-
-
-def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[bytes]:
-    found: list[bytes] = []
-    next_offset = 0
-    while (result := store.get_message((topic, queue_id), next_offset, 32)).message_count:
-        found += [message.stored_body for buffer in result.buffers for message in decode_records(buffer)]
-        next_offset = result.next_begin_offset
-    return found
 
 
 def test_numbers_of_each_queue_are_gapless_and_grow_with_the_log(store: MessageStore) -> None:
