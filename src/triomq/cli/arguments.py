@@ -108,9 +108,7 @@ def _add_command(
 
 def _add_client_command(commands: _Commands, name: str, runner: str, options_type: str, text: str) -> _Parser:
     options_type = f"triomq.cli.client_options:{options_type}"
-    # What goes wrong with a request ends the command with its error; only consume goes on and has to tell.
-    log_level = "warning" if name == "consume" else "error"
-    parser = _add_command(commands, name, runner, options_type, text, log_level=log_level)
+    parser = _add_command(commands, name, runner, options_type, text, log_level="warning")
     parser.add_argument(
         "--namesrv",
         metavar="HOST:PORT",

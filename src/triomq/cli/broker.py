@@ -18,6 +18,7 @@ from triomq.broker.server import Broker, open_broker
 from triomq.cli.errors import UsageError
 from triomq.cli.exit_codes import ExitCode
 from triomq.cli.options import BrokerOptions
+from triomq.cli.process import raise_open_files_limit, settle_garbage_collector
 from triomq.cli.signals import end_at_next_signal, stop_signals
 from triomq.protocol.errors import ConfigError
 from triomq.storage.config import Durability, StoreConfig
@@ -37,7 +38,9 @@ def run(options: BrokerOptions) -> int:
         ConfigError: an impossible setting, or an address that cannot be had.
         StoreError: the store cannot be opened.
     """
-    trio.run(_serve, make_config(options), options.json)
+    config = make_config(options)
+    raise_open_files_limit()
+    trio.run(_serve, config, options.json)
     return ExitCode.OK
 
 
@@ -112,6 +115,7 @@ async def _serve(config: BrokerConfig, as_json: bool) -> None:
             nursery.start_soon(life.watch, signals)
             async with open_broker(config) as broker:
                 life.is_ready = True
+                settle_garbage_collector()
                 _announce(broker, as_json)
                 await life.stop.wait()
             nursery.cancel_scope.cancel()
