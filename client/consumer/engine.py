@@ -8,7 +8,7 @@ Source: behaviour.md B.5 (start), B.17 (requests of brokers), B.18 (shutdown).
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,8 +37,9 @@ LOGGER: Final = logging.getLogger("triomq.client.consumer")
 
 #: How often progress is stored that pulls have not told the brokers yet.
 _CHANGES_INTERVAL_S: Final = 0.5
-#: Time to store the last offsets when a consumer ends; leaving the group takes at most 1 s more.
+#: Time to store the last offsets when a consumer ends, and to leave the group after that.
 _LAST_COMMIT_LIMIT_S: Final = 3.0
+_LEAVE_LIMIT_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +74,31 @@ class Engine:
         self._rebalancer = Rebalancer(instance, self._context, plan.subscriptions, first_offsets, plan.strategy)
         self._handlers_scope = trio.CancelScope()
 
-    async def start(self) -> None:
-        """Learn the routes and join the group.
+    async def learn_routes(self) -> None:
+        """Ask for the routes of all topics.
 
         Raises:
             NameServerError: no name server answered.
-            ClientError: the group is on this instance already.
         """
         for topic in self._plan.subscriptions.topics:
             await self._instance.find_route(topic)
-        self._instance.register_consumer(self._plan.group, self)
-        await self._instance.heartbeat_now()
 
-    async def serve(self, stopping: trio.Event) -> None:
-        """Consume until ``stopping`` is set, then end in order."""
+    async def serve(self, stopping: trio.Event, on_start: Callable[[], None]) -> None:
+        """Join the group, consume until ``stopping`` is set, then end in order.
+
+        Args:
+            stopping: when it is time to end.
+            on_start: called once brokers were told of the consumer; before that a cancellation just ends it.
+
+        Raises:
+            ClientError: the group is on this instance already.
+            BrokerResponseError: an offset was refused, and ``out_of_range`` is "raise".
+        """
+        self._instance.register_consumer(self._plan.group, self)
         try:
+            await self._instance.heartbeat_now()
+            await trio.lowlevel.checkpoint_if_cancelled()
+            on_start()
             async with open_service_nursery() as services:
                 services.start_soon(self._service.maintain)
                 services.start_soon(self._persist_offsets)
@@ -98,7 +109,8 @@ class Engine:
             with trio.move_on_after(_LAST_COMMIT_LIMIT_S, shield=True):
                 self._rebalancer.note_progress()
                 await self._offsets.persist_now(self._rebalancer.loops)
-            await self._instance.unregister_consumer(self._plan.group)
+            with trio.move_on_after(_LEAVE_LIMIT_S, shield=True):
+                await self._instance.unregister_consumer(self._plan.group)
 
     def cancel_handlers(self) -> None:
         """Do not wait for running handlers any longer."""

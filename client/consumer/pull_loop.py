@@ -7,8 +7,9 @@ Source: behaviour.md B.9 (before the pull), B.10 (its result), B.17 (offset rese
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import trio
@@ -41,6 +42,8 @@ _NOT_HELD_S: Final = 0.005
 _NOT_HELD_DELAY_S: Final = 0.05
 _IN_FLIGHT_CHECK_S: Final = 0.05
 _COMMIT_LIMIT_S: Final = 1.0
+#: When a broker is asked again that did not know the subscription and is told now.
+_ANNOUNCED_DELAY_S: Final = 0.1
 _RETRY_TOPIC: Final = PropertyName.RETRY_TOPIC
 
 
@@ -66,6 +69,7 @@ class PullContext:
         limits: limits of each queue; replaced when the number of queues changes.
         announce: asks for a heartbeat soon: a broker does not know the subscription.
         corrections: offsets that brokers refused.
+        complaints: what pulls fail with now, and how many do.
     """
 
     requests: QueueRequests
@@ -75,6 +79,21 @@ class PullContext:
     limits: FlowLimits
     announce: Callable[[], None]
     corrections: int = 0
+    complaints: Counter[str] = field(default_factory=Counter)
+
+    def complain(self, queue: MessageQueue, complaint: str) -> None:
+        """Note that a queue's pulls fail; the first queue of many with one trouble is logged."""
+        if not self.complaints[complaint]:
+            LOGGER.warning("pull failed, tried again until it works queue=%s error=%s", queue, complaint)
+        self.complaints[complaint] += 1
+
+    def withdraw(self, complaint: str) -> bool:
+        """Note that a queue's pulls do not fail like this any more; return whether it was the last one."""
+        self.complaints[complaint] -= 1
+        if self.complaints[complaint]:
+            return False
+        del self.complaints[complaint]
+        return True
 
 
 class PullLoop:
@@ -118,14 +137,18 @@ class PullLoop:
         Raises:
             BrokerResponseError: an offset was refused, and ``out_of_range`` is "raise".
         """
-        with self._scope:
-            while True:
-                if self._move_to is None:
-                    with trio.CancelScope() as self._pulling:
-                        await self._pull_until_moved()
-                else:
-                    target, self._move_to = self._move_to, None
-                    await self._move(target)
+        try:
+            with self._scope:
+                while True:
+                    if self._move_to is None:
+                        with trio.CancelScope() as self._pulling:
+                            await self._pull_until_moved()
+                    else:
+                        target, self._move_to = self._move_to, None
+                        await self._move(target)
+        finally:
+            if self._complaint:
+                self._context.withdraw(self._complaint)
 
     def move(self, queue_offset: QueueOffset) -> None:
         """Go on from another offset, up or down, as soon as running handlers of the queue have ended."""
@@ -187,7 +210,8 @@ class PullLoop:
                 continue
             if self.process_queue.dropped:  # while the answer was on its way
                 return
-            self._complaint = self._waiting_for = ""
+            self._complain("")
+            self._waiting_for = ""
             if result.status is PullStatus.OFFSET_ILLEGAL:
                 corrected = self._correct(result)
                 if corrected is not None:
@@ -337,13 +361,22 @@ class PullLoop:
 
     async def _wait_after(self, exc: TriomqError) -> None:
         config = self._context.config
+        delay_s = config.pull_error_delay_s
+        complaint = str(exc).partition("\n")[0]
         if isinstance(exc, SubscriptionNotExistError | SubscriptionNotLatestError):
             self._context.announce()
-        complaint = f"{type(exc).__name__}: {exc}"
-        if complaint != self._complaint:  # once, not each second
-            self._complaint = self._waiting_for = complaint
-            LOGGER.warning("pull failed, tried again until it works queue=%s error=%s", self.queue, exc)
-        if isinstance(exc, BrokerResponseError) and exc.code == ResponseCode.FLOW_CONTROL:
-            await trio.sleep(config.broker_flow_control_delay_s)
-        else:
-            await trio.sleep(config.pull_error_delay_s)
+            if complaint != self._complaint:  # the first time: it will know in a moment
+                delay_s = min(delay_s, _ANNOUNCED_DELAY_S)
+        elif isinstance(exc, BrokerResponseError) and exc.code == ResponseCode.FLOW_CONTROL:
+            delay_s = config.broker_flow_control_delay_s
+        self._complain(complaint)
+        self._waiting_for = complaint
+        await trio.sleep(delay_s)
+
+    def _complain(self, complaint: str) -> None:
+        before, self._complaint = self._complaint, complaint
+        if complaint != before:
+            if complaint:
+                self._context.complain(self.queue, complaint)
+            if before and self._context.withdraw(before):
+                LOGGER.info("no pull fails any more like this queue=%s error=%s", self.queue, before)

@@ -138,33 +138,53 @@ class PushConsumer(OpenOnce):
 
     @asynccontextmanager
     async def _run(self) -> AsyncGenerator[None, None]:
-        stopping, stopped = trio.Event(), trio.Event()
+        life = _Life()
         async with open_service_nursery() as nursery:
-            engine: Engine = await nursery.start(self._live, stopping, stopped)
-            self._engine = engine
+            nursery.start_soon(self._live, life)
+            await life.started.wait()  # if the start fails, the nursery ends this
             self._is_open = True
             try:
                 yield
-            finally:
-                self._is_open = False
-                stopping.set()
-                # Cancelled already: give the handlers their time.  Else a cancellation from now on ends it.
-                with trio.CancelScope(shield=trio.current_effective_deadline() <= trio.current_time()):
-                    try:
-                        await stopped.wait()
-                    except BaseException:
-                        engine.cancel_handlers()
-                        raise
+            except BaseException:
+                with trio.CancelScope(shield=True):  # limited by the grace time
+                    await self._end(life)
+                raise
+            # A cancellation that comes while this waits is the second wish to end; one that was there before is not.
+            with trio.CancelScope(shield=trio.current_effective_deadline() <= trio.current_time()):
+                await self._end(life)
 
-    async def _live(self, stopping: trio.Event, stopped: trio.Event, *, task_status: trio.TaskStatus[Engine]) -> None:
+    async def _end(self, life: "_Life") -> None:
+        self._is_open = False
+        life.stopping.set()
+        try:
+            await life.stopped.wait()
+        except BaseException:  # a second cancellation, or Ctrl-C
+            if self._engine is not None:
+                self._engine.cancel_handlers()
+            raise
+
+    async def _live(self, life: "_Life") -> None:
         """Be a consumer from start to end, in a task of its own: the user's block must not be shielded with it."""
         try:
             with trio.CancelScope() as scope:
                 async with use_instance(self._namesrv, self._client_config, self._shared_instance) as instance:
                     engine = Engine(instance, self._plan)
-                    await engine.start()
-                    scope.shield = True  # from now on only ``stopping`` ends it, in order
-                    task_status.started(engine)
-                    await engine.serve(stopping)
+
+                    def on_start() -> None:
+                        scope.shield = True  # from now on only ``stopping`` ends it, in order
+                        self._engine = engine
+                        life.started.set()
+
+                    await engine.learn_routes()
+                    await engine.serve(life.stopping, on_start)
         finally:
-            stopped.set()
+            life.stopped.set()
+
+
+class _Life:
+    """The turning points of a consumer's life."""
+
+    def __init__(self) -> None:
+        self.started = trio.Event()
+        self.stopping = trio.Event()
+        self.stopped = trio.Event()

@@ -137,3 +137,27 @@ async def test_a_consumer_is_used_inside_its_block_only(
     with pytest.raises(ClientError, match="once"):
         async with push:
             pass
+
+
+async def test_a_start_cancelled_at_any_moment_leaves_nothing_behind(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    entered = 0
+    for pauses in range(60):
+        scope = trio.CancelScope()
+
+        async def cancel_after(pauses: int = pauses, scope: trio.CancelScope = scope) -> None:
+            for _ in range(pauses):
+                await trio.lowlevel.checkpoint()
+            scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(cancel_after)
+            with scope:
+                async with consumer(Inbox(), instance):
+                    entered += 1
+                    await trio.sleep_forever()
+        assert scope.cancelled_caught
+        assert not cluster.members("G")
+    assert 0 < entered < 60
+    assert trio.current_time() == 0
