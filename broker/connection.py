@@ -49,6 +49,7 @@ class Connection:
     __slots__ = (
         "_close_reason",
         "_drain_wanted",
+        "_is_deaf",
         "_processors",
         "_socket",
         "_splitter",
@@ -91,6 +92,7 @@ class Connection:
         self._writes = WriteQueue()
         self._drain_wanted: trio.Event | None = None  # set when the kernel took everything
         self._close_reason = ""
+        self._is_deaf = False  # the peer takes no answers any more; what it sent before is still served
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
@@ -183,7 +185,7 @@ class Connection:
 
     def send_chunks(self, *chunks: bytes | memoryview) -> None:
         """Queue the buffers of a whole frame."""
-        if self.closed:
+        if self.closed or self._is_deaf:
             return
         put = self._writes.put
         for chunk in chunks:
@@ -195,14 +197,14 @@ class Connection:
     def flush(self) -> None:
         """Write what the kernel takes now; a task of the broker writes the rest when the peer reads."""
         self.is_scheduled = False
-        if self.closed or self._drain_wanted is not None:
+        if self.closed or self._is_deaf or self._drain_wanted is not None:
             return
         try:
             self._write_some()
         except BlockingIOError:
             pass
         except OSError as exc:
-            self.close(f"write failed: {exc}")
+            self._stop_writing(exc)
             return
         if self._writes and not self.closed:
             self._drain_wanted = trio.Event()
@@ -235,11 +237,21 @@ class Connection:
                 except BlockingIOError:
                     continue
         except (OSError, trio.ClosedResourceError) as exc:
-            self.close(f"write failed: {exc}")
+            self._stop_writing(exc)
         finally:
             self._drain_wanted = None
             if drained is not None:
                 drained.set()
+
+    def _stop_writing(self, error: Exception) -> None:
+        """Drop all answers; the reading task serves what the peer sent before it closed, then ends the connection.
+
+        A client may send its last offsets and close at once: an answer to one of them, or to a held pull, then fails
+        while others are still unread.
+        """
+        self._is_deaf = True
+        self._writes.clear()
+        self._close_reason = f"write failed: {error}"
 
     async def _wait_until_read(self) -> None:
         """Stop serving a peer that does not read its answers, until it has."""

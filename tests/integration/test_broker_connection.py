@@ -383,3 +383,23 @@ async def test_a_peer_that_reads_again_is_served_again(root: Path, mock_clock: M
             for _ in range(pulls):
                 assert len(decode_records((await wire.next()).body)) == 2
         assert await wire.works()
+
+
+async def test_what_a_peer_sent_before_it_closed_counts_although_it_takes_no_answers(
+    root: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Go's client commits its last offsets like that: with an answer wanted, and the socket closed at once."""
+    monkeypatch.setattr("triomq.broker.connection._READ_BYTES", 512)  # so that many reads are needed
+    queues = 40
+    offsets = {"consumerGroup": "G", "topic": "T", "commitOffset": 7}
+    frames = b"".join(
+        request(RequestCode.UPDATE_CONSUMER_OFFSET, {**offsets, "queueId": queue_id}) for queue_id in range(queues)
+    )
+    async with running(root) as broker:
+        async with connected(broker_port(broker)) as wire:
+            await wire.put("T")
+            await wire.send(request(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": 0}))
+            await wait_all_tasks_blocked()  # an answer lies there unread: closing now refuses all further ones
+            assert await wire.stream.socket.send(frames) == len(frames)
+        await until(lambda: not broker.connections)
+        assert [broker.offsets.query("G", "T", queue_id) for queue_id in (0, 1, queues - 1)] == [7, 7, 7]

@@ -1,0 +1,1 @@
+"""Load scripts: ``python -m bench --help``."""

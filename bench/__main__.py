@@ -1,0 +1,32 @@
+"""``python -m bench MODE``: load by our client, or our broker beside Apache's."""
+
+import argparse
+import sys
+
+from bench import compare, load
+
+
+def main(arguments: list[str]) -> int:
+    """Run one mode; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    modes = parser.add_subparsers(dest="mode", required=True, metavar="MODE")
+    for mode, text in (
+        ("produce", "tasks that send and await each answer"),
+        ("consume", "store a backlog, then drain it with a push consumer"),
+        ("e2e", "send at a fixed rate, measure until the handler is called"),
+    ):
+        load.add_arguments(modes.add_parser(mode, help=text), mode)
+    compare.add_arguments(
+        modes.add_parser(
+            "compare", help="our broker and Apache's in turns, by Apache's Java client (needs Java, Maven)"
+        )
+    )
+    options = parser.parse_args(arguments)
+    return compare.run(options) if options.mode == "compare" else load.run(options)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

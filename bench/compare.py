@@ -1,0 +1,145 @@
+"""Our broker and Apache's in turns under the same load: Apache's own Java client, from the interop kit.
+
+Both brokers run all the time; only one is under load.  Ratios are of medians, made so that above 1 ours is better.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from typing import Any, Final, NamedTuple
+
+from bench.processes import KIT, Server, apache_server, triomq_server, work_folder
+from bench.report import print_table, write_json
+
+
+class Load(NamedTuple):
+    """One call of the load generator."""
+
+    name: str
+    arguments: tuple[str, ...]
+    metric: str
+    higher_is_better: bool
+    bar: float
+    goal: float
+
+
+_RATE: Final = "msgs_per_s"
+LOADS: Final = (
+    Load("produce 128 B, 64 threads", ("produce", "--size", "128", "--threads", "64"), _RATE, True, 1.3, 1.8),
+    Load("produce 1 KiB, 64 threads", ("produce", "--size", "1024", "--threads", "64"), _RATE, True, 1.3, 1.8),
+    Load("produce 1 KiB, 1 thread", ("produce", "--size", "1024", "--threads", "1"), _RATE, True, 1.2, 1.6),
+    Load(
+        "produce 128 B, async 1000",
+        ("produce", "--size", "128", "--async", "--inflight", "1000"),
+        _RATE,
+        True,
+        1.0,
+        1.3,
+    ),
+    Load("consume a 1 KiB backlog", ("consume", "--size", "1024"), _RATE, True, 1.1, 1.4),
+    Load("end to end at 1000/s", ("e2e", "--rate", "1000", "--size", "1024"), "p50_ms", False, 1.3, 2.0),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``python -m bench compare``."""
+    parser.add_argument("--turns", type=int, default=5, help="turns of each load on each broker (default 5)")
+    parser.add_argument("--warmup", type=int, default=5, help="seconds of each turn that do not count (default 5)")
+    parser.add_argument("--seconds", type=int, default=10, help="seconds of each turn that count (default 10)")
+    parser.add_argument("--count", type=int, default=400_000, help="backlog of the consume load (default 400000)")
+    parser.add_argument("--apache", default="4.9.7", help="version of the Apache broker (default 4.9.7)")
+    parser.add_argument("--client", default="4.9", help="version of the Java client (default 4.9)")
+    parser.add_argument("--only", default="", help="only loads whose name holds this text")
+    parser.add_argument("--json", metavar="FILE", help="write every figure to FILE")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run all loads and print a table; returns the exit code."""
+    loads = [load for load in LOADS if options.only in load.name]
+    if not loads:
+        print(f"no load's name holds {options.only!r}: {', '.join(load.name for load in LOADS)}", file=sys.stderr)
+        return 2
+    results: list[dict[str, Any]] = []
+    with work_folder() as folder, ExitStack() as stack:
+        (folder / "apache").mkdir()
+        servers = (
+            stack.enter_context(triomq_server(folder / "triomq")),
+            stack.enter_context(apache_server(folder / "apache", options.apache)),
+        )
+        time.sleep(5)  # both are idle now: their memory counts
+        start = [
+            {"server": server.name, "ready_s": server.ready_s, "idle_mib": server.memory_mib()} for server in servers
+        ]
+        for load in loads:
+            for turn in range(options.turns):
+                results += (_turn(server, load, turn, options) for server in servers)
+    report = {"start": start, "turns": results, "loads": [_summary(load, results, servers) for load in loads]}
+    _print(report)
+    if options.json:
+        write_json(options.json, report)
+    return 0
+
+
+def _turn(server: Server, load: Load, turn: int, options: argparse.Namespace) -> dict[str, Any]:
+    arguments = ["--namesrv", server.namesrv]
+    if load.arguments[0] == "consume":
+        arguments += ["--count", str(options.count)]
+    else:
+        arguments += ["--warmup", str(options.warmup), "--seconds", str(options.seconds)]
+    cpu_s = server.cpu_s()
+    command = [str(KIT / "run.sh"), "--client", options.client, "bench", *load.arguments, *arguments]
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    figures: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
+    figures |= {"server": server.name, "load": load.name, "turn": turn, "broker_cpu_s": server.cpu_s() - cpu_s}
+    figures |= {"rss_mib": server.memory_mib(), "anonymous_mib": server.anonymous_mib()}
+    print(f"{load.name:28} {server.name:14} turn {turn + 1}: {figures[load.metric]}", file=sys.stderr, flush=True)
+    return figures
+
+
+def _summary(load: Load, results: list[dict[str, Any]], servers: tuple[Server, ...]) -> dict[str, Any]:
+    ours, theirs = (
+        [figures for figures in results if figures["load"] == load.name and figures["server"] == server.name]
+        for server in servers
+    )
+    mine, other = _median(ours, load.metric), _median(theirs, load.metric)
+    ratio = mine / other if load.higher_is_better else other / mine
+    summary: dict[str, Any] = {
+        "load": load.name,
+        "metric": load.metric,
+        "ratio": ratio,
+        "bar": load.bar,
+        "goal": load.goal,
+    }
+    for name, figures in (("ours", ours), ("apache", theirs)):
+        for metric in (load.metric, "p50_ms", "p99_ms", "broker_cpu_s", "anonymous_mib"):
+            summary[f"{name}_{metric}"] = _median(figures, metric)
+    return summary
+
+
+def _median(turns: list[dict[str, Any]], metric: str) -> float:
+    values = [float(turn[metric]) for turn in turns if turn.get(metric) is not None]
+    return statistics.median(values) if values else float("nan")
+
+
+def _print(report: dict[str, Any]) -> None:
+    rows = [
+        [
+            each["load"],
+            f"{each['ours_' + each['metric']]:,.2f}",
+            f"{each['apache_' + each['metric']]:,.2f}",
+            f"{each['ratio']:.2f}",
+            f"{each['bar']} / {each['goal']}",
+            f"{each['ours_p50_ms']:.2f} / {each['apache_p50_ms']:.2f}",
+            f"{each['ours_p99_ms']:.2f} / {each['apache_p99_ms']:.2f}",
+            f"{each['ours_broker_cpu_s']:.1f} / {each['apache_broker_cpu_s']:.1f}",
+        ]
+        for each in report["loads"]
+    ]
+    head = ["load", "triomq", "Apache", "ratio", "bar / goal", "p50 ms", "p99 ms", "broker CPU s"]
+    print_table("Medians; pairs are triomq / Apache", head, rows)
+    rows = [[each["server"], f"{each['ready_s']:.2f} s", f"{each['idle_mib']:.0f} MiB"] for each in report["start"]]
+    print_table("Start and idle memory (broker with name server)", ["server", "ready", "resident"], rows)

@@ -1,0 +1,210 @@
+"""Load by our own client: produce, consume and end to end, against any RocketMQ broker."""
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any, Final
+
+import trio
+
+from bench.report import percentile, print_table, write_json
+from triomq.client import Admin, ConsumeContext, Message, MessageExt, Producer, PushConsumer
+from triomq.protocol.errors import TriomqError
+
+_TIMESTAMP_BYTES: Final = 8
+_FILL_BATCH: Final = 64
+
+
+def add_arguments(parser: argparse.ArgumentParser, mode: str) -> None:
+    """Declare the options of one mode."""
+    parser.add_argument("--namesrv", default="127.0.0.1:9876", help="name server (default 127.0.0.1:9876)")
+    parser.add_argument("--size", type=int, default=128, help="bytes of a body (default 128)")
+    parser.add_argument("--queues", type=int, default=8, help="queues of the topic (default 8)")
+    parser.add_argument("--json", metavar="FILE", help="write the figures to FILE")
+    if mode == "produce":
+        parser.add_argument("--tasks", type=int, default=64, help="tasks that each await their sends (default 64)")
+        parser.add_argument(
+            "--connections", type=int, default=1, help="producers, each with its connection (default 1)"
+        )
+        parser.add_argument("--batch", type=int, default=1, help="messages per send (default 1)")
+    if mode in ("produce", "e2e"):
+        parser.add_argument("--warmup", type=float, default=2.0, help="seconds that do not count (default 2)")
+        parser.add_argument("--seconds", type=float, default=8.0, help="seconds that count (default 8)")
+    if mode == "consume":
+        parser.add_argument("--count", type=int, default=300_000, help="messages of the backlog (default 300000)")
+        parser.add_argument("--handler", choices=("each", "batch"), default="each", help="what the handler gets")
+    if mode == "e2e":
+        parser.add_argument("--rate", type=float, default=1000.0, help="messages per second (default 1000)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run one mode; returns the exit code."""
+    modes = {"produce": _produce, "consume": _consume, "e2e": _end_to_end}
+    try:
+        figures = trio.run(partial(_with_topic, modes[options.mode], options))
+    except TriomqError as exc:
+        print(f"bench: {exc}", file=sys.stderr)
+        return 3
+    figures = {"bench": options.mode, "size": options.size, "queues": options.queues, **figures}
+    print_table(f"bench {options.mode}", ["figure", "value"], [[name, _text(value)] for name, value in figures.items()])
+    if options.json:
+        write_json(options.json, figures)
+    return 0
+
+
+def _text(value: Any) -> str:
+    return f"{value:,.3f}" if isinstance(value, float) else str(value)
+
+
+async def _with_topic(mode: Any, options: argparse.Namespace) -> dict[str, Any]:
+    topic = f"bench-{time.time_ns():x}"
+    async with Admin(namesrv=options.namesrv) as admin:
+        await admin.create_topic(topic, queues=options.queues)
+        try:
+            figures: dict[str, Any] = await mode(options, topic)
+        finally:
+            with trio.move_on_after(5, shield=True):
+                await admin.delete_topic(topic)
+        return figures
+
+
+def _latencies(latencies_s: list[float]) -> dict[str, float]:
+    ordered = sorted(latencies_s)
+    shares = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999, "max_ms": 1.0}
+    return {name: percentile(ordered, share) * 1000 for name, share in shares.items()}
+
+
+# --- produce ------------------------------------------------------------------------------------------------
+
+
+async def _produce(options: argparse.Namespace, topic: str) -> dict[str, Any]:
+    latencies: list[float] = []
+    counted_from = time.perf_counter() + options.warmup
+    end = counted_from + options.seconds
+    body = random.Random(1).randbytes(options.size)
+
+    async def work(producer: Producer) -> None:
+        message = Message(topic, body)
+        batch = [message] * options.batch
+        while (begin := time.perf_counter()) < end:
+            if options.batch == 1:
+                await producer.send(message)
+            else:
+                await producer.send_batch(batch)
+            if begin >= counted_from:
+                latencies.append(time.perf_counter() - begin)
+
+    async with AsyncExitStack() as stack:
+        producers = [
+            await stack.enter_async_context(Producer(f"bench-{number}", namesrv=options.namesrv))
+            for number in range(options.connections)
+        ]
+        async with trio.open_nursery() as nursery:
+            for number in range(options.tasks):
+                nursery.start_soon(work, producers[number % len(producers)])
+    cpu = time.process_time()
+    messages = len(latencies) * options.batch
+    return {
+        "tasks": options.tasks,
+        "connections": options.connections,
+        "batch": options.batch,
+        "messages": messages,
+        "msgs_per_s": messages / options.seconds,
+        "client_cpu_s": cpu,
+        **_latencies(latencies),
+    }
+
+
+# --- consume ------------------------------------------------------------------------------------------------
+
+
+async def _consume(options: argparse.Namespace, topic: str) -> dict[str, Any]:
+    await _fill(options, topic)
+    done = trio.Event()
+    seen = 0
+    first = 0.0
+    began = time.perf_counter()
+
+    def count(messages: int) -> None:
+        nonlocal seen, first
+        if not seen:
+            first = time.perf_counter()
+        seen += messages
+        if seen >= options.count:
+            done.set()
+
+    async def on_message(_message: MessageExt) -> None:
+        count(1)
+
+    async def on_messages(messages: Sequence[MessageExt], _context: ConsumeContext) -> None:
+        count(len(messages))
+
+    handler: dict[str, Any] = {"on_message": on_message}
+    if options.handler == "batch":
+        handler = {"on_messages": on_messages, "batch_max_size": 32}
+    cpu = time.process_time()
+    async with PushConsumer(
+        f"group-{topic}", namesrv=options.namesrv, subscriptions={topic: "*"}, start="earliest", **handler
+    ):
+        await done.wait()
+        drained_s = time.perf_counter() - first
+    return {
+        "handler": options.handler,
+        "messages": seen,
+        "msgs_per_s": seen / drained_s,
+        "first_ms": (first - began) * 1000,
+        "drain_s": drained_s,
+        "client_cpu_s": time.process_time() - cpu,
+    }
+
+
+async def _fill(options: argparse.Namespace, topic: str) -> None:
+    body = random.Random(1).randbytes(options.size)
+    async with Producer("bench-fill", namesrv=options.namesrv) as producer:
+        left = options.count
+        limiter = trio.CapacityLimiter(16)
+
+        async def send(size: int) -> None:
+            async with limiter:
+                await producer.send_batch([Message(topic, body)] * size)
+
+        async with trio.open_nursery() as nursery:
+            while left:
+                size = min(_FILL_BATCH, left)
+                left -= size
+                nursery.start_soon(send, size)
+
+
+# --- end to end ---------------------------------------------------------------------------------------------
+
+
+async def _end_to_end(options: argparse.Namespace, topic: str) -> dict[str, Any]:
+    latencies: list[float] = []
+    padding = bytes(max(options.size - _TIMESTAMP_BYTES, 0))
+    counted_from = time.perf_counter_ns() + int(options.warmup * 1e9)
+
+    async def on_message(message: MessageExt) -> None:
+        due = int.from_bytes(message.body[:_TIMESTAMP_BYTES])
+        if due >= counted_from:
+            latencies.append((time.perf_counter_ns() - due) / 1e9)
+
+    async with (
+        PushConsumer(
+            f"group-{topic}", namesrv=options.namesrv, subscriptions={topic: "*"}, on_message=on_message
+        ) as consumer,
+        Producer("bench-e2e", namesrv=options.namesrv) as producer,
+    ):
+        await consumer.wait_assigned()
+        count = int((options.warmup + options.seconds) * options.rate)
+        start = time.perf_counter_ns() + 100_000_000
+        async with trio.open_nursery() as nursery:
+            for number in range(count):
+                due = start + int(number * 1e9 / options.rate)
+                await trio.sleep(max(0.0, (due - time.perf_counter_ns()) / 1e9))
+                nursery.start_soon(producer.send, Message(topic, due.to_bytes(_TIMESTAMP_BYTES) + padding))
+        await trio.sleep(1)
+    return {"rate": options.rate, "messages": len(latencies), **_latencies(latencies)}

@@ -1,0 +1,105 @@
+"""Servers under load: started on free ports, watched, and ended by process id."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+KIT: Final = ROOT / "tests" / "interop" / "kit"
+_TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
+_STOP_TIMEOUT_S: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running broker with its name server."""
+
+    name: str
+    namesrv: str
+    pids: tuple[int, ...]
+    ready_s: float
+
+    def cpu_s(self) -> float:
+        """Return the CPU time that the processes used so far."""
+        return sum(_cpu_s(pid) for pid in self.pids)
+
+    def memory_mib(self) -> float:
+        """Return the resident memory of the processes, in MiB."""
+        return sum(_status_kib(pid, "VmRSS") for pid in self.pids) / 1024
+
+    def anonymous_mib(self) -> float:
+        """Return what of it is not the page cache's: the processes' own memory, in MiB."""
+        return sum(_status_kib(pid, "RssAnon") for pid in self.pids) / 1024
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+
+
+def _status_kib(pid: int, name: str) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1])
+    return 0
+
+
+@contextmanager
+def triomq_server(folder: Path, *, durability: str = "async") -> Iterator[Server]:
+    """Run our broker, with its store below ``folder``."""
+    started = time.perf_counter()
+    address = "127.0.0.1:0"
+    command = [sys.executable, "-m", "triomq.cli", "broker", "--listen", address, "--namesrv-listen", address]
+    command += ["--store", str(folder), "--durability", durability, "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line:
+                raise RuntimeError("our broker did not start; its own words are above")
+            ready = json.loads(line)
+            yield Server("triomq", ready["namesrv"], (process.pid,), time.perf_counter() - started)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+@contextmanager
+def apache_server(folder: Path, version: str) -> Iterator[Server]:
+    """Run Apache's name server and broker, by the interop kit's script."""
+    script = str(KIT / "run-apache.sh")
+    subprocess.run([script, "fetch", "--version", version], check=True, stdout=subprocess.DEVNULL)
+    started = time.perf_counter()
+    sizes = ["--set", "mappedFileSizeCommitLog=1073741824", "--set", "mappedFileSizeConsumeQueue=6000000"]
+    result = subprocess.run(
+        [script, "start", str(folder), "--version", version, *sizes], check=True, stdout=subprocess.PIPE, text=True
+    )
+    ready_s = time.perf_counter() - started
+    try:
+        ready = json.loads(result.stdout)
+        yield Server(f"apache-{version}", ready["namesrv"], tuple(ready["pids"].values()), ready_s)
+    finally:
+        subprocess.run([script, "stop", str(folder), "--purge"], check=False, stdout=subprocess.DEVNULL)
+
+
+@contextmanager
+def work_folder() -> Iterator[Path]:
+    """Make a folder for stores and remove it at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="triomq-bench-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

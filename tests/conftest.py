@@ -1,0 +1,47 @@
+"""Markers that name a tool: a test skips where the tool is missing, and fails instead when ``CI=true``.
+
+Also the profile of Hypothesis: no deadline, since machines differ, and the same examples in each run of CI.
+"""
+
+import os
+import shutil
+from collections.abc import Mapping
+from typing import Final
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("triomq", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("triomq")
+
+TOOLS: Final[Mapping[str, tuple[str, ...]]] = {"jvm": ("java", "mvn"), "go": ("go",)}
+
+
+def missing_tools(item: pytest.Item) -> list[str]:
+    """The programs that the markers of ``item`` ask for and the search path does not have."""
+    wanted = (tool for marker, tools in TOOLS.items() if item.get_closest_marker(marker) for tool in tools)
+    return [tool for tool in wanted if shutil.which(tool) is None]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests whose tool is missing, so that the report names file, line and tool."""
+    for item in items:
+        if (missing := missing_tools(item)) and not in_ci():
+            item.add_marker(pytest.mark.skip(reason=lacking(missing)))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Fail such tests in CI, before any fixture starts a process."""
+    if (missing := missing_tools(item)) and in_ci():
+        pytest.fail(f"{lacking(missing)} (CI=true: nothing may be skipped for a missing tool)", pytrace=False)
+
+
+def in_ci() -> bool:
+    """Whether this is the run that counts."""
+    return os.environ.get("CI") == "true"
+
+
+def lacking(missing: list[str]) -> str:
+    """The reason in words."""
+    return f"needs {' and '.join(missing)}, not found on this machine"

@@ -1,0 +1,38 @@
+"""Brokers for the interop tests: ours, and unmodified Apache ones started by the kit."""
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.interop.kit_driver import KIT, ApacheBrokers
+from tests.processes import Broker, start_triomq
+
+for name in ("client_suite", "suite_consuming", "suite_sending", "suite_tools"):
+    pytest.register_assert_rewrite(f"tests.interop.{name}")  # else a failed assert there tells no values
+
+TIMEOUT_S = 1200  # a first run also downloads and builds the kit; each step has a limit of its own
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the tests of this folder a limit in which the kit can be built."""
+    for item in items:
+        if item.path.is_relative_to(KIT.parent) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+
+
+@pytest.fixture(scope="session")
+def apache_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheBrokers]:
+    """Apache brokers by version, each started at first use; all end with the session."""
+    brokers = ApacheBrokers(tmp_path_factory.mktemp("apache"))
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was started is ended
+    yield brokers
+    brokers.stop_all()
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(scope="module")
+def triomq_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Our broker, one for each test file; at the end it must exit with code 0 within 5 s of SIGTERM."""
+    with start_triomq(tmp_path_factory.mktemp("triomq")) as broker:
+        yield broker

@@ -1,0 +1,140 @@
+"""Runs the programs of the conformance kit (``kit/README.md``) and reads what they print."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+KIT: Final = Path(__file__).parent / "kit"
+START_TIMEOUT_S: Final = 600  # a first start brings the jars
+RUN_TIMEOUT_S: Final = 1100
+STOP_TIMEOUT_S: Final = 60
+
+Verdicts = Mapping[str, Mapping[str, Any]]
+
+
+def run(command: Sequence[str | Path], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Run one program of the kit; its whole process group ends with the time limit."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        stdout, stderr = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        stdout, stderr = process.communicate()
+        raise AssertionError(f"{command} took more than {timeout_s} s\n{stdout}\n{stderr}") from None
+    except BaseException:  # the session is being ended: leave nothing behind
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+
+
+def run_scenarios(
+    program: Sequence[str], namesrv: str, scenarios: Iterable[str], logs: Path, *options: str
+) -> dict[str, dict[str, Any]]:
+    """Run scenarios of the Java or the Go kit in one process; returns what it said of each, by name.
+
+    ``program`` is the kit's script with the options that come first, such as ``("run.sh", "--client", "5")``.
+
+    Raises:
+        AssertionError: the kit did not build, or did not end in time; the text holds its output.
+    """
+    script, *first = program
+    common = ("--namesrv", namesrv, "--strict", "--json", "--logs", str(logs))
+    done = run([KIT / script, *first, *common, *options, *scenarios], RUN_TIMEOUT_S)
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    verdicts = {line["scenario"]: line for line in told if "scenario" in line}
+    assert verdicts, f"{script} ended with code {done.returncode}\n{done.stdout}{done.stderr}"
+    return verdicts
+
+
+def check_verdict(verdicts: Verdicts, scenario: str) -> None:
+    """Fail with the detail and the log of the scenario unless it passed; SKIP is not enough."""
+    assert scenario in verdicts, f"the kit said nothing of {scenario}"
+    verdict = verdicts[scenario]
+    if verdict["verdict"] != "PASS":
+        log = Path(verdict["log"]) if verdict.get("log") else None
+        text = log.read_text(encoding="utf-8", errors="replace")[:12000] if log and log.is_file() else "no log"
+        pytest.fail(f"{verdict['verdict']} {scenario}: {verdict['detail']}\n{text}", pytrace=False)
+
+
+def wanted_scenarios(request: pytest.FixtureRequest, **same: object) -> list[str]:
+    """The scenarios that the tests of this session ask for, with these other parameters, in their order.
+
+    So ``pytest -k send_sync`` runs one scenario, not all.
+    """
+    parameters = [
+        item.callspec.params
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and item.path == request.path
+    ]
+    found = (str(p["scenario"]) for p in parameters if "scenario" in p and same.items() <= p.items())
+    return list(dict.fromkeys(found))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApacheBroker:
+    """A running Apache name server and broker; addresses are ``HOST:PORT``."""
+
+    version: str
+    namesrv: str
+    broker: str
+    folder: Path
+    pids: Mapping[str, int]
+
+
+@dataclass
+class ApacheBrokers:
+    """Starts Apache brokers below ``folder`` and ends what it started."""
+
+    folder: Path
+    running: dict[str, ApacheBroker] = field(default_factory=dict)
+
+    def get(self, version: str) -> ApacheBroker:
+        """The broker of this version that all tests of the session share."""
+        if version not in self.running:
+            self.running[version] = self.start(version, self.folder / version)
+        return self.running[version]
+
+    def start(self, version: str, folder: Path, settings: Mapping[str, object] | None = None) -> ApacheBroker:
+        """Start a name server and a broker; a store may lie in ``folder / "store-broker"``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".run-apache").touch()  # tells the script that it may use a folder with a store in it
+        options = [word for name, value in (settings or {}).items() for word in ("--set", f"{name}={value}")]
+        done = run([KIT / "run-apache.sh", "start", folder, "--version", version, *options], START_TIMEOUT_S)
+        if done.returncode != 0:
+            self.stop(folder)
+            raise AssertionError(f"Apache {version} did not start\n{done.stdout}{done.stderr}")
+        told = json.loads(done.stdout)
+        return ApacheBroker(
+            version=version, namesrv=told["namesrv"], broker=told["broker"], folder=folder, pids=told["pids"]
+        )
+
+    def stop(self, folder: Path) -> None:
+        """End the processes of one folder and remove their files, the store included."""
+        if (folder / "state").exists():
+            # Nothing of it is needed any more, so it need not take the 10 to 20 s of an orderly end.
+            done = run([KIT / "run-apache.sh", "stop", folder, "--kill", "--purge"], STOP_TIMEOUT_S)
+            assert done.returncode == 0, done.stderr
+
+    def stop_all(self) -> None:
+        """End the shared brokers."""
+        with ExitStack() as stack:  # one that does not end must not keep the others alive
+            for broker in self.running.values():
+                stack.callback(self.stop, broker.folder)
+            self.running.clear()

@@ -1,0 +1,160 @@
+"""Scenarios of the client suite: push consumers and their groups."""
+
+from collections import Counter
+from datetime import UTC, datetime
+from functools import partial
+from queue import Queue
+from typing import Final
+
+import trio
+
+from tests.interop.suite_tools import Inbox, Scenario, consume, fresh, new_topic, send_all, send_numbered
+from triomq.client import (
+    Admin,
+    Message,
+    MessageExt,
+    Producer,
+    PushConsumer,
+    StartPosition,
+)
+
+
+async def a_tag_filter_gets_these_tags_and_nothing_else(namesrv: str) -> None:
+    topic = await new_topic(namesrv)
+    tags = ["TagA", "TagB", "TagC", None] * 10
+    await send_all(namesrv, [Message(topic, b"%d" % n, tags=tag) for n, tag in enumerate(tags)])
+    got = await consume(namesrv, topic, 20, "TagA || TagC")
+    assert Counter(message.tags for message in got) == {"TagA": 10, "TagC": 10}
+
+
+async def a_waiting_consumer_gets_messages_at_once(namesrv: str) -> None:
+    topic = await new_topic(namesrv)
+    inbox = Inbox()
+    took: list[float] = []
+    async with (
+        Producer(fresh("producer"), namesrv=namesrv) as producer,
+        PushConsumer(
+            fresh("group"),
+            namesrv=namesrv,
+            on_message=inbox.take,
+            subscriptions={topic: "*"},
+            start="earliest",
+        ),
+    ):
+        for number in range(21):
+            began = trio.current_time()
+            await producer.send(Message(topic, b"%d" % number))
+            await inbox.wait_count(number + 1)
+            took.append(trio.current_time() - began)
+    assert sorted(took)[10] < 0.5  # median: a poll by a timer would take a second or more
+
+
+async def a_sync_handler_and_a_batch_handler_get_every_message(namesrv: str) -> None:
+    topic = await new_topic(namesrv)
+    sent = await send_numbered(namesrv, topic, "both", 40)
+    handled: Queue[bytes] = Queue()
+    inbox = Inbox()
+
+    def handle(message: MessageExt) -> None:
+        handled.put(message.body)
+
+    one = partial(PushConsumer, namesrv=namesrv, subscriptions={topic: "*"}, start="earliest")
+    async with (
+        one(fresh("sync"), on_message=handle),
+        one(fresh("batch"), on_messages=inbox.take_batch, batch_max_size=8),
+    ):
+        await inbox.wait_count(len(sent))
+        received = [await trio.to_thread.run_sync(handled.get, abandon_on_cancel=True) for _ in sent]
+    assert sorted(received) == sorted(inbox.bodies()) == sorted(sent)
+
+
+async def two_members_share_the_queues(namesrv: str) -> None:
+    topic, group = await new_topic(namesrv), fresh("group")
+    first, second, both = Inbox(), Inbox(), Inbox()
+
+    def member(inbox: Inbox) -> PushConsumer:
+        async def take(message: MessageExt) -> None:
+            await inbox.take(message)
+            await both.take(message)
+
+        return PushConsumer(group, namesrv=namesrv, on_message=take, subscriptions={topic: "*"}, start="earliest")
+
+    async with Producer(fresh("producer"), namesrv=namesrv) as producer, member(first):
+        queues = await producer.publish_queues(topic)
+        sent = 0
+
+        async def who_gets_the_next_of_each_queue() -> tuple[set[int], set[int]]:
+            """A message may come twice while a queue changes hands, so bodies are counted, not arrivals."""
+            nonlocal sent
+            before = len(first.messages), len(second.messages)
+            for queue in queues:
+                await producer.send(Message(topic, b"%d" % sent), queue=queue)
+                sent += 1
+            await both.wait_for(lambda: len(set(both.bodies())) == sent)
+            of_first, of_second = first.messages[before[0] :], second.messages[before[1] :]
+            return {message.queue_id for message in of_first}, {message.queue_id for message in of_second}
+
+        assert await who_gets_the_next_of_each_queue() == ({0, 1, 2, 3}, set())
+        async with member(second):
+            while len({message.queue_id for message in second.messages}) < 2:
+                await who_gets_the_next_of_each_queue()
+            shares = await who_gets_the_next_of_each_queue()
+            assert sorted(map(len, shares)) == [2, 2]
+            assert set.union(*shares) == {0, 1, 2, 3}
+        assert await who_gets_the_next_of_each_queue() == ({0, 1, 2, 3}, set())
+
+
+async def a_restarted_consumer_goes_on_at_the_committed_offset(namesrv: str) -> None:
+    topic, group = await new_topic(namesrv), fresh("group")
+    for name in ("before", "after"):
+        sent = await send_numbered(namesrv, topic, name, 20)
+        inbox = Inbox()
+        async with PushConsumer(
+            group, namesrv=namesrv, on_message=inbox.take, subscriptions={topic: "*"}, start="earliest"
+        ):
+            await inbox.wait_count(20)
+        assert sorted(inbox.bodies()) == sorted(sent)
+    async with Admin(namesrv=namesrv) as admin:
+        rows = await admin.group_lag(group, topic)
+    assert sum(row.consumer_offset for row in rows) == 40
+    assert sum(row.lag for row in rows) == 0
+
+
+async def start_earliest_gets_what_was_there(namesrv: str) -> None:
+    topic = await new_topic(namesrv)
+    sent = await send_numbered(namesrv, topic, "old", 20)
+    assert sorted(message.body for message in await consume(namesrv, topic, 20)) == sorted(sent)
+
+
+async def start_latest_misses_nothing_from_then_on(namesrv: str) -> None:
+    await _misses_nothing_from_then_on(namesrv, StartPosition.LATEST)
+
+
+async def start_at_a_time_misses_nothing_from_then_on(namesrv: str) -> None:
+    await _misses_nothing_from_then_on(namesrv, datetime.now(UTC))
+
+
+async def _misses_nothing_from_then_on(namesrv: str, start: StartPosition | datetime) -> None:
+    """Old messages may come: a broker may let a new group begin at 0 of a young queue in any case."""
+    topic, group = await new_topic(namesrv), fresh("group")
+    await send_numbered(namesrv, topic, "old", 8)
+    inbox = Inbox()
+    async with PushConsumer(
+        group, namesrv=namesrv, on_message=inbox.take, subscriptions={topic: "*"}, start=start
+    ) as consumer:
+        await consumer.wait_assigned()
+        sent = await send_numbered(namesrv, topic, "new", 20)
+        await inbox.wait_for(lambda: set(sent) <= set(inbox.bodies()))
+    assert max(Counter(inbox.bodies()).values()) == 1
+
+
+CONSUMING: Final[tuple[Scenario, ...]] = (
+    a_tag_filter_gets_these_tags_and_nothing_else,
+    a_waiting_consumer_gets_messages_at_once,
+    a_sync_handler_and_a_batch_handler_get_every_message,
+    two_members_share_the_queues,
+    a_restarted_consumer_goes_on_at_the_committed_offset,
+    start_earliest_gets_what_was_there,
+    start_latest_misses_nothing_from_then_on,
+    start_at_a_time_misses_nothing_from_then_on,
+)

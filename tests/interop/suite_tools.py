@@ -1,0 +1,105 @@
+"""What the scenarios of the client suite share."""
+
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
+
+import trio
+
+from triomq.client import (
+    Admin,
+    ConsumeContext,
+    Message,
+    MessageExt,
+    Producer,
+    PushConsumer,
+    SendResult,
+)
+from triomq.protocol.errors import NoRouteError
+
+Scenario: TypeAlias = Callable[[str], Awaitable[None]]
+"""Takes a name server's address."""
+
+
+def fresh(name: str) -> str:
+    """A name nobody used before."""
+    return f"{name}-{secrets.token_hex(6)}"
+
+
+async def new_topic(namesrv: str, queues: int = 4) -> str:
+    """Make a topic; returns once the name server has its route, which takes Apache's broker a moment."""
+    topic = fresh("suite")
+    async with Admin(namesrv=namesrv) as admin:
+        await admin.create_topic(topic, queues=queues)
+        await until(lambda: has_route(admin, topic))
+    return topic
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    while not await condition():  # noqa: ASYNC110  # it is about another process: there is no event to wait for
+        await trio.sleep(0.05)
+
+
+async def has_route(admin: Admin, topic: str) -> bool:
+    return not await has_no_route(admin, topic)
+
+
+async def has_no_route(admin: Admin, topic: str) -> bool:
+    try:
+        await admin.topic_route(topic)
+    except NoRouteError:
+        return True
+    return False
+
+
+class Inbox:
+    """Takes what a consumer delivers, in order of arrival."""
+
+    def __init__(self) -> None:
+        self.messages: list[MessageExt] = []
+        self._arrived = trio.Event()
+
+    async def take(self, message: MessageExt) -> None:
+        self.messages.append(message)
+        self._arrived.set()
+        self._arrived = trio.Event()
+
+    async def take_batch(self, messages: list[MessageExt], _context: ConsumeContext) -> None:
+        for message in messages:
+            await self.take(message)
+
+    async def wait_for(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self._arrived.wait()
+
+    async def wait_count(self, count: int) -> None:
+        await self.wait_for(lambda: len(self.messages) >= count)
+
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.messages]
+
+
+async def send_all(namesrv: str, messages: Sequence[Message]) -> list[SendResult]:
+    async with Producer(fresh("producer"), namesrv=namesrv) as producer:
+        return [await producer.send(message) for message in messages]
+
+
+async def send_numbered(namesrv: str, topic: str, name: str, count: int) -> list[bytes]:
+    """Send ``count`` messages with bodies of their own; returns the bodies."""
+    bodies = [f"{name} {number}".encode() for number in range(count)]
+    await send_all(namesrv, [Message(topic, body) for body in bodies])
+    return bodies
+
+
+async def consume(namesrv: str, topic: str, count: int, expression: str = "*") -> list[MessageExt]:
+    """What a new group gets from the first offset on, once that is at least ``count`` messages."""
+    inbox = Inbox()
+    async with PushConsumer(
+        fresh("group"),
+        namesrv=namesrv,
+        on_message=inbox.take,
+        subscriptions={topic: expression},
+        start="earliest",
+    ):
+        await inbox.wait_count(count)
+    return inbox.messages

@@ -1,0 +1,138 @@
+"""A store directory that our broker wrote, served by an unmodified Apache 4.9.7 broker."""
+
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Final, TypeVar
+
+import pytest
+import trio
+
+from tests.interop.kit_driver import ApacheBrokers
+from tests.interop.suite_tools import Inbox, fresh
+from tests.processes import start_triomq
+from triomq.client import Admin, Message, MessageExt, Producer, PullConsumer, PushConsumer
+
+pytestmark = [pytest.mark.jvm, pytest.mark.slow]
+
+TOPIC: Final = "handed-over"
+GROUP: Final = "half-way"
+COUNT: Final = 400
+CONSUMED: Final = 100
+SMALL_FILES: Final = ("--commit-log-file-size", "131072", "--consume-queue-file-size", "2000")  # so that both roll over
+
+Outcome = TypeVar("Outcome")
+Row = tuple[int, int, bytes, str | None, tuple[str, ...], str, str | None]
+
+
+def row(message: MessageExt) -> Row:
+    """What must be the same on both sides of the move, place in the queue included."""
+    return (
+        message.queue_id,
+        message.queue_offset,
+        message.body,
+        message.tags,
+        message.keys,
+        message.message_id,
+        message.properties.get("number"),
+    )
+
+
+def messages() -> list[Message]:
+    """Bodies of several sizes; every tenth is large enough to be compressed."""
+    return [
+        Message(
+            TOPIC,
+            b"%d " % number * (2000 if number % 10 == 0 else 1 + number % 7),
+            tags=f"Tag{number % 3}" if number % 4 else None,
+            keys=[f"key-{number}", "ключ"],
+            properties={"number": str(number)},
+        )
+        for number in range(COUNT)
+    ]
+
+
+async def fill(namesrv: str) -> None:
+    """Single messages, batches, and a group that has consumed some of them."""
+    sent = messages()
+    async with Admin(namesrv=namesrv) as admin:
+        await admin.create_topic(TOPIC, queues=3)
+    async with Producer(fresh("producer"), namesrv=namesrv) as producer:
+        for message in sent[: COUNT // 2]:
+            await producer.send(message)
+        for begin in range(COUNT // 2, COUNT, 50):
+            await producer.send_batch(sent[begin : begin + 50])
+    async with PullConsumer(GROUP, namesrv=namesrv) as pull:
+        for queue in await pull.queues(TOPIC):
+            await pull.commit(queue, min(CONSUMED // 3, await pull.max_offset(queue)))
+
+
+async def read_all(namesrv: str) -> list[Row]:
+    """Every message of every queue, by pulling from the first offset to the last."""
+    rows: list[Row] = []
+    async with PullConsumer(fresh("reader"), namesrv=namesrv) as pull:
+        for queue in await pull.queues(TOPIC):
+            offset = await pull.min_offset(queue)
+            while offset < await pull.max_offset(queue):
+                result = await pull.pull(queue, offset)
+                rows.extend(map(row, result.messages))
+                offset = result.next_begin_offset
+    return rows
+
+
+async def consume_rest(namesrv: str, count: int) -> list[Row]:
+    """What the group that stopped half-way gets."""
+    inbox = Inbox()
+    async with PushConsumer(
+        GROUP, namesrv=namesrv, on_message=inbox.take, subscriptions={TOPIC: "*"}, start="earliest"
+    ):
+        await inbox.wait_count(count)
+    return [row(message) for message in inbox.messages]
+
+
+async def send_one_more(namesrv: str) -> list[int]:
+    """Offsets of one more message in each queue."""
+    async with Producer(fresh("producer"), namesrv=namesrv) as producer:
+        queues = await producer.publish_queues(TOPIC)
+        return [(await producer.send(Message(TOPIC, b"more"), queue=queue)).queue_offset for queue in queues]
+
+
+def file_size(files: Iterable[Path]) -> int:
+    """The one size that all files have: Apache's broker refuses a store with another."""
+    (size,) = {path.stat().st_size for path in files}
+    return size
+
+
+def within(limit_s: float, action: Callable[..., Awaitable[Outcome]], *arguments: object) -> Outcome:
+    """Run a coroutine function to its end."""
+
+    async def limited() -> Outcome:
+        with trio.fail_after(limit_s):
+            return await action(*arguments)
+
+    return trio.run(limited)
+
+
+def test_apache_delivers_every_message_of_our_store(tmp_path: Path, apache_brokers: ApacheBrokers) -> None:
+    with start_triomq(tmp_path, *SMALL_FILES) as ours:
+        within(60, fill, ours.namesrv)
+        expected = within(60, read_all, ours.namesrv)
+    assert len(expected) == COUNT
+    assert not Path(ours.store, "abort").exists()
+    assert len(list(Path(ours.store, "commitlog").iterdir())) > 1
+
+    folder = tmp_path / "apache"
+    folder.mkdir()
+    store = Path(ours.store).rename(folder / "store-broker")
+    settings = {
+        "mappedFileSizeCommitLog": file_size((store / "commitlog").iterdir()),
+        "mappedFileSizeConsumeQueue": file_size((store / "consumequeue").glob("*/*/*")),
+    }
+    apache = apache_brokers.start("4.9.7", folder, settings)
+    try:
+        assert within(60, read_all, apache.namesrv) == expected
+        rest = [place for place in expected if place[1] >= CONSUMED // 3]
+        assert sorted(within(60, consume_rest, apache.namesrv, len(rest))) == sorted(rest)
+        ends = [1 + max(place[1] for place in expected if place[0] == queue_id) for queue_id in range(3)]
+        assert within(60, send_one_more, apache.namesrv) == ends
+    finally:
+        apache_brokers.stop(folder)

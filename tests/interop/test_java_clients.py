@@ -1,0 +1,84 @@
+"""Unmodified Apache Java clients, 4.9 and 5.x, against our broker."""
+
+from typing import Final
+
+import pytest
+
+from tests.interop.kit_driver import Verdicts, check_verdict, run_scenarios, wanted_scenarios
+from tests.processes import Broker
+
+pytestmark = [pytest.mark.jvm, pytest.mark.slow]
+
+SCENARIOS: Final = (
+    "send_sync",
+    "send_async",
+    "send_oneway",
+    "send_batch",
+    "send_to_queue",
+    "send_large_body_compressed",
+    "send_4MiB_limit",
+    "select_queue_by_key",
+    "push_concurrent_tags",
+    "push_concurrent_star",
+    "rebalance_join_leave",
+    "consume_from_first",
+    "consume_from_last",
+    "consume_from_timestamp",
+    "offsets_persist_across_restart",
+    "pull_consumer",
+    "admin_create_topic",
+    "admin_topic_route",
+    "admin_cluster_list",
+    "admin_delete_topic",
+    "long_poll_latency",
+    "big_burst",
+)
+BINARY_HEADER_SCENARIOS: Final = ("send_sync", "push_concurrent_star", "pull_consumer")
+
+
+@pytest.fixture(scope="module", params=["4.9", "5"], ids=["client 4.9", "client 5"])
+def client(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def verdicts(
+    request: pytest.FixtureRequest,
+    client: str,
+    triomq_broker: Broker,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Verdicts:
+    """One run of the kit for each client, headers in JSON."""
+    return run_scenarios(
+        ("run.sh", "--client", client),
+        triomq_broker.namesrv,
+        wanted_scenarios(request, client=client, header="JSON"),
+        tmp_path_factory.mktemp("logs"),
+    )
+
+
+@pytest.fixture(scope="module")
+def binary_verdicts(
+    request: pytest.FixtureRequest,
+    client: str,
+    triomq_broker: Broker,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Verdicts:
+    """One run of the kit for each client, headers in ROCKETMQ's binary form."""
+    scenarios = wanted_scenarios(request, client=client, header="ROCKETMQ")
+    logs = tmp_path_factory.mktemp("logs")
+    return run_scenarios(
+        ("run.sh", "--client", client), triomq_broker.namesrv, scenarios, logs, "--serialize", "ROCKETMQ"
+    )
+
+
+@pytest.mark.parametrize("header", ["JSON"])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_java_client_passes(verdicts: Verdicts, scenario: str, header: str) -> None:
+    check_verdict(verdicts, scenario)
+
+
+@pytest.mark.parametrize("header", ["ROCKETMQ"])
+@pytest.mark.parametrize("scenario", BINARY_HEADER_SCENARIOS)
+def test_java_client_with_binary_headers_passes(binary_verdicts: Verdicts, scenario: str, header: str) -> None:
+    check_verdict(binary_verdicts, scenario)

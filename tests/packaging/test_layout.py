@@ -1,0 +1,136 @@
+"""What an import loads, and that folders, symlinks and built packages agree."""
+
+import json
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from shutil import copy2, copytree, ignore_patterns
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+ROOMS: Final = ("broker", "client", "protocol", "storage")
+
+LOADED_BY: Final = """
+import importlib, json, pkgutil, sys
+before = set(sys.modules)
+for name in sys.argv[1:]:
+    module = importlib.import_module(name)
+    if name != "triomq":
+        for found in pkgutil.walk_packages(module.__path__, name + "."):
+            if found.name != "triomq.protocol.layouts" and not found.name.endswith("__main__"):
+                importlib.import_module(found.name)
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+
+def loaded_by(*names: str) -> set[str]:
+    """The modules that a fresh interpreter has loaded more after importing each name with all it contains."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED_BY, *names], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout))
+
+
+def top_level(modules: set[str]) -> set[str]:
+    return {name.partition(".")[0] for name in modules}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_room_is_a_relative_link_to_its_top_level_folder(room: str) -> None:
+    link = ROOT / "src" / "triomq" / room
+    assert link.is_symlink()
+    assert link.readlink() == Path("..", "..", room)
+    assert (link / "__init__.py").is_file()
+
+
+def test_every_top_level_package_is_a_known_room() -> None:
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert packages - {"bench"} == set(ROOMS)
+
+
+def test_package_is_typed() -> None:
+    assert (ROOT / "src" / "triomq" / "py.typed").is_file()
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_module_of_a_room_imports(room: str) -> None:
+    expected = {
+        ".".join(("triomq", *path.relative_to(ROOT).with_suffix("").parts))
+        for path in (ROOT / room).rglob("*.py")
+        if path.stem not in ("__init__", "__main__", "layouts")
+    }
+    assert expected <= loaded_by(f"triomq.{room}")
+
+
+def test_importing_triomq_loads_nothing_from_elsewhere() -> None:
+    loaded = loaded_by("triomq")
+    assert {name for name in loaded if name.startswith("triomq")} == {"triomq"}
+    assert top_level(loaded) - sys.stdlib_module_names == {"triomq"}
+
+
+@pytest.mark.parametrize("room", ["protocol", "storage"])
+def test_room_without_a_loop_loads_neither_trio_nor_socket(room: str) -> None:
+    assert not top_level(loaded_by(f"triomq.{room}")) & {"trio", "socket", "asyncio"}
+
+
+@pytest.mark.parametrize("room", ["broker", "client"])
+def test_room_on_the_hot_path_loads_neither_construct_nor_asyncio(room: str) -> None:
+    assert not top_level(loaded_by(f"triomq.{room}")) & {"construct", "asyncio"}
+
+
+def python_files() -> set[str]:
+    """What a built package has to contain, as paths below ``triomq``."""
+    of_rooms = {str(path.relative_to(ROOT)) for room in ROOMS for path in (ROOT / room).rglob("*.py")}
+    source = ROOT / "src" / "triomq"
+    of_source = {str(path.relative_to(source)) for path in source.rglob("*.py")}  # does not follow the links
+    return of_rooms | of_source | {"py.typed"}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with sdist and the wheel made from that sdist, built from a clean copy of the tree."""
+    tree = tmp_path_factory.mktemp("tree")
+    for name in ("src", *ROOMS):
+        copytree(
+            ROOT / name,
+            tree / name,
+            symlinks=True,
+            ignore=ignore_patterns("__pycache__", "*.egg-info", "*.pyc"),
+        )
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        copy2(ROOT / name, tree / name)
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", tree / "dist", tree],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return tree / "dist"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_wheel_holds_every_room_and_nothing_else(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    packaged = {name.removeprefix("triomq/") for name in names if name.startswith("triomq/")}
+    assert packaged == python_files()
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"triomq"}
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_sdist_holds_every_room(built: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/src/triomq/")[2] for name in archive.getnames() if "/src/triomq/" in name}
+    assert python_files() <= names

@@ -1,0 +1,127 @@
+"""Starts our broker as a user would, for tests that need it as a process of its own."""
+
+import json
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Self
+
+READY_TIMEOUT_S: Final = 30
+STOP_TIMEOUT_S: Final = 5
+
+
+@dataclass(kw_only=True)
+class Broker:
+    """A running broker; ``broker`` and ``namesrv`` are ``HOST:PORT``."""
+
+    broker: str
+    namesrv: str
+    store: str
+    pid: int
+    log: Path  # what it wrote to stderr
+    process: subprocess.Popen[str] = field(repr=False)
+    stopped: bool = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Stop it and check how it ended; where the block failed already, only make sure that it is gone."""
+        if kind is None:
+            self.stop()
+        elif not self.stopped:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self.stopped = True
+        self.process.kill()
+        self.process.communicate()
+
+    def stop(self) -> None:
+        """End it by SIGTERM; a second call does nothing.
+
+        Raises:
+            AssertionError: it did not end with code 0 within 5 s or logged a traceback; the text has its log.
+        """
+        if self.stopped:
+            return
+        self.stopped = True
+        began = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.communicate(timeout=STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+            raise AssertionError(
+                f"the broker did not end within {STOP_TIMEOUT_S} s of SIGTERM\n{self.tail()}"
+            ) from None
+        took = time.monotonic() - began
+        assert self.process.returncode == 0, f"exit code {self.process.returncode} after {took:.1f} s\n{self.tail()}"
+        assert "Traceback" not in self.log.read_text(encoding="utf-8"), self.tail()
+
+    def tail(self) -> str:
+        """The end of what it logged."""
+        return self.log.read_text(encoding="utf-8", errors="replace")[-4000:]
+
+
+def start_broker(
+    command: Sequence[str | Path], folder: Path, *, environment: Mapping[str, str] | None = None
+) -> Broker:
+    """Start ``command``, which must print the line that ``triomq broker --json`` prints once it is ready.
+
+    ``folder`` gets the log.
+
+    Raises:
+        AssertionError: no such line came within 30 s; the text holds the log.
+    """
+    log = folder / "broker.log"
+    with log.open("w", encoding="utf-8") as stderr:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env=environment,
+        )
+    assert process.stdout is not None
+    readable, _, _ = select.select([process.stdout], [], [], READY_TIMEOUT_S)
+    line = process.stdout.readline() if readable else ""
+    try:
+        ready = json.loads(line)
+        assert ready["event"] == "ready"
+        return Broker(
+            broker=ready["broker"],
+            namesrv=ready["namesrv"],
+            store=ready["store"],
+            pid=ready["pid"],
+            log=log,
+            process=process,
+        )
+    except (ValueError, KeyError, TypeError, AssertionError):
+        process.kill()
+        process.communicate()
+        raise AssertionError(f"no ready line but {line!r}; log:\n{log.read_text(encoding='utf-8')}") from None
+
+
+def start_triomq(folder: Path, *options: str) -> Broker:
+    """Start our broker on free loopback ports with its store in ``folder / "store"``."""
+    addresses = ("--listen", "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0")
+    command = (
+        sys.executable,
+        "-m",
+        "triomq.cli",
+        "broker",
+        *addresses,
+        "--store",
+        str(folder / "store"),
+        "--json",
+    )
+    return start_broker((*command, *options), folder)
