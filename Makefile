@@ -41,7 +41,7 @@ static: $(INSTALLED) ## The part of the gate that runs no code: format, lint, ty
 	@$(BIN)/mypy
 	@$(BIN)/mypy --explicit-package-bases tests bench
 	@$(BIN)/lint-imports
-	@find broker client -name '*.py' | xargs $(BIN)/flake8-async --enable=ASYNC1,ASYNC2,ASYNC913
+	@find broker client -name '*.py' | xargs $(BIN)/flake8-async --enable=ASYNC1,ASYNC2,ASYNC913 --startable-in-context-manager=_live
 
 coverage: $(INSTALLED) ## Run the tests that need Python only, with branch coverage and its report
 	@$(BIN)/coverage run -m pytest --ignore=tests/interop $(PYTEST_ARGS)

@@ -115,6 +115,17 @@ class ConsumerGroups:
         for group_name in list(self._groups_of.pop(connection, ())):
             self.leave(connection, group_name)
 
+    def tell(self, group_name: str) -> None:
+        """Tell all members that something changed in their group."""
+        if (group := self._groups.get(group_name)) is not None:
+            self._tell(group)
+
+    def connection_of(self, group_name: str, client_id: str) -> "Connection | None":
+        """Return a live connection of a member."""
+        group = self._groups.get(group_name)
+        members = () if group is None else group.members.items()
+        return next((connection for connection, member in members if member.client_id == client_id), None)
+
     def expired(self, timeout_s: float) -> "set[Connection]":
         """Return connections whose newest heartbeat is older than ``timeout_s``."""
         limit = self._clock_ms() - timeout_s * 1000

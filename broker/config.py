@@ -54,6 +54,7 @@ class BrokerConfig:
     max_hold_s: float = 60.0  # longest time a pull may ask to be held
     filtered_hold_s: float = 5.0  # a held pull is answered so long after messages that its filter refused
     persist_offsets_interval_s: float = 5.0  # flushConsumerOffsetInterval
+    persist_delay_offsets_interval_s: float = 10.0  # flushDelayOffsetInterval
     sync_flush_timeout_s: float = 5.0  # syncFlushTimeout
     shutdown_grace_s: float = 1.0
 
@@ -69,7 +70,13 @@ class BrokerConfig:
                     )
             if listener.advertise is not None and not 0 < len(listener.advertise) <= _MAX_ADVERTISED_LENGTH:
                 raise ConfigError(f"listener {listener.name}: the advertised address is empty or too long")
-        for name in ("idle_timeout_s", "client_timeout_s", "unread_timeout_s", "persist_offsets_interval_s"):
+        for name in (
+            "idle_timeout_s",
+            "client_timeout_s",
+            "unread_timeout_s",
+            "persist_offsets_interval_s",
+            "persist_delay_offsets_interval_s",
+        ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
 

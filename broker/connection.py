@@ -10,7 +10,7 @@ serves another connection, and only what the kernel does not take at once needs 
 
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -157,7 +157,8 @@ class Connection:
     def _serve(self, frame: bytes) -> None:
         command = RemotingCommand.decode(frame)
         if command.flag & _RESPONSE:
-            self.broker.statistics.unmatched_responses += 1
+            if not self.broker.client_requests.answered(self, command):
+                self.broker.statistics.unmatched_responses += 1
             return
         processor = self._processors.get(command.code)
         if processor is None:
@@ -181,18 +182,23 @@ class Connection:
 
     def send(self, command: RemotingCommand) -> None:
         """Queue a command; it leaves at the end of this step (:meth:`Broker.end_step`)."""
-        self.send_chunks(command.encode())
+        self.send_frame(command.encode())
 
-    def send_chunks(self, *chunks: bytes | memoryview) -> None:
-        """Queue the buffers of a whole frame."""
+    def send_frame(self, frame: bytes) -> None:
+        """Queue a whole frame."""
         if self.closed or self._is_deaf:
             return
-        put = self._writes.put
-        for chunk in chunks:
-            put(chunk)
+        self._writes.put(frame)
         if not self.is_scheduled:
             self.is_scheduled = True
             self.broker.unflushed.append(self)
+
+    def send_chunks(self, head: bytes, chunks: Iterable[bytes | memoryview]) -> None:
+        """Queue the buffers of a whole frame."""
+        self.send_frame(head)
+        if not (self.closed or self._is_deaf):
+            for chunk in chunks:
+                self._writes.put(chunk)
 
     def flush(self) -> None:
         """Write what the kernel takes now; a task of the broker writes the rest when the peer reads."""

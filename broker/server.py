@@ -11,21 +11,27 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import trio
 
 from triomq.broker.addresses import Address, plain_ip, resolve_ip
+from triomq.broker.client_requests import ClientRequests
 from triomq.broker.clients import ConsumerGroups, ProducerGroups
 from triomq.broker.config import BrokerConfig, Listener
 from triomq.broker.connection import Connection
+from triomq.broker.locks import QueueLocks
 from triomq.broker.offsets import ConsumerOffsetTable
+from triomq.broker.processors.plain_send import response_template
 from triomq.broker.processors.pull import serve_held
 from triomq.broker.processors.table import BROKER_PROCESSORS, NAMESRV_PROCESSORS, VIP_PROCESSORS, Processor
 from triomq.broker.pull_hold import PullHold
-from triomq.broker.services.flush import CommitLogFlush, ConsumeQueueFlush, GroupCommit
+from triomq.broker.schedule import Schedule
+from triomq.broker.send_targets import SendTargets
+from triomq.broker.services.flush import GroupCommit, commit_log_flush, consume_queue_flush
 from triomq.broker.services.housekeeping import Housekeeping
 from triomq.broker.services.pull_timeout import PullTimeout
+from triomq.broker.services.schedule import ScheduledDelivery
 from triomq.broker.sockets import accept_loop, listen, listen_with_vip
 from triomq.broker.statistics import BrokerStatistics
 from triomq.broker.subscription_groups import SubscriptionGroupTable
@@ -58,13 +64,25 @@ class Endpoint(NamedTuple):
     broker_port: int
 
 
+class _Table(Protocol):
+    """What is kept in a file of its own and saved when it has changed."""
+
+    is_dirty: bool
+
+    def encode(self) -> bytes: ...
+
+    def write(self, content: bytes) -> None: ...
+
+
 class Broker:
     """A running broker; made by :func:`open_broker`.
 
     Attributes:
         addresses: broker and name-server address of each listener, with the ports really used.
-        store, topics, subscription_groups, offsets: what is on disk.
+        store, topics, subscription_groups, offsets, schedule: what is on disk.
         consumer_groups, producer_groups, connections: who is there.
+        locks: which member may consume which queue in order.
+        client_requests: what clients were asked and have yet to answer.
         statistics: counters.
     """
 
@@ -88,8 +106,13 @@ class Broker:
         self.offsets: Final = ConsumerOffsetTable(JsonTable(tables / "consumerOffset.json"))
         self.consumer_groups: Final = ConsumerGroups(clock_ms=clock_ms, notify=self._notify_ids_changed)
         self.producer_groups: Final = ProducerGroups(clock_ms=clock_ms)
+        self.locks: Final = QueueLocks(clock_ms=clock_ms, freed=self.notify_members)
+        self.client_requests: Final = ClientRequests(self.next_opaque)
         self.pull_hold: Final = PullHold(filtered_hold_s=config.filtered_hold_s)
         self.statistics: Final = BrokerStatistics(clock_ms())
+        self.schedule: Final = Schedule(store, JsonTable(tables / "delayOffset.json"), self.statistics)
+        self.send_targets: Final = SendTargets(self.topics, store)
+        self.send_response: Final = response_template(config.region)
         self.group_commit: Final = GroupCommit(self) if config.store.durability is Durability.SYNC else None
         self.connections: Final[set[Connection]] = set()
         self.unflushed: Final[list[Connection]] = []
@@ -134,6 +157,12 @@ class Broker:
             )
         )
 
+    def notify_members(self, group: str) -> None:
+        """Tell all members of a group to share out its queues anew, unless its settings forbid such notices."""
+        config = self.subscription_groups.get(group)
+        if config is None or config.notify_consumer_ids_changed_enable:
+            self.consumer_groups.tell(group)
+
     def forget_connection(self, connection: Connection, reason: str) -> None:
         """Take a closed connection out of all tables; the members that are left are told."""
         if connection in self.connections:
@@ -141,6 +170,8 @@ class Broker:
             LOGGER.info("connection closed peer=%s reason=%s", connection.peer, reason)
         self.consumer_groups.forget(connection)
         self.producer_groups.forget(connection)
+        self.locks.forget(connection, self.consumer_groups.connection_of)
+        self.client_requests.forget(connection)
 
     # --- life -------------------------------------------------------------------------------------------
 
@@ -153,6 +184,7 @@ class Broker:
         self.topics.load()
         self.subscription_groups.load()
         self.offsets.load()
+        self.schedule.load()
         self.topics.adopt((queue.topic, queue.queue_id) for queue in self.store.queues)
 
     async def save_tables(self) -> None:
@@ -173,7 +205,10 @@ class Broker:
 
     def save_tables_now(self) -> None:
         """Write the tables that changed, before the broker ends."""
-        for table in (self.topics, self.subscription_groups, self.offsets):
+        tables: list[_Table] = [self.topics, self.subscription_groups, self.offsets]
+        if self.schedule.offsets.is_dirty and self._flush_delivered():
+            tables.append(self.schedule.offsets)
+        for table in tables:
             if table.is_dirty:
                 try:
                     table.write(table.encode())
@@ -182,6 +217,15 @@ class Broker:
                 else:
                     table.is_dirty = False
 
+    def _flush_delivered(self) -> bool:
+        """Put delivered messages on the disk before the table says that they are; ``False`` if it refuses."""
+        try:
+            if not self.store.has_failed:
+                self.store.flush()
+        except StoreError as exc:
+            LOGGER.error("delay offsets not saved, delayed messages may be delivered again: %s", exc)
+        return not self.store.has_failed
+
     async def serve(
         self, endpoints: list[Endpoint], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
@@ -189,8 +233,9 @@ class Broker:
         async with trio.open_nursery() as services:  # 3. last to go
             services.start_soon(PullTimeout(self).run)
             services.start_soon(Housekeeping(self).run)
-            services.start_soon(ConsumeQueueFlush(self).run)
-            services.start_soon((self.group_commit or CommitLogFlush(self)).run)
+            services.start_soon(consume_queue_flush(self).run)
+            services.start_soon(ScheduledDelivery(self).run)
+            services.start_soon((self.group_commit or commit_log_flush(self)).run)
             async with trio.open_nursery() as connections:  # 2. requests in flight are answered
                 self.connection_nursery = connections
                 async with trio.open_nursery() as acceptors:  # 1. first to go
@@ -312,19 +357,13 @@ async def open_broker(config: BrokerConfig) -> AsyncGenerator[Broker]:
         broker.load()
         await broker.resolve_advertised()
         endpoints = broker.open_endpoints()
-        failure: BaseException | None = None
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(broker.serve, endpoints)
-                try:
-                    yield broker
-                except BaseException as exc:  # noqa: BLE001  # raised below, to leave bare and not in a group
-                    failure = exc
+                yield broker
                 broker.stopping.set()
         except BaseExceptionGroup as group:
             raise _lone_error(group) from None
-        if failure is not None:
-            raise failure
     finally:
         broker.save_tables_now()
         store.close()

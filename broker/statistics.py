@@ -49,6 +49,7 @@ class BrokerStatistics:
         self.idle_closed = 0
         self.put_by_topic: dict[str, int] = {}
         self.get_by_group: dict[tuple[str, str], int] = {}
+        self.sent_back_by_group: dict[tuple[str, str], int] = {}
         self.mornings = (Totals(), Totals())
         self._day: int | None = None
         self._samples: deque[tuple[float, int, int]] = deque(maxlen=_KEPT_SAMPLES)
@@ -69,11 +70,17 @@ class BrokerStatistics:
         by_group = self.get_by_group
         by_group[key] = by_group.get(key, 0) + messages
 
+    def send_back(self, group: str, topic: str) -> None:
+        """Count a message of a topic that a consumer of a group sent back."""
+        key = (topic, group)
+        self.sent_back_by_group[key] = self.sent_back_by_group.get(key, 0) + 1
+
     def forget_topic(self, topic: str) -> None:
         """Drop the counters of a deleted topic."""
         self.put_by_topic.pop(topic, None)
-        for key in [key for key in self.get_by_group if key[0] == topic]:
-            del self.get_by_group[key]
+        for counters in (self.get_by_group, self.sent_back_by_group):
+            for key in [key for key in counters if key[0] == topic]:
+                del counters[key]
 
     def sample(self, now: float) -> None:
         """Note the totals; call it once a second with a steady clock in seconds."""

@@ -168,11 +168,17 @@ class TopicTable:
         self.put(config)
         return config
 
-    def ensure(self, topic: str, queues: int) -> TopicConfig:
-        """Return the topic, created readable and writable with ``queues`` queues if it is not there."""
+    def ensure(self, topic: str, queues: int, sys_flag: int = 0) -> TopicConfig:
+        """Return the topic, created readable and writable with ``queues`` queues if it is not there.
+
+        Raises:
+            IllegalNameError: it is not there, and its name breaks RocketMQ's rules.
+        """
         config = self._configs.get(topic)
         if config is None:
+            validate_topic(topic)
             config = _config(topic, queues)
+            config.topic_sys_flag = sys_flag
             self.put(config)
         return config
 

@@ -1,8 +1,16 @@
 """Clients on trio: producer, consumers, administration.  For callers that block: ``triomq.client.sync``."""
 
+import logging
+
 from triomq.client.admin import Admin, GroupLag
 from triomq.client.config import ClientConfig
-from triomq.client.consumer.config import ConsumeContext, ConsumerConfig, ConsumeStatus, StartPosition
+from triomq.client.consumer.config import (
+    ConsumeContext,
+    ConsumerConfig,
+    ConsumeStatus,
+    OrderlyContext,
+    StartPosition,
+)
 from triomq.client.consumer.pull import PullConsumer
 from triomq.client.consumer.push import PushConsumer
 from triomq.client.instance import ClientInstance
@@ -70,6 +78,7 @@ __all__ = [
     "NameServerError",
     "NoPermissionError",
     "NoRouteError",
+    "OrderlyContext",
     "Producer",
     "ProtocolError",
     "PullConsumer",
@@ -93,3 +102,5 @@ __all__ = [
     "select_by_hash",
     "select_by_random",
 ]
+
+logging.getLogger("triomq").addHandler(logging.NullHandler())  # silent unless the program configures logging

@@ -33,7 +33,7 @@ class ClientConfig:
     max_frame_bytes: int = MAX_FRAME_BYTES  # com.rocketmq.remoting.frameMaxLength
     send_buffer_limit_bytes: int = 1024**2  # per connection; who wants to send more waits
     advertise: Literal["as-advertised", "as-dialled"] = "as-advertised"
-    header_format: SerializeType = SerializeType.JSON  # rocketmq.serialize.type
+    header_format: SerializeType = SerializeType.JSON  # rocketmq.serialize.type; MSGPACK: see client.handshake
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:
@@ -41,6 +41,8 @@ class ClientConfig:
                 raise ConfigError(f"{name}: {getattr(self, name)} must be above 0")
         if self.advertise not in ("as-advertised", "as-dialled"):
             raise ConfigError(f"advertise: {self.advertise!r} must be 'as-advertised' or 'as-dialled'")
+        if not isinstance(self.header_format, SerializeType):
+            raise ConfigError(f"header_format: {self.header_format!r} must be a SerializeType")
 
 
 _POSITIVE: Final = (

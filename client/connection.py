@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 import trio
 
 from triomq.client.config import split_address
-from triomq.protocol.codes import CommandFlag
+from triomq.protocol.codes import CommandFlag, SerializeType
 from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import (
     ConfigError,
@@ -40,6 +40,7 @@ _LARGE_READ_BYTES: Final = 1024**2
 #: The timer does not wake more often than this, however many deadlines there are.
 _TIMER_STEP_S: Final = 0.02
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
+_JSON: Final = int(SerializeType.JSON)
 _ABORTED: Final = trio.lowlevel.Abort.SUCCEEDED
 
 RequestHandler = Callable[["Connection", RemotingCommand], None]
@@ -104,6 +105,7 @@ class Connection:
     Attributes:
         address: the peer as ``host:port``, as it was dialled.
         closed: why it was closed, "" while it is open.
+        header_format: number of the :class:`SerializeType` that requests to this peer are written in.
     """
 
     __slots__ = (
@@ -124,6 +126,7 @@ class Connection:
         "_writer",
         "address",
         "closed",
+        "header_format",
     )
 
     def __init__(
@@ -135,10 +138,12 @@ class Connection:
         max_frame_bytes: int,
         send_buffer_limit_bytes: int,
         idle_timeout_s: float,
+        header_format: int = _JSON,
     ) -> None:
         """Take a connected non-blocking socket; ``on_request`` gets the peer's requests and must not block."""
         self.address = address
         self.closed = ""
+        self.header_format = header_format
         self._socket = sock
         self._on_request = on_request
         self._splitter = FrameSplitter(max_frame_bytes)
@@ -312,7 +317,8 @@ class Connection:
         except OSError as exc:
             self.close(f"reading failed: {exc.strerror or exc}")
         except ProtocolError as exc:
-            LOGGER.warning("connection closed peer=%s error=%s", self.address, exc)
+            if not self._waiters:  # else their errors tell it
+                LOGGER.warning("connection closed peer=%s error=%s", self.address, exc)
             self.close(str(exc))
 
     def _receive(self, data: bytes) -> None:

@@ -8,6 +8,7 @@ import trio
 
 from triomq.client.config import ClientConfig
 from triomq.client.connection import Connection, RequestHandler, dial
+from triomq.client.handshake import first_format
 from triomq.protocol.errors import ClientClosedError, ConnectError
 
 LOGGER: Final = logging.getLogger("triomq.client.connections")
@@ -117,6 +118,7 @@ class ConnectionTable:
             max_frame_bytes=config.max_frame_bytes,
             send_buffer_limit_bytes=config.send_buffer_limit_bytes,
             idle_timeout_s=config.idle_timeout_s,
+            header_format=first_format(config.header_format),
         )
         dialling.connection = self._open[address] = connection
         dialling.done.set()

@@ -35,7 +35,8 @@ class Groups:
         self.broker_versions: dict[str, int] = {}
         self._wanted = trio.Event()
         self._beating: Counter[str] = Counter()  # addresses with a heartbeat under way
-        self._failing: set[str] = set()
+        self._unreached: set[str] = set()  # addresses whose last heartbeat failed
+        self._warned: set[str] = set()  # those of which the log tells
 
     def __bool__(self) -> bool:
         return bool(self._producers or self.consumers)
@@ -100,21 +101,29 @@ class Groups:
                     nursery.start_soon(self._beat_one, address, body)
 
     async def _beat_one(self, address: str, body: bytes) -> None:
-        command = self._instance.command(RequestCode.HEART_BEAT, body=body)
         self._beating[address] += 1
         try:
-            response = await self._instance.invoke_checked(address, command)
+            version = await self._instance.heartbeat(address, body)
         except (ClientError, BrokerResponseError) as exc:
-            if address not in self._failing:
-                self._failing.add(address)
-                LOGGER.warning("heartbeat failed broker=%s error=%s", address, exc)
+            self._failed(address, exc)
         else:
-            self.broker_versions[address] = response.version
-            if address in self._failing:
-                self._failing.discard(address)
+            self.broker_versions[address] = version
+            self._unreached.discard(address)
+            if address in self._warned:
+                self._warned.discard(address)
                 LOGGER.info("heartbeat works again broker=%s", address)
         finally:
             self._beating[address] -= 1
+
+    def _failed(self, address: str, error: ClientError | BrokerResponseError) -> None:
+        """Log a refusal, or the second failure in a row; one alone does no harm, and who sends or pulls just now
+        gets an error that says the same.
+        """
+        again = address in self._unreached
+        self._unreached.add(address)
+        if address not in self._warned and (again or isinstance(error, BrokerResponseError)):
+            self._warned.add(address)
+            LOGGER.warning("heartbeat failed broker=%s error=%s", address, error)
 
     async def _leave(self, producer_group: str | None = None, consumer_group: str | None = None) -> None:
         """Unregister where there is a connection: other brokers have dropped this client already."""

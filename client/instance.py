@@ -17,13 +17,14 @@ from triomq.client.answers import check
 from triomq.client.config import ClientConfig, parse_namesrv
 from triomq.client.connections import ConnectionTable
 from triomq.client.groups import Groups
+from triomq.client.handshake import agreed_format, offered_fields
 from triomq.client.namesrv import NameServers
 from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.client.route import Queues, dialled_address, publish_queues, subscribe_queues
 from triomq.client.routes import Routes
 from triomq.client.serve import ConsumerCallbacks, RequestServer
 from triomq.protocol.bodies import TopicRouteData
-from triomq.protocol.codes import CommandFlag
+from triomq.protocol.codes import CommandFlag, RequestCode
 from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import ClientClosedError, ConfigError
 from triomq.protocol.headers import Header
@@ -68,22 +69,37 @@ class ClientInstance(OpenOnce):
         unit = f"@{self.config.unit_name}" if self.config.unit_name else ""
         self.client_id = f"{self.client_ip}@{name}{unit}"
         self._groups = Groups(self)
-        async with open_service_nursery() as self.nursery:
-            self.connections = ConnectionTable(
-                self.config,
-                self.nursery,
-                RequestServer(self).serve,
-                self._connected,
-                self._disconnected,
-                self._dial_target,
-            )
-            self.nursery.start_soon(self._groups.run)
-            self.nursery.start_soon(self._routes.run)
-            self._open = True
+        async with open_service_nursery() as nursery:
+            leaving = trio.Event()
+            await nursery.start(self._live, leaving)
             try:
                 yield
             finally:
                 self._open = False
+                leaving.set()
+
+    async def _live(self, leaving: trio.Event, task_status: trio.TaskStatus[None]) -> None:
+        """Keep connections until the block is left, also while it is being cancelled.
+
+        Who borrows the instance is left before it, and may have last offsets to store then.
+        """
+        with trio.CancelScope() as scope:
+            async with open_service_nursery() as self.nursery:
+                self.connections = ConnectionTable(
+                    self.config,
+                    self.nursery,
+                    RequestServer(self).serve,
+                    self._connected,
+                    self._disconnected,
+                    self._dial_target,
+                )
+                self.nursery.start_soon(self._groups.run)
+                self.nursery.start_soon(self._routes.run)
+                self._open = True
+                task_status.started()
+                await trio.lowlevel.checkpoint_if_cancelled()  # then nobody came to set the event
+                scope.shield = True
+                await leaving.wait()
                 self.connections.close()
 
     def next_opaque(self) -> int:
@@ -91,16 +107,15 @@ class ClientInstance(OpenOnce):
         return next(self._opaques) & _MAX_OPAQUE
 
     def command(self, code: int, header: Header | None = None, body: bytes = b"") -> RemotingCommand:
-        """Make a request with the configured header format; it gets its opaque when it is sent."""
-        fields = {} if header is None else header.encode()
-        return RemotingCommand(code, ext_fields=fields, body=body, serialize_type=self.config.header_format)
+        """Make a request; it gets its opaque, and the header format of its peer, when it is sent."""
+        return RemotingCommand(code, ext_fields={} if header is None else header.encode(), body=body)
 
     async def invoke(self, address: str, command: RemotingCommand, timeout_s: float | None = None) -> RemotingCommand:
         """Send a request and return the answer, whatever its code; connect first if need be.
 
         Args:
             address: of a broker as its route tells it, or of a name server.
-            command: the request; its opaque is set here.
+            command: the request; its opaque and its header format are set here.
             timeout_s: for all of it; ``None``: ``config.api_timeout_s``.
 
         Raises:
@@ -112,6 +127,7 @@ class ClientInstance(OpenOnce):
         deadline = trio.current_time() + (self.config.api_timeout_s if timeout_s is None else timeout_s)
         connection = self._get_open().get(address) or await self.connections.connect(address, deadline)
         command.opaque = self.next_opaque()
+        command.serialize_type = connection.header_format
         return await connection.request(command.opaque, command.encode(), deadline)
 
     async def invoke_checked(
@@ -135,8 +151,28 @@ class ClientInstance(OpenOnce):
         deadline = trio.current_time() + self.config.api_timeout_s
         connection = self._get_open().get(address) or await self.connections.connect(address, deadline)
         command.opaque = self.next_opaque()
+        command.serialize_type = connection.header_format
         command.flag |= _ONEWAY
         await connection.send(command.encode(), deadline)
+
+    async def heartbeat(self, address: str, body: bytes) -> int:
+        """Send a heartbeat to a broker and return its version number; agree with it on the header format.
+
+        Raises:
+            ConnectError, ConnectionLostError, RequestTimeoutError, ClientClosedError: as :meth:`invoke`.
+            BrokerResponseError: the broker refused.
+        """
+        wanted = self.config.header_format
+        deadline = trio.current_time() + self.config.api_timeout_s
+        connection = self._get_open().get(address) or await self.connections.connect(address, deadline)
+        command = self.command(RequestCode.HEART_BEAT, body=body)
+        command.ext_fields = offered_fields(wanted)
+        command.opaque = self.next_opaque()
+        command.serialize_type = connection.header_format
+        response = check(await connection.request(command.opaque, command.encode(), deadline), address)
+        if address not in self.name_servers:  # else it may be a proxy that reads headers before a broker does
+            connection.header_format = agreed_format(wanted, response.ext_fields)
+        return response.version
 
     async def invoke_namesrv(self, command: RemotingCommand) -> RemotingCommand:
         """Ask a name server; if it fails the others.

@@ -34,7 +34,7 @@ class NameServers:
         Raises:
             NameServerError: none answered; the text names each with its reason.
         """
-        reasons = []
+        reasons: list[str] = []
         for _ in self.addresses:
             asked = self._current
             address = self.addresses[asked]
@@ -46,5 +46,6 @@ class NameServers:
                 reasons.append(str(exc))
                 if asked == self._current:  # else another task moved on meanwhile
                     self._current = (asked + 1) % len(self.addresses)
-                    LOGGER.warning("name server failed address=%s next=%s error=%s", address, self.current, exc)
+                    if len(reasons) < len(self.addresses):  # else the error below tells it
+                        LOGGER.warning("name server failed address=%s next=%s error=%s", address, self.current, exc)
         raise NameServerError(f"no name server answered: {'; '.join(reasons)}")

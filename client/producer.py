@@ -128,7 +128,6 @@ class Producer(OpenOnce):
         self._compress_over_bytes = compress_over_bytes
         self._plans: dict[str, TopicPlan] = {}
         self._instance: ClientInstance | None = None
-        self._header_format = 0
         self._next_id: Callable[[], str]
 
     @asynccontextmanager
@@ -138,7 +137,6 @@ class Producer(OpenOnce):
             self._next_id = UniqueIdGenerator(
                 pack_ip(instance.client_ip), os.getpid(), randbits(32), lambda: time.time_ns() // 1_000_000
             ).next
-            self._header_format = int(instance.config.header_format)
             self._instance = instance
             try:
                 yield
@@ -202,7 +200,7 @@ class Producer(OpenOnce):
         target = (_choice(message, queue, selector, key) or TopicPlan.choose)(plan)
         address = target.address
         connection = instance.connections.get(address) or await instance.connections.connect(address, deadline)
-        frame, body = outgoing.frame(target, instance.next_opaque(), _ONEWAY)
+        frame, body = outgoing.frame(target, instance.next_opaque(), connection.header_format, _ONEWAY)
         await connection.send(frame + body, deadline)
 
     async def send_batch(
@@ -233,7 +231,7 @@ class Producer(OpenOnce):
         try:
             for batch in split_batch(messages, self._next_id, self._max_message_size_bytes):
                 fields = {"g": _now(), "i": f"WAIT\x01{wait}", "m": "true"}
-                outgoing = Outgoing(_SEND_BATCH, batch.body, batch.message_ids, fields, self._header_format)
+                outgoing = Outgoing(_SEND_BATCH, batch.body, batch.message_ids, fields)
                 results.append(await self._deliver(topic, outgoing, choose))
                 stored = batch.end
         except TriomqError as exc:
@@ -271,7 +269,7 @@ class Producer(OpenOnce):
         if packed is not None and len(packed) < len(body):
             body = packed
             fields["f"] = _ZLIB
-        return Outgoing(_SEND, body, unique_id, fields, self._header_format)
+        return Outgoing(_SEND, body, unique_id, fields)
 
     async def _plan(self, topic: str) -> TopicPlan:
         """Return the plan of a topic, made anew if its route changed."""
@@ -342,7 +340,7 @@ class Producer(OpenOnce):
         address = target.address
         connection = instance.connections.get(address) or await instance.connections.connect(address, deadline)
         opaque = instance.next_opaque()
-        frame, body = outgoing.frame(target, opaque)
+        frame, body = outgoing.frame(target, opaque, connection.header_format)
         response = await connection.request(opaque, frame, deadline, body)
         status = STATUS_BY_CODE.get(response.code)
         if status is None:

@@ -136,7 +136,7 @@ class TopicPlan:
 class Outgoing:
     """A message, or a batch, ready to be sent to any of its targets, more than once if need be."""
 
-    __slots__ = ("_body", "_code", "_fields", "_header_format", "message_id")
+    __slots__ = ("_body", "_code", "_fields", "message_id")
 
     def __init__(
         self,
@@ -144,20 +144,17 @@ class Outgoing:
         body: bytes,
         message_id: str,
         fields: dict[str, str],
-        header_format: int,
     ) -> None:
         """Take the fields of the header that the targets do not have."""
         self._code = code
         self._body = body
         self._fields = fields
-        self._header_format = header_format
         self.message_id = message_id
 
-    def frame(self, target: Target, opaque: int, flag: int = 0) -> tuple[bytes, bytes]:
+    def frame(self, target: Target, opaque: int, header_format: int, flag: int = 0) -> tuple[bytes, bytes]:
         """Return the frame, and a body to be sent right after it (empty if it is in the frame)."""
         fields = target.fields | self._fields
         body = self._body
-        header_format = self._header_format
         if header_format != _JSON:
             command = RemotingCommand(self._code, opaque, flag, fields, serialize_type=header_format)
             return command.encode_prefix(len(body)), body

@@ -289,6 +289,16 @@ class MessageExt:
         return offset_message_id(self._store_host, self.physical_offset)
 
     @property
+    def encoded_born_host(self) -> bytes:
+        """The producer's address as the record holds it, see ``triomq.protocol.host``."""
+        return self._born_host
+
+    @property
+    def encoded_store_host(self) -> bytes:
+        """The broker's address as the record holds it."""
+        return self._store_host
+
+    @property
     def born_host(self) -> str:
         """``ip:port`` of the producer, as the broker saw it.
 

@@ -141,6 +141,14 @@ def append_property(encoded: bytes, name: bytes, value: bytes) -> bytes:
     return b"%b\x02%b\x01%b" % (encoded, name, value)
 
 
+def set_property(encoded: bytes, name: bytes, value: bytes) -> bytes:
+    """Return ``encoded`` with the property ``name`` once, at its end.
+
+    Neither ``name`` nor ``value`` may hold 0x01 or 0x02.
+    """
+    return append_property(remove_property(encoded, name), name, value)
+
+
 def remove_property(encoded: bytes, name: bytes) -> bytes:
     """Return ``encoded`` without any property ``name``."""
     needle = name + NAME_VALUE_SEPARATOR

@@ -240,6 +240,12 @@ def decode_record(buffer: ReadableBuffer, position: int = 0) -> MessageExt:
     return MessageExt(head, bytes(buffer[body_at:tail_at]), bytes(buffer[tail_at : position + head[0]]))
 
 
+def tags_code_of(properties: bytes) -> int:
+    """Return the hash of a message's tags, which its unit in the consume queue holds; 0 without tags."""
+    tags = get_property(properties, _TAGS)
+    return tags_code(tags.decode("utf-8", "replace")) if tags else 0
+
+
 def decode_records(buffer: ReadableBuffer) -> list[MessageExt]:
     """Return the messages of a body of concatenated records; an empty body has none.
 
@@ -310,7 +316,6 @@ def check_record(buffer: ReadableBuffer, position: int, limit: int, *, check_crc
     if check_crc and tail_at > body_at and head[2] != body_crc(buffer[body_at:tail_at]):
         return RecordCheck(RecordKind.BAD, 0, f"record at {position}: the body does not match its CRC")
     properties = bytes(buffer[properties_at : position + size])
-    tags = get_property(properties, _TAGS)
     return RecordCheck(
         RecordKind.MESSAGE,
         size,
@@ -321,7 +326,7 @@ def check_record(buffer: ReadableBuffer, position: int, limit: int, *, check_crc
         head[7],
         head[10],
         head[13],
-        tags_code(tags.decode("utf-8", "replace")) if tags else 0,
+        tags_code_of(properties),
         str(buffer[tail_at + 1 : properties_at - 2], "utf-8", "replace"),
         properties,
     )

@@ -21,6 +21,10 @@ from triomq.protocol.headers import parse_integer
 if TYPE_CHECKING:
     from triomq.protocol.command import RemotingCommand
 
+#: Field of a heartbeat and of its answer: header formats beyond RocketMQ's own that the sender reads, joined by commas.
+FORMATS_FIELD: Final = "triomqHeaderFormats"
+MSGPACK_NAME: Final = "msgpack"
+
 _LANGUAGE_NAMES: Final = {int(code): code.name for code in LanguageCode}
 _LANGUAGE_CODES: Final = {code.name: int(code) for code in LanguageCode}
 UNKNOWN_LANGUAGE: Final = -1

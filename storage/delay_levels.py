@@ -3,13 +3,17 @@
 Source: ScheduleMessageService.java, parseDelayLevel; store.md 8.1.
 """
 
+import re
 from typing import Final
 
-from triomq.protocol.errors import ConfigError
+from triomq.protocol.errors import ConfigError, MessageIllegalError
+from triomq.protocol.properties import PropertyName, get_property
 
 DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 
+_DELAY: Final = PropertyName.DELAY_TIME_LEVEL.encode()
+_INTEGER: Final = re.compile(rb"[+-]?[0-9]{1,10}")
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -40,6 +44,20 @@ class DelayLevels:
     def delivery_time(self, level: int, store_timestamp: int) -> int:
         """Return when a message stored at ``store_timestamp`` (ms) is due; ``level`` must be at least 1."""
         return store_timestamp + self.delays_ms[min(level, self.max_level) - 1]
+
+
+def requested_level(properties: bytes) -> int:
+    """Return the level that a message's properties ask for, perhaps above the highest one; 0: no delay.
+
+    Raises:
+        MessageIllegalError: the property is there and is no number.
+    """
+    value = get_property(properties, _DELAY)
+    if value is None:
+        return 0
+    if _INTEGER.fullmatch(value) is None:
+        raise MessageIllegalError(f"delay level {value[:20]!r} is no number")
+    return max(int(value), 0)
 
 
 def _parse(part: str, text: str) -> int:

@@ -10,11 +10,10 @@ from collections.abc import Callable
 from typing import Final
 
 from triomq.protocol.codes import TRANSACTION_MASK, MessageSysFlag
-from triomq.protocol.errors import IllegalNameError
-from triomq.protocol.properties import PropertyName, get_property
+from triomq.protocol.errors import IllegalNameError, MessageIllegalError
 from triomq.protocol.record import RecordCheck
 from triomq.storage.consume_queue import ConsumeQueue
-from triomq.storage.delay_levels import SCHEDULE_TOPIC, DelayLevels
+from triomq.storage.delay_levels import SCHEDULE_TOPIC, DelayLevels, requested_level
 from triomq.storage.deleted_topics import DeletedTopics
 from triomq.storage.queue_table import QueueTable
 
@@ -23,7 +22,6 @@ TagsCodeOf = Callable[[RecordCheck], int]
 WITHOUT_UNIT: Final = frozenset({int(MessageSysFlag.TRANSACTION_PREPARED), int(MessageSysFlag.TRANSACTION_ROLLBACK)})
 """Transaction bits of records that no consumer ever sees.  Source: store.md 3.3."""
 
-_DELAY: Final = PropertyName.DELAY_TIME_LEVEL.encode()
 _MAX_QUEUE_OFFSET: Final = 2**58  # as a position in the queue's files it still fits 64 bits
 
 
@@ -146,9 +144,12 @@ def stored_tags_code(levels: DelayLevels) -> TagsCodeOf:
 
     def tags_code_of(record: RecordCheck) -> int:
         if record.topic == SCHEDULE_TOPIC:
-            level = get_property(record.properties, _DELAY)
-            if level is not None and level.isdigit() and int(level) > 0:
-                return levels.delivery_time(int(level), record.store_timestamp)
+            try:
+                level = requested_level(record.properties)
+            except MessageIllegalError:
+                level = 0
+            if level > 0:
+                return levels.delivery_time(level, record.store_timestamp)
         return record.tags_code
 
     return tags_code_of

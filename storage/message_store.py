@@ -267,6 +267,11 @@ class MessageStore(StoreWriter):
             self._forget()
             self._directory.release()
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the disk has refused what was stored already: what was not flushed before may be lost."""
+        return self._failure is not None
+
     def statistics(self) -> StoreStatistics:
         """Return a snapshot for monitoring and tests."""
         self._require_open()

@@ -5,7 +5,7 @@ Source: CommitLog.java, asyncPutMessage, asyncPutMessages; store.md 2.2, 2.5-2.1
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, SupportsIndex
 
 from triomq.protocol.codes import TRANSACTION_MASK
 from triomq.protocol.consume_queue_unit import UNIT
@@ -32,6 +32,20 @@ class Appended(NamedTuple):
     store_timestamp: int
 
 
+class _DeliveryTime:
+    """When a message is due that is being stored, as a number that ``struct`` asks for."""
+
+    __slots__ = ("_delay_ms", "_store")
+
+    def __init__(self, store: "StoreWriter", delay_ms: int) -> None:
+        self._store = store
+        self._delay_ms = delay_ms
+
+    def __index__(self) -> int:
+        # Store times never decrease: after the clock was set back they are ahead of it, and the delay would be longer.
+        return min(self._store.commit_log.store_timestamp, self._store.now_ms()) + self._delay_ms
+
+
 class StoreWriter(StoreReader):
     """Appends messages to log and queues of an open store."""
 
@@ -43,6 +57,10 @@ class StoreWriter(StoreReader):
     _small_record_bytes: int  # shorter records break no limit
     _refusal: Callable[[], StoreError] | None
 
+    def now_ms(self) -> int:
+        """Return the time of the clock that gives store times, ms."""
+        return self._clock_ms()
+
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return a queue, always the same object; it exists in memory only until its first message.
 
@@ -53,12 +71,16 @@ class StoreWriter(StoreReader):
         self._require_open()
         return self.queues.get(topic, queue_id)
 
+    def delivery_time(self, level: int) -> SupportsIndex:
+        """Return the tags code of messages of a delay level, 1 to the highest one; it serves for all of them."""
+        return _DeliveryTime(self, self.config.delay_levels.delays_ms[level - 1])
+
     def put(  # noqa: PLR0913, PLR0917  # the parts of a message
         self,
         queue: ConsumeQueue,
         body: bytes | memoryview,
         properties: bytes,
-        tags_code: int,
+        tags_code: SupportsIndex,
         flag: int,
         sys_flag: int,
         born_timestamp: int,
@@ -73,7 +95,8 @@ class StoreWriter(StoreReader):
             queue: from ``queue()``.
             body: as it came, perhaps compressed.
             properties: encoded, without a final 0x02.
-            tags_code: hash of the tags, or the delivery time in the schedule topic.
+            tags_code: hash of the tags, or in the schedule topic what ``delivery_time()`` returns: it becomes a number
+                only when the store time is known.
             flag, sys_flag, born_timestamp, reconsume_times, prepared_transaction_offset: fields of the record; the
                 host bits of ``sys_flag`` are set here.
             born_host, store_host: 8 or 20 bytes, see ``protocol.host.encode_host``.

@@ -19,7 +19,6 @@ from triomq.protocol.bodies import SubscriptionGroupConfig, TopicConfig, TopicFi
 from triomq.protocol.codes import Permission, ResponseCode
 from triomq.protocol.command import RemotingCommand
 from triomq.protocol.message import validate_group
-from triomq.storage.tables import JsonTable
 
 if TYPE_CHECKING:
     from triomq.broker.connection import Connection
@@ -144,11 +143,8 @@ def get_all_consumer_offset(connection: "Connection", command: RemotingCommand) 
 
 
 def get_all_delay_offset(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
-    """Answer with how far each delay level is delivered: what the store's ``delayOffset.json`` says."""
-    table = JsonTable(connection.broker.config.store.root / "config" / "delayOffset.json").load()
-    offsets = table.get("offsetTable") if isinstance(table, dict) else None
-    levels = {int(level): offset for level, offset in (offsets or {}).items()}
-    return command.reply(body=fastjson.dumps({"offsetTable": levels}))
+    """Answer with how far each delay level is delivered, in the form in which slaves take it over."""
+    return command.reply(body=fastjson.dumps(connection.broker.schedule.offsets.to_json()))
 
 
 def update_broker_config(_connection: "Connection", _command: RemotingCommand) -> RemotingCommand:

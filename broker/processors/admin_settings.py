@@ -46,6 +46,7 @@ def _broker_settings(config: "BrokerConfig", advertised: str) -> dict[str, str]:
         "defaultTopicQueueNums": str(config.default_topic_queues),
         "serverChannelMaxIdleTimeSeconds": _number(config.idle_timeout_s),
         "flushConsumerOffsetInterval": _ms(config.persist_offsets_interval_s),
+        "flushDelayOffsetInterval": _ms(config.persist_delay_offsets_interval_s),
         "com.rocketmq.remoting.frameMaxLength": str(config.max_frame_bytes),
         "syncFlushTimeout": _ms(config.sync_flush_timeout_s),
     }

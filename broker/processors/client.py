@@ -12,6 +12,7 @@ from triomq.protocol.bodies import CheckClientRequestBody, ConsumerIdList, Heart
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.command import RemotingCommand
 from triomq.protocol.requests import ConsumerGroupRequestHeader, UnregisterClientRequestHeader
+from triomq.protocol.serialization import FORMATS_FIELD, MSGPACK_NAME
 
 if TYPE_CHECKING:
     from triomq.broker.connection import Connection
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 def heart_beat(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
     """Note which groups live on the connection, and what they subscribe to.
 
-    All group names are checked before anything changes, so a refused heartbeat has no effect.
+    All group names are checked before anything changes, so a refused heartbeat has no effect.  Who announces that it
+    knows msgpack headers is told that we read them; others get the answer that Apache's brokers give.
     """
     heartbeat = HeartbeatData.decode(command.body)
     broker = connection.broker
@@ -34,6 +36,8 @@ def heart_beat(connection: "Connection", command: RemotingCommand) -> RemotingCo
         broker.consumer_groups.heartbeat(connection, heartbeat.client_id, data, notify=notify)
     for producer in heartbeat.producer_data_set:
         broker.producer_groups.heartbeat(connection, heartbeat.client_id, producer.group_name)
+    if MSGPACK_NAME in command.ext_fields.get(FORMATS_FIELD, "").split(","):
+        return command.reply(ext_fields={FORMATS_FIELD: MSGPACK_NAME})
     return command.reply()
 
 
@@ -47,6 +51,7 @@ def unregister_client(connection: "Connection", command: RemotingCommand) -> Rem
         config = broker.subscription_groups.get(header.consumer_group)
         notify = config is None or config.notify_consumer_ids_changed_enable
         broker.consumer_groups.leave(connection, header.consumer_group, notify=notify)
+        broker.locks.leave(connection, header.consumer_group)
     return command.reply()
 
 

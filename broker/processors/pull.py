@@ -126,9 +126,9 @@ def _answer(
     )
     if code == ResponseCode.SUCCESS:
         connection.broker.statistics.get(header.consumer_group, header.topic, found.message_count, found.size_bytes)
-        connection.send_chunks(response.encode_prefix(found.size_bytes), *found.buffers)
+        connection.send_chunks(response.encode_prefix(found.size_bytes), found.buffers)
     else:
-        connection.send_chunks(response.encode())
+        connection.send(response)
 
 
 # --- checks, in RocketMQ's order ----------------------------------------------------------------------------

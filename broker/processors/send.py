@@ -7,6 +7,7 @@ import random
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from triomq.broker.refusal import RequestRefusedError
+from triomq.broker.retries import dead_letter_topic, retry_limit
 from triomq.broker.topics import FORBIDDEN_TOPICS, RETRY_PREFIX
 from triomq.protocol.batch import decode_batch
 from triomq.protocol.bodies import TopicConfig, TopicFilterType
@@ -15,8 +16,17 @@ from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import MessageIllegalError
 from triomq.protocol.java import tags_code
 from triomq.protocol.message_id import offset_message_id
-from triomq.protocol.properties import MAX_PROPERTIES_BYTES, append_property, get_property, remove_property
+from triomq.protocol.properties import (
+    MAX_PROPERTIES_BYTES,
+    append_property,
+    get_property,
+    remove_property,
+    set_property,
+)
+from triomq.protocol.record import tags_code_of
 from triomq.protocol.requests import SendMessageRequestHeader, SendMessageRequestHeaderV2
+from triomq.storage.delay_levels import requested_level
+from triomq.storage.dispatch import WITHOUT_UNIT
 
 if TYPE_CHECKING:
     from triomq.broker.connection import Connection
@@ -27,6 +37,8 @@ SendHeader: TypeAlias = SendMessageRequestHeader | SendMessageRequestHeaderV2
 _CLUSTER: Final = b"CLUSTER"
 _WAIT: Final = b"WAIT"
 _TAGS: Final = b"TAGS"
+_DELAY: Final = b"DELAY"
+_TIMERS: Final = (b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
 
 
 def send_message(connection: "Connection", command: RemotingCommand) -> RemotingCommand | None:
@@ -102,15 +114,23 @@ def _store_one(
 ) -> tuple[str, int, bool]:
     broker = connection.broker
     properties = (header.properties or "").encode()
-    waits = True
+    wait: bytes | None = None
     if b"WAIT\x01" in properties:
-        waits = get_property(properties, _WAIT) != b"false"
+        wait = get_property(properties, _WAIT)
         properties = remove_property(properties, _WAIT)
+    level = 0
     if b"DELAY\x01" in properties or b"TRAN_MSG\x01" in properties or b"TIMER_DEL" in properties:
-        _refuse_unavailable(properties)
-    if header.topic.startswith(RETRY_PREFIX):
-        _check_retry_group(connection, header)
+        level = _delay_level(properties, header)
+    if header.topic.startswith(RETRY_PREFIX) and _is_dead(connection, command, header):
+        group = header.topic.removeprefix(RETRY_PREFIX)
+        queue = broker.store.queue(dead_letter_topic(broker.topics, group), 0)
+        properties = set_property(properties, _DELAY, b"0")
+        level = 0
     properties = append_property(properties, _CLUSTER, broker.cluster_name)
+    if level:
+        if wait is not None:
+            properties = append_property(properties, _WAIT, wait)
+        return *_store_delayed(connection, command, header, queue, properties, level), wait != b"false"
     tags = get_property(properties, _TAGS)
     stored = broker.store.put(
         queue,
@@ -125,7 +145,31 @@ def _store_one(
         header.reconsume_times or 0,
     )
     broker.statistics.put(queue.topic, 1, len(command.body))
-    return offset_message_id(connection.store_host, stored.physical_offset), stored.queue_offset, waits
+    return offset_message_id(connection.store_host, stored.physical_offset), stored.queue_offset, wait != b"false"
+
+
+def _store_delayed(
+    connection: "Connection",
+    command: RemotingCommand,
+    header: SendHeader,
+    queue: "ConsumeQueue",
+    properties: bytes,
+    level: int,
+) -> tuple[str, int]:
+    stored = connection.broker.schedule.put(
+        level,
+        queue.topic,
+        queue.queue_id,
+        command.body,
+        properties,
+        header.flag,
+        header.sys_flag,
+        header.born_timestamp,
+        connection.peer_host,
+        connection.store_host,
+        header.reconsume_times or 0,
+    )
+    return offset_message_id(connection.store_host, stored.physical_offset), stored.queue_offset
 
 
 def _store_batch(
@@ -135,7 +179,7 @@ def _store_batch(
     if header.sys_flag & TRANSACTION_MASK:
         raise MessageIllegalError("a batch cannot be part of a transaction")
     common = (header.properties or "").encode()
-    if get_property(common, b"DELAY") is not None:
+    if get_property(common, _DELAY) is not None:
         raise MessageIllegalError("a batch cannot be delayed")
     if len(command.body) > broker.config.store.max_message_size_bytes:
         raise MessageIllegalError(
@@ -149,8 +193,7 @@ def _store_batch(
         properties = _join(bytes(own), common)
         if len(properties) > MAX_PROPERTIES_BYTES:
             raise MessageIllegalError(f"properties of {len(properties)} bytes are above {MAX_PROPERTIES_BYTES}")
-        tags = get_property(properties, _TAGS)
-        entries.append((flag, body, properties, tags_code(tags.decode("utf-8", "replace")) if tags else 0))
+        entries.append((flag, body, properties, tags_code_of(properties)))
     if not entries:
         raise MessageIllegalError("the batch holds no message")
     stored = broker.store.put_batch(
@@ -167,17 +210,31 @@ def _join(own: bytes, common: bytes) -> bytes:
     return own + common if own.endswith(b"\x02") else own + b"\x02" + common
 
 
-def _refuse_unavailable(properties: bytes) -> None:
-    """Refuse what this version cannot do, rather than deliver a message at the wrong time."""
-    if get_property(properties, b"TRAN_MSG") == b"true":
+def _delay_level(properties: bytes, header: SendHeader) -> int:
+    """Return the delay level to store the message with, 0 for none.
+
+    Raises:
+        MessageIllegalError: the level is no number, or the message names a time, which this version cannot keep.
+        RequestRefusedError: it is the first half of a transaction, which this version cannot do.
+    """
+    if any(get_property(properties, name) for name in _TIMERS):
+        raise MessageIllegalError("delivery at any time is not available yet: use a delay level")
+    level = requested_level(properties)
+    # Clients before 4.6.1 leave the mark on messages that they send to a retry topic.
+    is_retry = level > 0 and (header.reconsume_times or 0) > 0
+    if get_property(properties, b"TRAN_MSG") == b"true" and not is_retry:
         raise RequestRefusedError(ResponseCode.NO_PERMISSION, "transactional messages are not available yet")
-    level = get_property(properties, b"DELAY")
-    timers = (b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
-    if (level is not None and level != b"0") or any(get_property(properties, name) for name in timers):
-        raise MessageIllegalError("delayed messages are not available yet")
+    return 0 if header.sys_flag & TRANSACTION_MASK in WITHOUT_UNIT else level
 
 
-def _check_retry_group(connection: "Connection", header: SendHeader) -> None:
-    group = header.topic.removeprefix(RETRY_PREFIX)
-    if connection.broker.subscription_groups.get_or_create(group) is None:
-        raise RequestRefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}")
+def _is_dead(connection: "Connection", command: RemotingCommand, header: SendHeader) -> bool:
+    """Whether a message for a retry topic has been tried as often as its group wants.
+
+    Raises:
+        RequestRefusedError: there is no such group, and none may be made.
+    """
+    name = header.topic.removeprefix(RETRY_PREFIX)
+    group = connection.broker.subscription_groups.get_or_create(name)
+    if group is None:
+        raise RequestRefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}")
+    return (header.reconsume_times or 0) >= retry_limit(group, header.max_reconsume_times, command.version)

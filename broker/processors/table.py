@@ -12,10 +12,14 @@ from triomq.broker.processors import (
     admin_settings,
     admin_stats,
     client,
+    lock,
     offset,
+    plain_send,
     pull,
+    relay,
     route,
     send,
+    send_back,
 )
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.command import RemotingCommand
@@ -41,8 +45,9 @@ NAMESRV_PROCESSORS: Final[Mapping[int, Processor]] = {
 VIP_PROCESSORS: Final[Mapping[int, Processor]] = {
     **NAMESRV_PROCESSORS,  # so that the broker's address alone is enough for a client
     RequestCode.SEND_MESSAGE: send.send_message,
-    RequestCode.SEND_MESSAGE_V2: send.send_message_v2,
+    RequestCode.SEND_MESSAGE_V2: plain_send.plain_send,
     RequestCode.SEND_BATCH_MESSAGE: send.send_message_v2,
+    RequestCode.CONSUMER_SEND_MSG_BACK: send_back.send_message_back,
     RequestCode.QUERY_CONSUMER_OFFSET: offset.query_consumer_offset,
     RequestCode.UPDATE_CONSUMER_OFFSET: offset.update_consumer_offset,
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: offset.search_offset_by_timestamp,
@@ -54,6 +59,8 @@ VIP_PROCESSORS: Final[Mapping[int, Processor]] = {
     RequestCode.UNREGISTER_CLIENT: client.unregister_client,
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: client.get_consumer_list_by_group,
     RequestCode.CHECK_CLIENT_CONFIG: client.check_client_config,
+    RequestCode.LOCK_BATCH_MQ: lock.lock_batch_mq,
+    RequestCode.UNLOCK_BATCH_MQ: lock.unlock_batch_mq,
     RequestCode.UPDATE_AND_CREATE_TOPIC: admin.update_and_create_topic,
     RequestCode.DELETE_TOPIC_IN_BROKER: admin.delete_topic,
     RequestCode.GET_ALL_TOPIC_CONFIG: admin.get_all_topic_config,
@@ -73,6 +80,10 @@ VIP_PROCESSORS: Final[Mapping[int, Processor]] = {
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: admin_stats.query_topic_consume_by_who,
     RequestCode.GET_ALL_CONSUMER_OFFSET: admin.get_all_consumer_offset,
     RequestCode.GET_ALL_DELAY_OFFSET: admin.get_all_delay_offset,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: relay.reset_consumer_offset,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: relay.get_consumer_status,
+    RequestCode.GET_CONSUMER_RUNNING_INFO: relay.get_consumer_running_info,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: relay.consume_message_directly,
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: route.get_system_topic_list,
 }
 

@@ -8,6 +8,7 @@ Source: store.md 5.9.
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
@@ -18,54 +19,69 @@ from triomq.protocol.command import RemotingCommand
 if TYPE_CHECKING:
     from triomq.broker.connection import Connection
     from triomq.broker.server import Broker
+    from triomq.storage.flush import FlushPlan
 
 LOGGER: Final = logging.getLogger("triomq.broker.flush")
 
 _TIMEOUT_CHECK_S: Final = 0.25
 
 
-class CommitLogFlush:
-    """RocketMQ's asynchronous flush: 16 KiB or more every 500 ms, everything every 10 s."""
+class PeriodicFlush:
+    """RocketMQ's asynchronous flush: what has enough dirty pages at every interval, everything now and then."""
 
-    def __init__(self, broker: "Broker") -> None:
+    def __init__(
+        self,
+        broker: "Broker",
+        plan: "Callable[[int], FlushPlan | None]",
+        *,
+        interval_s: float,
+        least_pages: int,
+        thorough_interval_s: float,
+    ) -> None:
+        """Flush what ``plan`` says for a least number of dirty pages; 0 pages is the thorough flush."""
         self._broker = broker
+        self._plan = plan
+        self._interval_s = interval_s
+        self._least_pages = least_pages
+        self._thorough_interval_s = thorough_interval_s
 
     async def run(self) -> None:
         """Flush until cancelled."""
-        store, config = self._broker.store, self._broker.config.store
         last_thorough = trio.current_time()
         while True:
-            await trio.sleep(config.flush_interval_s)
+            await trio.sleep(self._interval_s)
             now = trio.current_time()
-            thorough = now - last_thorough >= config.flush_thorough_interval_s
+            thorough = now - last_thorough >= self._thorough_interval_s
             if thorough:
                 last_thorough = now
-            plan = store.flush_plan(0 if thorough else config.flush_least_pages)
+            plan = self._plan(0 if thorough else self._least_pages)
             if plan is not None:
                 await trio.to_thread.run_sync(plan.run)
-                store.flush_done(plan)
+                self._broker.store.flush_done(plan)
 
 
-class ConsumeQueueFlush:
-    """Consume queues, in both profiles: they can be rebuilt, so nobody waits for them."""
+def commit_log_flush(broker: "Broker") -> PeriodicFlush:
+    """Make the flush of the commit log for durability ``async``: 16 KiB or more every 500 ms, all every 10 s."""
+    config = broker.config.store
+    return PeriodicFlush(
+        broker,
+        broker.store.flush_plan,
+        interval_s=config.flush_interval_s,
+        least_pages=config.flush_least_pages,
+        thorough_interval_s=config.flush_thorough_interval_s,
+    )
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
 
-    async def run(self) -> None:
-        """Flush until cancelled."""
-        store, config = self._broker.store, self._broker.config.store
-        last_thorough = trio.current_time()
-        while True:
-            await trio.sleep(config.flush_consume_queue_interval_s)
-            now = trio.current_time()
-            thorough = now - last_thorough >= config.flush_consume_queue_thorough_interval_s
-            if thorough:
-                last_thorough = now
-            plan = store.flush_consume_queues_plan(0 if thorough else config.flush_consume_queue_least_pages)
-            if plan is not None:
-                await trio.to_thread.run_sync(plan.run)
-                store.flush_done(plan)
+def consume_queue_flush(broker: "Broker") -> PeriodicFlush:
+    """Make the flush of the consume queues; they can be rebuilt, so nobody waits for them."""
+    config = broker.config.store
+    return PeriodicFlush(
+        broker,
+        broker.store.flush_consume_queues_plan,
+        interval_s=config.flush_consume_queue_interval_s,
+        least_pages=config.flush_consume_queue_least_pages,
+        thorough_interval_s=config.flush_consume_queue_thorough_interval_s,
+    )
 
 
 class _Waiting(NamedTuple):

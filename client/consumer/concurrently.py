@@ -5,7 +5,7 @@ Source: behaviour.md B.12, ConsumeMessageConcurrentlyService.java.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 from typing import Final, NamedTuple, Protocol
 
@@ -14,6 +14,7 @@ import trio
 from triomq.client.consumer.config import BROKER_DECIDES, ConsumeContext, ConsumerConfig
 from triomq.client.consumer.handlers import Handler, is_success
 from triomq.client.consumer.process_queue import ProcessQueue
+from triomq.client.consumer.turns import Turns
 from triomq.client.consumer.workers import Slot, Work, call_in_thread, choose_worker
 from triomq.protocol.bodies import ConsumeResult
 from triomq.protocol.message import MessageExt
@@ -21,8 +22,6 @@ from triomq.protocol.message_queue import MessageQueue
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")
 
-#: How long workers may keep the loop to themselves.
-TURN_S: Final = 0.005
 #: Delay level of a message whose handler does not end: 10 s.  Source: ProcessQueue.cleanExpiredMsg.
 _EXPIRED_LEVEL: Final = 3
 _MAX_WATCH_INTERVAL_S: Final = 60.0
@@ -43,7 +42,7 @@ class _Later(NamedTuple):
     process_queue: ProcessQueue
 
 
-class ConcurrentService:
+class ConcurrentService(Turns):
     """Runs the handler: :meth:`run` it in a nursery of its own, and :meth:`stop` it before leaving that.
 
     Attributes:
@@ -52,33 +51,28 @@ class ConcurrentService:
         pending: messages that wait for a worker.
         slots: what the workers do.
         threads: limits the threads of plain functions.
-        now: the clock of ``slots``.
-        turn_ends: workers that find a later time call :meth:`yield_turn` before the next message.
         expired: messages that were sent back while their handler was still busy: its late result is ignored.
         stopped: no new message is handed to the handler any more.
     """
 
     def __init__(self, handler: Handler, sender: MessageSender, config: ConsumerConfig) -> None:
+        super().__init__()
         self.handler = handler
         self.config = config
         self.pending: deque[Work] = deque()
         self.slots: list[Slot] = []
         self.threads = trio.CapacityLimiter(config.max_concurrency)
-        self.now: Callable[[], float] = trio.current_time
-        self.turn_ends = 0.0
         self.expired: set[MessageExt] = set()
         self.stopped = False
         self._sender = sender
         self._parked = trio.lowlevel.ParkingLot()
         self._waking = 0
-        self._turn = 0
         self._later: deque[_Later] = deque()
         self._later_added = trio.Event()
 
     async def run(self) -> None:
         """Work until :meth:`stop`; what handlers had begun is finished then."""
-        # trio.current_time() looks the clock up each time; this does it once for all messages
-        self.now = trio.lowlevel.current_clock().current_time
+        self.use_clock()
         work = choose_worker(self.handler)
         async with trio.open_nursery() as nursery:
             for _ in range(self.config.max_concurrency):
@@ -138,23 +132,6 @@ class ConcurrentService:
             await self.yield_turn()
             if self.pending:  # others may have been faster
                 return True
-
-    async def yield_turn(self) -> None:
-        """Let everything else in the loop go on; the first worker to come back opens the next turn.
-
-        One that comes back later in the same pass of the scheduler, and finds that turn used up, yields again: so
-        sockets are looked at after one turn, not after one for each worker.
-        """
-        while True:
-            turn = self._turn
-            await trio.lowlevel.checkpoint()
-            now = self.now()
-            if now <= self.turn_ends:
-                return
-            if turn == self._turn:
-                self._turn += 1
-                self.turn_ends = now + TURN_S
-                return
 
     async def settle(
         self, process_queue: ProcessQueue, messages: Sequence[MessageExt], delay_level: int = BROKER_DECIDES

@@ -1,6 +1,6 @@
 """Settings of consumers, and the words they use: status, where a new group starts.
 
-Source: behaviour.md B.5 (settings), B.6 (where to start), B.12 (status, context).
+Source: behaviour.md B.5 (settings), B.6 (where to start), B.12 and B.13 (status, context).
 """
 
 from collections.abc import Callable
@@ -21,10 +21,14 @@ DEAD_LETTER: Final = -1
 
 
 class ConsumeStatus(Enum):
-    """What a handler says of its messages.  Source: ConsumeConcurrentlyStatus.java."""
+    """What a handler says of its messages.  Source: ConsumeConcurrentlyStatus.java, ConsumeOrderlyStatus.java."""
 
     SUCCESS = "CONSUME_SUCCESS"
-    RECONSUME_LATER = "RECONSUME_LATER"
+    RECONSUME_LATER = "RECONSUME_LATER"  # orderly: as SUSPEND_CURRENT_QUEUE_A_MOMENT
+    # Only for orderly consumption:
+    COMMIT = "COMMIT"  # with ``auto_commit`` off: all that was handed out since the last commit is consumed
+    ROLLBACK = "ROLLBACK"  # with ``auto_commit`` off: all of it comes again
+    SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"  # these messages come again after a while
 
 
 class StartPosition(StrEnum):
@@ -93,6 +97,21 @@ class ConsumeContext:
     ack_index: int | None = None
 
 
+@dataclass(slots=True)
+class OrderlyContext:
+    """What a batch handler of an orderly consumer is told, and may change.  Source: ConsumeOrderlyContext.java.
+
+    Attributes:
+        queue: where the messages come from.
+        auto_commit: whether ``SUCCESS`` consumes the messages; else only ``COMMIT`` does.
+        suspend_s: how long the queue rests after a failure, within 0.01 and 30; ``None``: ``suspend_queue_s``.
+    """
+
+    queue: MessageQueue
+    auto_commit: bool = True
+    suspend_s: float | None = None
+
+
 OutOfRange: TypeAlias = Literal["nearest", "earliest", "latest", "raise"]
 
 
@@ -115,6 +134,12 @@ class ConsumerConfig:
     max_cached_bytes_of_topic: int | None = None  # pullThresholdSizeForTopic
     max_reconsume_times: int = 16  # maxReconsumeTimes
     consume_timeout_s: float = 15 * 60.0  # consumeTimeout: a handler busy longer has its message sent back
+    orderly_max_reconsume_times: int = 2**31 - 1  # maxReconsumeTimes of orderly consumption
+    suspend_queue_s: float = 1.0  # suspendCurrentQueueTimeMillis: how long a queue rests after a failure
+    continuous_limit_s: float = 60.0  # rocketmq.client.maxTimeConsumeContinuously: then other queues have their turn
+    lock_interval_s: float = 20.0  # rocketmq.client.rebalance.lockInterval: how often queue locks are renewed
+    lock_life_s: float = 30.0  # rocketmq.client.rebalance.lockMaxLiveTime: without renewal no message is handled
+    lock_timeout_s: float = 1.0
     grace_s: float = 10.0  # awaitTerminationMillisWhenShutdown, there 0
     out_of_range: OutOfRange = "nearest"  # nearest is what the broker corrects to
     suspend_s: float = 15.0  # brokerSuspendMaxTimeMillis: how long the broker may hold a pull
@@ -152,6 +177,12 @@ _RANGES: Final = (
     ("max_cached_messages_of_topic", 1, 6_553_500),
     ("max_cached_bytes_of_topic", 1, 102_400 * _MIB),
     ("max_reconsume_times", 0, 2**31 - 1),
+    ("orderly_max_reconsume_times", 0, 2**31 - 1),
+    ("suspend_queue_s", 0.01, 30.0),
+    ("continuous_limit_s", 0.001, _DAY_S),
+    ("lock_interval_s", 0.01, 30.0),
+    ("lock_life_s", 0.01, 59.0),  # brokers keep a lock for 60 s
+    ("lock_timeout_s", 0.001, 60.0),
     ("consume_timeout_s", 0.001, 30 * _DAY_S),
     ("grace_s", 0.0, _DAY_S),
     ("suspend_s", 0.001, 600.0),

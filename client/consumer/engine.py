@@ -18,7 +18,9 @@ from triomq.client.consumer.concurrently import ConcurrentService
 from triomq.client.consumer.config import ConsumerConfig, StartPolicy
 from triomq.client.consumer.flow_control import FlowLimits
 from triomq.client.consumer.handlers import Handler
+from triomq.client.consumer.locks import LockKeeper
 from triomq.client.consumer.offsets import FirstOffsets, RemoteOffsetStore
+from triomq.client.consumer.orderly import OrderlyService
 from triomq.client.consumer.pull_loop import PullContext
 from triomq.client.consumer.rebalance import AllocateStrategy
 from triomq.client.consumer.rebalancer import Rebalancer
@@ -53,6 +55,7 @@ class Plan:
     model: MessageModel
     strategy: AllocateStrategy
     config: ConsumerConfig
+    orderly: bool = False
 
 
 class Engine:
@@ -64,14 +67,27 @@ class Engine:
         self._started_ms = time.time_ns() // 1_000_000
         requests = QueueRequests(instance, plan.group)
         self._sender = SendBack(instance, plan.group, plan.config)
-        self._service = ConcurrentService(plan.handler, self._sender, plan.config)
+        self._service: ConcurrentService | OrderlyService
+        self._locks: LockKeeper | None = None
+        if plan.orderly:
+            self._service = OrderlyService(plan.handler, self._sender, plan.config)
+            self._locks = LockKeeper(requests, plan.config)
+        else:
+            self._service = ConcurrentService(plan.handler, self._sender, plan.config)
         self._offsets = RemoteOffsetStore(requests)
         self._unannounced = trio.Event()
         self._context = PullContext(
-            requests, self._offsets, self._service, plan.config, FlowLimits.of(plan.config, 1), self._announce
+            requests,
+            self._offsets,
+            self._service,
+            plan.config,
+            FlowLimits.of(plan.config, 1, orderly=plan.orderly),
+            self._announce,
         )
         first_offsets = FirstOffsets(requests, plan.start, plan.subscriptions.retry_topic)
-        self._rebalancer = Rebalancer(instance, self._context, plan.subscriptions, first_offsets, plan.strategy)
+        self._rebalancer = Rebalancer(
+            instance, self._context, plan.subscriptions, first_offsets, plan.strategy, self._locks
+        )
         self._handlers_scope = trio.CancelScope()
 
     async def learn_routes(self) -> None:
@@ -104,11 +120,16 @@ class Engine:
                 services.start_soon(self._persist_offsets)
                 services.start_soon(self._sample)
                 services.start_soon(self._send_announcements)
+                if self._locks is not None:
+                    services.start_soon(self._locks.run, self._rebalancer.lose, self._rebalancer.revive)
                 await self._consume(stopping)
         finally:
             with trio.move_on_after(_LAST_COMMIT_LIMIT_S, shield=True):
                 self._rebalancer.note_progress()
-                await self._offsets.persist_now(self._rebalancer.loops)
+                await self._offsets.persist_now(self._rebalancer.held)
+            if self._locks is not None:  # only now: who has a queue next begins at the offsets stored
+                with trio.move_on_after(_LEAVE_LIMIT_S, shield=True):
+                    await self._locks.release(self._rebalancer.held)
             with trio.move_on_after(_LEAVE_LIMIT_S, shield=True):
                 await self._instance.unregister_consumer(self._plan.group)
 
@@ -156,8 +177,14 @@ class Engine:
         """Share out the new queues at once."""
         self._rebalancer.wake()
 
-    def connection_lost(self, _address: str) -> None:
-        """Leave it to the pulls: they failed, try again, and connect by that."""
+    def connection_lost(self, address: str) -> None:
+        """Leave it to the pulls: they failed, try again, and connect by that.
+
+        Locks may be free at once, so orderly queues are taken anew.
+        """
+        if self._locks is not None:
+            broker_name, _ = self._instance.broker_addresses().get(address, ("", 0))
+            self._rebalancer.lose(self._locks.forget_broker(broker_name))
 
     def members_changed(self) -> None:
         """Share out anew at once."""
@@ -182,6 +209,7 @@ class Engine:
             plan.config,
             self._instance.name_servers,
             self._started_ms,
+            orderly=plan.orderly,
         ).encode()
 
     async def consume_directly(self, message: MessageExt, broker_name: str) -> bytes:
@@ -190,6 +218,7 @@ class Engine:
         queue = MessageQueue(message.topic, broker_name, message.queue_id)
         result, remark = await self._service.consume_directly(message, queue)
         return ConsumeMessageDirectlyResult(
+            order=self._plan.orderly,
             consume_result=result,
             remark=remark or None,
             spent_time_mills=round((trio.current_time() - started) * 1000),

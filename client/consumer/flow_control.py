@@ -8,9 +8,11 @@ Source: behaviour.md B.9, DefaultMQPushConsumerImpl.pullMessage.
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
 
 from triomq.client.consumer.config import ConsumerConfig
+
+_NO_LIMIT: Final = 2**63
 
 
 class PullDecision(Enum):
@@ -33,14 +35,17 @@ class FlowLimits:
     span: int
 
     @classmethod
-    def of(cls, config: ConsumerConfig, queues: int) -> "FlowLimits":
-        """Return the limits of each of ``queues`` queues; a limit for a topic is divided among all of them."""
+    def of(cls, config: ConsumerConfig, queues: int, *, orderly: bool = False) -> "FlowLimits":
+        """Return the limits of each of ``queues`` queues; a limit for a topic is divided among all of them.
+
+        Orderly consumption has no limit on the span: it leaves nothing unfinished behind.
+        """
         messages, size_bytes = config.max_cached_messages, config.max_cached_bytes
         if config.max_cached_messages_of_topic is not None:
             messages = max(1, config.max_cached_messages_of_topic // max(1, queues))
         if config.max_cached_bytes_of_topic is not None:
             size_bytes = max(1, config.max_cached_bytes_of_topic // max(1, queues))
-        return cls(messages, size_bytes, config.max_span)
+        return cls(messages, size_bytes, _NO_LIMIT if orderly else config.max_span)
 
 
 class Cached(Protocol):

@@ -1,6 +1,6 @@
 """The user's handler: one message or a batch, a coroutine function or a plain one.
 
-Source: behaviour.md B.12 (what a result means).
+Source: behaviour.md B.12, B.13 (what a result means).
 """
 
 import inspect
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from triomq.client.consumer.config import ConsumeContext, ConsumeStatus
+from triomq.client.consumer.config import ConsumeContext, ConsumeStatus, OrderlyContext
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.message import MessageExt
 
@@ -24,8 +24,13 @@ OnMessage: TypeAlias = Callable[[MessageExt], Awaitable[Status]] | Callable[[Mes
 OnMessages: TypeAlias = (
     Callable[[list[MessageExt], ConsumeContext], Awaitable[Status]]
     | Callable[[list[MessageExt], ConsumeContext], Status]
+    | Callable[[list[MessageExt], OrderlyContext], Awaitable[Status]]
+    | Callable[[list[MessageExt], OrderlyContext], Status]
 )
-"""Handles several messages of one queue; a plain function runs in a worker thread."""
+"""Handles several messages of one queue; a plain function runs in a worker thread.
+
+An orderly consumer gives an ``OrderlyContext``, any other a ``ConsumeContext``.
+"""
 
 
 class Handler(NamedTuple):
@@ -58,10 +63,25 @@ def is_success(status: object) -> bool:
     if status is None or status is ConsumeStatus.SUCCESS:
         return True
     if status is not ConsumeStatus.RECONSUME_LATER:
-        if inspect.iscoroutine(status):
-            status.close()  # else Python warns that it was never awaited, far from here
-        LOGGER.error("handler returned %r: neither a ConsumeStatus nor None, so its messages come again", status)
+        _complain(status)
     return False
+
+
+def orderly_status(status: object) -> ConsumeStatus:
+    """Return what a handler's result means in orderly consumption; what is no status: the messages come again."""
+    if status is None:
+        return ConsumeStatus.SUCCESS
+    if isinstance(status, ConsumeStatus) and status is not ConsumeStatus.RECONSUME_LATER:
+        return status
+    if status is not ConsumeStatus.RECONSUME_LATER:
+        _complain(status)
+    return ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+
+
+def _complain(status: object) -> None:
+    if inspect.iscoroutine(status):
+        status.close()  # else Python warns that it was never awaited, far from here
+    LOGGER.error("handler returned %r, which is no status here, so its messages come again", status)
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

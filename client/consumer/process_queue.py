@@ -10,8 +10,9 @@ Source: behaviour.md B.11, ProcessQueue.java.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
+from math import inf
 from operator import attrgetter, lt
 from typing import Final
 
@@ -24,6 +25,25 @@ _offset_of: Final = attrgetter("queue_offset")
 _size_of: Final = attrgetter("store_size")
 
 
+class QueueLock:
+    """The broker's lock on a queue, in the owner's clock.
+
+    Attributes:
+        locked_at: when the broker was last asked for it and gave it.
+        ends: from then on no message may be handled.
+    """
+
+    __slots__ = ("ends", "locked_at")
+
+    def __init__(self, locked_at: float, ends: float) -> None:
+        self.locked_at = locked_at
+        self.ends = ends
+
+
+#: For queues that need no lock.
+NO_LOCK: Final = QueueLock(0.0, inf)
+
+
 class ProcessQueue:
     """Cached messages by offset, in order; one object for each time the queue is taken.
 
@@ -33,7 +53,9 @@ class ProcessQueue:
         dropped: given up; results of handlers that still run must not move an offset any more.
         cached_bytes: size of the records that are cached or taken.
         last_offset: highest offset ever put, ``None`` if there was none since the last :meth:`clear`.
-        consuming: for orderly consumption: a task runs or is queued.
+        closing: about to be given up by orderly consumption: what the handler has may end, nothing more begins.
+        consuming: for orderly consumption: a worker has it, or will have it.
+        lock: for orderly consumption: until when no other member can have the queue.
         last_pulled_at: when it was last asked whether to pull, in the owner's clock.
         last_consumed_at: when a handler last ended, likewise; 0.0 if none did.
         on_removal: called after each removal while set: the pull loop waits for room.
@@ -44,12 +66,14 @@ class ProcessQueue:
         "_order",
         "_taken",
         "cached_bytes",
+        "closing",
         "consuming",
         "counters",
         "dropped",
         "last_consumed_at",
         "last_offset",
         "last_pulled_at",
+        "lock",
         "on_removal",
         "queue",
     )
@@ -60,7 +84,9 @@ class ProcessQueue:
         self.dropped = False
         self.cached_bytes = 0
         self.last_offset: QueueOffset | None = None
+        self.closing = False
         self.consuming = False
+        self.lock = NO_LOCK
         self.last_pulled_at = now
         self.last_consumed_at = 0.0
         self.on_removal: Callable[[], None] | None = None
@@ -82,6 +108,11 @@ class ProcessQueue:
     def taken_messages(self) -> int:
         """Messages handed out by :meth:`take` and not committed."""
         return len(self._taken)
+
+    @property
+    def taken_offsets(self) -> Collection[QueueOffset]:
+        """Offsets of these."""
+        return self._taken.keys()
 
     @property
     def first_offset(self) -> QueueOffset | None:
@@ -116,8 +147,8 @@ class ProcessQueue:
             return first
         return None if self.last_offset is None else QueueOffset(self.last_offset + 1)
 
-    def put(self, messages: Sequence[MessageExt]) -> bool:
-        """Add pulled messages; return whether orderly consumption has to be started for them."""
+    def put(self, messages: Sequence[MessageExt]) -> None:
+        """Add pulled messages."""
         if messages:
             offsets = list(map(_offset_of, messages))
             cache = self._cache
@@ -129,10 +160,6 @@ class ProcessQueue:
                 self._order.extend(offsets)
                 self.cached_bytes += sum(map(_size_of, messages))
                 self.last_offset = offsets[-1]
-        if self._cache and not self.consuming:
-            self.consuming = True
-            return True
-        return False
 
     def remove(self, message: MessageExt) -> None:
         """Take out a message that is consumed, or stored elsewhere for another try; unknown ones are ignored."""
@@ -145,7 +172,7 @@ class ProcessQueue:
     def take(self, count: int) -> list[MessageExt]:
         """Hand out up to ``count`` messages with the lowest offsets, for orderly consumption.
 
-        They count as cached until :meth:`commit`.  If there is none, ``consuming`` becomes false.
+        They count as cached until :meth:`commit` or :meth:`discard`.
         """
         order, cache = self._order, self._cache
         taken: list[MessageExt] = []
@@ -154,8 +181,6 @@ class ProcessQueue:
             if message is not None:
                 taken.append(message)
         self._taken.update((message.queue_offset, message) for message in taken)
-        if not taken:
-            self.consuming = False
         return taken
 
     def commit(self) -> QueueOffset | None:
@@ -165,7 +190,15 @@ class ProcessQueue:
         following = QueueOffset(max(self._taken) + 1)
         self.cached_bytes -= sum(map(_size_of, self._taken.values()))
         self._taken.clear()
+        self._removed()
         return following
+
+    def discard(self, messages: Iterable[MessageExt]) -> None:
+        """Forget these of the taken messages: they are consumed, or stored elsewhere."""
+        for message in messages:
+            if self._taken.pop(message.queue_offset, None) is not None:
+                self.cached_bytes -= message.store_size
+        self._removed()
 
     def rollback(self) -> None:
         """Put all that was taken back."""
@@ -185,6 +218,10 @@ class ProcessQueue:
         self._order.clear()
         self.cached_bytes = 0
         self.last_offset = None
+
+    def _removed(self) -> None:
+        if self.on_removal is not None:
+            self.on_removal()
 
     def _put_out_of_order(self, offsets: Sequence[QueueOffset], messages: Sequence[MessageExt]) -> None:
         """Add messages that a broker sent a second time, or out of order; known ones are kept as they are."""

@@ -17,7 +17,7 @@ import trio
 from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.flow_control import FlowLimits, PullDecision, decide_pull
 from triomq.client.consumer.offsets import OffsetStore
-from triomq.client.consumer.process_queue import ProcessQueue
+from triomq.client.consumer.process_queue import NO_LOCK, ProcessQueue, QueueLock
 from triomq.client.consumer.remote import REMOTE_ERRORS, PullResult, PullStatus, QueueRequests
 from triomq.client.consumer.statistics import QueueStatistics, TopicCounters
 from triomq.client.consumer.subscription import Subscription
@@ -112,10 +112,12 @@ class PullLoop:
         queue: MessageQueue,
         first_offset: QueueOffset,
         counters: TopicCounters,
+        lock: QueueLock = NO_LOCK,
     ) -> None:
         self.queue: Final = queue
         self.next_offset = first_offset
         self.process_queue = ProcessQueue(queue, counters, trio.current_time())
+        self.process_queue.lock = lock
         self._context = context
         self._subscription = subscription
         self._counters = counters
@@ -162,6 +164,14 @@ class PullLoop:
         self.note_progress()
         self.process_queue.dropped = True
         self._scope.cancel()
+
+    async def retire(self) -> None:
+        """Stop, but let the handler end what it has begun, and count its result."""
+        self.process_queue.closing = True
+        self._scope.cancel()
+        while self._context.service.in_flight(self.process_queue):  # noqa: ASYNC110  # as in _move
+            await trio.sleep(_IN_FLIGHT_CHECK_S)
+        self.give_up()
 
     def note_progress(self) -> None:
         """Bring the offset in memory up to what is consumed."""
@@ -358,6 +368,7 @@ class PullLoop:
         self._lost_progress = None
         self.next_offset = queue_offset
         self.process_queue = ProcessQueue(self.queue, self._counters, trio.current_time())
+        self.process_queue.lock = old.lock
 
     async def _wait_after(self, exc: TriomqError) -> None:
         config = self._context.config

@@ -41,6 +41,11 @@ class PushConsumer(OpenOnce):
     ``RECONSUME_LATER``, or when it raises, the message comes again after 10 s, 30 s, 1 min and so on, and after
     the last time goes to the group's dead-letter topic.  Handlers must expect to see a message twice.
 
+    With ``orderly`` the messages of one queue are handled in their order, one after the other, also while members
+    come and go; queues are independent.  A failed message then stops its queue and comes again after
+    ``settings.suspend_queue_s``, as often as ``settings.orderly_max_reconsume_times`` allows, which is without
+    limit if not set.  Handlers say ``ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT``, or raise.
+
     Leaving the block stops pulling at once, forgets what no handler has begun, lets running handlers end within
     the grace time, stores the offsets of all that is consumed and leaves the group.  When the block is left by a
     cancellation or an error the same is done; a second cancellation, or Ctrl-C meanwhile, cancels the handlers.
@@ -57,6 +62,7 @@ class PushConsumer(OpenOnce):
         instance: ClientInstance | None = None,
         config: ClientConfig | None = None,
         start: Start = "latest",
+        orderly: bool = False,
         model: MessageModel = MessageModel.CLUSTERING,
         max_concurrency: int | None = None,
         batch_max_size: int | None = None,
@@ -70,12 +76,14 @@ class PushConsumer(OpenOnce):
             group: name of the consumer group; all its members must have the same subscriptions.
             subscriptions: tag expressions by topic: ``"*"``, ``"TagA"``, ``"TagA || TagB"``.
             on_message: handles one message; a plain function runs in a worker thread.
-            on_messages: handles several messages of one queue, with a ``ConsumeContext``; instead of the former.
+            on_messages: handles several messages of one queue, with a ``ConsumeContext``, or an ``OrderlyContext`` if
+                ``orderly``; instead of the former.
             namesrv: name servers, ``"host:port;host:port"`` or a sequence; not with ``instance``.
             instance: connections to share with other clients; must outlive this.
             config: settings of the connections; not with ``instance``.
             start: where a group without committed offsets begins: "earliest", "latest", or with the first message
                 stored at or after a time.  Of a topic that is made later always with the first message.
+            orderly: handle the messages of each queue one after the other, in their order.
             model: CLUSTERING.
             max_concurrency: most handlers at a time (20).
             batch_max_size: most messages for ``on_messages`` (32).
@@ -107,6 +115,7 @@ class PushConsumer(OpenOnce):
             model,
             allocate,
             settings,
+            orderly,
         )
         self._namesrv = namesrv
         self._client_config = config

@@ -10,7 +10,9 @@ from typing import Final
 import trio
 
 from triomq.client.consumer.flow_control import FlowLimits
+from triomq.client.consumer.locks import LockKeeper
 from triomq.client.consumer.offsets import FirstOffsets
+from triomq.client.consumer.process_queue import NO_LOCK, QueueLock
 from triomq.client.consumer.pull_loop import PullContext, PullLoop
 from triomq.client.consumer.rebalance import AllocateStrategy, allocate, plan
 from triomq.client.consumer.remote import REMOTE_ERRORS
@@ -42,6 +44,7 @@ class Rebalancer:
         subscriptions: Subscriptions,
         first_offsets: FirstOffsets,
         strategy: AllocateStrategy,
+        locks: LockKeeper | None = None,
     ) -> None:
         self.loops: dict[MessageQueue, PullLoop] = {}
         self.counters = {topic: TopicCounters() for topic in subscriptions.topics}
@@ -51,6 +54,9 @@ class Rebalancer:
         self._subscriptions = subscriptions
         self._first_offsets = first_offsets
         self._strategy = strategy
+        self._locks = locks  # of orderly consumption
+        self._retiring: dict[MessageQueue, PullLoop] = {}
+        self._nursery: trio.Nursery
         self._wanted = trio.Event()
         self._assigned = trio.Event()
         #: Queues of each topic when it was first known whether the topic exists.
@@ -74,10 +80,10 @@ class Rebalancer:
     async def run(self) -> None:
         """Run a round now, in time, and when woken; the pull loops live in here.  Runs until cancelled."""
         config = self._context.config
-        async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as self._nursery:
             while True:
                 self._wanted = trio.Event()
-                complete = await self._round(nursery)
+                complete = await self._round()
                 delay_s = self._instance.config.rebalance_interval_s
                 if complete:
                     self._assigned.set()
@@ -90,8 +96,30 @@ class Rebalancer:
 
     def note_progress(self) -> None:
         """Bring all offsets in memory up to what is consumed."""
-        for loop in self.loops.values():
+        for loop in (*self.loops.values(), *self._retiring.values()):
             loop.note_progress()
+
+    @property
+    def held(self) -> tuple[MessageQueue, ...]:
+        """All queues that are not given up: those held, and those whose handler has yet to end."""
+        return (*self.loops, *self._retiring)
+
+    def lose(self, queues: Iterable[MessageQueue]) -> None:
+        """Stop consuming queues whose locks are lost; they are taken anew if they are still this member's.
+
+        Progress is not stored: if another member has the queue now, it would be set back.
+        """
+        for queue in queues:
+            loop = self.loops.pop(queue, None)
+            if loop is not None and self._locks is not None:
+                self._retiring[queue] = loop
+                self._nursery.start_soon(self._retire, loop, self._locks)
+        self.wake()
+
+    def revive(self, queue: MessageQueue) -> None:
+        """Go on consuming a queue whose lock had ended and was renewed."""
+        if (loop := self.loops.get(queue)) is not None:
+            self._context.service.submit(loop.process_queue, [])
 
     def move(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Go on from these offsets; queues that are not held are ignored."""
@@ -99,7 +127,7 @@ class Rebalancer:
             if (loop := self.loops.get(queue)) is not None:
                 loop.move(type(loop.next_offset)(queue_offset))
 
-    async def _round(self, nursery: trio.Nursery) -> bool:
+    async def _round(self) -> bool:
         """Share out each topic; return whether all could be."""
         self.rounds += 1
         complete = True
@@ -109,7 +137,7 @@ class Rebalancer:
             await self._context.offsets.persist(tuple(self.loops), changed_only=True)
         for topic in self._subscriptions.topics:
             try:
-                complete &= await self._rebalance(topic, nursery)
+                complete &= await self._rebalance(topic)
             except REMOTE_ERRORS as exc:  # one topic's trouble does not stop the others
                 complete = False
                 self._complain(topic, exc)
@@ -117,7 +145,7 @@ class Rebalancer:
                 self._complaints.pop(topic, None)
         return complete
 
-    async def _rebalance(self, topic: str, nursery: trio.Nursery) -> bool:
+    async def _rebalance(self, topic: str) -> bool:
         queues = await self._subscribe_queues(topic)
         if not queues:  # unknown, or not readable now: nothing changes
             return True
@@ -133,7 +161,7 @@ class Rebalancer:
         removed |= stalled
         if removed:
             await self._give_up(removed)
-        taken = await self._take(topic, added, nursery)
+        taken = await self._take(topic, added)
         if removed or taken:
             LOGGER.info(
                 "rebalanced topic=%s members=%d queues=%d mine=%d taken=%d given_up=%d",
@@ -144,7 +172,7 @@ class Rebalancer:
                 taken,
                 len(removed),
             )
-            self._context.limits = FlowLimits.of(self._context.config, len(self.loops))
+            self._context.limits = FlowLimits.of(self._context.config, len(self.loops), orderly=self._locks is not None)
             # Brokers keep the newest subscription of all members; pulls need not wait for them to hear of it,
             # because they name the version of the first heartbeat.
             self._subscriptions.renew(topic)
@@ -178,23 +206,61 @@ class Rebalancer:
             members = await requests.members(topic)
         return members
 
-    async def _take(self, topic: str, added: Collection[MessageQueue], nursery: trio.Nursery) -> int:
-        """Start pulling new queues; return how many could be started."""
+    async def _take(self, topic: str, added: Collection[MessageQueue]) -> int:
+        """Start pulling new queues; return how many could be started.
+
+        An orderly consumer locks them first: where to begin is known only once no other member can go on there.
+        """
+        locks: Mapping[MessageQueue, QueueLock] = {}
+        if self._locks is not None:
+            locks = await self._locks.acquire([queue for queue in added if queue not in self._retiring])
+            added = locks.keys()
         if not added:
             return 0
         first_offsets = await self._first_offsets.find(added, self._known_at_start[topic])
         subscription = self._subscriptions[topic]
+        taken = 0
         for queue, first_offset in first_offsets.items():
-            loop = PullLoop(self._context, subscription, queue, first_offset, self.counters[topic])
+            lock = locks.get(queue, NO_LOCK)
+            if lock.ends <= trio.current_time():  # lost meanwhile
+                continue
+            taken += 1
+            loop = PullLoop(self._context, subscription, queue, first_offset, self.counters[topic], lock)
             self.loops[queue] = loop
-            nursery.start_soon(loop.run)
-        return len(first_offsets)
+            self._nursery.start_soon(loop.run)
+        if self._locks is not None and len(first_offsets) < len(locks):  # so that others need not wait for them
+            await self._locks.release(locks.keys() - first_offsets.keys())
+        return taken
 
     async def _give_up(self, queues: Iterable[MessageQueue]) -> None:
         """Stop queues; their progress is stored before this returns, so that the new owner finds it."""
         loops = [self.loops.pop(queue) for queue in queues]
+        if self._locks is not None:
+            for loop in loops:
+                self._retiring[loop.queue] = loop
+                self._nursery.start_soon(self._retire, loop, self._locks)
+            return
         for loop in loops:
             loop.give_up()
+        await self._store_and_forget(loops)
+
+    async def _retire(self, loop: PullLoop, locks: LockKeeper) -> None:
+        """Give up an orderly queue: the handler ends first, then progress is stored, then the lock given back.
+
+        So the next owner begins after what was handled here, and never while it is handled.  Java gives a handler
+        1 s and else tries again with the next rebalance, and then keeps the lock for 20 s more if there are cached
+        messages, because its worker may not have noticed yet; here no worker begins anything in a closing queue.
+        """
+        await loop.retire()
+        if locks.holds(loop.queue):
+            await self._store_and_forget([loop])
+            await locks.release([loop.queue])
+        else:
+            self._context.offsets.forget(loop.queue)
+        del self._retiring[loop.queue]
+        self.wake()
+
+    async def _store_and_forget(self, loops: Collection[PullLoop]) -> None:
         offsets = self._context.offsets
         with trio.move_on_after(_GIVE_UP_LIMIT_S, shield=True):
             await offsets.persist_now([loop.queue for loop in loops])

@@ -2,18 +2,20 @@
 
 A queue's broker is found in the known routes; if it is missing, the route is asked for once.
 
-Source: wire.md 5.2 (pull), 5.4 to 5.6 (offsets), 5.12 (members).
+Source: wire.md 5.2 (pull), 5.4 to 5.6 (offsets), 5.12 (members), 5.13 (locks).
 """
 
 import re
+from collections.abc import Sequence
 from enum import Enum
 from random import sample
 from typing import Final, NamedTuple
 
 from triomq.client.answers import check
 from triomq.client.instance import ClientInstance
-from triomq.protocol.bodies import ConsumerIdList
+from triomq.protocol.bodies import ConsumerIdList, LockBatchRequestBody, LockBatchResponseBody
 from triomq.protocol.codes import PullSysFlag, RequestCode, ResponseCode
+from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import (
     BrokerResponseError,
     ClientError,
@@ -206,6 +208,26 @@ class QueueRequests:
             await self._address(queue), self._instance.command(RequestCode.GET_ALL_CONSUMER_OFFSET)
         )
         return offset_entries(bytes(response.body), queue.topic, self._group)
+
+    async def lock(self, queues: Sequence[MessageQueue], timeout_s: float) -> frozenset[MessageQueue]:
+        """Ask a broker's master for the locks of its queues; return those that this client has now."""
+        response = await self._about_locks(RequestCode.LOCK_BATCH_MQ, queues, timeout_s)
+        return frozenset(LockBatchResponseBody.decode(response.body).lock_ok_mq_set)
+
+    async def unlock(self, queues: Sequence[MessageQueue], timeout_s: float) -> None:
+        """Give the locks of a broker's queues back."""
+        await self._about_locks(RequestCode.UNLOCK_BATCH_MQ, queues, timeout_s)
+
+    async def _about_locks(
+        self, code: RequestCode, queues: Sequence[MessageQueue], timeout_s: float
+    ) -> RemotingCommand:
+        instance = self._instance
+        broker_name = queues[0].broker_name
+        address = instance.broker_address(broker_name, only_this=True)
+        if address is None:
+            raise NoRouteError(f"no master of broker {broker_name!r} is in a known route")
+        body = LockBatchRequestBody(instance.client_id, self._group, list(queues)).encode()
+        return await instance.invoke_checked(address, instance.command(code, body=body), timeout_s)
 
     async def members(self, topic: str) -> list[str]:
         """Return the client ids of the group's members, as one of the topic's brokers knows them.

@@ -10,6 +10,7 @@ from typing import Final
 import trio
 
 from triomq.client.consumer.config import ConsumerConfig
+from triomq.client.consumer.process_queue import NO_LOCK
 from triomq.client.consumer.pull_loop import PullLoop
 from triomq.client.consumer.statistics import TopicCounters
 from triomq.client.consumer.subscription import Subscriptions
@@ -33,13 +34,15 @@ def running_info(
     config: ConsumerConfig,
     name_servers: Sequence[str],
     started_ms: int,
+    *,
+    orderly: bool = False,
 ) -> ConsumerRunningInfo:
     """Put the body together."""
     now = trio.current_time()
     return ConsumerRunningInfo(
         properties={
             "PROP_CLIENT_VERSION": _CLIENT_VERSION,
-            "PROP_CONSUMEORDERLY": "false",
+            "PROP_CONSUMEORDERLY": "true" if orderly else "false",
             "PROP_CONSUMER_START_TIMESTAMP": str(started_ms),
             "PROP_CONSUME_TYPE": ConsumeType.CONSUME_PASSIVELY.value,
             "PROP_NAMESERVER_ADDR": ";".join(name_servers),
@@ -53,13 +56,18 @@ def running_info(
 
 def _process_queue_info(loop: PullLoop) -> ProcessQueueInfo:
     process_queue, figures = loop.process_queue, loop.statistics()
-    first = process_queue.first_offset
+    first, taken = process_queue.first_offset, process_queue.taken_offsets
     return ProcessQueueInfo(
         commit_offset=figures.committed_offset,
         cached_msg_min_offset=first or 0,
         cached_msg_max_offset=0 if first is None else first + process_queue.span,
         cached_msg_count=process_queue.cached_messages,
         cached_msg_size_in_mib=process_queue.cached_bytes // _MIB,
+        transaction_msg_min_offset=min(taken, default=0),
+        transaction_msg_max_offset=max(taken, default=0),
+        transaction_msg_count=len(taken),
+        locked=process_queue.lock is not NO_LOCK and process_queue.lock.ends > trio.current_time(),
+        last_lock_timestamp=_wall_clock_ms(process_queue.lock.locked_at),
         dropped=process_queue.dropped,
         last_pull_timestamp=_wall_clock_ms(process_queue.last_pulled_at),
         last_consume_timestamp=_wall_clock_ms(process_queue.last_consumed_at),

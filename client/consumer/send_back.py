@@ -58,10 +58,24 @@ class SendBack:
         except REMOTE_ERRORS as exc:
             LOGGER.warning("send-back refused, sending to the retry topic: %r error=%s", message, exc)
             try:
-                await self._send_to_retry_topic(message)
+                failures = message.reconsume_times + 1
+                await self._send_to_retry_topic(message, failures, self._config.max_reconsume_times)
             except REMOTE_ERRORS as second:
                 LOGGER.warning("send-back failed: %r error=%s", message, second)
                 return False
+        self.sent += 1
+        return True
+
+    async def send_to_dead_letters(self, message: MessageExt) -> bool:
+        """Store a message that an orderly consumer gives up; return whether that was done.
+
+        It is sent to the retry topic with a count of failures that lets the broker make a dead letter of it.
+        """
+        try:
+            await self._send_to_retry_topic(message, message.reconsume_times, self._config.orderly_max_reconsume_times)
+        except REMOTE_ERRORS as exc:
+            LOGGER.warning("dead letter not stored: %r error=%s", message, exc)
+            return False
         self.sent += 1
         return True
 
@@ -81,8 +95,10 @@ class SendBack:
         command = self._instance.command(RequestCode.CONSUMER_SEND_MSG_BACK, header)
         await self._instance.invoke_checked(address, command, self._config.send_back_timeout_s)
 
-    async def _send_to_retry_topic(self, message: MessageExt) -> None:
+    async def _send_to_retry_topic(self, message: MessageExt, failures: int, max_failures: int) -> None:
         """Send a copy, on another broker if one fails.
+
+        From ``max_failures`` failures on it is a dead letter, and has no delay: Apache's brokers would delay that.
 
         Raises:
             NoRouteError: no broker has the retry topic.
@@ -94,16 +110,16 @@ class SendBack:
         last_error: Exception = NoRouteError(f"topic {topic!r} has no queue that can be written")
         for queue in (sample(queues, len(queues)) * _TRIES)[:_TRIES]:
             try:
-                return await self._send_once(message, queue)
+                return await self._send_once(message, queue, failures, max_failures)
             except REMOTE_ERRORS as exc:
                 last_error = exc
         raise last_error
 
-    async def _send_once(self, message: MessageExt, queue: MessageQueue) -> None:
+    async def _send_once(self, message: MessageExt, queue: MessageQueue, failures: int, max_failures: int) -> None:
         address = self._instance.broker_address(queue.broker_name, only_this=True)
         if address is None:
             raise NoRouteError(f"no master of broker {queue.broker_name!r} is in a known route")
-        failures = message.reconsume_times + 1
+        delay_level = 0 if failures >= max_failures else _FIRST_RETRY_LEVEL + message.reconsume_times
         header = SendMessageRequestHeaderV2(
             producer_group=INNER_PRODUCER_GROUP,
             topic=queue.topic,
@@ -113,9 +129,9 @@ class SendBack:
             sys_flag=message.sys_flag & _COMPRESSION_BITS,  # the body is sent as it was stored
             born_timestamp=time.time_ns() // 1_000_000,
             flag=message.flag,
-            properties=_copy_properties(message).decode(),
+            properties=_copy_properties(message, delay_level).decode(),
             reconsume_times=failures,
-            max_reconsume_times=self._config.max_reconsume_times,
+            max_reconsume_times=max_failures,
         )
         command = self._instance.command(RequestCode.SEND_MESSAGE_V2, header, message.stored_body)
         response = await self._instance.invoke(address, command)
@@ -123,13 +139,13 @@ class SendBack:
             raise BrokerResponseError.from_response(response.code, response.remark, address)
 
 
-def _copy_properties(message: MessageExt) -> bytes:
+def _copy_properties(message: MessageExt, delay_level: int) -> bytes:
     """Return the properties of the copy; those of the message stay as they are, and a handler's changes out."""
     properties = decode_properties(message.encoded_properties)
     properties.pop(PropertyName.TRANSACTION_PREPARED, None)
     properties.setdefault(PropertyName.ORIGIN_MESSAGE_ID, message.message_id)
     properties |= {
         PropertyName.RETRY_TOPIC: message.topic,
-        PropertyName.DELAY_TIME_LEVEL: str(_FIRST_RETRY_LEVEL + message.reconsume_times),
+        PropertyName.DELAY_TIME_LEVEL: str(delay_level),
     }
     return encode_properties(properties)

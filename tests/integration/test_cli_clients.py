@@ -248,7 +248,7 @@ def test_ping_finds_a_broker_whose_advertised_address_is_for_others(tmp_path: Pa
         ("topic", "show", "orders"),
         ("group", "list"),
         ("produce", "orders"),
-        ("consume", "orders", "--log-level", "error"),
+        ("consume", "orders"),
     ],
 )
 def test_a_name_server_that_is_not_there_is_named(words: tuple[str, ...]) -> None:

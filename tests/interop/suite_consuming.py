@@ -11,11 +11,14 @@ import trio
 from tests.interop.suite_tools import Inbox, Scenario, consume, fresh, new_topic, send_all, send_numbered
 from triomq.client import (
     Admin,
+    ConsumerConfig,
+    ConsumeStatus,
     Message,
     MessageExt,
     Producer,
     PushConsumer,
     StartPosition,
+    select_by_hash,
 )
 
 
@@ -104,6 +107,60 @@ async def two_members_share_the_queues(namesrv: str) -> None:
         assert await who_gets_the_next_of_each_queue() == ({0, 1, 2, 3}, set())
 
 
+async def orderly_members_keep_the_steps_of_every_order(namesrv: str) -> None:
+    """C.2 scenario 59, while a second member joins and leaves."""
+    topic, group = await new_topic(namesrv), fresh("group")
+    inboxes = {"first": Inbox(), "second": Inbox(), "both": Inbox()}
+    busy: set[int] = set()
+
+    def member(name: str) -> PushConsumer:
+        async def take(message: MessageExt) -> None:
+            assert message.queue_id not in busy, "two members at one queue"
+            busy.add(message.queue_id)
+            await trio.sleep(0.005)
+            busy.discard(message.queue_id)
+            await inboxes[name].take(message)
+            await inboxes["both"].take(message)
+
+        return PushConsumer(
+            group, namesrv=namesrv, orderly=True, on_message=take, subscriptions={topic: "*"}, start="earliest"
+        )
+
+    steps = 60
+    async with Producer(fresh("producer"), namesrv=namesrv) as producer:
+        for step in range(steps):
+            for order in range(10):
+                await producer.send(Message(topic, b"%d:%d" % (order, step)), selector=select_by_hash, key=order)
+    async with member("first"):
+        await inboxes["first"].wait_count(20)
+        async with member("second"):
+            await inboxes["second"].wait_count(20)
+        await inboxes["both"].wait_count(10 * steps)
+    for order in range(10):
+        of_order = [body.partition(b":") for body in inboxes["both"].bodies() if body.startswith(b"%d:" % order)]
+        assert [int(step) for _, _, step in of_order] == list(range(steps))
+
+
+async def an_orderly_message_that_fails_stops_its_queue_then_becomes_a_dead_letter(namesrv: str) -> None:
+    """C.2 scenario 58; the dead letter is there at once, also at brokers that would delay it."""
+    topic, group = await new_topic(namesrv, queues=1), fresh("group")
+    await send_numbered(namesrv, topic, "n", 2)
+    inbox = Inbox()
+
+    async def take(message: MessageExt) -> ConsumeStatus:
+        await inbox.take(message)
+        is_bad = message.body == b"n 0"
+        return ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT if is_bad else ConsumeStatus.SUCCESS
+
+    settings = ConsumerConfig(orderly_max_reconsume_times=2, suspend_queue_s=0.1)
+    one = partial(PushConsumer, group, namesrv=namesrv, orderly=True, on_message=take, start="earliest")
+    async with one(subscriptions={topic: "*"}, settings=settings):
+        await inbox.wait_count(4)
+        assert inbox.bodies() == [b"n 0", b"n 0", b"n 0", b"n 1"]
+    (dead,) = await consume(namesrv, f"%DLQ%{group}", 1)
+    assert dead.body == b"n 0"
+
+
 async def a_restarted_consumer_goes_on_at_the_committed_offset(namesrv: str) -> None:
     topic, group = await new_topic(namesrv), fresh("group")
     for name in ("before", "after"):
@@ -153,6 +210,8 @@ CONSUMING: Final[tuple[Scenario, ...]] = (
     a_waiting_consumer_gets_messages_at_once,
     a_sync_handler_and_a_batch_handler_get_every_message,
     two_members_share_the_queues,
+    orderly_members_keep_the_steps_of_every_order,
+    an_orderly_message_that_fails_stops_its_queue_then_becomes_a_dead_letter,
     a_restarted_consumer_goes_on_at_the_committed_offset,
     start_earliest_gets_what_was_there,
     start_latest_misses_nothing_from_then_on,

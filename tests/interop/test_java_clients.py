@@ -20,6 +20,15 @@ SCENARIOS: Final = (
     "select_queue_by_key",
     "push_concurrent_tags",
     "push_concurrent_star",
+    "push_retry_then_succeed",
+    "push_dead_letter",
+    "delayed_message",
+    "push_orderly",
+    "push_orderly_two_consumers",
+    "push_orderly_busy_queue",
+    "consumer_running_info",
+    "admin_consume_status",
+    "admin_reset_offset_by_time",
     "rebalance_join_leave",
     "consume_from_first",
     "consume_from_last",
@@ -33,6 +42,7 @@ SCENARIOS: Final = (
     "long_poll_latency",
     "big_burst",
 )
+VIP_SCENARIOS: Final = ("send_sync", "push_concurrent_star", "offsets_persist_across_restart")
 BINARY_HEADER_SCENARIOS: Final = ("send_sync", "push_concurrent_star", "pull_consumer")
 
 
@@ -72,6 +82,21 @@ def binary_verdicts(
     )
 
 
+@pytest.fixture(scope="module")
+def vip_verdicts(
+    request: pytest.FixtureRequest,
+    client: str,
+    triomq_broker: Broker,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Verdicts:
+    """One run of the kit for each client that sends to the broker's port minus 2, as clients before 4.5.1 all do."""
+    scenarios = wanted_scenarios(request, client=client, channel="VIP")
+    logs = tmp_path_factory.mktemp("logs")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("JAVA_TOOL_OPTIONS", "-Dcom.rocketmq.sendMessageWithVIPChannel=true")
+        return run_scenarios(("run.sh", "--client", client), triomq_broker.namesrv, scenarios, logs)
+
+
 @pytest.mark.parametrize("header", ["JSON"])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_java_client_passes(verdicts: Verdicts, scenario: str, header: str) -> None:
@@ -82,3 +107,9 @@ def test_java_client_passes(verdicts: Verdicts, scenario: str, header: str) -> N
 @pytest.mark.parametrize("scenario", BINARY_HEADER_SCENARIOS)
 def test_java_client_with_binary_headers_passes(binary_verdicts: Verdicts, scenario: str, header: str) -> None:
     check_verdict(binary_verdicts, scenario)
+
+
+@pytest.mark.parametrize("channel", ["VIP"])
+@pytest.mark.parametrize("scenario", VIP_SCENARIOS)
+def test_java_client_with_the_vip_channel_on_passes(vip_verdicts: Verdicts, scenario: str, channel: str) -> None:
+    check_verdict(vip_verdicts, scenario)

@@ -41,13 +41,11 @@ class ProcessQueueMachine(RuleBasedStateMachine):
         self._put(offsets)
 
     def _put(self, offsets: list[int]) -> None:
-        was_consuming = self.queue.consuming
-        dispatch = self.queue.put([MESSAGES[queue_offset] for queue_offset in offsets])
+        self.queue.put([MESSAGES[queue_offset] for queue_offset in offsets])
         for queue_offset in offsets:
             if queue_offset not in self.taken:
                 self.cache.setdefault(queue_offset, MESSAGES[queue_offset])
             self.highest = max(self.highest, queue_offset)
-        assert dispatch == (bool(self.cache) and not was_consuming)
 
     @rule(data=st.data())
     def consume(self, data: st.DataObject) -> None:
@@ -69,14 +67,21 @@ class ProcessQueueMachine(RuleBasedStateMachine):
         assert [message.queue_offset for message in taken] == expected
         for queue_offset in expected:
             self.taken[queue_offset] = self.cache.pop(queue_offset)
-        if not expected:
-            assert not self.queue.consuming
 
     @rule()
     def commit(self) -> None:
         expected = max(self.taken) + 1 if self.taken else None
         assert self.queue.commit() == expected
         self.taken.clear()
+
+    @rule(data=st.data())
+    def discard(self, data: st.DataObject) -> None:
+        """Some of what was taken became dead letters."""
+        if self.taken:
+            some = data.draw(st.lists(st.sampled_from(sorted(self.taken)), unique=True))
+            self.queue.discard([MESSAGES[queue_offset] for queue_offset in some])
+            for queue_offset in some:
+                del self.taken[queue_offset]
 
     @rule()
     def rollback(self) -> None:

@@ -1,6 +1,5 @@
 """Administration of topics, groups and tables by request."""
 
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -228,11 +227,10 @@ def test_all_offsets_are_told_with_bare_number_keys(peer: Peer) -> None:
     assert peer.get(RequestCode.GET_ALL_CONSUMER_OFFSET).body == b'{"offsetTable":{"T@G":{0:3,1:7}}}'
 
 
-def test_delay_offsets_are_those_of_the_store(peer: Peer) -> None:
+def test_delay_offsets_are_told_with_bare_number_keys(peer: Peer) -> None:
     assert peer.get(RequestCode.GET_ALL_DELAY_OFFSET).body == b'{"offsetTable":{}}'
-    path: Path = peer.broker.config.store.root / "config" / "delayOffset.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(b'{"offsetTable":{1:4,3:4}}')
+    peer.broker.schedule.offsets.set(1, 4)
+    peer.broker.schedule.offsets.set(3, 4)
     assert peer.get(RequestCode.GET_ALL_DELAY_OFFSET).body == b'{"offsetTable":{1:4,3:4}}'
 
 

@@ -33,6 +33,7 @@ def test_the_settings_are_told_under_rocketmqs_names(peer: Peer, tmp_path: Path)
         "flushIntervalCommitLog": "500",
         "serverChannelMaxIdleTimeSeconds": "120",
         "flushConsumerOffsetInterval": "5000",
+        "flushDelayOffsetInterval": "10000",
         "messageDelayLevel": DEFAULT_DELAY_LEVELS,
     }
     assert {name: told.get(name) for name in expected} == expected

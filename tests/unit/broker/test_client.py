@@ -16,6 +16,7 @@ from triomq.protocol.bodies import (
 )
 from triomq.protocol.codes import VERSION, CommandFlag, LanguageCode, RequestCode, ResponseCode
 from triomq.protocol.command import RemotingCommand
+from triomq.protocol.serialization import FORMATS_FIELD
 
 
 def heartbeat(
@@ -102,6 +103,23 @@ def test_one_heartbeat_may_carry_many_groups(peer: Peer) -> None:
 def test_language_and_version_are_those_of_the_heartbeat(peer: Peer) -> None:
     heartbeat(peer, "c1", language=LanguageCode.GO, version=317)
     assert (peer.language, peer.version) == (LanguageCode.GO, 317)
+
+
+@pytest.mark.parametrize("formats", ["msgpack", "cbor,msgpack"])
+def test_who_announces_msgpack_headers_is_told_that_they_are_read(peer: Peer, formats: str) -> None:
+    response = peer.get(RequestCode.HEART_BEAT, {FORMATS_FIELD: formats}, body=HeartbeatData("c1").encode())
+    assert (response.code, response.ext_fields) == (ResponseCode.SUCCESS, {"triomqHeaderFormats": "msgpack"})
+
+
+@pytest.mark.parametrize("fields", [{}, {FORMATS_FIELD: ""}, {FORMATS_FIELD: "cbor"}, {FORMATS_FIELD: "msgpack2"}])
+def test_others_get_an_answer_without_fields(peer: Peer, fields: dict[str, str]) -> None:
+    response = peer.get(RequestCode.HEART_BEAT, fields, body=HeartbeatData("c1").encode())
+    assert (response.code, response.ext_fields) == (ResponseCode.SUCCESS, {})
+
+
+def test_a_refused_heartbeat_agrees_on_nothing(peer: Peer) -> None:
+    response = peer.get(RequestCode.HEART_BEAT, {FORMATS_FIELD: "msgpack"}, body=b"{")
+    assert (response.code, response.ext_fields) == (ResponseCode.SYSTEM_ERROR, {})
 
 
 def test_gos_heartbeat_with_codes_as_text_is_read(peer: Peer) -> None:

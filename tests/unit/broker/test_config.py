@@ -41,7 +41,14 @@ def test_an_advertised_address_must_be_there_and_short(tmp_path: Path, advertise
 
 
 @pytest.mark.parametrize(
-    "name", ["idle_timeout_s", "client_timeout_s", "unread_timeout_s", "persist_offsets_interval_s"]
+    "name",
+    [
+        "idle_timeout_s",
+        "client_timeout_s",
+        "unread_timeout_s",
+        "persist_offsets_interval_s",
+        "persist_delay_offsets_interval_s",
+    ],
 )
 def test_a_time_that_never_passes_is_refused_by_name(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=name):

@@ -258,7 +258,8 @@ def test_a_topic_with_many_tags_marks_its_messages(peer: Peer) -> None:
     ("properties", "code"),
     [
         ("TRAN_MSG\x01true", ResponseCode.NO_PERMISSION),
-        ("DELAY\x013", ResponseCode.MESSAGE_ILLEGAL),
+        ("TRAN_MSG\x01true\x02DELAY\x013", ResponseCode.NO_PERMISSION),
+        ("DELAY\x013\x02TIMER_DELAY_MS\x0110", ResponseCode.MESSAGE_ILLEGAL),
         ("TIMER_DELAY_SEC\x0110", ResponseCode.MESSAGE_ILLEGAL),
         ("TIMER_DELIVER_MS\x0117", ResponseCode.MESSAGE_ILLEGAL),
         ("TRAN_MSG\x01false", ResponseCode.SUCCESS),
@@ -272,6 +273,94 @@ def test_what_would_be_delivered_at_the_wrong_time_is_refused(peer: Peer, proper
     if code != ResponseCode.SUCCESS:
         assert response.remark is not None
         assert "not available" in response.remark
+
+
+def test_a_delayed_message_goes_to_the_queue_of_its_level_and_the_answer_names_both_places(peer: Peer) -> None:
+    """C.2 scenario 14."""
+    peer.put("T", i="DELAY\x013")
+    response = peer.put("T", queue_id=2, i="TAGS\x01A\x02WAIT\x01true\x02DELAY\x013")
+    (message,) = stored(peer, response)
+    assert (message.topic, message.queue_id, message.queue_offset) == ("SCHEDULE_TOPIC_XXXX", 2, 1)
+    assert (response.ext_fields["queueId"], response.ext_fields["queueOffset"]) == ("2", "1")
+    expected = (
+        b"TAGS\x01A\x02DELAY\x013\x02CLUSTER\x01DefaultCluster\x02WAIT\x01true\x02REAL_TOPIC\x01T\x02REAL_QID\x012"
+    )
+    assert message.encoded_properties == expected
+    (unit,) = peer.broker.store.queue_units("SCHEDULE_TOPIC_XXXX", 2, 1, 1)
+    assert unit.tags_code == message.store_timestamp + 10_000
+    assert peer.broker.store.max_offset_in_queue("T", 2) == 0
+    assert peer.broker.statistics.put_by_topic == {"SCHEDULE_TOPIC_XXXX": 2}
+
+
+@pytest.mark.parametrize("level", ["19", "99", "+99", "2147483648"])
+def test_a_level_above_the_highest_is_the_highest(peer: Peer, level: str) -> None:
+    """C.2 scenario 15."""
+    (message,) = stored(peer, peer.put("T", i=f"DELAY\x01{level}"))
+    assert (message.topic, message.queue_id) == ("SCHEDULE_TOPIC_XXXX", 17)
+    assert message.properties["DELAY"] == "18"
+
+
+@pytest.mark.parametrize("level", ["0", "-1", ""])
+def test_a_level_of_0_or_below_delays_nothing(peer: Peer, level: str) -> None:
+    (message,) = stored(peer, peer.put("T", i=f"DELAY\x01{level}"))
+    assert message.topic == "T"
+
+
+@pytest.mark.parametrize("level", ["x", "1.5", "1s", "9" * 5000])
+def test_a_level_that_is_no_number_is_refused(peer: Peer, level: str) -> None:
+    assert peer.put("T", i=f"DELAY\x01{level}").code == ResponseCode.MESSAGE_ILLEGAL
+
+
+@pytest.mark.parametrize(
+    ("flags", "topic"), [(0, "SCHEDULE_TOPIC_XXXX"), (8, "SCHEDULE_TOPIC_XXXX"), (4, "T"), (12, "T")]
+)
+def test_prepared_and_rolled_back_records_are_not_delayed(peer: Peer, flags: int, topic: str) -> None:
+    (message,) = stored(peer, peer.put("T", i="DELAY\x011", f=flags))
+    assert message.topic == topic
+
+
+def test_a_retry_that_still_carries_the_mark_of_a_transaction_is_an_ordinary_one(peer: Peer) -> None:
+    """C.4 row 17."""
+    (message,) = stored(peer, peer.put("%RETRY%G", i="TRAN_MSG\x01true\x02DELAY\x013", j=1))
+    assert message.topic == "SCHEDULE_TOPIC_XXXX"
+    assert peer.put("%RETRY%G", i="TRAN_MSG\x01true", j=1).code == ResponseCode.NO_PERMISSION
+
+
+@pytest.mark.parametrize(
+    ("fields", "version", "is_dead"),
+    [
+        ({"j": 15}, 407, False),
+        ({"j": 16}, 407, True),
+        ({"j": 2, "l": 3}, 407, False),
+        ({"j": 3, "l": 3}, 407, True),
+        ({"j": 3, "l": 3}, 120, False),
+        ({"l": 0}, 407, True),
+        ({}, 407, False),
+    ],
+)
+def test_a_message_for_a_retry_topic_that_was_tried_often_enough_is_a_dead_letter_at_once(
+    peer: Peer, fields: dict[str, Any], version: int, is_dead: bool
+) -> None:
+    """C.4 row 1."""
+    header = {"a": "P", "b": "%RETRY%G", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": "DELAY\x015"}
+    response = peer.get(RequestCode.SEND_MESSAGE_V2, {**header, **fields}, b"x", version=version)
+    (message,) = stored(peer, response)
+    if not is_dead:
+        assert (message.topic, message.properties["REAL_TOPIC"]) == ("SCHEDULE_TOPIC_XXXX", "%RETRY%G")
+        return
+    assert (message.topic, message.queue_id) == ("%DLQ%G", 0)
+    assert message.properties == {"CLUSTER": "DefaultCluster", "DELAY": "0"}
+    assert message.reconsume_times == fields.get("j", 0)
+    config = peer.broker.topics.get("%DLQ%G")
+    assert config is not None
+    assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (1, 1, 6)
+
+
+def test_a_dead_letter_is_answered_with_the_queue_that_was_asked_for(peer: Peer) -> None:
+    peer.broker.topics.put(TopicConfig(topic_name="%RETRY%G"))
+    response = peer.put("%RETRY%G", queue_id=5, j=16)
+    (message,) = stored(peer, response)
+    assert (response.ext_fields["queueId"], message.queue_id) == ("5", 0)
 
 
 def test_a_retry_topic_needs_a_group_that_may_be_created(make_broker: MakeBroker) -> None:

@@ -1,5 +1,7 @@
 import io
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +67,18 @@ def test_logging_goes_to_stderr_from_the_level_on(logger: logging.Logger, monkey
     logging.getLogger("triomq.x").warning("loud")
     assert stderr.getvalue().endswith(" WARNING triomq.x loud\n")
     assert stderr.getvalue().count("\n") == 1
+
+
+@pytest.mark.parametrize("package", ["triomq.client", "triomq.broker"])
+def test_the_library_is_silent_in_a_program_that_does_not_configure_logging(package: str) -> None:
+    program = f"import logging, {package}; logging.getLogger('{package}.x').warning('loud')"
+    done = subprocess.run((sys.executable, "-c", program), capture_output=True, check=True, timeout=30)
+    assert (done.stdout, done.stderr) == (b"", b"")
+
+
+def test_importing_triomq_alone_imports_no_logging() -> None:
+    program = "import sys; before = set(sys.modules); import triomq; sys.exit('logging' in set(sys.modules) - before)"
+    subprocess.run((sys.executable, "-c", program), check=True, timeout=30)
 
 
 def test_logging_again_replaces_the_first_handler(logger: logging.Logger, tmp_path: Path) -> None:

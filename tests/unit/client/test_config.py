@@ -28,7 +28,9 @@ def test_name_servers_that_cannot_be_read_are_refused(given: str | list[str]) ->
         ClientInstance(given)
 
 
-@pytest.mark.parametrize("setting", [{"api_timeout_s": 0}, {"idle_timeout_s": -1}, {"advertise": "somehow"}])
+@pytest.mark.parametrize(
+    "setting", [{"api_timeout_s": 0}, {"idle_timeout_s": -1}, {"advertise": "somehow"}, {"header_format": 77}]
+)
 def test_impossible_settings_are_refused(setting: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         ClientConfig(**setting)

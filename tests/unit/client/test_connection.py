@@ -285,7 +285,7 @@ async def test_a_frame_and_its_body_arrive_whole_among_others(pair: Pair, nurser
     ],
 )
 async def test_bytes_that_are_no_frame_end_the_connection_with_the_reason(
-    pair: Pair, nursery: trio.Nursery, data: bytes, reason: str
+    pair: Pair, nursery: trio.Nursery, data: bytes, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     results: list[Any] = []
     nursery.start_soon(collect, results, pair.request)
@@ -296,6 +296,17 @@ async def test_bytes_that_are_no_frame_end_the_connection_with_the_reason(
 
     assert isinstance(results[0], ConnectionLostError)
     assert reason in str(results[0])
+    assert not caplog.records
+
+
+async def test_bytes_that_are_no_frame_are_logged_if_nobody_waits_for_an_answer(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    await pair.peer.stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    await wait_all_tasks_blocked()
+    assert pair.connection.closed
+    assert "connection closed peer=broker:10911" in caplog.text
+    assert "HTTP server" in caplog.text
 
 
 async def test_answers_before_garbage_in_the_same_read_still_count(pair: Pair, nursery: trio.Nursery) -> None:

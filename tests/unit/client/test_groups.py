@@ -78,6 +78,31 @@ async def test_a_failing_heartbeat_is_logged_once_and_so_is_its_recovery(
         assert caplog.text.count("heartbeat works again") == 1
 
 
+async def test_a_broker_is_warned_of_when_two_heartbeats_in_a_row_do_not_reach_it(
+    fake_broker: FakeBroker, make_broker: BrokerFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = await make_broker("broker-b")
+    broker.add_topic("Topic")
+    fake_broker.routes = broker.routes
+    await broker.stop()
+    async with ClientInstance(fake_broker.address) as instance:
+        instance.register_producer("producers")
+        await wait_all_tasks_blocked()
+        await instance.topic_route("Topic")
+        await wait_all_tasks_blocked()
+        assert "heartbeat failed" not in caplog.text
+        for _ in range(3):
+            await instance.heartbeat_now()
+        assert caplog.text.count(f"heartbeat failed broker={broker.address}") == 1
+
+        await broker.restart()
+        await instance.heartbeat_now()
+        await broker.stop()
+        await wait_all_tasks_blocked()
+        await instance.heartbeat_now()
+        assert caplog.text.count("heartbeat failed") == 1
+
+
 async def test_a_lost_and_a_new_connection_to_a_broker_are_told(
     fake_broker: FakeBroker, make_broker: BrokerFactory
 ) -> None:

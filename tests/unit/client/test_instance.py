@@ -37,7 +37,7 @@ async def test_opaques_start_again_after_the_largest_int32() -> None:
     assert [instance.next_opaque(), instance.next_opaque()] == [2**31 - 1, 0]
 
 
-@pytest.mark.parametrize("header_format", list(SerializeType))
+@pytest.mark.parametrize("header_format", [SerializeType.JSON, SerializeType.ROCKETMQ])
 async def test_requests_are_answered_in_each_header_format(
     fake_broker: FakeBroker, header_format: SerializeType
 ) -> None:

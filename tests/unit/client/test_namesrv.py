@@ -27,7 +27,7 @@ async def test_the_next_name_server_answers_when_one_fails_and_is_kept(
 
 
 async def test_when_no_name_server_answers_each_is_named_with_its_reason(
-    fake_broker: FakeBroker, make_broker: BrokerFactory
+    fake_broker: FakeBroker, make_broker: BrokerFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = await make_broker("broker-b")
     await other.stop()
@@ -38,6 +38,17 @@ async def test_when_no_name_server_answers_each_is_named_with_its_reason(
             await instance.topic_route("Topic")
     assert f"no answer from {fake_broker.address} in time" in str(caught.value)
     assert f"cannot connect to {other.address}: Connection refused; it was given as name server" in str(caught.value)
+    assert caplog.text.count("name server failed") == 1  # the last one's failure is the error
+
+
+async def test_the_only_name_server_fails_with_an_error_and_no_log(
+    fake_broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fake_broker.stop()
+    async with ClientInstance(fake_broker.address) as instance:
+        with pytest.raises(NameServerError):
+            await instance.topic_route("Topic")
+    assert not caplog.records
 
 
 async def test_a_name_server_that_refuses_is_a_response_error(fake_broker: FakeBroker) -> None:

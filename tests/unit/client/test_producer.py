@@ -88,15 +88,27 @@ async def test_queues_take_turns(producer: Producer) -> None:
 @pytest.mark.parametrize("header_format", list(SerializeType))
 @pytest.mark.parametrize("size", [1, 100_000])
 async def test_each_header_format_carries_the_same_message(
-    fake_broker: FakeBroker, header_format: SerializeType, size: int
+    fake_broker: FakeBroker, make_broker: BrokerFactory, header_format: SerializeType, size: int
 ) -> None:
-    config = ClientConfig(header_format=header_format)
-    async with Producer("group", namesrv=fake_broker.address, config=config, compress_over_bytes=2**30) as producer:
+    broker = await make_broker("broker-b")
+    broker.add_topic("Topic")
+    fake_broker.routes = broker.routes
+    broker.on(RequestCode.HEART_BEAT, lambda command: command.reply(ext_fields=dict(command.ext_fields)))
+    async with (
+        ClientInstance(fake_broker.address, ClientConfig(header_format=header_format)) as instance,
+        Producer("group", instance=instance, compress_over_bytes=2**30) as producer,
+    ):
+        await producer.publish_queues("Topic")
+        await instance.heartbeat_now()
         await producer.send(Message("Topic", b"x" * size, tags="T"))
-    (request,) = fake_broker.of(SEND)
-    assert request.serialize_type == header_format
-    assert request.body == b"x" * size
-    assert properties_of(request)["TAGS"] == "T"
+        await producer.send_batch([Message("Topic", b"x" * size, tags="T")])
+        await producer.send_oneway(Message("Topic", b"x" * size, tags="T"))
+        await broker.wait_for(SEND, 2)
+    for request in broker.of(SEND):
+        assert request.serialize_type == header_format
+        assert request.body == b"x" * size
+        assert properties_of(request)["TAGS"] == "T"
+    assert [request.serialize_type for request in broker.of(RequestCode.SEND_BATCH_MESSAGE)] == [header_format]
 
 
 async def test_a_named_queue_gets_the_message(producer: Producer) -> None:

@@ -136,6 +136,8 @@ def test_received_message_shows_its_record() -> None:
     assert (message.tags, message.keys, message.unique_id, message.message_id) == ("TagA", ("k1", "k2"), "C0A8", "C0A8")
     assert message.offset_message_id == "0A4D000100002A9F0000000000000400"
     assert (message.born_host, message.store_host) == ("10.77.0.1:50000", "10.77.0.1:10911")
+    assert message.encoded_born_host == encode_host("10.77.0.1", 50000)
+    assert message.encoded_store_host == encode_host("10.77.0.1", 10911)
     assert message.properties == {"TAGS": "TagA", "KEYS": "k1  k2", "UNIQ_KEY": "C0A8", "p": "q"}
     assert message.user_properties == {"p": "q"}
     assert (message.queue_id, message.queue_offset, message.physical_offset) == (1, 5, 1024)

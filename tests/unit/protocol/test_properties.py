@@ -15,6 +15,7 @@ from triomq.protocol.properties import (
     encode_properties,
     get_property,
     remove_property,
+    set_property,
 )
 
 TEXT = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -144,3 +145,16 @@ def test_many_duplicates_are_removed_in_linear_time() -> None:
     encoded = b"WAIT\x01x\x02" * 200_000 + b"a\x01b"
     assert remove_property(encoded, b"WAIT") == b"a\x01b"  # a quadratic loop would run into the test's time limit
     assert get_property(b"XWAIT\x01x\x02" * 200_000, b"WAIT") is None
+
+
+@pytest.mark.parametrize(
+    ("encoded", "expected"),
+    [
+        (b"", b"b\x01new"),
+        (b"b\x01old", b"b\x01new"),
+        (b"a\x011\x02b\x01old\x02c\x013\x02b\x01older", b"a\x011\x02c\x013\x02b\x01new"),
+        (b"ab\x01stays", b"ab\x01stays\x02b\x01new"),
+    ],
+)
+def test_a_property_that_is_set_is_there_once(encoded: bytes, expected: bytes) -> None:
+    assert set_property(encoded, b"b", b"new") == expected

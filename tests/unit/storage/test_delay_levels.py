@@ -1,7 +1,7 @@
 import pytest
 
-from triomq.protocol.errors import ConfigError
-from triomq.storage.delay_levels import DelayLevels
+from triomq.protocol.errors import ConfigError, MessageIllegalError
+from triomq.storage.delay_levels import DelayLevels, requested_level
 
 
 def test_default_levels_are_rocketmqs_eighteen() -> None:
@@ -24,3 +24,17 @@ def test_all_units_are_understood() -> None:
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="messageDelayLevel"):
         DelayLevels(text)
+
+
+@pytest.mark.parametrize(
+    ("properties", "level"),
+    [(b"", 0), (b"DELAY\x017", 7), (b"DELAY\x01+7\x02a\x01b", 7), (b"DELAY\x01-7", 0), (b"MYDELAY\x017", 0)],
+)
+def test_a_message_asks_for_a_level_by_a_property(properties: bytes, level: int) -> None:
+    assert requested_level(properties) == level
+
+
+@pytest.mark.parametrize("value", [b"x", b"7s", b"\xd9\xa1", b"12345678901", b"9" * 5000])
+def test_a_level_that_is_no_number_is_illegal(value: bytes) -> None:
+    with pytest.raises(MessageIllegalError, match="no number"):
+        requested_level(b"DELAY\x01" + value)

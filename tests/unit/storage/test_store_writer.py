@@ -230,3 +230,22 @@ def test_above_the_watermark_messages_are_refused_until_there_is_room(
     space = DiskSpace(used_bytes=900, available_bytes=100)
     assert store.check_disk().used_percent == 90
     put(store)
+
+
+def test_a_delayed_message_is_due_its_delay_after_its_store_time(maker: StoreMaker) -> None:
+    store = maker()
+    due = store.delivery_time(3)
+    for _ in range(2):
+        maker.clock.now_ms += 7
+        stored = put(store, "SCHEDULE_TOPIC_XXXX", 2, tags_code=due)
+        (unit,) = store.queue_units("SCHEDULE_TOPIC_XXXX", 2, stored.queue_offset, 1)
+        assert unit.tags_code == stored.store_timestamp + 10_000 == maker.clock.now_ms + 10_000
+
+
+def test_a_delay_begins_now_though_store_times_are_ahead_of_a_clock_that_was_set_back(maker: StoreMaker) -> None:
+    store = maker()
+    ahead = put(store).store_timestamp
+    maker.clock.now_ms -= 60_000
+    stored = put(store, "SCHEDULE_TOPIC_XXXX", tags_code=store.delivery_time(1))
+    assert stored.store_timestamp == ahead
+    assert store.queue_units("SCHEDULE_TOPIC_XXXX", 0, 0, 1)[0].tags_code == maker.clock.now_ms + 1000

@@ -14,7 +14,15 @@ from triomq.client.config import ClientConfig
 from triomq.client.instance import ClientInstance
 from triomq.client.route import Queues, subscribe_queues
 from triomq.client.serve import ConsumerCallbacks
-from triomq.protocol.bodies import BrokerData, ConsumerIdList, HeartbeatData, QueueData, TopicRouteData
+from triomq.protocol.bodies import (
+    BrokerData,
+    ConsumerIdList,
+    HeartbeatData,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    QueueData,
+    TopicRouteData,
+)
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import ConnectError, NoRouteError
@@ -70,6 +78,7 @@ class FakeCluster:
     Attributes:
         records: stored records by queue; the list index plus ``min_offsets`` is the queue offset.
         committed: (group, queue) to offset.
+        locks: (group, queue) to client id; they do not run out.
         requests: all requests so far.
         handlers: request code to a function that answers instead; one that returns ``None`` leaves it to the fake.
         down: every request fails.
@@ -81,6 +90,7 @@ class FakeCluster:
         self.records: defaultdict[MessageQueue, list[bytes]] = defaultdict(list)
         self.min_offsets: defaultdict[MessageQueue, int] = defaultdict(int)
         self.committed: dict[tuple[str, MessageQueue], int] = {}
+        self.locks: dict[tuple[str, MessageQueue], str] = {}
         self.requests: list[RemotingCommand] = []
         self.handlers: dict[int, Handler] = {}
         self.down = False
@@ -152,6 +162,8 @@ class FakeCluster:
             made = scripted(command)
             if made is not None:
                 return made if isinstance(made, RemotingCommand) else await made
+        if command.code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
+            return self._lock(command)
         return await self._answer(command)
 
     async def _answer(self, command: RemotingCommand) -> RemotingCommand:
@@ -181,6 +193,16 @@ class FakeCluster:
             case RequestCode.CONSUMER_SEND_MSG_BACK | RequestCode.SEND_MESSAGE_V2:
                 return command.reply()
         return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="fake")
+
+    def _lock(self, command: RemotingCommand) -> RemotingCommand:
+        body = LockBatchRequestBody.decode(command.body)
+        group, client_id = body.consumer_group, body.client_id
+        granted = [queue for queue in body.mq_set if self.locks.setdefault((group, queue), client_id) == client_id]
+        if command.code == RequestCode.UNLOCK_BATCH_MQ:
+            for queue in granted:
+                del self.locks[group, queue]
+            return command.reply()
+        return command.reply(body=LockBatchResponseBody(granted).encode())
 
     def _query(self, command: RemotingCommand, queue: MessageQueue) -> RemotingCommand:
         stored = self.committed.get((command.ext_fields["consumerGroup"], queue))
@@ -310,6 +332,9 @@ class FakeInstance:
 
     def broker_address(self, broker_name: str, broker_id: int = 0, only_this: bool = False) -> str | None:
         return ADDRESS if broker_name == BROKER and self._known else None
+
+    def broker_addresses(self) -> dict[str, tuple[str, int]]:
+        return {ADDRESS: (BROKER, 0)} if self._known else {}
 
     def broker_version(self, address: str) -> int:
         return self.cluster.version

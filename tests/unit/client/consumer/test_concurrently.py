@@ -4,8 +4,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.client.consumer.fake_cluster import make_message
 from tests.unit.client.consumer.service_bench import QUEUE, Bench, Sender
-from triomq.client.consumer.concurrently import TURN_S
 from triomq.client.consumer.config import ConsumeContext, ConsumeStatus
+from triomq.client.consumer.turns import TURN_S
 from triomq.protocol.bodies import ConsumeResult
 from triomq.protocol.message import MessageExt
 

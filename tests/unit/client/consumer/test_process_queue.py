@@ -61,16 +61,6 @@ def test_a_message_that_comes_twice_counts_once() -> None:
     assert queue.first_offset == 3
 
 
-def test_put_asks_for_dispatch_only_while_nobody_consumes() -> None:
-    queue = ProcessQueue(QUEUE)
-    assert not queue.put([])
-    assert queue.put([make_message(1)])
-    assert not queue.put([make_message(2)])
-    assert offsets_of(queue.take(5)) == [1, 2]
-    assert queue.take(5) == []
-    assert queue.put([make_message(3)])
-
-
 def test_taken_messages_are_committed_or_come_again_in_order() -> None:
     queue = ProcessQueue(QUEUE)
     queue.put([make_message(queue_offset) for queue_offset in range(4)])

@@ -1,0 +1,55 @@
+"""How far each delay level is delivered.
+
+Source: store.md 6.6; ScheduleMessageService.java.
+"""
+
+from typing import Final
+
+from triomq.protocol.errors import StoreLayoutError
+from triomq.storage.tables import JsonTable, encode
+
+_MAX_QUEUE_OFFSET: Final = 2**63 - 1
+
+
+class DelayOffsetTable:
+    """Delay level, from 1, to the queue offset of its next message; only levels that have delivered something."""
+
+    def __init__(self, table: JsonTable) -> None:
+        self._table = table
+        self._offsets: dict[int, int] = {}
+        self.is_dirty = False
+
+    def load(self) -> None:
+        """Read the saved table.
+
+        Raises:
+            StoreLayoutError: the file and its previous generation cannot be read, or hold no offsets.
+        """
+        saved = self._table.load() or {}
+        try:
+            offsets = {int(level): int(offset) for level, offset in (saved.get("offsetTable") or {}).items()}
+        except (AttributeError, TypeError, ValueError) as exc:
+            raise StoreLayoutError(f"delayOffset.json holds something else than offsets: {exc}") from exc
+        self._offsets = {level: min(max(offset, 0), _MAX_QUEUE_OFFSET) for level, offset in offsets.items()}
+
+    def to_json(self) -> dict[str, object]:
+        """Return the table as ``delayOffset.json`` and response 45 hold it."""
+        return {"offsetTable": dict(self._offsets)}
+
+    def encode(self) -> bytes:
+        """Return the table's file as it shall be now."""
+        return encode(self.to_json())
+
+    def write(self, content: bytes) -> None:
+        """Write what :meth:`encode` returned to the file; may run in a worker thread."""
+        self._table.write(content)
+
+    def get(self, level: int) -> int:
+        """Return the queue offset of the level's next message."""
+        return self._offsets.get(level, 0)
+
+    def set(self, level: int, queue_offset: int) -> None:
+        """Note that everything before ``queue_offset`` is delivered."""
+        if self._offsets.get(level, 0) != queue_offset:
+            self._offsets[level] = queue_offset
+            self.is_dirty = True

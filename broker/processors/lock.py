@@ -1,0 +1,26 @@
+"""Queue locks of orderly consumers: LOCK_BATCH_MQ (41), UNLOCK_BATCH_MQ (42).
+
+Source: behaviour.md A.14, wire.md 5.13; AdminBrokerProcessor.java.
+"""
+
+from typing import TYPE_CHECKING
+
+from triomq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
+from triomq.protocol.command import RemotingCommand
+
+if TYPE_CHECKING:
+    from triomq.broker.connection import Connection
+
+
+def lock_batch_mq(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+    """Answer with the queues that the client owns now; those of others are left out."""
+    body = LockBatchRequestBody.decode(command.body)
+    granted = connection.broker.locks.lock(body.consumer_group, body.client_id, connection, body.mq_set)
+    return command.reply(body=LockBatchResponseBody(granted).encode())
+
+
+def unlock_batch_mq(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+    """Free the queues that the client owns; the others are nobody's business of it."""
+    body = LockBatchRequestBody.decode(command.body)
+    connection.broker.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
+    return command.reply()

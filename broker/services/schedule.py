@@ -1,0 +1,93 @@
+"""Delivers delayed messages when they are due, and saves how far it is.
+
+Rules: one task for all messages, asleep until the first one of a level is due or an empty level gets a message; the
+offsets on the disk never run ahead of the delivered messages on the disk, so that a power loss repeats and does not
+lose.
+
+Source: behaviour.md A.5, store.md 8.3.
+"""
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from triomq.protocol.errors import StoreError
+
+if TYPE_CHECKING:
+    from triomq.broker.server import Broker
+
+LOGGER: Final = logging.getLogger("triomq.broker.schedule")
+
+_MIN_SLEEP_S: Final = 0.01  # messages that are due within it are delivered together
+_MAX_SLEEP_S: Final = 1.0  # the wall clock may be moved meanwhile
+
+
+class ScheduledDelivery:
+    """Keeps ``Broker.schedule`` going."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._is_saving_refused = False
+
+    async def run(self) -> None:
+        """Deliver until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._save_offsets)
+            while True:
+                await self._wait(self._deliver())
+
+    def _deliver(self) -> float | None:
+        """Deliver what is due; return for how long there is nothing to do, s, ``None``: until a message comes."""
+        broker, schedule = self._broker, self._broker.schedule
+        schedule.arrived = trio.Event()
+        delivered_before = schedule.delivered
+        now_ms = broker.clock_ms()
+        next_ms = schedule.deliver(now_ms)
+        if schedule.delivered != delivered_before:
+            if broker.group_commit is not None:
+                broker.group_commit.wake()
+            broker.end_step()
+        if next_ms is None:
+            return None
+        return 0.0 if next_ms <= now_ms else (next_ms - now_ms) / 1000
+
+    async def _wait(self, seconds: float | None) -> None:
+        if seconds == 0:
+            await trio.lowlevel.checkpoint()
+        elif seconds is None:
+            await self._broker.schedule.arrived.wait()
+        else:
+            with trio.move_on_after(min(max(seconds, _MIN_SLEEP_S), _MAX_SLEEP_S)):
+                await self._broker.schedule.arrived.wait()
+
+    async def _save_offsets(self) -> None:
+        while True:
+            await trio.sleep(self._broker.config.persist_delay_offsets_interval_s)
+            if self._broker.schedule.offsets.is_dirty:
+                await self._save()
+
+    async def _save(self) -> None:
+        """Write the offsets, but first the messages they say are delivered.
+
+        Raises:
+            StoreError: the log cannot be flushed: as for every flush, the broker ends.
+        """
+        broker, offsets = self._broker, self._broker.schedule.offsets
+        content = offsets.encode()
+        offsets.is_dirty = False
+        plan = broker.store.flush_plan()
+        if plan is not None:
+            await trio.to_thread.run_sync(plan.run)
+            broker.store.flush_done(plan)
+            broker.store.dispatch_flushed()
+            broker.end_step()
+        try:
+            await trio.to_thread.run_sync(offsets.write, content)
+        except StoreError as exc:
+            offsets.is_dirty = True
+            if not self._is_saving_refused:
+                LOGGER.error("delay offsets are not saved for now: %s", exc)
+            self._is_saving_refused = True
+        else:
+            self._is_saving_refused = False

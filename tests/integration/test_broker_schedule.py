@@ -1,0 +1,50 @@
+"""Delayed messages through a whole broker: sockets, restarts, a real clock."""
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.integration.broker_wire import broker_port, connected, pull_fields, running
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.record import decode_records
+from triomq.storage.config import Durability
+from triomq.storage.delay_levels import DelayLevels
+
+LEVELS = {"delay_levels": DelayLevels("1s 1h")}
+
+
+@pytest.mark.parametrize("durability", list(Durability))
+async def test_a_delayed_message_survives_a_restart_and_comes_once(tmp_path: Path, durability: Durability) -> None:
+    """C.2 scenarios 14 and 16."""
+    store = {**LEVELS, "durability": durability}
+    pull = {**pull_fields("T"), "sysFlag": 6}
+    async with running(tmp_path, store) as broker, connected(broker_port(broker)) as wire:
+        assert (await wire.put("T", b"late", i="DELAY\x012")).code == ResponseCode.SUCCESS
+        sent = broker.clock_ms()
+        assert (await wire.put("T", b"soon", i="DELAY\x011")).code == ResponseCode.SUCCESS
+    async with running(tmp_path, store) as broker, connected(broker_port(broker)) as wire:
+        with trio.fail_after(10):
+            response = await wire.ask(RequestCode.PULL_MESSAGE, pull)
+        (message,) = decode_records(response.body)
+        assert message.stored_body == b"soon"
+        assert message.properties["REAL_TOPIC"] == "T"
+        assert 1000 <= message.store_timestamp - sent < 2000
+    async with running(tmp_path, store) as broker, connected(broker_port(broker)) as wire:
+        delivered = await wire.ask(RequestCode.GET_ALL_DELAY_OFFSET)
+        assert delivered.body == b'{"offsetTable":{1:1}}'
+        assert broker.schedule.delivered == 0
+        assert broker.store.max_offset_in_queue("T", 0) == 1
+
+
+async def test_a_message_that_is_sent_back_comes_to_the_retry_topic(tmp_path: Path) -> None:
+    """C.2 scenario 42."""
+    async with running(tmp_path, LEVELS) as broker, connected(broker_port(broker)) as wire:
+        await wire.put("T", b"body", i="UNIQ_KEY\x01ID")
+        back = {"offset": 0, "group": "G", "delayLevel": 1, "originTopic": "T"}
+        assert (await wire.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == ResponseCode.SUCCESS
+        with trio.fail_after(10):
+            response = await wire.ask(RequestCode.PULL_MESSAGE, {**pull_fields("%RETRY%G"), "sysFlag": 6})
+        (message,) = decode_records(response.body)
+        assert (message.stored_body, message.unique_id, message.reconsume_times) == (b"body", "ID", 1)
+        assert message.properties["RETRY_TOPIC"] == "T"

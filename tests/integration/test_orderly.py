@@ -1,0 +1,162 @@
+"""Our orderly consumers on our broker, over sockets: order through joins and leaves, locks of the dead, tools."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.integration.broker_wire import broker_port, connected, namesrv_port, request, running
+from triomq.broker.server import Broker
+from triomq.client import Admin, ConsumerConfig, Message, MessageExt, Producer, PushConsumer
+from triomq.client.selectors import select_by_hash
+from triomq.protocol.bodies import (
+    ConsumeMessageDirectlyResult,
+    ConsumerData,
+    ConsumerRunningInfo,
+    HeartbeatData,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+)
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.message_queue import MessageQueue
+
+GROUP = "G"
+STEPS, ORDERS = 20, 10
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+class Orders:
+    """A handler that notes the steps of each order, and who has a queue now."""
+
+    def __init__(self) -> None:
+        self.steps: defaultdict[bytes, list[int]] = defaultdict(list)
+        self.by_member: defaultdict[str, int] = defaultdict(int)
+        self._busy: set[int] = set()
+
+    def member(self, name: str, namesrv: str, **settings: float) -> PushConsumer:
+        async def on_message(message: MessageExt) -> None:
+            assert message.queue_id not in self._busy, "two members at one queue"
+            self._busy.add(message.queue_id)
+            await trio.sleep(0.002)
+            self._busy.discard(message.queue_id)
+            order, _, step = message.body.partition(b":")
+            self.steps[order].append(int(step))
+            self.by_member[name] += 1
+
+        config = ConsumerConfig(**settings)  # type: ignore[arg-type]  # names are checked by the class
+        return PushConsumer(
+            GROUP,
+            namesrv=namesrv,
+            orderly=True,
+            on_message=on_message,
+            subscriptions={"T": "*"},
+            start="earliest",
+            settings=config,
+        )
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.steps.values()))
+
+
+async def wait_for(condition: Callable[[], bool]) -> None:
+    with trio.fail_after(30):
+        while not condition():  # noqa: ASYNC110  # about what another task's handler notes
+            await trio.sleep(0.01)
+
+
+def namesrv(broker: Broker) -> str:
+    return f"127.0.0.1:{namesrv_port(broker)}"
+
+
+async def send_orders(address: str) -> None:
+    async with Producer("P", namesrv=address) as producer:
+        for step in range(STEPS):
+            for order in range(ORDERS):
+                await producer.send(Message("T", b"%d:%d" % (order, step)), selector=select_by_hash, key=order)
+
+
+async def test_every_order_keeps_its_steps_while_a_member_joins_and_leaves(root: Path) -> None:
+    """C.2 scenario 59; nothing comes twice, because handlers end before a queue changes hands."""
+    async with running(root) as broker:
+        address, orders = namesrv(broker), Orders()
+        async with Admin(namesrv=address) as admin:
+            await admin.create_topic("T", queues=4)
+        async with orders.member("a", address), trio.open_nursery() as nursery:
+            nursery.start_soon(send_orders, address)
+            await wait_for(lambda: orders.count > 20)
+            async with orders.member("b", address):
+                await wait_for(lambda: orders.by_member["b"] > 20)
+            await wait_for(lambda: orders.count == STEPS * ORDERS)
+        assert list(orders.steps.values()) == [list(range(STEPS))] * ORDERS
+
+
+async def test_the_first_message_after_an_assignment_comes_within_a_second(root: Path) -> None:
+    """C.2 scenario 55: also when the queues were another member's until it left."""
+    async with running(root) as broker:
+        address, orders = namesrv(broker), Orders()
+        async with Admin(namesrv=address) as admin:
+            await admin.create_topic("T", queues=4)
+        await send_orders(address)
+        async with orders.member("a", address):
+            await wait_for(lambda: orders.count > 20)
+        before = orders.count
+        with trio.fail_after(1):
+            async with orders.member("b", address):
+                await wait_for(lambda: orders.count > before)
+
+
+async def test_the_locks_of_a_lost_connection_are_free_at_once(root: Path) -> None:
+    queue = MessageQueue("T", "broker-a", 0)
+
+    def body(client_id: str) -> bytes:
+        return LockBatchRequestBody(client_id, GROUP, [queue]).encode()
+
+    async with running(root) as broker, connected(broker_port(broker)) as second:
+        async with connected(broker_port(broker)) as first:
+            granted = await first.ask(RequestCode.LOCK_BATCH_MQ, body=body("a"))
+            assert LockBatchResponseBody.decode(granted.body).lock_ok_mq_set == [queue]
+            heartbeat = HeartbeatData("b", [], [ConsumerData(group_name=GROUP)]).encode()
+            await second.send(request(RequestCode.HEART_BEAT, body=heartbeat))
+            while (await second.next()).code != ResponseCode.SUCCESS:
+                pass
+            refused = await second.ask(RequestCode.LOCK_BATCH_MQ, body=body("b"))
+            assert LockBatchResponseBody.decode(refused.body).lock_ok_mq_set == []
+        notice = await second.next()  # refused before, told now
+        assert notice.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+        granted = await second.ask(RequestCode.LOCK_BATCH_MQ, body=body("b"))
+        assert LockBatchResponseBody.decode(granted.body).lock_ok_mq_set == [queue]
+
+
+async def test_a_tool_reaches_our_consumer_through_our_broker(root: Path) -> None:
+    """C.2 scenario 62."""
+    async with running(root) as broker:
+        address, orders = namesrv(broker), Orders()
+        async with Admin(namesrv=address) as admin:
+            await admin.create_topic("T", queues=4)
+        async with Producer("P", namesrv=address) as producer:
+            sent = await producer.send(Message("T", b"0:0"))
+        async with orders.member("a", address) as consumer, connected(broker_port(broker)) as tool:
+            await consumer.wait_assigned()
+            await wait_for(lambda: orders.count == 1)
+            (client_id,) = broker.consumer_groups.get(GROUP).client_ids()  # type: ignore[union-attr]
+            who = {"consumerGroup": GROUP, "clientId": client_id}
+            info = await tool.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, who)
+            running_info = ConsumerRunningInfo.decode(info.body)
+            assert running_info.properties["PROP_CONSUMEORDERLY"] == "true"
+            assert all(figures.locked for figures in running_info.mq_table.values())
+            before = consumer.statistics().queues
+            direct = await tool.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, who | {"msgId": sent.offset_message_id})
+            result = ConsumeMessageDirectlyResult.decode(direct.body)
+            assert (result.order, result.consume_result) == (True, "CR_SUCCESS")
+            assert orders.count == 2
+            after = consumer.statistics().queues
+            assert [after[queue].committed_offset for queue in before] == [
+                figures.committed_offset for figures in before.values()
+            ]

@@ -1,0 +1,123 @@
+"""Delayed messages through random times, restarts and kills: in order within a level, never early, never lost.
+
+After an orderly restart nothing is repeated; after a kill only what was delivered since the offsets were saved.
+"""
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from triomq.broker.schedule import Schedule
+from triomq.broker.statistics import BrokerStatistics
+from triomq.protocol.host import encode_host
+from triomq.protocol.record import decode_records
+from triomq.storage.config import StoreConfig
+from triomq.storage.delay_levels import DelayLevels
+from triomq.storage.message_store import MessageStore
+from triomq.storage.tables import JsonTable
+
+HOST: Final = encode_host("127.0.0.1", 10911)
+LEVELS: Final = DelayLevels("1s 5s 10s")
+
+
+class ScheduleMachine(RuleBasedStateMachine):
+    """One store with its schedule, opened, used, closed and killed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parent = Path(tempfile.mkdtemp(prefix="schedule-machine-"))
+        self.copies = 0
+        self.root = self.parent / "0"
+        self.now_ms = 1_800_000_000_000
+        self.due: dict[int, tuple[int, int]] = {}  # number of a message to its level and time
+        self.waiting: dict[int, list[int]] = {1: [], 2: [], 3: []}  # what shall come, in this order
+        self.unsaved: dict[int, list[int]] = {1: [], 2: [], 3: []}  # delivered, but a kill repeats it
+        self.seen = 0
+
+    @initialize()
+    def open(self) -> None:
+        config = StoreConfig(
+            root=self.root,
+            commit_log_file_size_bytes=4096,
+            consume_queue_file_size_bytes=100,
+            delay_levels=LEVELS,
+        )
+        self.store = MessageStore(config, clock_ms=lambda: self.now_ms)
+        self.store.open()
+        table = JsonTable(self.root / "config" / "delayOffset.json")
+        self.schedule = Schedule(self.store, table, BrokerStatistics(0))
+        self.schedule.load()
+
+    @rule(level=st.integers(1, 4), count=st.integers(1, 8))
+    def put(self, level: int, count: int) -> None:
+        for _ in range(count):
+            number, level = len(self.due), min(level, 3)
+            self.schedule.put(level, "T", 0, b"%d" % number, b"DELAY\x01%d" % level, 0, 0, 0, HOST, HOST, 0)
+            self.due[number] = level, self.now_ms + LEVELS.delays_ms[level - 1]
+            self.waiting[level].append(number)
+
+    @rule(milliseconds=st.integers(0, 12_000))
+    def pass_time(self, milliseconds: int) -> None:
+        self.now_ms += milliseconds
+
+    @rule()
+    def deliver(self) -> None:
+        while (next_ms := self.schedule.deliver(self.now_ms)) == self.now_ms:
+            pass
+        self.check_delivered()
+        times = [self.due[numbers[0]][1] for numbers in self.waiting.values() if numbers]
+        assert next_ms == min(times, default=None)
+        assert next_ms is None or next_ms > self.now_ms
+
+    def check_delivered(self) -> None:
+        while (found := self.store.get_message(("T", 0), self.seen, 32)).buffers:
+            for message in (message for view in found.buffers for message in decode_records(view)):
+                number = int(message.stored_body)
+                level, due = self.due[number]
+                assert self.waiting[level].pop(0) == number
+                assert due <= self.now_ms == message.store_timestamp
+                self.unsaved[level].append(number)
+                self.seen += 1
+
+    @rule()
+    def save(self) -> None:
+        self.schedule.offsets.write(self.schedule.offsets.encode())
+        self.unsaved = {1: [], 2: [], 3: []}
+
+    @rule()
+    def close_and_open(self) -> None:
+        self.save()
+        self.store.close()
+        self.open()
+
+    @rule()
+    def kill_and_open(self) -> None:
+        self.copies += 1
+        copy = self.parent / str(self.copies)
+        shutil.copytree(self.root, copy)
+        self.store.close()
+        shutil.rmtree(self.root)
+        self.root = copy
+        self.open()
+        for level, numbers in self.unsaved.items():
+            self.waiting[level][:0] = numbers
+        self.unsaved = {1: [], 2: [], 3: []}
+
+    def teardown(self) -> None:
+        if hasattr(self, "store"):
+            self.now_ms += 10_000
+            self.deliver()
+            assert not any(self.waiting.values())
+            self.store.close()
+        shutil.rmtree(self.parent)
+
+
+TestScheduleMachine = ScheduleMachine.TestCase
+TestScheduleMachine.settings = settings(
+    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+)

@@ -1,0 +1,279 @@
+"""The service that delivers delayed messages: it sleeps, wakes in time, wakes who waits, and saves how far it is."""
+
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from tests.unit.broker.recording import Clock, MakeBroker, Peer
+from triomq.broker.server import Broker
+from triomq.broker.services.flush import GroupCommit
+from triomq.broker.services.schedule import ScheduledDelivery
+from triomq.protocol.codes import ResponseCode
+from triomq.protocol.errors import StoreError
+from triomq.protocol.record import decode_records
+from triomq.storage.config import Durability
+from triomq.storage.flush import FlushPlan
+
+SCHEDULE = "SCHEDULE_TOPIC_XXXX"
+
+
+class TrioClock(Clock):
+    """A wall clock that passes with trio's, and can be moved besides."""
+
+    def __call__(self) -> int:
+        try:
+            return self.now_ms + round(trio.current_time() * 1000)
+        except RuntimeError:  # before and after trio runs
+            return self.now_ms
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return TrioClock()
+
+
+@asynccontextmanager
+async def delivering(broker: Broker) -> AsyncGenerator[None]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ScheduledDelivery(broker).run)
+        if broker.group_commit is not None:
+            nursery.start_soon(broker.group_commit.run)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+def put(peer: Peer, level: int = 1, body: bytes = b"body") -> None:
+    assert peer.put("T", body, i=f"DELAY\x01{level}\x02WAIT\x01false").code == ResponseCode.SUCCESS
+
+
+def count_calls(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Note the times at which the service looks for what is due."""
+    calls: list[int] = []
+    deliver: Callable[[int], int | None] = broker.schedule.deliver
+
+    def counted(now_ms: int) -> int | None:
+        calls.append(now_ms)
+        return deliver(now_ms)
+
+    monkeypatch.setattr(broker.schedule, "deliver", counted)
+    return calls
+
+
+async def test_a_held_pull_gets_the_message_at_the_moment_it_is_due(
+    peer: Peer, another_peer: Peer, autojump_clock: MockClock
+) -> None:
+    """C.2 scenario 14."""
+    async with delivering(peer.broker):
+        put(peer)
+        assert another_peer.pull("T", 0, sysFlag=6) is None
+        await trio.sleep(0.999)
+        assert another_peer.sent == []
+        await trio.sleep(0.002)
+        await wait_all_tasks_blocked()
+        (response,) = another_peer.sent
+        (message,) = decode_records(response.body)
+        assert message.stored_body == b"body"
+        assert message.store_timestamp == peer.broker.clock_ms() - 1
+
+
+async def test_while_nothing_waits_nothing_wakes_it(
+    peer: Peer, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = count_calls(peer.broker, monkeypatch)
+    async with delivering(peer.broker):
+        await trio.sleep(3600)
+        assert len(calls) == 1
+        put(peer)
+        await trio.sleep(3600)
+        assert len(calls) == 3
+        assert peer.broker.schedule.delivered == 1
+
+
+async def test_one_task_sleeps_for_all_levels_until_the_first_is_due(
+    peer: Peer, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = count_calls(peer.broker, monkeypatch)
+    async with delivering(peer.broker):
+        for _ in range(100):
+            for level in (3, 2, 1):
+                put(peer, level)
+        await trio.sleep(20)
+        assert peer.broker.schedule.delivered == 300
+        assert len(calls) < 25  # it looks at the wall clock once a second besides
+        units = [unit for queue_id in range(3) for unit in peer.broker.store.queue_units(SCHEDULE, queue_id, 0, 100)]
+        times = [peer.broker.store.store_time("T", 0, number) for number in range(300)]
+        assert times == sorted(unit.tags_code for unit in units)
+
+
+async def test_messages_that_are_due_at_nearly_the_same_time_are_delivered_together(
+    peer: Peer, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = count_calls(peer.broker, monkeypatch)
+    async with delivering(peer.broker):
+        for _ in range(1000):
+            put(peer)
+            await trio.sleep(0.001)
+        began = len(calls)
+        await trio.sleep(1.2)
+        assert peer.broker.schedule.delivered == 1000
+        assert len(calls) - began < 130
+        late = [
+            peer.broker.store.store_time("T", 0, n) - peer.broker.store.store_time(SCHEDULE, 0, n) for n in range(1000)
+        ]
+        assert min(late) >= 1000
+        assert max(late) <= 1011
+
+
+async def test_a_backlog_lets_other_tasks_run(peer: Peer, autojump_clock: MockClock) -> None:
+    for number in range(500):
+        put(peer, body=b"%d" % number)
+    await trio.sleep(2)
+    seen = []
+    async with delivering(peer.broker):
+        for _ in range(20):
+            await trio.lowlevel.checkpoint()
+            seen.append(peer.broker.schedule.delivered)
+    assert set(seen) <= {0, 100, 200, 300, 400, 500}
+    assert len(set(seen) - {0, 500}) >= 2  # trio may run it twice between two looks, never more often
+    assert seen[-1] == 500
+
+
+async def test_a_clock_that_is_set_forward_is_noticed_within_a_second(
+    peer: Peer, clock: Clock, autojump_clock: MockClock
+) -> None:
+    async with delivering(peer.broker):
+        put(peer, 18)
+        await trio.sleep(5)
+        clock.now_ms += 7_200_000
+        await trio.sleep(1)
+        await wait_all_tasks_blocked()
+        assert peer.broker.schedule.delivered == 1
+
+
+async def test_a_store_that_refuses_is_asked_again_and_no_faster_than_it_should(
+    peer: Peer, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = count_calls(peer.broker, monkeypatch)
+    async with delivering(peer.broker):
+        put(peer)
+        await trio.sleep(0.5)
+        peer.broker.store._refusal = lambda: StoreError("no")
+        await trio.sleep(10)
+        assert peer.broker.schedule.delivered == 0
+        assert len(calls) < 110
+        peer.broker.store._refusal = None
+        await trio.sleep(0.2)
+        assert peer.broker.schedule.delivered == 1
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await trio.lowlevel.checkpoint()
+
+
+def saved(broker: Broker) -> bytes:
+    path: Path = broker.config.store.root / "config" / "delayOffset.json"
+    return b"".join(path.read_bytes().split()) if path.exists() else b""
+
+
+async def test_offsets_are_saved_every_10_seconds_behind_the_messages(peer: Peer, mock_clock: MockClock) -> None:
+    broker = peer.broker
+    async with delivering(broker):
+        await wait_all_tasks_blocked()
+        put(peer)
+        await wait_all_tasks_blocked()
+        mock_clock.jump(1)
+        await until(lambda: broker.schedule.delivered == 1)
+        await wait_all_tasks_blocked()
+        assert saved(broker) == b""
+        end = broker.store.commit_log.max_offset
+        mock_clock.jump(8.9)
+        await wait_all_tasks_blocked()
+        assert saved(broker) == b""
+        mock_clock.jump(0.2)
+        await until(lambda: saved(broker) != b"")
+        assert saved(broker) == b'{"offsetTable":{"1":1}}'
+        assert broker.store.commit_log.flushed_offset == end
+        await until(lambda: not broker.schedule.offsets.is_dirty)
+        file = broker.config.store.root / "config" / "delayOffset.json"
+        file.unlink()
+        mock_clock.jump(20)
+        await wait_all_tasks_blocked()
+        assert saved(broker) == b"", "what has not changed is not written again"
+
+
+async def test_a_disk_that_refuses_the_table_is_tried_again(
+    peer: Peer, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    offsets = peer.broker.schedule.offsets
+    write = offsets.write
+    tries = []
+
+    def refuse(content: bytes) -> None:
+        tries.append(content)
+        raise StoreError("no room")
+
+    monkeypatch.setattr(offsets, "write", refuse)
+    async with delivering(peer.broker):
+        await wait_all_tasks_blocked()
+        offsets.set(1, 1)
+        for number in (1, 2):
+            mock_clock.jump(10.1)
+            await until(lambda number=number: len(tries) == number and offsets.is_dirty)  # type: ignore[misc]
+            await wait_all_tasks_blocked()
+        monkeypatch.setattr(offsets, "write", write)
+        mock_clock.jump(10.1)
+        await until(lambda: saved(peer.broker) != b"")
+    messages = [record.message for record in caplog.records if record.levelno == logging.ERROR]
+    assert messages == ["delay offsets are not saved for now: no room"]
+
+
+async def test_a_disk_that_loses_messages_ends_the_service_and_saves_nothing(
+    peer: Peer, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_plan: FlushPlan) -> None:
+        raise StoreError("sync refused")
+
+    put(peer)
+    peer.broker.schedule.offsets.set(1, 1)
+    monkeypatch.setattr(FlushPlan, "run", fail)
+    with pytest.RaisesGroup(StoreError, flatten_subgroups=True):
+        async with delivering(peer.broker):
+            await wait_all_tasks_blocked()
+            mock_clock.jump(10.1)
+            await trio.sleep_forever()
+    assert saved(peer.broker) == b""
+
+
+async def test_with_durability_sync_consumers_see_a_delivered_message_when_it_is_on_the_disk(
+    make_broker: MakeBroker, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = make_broker({"durability": Durability.SYNC})
+    peer, consumer = Peer(broker), Peer(broker)
+    assert isinstance(broker.group_commit, GroupCommit)
+    async with delivering(broker):
+        put(peer)
+        await until(lambda: broker.store.max_offset_in_queue(SCHEDULE, 0) == 1)
+        assert consumer.pull("T", 0, sysFlag=6) is None
+        run = FlushPlan.run
+        may_flush = trio.Event()
+        token = trio.lowlevel.current_trio_token()
+
+        def slow(plan: FlushPlan) -> None:
+            trio.from_thread.run(may_flush.wait, trio_token=token)
+            run(plan)
+
+        monkeypatch.setattr(FlushPlan, "run", slow)
+        mock_clock.jump(1)
+        await until(lambda: broker.schedule.delivered == 1)
+        await wait_all_tasks_blocked()
+        assert consumer.sent == []
+        assert broker.store.max_offset_in_queue("T", 0) == 0
+        may_flush.set()
+        await until(lambda: consumer.sent != [])
+        assert len(decode_records(consumer.sent[0].body)) == 1

@@ -1,0 +1,106 @@
+"""Orderly consumption by plain functions, in threads; and how the loop is shared."""
+
+import threading
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.unit.client.consumer.orderly_bench import SUSPEND, OrderlyBench
+from triomq.client.consumer.config import ConsumeStatus
+from triomq.client.consumer.turns import TURN_S
+from triomq.protocol.message import MessageExt
+
+
+async def consume_all(bench: OrderlyBench, *offsets: int) -> None:
+    """Return when the process queue is empty."""
+    done = trio.Event()
+    bench.queue.on_removal = lambda: None if bench.queue.cached_messages else done.set()
+    async with bench.running():
+        bench.pull(*offsets)
+        with trio.fail_after(60):
+            await done.wait()
+
+
+async def test_a_plain_function_gets_each_message_in_order_in_a_thread() -> None:
+    seen: list[int] = []
+    threads: set[int] = set()
+
+    def on_message(message: MessageExt) -> None:
+        threads.add(threading.get_ident())
+        seen.append(message.queue_offset)
+
+    bench = OrderlyBench(on_message=on_message)
+    await consume_all(bench, *range(300))
+    assert seen == list(range(300))
+    assert threading.get_ident() not in threads
+    assert bench.queue.consumed_offset() == 300
+    assert bench.queue.counters.succeeded == 300
+
+
+async def test_a_plain_function_that_fails_stops_its_queue_for_a_while() -> None:
+    seen: list[int] = []
+    failures = iter([SUSPEND, ValueError("no")])
+
+    def on_message(message: MessageExt) -> ConsumeStatus | None:
+        seen.append(message.queue_offset)
+        failure = next(failures, None) if message.queue_offset == 5 else None
+        if isinstance(failure, Exception):
+            raise failure
+        return failure
+
+    bench = OrderlyBench(on_message=on_message, suspend_queue_s=0.01)
+    await consume_all(bench, *range(10))
+    assert seen == [0, 1, 2, 3, 4, 5, 5, 5, 6, 7, 8, 9]
+    assert (bench.queue.counters.succeeded, bench.queue.counters.failed) == (10, 2)
+
+
+async def test_a_plain_batch_function_gets_neighbours() -> None:
+    seen: list[list[int]] = []
+
+    def on_messages(messages: list[MessageExt], _context: object) -> None:
+        seen.append([message.queue_offset for message in messages])
+
+    bench = OrderlyBench(on_messages=on_messages, batch_max_size=4)
+    await consume_all(bench, *range(10))
+    assert seen == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+async def test_a_thread_begins_nothing_more_in_a_queue_that_is_given_up() -> None:
+    begun = threading.Event()
+    may_end = threading.Event()
+    seen: list[int] = []
+
+    def on_message(message: MessageExt) -> None:
+        seen.append(message.queue_offset)
+        begun.set()
+        assert may_end.wait(60)
+
+    bench = OrderlyBench(on_message=on_message)
+    async with bench.running():
+        bench.pull(0, 1, 2)
+        await trio.to_thread.run_sync(begun.wait, 60)
+        bench.queue.closing = True
+        may_end.set()
+        with trio.fail_after(60):
+            while bench.service.in_flight():
+                await trio.lowlevel.checkpoint()
+    assert seen == [0]
+    assert bench.queue.consumed_offset() == 1
+
+
+async def test_workers_leave_the_loop_to_others_after_one_turn(mock_clock: MockClock) -> None:
+    gaps: list[float] = []
+
+    async def on_message(_message: MessageExt) -> None:
+        mock_clock.jump(0.001)  # busy, without waiting for anything
+
+    bench = OrderlyBench(on_message=on_message)
+    async with bench.running():
+        bench.pull(*range(200))
+        while bench.queue.cached_messages:
+            before = trio.current_time()
+            await trio.lowlevel.checkpoint()
+            gaps.append(trio.current_time() - before)
+    assert max(gaps) <= 2 * (TURN_S + 0.0015)
+    assert sum(gaps) == pytest.approx(0.2)

@@ -1,0 +1,226 @@
+"""Orderly push consumers on the cluster in memory: queues change hands without two members at one message."""
+
+from collections.abc import Callable
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.unit.client.consumer.fake_cluster import ADDRESS, BROKER, FakeCluster, FakeInstance, as_instance
+from tests.unit.client.consumer.push_bench import QUEUE, Inbox, consumer
+from triomq.client.consumer.config import ConsumerConfig, ConsumeStatus
+from triomq.client.instance import ClientInstance
+from triomq.protocol.bodies import ConsumerRunningInfo
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.message import MessageExt
+from triomq.protocol.message_queue import MessageQueue
+
+
+async def until(condition: Callable[[], bool], limit_s: float = 60) -> None:
+    with trio.fail_after(limit_s):
+        while not condition():  # noqa: ASYNC110  # the clock jumps
+            await trio.sleep(0.01)
+
+
+async def test_a_queue_is_locked_before_its_offset_is_asked_for_and_pulled(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
+) -> None:
+    """B.9 row 8: the owner before may have moved the offset until then.  The first message comes within 1 s."""
+    cluster.send(topic, b"0")
+    inbox = Inbox()
+    began = trio.current_time()
+    async with consumer(inbox, instance, orderly=True):
+        await until(lambda: inbox.ended == [0])
+        assert trio.current_time() - began < 1
+    codes = [
+        command.code
+        for command in cluster.requests
+        if command.ext_fields.get("topic") == "T" or b'"topic":"T"' in command.body
+    ]
+    first = [
+        codes.index(code)
+        for code in (RequestCode.LOCK_BATCH_MQ, RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.PULL_MESSAGE)
+    ]
+    assert first == sorted(first)
+
+
+async def test_leaving_stores_offsets_then_unlocks(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
+) -> None:
+    """C.2 scenarios 55 and 65."""
+    cluster.send(topic, b"0", b"1")
+    inbox = Inbox(busy_s=2)
+    async with consumer(inbox, instance, orderly=True):
+        await until(lambda: inbox.begun == [0])
+        assert cluster.locks["G", topic] == "127.0.0.1@1"
+    assert inbox.ended == [0]
+    assert cluster.committed["G", topic] == 1
+    assert not cluster.locks
+    codes = [command.code for command in cluster.requests]
+    unlocked = codes.index(RequestCode.UNLOCK_BATCH_MQ)
+    assert max(i for i, code in enumerate(codes) if code == RequestCode.UPDATE_CONSUMER_OFFSET) < unlocked
+
+
+async def test_a_queue_changes_hands_only_after_the_handler_has_ended(
+    cluster: FakeCluster, autojump_clock: MockClock
+) -> None:
+    """C.2 scenario 54: here without showing the message of the running handler twice."""
+    queues = cluster.add_topic("T", 2)
+    for queue in queues:
+        cluster.send(queue, *(b"%d" % n for n in range(3)))
+    seen: list[tuple[str, int, int]] = []
+    running: set[tuple[int, int]] = set()
+
+    def member(name: str) -> Callable[[MessageExt], object]:
+        async def on_message(message: MessageExt) -> None:
+            key = message.queue_id, message.queue_offset
+            assert not {queue_id for queue_id, _ in running} & {message.queue_id}
+            running.add(key)
+            seen.append((name, *key))
+            await trio.sleep(5)
+            running.discard(key)
+
+        return on_message
+
+    inbox = Inbox()
+    first, second = (as_instance(FakeInstance(cluster, name)) for name in ("a", "b"))
+    async with consumer(inbox, first, orderly=True, on_message=member("a")):
+        await until(lambda: len(running) == 2)
+        async with consumer(inbox, second, orderly=True, on_message=member("b")):
+            await until(lambda: ("b", 1, 1) in seen)
+            assert trio.current_time() < 7
+            await until(lambda: len(seen) == 6)
+            await until(lambda: not running)
+    assert sorted(key for _, *key in seen) == [[queue_id, offset] for queue_id in (0, 1) for offset in range(3)]
+    assert {name for name, queue_id, offset in seen if queue_id == 1 and offset} == {"b"}
+
+
+async def test_a_queue_that_another_member_has_is_asked_for_until_it_is_free(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
+) -> None:
+    cluster.send(topic, b"0")
+    cluster.locks["G", topic] = "another"
+    inbox = Inbox()
+    async with consumer(inbox, instance, orderly=True):
+        await trio.sleep(5)
+        assert not inbox.begun
+        del cluster.locks["G", topic]
+        await trio.sleep(1.1)
+        assert inbox.ended == [0]
+
+
+async def test_a_lost_lock_stops_the_queue_and_a_new_one_begins_where_the_other_member_ended(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
+) -> None:
+    cluster.send(topic, *(b"%d" % n for n in range(10)))
+    inbox = Inbox(busy_s=15)
+    async with consumer(inbox, instance, orderly=True):
+        await until(lambda: inbox.begun == [0])
+        cluster.locks["G", topic] = "another"
+        await trio.sleep(60)  # the renewal after 20 s fails
+        assert inbox.begun == [0, 1]
+        cluster.committed["G", topic] = 7
+        del cluster.locks["G", topic]
+        await until(lambda: inbox.begun[2:] == [7])
+
+
+async def test_a_lost_connection_stops_its_queues_until_they_are_locked_again(
+    cluster: FakeCluster, topic: MessageQueue, autojump_clock: MockClock
+) -> None:
+    fake = FakeInstance(cluster)
+    cluster.send(topic, b"0", b"1", b"2")
+    inbox = Inbox(busy_s=2)
+    async with consumer(inbox, as_instance(fake), orderly=True):
+        await until(lambda: inbox.begun == [0])
+        cluster.down = True
+        fake.groups["G"].connection_lost(ADDRESS)
+        await trio.sleep(20)
+        assert inbox.begun == [0]
+        cluster.down = False
+        await until(lambda: inbox.ended[-1:] == [2])
+    assert cluster.committed["G", topic] == 3
+
+
+async def test_a_queue_whose_first_offset_is_not_known_is_unlocked_again(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
+) -> None:
+    cluster.handlers[RequestCode.QUERY_CONSUMER_OFFSET] = lambda command: command.reply(1, remark="busy")
+    inbox = Inbox()
+    async with consumer(inbox, instance, orderly=True):
+        await until(lambda: bool(cluster.of(RequestCode.UNLOCK_BATCH_MQ)))
+        cluster.handlers.clear()
+        cluster.send(topic, b"0")
+        await until(lambda: inbox.ended == [0])
+
+
+async def test_an_offset_reset_keeps_the_lock(
+    cluster: FakeCluster, topic: MessageQueue, autojump_clock: MockClock
+) -> None:
+    """C.2 scenario 61."""
+    fake = FakeInstance(cluster)
+    cluster.send(topic, b"0", b"1")
+    inbox = Inbox()
+    async with consumer(inbox, as_instance(fake), orderly=True):
+        await until(lambda: inbox.ended == [0, 1])
+        fake.groups["G"].reset_offsets("T", {topic: 0})
+        await until(lambda: inbox.ended == [0, 1, 0, 1])
+        await trio.sleep(100)
+        cluster.send(topic, b"2")
+        await until(lambda: inbox.ended[-1] == 2)
+    assert len(cluster.of(RequestCode.UNLOCK_BATCH_MQ)) == 1
+
+
+async def test_running_info_and_direct_consumption_tell_of_order(
+    cluster: FakeCluster, topic: MessageQueue, autojump_clock: MockClock
+) -> None:
+    fake = FakeInstance(cluster)
+    cluster.send(topic, b"0", b"1")
+    await trio.sleep(1)
+
+    async def on_message(_message: MessageExt) -> ConsumeStatus:
+        return ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+
+    async with consumer(Inbox(), as_instance(fake), orderly=True, on_message=on_message):
+        await until(lambda: bool(cluster.of(RequestCode.PULL_MESSAGE)))
+        await trio.sleep(1.5)
+        info = ConsumerRunningInfo.decode(fake.groups["G"].running_info())
+        assert info.properties["PROP_CONSUMEORDERLY"] == "true"
+        assert info.mq_table[QUEUE].locked
+        assert info.mq_table[QUEUE].last_lock_timestamp > 0
+        assert info.mq_table[MessageQueue("%RETRY%G", BROKER, 0)].locked
+
+
+async def test_a_message_that_fails_too_often_is_sent_as_dead_letter(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
+) -> None:
+    """C.2 scenario 58."""
+    cluster.send(topic, b"bad", b"good", properties={"DELAY": "3", "UNIQ_KEY": "ID"})
+    seen: list[bytes] = []
+
+    def on_message(message: MessageExt) -> None:
+        seen.append(message.body)
+        if message.body == b"bad":
+            raise ValueError
+
+    async def handle(message: MessageExt) -> None:
+        on_message(message)
+
+    settings = ConsumerConfig(orderly_max_reconsume_times=2)
+    async with consumer(Inbox(), instance, orderly=True, on_message=handle, settings=settings):
+        await until(lambda: cluster.committed.get(("G", topic)) == 2)
+    assert seen == [b"bad"] * 3 + [b"good"]
+    (command,) = cluster.of(RequestCode.SEND_MESSAGE_V2)
+    fields = command.ext_fields
+    assert (fields["b"], fields["j"], fields["l"]) == ("%RETRY%G", "2", "2")
+    assert "DELAY\x010" in fields["i"]
+    assert "RETRY_TOPIC\x01T" in fields["i"]
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+async def test_only_orderly_consumers_lock(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, orderly: bool, autojump_clock: MockClock
+) -> None:
+    async with consumer(Inbox(), instance, orderly=orderly) as push:
+        await push.wait_assigned()
+        await trio.sleep(25)
+    assert bool(cluster.of(RequestCode.LOCK_BATCH_MQ)) == orderly
