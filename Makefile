@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
-BENCH_ARGS ?=
+BENCH_ARGS ?= --help
 DEMO_ARGS ?=
 
 BIN := $(VENV)/bin
@@ -41,7 +41,7 @@ static: $(INSTALLED) ## The part of the gate that runs no code: format, lint, ty
 	@$(BIN)/mypy
 	@$(BIN)/mypy --explicit-package-bases tests bench
 	@$(BIN)/lint-imports
-	@find broker client -name '*.py' | xargs $(BIN)/flake8-async --enable=ASYNC1,ASYNC2,ASYNC913 --startable-in-context-manager=_live
+	@find broker client -name '*.py' | xargs $(BIN)/flake8-async --enable=ASYNC1,ASYNC2,ASYNC913 --startable-in-context-manager=_keep_connections
 
 coverage: $(INSTALLED) ## Run the tests that need Python only, with branch coverage and its report
 	@$(BIN)/coverage run -m pytest --ignore=tests/interop $(PYTEST_ARGS)

@@ -71,14 +71,14 @@ class ClientInstance(OpenOnce):
         self._groups = Groups(self)
         async with open_service_nursery() as nursery:
             leaving = trio.Event()
-            await nursery.start(self._live, leaving)
+            await nursery.start(self._keep_connections, leaving)
             try:
                 yield
             finally:
                 self._open = False
                 leaving.set()
 
-    async def _live(self, leaving: trio.Event, task_status: trio.TaskStatus[None]) -> None:
+    async def _keep_connections(self, leaving: trio.Event, task_status: trio.TaskStatus[None]) -> None:
         """Keep connections until the block is left, also while it is being cancelled.
 
         Who borrows the instance is left before it, and may have last offsets to store then.

@@ -1,6 +1,7 @@
 """Orderly consumption by plain functions, in threads; and how the loop is shared."""
 
 import threading
+from collections.abc import Iterator
 
 import pytest
 import trio
@@ -40,7 +41,7 @@ async def test_a_plain_function_gets_each_message_in_order_in_a_thread() -> None
 
 async def test_a_plain_function_that_fails_stops_its_queue_for_a_while() -> None:
     seen: list[int] = []
-    failures = iter([SUSPEND, ValueError("no")])
+    failures: Iterator[ConsumeStatus | Exception] = iter([SUSPEND, ValueError("no")])
 
     def on_message(message: MessageExt) -> ConsumeStatus | None:
         seen.append(message.queue_offset)
