@@ -225,16 +225,15 @@ def test_ping_finds_a_broker_whose_advertised_address_is_for_others(tmp_path: Pa
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     # nobody answers at this address of the loopback network
-    broker = start_triomq(tmp_path, "--listen", f"127.0.0.1:{port}", "--advertise", "127.0.0.99")
-    (found,) = objects(ok("ping", "--json", namesrv=broker.namesrv))
-    (told,) = found["brokers"]
-    assert (found["healthy"], told["address"]) == (True, f"127.0.0.99:{port}")
-    assert f"answers at 127.0.0.1:{port} only" in told["note"]
-    ok("produce", "orders", "--as-dialled", namesrv=broker.namesrv, stdin=b"1\n")
-    line = complaint(3, "produce", "orders", namesrv=broker.namesrv, stdin=b"1\n")
-    assert f"127.0.0.99:{port}" in line
-    assert "--advertise" in line
-    broker.stop()
+    with start_triomq(tmp_path, "--listen", f"127.0.0.1:{port}", "--advertise", "127.0.0.99") as broker:
+        (found,) = objects(ok("ping", "--json", namesrv=broker.namesrv))
+        (told,) = found["brokers"]
+        assert (found["healthy"], told["address"]) == (True, f"127.0.0.99:{port}")
+        assert f"answers at 127.0.0.1:{port} only" in told["note"]
+        ok("produce", "orders", "--as-dialled", namesrv=broker.namesrv, stdin=b"1\n")
+        line = complaint(3, "produce", "orders", namesrv=broker.namesrv, stdin=b"1\n")
+        assert f"127.0.0.99:{port}" in line
+        assert "--advertise" in line
 
 
 # --- complaints ----------------------------------------------------------------------------------------------
