@@ -14,7 +14,6 @@ from triomq.protocol.bodies import TopicConfig, TopicFilterType
 from triomq.protocol.codes import TRANSACTION_MASK, MessageSysFlag, ResponseCode
 from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import MessageIllegalError
-from triomq.protocol.java import tags_code
 from triomq.protocol.message_id import offset_message_id
 from triomq.protocol.properties import (
     MAX_PROPERTIES_BYTES,
@@ -36,7 +35,6 @@ SendHeader: TypeAlias = SendMessageRequestHeader | SendMessageRequestHeaderV2
 
 _CLUSTER: Final = b"CLUSTER"
 _WAIT: Final = b"WAIT"
-_TAGS: Final = b"TAGS"
 _DELAY: Final = b"DELAY"
 _TIMERS: Final = (b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
 
@@ -131,12 +129,11 @@ def _store_one(
         if wait is not None:
             properties = append_property(properties, _WAIT, wait)
         return *_store_delayed(connection, command, header, queue, properties, level), wait != b"false"
-    tags = get_property(properties, _TAGS)
     stored = broker.store.put(
         queue,
         command.body,
         properties,
-        tags_code(tags.decode("utf-8", "replace")) if tags else 0,
+        tags_code_of(properties),
         header.flag,
         header.sys_flag,
         header.born_timestamp,
