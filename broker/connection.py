@@ -10,14 +10,14 @@ serves another connection, and only what the kernel does not take at once needs 
 
 import logging
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from triomq.broker.addresses import Address
 from triomq.broker.refusal import remark_of, response_code
-from triomq.protocol.codes import CommandFlag, LanguageCode, ResponseCode
+from triomq.protocol.codes import CommandFlag, LanguageCode, RequestCode, ResponseCode
 from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import ProtocolError, TriomqError
 from triomq.protocol.frame import FrameSplitter
@@ -35,6 +35,16 @@ _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
 
 
+def _next_command(connection: "Connection", frames: Iterator[bytes]) -> RemotingCommand | None:
+    """Read the next frame where all of them are served one by one; ``None`` at the end.
+
+    Raises:
+        ProtocolError: it cannot be read.
+    """
+    frame = next(frames, None)
+    return None if frame is None else RemotingCommand.decode(frame)
+
+
 class Connection:
     """A peer, what it sent and what it has yet to read.
 
@@ -43,6 +53,7 @@ class Connection:
         peer_host: the peer's address as a record's bornHost keeps it.
         advertised: the broker's address for this peer, as routes tell it.
         store_host: the same as a record's storeHost keeps it.
+        message_id_host: the same as offset message ids begin.
         language, version: of the peer's newest heartbeat.
     """
 
@@ -50,6 +61,7 @@ class Connection:
         "_close_reason",
         "_drain_wanted",
         "_is_deaf",
+        "_next_command",
         "_processors",
         "_socket",
         "_splitter",
@@ -60,6 +72,7 @@ class Connection:
         "idle_s",
         "is_scheduled",
         "language",
+        "message_id_host",
         "peer",
         "peer_host",
         "store_host",
@@ -81,6 +94,7 @@ class Connection:
         self.peer_host = peer_host
         self.advertised = advertised
         self.store_host = store_host
+        self.message_id_host = store_host.hex().upper().encode()
         self.language: int = LanguageCode.OTHER
         self.version = 0
         self.closed = False
@@ -88,6 +102,8 @@ class Connection:
         self.idle_s = 0.0  # time since the last read or write, kept by housekeeping
         self._socket = sock
         self._processors = processors
+        takes_plain_sends = RequestCode.SEND_MESSAGE_V2 in processors and broker.group_commit is None
+        self._next_command = broker.plain_sends.serve if takes_plain_sends else _next_command
         self._splitter = FrameSplitter(broker.config.max_frame_bytes)
         self._writes = WriteQueue()
         self._drain_wanted: trio.Event | None = None  # set when the kernel took everything
@@ -137,8 +153,9 @@ class Connection:
         """
         frames, error = self._splitter.split(data)
         try:
-            for frame in frames:
-                self._serve(frame)
+            remaining = iter(frames)
+            while (command := self._next_command(self, remaining)) is not None:
+                self.serve(command)
                 if self._writes.pending_bytes > self.broker.config.unread_high_bytes:
                     await self._wait_until_read()
         except ProtocolError as exc:
@@ -154,8 +171,8 @@ class Connection:
             LOGGER.warning("connection ended inside a frame peer=%s bytes=%d", self.peer, pending)
         return "closed by peer"
 
-    def _serve(self, frame: bytes) -> None:
-        command = RemotingCommand.decode(frame)
+    def serve(self, command: RemotingCommand) -> None:
+        """Answer one command, now or later; nothing is raised."""
         if command.flag & _RESPONSE:
             if not self.broker.client_requests.answered(self, command):
                 self.broker.statistics.unmatched_responses += 1

@@ -22,7 +22,7 @@ from triomq.broker.config import BrokerConfig, Listener
 from triomq.broker.connection import Connection
 from triomq.broker.locks import QueueLocks
 from triomq.broker.offsets import ConsumerOffsetTable
-from triomq.broker.processors.plain_send import response_template
+from triomq.broker.processors.plain_send import PlainSends, response_template
 from triomq.broker.processors.pull import serve_held
 from triomq.broker.processors.table import BROKER_PROCESSORS, NAMESRV_PROCESSORS, VIP_PROCESSORS, Processor
 from triomq.broker.pull_hold import PullHold
@@ -112,6 +112,7 @@ class Broker:
         self.statistics: Final = BrokerStatistics(clock_ms())
         self.schedule: Final = Schedule(store, JsonTable(tables / "delayOffset.json"), self.statistics)
         self.send_targets: Final = SendTargets(self.topics, store)
+        self.plain_sends: Final = PlainSends(self)
         self.send_response: Final = response_template(config.region)
         self.group_commit: Final = GroupCommit(self) if config.store.durability is Durability.SYNC else None
         self.connections: Final[set[Connection]] = set()

@@ -4,6 +4,7 @@ Counters are plain numbers that the hot path adds to; rates cost nothing per mes
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,6 +62,14 @@ class BrokerStatistics:
         self.put_bytes += size_bytes
         by_topic = self.put_by_topic
         by_topic[topic] = by_topic.get(topic, 0) + messages
+
+    def put_run(self, counts: Mapping[str, int], size_bytes: int) -> None:
+        """Count stored messages of several topics at once."""
+        by_topic = self.put_by_topic
+        for topic, messages in counts.items():
+            self.put_messages += messages
+            by_topic[topic] = by_topic.get(topic, 0) + messages
+        self.put_bytes += size_bytes
 
     def get(self, group: str, topic: str, messages: int, size_bytes: int) -> None:
         """Count messages given to consumers."""

@@ -5,12 +5,12 @@ Source: wire.md 2, RemotingCommand.java.
 
 import struct
 from collections.abc import Mapping
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from triomq.protocol.codes import VERSION, CommandFlag, LanguageCode, ResponseCode, SerializeType
 from triomq.protocol.errors import FrameTooLargeError, ProtocolError
 from triomq.protocol.frame import MAX_HEADER_BYTES, build_frame, frame_prefix
-from triomq.protocol.serialization import decode_header, encode_header
+from triomq.protocol.serialization import decode_header, encode_header, fill_from_json
 
 _HEADER_WORD: Final = struct.Struct(">I")
 _HEADER_WORD_BYTES: Final = 4
@@ -137,4 +137,16 @@ class RemotingCommand:
         command = cls.__new__(cls)
         decode_header(command, word >> 24, frame[_HEADER_WORD_BYTES:end])
         command.body = frame[end:]
+        return command
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any], body: bytes) -> Self:
+        """Make the command of a frame whose JSON header has been parsed already.
+
+        Raises:
+            ProtocolError: a field cannot be read.
+        """
+        command = cls.__new__(cls)
+        fill_from_json(command, fields)
+        command.body = body
         return command

@@ -29,6 +29,7 @@ _LANGUAGE_NAMES: Final = {int(code): code.name for code in LanguageCode}
 _LANGUAGE_CODES: Final = {code.name: int(code) for code in LanguageCode}
 UNKNOWN_LANGUAGE: Final = -1
 
+_JSON: Final = int(SerializeType.JSON)
 _INT32_LIMIT: Final = 2**31
 _INT32_MIN: Final = -_INT32_LIMIT
 _INT32_MAX: Final = _INT32_LIMIT - 1
@@ -96,6 +97,16 @@ def _decode_json(command: "RemotingCommand", header: bytes) -> None:
     fields = orjson.loads(header)
     if type(fields) is not dict:
         raise ProtocolError(f"JSON header is not an object but {type(fields).__name__}")
+    fill_from_json(command, fields)
+
+
+def fill_from_json(command: "RemotingCommand", fields: Mapping[str, Any]) -> None:
+    """Fill every field of ``command`` but its body from the object that a JSON header holds.
+
+    Raises:
+        ProtocolError: a field cannot be read.
+    """
+    command.serialize_type = _JSON
     get = fields.get
     code = get("code")
     opaque = get("opaque", 0)

@@ -31,8 +31,13 @@ FIXED_HEAD_BYTES: Final = HEAD.size - 2 * IPV4_HOST_LENGTH
 """Length of what stands before a body, without the two hosts."""
 
 _JOINED_BODY_LIMIT: Final = 4096  # a longer body goes straight into the map: joining would copy it twice
-_CRC_MASK: Final = 0x7FFF_FFFF
-_NOT_HOST_BITS: Final = ~0x30  # both hosts IPv4
+_SCAN_START_BYTES: Final = 8  # length and magic number: what a scan of the log looks at first
+CRC_MASK: Final = 0x7FFF_FFFF
+"""A record's bodyCRC has no sign bit."""
+
+NOT_HOST_BITS: Final = ~0x30
+"""Mask of a record's sysFlag: both hosts are IPv4."""
+
 _SYS_FLAG_AT: Final = 36
 _STORE_TIMESTAMP_AT: Final = 56  # with an IPv4 born host
 _BORN_HOST_V6: Final = 0x10
@@ -132,7 +137,7 @@ class CommitLog:
             struct.error: a number does not fit its field.
             ProtocolError: likewise, or a host has not 8 or 20 bytes.
         """
-        body_crc = crc32(body) & _CRC_MASK
+        body_crc = crc32(body) & CRC_MASK
         if len(born_host) == IPV4_HOST_LENGTH and len(store_host) == IPV4_HOST_LENGTH:
             return _pack_head(
                 size,
@@ -142,7 +147,7 @@ class CommitLog:
                 flag,
                 queue_offset,
                 physical_offset,
-                sys_flag & _NOT_HOST_BITS,
+                sys_flag & NOT_HOST_BITS,
                 born_timestamp,
                 born_host,
                 self.store_timestamp,
@@ -190,6 +195,21 @@ class CommitLog:
             self._map[body_at:end] = joined
         self._map[at : at + len(head)] = head
         self._at = end
+        self.max_offset += end - at
+
+    def has_room(self, size: int) -> bool:
+        """Whether ``size`` bytes can be appended to the current file, and the disk cannot refuse them."""
+        return self._at + size <= self._limit
+
+    def write_run(self, records: bytes) -> None:
+        """Append whole records at the end, for which ``has_room`` or ``begin`` has found room.
+
+        Length and magic number of the first one go last: a process killed before leaves none of the records.
+        """
+        at = self._at
+        self._at = end = at + len(records)
+        self._map[at + _SCAN_START_BYTES : end] = memoryview(records)[_SCAN_START_BYTES:]
+        self._map[at : at + _SCAN_START_BYTES] = records[:_SCAN_START_BYTES]
         self.max_offset += end - at
 
     def check(self, physical_offset: int, *, check_crc: bool) -> RecordCheck:

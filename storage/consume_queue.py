@@ -100,6 +100,18 @@ class ConsumeQueue:
         self.next_offset += 1
         self.max_physical_offset = physical_end
 
+    def has_room(self, count: int) -> bool:
+        """Whether ``count`` units can be appended to the current file, and the disk cannot refuse them."""
+        return self._position + UNIT_SIZE * count <= self._limit
+
+    def append_run(self, units: bytes, physical_end: int) -> None:
+        """Write packed units for which ``has_room`` has found room; the last record ends at ``physical_end``."""
+        position = self._position
+        self._position = end = position + len(units)
+        self._map[position:end] = units
+        self.next_offset += len(units) // UNIT_SIZE
+        self.max_physical_offset = physical_end
+
     def units_from(self, queue_offset: int, max_units: int) -> memoryview | None:
         """Return the visible units from ``queue_offset`` to the end of its file, at most ``max_units``.
 

@@ -6,21 +6,30 @@ Source: CommitLog.java, asyncPutMessage, asyncPutMessages; store.md 2.2, 2.5-2.1
 import struct
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, SupportsIndex
+from zlib import crc32
 
 from triomq.protocol.codes import TRANSACTION_MASK
 from triomq.protocol.consume_queue_unit import UNIT
 from triomq.protocol.errors import MessageIllegalError, ProtocolError, StoreError
+from triomq.protocol.host import IPV4_HOST_LENGTH
 from triomq.protocol.properties import MAX_PROPERTIES_BYTES
-from triomq.storage.commit_log import FIXED_HEAD_BYTES, MIN_BLANK_BYTES
+from triomq.protocol.record import HEAD, MESSAGE_MAGIC
+from triomq.storage.commit_log import CRC_MASK, FIXED_HEAD_BYTES, MIN_BLANK_BYTES, NOT_HOST_BITS
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.dispatch import WITHOUT_UNIT, Dispatcher
 from triomq.storage.store_reader import StoreReader
+
+RunEntry = tuple[ConsumeQueue, bytes, bytes, int, int, int, int]
+"""Queue, body, properties, tags code, flag, sysFlag and born timestamp (ms) of one message of a run."""
 
 BatchEntry = tuple[int, bytes, bytes, int]
 """Flag, body, properties and tags code of one message of a batch."""
 
 _FIXED_BYTES: Final = FIXED_HEAD_BYTES + 2  # a record without hosts, body, topic field and properties
+_FIXED_IPV4_BYTES: Final = _FIXED_BYTES + 2 * IPV4_HOST_LENGTH
+_pack_head = HEAD.pack
 _pack_unit = UNIT.pack
+_two_bytes = struct.Struct(">h").pack
 _new_tuple = tuple.__new__  # half the time of a NamedTuple's own constructor
 
 
@@ -147,6 +156,72 @@ class StoreWriter(StoreReader):
             queue.append_packed(unit, physical_offset + size)
             self._dispatcher.appended(queue, physical_offset + size)
         return _new_tuple(Appended, (physical_offset, queue_offset, log.store_timestamp))
+
+    def put_run(self, run: Sequence[RunEntry], born_host: bytes, store_host: bytes) -> list[tuple[int, int]] | None:
+        """Store messages of any queues behind one another with one copy, or none of them.
+
+        Args:
+            run: the messages, as ``put`` takes them, none of them part of a transaction.
+            born_host, store_host: of all of them.
+
+        Returns:
+            Physical offset and queue offset of each.  ``None`` if this way is not open: the end of a file is near, a
+            host is not IPv4, a message is above a limit or the store takes none.  ``put`` takes them one by one then,
+            and tells which one fails and why.
+        """
+        log = self.commit_log
+        if self._refusal is not None or len(born_host) != IPV4_HOST_LENGTH or len(store_host) != IPV4_HOST_LENGTH:
+            return None
+        store_timestamp = max(log.store_timestamp, self._clock_ms())
+        physical_offset = log.max_offset
+        parts: list[bytes] = []
+        places: list[tuple[int, int]] = []
+        units_of: dict[ConsumeQueue, list[bytes]] = {}
+        try:
+            for queue, body, properties, tags_code, flag, sys_flag, born_timestamp in run:
+                topic_field = queue.topic_field
+                body_length, properties_length = len(body), len(properties)
+                size = _FIXED_IPV4_BYTES + body_length + len(topic_field) + properties_length
+                if size > self._small_record_bytes:
+                    return None
+                units = units_of.get(queue)
+                if units is None:
+                    units = units_of[queue] = []
+                queue_offset = queue.next_offset + len(units)
+                units.append(_pack_unit(physical_offset, size, tags_code))
+                head = _pack_head(
+                    size,
+                    MESSAGE_MAGIC,
+                    crc32(body) & CRC_MASK,
+                    queue.queue_id,
+                    flag,
+                    queue_offset,
+                    physical_offset,
+                    sys_flag & NOT_HOST_BITS,
+                    born_timestamp,
+                    born_host,
+                    store_timestamp,
+                    store_host,
+                    0,
+                    0,
+                    body_length,
+                )
+                parts += (head, body, topic_field, _two_bytes(properties_length), properties)
+                places.append((physical_offset, queue_offset))
+                physical_offset += size
+        except struct.error:
+            return None
+        if not log.has_room(physical_offset - log.max_offset) or not all(
+            queue.has_room(len(units)) for queue, units in units_of.items()
+        ):
+            return None
+        log.store_timestamp = store_timestamp
+        log.write_run(b"".join(parts))
+        self._messages_put += len(places)
+        for queue, units in units_of.items():
+            queue.append_run(b"".join(units), physical_offset)
+            self._dispatcher.appended(queue, physical_offset)
+        return places
 
     def put_batch(
         self,

@@ -14,7 +14,6 @@ from triomq.broker.processors import (
     client,
     lock,
     offset,
-    plain_send,
     pull,
     relay,
     route,
@@ -45,7 +44,7 @@ NAMESRV_PROCESSORS: Final[Mapping[int, Processor]] = {
 VIP_PROCESSORS: Final[Mapping[int, Processor]] = {
     **NAMESRV_PROCESSORS,  # so that the broker's address alone is enough for a client
     RequestCode.SEND_MESSAGE: send.send_message,
-    RequestCode.SEND_MESSAGE_V2: plain_send.plain_send,
+    RequestCode.SEND_MESSAGE_V2: send.send_message_v2,
     RequestCode.SEND_BATCH_MESSAGE: send.send_message_v2,
     RequestCode.CONSUMER_SEND_MSG_BACK: send_back.send_message_back,
     RequestCode.QUERY_CONSUMER_OFFSET: offset.query_consumer_offset,

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 import trio
@@ -11,6 +11,8 @@ from tests.integration.broker_wire import broker_port, namesrv_port, running
 from triomq.client import Admin, ClientConfig, ClientInstance, Message, MessageExt, Producer, PushConsumer
 from triomq.protocol.codes import RequestCode, SerializeType
 from triomq.protocol.command import RemotingCommand
+from triomq.protocol.errors import ProtocolError
+from triomq.protocol.frame import FrameSplitter
 
 MESSAGES: Final = 20
 NAMESRV_CODES: Final = frozenset((RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO))
@@ -29,18 +31,19 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[RemotingCommand]:
     """All requests of clients that are read from now on; each answer must have the format of its request."""
     found: list[RemotingCommand] = []
     asked: dict[int, int] = {}
-    decode = RemotingCommand.decode
+    split = FrameSplitter.split
 
-    def record(frame: bytes) -> Any:
-        command = decode(frame)
-        if command.is_response:
-            assert command.serialize_type == asked[command.opaque]
-        elif command.code != RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:  # the broker's own
-            asked[command.opaque] = command.serialize_type
-            found.append(command)
-        return command
+    def record(splitter: FrameSplitter, data: bytes) -> tuple[list[bytes], ProtocolError | None]:
+        frames, error = split(splitter, data)
+        for command in map(RemotingCommand.decode, frames):
+            if command.is_response:
+                assert command.serialize_type == asked[command.opaque]
+            elif command.code != RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:  # the broker's own
+                asked[command.opaque] = command.serialize_type
+                found.append(command)
+        return frames, error
 
-    monkeypatch.setattr(RemotingCommand, "decode", record)
+    monkeypatch.setattr(FrameSplitter, "split", record)
     return found
 
 

@@ -1,5 +1,6 @@
 """The short way of a plain send against the long way: the same record, the same answer, the same refusals."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import pytest
@@ -7,14 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.broker.recording import MakeBroker, Peer
-from triomq.broker.processors import plain_send as short
-from triomq.broker.processors.send import send_message_v2
-from triomq.broker.refusal import remark_of, response_code
+from triomq.broker.processors.plain_send import response_template
 from triomq.broker.server import Broker
 from triomq.protocol.bodies import TopicConfig, TopicFilterType
-from triomq.protocol.codes import ResponseCode, SerializeType
+from triomq.protocol.codes import RequestCode, ResponseCode, SerializeType
 from triomq.protocol.command import RemotingCommand
-from triomq.protocol.errors import TriomqError
+from triomq.protocol.errors import ProtocolError
 from triomq.protocol.message import MessageExt
 from triomq.protocol.record import decode_record
 
@@ -40,16 +39,28 @@ def broker(make_broker: MakeBroker) -> Broker:
     return broker
 
 
-def outcome(peer: Peer, way: Any, fields: dict[str, str], body: bytes = b"body", **command: Any) -> Any:
-    """Return what was answered and what was stored, without what counts up."""
-    request = RemotingCommand(310, 77, 0, dict(fields), body, **command)
+def request(fields: Mapping[str, str], body: bytes = b"body", *, opaque: int = 77, **rest: Any) -> RemotingCommand:
+    return RemotingCommand(RequestCode.SEND_MESSAGE_V2, opaque, ext_fields=dict(fields), body=body, **rest)
+
+
+def short_way(peer: Peer, *requests: RemotingCommand) -> tuple[list[RemotingCommand], RemotingCommand | None]:
+    """Return the answers, and the first request that is not for the short way."""
     peer.sent.clear()
-    try:
-        response = way(peer.as_connection, request)
-    except TriomqError as exc:
-        return response_code(exc), remark_of(exc)
-    if response is None:
-        (response,) = peer.sent
+    left = peer.broker.plain_sends.serve(peer.as_connection, iter([each.encode()[4:] for each in requests]))
+    return peer.sent, left
+
+
+def long_way(peer: Peer, command: RemotingCommand) -> RemotingCommand:
+    peer.sent.clear()
+    peer.serve(command)
+    (response,) = peer.sent
+    return response
+
+
+def outcome(peer: Peer, response: RemotingCommand) -> Any:
+    """Return what was answered and what was stored, without what counts up."""
+    if response.code:
+        return response.code, response.remark
     answered = dict(response.ext_fields)
     record = stored(peer, answered.pop("msgId"))
     answered.pop("queueOffset")
@@ -66,77 +77,151 @@ def stored(peer: Peer, message_id: str) -> MessageExt:
     return decode_record(view)
 
 
-def taken_the_long_way(monkeypatch: pytest.MonkeyPatch) -> list[RemotingCommand]:
-    """Note the requests that the short way hands over."""
-    handed: list[RemotingCommand] = []
-
-    def long_way(connection: Any, command: RemotingCommand) -> RemotingCommand | None:
-        handed.append(command)
-        return send_message_v2(connection, command)
-
-    monkeypatch.setattr(short, "send_message_v2", long_way)
-    return handed
+def is_plain(peer: Peer, fields: Mapping[str, str], **rest: Any) -> bool:
+    return short_way(peer, request(fields, **rest))[1] is None
 
 
-def test_a_plain_send_is_answered_here(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    handed = taken_the_long_way(monkeypatch)
-    response = outcome(peer, short.plain_send, PLAIN)
-    assert not handed
-    assert response == outcome(peer, send_message_v2, PLAIN)
+def test_a_plain_send_is_answered_as_the_long_way_does(peer: Peer) -> None:
+    (response,), left = short_way(peer, request(PLAIN))
+    assert left is None
+    assert outcome(peer, response) == outcome(peer, long_way(peer, request(PLAIN)))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
 @given(changes=CHANGES, body=st.binary(max_size=40))
-def test_both_ways_store_and_answer_the_same(broker: Broker, changes: dict[str, str | None], body: bytes) -> None:
+def test_what_takes_the_short_way_ends_as_on_the_long_one(
+    broker: Broker, changes: dict[str, str | None], body: bytes
+) -> None:
     fields = {name: value for name, value in {**PLAIN, **changes}.items() if value is not None}
     peer = Peer(broker)
     try:
-        expected = outcome(peer, send_message_v2, fields, body)
-    except UnicodeEncodeError:  # cannot come from a decoded header
+        command = request(fields, body)
+        answers, left = short_way(peer, command)
+    except ProtocolError:  # text that no frame can hold
         return
-    assert outcome(peer, short.plain_send, fields, body) == expected
+    if left is None:
+        (response,) = answers
+        assert outcome(peer, response) == outcome(peer, long_way(peer, command))
+    else:
+        assert not answers
+        assert vars_of(left) == vars_of(command)
+
+
+def vars_of(command: RemotingCommand) -> list[object]:
+    return [getattr(command, name) for name in RemotingCommand.__slots__]
+
+
+def test_a_run_is_numbered_and_answered_in_its_order(peer: Peer) -> None:
+    peer.broker.topics.put(TopicConfig(topic_name="U", read_queue_nums=1, write_queue_nums=1))
+    targets = [("T", "1"), ("T", "2"), ("T", "1"), ("U", "0"), ("T", "1")]
+    requests = [
+        request({**PLAIN, "b": topic, "e": queue_id}, b"body %d" % opaque, opaque=opaque)
+        for opaque, (topic, queue_id) in enumerate(targets)
+    ]
+    answers, left = short_way(peer, *requests)
+    assert left is None
+    assert [answer.opaque for answer in answers] == [0, 1, 2, 3, 4]
+    assert [answer.ext_fields["queueOffset"] for answer in answers] == ["0", "0", "1", "0", "2"]
+    records = [stored(peer, answer.ext_fields["msgId"]) for answer in answers]
+    assert [(each.topic, str(each.queue_id)) for each in records] == targets
+    assert [each.stored_body for each in records] == [b"body %d" % number for number in range(5)]
+    assert peer.broker.statistics.put_by_topic == {"T": 4, "U": 1}
+    assert (peer.broker.statistics.put_messages, peer.broker.statistics.put_bytes) == (5, 30)
+
+
+def test_what_came_before_another_request_is_stored_before_it_is_served(peer: Peer) -> None:
+    pull = RemotingCommand(RequestCode.PULL_MESSAGE, 3)
+    answers, left = short_way(peer, request(PLAIN, opaque=1), request(PLAIN, opaque=2), pull)
+    assert [answer.opaque for answer in answers] == [1, 2]
+    assert left is not None
+    assert vars_of(left) == vars_of(pull)
+
+
+def test_what_came_before_a_bad_frame_is_stored(peer: Peer) -> None:
+    frames = [request(PLAIN).encode()[4:], b"\x00\x00\x00\x05{bad}"]
+    with pytest.raises(ProtocolError):
+        peer.broker.plain_sends.serve(peer.as_connection, iter(frames))
+    assert [answer.code for answer in peer.sent] == [0]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"\x00\x00\x00\x02[]",
+        b"\x00\x00\x00\x04null",
+        b"\x00\x00\x00\x03",
+        b"\x00\x00\x01\x00{}",
+        b"\x00\xff\xff\xff" + bytes(0xFFFFFF),
+        b"\x07\x00\x00\x02{}",
+        b'\x00\x00\x00\x0c{"code":"x"}',
+    ],
+    ids=["list", "null", "short", "beyond the frame", "header too long", "unknown serialisation", "code no number"],
+)
+def test_a_frame_that_cannot_be_read_is_a_protocol_error(peer: Peer, frame: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        peer.broker.plain_sends.serve(peer.as_connection, iter([frame]))
+
+
+@pytest.mark.parametrize("body", [b"x" * 16 * 1024, b"x" * (16 * 1024 + 1)], ids=["longest", "one more"])
+def test_long_bodies_are_not_copied_twice(peer: Peer, body: bytes) -> None:
+    assert is_plain(peer, PLAIN, body=body) == (len(body) <= 16 * 1024)
+
+
+@pytest.mark.parametrize("rest", [{"flag": 2}, {"opaque": -1}], ids=["oneway", "odd opaque"])
+def test_unusual_commands_take_the_long_way(peer: Peer, rest: dict[str, int]) -> None:
+    assert not is_plain(peer, PLAIN, **rest)
+
+
+def test_each_of_a_run_that_meets_a_limit_is_answered_for_itself(make_broker: MakeBroker) -> None:
+    broker = make_broker({"max_message_size_bytes": 100})
+    broker.topics.put(TOPIC)
+    peer = Peer(broker)
+    requests = [request(PLAIN, bytes(size), opaque=size) for size in (100, 101, 99)]
+    answers, left = short_way(peer, *requests)
+    assert left is None
+    assert [(answer.opaque, answer.code) for answer in answers] == [
+        (100, ResponseCode.SUCCESS), (101, ResponseCode.MESSAGE_ILLEGAL), (99, ResponseCode.SUCCESS)
+    ]  # fmt: skip
 
 
 def test_the_answer_is_the_one_that_the_general_writer_makes(peer: Peer) -> None:
-    header = peer.broker.send_response % (b"0A4D000100002A9F0000000000000400", b"3", 12, -5)
+    header = peer.broker.send_response % (b"0A4D000100002A9F", 0x400, 3, 12, -5)
     fields = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "msgId": "0A4D000100002A9F0000000000000400"}
     general = RemotingCommand(0, -5, 1, {**fields, "queueId": "3", "queueOffset": "12"}).encode()
     assert header == general[8:]
 
 
 def test_a_region_is_written_as_json_whatever_is_in_it() -> None:
-    header = short.response_template('100% "ours"') % (b"I", b"0", 0, 1)
+    header = response_template('100% "ours"') % (b"I", 0, 0, 0, 1)
     frame = len(header).to_bytes(4) + header
     assert RemotingCommand.decode(frame).ext_fields["MSG_REGION"] == '100% "ours"'
 
 
 @pytest.mark.parametrize("header_format", [SerializeType.ROCKETMQ, SerializeType.MSGPACK])
-def test_other_header_formats_take_the_long_way(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch, header_format: SerializeType
-) -> None:
-    handed = taken_the_long_way(monkeypatch)
-    assert outcome(peer, short.plain_send, PLAIN, serialize_type=int(header_format))[0] == ResponseCode.SUCCESS
-    assert len(handed) == 1
+def test_other_header_formats_take_the_long_way(peer: Peer, header_format: SerializeType) -> None:
+    assert not is_plain(peer, PLAIN, serialize_type=int(header_format))
 
 
 def test_a_deleted_topic_is_not_remembered(peer: Peer) -> None:
-    assert outcome(peer, short.plain_send, {**PLAIN, "c": "none"})[0] == ResponseCode.SUCCESS
+    assert is_plain(peer, PLAIN)
     peer.broker.topics.delete("T")
-    assert outcome(peer, short.plain_send, {**PLAIN, "c": "none"})[0] == ResponseCode.TOPIC_NOT_EXIST
+    assert not is_plain(peer, PLAIN)
 
 
 def test_fewer_queues_hold_for_the_next_message(peer: Peer) -> None:
     fields = {**PLAIN, "e": "3"}
-    assert outcome(peer, short.plain_send, fields)[0] == ResponseCode.SUCCESS
+    assert is_plain(peer, fields)
     peer.broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2))
-    assert outcome(peer, short.plain_send, fields) == (ResponseCode.SYSTEM_ERROR, "request queueId[3] is illegal")
+    assert not is_plain(peer, fields)
+    refused = long_way(peer, request(fields))
+    assert (refused.code, refused.remark) == (ResponseCode.SYSTEM_ERROR, "request queueId[3] is illegal")
 
 
-def test_a_topic_of_many_tags_gets_its_flag(peer: Peer) -> None:
+def test_a_topic_of_many_tags_takes_the_long_way_to_its_flag(peer: Peer) -> None:
     peer.broker.topics.put(
         TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4, topic_filter_type=TopicFilterType.MULTI_TAG)
     )
-    assert outcome(peer, short.plain_send, PLAIN) == outcome(peer, send_message_v2, PLAIN)
+    assert not is_plain(peer, PLAIN)
 
 
 def test_what_is_remembered_does_not_grow_with_what_peers_write(peer: Peer) -> None:

@@ -1,14 +1,17 @@
 from typing import Any, Final
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.unit.storage.making import BORN, HOST, FaultyFileSystem, StoreMaker, bodies, put
 from triomq.protocol.errors import MessageIllegalError, StoreClosedError, StoreError, StoreFullError
 from triomq.protocol.host import encode_host
 from triomq.protocol.record import RecordKind, decode_record, decode_records
+from triomq.storage.config import StoreConfig
 from triomq.storage.file_system import DiskSpace, FileSystem
 from triomq.storage.message_store import MessageStore
-from triomq.storage.store_writer import BatchEntry
+from triomq.storage.store_writer import BatchEntry, RunEntry
 
 
 def put_batch(store: MessageStore, entries: list[BatchEntry], **fields: int) -> list[tuple[int, int, int]]:
@@ -249,3 +252,81 @@ def test_a_delay_begins_now_though_store_times_are_ahead_of_a_clock_that_was_set
     stored = put(store, "SCHEDULE_TOPIC_XXXX", tags_code=store.delivery_time(1))
     assert stored.store_timestamp == ahead
     assert store.queue_units("SCHEDULE_TOPIC_XXXX", 0, 0, 1)[0].tags_code == maker.clock.now_ms + 1000
+
+
+RUNS: Final = st.lists(
+    st.tuples(st.integers(0, 2), st.binary(max_size=50), st.binary(max_size=30), st.integers(-(2**63), 2**63 - 1)),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(messages=RUNS)
+def test_a_run_leaves_the_same_bytes_as_its_messages_one_by_one(
+    messages: list[tuple[int, bytes, bytes, int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    files = []
+    for as_run in (False, True):
+        config = StoreConfig(root=tmp_path_factory.mktemp("store"), commit_log_file_size_bytes=64 * 1024)
+        with MessageStore(config, clock_ms=lambda: BORN) as store:
+            put(store)  # makes the files
+            for queue_id in range(3):
+                put(store, "T", queue_id)
+            run: list[RunEntry] = [
+                (store.queue("T", queue_id), body, properties, tags_code, 3, 1, BORN)
+                for queue_id, body, properties, tags_code in messages
+            ]
+            places = store.put_run(run, HOST, HOST) if as_run else [store.put(*entry, HOST, HOST)[:2] for entry in run]
+            assert places is not None
+            queues = [(q.next_offset, q.max_offset, bytes(q.files.files[0].map)) for q in store.queues]
+            files.append((places, store.commit_log.max_offset, bytes(store.commit_log.files.files[0].map), queues))
+    assert files[0] == files[1]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [(bytes(1001), b"", 0), (b"", bytes(32768), 0), (b"", b"", 2**63)],
+    ids=["body", "properties", "tags code"],
+)
+def test_a_run_with_one_message_above_a_limit_is_not_begun(maker: StoreMaker, entry: tuple[bytes, bytes, int]) -> None:
+    store = maker(max_message_size_bytes=1000, commit_log_file_size_bytes=1024 * 1024)
+    put(store)
+    before = store.commit_log.max_offset
+    run: list[RunEntry] = [(store.queue("T", 0), *each, 0, 0, BORN) for each in ((b"good", b"", 0), entry)]
+    assert store.put_run(run, HOST, HOST) is None
+    assert (store.commit_log.max_offset, store.max_offset_in_queue("T", 0)) == (before, 1)
+
+
+def test_a_run_does_not_cross_the_end_of_a_file(store: MessageStore) -> None:
+    def run() -> list[tuple[int, int]] | None:
+        return store.put_run([(store.queue("T", 0), bytes(15_000), b"", 0, 0, 0, BORN)] * 2, HOST, HOST)
+
+    put(store)
+    taken = 0
+    while (places := run()) is not None:
+        taken += len(places)
+    assert taken >= 2
+    put(store, body=bytes(15_000))
+    put(store, body=bytes(15_000))
+    assert run() is not None
+    assert store.get_message(("T", 0), taken, 32).buffers
+
+
+def test_a_process_killed_while_it_writes_a_run_leaves_none_of_it(store: MessageStore) -> None:
+    put(store)
+    log = store.commit_log
+    end = log.max_offset
+    before = bytes(log.files.files[0].map)
+    assert store.put_run([(store.queue("T", 0), b"body", b"", 0, 0, 0, BORN)] * 3, HOST, HOST) is not None
+    log.files.files[0].map[end : end + 8] = before[end : end + 8]  # what goes last
+    assert log.check(end, check_crc=True).kind is not RecordKind.MESSAGE
+
+
+def test_hosts_of_ipv6_and_a_closed_store_take_no_run(store: MessageStore) -> None:
+    entry: RunEntry = (store.queue("T", 0), b"", b"", 0, 0, 0, BORN)
+    put(store)
+    assert store.put_run([entry], encode_host("::1", 1), HOST) is None
+    assert store.put_run([entry], HOST, HOST) is not None
+    store.close()
+    assert store.put_run([entry], HOST, HOST) is None
