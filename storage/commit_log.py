@@ -55,6 +55,7 @@ class CommitLog:
         files: the mapped files.
         max_offset: end of the last record; where the next one is written.
         flushed_offset: everything before it is on the disk.
+        own_from: records from here on were written by this process.
         store_timestamp: time of the newest record, ms; the next one never gets an earlier one.
     """
 
@@ -67,12 +68,14 @@ class CommitLog:
         "files",
         "flushed_offset",
         "max_offset",
+        "own_from",
         "store_timestamp",
     )
 
     def __init__(self, files: MappedFileQueue) -> None:
         self.files = files
         self.max_offset = 0
+        self.own_from = 0
         self.flushed_offset = 0
         self.store_timestamp = 0
         self._message_limit = files.file_size - MIN_BLANK_BYTES  # no message ends behind it
@@ -87,7 +90,7 @@ class CommitLog:
 
     def resume(self, offset: int) -> None:
         """Continue behind the records that were found and checked; all of them count as flushed."""
-        self.max_offset = self.flushed_offset = offset
+        self.max_offset = self.own_from = self.flushed_offset = offset
         self._current = None
         self._at = self._limit = 0
         if self.files.files:

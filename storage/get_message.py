@@ -16,6 +16,7 @@ from triomq.storage.consume_queue import ConsumeQueue
 _LEAST_UNITS_SCANNED: Final = 800  # MAX_FILTER_MESSAGE_COUNT, there as 16000 bytes
 _LEAST_RECORD_BYTES: Final = 91 + 1  # no body, no properties, a topic of one character
 _iter_units = Struct(">qi4xi").iter_unpack  # of the tags code only the low 32 bits: what filters compare
+_first_offset = Struct(">q").unpack_from
 _unpack_identity = Struct(">ii20xq").unpack_from  # totalSize, magic, physicalOffset of a record
 
 
@@ -82,7 +83,9 @@ def get_message(
         following = queue_offset - queue_offset % per_file + per_file
         return GetMessageResult(GetMessageStatus.OFFSET_FOUND_NULL, following, low, high, [], 0, 0)
     reader = _RecordReader(log)
-    scanned, count, size_bytes = reader.scan(units, _Limits(log, config, max_msg_nums), codes)
+    limits = _Limits(log, config, max_msg_nums)
+    scan = reader.scan_own if limits.holds_own(units) else reader.scan
+    scanned, count, size_bytes = scan(units, limits, codes)
     return GetMessageResult(reader.status, queue_offset + scanned, low, high, reader.buffers, count, size_bytes)
 
 
@@ -99,14 +102,20 @@ def _outside(queue_offset: int, low: int, high: int) -> tuple[GetMessageStatus, 
 class _Limits:
     """When a read is full; records far from the end of the log count as on disk, where a read gets less."""
 
-    __slots__ = ("disk_bytes", "disk_count", "memory_bytes", "memory_count", "on_disk_below")
+    __slots__ = ("_own_from", "disk_bytes", "disk_count", "memory_bytes", "memory_count", "on_disk_below")
 
     def __init__(self, log: CommitLog, config: StoreConfig, max_msg_nums: int) -> None:
+        self._own_from = log.own_from
         self.on_disk_below = log.max_offset - config.in_memory_bytes
         self.memory_count = min(max_msg_nums, config.max_transfer_count_in_memory)
         self.memory_bytes = config.max_transfer_bytes_in_memory
         self.disk_count = min(max_msg_nums, config.max_transfer_count_in_disk)
         self.disk_bytes = config.max_transfer_bytes_in_disk
+
+    def holds_own(self, units: memoryview) -> bool:
+        """Whether all units are of records that this process wrote, and that count as in memory."""
+        (first,) = _first_offset(units)
+        return bool(first >= max(self._own_from, self.on_disk_below))
 
 
 class _RecordReader:
@@ -165,6 +174,41 @@ class _RecordReader:
         if count:
             self.status = GetMessageStatus.FOUND
             append(piece_view[piece_at:piece_stop])
+        return scanned, count, total
+
+    def scan_own(self, units: memoryview, limits: _Limits, codes: frozenset[int] | None) -> tuple[int, int, int]:
+        """As ``scan`` for units that this process wrote: they name records, so none of them is looked at."""
+        max_count, max_bytes = limits.memory_count, limits.memory_bytes
+        view, begin, end = self._view, self._begin, self._end
+        append = self.buffers.append
+        scanned = count = total = piece_at = piece_stop = 0
+        for offset, size, code in _iter_units(units):
+            if count and (count >= max_count or total + size > max_bytes):  # the first is taken whatever its size
+                break
+            scanned += 1
+            if codes is not None and code not in codes:
+                continue
+            if not begin <= offset < end:
+                if not self._find(offset, size):  # its file was deleted
+                    if not count:
+                        return self.scan(units, limits, codes)  # knows how to go on
+                    scanned -= 1
+                    break
+                if count:
+                    append(view[piece_at:piece_stop])
+                view, begin, end = self._view, self._begin, self._end
+                piece_at = piece_stop = offset - begin
+            at = offset - begin
+            if at != piece_stop:
+                if piece_stop:
+                    append(view[piece_at:piece_stop])
+                piece_at = at
+            piece_stop = at + size
+            count += 1
+            total += size
+        if count:
+            self.status = GetMessageStatus.FOUND
+            append(view[piece_at:piece_stop])
         return scanned, count, total
 
     def _find(self, offset: int, size: int) -> bool:

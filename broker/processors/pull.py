@@ -12,9 +12,10 @@ from triomq.broker.clients import TAG
 from triomq.broker.pull_hold import HeldPull
 from triomq.broker.refusal import RequestRefusedError, remark_of
 from triomq.protocol.bodies import MessageModel
-from triomq.protocol.codes import CommandFlag, Permission, PullSysFlag, ResponseCode
+from triomq.protocol.codes import VERSION, CommandFlag, Permission, PullSysFlag, ResponseCode, SerializeType
 from triomq.protocol.command import RemotingCommand
 from triomq.protocol.filter import TagFilter
+from triomq.protocol.frame import frame_prefix
 from triomq.protocol.requests import PullMessageRequestHeader
 from triomq.storage.get_message import GetMessageResult, GetMessageStatus
 
@@ -28,6 +29,12 @@ _ONEWAY: Final = int(CommandFlag.ONEWAY)
 _COMMIT_OFFSET: Final = int(PullSysFlag.COMMIT_OFFSET)
 _SUSPEND: Final = int(PullSysFlag.SUSPEND)
 _SUBSCRIPTION: Final = int(PullSysFlag.SUBSCRIPTION)
+
+#: Header of the answer that brings messages: what the general writer makes of the same fields.
+FOUND_IN_JSON: Final = (
+    b'{"code":0,"extFields":{"maxOffset":"%%d","minOffset":"%%d","nextBeginOffset":"%%d","suggestWhichBrokerId":"0"},'
+    b'"flag":1,"language":"PYTHON","opaque":%%d,"version":%d,"remark":"FOUND"}' % VERSION
+)
 
 _CODES: Final = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
@@ -111,6 +118,13 @@ def _answer(
     found: GetMessageResult,
     code: ResponseCode,
 ) -> None:
+    if code == ResponseCode.SUCCESS:
+        connection.broker.statistics.get(header.consumer_group, header.topic, found.message_count, found.size_bytes)
+        if command.serialize_type == SerializeType.JSON:
+            numbers = (found.max_offset, found.min_offset, found.next_begin_offset, command.opaque)
+            prefix = frame_prefix(SerializeType.JSON, FOUND_IN_JSON % numbers, found.size_bytes)
+            connection.send_chunks(prefix, found.buffers)
+            return
     response = RemotingCommand(
         code,
         command.opaque,
@@ -125,7 +139,6 @@ def _answer(
         serialize_type=command.serialize_type,
     )
     if code == ResponseCode.SUCCESS:
-        connection.broker.statistics.get(header.consumer_group, header.topic, found.message_count, found.size_bytes)
         connection.send_chunks(response.encode_prefix(found.size_bytes), found.buffers)
     else:
         connection.send(response)

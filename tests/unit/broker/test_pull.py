@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from tests.unit.broker.recording import MakeBroker, Peer
-from triomq.broker.processors.pull import pull_message, serve_held
+from triomq.broker.processors.pull import FOUND_IN_JSON, pull_message, serve_held
 from triomq.broker.server import Broker
 from triomq.protocol.bodies import (
     ConsumerData,
@@ -20,6 +20,7 @@ from triomq.protocol.bodies import (
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode, SerializeType
 from triomq.protocol.command import RemotingCommand
 from triomq.protocol.record import decode_records
+from triomq.protocol.serialization import encode_header
 
 HOLD = {"sysFlag": 4 | 2}
 
@@ -365,3 +366,16 @@ async def test_what_is_delivered_is_counted(peer: Peer, topic: str) -> None:
     statistics = peer.broker.statistics
     assert (statistics.get_messages, statistics.get_bytes) == (3, len(response.body))
     assert statistics.get_by_group == {(topic, "G"): 3}
+
+
+@pytest.mark.parametrize("header_format", list(SerializeType))
+def test_the_answer_with_messages_is_the_same_in_each_header_format(peer: Peer, header_format: SerializeType) -> None:
+    peer.put("T")
+    command = RemotingCommand(0, -5, 1, {}, remark="FOUND")
+    command.ext_fields = {"maxOffset": "1", "minOffset": "0", "nextBeginOffset": "1", "suggestWhichBrokerId": "0"}
+    assert encode_header(command) == FOUND_IN_JSON % (1, 0, 1, -5)
+    header = {"consumerGroup": "G", "topic": "T", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": 4,
+              "commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0, "subscription": "*"}  # fmt: skip
+    response = peer.get(RequestCode.PULL_MESSAGE, header, serialize_type=int(header_format))
+    assert (response.code, response.remark, response.serialize_type) == (0, "FOUND", header_format)
+    assert response.ext_fields == command.ext_fields

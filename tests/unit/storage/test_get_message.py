@@ -175,6 +175,42 @@ def test_only_removed_messages_say_so_and_the_reader_gets_on(store: MessageStore
     assert outcome(store.get_message(("T", 0), 0, 32)) == (GetMessageStatus.MESSAGE_WAS_REMOVING, 2)
 
 
+def as_found_at_start(store: MessageStore) -> None:
+    """Let the records count as another process's: only then units are not believed."""
+    store.commit_log.own_from = store.commit_log.max_offset
+
+
+def test_own_records_are_read_as_found_ones_are(maker: StoreMaker) -> None:
+    store = maker(commit_log_file_size_bytes=4096, max_transfer_bytes_in_memory=2500)
+    for number in range(60):
+        put(store, "T", number % 3 and 1, body=bytes(number * 7), tags_code=number % 4)
+    reads = [
+        (queue_id, queue_offset, maximum, codes)
+        for queue_id in (0, 1)
+        for queue_offset in range(41)
+        for maximum in (1, 5, 32)
+        for codes in (None, frozenset({1, 3}), frozenset({9}))
+    ]
+
+    def results() -> list[object]:
+        found = [store.get_message(("T", queue_id), start, count, codes) for queue_id, start, count, codes in reads]
+        return [(each.status, each.next_begin_offset, b"".join(each.buffers), each.message_count) for each in found]
+
+    own = results()
+    as_found_at_start(store)
+    assert own == results()
+
+
+def test_own_records_whose_file_is_gone_send_the_reader_on(maker: StoreMaker) -> None:
+    store = maker(commit_log_file_size_bytes=4096)
+    for number in range(60):
+        put(store, body=bytes(200), queue_id=number % 2)
+    store.commit_log.files.files.pop(0)
+    own = [outcome(store.get_message(("T", 0), offset, 32)) for offset in range(20)]
+    as_found_at_start(store)
+    assert own == [outcome(store.get_message(("T", 0), offset, 32)) for offset in range(20)]
+
+
 @pytest.mark.parametrize(
     "unit",
     [
@@ -194,6 +230,7 @@ def test_a_damaged_unit_gives_nothing_false_and_hides_nothing_else(
 ) -> None:
     for _ in range(4):
         put(store)
+    as_found_at_start(store)
     overwrite(store.queue("T", 0), 1, unit)
     found = store.get_message(("T", 0), 0, 32)
     assert (offsets(found), found.next_begin_offset) == ([0, 2, 3], 4)
@@ -203,6 +240,7 @@ def test_a_damaged_unit_gives_nothing_false_and_hides_nothing_else(
 def test_a_unit_with_a_huge_size_ends_a_read_and_the_next_gets_on(store: MessageStore) -> None:
     for _ in range(4):
         put(store)
+    as_found_at_start(store)
     overwrite(store.queue("T", 0), 1, (0, 0x7FFFFFFF, 0))
     found = store.get_message(("T", 0), 0, 32)
     assert (offsets(found), found.next_begin_offset) == ([0], 1)
@@ -213,6 +251,7 @@ def test_a_unit_with_a_huge_size_ends_a_read_and_the_next_gets_on(store: Message
 def test_a_unit_that_points_behind_the_end_of_the_log_is_not_read(store: MessageStore) -> None:
     put(store)
     place = put(store)
+    as_found_at_start(store)
     store.commit_log.max_offset = place.physical_offset + 10
     assert offsets(store.get_message(("T", 0), 0, 32)) == [0]
 
