@@ -150,6 +150,15 @@ class ResetOffsetBody(JsonBody):
 
 
 @dataclass(slots=True)
+class LocalOffsets(JsonBody):
+    """Progress of a broadcasting consumer, as its file has it.  Source: OffsetSerializeWrapper.java."""
+
+    irregular: ClassVar = True
+
+    offset_table: dict[MessageQueue, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class GetConsumerStatusBody(JsonBody):
     """Offsets of a member by queue (answer to 221), of all members by client id and queue (answer to 223)."""
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, StrEnum
+from os import PathLike
 from typing import Final, Literal, Self, TypeAlias
 
 from triomq.protocol.bodies import ConsumeFromWhere
@@ -147,6 +148,7 @@ class ConsumerConfig:
     pull_error_delay_s: float = 1.0  # pullTimeDelayMillsWhenException
     broker_flow_control_delay_s: float = 0.02  # PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL
     offset_illegal_delay_s: float = 10.0  # how long running handlers of a queue with a wrong offset may end
+    local_offset_dir: str | PathLike[str] | None = None  # rocketmq.client.localOffsetStoreDir, for broadcasting
     pull_expiry_s: float = 120.0  # rocketmq.client.pull.pullMaxIdleTime
     send_back_timeout_s: float = 5.0
     resubmit_delay_s: float = 5.0  # a message that could not be sent back is handled again after this time

@@ -8,7 +8,8 @@ Source: behaviour.md B.5 (start), B.17 (requests of brokers), B.18 (shutdown).
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,15 +19,16 @@ from triomq.client.consumer.concurrently import ConcurrentService
 from triomq.client.consumer.config import ConsumerConfig, StartPolicy
 from triomq.client.consumer.flow_control import FlowLimits
 from triomq.client.consumer.handlers import Handler
+from triomq.client.consumer.local_offsets import open_local_offsets
 from triomq.client.consumer.locks import LockKeeper
-from triomq.client.consumer.offsets import FirstOffsets, RemoteOffsetStore
+from triomq.client.consumer.offsets import FirstOffsets, OffsetStore, RemoteOffsetStore
 from triomq.client.consumer.orderly import OrderlyService
 from triomq.client.consumer.pull_loop import PullContext
 from triomq.client.consumer.rebalance import AllocateStrategy
 from triomq.client.consumer.rebalancer import Rebalancer
 from triomq.client.consumer.remote import QueueRequests
 from triomq.client.consumer.running_info import running_info
-from triomq.client.consumer.send_back import SendBack
+from triomq.client.consumer.send_back import PassOver, SendBack
 from triomq.client.consumer.statistics import SAMPLE_INTERVAL_S, ConsumerStatistics, TopicCounters
 from triomq.client.consumer.subscription import Subscriptions
 from triomq.client.instance import ClientInstance
@@ -57,24 +59,51 @@ class Plan:
     config: ConsumerConfig
     orderly: bool = False
 
+    @property
+    def is_broadcast(self) -> bool:
+        """Whether each member has all queues."""
+        return self.model is MessageModel.BROADCASTING
+
+
+@asynccontextmanager
+async def open_offsets(instance: ClientInstance, plan: Plan) -> AsyncGenerator[OffsetStore, None]:
+    """Open the place where the group's progress is kept: at the brokers, in broadcasting in a file.
+
+    Raises:
+        ConfigError, ClientError, ProtocolError: the file cannot be used.
+    """
+    if not plan.is_broadcast:
+        yield RemoteOffsetStore(QueueRequests(instance, plan.group))
+        return
+    if instance.config.instance_name is None:
+        LOGGER.warning(
+            "broadcasting on an instance without instance_name: its client id %s is new each time, so a restart does "
+            "not go on where it was group=%s",
+            instance.client_id,
+            plan.group,
+        )
+    async with open_local_offsets(plan.config.local_offset_dir, instance.client_id, plan.group) as offsets:
+        yield offsets
+
 
 class Engine:
     """The services of one push consumer on an open instance; also what brokers' requests reach."""
 
-    def __init__(self, instance: ClientInstance, plan: Plan) -> None:
+    def __init__(self, instance: ClientInstance, plan: Plan, offsets: OffsetStore) -> None:
         self._instance = instance
         self._plan = plan
         self._started_ms = time.time_ns() // 1_000_000
         requests = QueueRequests(instance, plan.group)
-        self._sender = SendBack(instance, plan.group, plan.config)
+        self._sender = PassOver() if plan.is_broadcast else SendBack(instance, plan.group, plan.config)
         self._service: ConcurrentService | OrderlyService
         self._locks: LockKeeper | None = None
         if plan.orderly:
             self._service = OrderlyService(plan.handler, self._sender, plan.config)
-            self._locks = LockKeeper(requests, plan.config)
+            if not plan.is_broadcast:  # nobody to share the queues with
+                self._locks = LockKeeper(requests, plan.config)
         else:
             self._service = ConcurrentService(plan.handler, self._sender, plan.config)
-        self._offsets = RemoteOffsetStore(requests)
+        self._offsets = offsets
         self._unannounced = trio.Event()
         self._context = PullContext(
             requests,
@@ -83,11 +112,11 @@ class Engine:
             plan.config,
             FlowLimits.of(plan.config, 1, orderly=plan.orderly),
             self._announce,
+            plan.orderly,
         )
-        first_offsets = FirstOffsets(requests, plan.start, plan.subscriptions.retry_topic)
-        self._rebalancer = Rebalancer(
-            instance, self._context, plan.subscriptions, first_offsets, plan.strategy, self._locks
-        )
+        first_offsets = FirstOffsets(requests, offsets, plan.start, plan.subscriptions.retry_topic)
+        strategy = None if plan.is_broadcast else plan.strategy
+        self._rebalancer = Rebalancer(instance, self._context, plan.subscriptions, first_offsets, strategy, self._locks)
         self._handlers_scope = trio.CancelScope()
 
     async def learn_routes(self) -> None:

@@ -53,14 +53,24 @@ class OffsetStore(Protocol):
     async def persist_now(self, queues: Iterable[MessageQueue]) -> None:
         """Store the progress of these queues and return when the store has it, or did not take it."""
 
+    def for_pull(self, queue: MessageQueue) -> QueueOffset | None:
+        """Return the progress that the next pull shall tell the broker, ``None``: nothing."""
 
-class RemoteOffsetStore:
-    """Offsets at the brokers, for groups whose members share the queues."""
+    async def stored(self, queue: MessageQueue) -> QueueOffset | None:
+        """Return the progress that is stored, ``None`` if there is none; raises one of ``REMOTE_ERRORS``."""
 
-    def __init__(self, requests: QueueRequests) -> None:
-        self._requests = requests
+    def is_exact(self, queue: MessageQueue) -> bool:
+        """Whether a stored 0 means 0, and never that nothing is stored."""
+
+    async def store_first(self, first_offsets: Mapping[MessageQueue, QueueOffset]) -> Collection[MessageQueue]:
+        """Store where these queues begin; return those for which that was done."""
+
+
+class OffsetTable:
+    """The part in memory of an offset store."""
+
+    def __init__(self) -> None:
         self._offsets: dict[MessageQueue, QueueOffset] = {}
-        self._told: dict[MessageQueue, QueueOffset] = {}
 
     def update(self, queue: MessageQueue, queue_offset: QueueOffset, *, increase_only: bool) -> None:
         """Note progress in memory."""
@@ -74,11 +84,28 @@ class RemoteOffsetStore:
     def forget(self, queue: MessageQueue) -> None:
         """Remove a queue from memory."""
         self._offsets.pop(queue, None)
-        self._told.pop(queue, None)
 
     def snapshot(self, topic: str) -> Mapping[MessageQueue, QueueOffset]:
         """Return the progress in memory of one topic."""
         return {queue: offset for queue, offset in self._offsets.items() if queue.topic == topic}
+
+
+class RemoteOffsetStore(OffsetTable):
+    """Offsets at the brokers, for groups whose members share the queues."""
+
+    def __init__(self, requests: QueueRequests) -> None:
+        super().__init__()
+        self._requests = requests
+        self._told: dict[MessageQueue, QueueOffset] = {}
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Remove a queue from memory."""
+        super().forget(queue)
+        self._told.pop(queue, None)
+
+    def for_pull(self, queue: MessageQueue) -> QueueOffset | None:
+        """Return the progress, so that it is stored by the way; 0 is not worth it."""
+        return self._offsets.get(queue) or None
 
     def told(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
         """Note that a pull told the broker of this progress."""
@@ -111,6 +138,20 @@ class RemoteOffsetStore:
         known = {queue: self._offsets[queue] for queue in queues if queue in self._offsets}
         await for_each(known, lambda queue: self._requests.commit(queue, known[queue]), "offset not stored")
 
+    async def stored(self, queue: MessageQueue) -> QueueOffset | None:
+        """Ask the broker."""
+        return await self._requests.committed(queue)
+
+    def is_exact(self, queue: MessageQueue) -> bool:
+        """Whether the broker tells a stored offset 0 from none."""
+        return self._requests.is_exact(queue)
+
+    async def store_first(self, first_offsets: Mapping[MessageQueue, QueueOffset]) -> Collection[MessageQueue]:
+        """Store where these queues begin, side by side, and wait for the brokers' answers."""
+        return await for_each(
+            first_offsets, lambda queue: self._requests.commit(queue, first_offsets[queue]), "first offset not stored"
+        )
+
 
 async def for_each(
     queues: Collection[MessageQueue], function: Callable[[MessageQueue], Awaitable[_T]], complaint: str
@@ -134,15 +175,17 @@ class FirstOffsets:
     """Finds where to start queues that were just taken.
 
     A stored offset always wins.  Without one the start policy decides, whatever the age of the queue; what it
-    decided is stored before the first message is delivered, so that it is decided once for the whole group.
+    decided is stored before the first message is delivered, so that it is decided once: for the whole group, and
+    in broadcasting for this member.
     A broker error is no answer: the queue is left out and tried again (only code 22 means "nothing stored").
 
     Queues that came into being while the consumer ran, and those of the retry topic, begin at their first
     message: everything in them was sent to a group that was there already.
     """
 
-    def __init__(self, requests: QueueRequests, policy: StartPolicy, retry_topic: str) -> None:
+    def __init__(self, requests: QueueRequests, offsets: OffsetStore, policy: StartPolicy, retry_topic: str) -> None:
         self._requests = requests
+        self._offsets = offsets
         self._policy = policy
         self._retry_topic = retry_topic
 
@@ -150,16 +193,13 @@ class FirstOffsets:
         self, queues: Collection[MessageQueue], known_at_start: Collection[MessageQueue]
     ) -> dict[MessageQueue, QueueOffset]:
         """Return the first offsets; a queue is missing if its broker did not tell, and has to be tried again."""
-        asked = await for_each(queues, self._requests.committed, "first offset not known")
+        asked = await for_each(queues, self._offsets.stored, "first offset not known")
         late = {queue for queue in asked if queue.topic == self._retry_topic or queue not in known_at_start}
         await self._disclose(asked, late)
         missing = [queue for queue, stored in asked.items() if stored is None]
         found = {queue: stored for queue, stored in asked.items() if stored is not None}
         resolved = await for_each(missing, lambda queue: self._resolve(queue, queue in late), "first offset not found")
-        committed = await for_each(
-            resolved, lambda queue: self._requests.commit(queue, resolved[queue]), "first offset not stored"
-        )
-        for queue in committed:
+        for queue in await self._offsets.store_first(resolved):
             LOGGER.info("group starts queue=%s offset=%d", queue, resolved[queue])
             found[queue] = resolved[queue]
         return found
@@ -176,7 +216,7 @@ class FirstOffsets:
         doubtful = [
             queue
             for queue, stored in asked.items()
-            if stored == 0 and queue not in late and not requests.is_exact(queue)
+            if stored == 0 and queue not in late and not self._offsets.is_exact(queue)
         ]
         ends = await for_each(doubtful, requests.max_offset, "end of queue not known")
         one_of_broker = {(queue.topic, queue.broker_name): queue for queue in doubtful if ends.get(queue)}

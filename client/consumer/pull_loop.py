@@ -68,6 +68,7 @@ class PullContext:
         config: settings.
         limits: limits of each queue; replaced when the number of queues changes.
         announce: asks for a heartbeat soon: a broker does not know the subscription.
+        orderly: whether the consumption is.
         corrections: offsets that brokers refused.
         complaints: what pulls fail with now, and how many do.
     """
@@ -78,8 +79,13 @@ class PullContext:
     config: ConsumerConfig
     limits: FlowLimits
     announce: Callable[[], None]
+    orderly: bool = False
     corrections: int = 0
     complaints: Counter[str] = field(default_factory=Counter)
+
+    def share_limits(self, queues: int) -> None:
+        """Set the limits of each queue for so many queues."""
+        self.limits = FlowLimits.of(self.config, queues, orderly=self.orderly)
 
     def complain(self, queue: MessageQueue, complaint: str) -> None:
         """Note that a queue's pulls fail; the first queue of many with one trouble is logged."""
@@ -254,7 +260,7 @@ class PullLoop:
         context = self._context
         config = context.config
         self.note_progress()
-        consumed = context.offsets.get(self.queue)
+        consumed = context.offsets.for_pull(self.queue)
         started = trio.current_time()
         self._pulls += 1
         result = await context.requests.pull(
@@ -262,7 +268,7 @@ class PullLoop:
             self.next_offset,
             max_messages=config.pull_batch_size,
             sub_version=self._subscription.pull_version,
-            commit_offset=consumed or None,  # 0 is not worth it
+            commit_offset=consumed,
             suspend_s=config.suspend_s,
             timeout_s=config.pull_timeout_s,
             broker_id=self._broker_id,

@@ -7,12 +7,13 @@ import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Final
 
 import trio
 
 from triomq.client.config import ClientConfig
 from triomq.client.consumer.config import ConsumerConfig, Start, StartPolicy
-from triomq.client.consumer.engine import Engine, Plan
+from triomq.client.consumer.engine import Engine, Plan, open_offsets
 from triomq.client.consumer.handlers import Handler, OnMessage, OnMessages
 from triomq.client.consumer.rebalance import AllocateStrategy, allocate_averagely
 from triomq.client.consumer.statistics import ConsumerStatistics
@@ -20,8 +21,11 @@ from triomq.client.consumer.subscription import Subscriptions
 from triomq.client.instance import ClientInstance, use_instance
 from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.protocol.bodies import MessageModel
-from triomq.protocol.errors import ClientClosedError, ConfigError
+from triomq.protocol.errors import ClientClosedError
 from triomq.protocol.message import validate_group
+
+#: Source: ClientConfig.java; in clustering Java puts the process id in its place.
+_BROADCASTING_INSTANCE: Final = "DEFAULT"
 
 
 class PushConsumer(OpenOnce):
@@ -45,6 +49,12 @@ class PushConsumer(OpenOnce):
     come and go; queues are independent.  A failed message then stops its queue and comes again after
     ``settings.suspend_queue_s``, as often as ``settings.orderly_max_reconsume_times`` allows, which is without
     limit if not set.  Handlers say ``ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT``, or raise.
+
+    With ``model=MessageModel.BROADCASTING`` every member gets every message.  A failure is logged, and final.  Progress
+    is kept on the member's machine, in ``~/.rocketmq_offsets/CLIENT_ID/GROUP/offsets.json`` (see
+    ``settings.local_offset_dir``), so a member goes on after a restart if its client id is the same: by default it is
+    the address and ``DEFAULT``, as in Java.  A second member of the group on one machine needs a name of its own,
+    ``config=ClientConfig(instance_name=...)``, and is refused without.
 
     Leaving the block stops pulling at once, forgets what no handler has begun, lets running handlers end within
     the grace time, stores the offsets of all that is consumed and leaves the group.  When the block is left by a
@@ -84,7 +94,7 @@ class PushConsumer(OpenOnce):
             start: where a group without committed offsets begins: "earliest", "latest", or with the first message
                 stored at or after a time.  Of a topic that is made later always with the first message.
             orderly: handle the messages of each queue one after the other, in their order.
-            model: CLUSTERING.
+            model: whether the members share the queues (CLUSTERING) or each gets every message (BROADCASTING).
             max_concurrency: most handlers at a time (20).
             batch_max_size: most messages for ``on_messages`` (32).
             grace_s: how long running handlers may take at the end (10).
@@ -97,8 +107,7 @@ class PushConsumer(OpenOnce):
             ConfigError: an impossible value.
         """
         validate_group(group)
-        if model is not MessageModel.CLUSTERING:
-            raise ConfigError(f"model: {model} is not available yet; use MessageModel.CLUSTERING")
+        is_broadcast = model is MessageModel.BROADCASTING
         settings = settings or ConsumerConfig()
         settings = replace(
             settings,
@@ -109,7 +118,7 @@ class PushConsumer(OpenOnce):
         self.group = group
         self._plan = Plan(
             group,
-            Subscriptions(group, subscriptions, lambda: time.time_ns() // 1_000_000),
+            Subscriptions(group, subscriptions, lambda: time.time_ns() // 1_000_000, with_retry_topic=not is_broadcast),
             Handler.of(on_message, on_messages),
             StartPolicy.parse(start),
             model,
@@ -118,7 +127,7 @@ class PushConsumer(OpenOnce):
             orderly,
         )
         self._namesrv = namesrv
-        self._client_config = config
+        self._client_config = _with_stable_name(config) if is_broadcast and instance is None else config
         self._shared_instance = instance
         self._engine: Engine | None = None
         self._is_open = False
@@ -176,8 +185,11 @@ class PushConsumer(OpenOnce):
         """Be a consumer from start to end, in a task of its own: the user's block must not be shielded with it."""
         try:
             with trio.CancelScope() as scope:
-                async with use_instance(self._namesrv, self._client_config, self._shared_instance) as instance:
-                    engine = Engine(instance, self._plan)
+                async with (
+                    use_instance(self._namesrv, self._client_config, self._shared_instance) as instance,
+                    open_offsets(instance, self._plan) as offsets,
+                ):
+                    engine = Engine(instance, self._plan, offsets)
 
                     def on_start() -> None:
                         scope.shield = True  # from now on only ``stopping`` ends it, in order
@@ -188,6 +200,12 @@ class PushConsumer(OpenOnce):
                     await engine.serve(life.stopping, on_start)
         finally:
             life.stopped.set()
+
+
+def _with_stable_name(config: ClientConfig | None) -> ClientConfig:
+    """Name the instance as Java names those of broadcasting: a stable client id finds the file of its offsets again."""
+    config = config or ClientConfig()
+    return config if config.instance_name else replace(config, instance_name=_BROADCASTING_INSTANCE)
 
 
 class _Life:

@@ -9,12 +9,11 @@ from typing import Final
 
 import trio
 
-from triomq.client.consumer.flow_control import FlowLimits
 from triomq.client.consumer.locks import LockKeeper
 from triomq.client.consumer.offsets import FirstOffsets
 from triomq.client.consumer.process_queue import NO_LOCK, QueueLock
 from triomq.client.consumer.pull_loop import PullContext, PullLoop
-from triomq.client.consumer.rebalance import AllocateStrategy, allocate, plan
+from triomq.client.consumer.rebalance import AllocateStrategy, allocate, allocate_averagely, plan
 from triomq.client.consumer.remote import REMOTE_ERRORS
 from triomq.client.consumer.statistics import TopicCounters
 from triomq.client.consumer.subscription import Subscriptions
@@ -43,7 +42,7 @@ class Rebalancer:
         context: PullContext,
         subscriptions: Subscriptions,
         first_offsets: FirstOffsets,
-        strategy: AllocateStrategy,
+        strategy: AllocateStrategy | None,
         locks: LockKeeper | None = None,
     ) -> None:
         self.loops: dict[MessageQueue, PullLoop] = {}
@@ -53,8 +52,8 @@ class Rebalancer:
         self._context = context
         self._subscriptions = subscriptions
         self._first_offsets = first_offsets
-        self._strategy = strategy
-        self._locks = locks  # of orderly consumption
+        self._strategy = strategy  # None in broadcasting: each member has all queues
+        self._locks = locks  # of orderly consumption in clustering
         self._retiring: dict[MessageQueue, PullLoop] = {}
         self._nursery: trio.Nursery
         self._wanted = trio.Event()
@@ -149,11 +148,11 @@ class Rebalancer:
         queues = await self._subscribe_queues(topic)
         if not queues:  # unknown, or not readable now: nothing changes
             return True
-        members = await self._members(topic)
+        members = [self._instance.client_id] if self._strategy is None else await self._members(topic)
         try:
-            mine = allocate(self._strategy, queues, members, self._instance.client_id)
+            mine = allocate(self._strategy or allocate_averagely, queues, members, self._instance.client_id)
         except Exception:  # boundary: the strategy may be the user's; nothing changes
-            LOGGER.exception("allocation strategy failed topic=%s", topic)
+            LOGGER.exception("allocation strategy failed, nothing changes topic=%s", topic)
             return True
         held = {queue for queue in self.loops if queue.topic == topic}
         stalled = {queue for queue in held if self.loops[queue].is_stalled(self._context.config.pull_expiry_s)}
@@ -172,7 +171,7 @@ class Rebalancer:
                 taken,
                 len(removed),
             )
-            self._context.limits = FlowLimits.of(self._context.config, len(self.loops), orderly=self._locks is not None)
+            self._context.share_limits(len(self.loops))
             # Brokers keep the newest subscription of all members; pulls need not wait for them to hear of it,
             # because they name the version of the first heartbeat.
             self._subscriptions.renew(topic)

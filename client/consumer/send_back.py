@@ -3,6 +3,8 @@
 A message is taken off its queue only once another record of it is stored: first the broker that has it is asked
 to store it again; if it cannot, the message is sent to the group's retry topic on any broker.
 
+In broadcasting nobody else could take it: there a failure is logged, and the message is passed over.
+
 Source: behaviour.md A.7, B.14 and C.4 (7, 8); DefaultMQPushConsumerImpl.sendMessageBack.
 """
 
@@ -11,7 +13,9 @@ import time
 from random import sample
 from typing import Final
 
-from triomq.client.consumer.config import ConsumerConfig
+import trio
+
+from triomq.client.consumer.config import DEAD_LETTER, ConsumerConfig
 from triomq.client.consumer.remote import REMOTE_ERRORS
 from triomq.client.consumer.subscription import retry_topic
 from triomq.client.instance import ClientInstance
@@ -137,6 +141,26 @@ class SendBack:
         response = await self._instance.invoke(address, command)
         if response.code not in STATUS_BY_CODE:
             raise BrokerResponseError.from_response(response.code, response.remark, address)
+
+
+class PassOver:
+    """What broadcasting does with failed messages: a line in the log for each.
+
+    Attributes:
+        sent: messages stored again: none.
+    """
+
+    sent: Final = 0
+
+    async def send(self, message: MessageExt, _delay_level: int) -> bool:
+        """Log a message that failed, or whose handler does not end."""
+        await trio.lowlevel.checkpoint()
+        LOGGER.warning("message failed, which is final in broadcasting: %r", message)
+        return True
+
+    async def send_to_dead_letters(self, message: MessageExt) -> bool:
+        """Log a message that an orderly consumer gives up."""
+        return await self.send(message, DEAD_LETTER)
 
 
 def _copy_properties(message: MessageExt, delay_level: int) -> bytes:

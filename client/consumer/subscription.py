@@ -58,12 +58,14 @@ class Subscription:
 
 
 class Subscriptions:
-    """All subscriptions of a consumer, its group's retry topic included.
+    """All subscriptions of a consumer; in clustering its group's retry topic is among them.
 
     Versions are milliseconds, as Java's: members of a group that are of different kinds compare them.
     """
 
-    def __init__(self, group: str, expressions: Mapping[str, str], clock: ClockMs) -> None:
+    def __init__(
+        self, group: str, expressions: Mapping[str, str], clock: ClockMs, *, with_retry_topic: bool = True
+    ) -> None:
         """Take tag expressions by topic.
 
         Raises:
@@ -76,7 +78,8 @@ class Subscriptions:
         self._clock = clock
         self.retry_topic: Final = retry_topic(group)
         table: dict[str, Subscription] = {}
-        for topic, expression in {**expressions, self.retry_topic: SUBSCRIBE_ALL}.items():
+        own = {self.retry_topic: SUBSCRIBE_ALL} if with_retry_topic else {}
+        for topic, expression in {**expressions, **own}.items():
             if topic != self.retry_topic:  # a group's name may be longer than a topic's
                 validate_topic(topic)
             table[topic] = Subscription(topic, TagFilter.parse(expression), clock())

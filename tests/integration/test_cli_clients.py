@@ -113,6 +113,37 @@ def test_a_group_goes_on_where_it_was_and_takes_no_more_than_it_writes(namesrv: 
     assert [(row["committed_offset"], row["lag"]) for row in shown["queues"]] == [(5, 0)]
 
 
+def test_orderly_members_follow_each_other_in_order(namesrv: str, topic: str) -> None:
+    ok("produce", topic, namesrv=namesrv, stdin=b"1\n2\n3\n")
+    words = ("consume", topic, "--group", f"group-{topic}", "--orderly")
+    with running(*words, namesrv=namesrv) as process:
+        assert [read_line(process) for _ in range(3)] == ["1\n", "2\n", "3\n"]
+        ok("produce", topic, namesrv=namesrv, stdin=b"4\n")
+        assert read_line(process) == "4\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=5) == (b"", b"")
+    ok("produce", topic, namesrv=namesrv, stdin=b"5\n")
+    assert ok(*words, "--count", "1", namesrv=namesrv) == "5\n"
+
+
+def test_broadcasting_members_get_everything_and_go_on_where_they_were(
+    namesrv: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C.2 scenario 38, with processes."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    ok("produce", topic, namesrv=namesrv, stdin=b"1\n2\n")
+    group = f"group-{topic}"
+    words = ("consume", topic, "--group", group, "--broadcast")
+    for other in ((), ("--instance-name", "other")):
+        assert ok(*words, *other, "--count", "2", namesrv=namesrv) == "1\n2\n"
+    ok("produce", topic, namesrv=namesrv, stdin=b"3\n")
+    with running(*words, namesrv=namesrv) as process:
+        assert read_line(process) == "3\n"
+        assert "instance_name" in complaint(1, *words, namesrv=namesrv)
+    assert ok(*words, "--instance-name", "other", "--count", "1", namesrv=namesrv) == "3\n"
+    assert len(list(tmp_path.glob(f".rocketmq_offsets/*/{group}/offsets.json"))) == 2
+
+
 def test_reading_without_a_group_leaves_no_group_behind(namesrv: str, topic: str) -> None:
     before = ok("group", "list", "--all", "--json", namesrv=namesrv)
     ok("produce", topic, namesrv=namesrv, stdin=b"1\n")

@@ -4,6 +4,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from functools import partial
 from queue import Queue
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import trio
@@ -11,10 +12,12 @@ import trio
 from tests.interop.suite_tools import Inbox, Scenario, consume, fresh, new_topic, send_all, send_numbered
 from triomq.client import (
     Admin,
+    ClientConfig,
     ConsumerConfig,
     ConsumeStatus,
     Message,
     MessageExt,
+    MessageModel,
     Producer,
     PushConsumer,
     StartPosition,
@@ -177,6 +180,32 @@ async def a_restarted_consumer_goes_on_at_the_committed_offset(namesrv: str) -> 
     assert sum(row.lag for row in rows) == 0
 
 
+async def broadcasting_members_get_everything_and_go_on_where_they_were(namesrv: str) -> None:
+    """C.2 scenario 38."""
+    topic, group = await new_topic(namesrv), fresh("group")
+    with TemporaryDirectory() as folder:
+        for round_name in ("before", "after"):
+            inboxes = Inbox(), Inbox()
+            one, two = (
+                PushConsumer(
+                    group,
+                    namesrv=namesrv,
+                    config=ClientConfig(instance_name=f"{group}-{number}"),
+                    model=MessageModel.BROADCASTING,
+                    on_message=inbox.take,
+                    subscriptions={topic: "*"},
+                    start="earliest",
+                    settings=ConsumerConfig(local_offset_dir=folder),
+                )
+                for number, inbox in enumerate(inboxes)
+            )
+            async with one, two:
+                sent = await send_numbered(namesrv, topic, round_name, 20)
+                for inbox in inboxes:
+                    await inbox.wait_count(len(sent))
+            assert [sorted(inbox.bodies()) for inbox in inboxes] == [sorted(sent)] * 2
+
+
 async def start_earliest_gets_what_was_there(namesrv: str) -> None:
     topic = await new_topic(namesrv)
     sent = await send_numbered(namesrv, topic, "old", 20)
@@ -213,6 +242,7 @@ CONSUMING: Final[tuple[Scenario, ...]] = (
     orderly_members_keep_the_steps_of_every_order,
     an_orderly_message_that_fails_stops_its_queue_then_becomes_a_dead_letter,
     a_restarted_consumer_goes_on_at_the_committed_offset,
+    broadcasting_members_get_everything_and_go_on_where_they_were,
     start_earliest_gets_what_was_there,
     start_latest_misses_nothing_from_then_on,
     start_at_a_time_misses_nothing_from_then_on,

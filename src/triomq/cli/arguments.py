@@ -237,6 +237,17 @@ def _add_consume(commands: _Commands) -> None:
         "--group",
         help="consume as a member of this group and store its offsets; without it: read on one's own, storing nothing",
     )
+    add("--orderly", action="store_true", help="as a member: the messages of each queue in order, with its lock")
+    add(
+        "--broadcast",
+        action="store_true",
+        help="as a member: get every message of the group's, and keep the offsets on this machine",
+    )
+    add(
+        "--instance-name",
+        metavar="NAME",
+        help="as a member: name among the clients of this machine (instanceName; random, with --broadcast DEFAULT)",
+    )
     add("--tag", metavar="EXPR", default="*", help='tags wanted, such as "TagA || TagB" (*)')
     add(
         "--from",

@@ -38,6 +38,9 @@ class ConsumeOptions(ClientOptions):
 
     topic: str
     group: str | None
+    orderly: bool
+    broadcast: bool
+    instance_name: str | None
     tag: str
     start: StartAt
     count: int | None

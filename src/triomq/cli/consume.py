@@ -7,17 +7,18 @@ nothing on the broker, so that looking at a topic leaves no trace there.
 import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
 import trio
 
 from triomq.cli.client_options import ConsumeOptions
-from triomq.cli.errors import IncompleteError
+from triomq.cli.errors import IncompleteError, UsageError
 from triomq.cli.exit_codes import ExitCode
 from triomq.cli.message_text import Formatter, choose_formatter
 from triomq.cli.session import Interrupt, client_config, run_command
-from triomq.client import ConsumeContext, MessageExt, MessageQueue, PullConsumer, PushConsumer
+from triomq.client import MessageExt, MessageModel, MessageQueue, PullConsumer, PushConsumer
 from triomq.client.nursery import open_service_nursery
 from triomq.protocol.errors import BrokerResponseError, ClientError
 
@@ -36,8 +37,17 @@ def run(options: ConsumeOptions) -> int:
     """Write messages until the count is reached, nothing came for the timeout, or a signal comes.
 
     Raises:
+        UsageError: an option for members was given without a group.
         IncompleteError: the timeout came before the count was reached.
     """
+    if options.group is None:
+        for option, is_given in (
+            ("--orderly", options.orderly),
+            ("--broadcast", options.broadcast),
+            ("--instance-name", options.instance_name is not None),
+        ):
+            if is_given:
+                raise UsageError(f"{option}: it is for members of a group; give --group too")
 
     async def command(interrupt: Interrupt) -> int:
         return await _consume(options, interrupt)
@@ -124,7 +134,7 @@ async def _end_at_interrupt(interrupt: Interrupt, output: Output) -> None:
 async def _join(options: ConsumeOptions, group: str, output: Output) -> None:
     """Consume as a member of the group; what was written counts as consumed."""
 
-    async def handle(messages: list[MessageExt], _context: ConsumeContext) -> None:
+    async def handle(messages: list[MessageExt], _context: object) -> None:
         if not await output.write(messages):
             # Not written is neither consumed nor failed: hold it until leaving the group drops it, which is no news.
             logging.getLogger("triomq.client.consumer").setLevel(logging.ERROR)
@@ -133,9 +143,11 @@ async def _join(options: ConsumeOptions, group: str, output: Output) -> None:
     async with PushConsumer(
         group,
         namesrv=options.namesrv,
-        config=client_config(options),
+        config=replace(client_config(options), instance_name=options.instance_name),
         on_messages=handle,
         subscriptions={options.topic: options.tag},
+        orderly=options.orderly,
+        model=MessageModel.BROADCASTING if options.broadcast else MessageModel.CLUSTERING,
         start=options.start,
         max_concurrency=1,
         batch_max_size=_BATCH if options.count is None else 1,  # a batch is consumed as a whole or not at all

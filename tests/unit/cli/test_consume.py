@@ -3,7 +3,10 @@ import trio
 from trio.testing import MockClock
 
 from triomq.cli import consume
+from triomq.cli.arguments import parse
+from triomq.cli.client_options import ConsumeOptions
 from triomq.cli.consume import Output
+from triomq.cli.errors import UsageError
 from triomq.protocol.host import encode_host
 from triomq.protocol.message import MessageExt
 from triomq.protocol.record import decode_record, encode_record
@@ -75,3 +78,11 @@ async def test_idle_time_counts_from_the_last_message(autojump_clock: MockClock)
         output.last_at = trio.current_time()
         await output.done.wait()
     assert trio.current_time() - began == 8
+
+
+@pytest.mark.parametrize("words", [["--orderly"], ["--broadcast"], ["--instance-name", "x"]])
+def test_options_for_members_need_a_group(words: list[str]) -> None:
+    options = parse(["consume", "T", *words]).options
+    assert isinstance(options, ConsumeOptions)
+    with pytest.raises(UsageError, match=f"^{words[0]}: .*give --group"):
+        consume.run(options)

@@ -36,7 +36,7 @@ def queues(cluster: FakeCluster) -> tuple[MessageQueue, ...]:
 async def find(
     requests: QueueRequests, start: str | datetime, *queues: MessageQueue, known: tuple[MessageQueue, ...] | None = None
 ) -> dict[MessageQueue, QueueOffset]:
-    return await FirstOffsets(requests, StartPolicy.parse(start), RETRY).find(
+    return await FirstOffsets(requests, RemoteOffsetStore(requests), StartPolicy.parse(start), RETRY).find(
         queues, queues if known is None else known
     )
 

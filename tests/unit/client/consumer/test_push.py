@@ -237,11 +237,6 @@ def test_impossible_settings_fail_before_anything_happens() -> None:
         consumer(inbox, None, on_message=None)
 
 
-def test_broadcasting_is_refused_clearly() -> None:
-    with pytest.raises(ConfigError, match="BROADCASTING is not available yet"):
-        consumer(Inbox(), None, model=MessageModel.BROADCASTING)
-
-
 def test_keywords_override_the_settings_object() -> None:
     push = consumer(Inbox(), None, settings=ConsumerConfig(grace_s=1, max_span=7), grace_s=5, batch_max_size=9)
     config = push._plan.config

@@ -52,7 +52,7 @@ class Member:
         requests = QueueRequests(self.instance, GROUP)
         self.offsets = RemoteOffsetStore(requests)
         self.context = PullContext(requests, self.offsets, Service(), config, FlowLimits.of(config, 1), self._announce)
-        first_offsets = FirstOffsets(requests, StartPolicy.parse(start), self.subscriptions.retry_topic)
+        first_offsets = FirstOffsets(requests, self.offsets, StartPolicy.parse(start), self.subscriptions.retry_topic)
         self.rebalancer = Rebalancer(self.instance, self.context, self.subscriptions, first_offsets, strategy)
 
     def _announce(self) -> None:

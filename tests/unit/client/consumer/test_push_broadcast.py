@@ -1,0 +1,234 @@
+"""Push consumers in broadcasting."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance
+from tests.unit.client.consumer.push_bench import Inbox, consumer
+from triomq.client.config import ClientConfig
+from triomq.client.consumer import local_offsets
+from triomq.client.consumer.config import ConsumerConfig, ConsumeStatus
+from triomq.client.consumer.local_offsets import OffsetsFile
+from triomq.client.consumer.push import PushConsumer
+from triomq.client.instance import ClientInstance
+from triomq.protocol.bodies import MessageModel
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.errors import ClientError
+from triomq.protocol.message import MessageExt
+from triomq.protocol.message_queue import MessageQueue
+
+COMMITTING = (RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.LOCK_BATCH_MQ)
+
+
+class Station:
+    """A machine with consumers of the group "G"."""
+
+    def __init__(self, cluster: FakeCluster, folder: Path) -> None:
+        self.cluster = cluster
+        self.folder = folder
+
+    def instance(self, name: str) -> ClientInstance:
+        return as_instance(FakeInstance(self.cluster, name, ClientConfig(instance_name=name)))
+
+    def consumer(self, inbox: Inbox, name: str = "one", **more: object) -> PushConsumer:
+        settings = ConsumerConfig(local_offset_dir=self.folder, orderly_max_reconsume_times=2)
+        given: dict[str, object] = {"model": MessageModel.BROADCASTING, "settings": settings}
+        return consumer(inbox, self.instance(name), **(given | more))
+
+    def offsets(self, name: str = "one") -> dict[MessageQueue, int]:
+        """What the file has; read it while no consumer has it open."""
+        file = OffsetsFile.open(self.folder, name, "G")
+        try:
+            return dict(file.load())
+        finally:
+            file.close()
+
+
+@pytest.fixture(autouse=True)
+def _files_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without threads: the clock would jump while one works."""
+
+    async def call(function: Callable[..., object], *arguments: object) -> object:
+        await trio.lowlevel.checkpoint()
+        return function(*arguments)
+
+    monkeypatch.setattr(local_offsets, "run_in_thread", call)
+
+
+@pytest.fixture
+def station(cluster: FakeCluster, tmp_path: Path) -> Station:
+    return Station(cluster, tmp_path)
+
+
+async def test_every_member_gets_every_message(
+    autojump_clock: MockClock, cluster: FakeCluster, station: Station
+) -> None:
+    """C.2 scenario 38, first half."""
+    queues = cluster.add_topic("T", 4)
+    one, two = Inbox(), Inbox()
+    async with station.consumer(one, "one") as first, station.consumer(two, "two") as second:
+        await first.wait_assigned()
+        await second.wait_assigned()
+        for queue in queues:
+            cluster.send(queue, b"a", b"b")
+        await trio.sleep(1)
+        assert (len(one.ended), len(two.ended)) == (8, 8)
+        assert set(first.statistics().queues) == set(second.statistics().queues) == set(queues)
+    assert not any(cluster.of(code) for code in COMMITTING)
+    assert all(not int(pull.ext_fields["sysFlag"]) & 1 for pull in cluster.of(RequestCode.PULL_MESSAGE))
+
+
+async def test_progress_is_in_the_file_within_10_s_and_a_restart_goes_on_there(
+    autojump_clock: MockClock, cluster: FakeCluster, station: Station, topic: MessageQueue
+) -> None:
+    """C.2 scenario 38, second half."""
+    cluster.send(topic, *[b"x"] * 5)
+    before, after = Inbox(), Inbox()
+    async with station.consumer(before):
+        await trio.sleep(10)
+        copy = (station.folder / "one" / "G" / "offsets.json").read_bytes()
+    assert b'"topic":"T"}:5' in copy
+    cluster.send(topic, *[b"x"] * 2)
+    async with station.consumer(after):
+        await trio.sleep(1)
+    assert (before.ended, after.ended) == ([0, 1, 2, 3, 4], [5, 6])
+    assert station.offsets() == {topic: 7}
+
+
+async def test_where_a_member_began_is_in_the_file_before_its_first_message(
+    autojump_clock: MockClock, cluster: FakeCluster, station: Station, topic: MessageQueue
+) -> None:
+    cluster.send(topic, b"old")
+    inbox = Inbox()
+    async with station.consumer(inbox, start="latest") as push:
+        await push.wait_assigned()
+        copy = (station.folder / "one" / "G" / "offsets.json").read_bytes()
+        assert b'"topic":"T"}:1' in copy
+        cluster.send(topic, b"new")
+        await trio.sleep(1)
+    assert inbox.ended == [1]
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_broadcasting_group_has_no_retry_topic_and_no_locks(
+    autojump_clock: MockClock, cluster: FakeCluster, station: Station, topic: MessageQueue, orderly: bool
+) -> None:
+    inbox = Inbox()
+    cluster.send(topic, b"x", b"y")
+    async with station.consumer(inbox, orderly=orderly) as push:
+        await push.wait_assigned()
+        await trio.sleep(70)
+        assert inbox.ended == [0, 1]
+    (data,) = cluster.heartbeats[0].consumer_data_set
+    assert data.message_model is MessageModel.BROADCASTING
+    assert [one.topic for one in data.subscription_data_set] == ["T"]
+    assert not any(cluster.of(code) for code in COMMITTING)
+
+
+async def test_a_failure_is_logged_not_redelivered_and_the_offset_passes_it(
+    autojump_clock: MockClock,
+    cluster: FakeCluster,
+    station: Station,
+    topic: MessageQueue,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """C.2 scenario 50."""
+    seen: list[int] = []
+
+    async def refuse(message: MessageExt) -> ConsumeStatus:
+        seen.append(message.queue_offset)
+        if message.queue_offset == 1:
+            raise ValueError("bad")
+        return ConsumeStatus.RECONSUME_LATER
+
+    cluster.send(topic, *[b"x"] * 3)
+    async with station.consumer(Inbox(), on_message=refuse) as push:
+        await trio.sleep(60)
+        figures = push.statistics()
+    assert sorted(seen) == [0, 1, 2]
+    assert (figures.failed, figures.sent_back) == (3, 0)
+    assert caplog.text.count("which is final in broadcasting") == 3
+    assert not cluster.of(RequestCode.CONSUMER_SEND_MSG_BACK)
+    assert not cluster.of(RequestCode.SEND_MESSAGE_V2)
+    assert station.offsets() == {topic: 3}
+
+
+async def test_an_orderly_failure_comes_again_until_it_was_often_enough(
+    autojump_clock: MockClock, cluster: FakeCluster, station: Station, topic: MessageQueue
+) -> None:
+    seen: list[int] = []
+
+    async def refuse_first(message: MessageExt) -> ConsumeStatus:
+        seen.append(message.queue_offset)
+        is_first = message.queue_offset == 0
+        return ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT if is_first else ConsumeStatus.SUCCESS
+
+    cluster.send(topic, b"x", b"y")
+    async with station.consumer(Inbox(), on_message=refuse_first, orderly=True):
+        await trio.sleep(10)
+    assert seen == [0, 0, 0, 1]
+    assert not cluster.of(RequestCode.SEND_MESSAGE_V2)
+    assert station.offsets() == {topic: 2}
+
+
+async def test_a_reset_moves_the_offset_in_the_file(
+    autojump_clock: MockClock, cluster: FakeCluster, station: Station, topic: MessageQueue
+) -> None:
+    inbox = Inbox()
+    cluster.send(topic, *[b"x"] * 4)
+    async with station.consumer(inbox):
+        await trio.sleep(1)
+        cluster.instances[0].groups["G"].reset_offsets("T", {topic: 2})
+        await trio.sleep(1)
+    assert inbox.ended == [0, 1, 2, 3, 2, 3]
+    assert station.offsets() == {topic: 4}
+
+
+async def test_a_queue_that_came_later_is_read_from_its_first_message(
+    autojump_clock: MockClock, cluster: FakeCluster, station: Station, topic: MessageQueue
+) -> None:
+    inbox = Inbox()
+    cluster.send(topic, b"old")
+    async with station.consumer(inbox, start="latest") as push:
+        await push.wait_assigned()
+        cluster.send(MessageQueue("T", topic.broker_name, 1), b"first")
+        cluster.add_topic("T", 2)
+        await wait_all_tasks_blocked()
+        await trio.sleep(1)
+    assert inbox.ended == [0]
+
+
+async def test_a_second_member_with_the_same_client_id_is_refused(
+    autojump_clock: MockClock, cluster: FakeCluster, station: Station, topic: MessageQueue
+) -> None:
+    async with station.consumer(Inbox()):
+        with pytest.raises(ClientError, match="instance_name"):
+            async with station.consumer(Inbox()):
+                raise AssertionError("entered")
+
+
+async def test_a_client_id_that_is_new_each_time_is_warned_of(
+    cluster: FakeCluster,
+    instance: ClientInstance,
+    topic: MessageQueue,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings = ConsumerConfig(local_offset_dir=tmp_path)
+    async with consumer(Inbox(), instance, model=MessageModel.BROADCASTING, settings=settings):
+        pass
+    assert "a restart does not go on where it was group=G" in caplog.text
+
+
+def test_an_instance_of_its_own_has_the_name_that_java_gives() -> None:
+    def name(**given: object) -> str | None:
+        push = consumer(Inbox(), None, namesrv="127.0.0.1", **given)
+        return None if push._client_config is None else push._client_config.instance_name
+
+    assert name(model=MessageModel.BROADCASTING) == "DEFAULT"
+    assert name(model=MessageModel.BROADCASTING, config=ClientConfig(instance_name="two")) == "two"
+    assert name() is None
