@@ -13,6 +13,15 @@ from triomq.client.consumer.config import (
 )
 from triomq.client.consumer.pull import PullConsumer
 from triomq.client.consumer.push import PushConsumer
+from triomq.client.consumer.rebalance import (
+    AllocateStrategy,
+    allocate_averagely,
+    allocate_by_circle,
+    allocate_by_config,
+    allocate_by_machine_room,
+    allocate_consistent_hash,
+    allocate_nearby,
+)
 from triomq.client.instance import ClientInstance
 from triomq.client.producer import Producer
 from triomq.client.selectors import QueueSelector, select_by_hash, select_by_random
@@ -53,6 +62,7 @@ from triomq.protocol.message_queue import MessageQueue
 
 __all__ = [
     "Admin",
+    "AllocateStrategy",
     "BrokerResponseError",
     "BrokerSystemError",
     "ClientClosedError",
@@ -99,6 +109,12 @@ __all__ = [
     "TopicNotExistError",
     "TriomqError",
     "UnsupportedCompressionError",
+    "allocate_averagely",
+    "allocate_by_circle",
+    "allocate_by_config",
+    "allocate_by_machine_room",
+    "allocate_consistent_hash",
+    "allocate_nearby",
     "select_by_hash",
     "select_by_random",
 ]

@@ -98,7 +98,8 @@ class PushConsumer(OpenOnce):
             max_concurrency: most handlers at a time (20).
             batch_max_size: most messages for ``on_messages`` (32).
             grace_s: how long running handlers may take at the end (10).
-            allocate: how queues are shared among members; all members must use the same.
+            allocate: how queues are shared among members: one of ``triomq.client.allocate_...``, or a function of your
+                own (see ``AllocateStrategy``); all members must use the same.  Not asked in broadcasting.
             settings: all other settings, and these three.
 
         Raises:

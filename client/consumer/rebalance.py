@@ -9,12 +9,19 @@ Source: behaviour.md B.7, AllocateMessageQueueAveragely.java and its sisters.
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import md5
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from triomq.client.consumer.subscription import RETRY_PREFIX
 from triomq.protocol.message_queue import MessageQueue
 
+_T = TypeVar("_T")
+
 AllocateStrategy: TypeAlias = Callable[[Sequence[MessageQueue], Sequence[str], str], Sequence[MessageQueue]]
-"""From sorted queues, sorted member ids and one id of them to the queues of that member."""
+"""From sorted queues of one topic, sorted member ids and one id of them to the queues of that member.
+
+It is asked for each topic, the group's retry topic included, and by every member for itself: for one input the shares
+of all members must make up all queues, and no queue twice.  It may raise: then the member keeps what it has.
+"""
 
 _VIRTUAL_NODES: Final = 10
 
@@ -38,12 +45,19 @@ def allocate(
 
     An id that is listed twice (a member whose old connection is not closed yet) counts once, else queues
     would be left without an owner.  Nothing is returned for a client that is not among the members.
+
+    Raises:
+        ValueError: the strategy returned a queue that is none of ``queues``.
+        Exception: whatever the strategy raises.
     """
     sorted_members = sorted(set(members), key=_java_order)
     sorted_queues = sorted(set(queues))
     if client_id not in sorted_members or not sorted_queues:
         return frozenset()
-    return frozenset(strategy(sorted_queues, sorted_members, client_id))
+    mine = frozenset(strategy(sorted_queues, sorted_members, client_id))
+    if strange := mine.difference(sorted_queues):
+        raise ValueError(f"strategy returned {min(strange)}, which is not one of the {len(sorted_queues)} queues given")
+    return mine
 
 
 def allocate_averagely(
@@ -83,6 +97,95 @@ def allocate_consistent_hash(
         for queue in queues
         if points[ring[bisect_left(ring, _ring_hash(_java_text(queue))) % len(ring)]] == client_id
     ]
+
+
+def allocate_by_config(mine: Iterable[MessageQueue]) -> AllocateStrategy:
+    """Return a strategy that gives this member the queues named here, whoever else is in the group.
+
+    Each member names its own; what nobody names is consumed by nobody.  Only the group's retry topic is shared
+    averagely: its queues come and go with brokers, and failed messages would wait there for ever.
+
+    Source: AllocateMessageQueueByConfig.java, "CONFIG".
+    """
+    named = frozenset(mine)
+
+    def strategy(queues: Sequence[MessageQueue], members: Sequence[str], client_id: str) -> Sequence[MessageQueue]:
+        if queues[0].topic.startswith(RETRY_PREFIX):
+            return allocate_averagely(queues, members, client_id)
+        return [queue for queue in queues if queue in named]
+
+    return strategy
+
+
+def allocate_by_machine_room(rooms: Iterable[str]) -> AllocateStrategy:
+    """Return a strategy that shares out only the queues in these machine rooms.
+
+    A broker says its room by its name, ``room@name``; queues of brokers with other names are nobody's.  What does not
+    divide goes to the first members, one queue each, from the end.
+
+    Source: AllocateMessageQueueByMachineRoom.java, "MACHINE_ROOM".
+    """
+    wanted = frozenset(rooms)
+
+    def strategy(queues: Sequence[MessageQueue], members: Sequence[str], client_id: str) -> Sequence[MessageQueue]:
+        inside = [queue for queue in queues if _room_of(queue.broker_name) in wanted]
+        index = members.index(client_id)
+        size, left_over = divmod(len(inside), len(members))
+        share = inside[index * size : (index + 1) * size]
+        if index < left_over:
+            share.append(inside[len(members) * size + index])
+        return share
+
+    return strategy
+
+
+def allocate_nearby(
+    room_of_queue: Callable[[MessageQueue], str],
+    room_of_member: Callable[[str], str],
+    within: AllocateStrategy = allocate_averagely,
+) -> AllocateStrategy:
+    """Return a strategy that keeps queues and members of one machine room together.
+
+    The members of a room share its queues; the queues of a room without members are shared by all.
+
+    Args:
+        room_of_queue: the room that a queue's broker is in.
+        room_of_member: the room that a member is in, told by its client id.
+        within: how the queues are shared.
+
+    The strategy raises ``ValueError`` if a room is not known, which is an empty text.
+
+    Source: AllocateMachineRoomNearby.java, "MACHINE_ROOM_NEARBY".
+    """
+
+    def strategy(queues: Sequence[MessageQueue], members: Sequence[str], client_id: str) -> Sequence[MessageQueue]:
+        queues_of = _group_by_room(queues, room_of_queue)
+        members_of = _group_by_room(members, room_of_member)
+        own = room_of_member(client_id)
+        share: list[MessageQueue] = []
+        for room, room_queues in queues_of.items():
+            if room == own:
+                share += within(room_queues, members_of[own], client_id)
+            elif room not in members_of:
+                share += within(room_queues, members, client_id)
+        return share
+
+    return strategy
+
+
+def _group_by_room(items: Iterable[_T], room_of: Callable[[_T], str]) -> dict[str, list[_T]]:
+    rooms: dict[str, list[_T]] = {}
+    for item in items:
+        room = room_of(item)
+        if not room:
+            raise ValueError(f"the machine room of {item} is not known")
+        rooms.setdefault(room, []).append(item)
+    return rooms
+
+
+def _room_of(broker_name: str) -> str | None:
+    room, _, name = broker_name.partition("@")
+    return room if name and "@" not in name else None
 
 
 def _ring_hash(text: str) -> int:

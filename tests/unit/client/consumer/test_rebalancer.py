@@ -199,6 +199,7 @@ async def test_nothing_changes_while_the_members_cannot_be_asked(
 async def test_a_strategy_that_raises_changes_nothing(
     autojump_clock: MockClock, cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """C.2 scenario 36."""
     cluster.add_topic("T", 2)
     broken = False
 
