@@ -7,33 +7,24 @@ properties, DELAY among them: only who stores a message for somebody else decide
 Source: behaviour.md A.5, store.md 8; ScheduleMessageService.java.
 """
 
-import logging
 from dataclasses import dataclass
 from typing import Final, SupportsIndex
 
 import trio
 
 from triomq.broker.delay_offsets import DelayOffsetTable
+from triomq.broker.delivery import RETRY_MS, Delivery, with_real_place
 from triomq.broker.statistics import BrokerStatistics
-from triomq.broker.topics import HALF_TOPIC
 from triomq.protocol.consume_queue_unit import UNIT
-from triomq.protocol.errors import IllegalNameError, MessageIllegalError, ProtocolError, StoreError
-from triomq.protocol.message import MessageExt
-from triomq.protocol.properties import get_property, set_property
-from triomq.protocol.record import decode_record, tags_code_of
+from triomq.protocol.properties import set_property
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.delay_levels import SCHEDULE_TOPIC
 from triomq.storage.message_store import MessageStore
-from triomq.storage.store_writer import Appended
+from triomq.storage.store_writer import Appended, Origin, RecordCopy
 from triomq.storage.tables import JsonTable
 
-LOGGER: Final = logging.getLogger("triomq.broker.schedule")
-
 _DELAY: Final = b"DELAY"
-_REAL_TOPIC: Final = b"REAL_TOPIC"
-_REAL_QUEUE_ID: Final = b"REAL_QID"
-_RETRY_MS: Final = 100
-_MOST_MESSAGES: Final = 100  # of one level in one call
+_MOST_MESSAGES: Final = 256  # of one level in one call
 _MOST_BYTES: Final = 1024**2  # likewise, of their records
 _LEAST_DELIVERY_TIME: Final = 2**40  # 2004: above every hash of tags, below every time a message was stored at
 _iter_units = UNIT.iter_unpack
@@ -53,17 +44,15 @@ class Schedule:
     Attributes:
         offsets: how far each level is delivered.
         arrived: set when a level without messages gets one; who waits for it puts a new one in its place first.
-        delivered: messages delivered since the start.
     """
 
-    def __init__(self, store: MessageStore, table: JsonTable, statistics: BrokerStatistics) -> None:
+    def __init__(self, store: MessageStore, table: JsonTable, statistics: BrokerStatistics, delivery: Delivery) -> None:
         self.offsets: Final = DelayOffsetTable(table)
         self.arrived = trio.Event()
-        self.delivered = 0
         self._store = store
         self._statistics = statistics
+        self._delivery = delivery
         self._levels: list[_Level] = []
-        self._is_refused = False
 
     def load(self) -> None:
         """Read the saved offsets and bring them into the range of their queues.
@@ -84,19 +73,8 @@ class Schedule:
         """Return the offset to deliver next; the queue may have lost messages at either end."""
         return min(max(self.offsets.get(level.number), level.queue.min_offset), level.queue.max_offset)
 
-    def put(  # noqa: PLR0913, PLR0917  # the parts of a message
-        self,
-        level: int,
-        topic: str,
-        queue_id: int,
-        body: bytes | memoryview,
-        properties: bytes,
-        flag: int,
-        sys_flag: int,
-        born_timestamp: int,
-        born_host: bytes,
-        store_host: bytes,
-        reconsume_times: int,
+    def put(
+        self, level: int, topic: str, queue_id: int, body: bytes | memoryview, properties: bytes, origin: Origin
     ) -> Appended:
         """Store a message that shall appear in queue ``queue_id`` of ``topic`` after the delay of ``level``.
 
@@ -113,20 +91,8 @@ class Schedule:
         waits_in = self._levels[min(level, len(self._levels)) - 1]
         if waits_in.number != level:
             properties = set_property(properties, _DELAY, b"%d" % waits_in.number)
-        properties = set_property(properties, _REAL_TOPIC, topic.encode())
-        properties = set_property(properties, _REAL_QUEUE_ID, b"%d" % queue_id)
-        stored = self._store.put(
-            waits_in.queue,
-            body,
-            properties,
-            waits_in.delivery_time,
-            flag,
-            sys_flag,
-            born_timestamp,
-            born_host,
-            store_host,
-            reconsume_times,
-        )
+        properties = with_real_place(properties, topic, queue_id)
+        stored = self._store.put(waits_in.queue, body, properties, waits_in.delivery_time, *origin)
         self._statistics.put(SCHEDULE_TOPIC, 1, len(body))
         if stored.queue_offset == self.offsets.get(waits_in.number):
             self.arrived.set()
@@ -148,9 +114,11 @@ class Schedule:
         units = queue.units_from(queue_offset, _MOST_MESSAGES)
         if units is None:
             # What waits for the disk is nearly always there before it is due.
-            return None if queue_offset == queue.next_offset else now_ms + _RETRY_MS
+            return None if queue_offset == queue.next_offset else now_ms + RETRY_MS
         next_time = now_ms
         size_bytes = 0
+        copies: list[RecordCopy] = []
+        places: list[int] = []  # of the copies, as queue offsets
         for physical_offset, size, tags_code in _iter_units(units):
             due = self._due(level, physical_offset, tags_code, now_ms)
             if due > now_ms:
@@ -158,11 +126,16 @@ class Schedule:
                 break
             if size_bytes > _MOST_BYTES:
                 break
-            if not self._deliver_record(level, physical_offset, size):
-                next_time = now_ms + _RETRY_MS
-                break
+            waiting = self._delivery.look(physical_offset, size)
+            copy = self._delivery.copy(*waiting) if waiting is not None else None
+            if copy is not None:
+                copies.append(copy)
+                places.append(queue_offset)
             size_bytes += size
             queue_offset += 1
+        done = self._delivery.store(copies)
+        if done < len(copies):
+            next_time, queue_offset = now_ms + RETRY_MS, places[done]
         self.offsets.set(level.number, queue_offset)
         return None if queue_offset == queue.next_offset else next_time
 
@@ -172,49 +145,3 @@ class Schedule:
         if due < _LEAST_DELIVERY_TIME:  # a hash: RocketMQ's recovery leaves such units
             due = self._store.commit_log.store_time(physical_offset) + level.delay_ms
         return due if due <= now_ms + level.delay_ms else now_ms
-
-    def _deliver_record(self, level: _Level, physical_offset: int, size: int) -> bool:
-        """Store a waiting message in its real queue; ``False`` if it must be tried again.
-
-        A record that never can be delivered is left behind: it must not keep those behind it for ever.
-        """
-        record = self._store.look_message(physical_offset, size)
-        if record is None:
-            LOGGER.warning("delayed message is gone level=%d physical_offset=%d", level.number, physical_offset)
-            return True
-        try:
-            self._put_delivered(decode_record(record))
-        except (IllegalNameError, MessageIllegalError, ProtocolError) as exc:
-            LOGGER.error("delayed message dropped level=%d physical_offset=%d: %s", level.number, physical_offset, exc)
-        except StoreError as exc:
-            if not self._is_refused:
-                LOGGER.error("delayed messages are not delivered for now: %s", exc)
-            self._is_refused = True
-            return False
-        self._is_refused = False
-        return True
-
-    def _put_delivered(self, message: MessageExt) -> None:
-        properties = message.encoded_properties
-        topic = (get_property(properties, _REAL_TOPIC) or b"").decode("utf-8", "replace")
-        queue_id = get_property(properties, _REAL_QUEUE_ID) or b""
-        if topic in _NEVER_REAL or not queue_id.isdigit():
-            raise MessageIllegalError(f"its real place is queue {queue_id!r} of topic {topic!r}")
-        self._store.put(
-            self._store.queue(topic, int(queue_id[:_MAX_DIGITS])),
-            message.stored_body,
-            properties,
-            tags_code_of(properties),
-            message.flag,
-            message.sys_flag,
-            message.born_timestamp,
-            message.encoded_born_host,
-            message.encoded_store_host,
-            message.reconsume_times,
-        )
-        self.delivered += 1
-        self._statistics.put(topic, 1, len(message.stored_body))
-
-
-_NEVER_REAL: Final = frozenset({"", HALF_TOPIC, SCHEDULE_TOPIC})
-_MAX_DIGITS: Final = 11

@@ -20,6 +20,7 @@ from triomq.broker.client_requests import ClientRequests
 from triomq.broker.clients import ConsumerGroups, ProducerGroups
 from triomq.broker.config import BrokerConfig, Listener
 from triomq.broker.connection import Connection
+from triomq.broker.delivery import Delivery
 from triomq.broker.locks import QueueLocks
 from triomq.broker.offsets import ConsumerOffsetTable
 from triomq.broker.processors.plain_send import PlainSends, response_template
@@ -110,7 +111,8 @@ class Broker:
         self.client_requests: Final = ClientRequests(self.next_opaque)
         self.pull_hold: Final = PullHold(filtered_hold_s=config.filtered_hold_s)
         self.statistics: Final = BrokerStatistics(clock_ms())
-        self.schedule: Final = Schedule(store, JsonTable(tables / "delayOffset.json"), self.statistics)
+        self.delivery: Final = Delivery(store, self.statistics)
+        self.schedule: Final = Schedule(store, JsonTable(tables / "delayOffset.json"), self.statistics, self.delivery)
         self.send_targets: Final = SendTargets(self.topics, store)
         self.plain_sends: Final = PlainSends(self)
         self.send_response: Final = response_template(config.region)

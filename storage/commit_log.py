@@ -249,6 +249,17 @@ class CommitLog:
         at = physical_offset - file.start
         return file.view[at : at + found.size]
 
+    def view(self, physical_offset: int, size: int) -> memoryview | None:
+        """Return ``size`` bytes of the log for a unit that points there, ``None`` if they are not in it.
+
+        What a unit says may be wrong, so the bytes need not be a record.
+        """
+        file = self.files.file_at(physical_offset)
+        if file is None or size <= 0 or physical_offset + size > self.max_offset:
+            return None
+        at = physical_offset - file.start
+        return file.view[at : at + size] if at + size <= file.size else None
+
     def store_time(self, physical_offset: int) -> int:
         """Return the store time (ms) of the record at ``physical_offset``, -1 if there is none."""
         record = self.look_message(physical_offset)

@@ -16,6 +16,7 @@ from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.delay_levels import SCHEDULE_TOPIC, DelayLevels, requested_level
 from triomq.storage.deleted_topics import DeletedTopics
 from triomq.storage.queue_table import QueueTable
+from triomq.storage.timer_times import TIMER_TOPIC, stored_time, wake_time
 
 TagsCodeOf = Callable[[RecordCheck], int]
 
@@ -150,6 +151,8 @@ def stored_tags_code(levels: DelayLevels) -> TagsCodeOf:
                 level = 0
             if level > 0:
                 return levels.delivery_time(level, record.store_timestamp)
+        elif record.topic == TIMER_TOPIC:
+            return wake_time(stored_time(record.properties), record.store_timestamp)
         return record.tags_code
 
     return tags_code_of

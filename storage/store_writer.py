@@ -4,6 +4,7 @@ Source: CommitLog.java, asyncPutMessage, asyncPutMessages; store.md 2.2, 2.5-2.1
 """
 
 import struct
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, SupportsIndex
 from zlib import crc32
@@ -14,6 +15,7 @@ from triomq.protocol.errors import MessageIllegalError, ProtocolError, StoreErro
 from triomq.protocol.host import IPV4_HOST_LENGTH
 from triomq.protocol.properties import MAX_PROPERTIES_BYTES
 from triomq.protocol.record import HEAD, MESSAGE_MAGIC
+from triomq.protocol.record_copy import RecordSource, copy_parts, copy_size
 from triomq.storage.commit_log import CRC_MASK, FIXED_HEAD_BYTES, MIN_BLANK_BYTES, NOT_HOST_BITS
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.dispatch import WITHOUT_UNIT, Dispatcher
@@ -24,6 +26,12 @@ RunEntry = tuple[ConsumeQueue, bytes, bytes, int, int, int, int]
 
 BatchEntry = tuple[int, bytes, bytes, int]
 """Flag, body, properties and tags code of one message of a batch."""
+
+Origin = tuple[int, int, int, bytes, bytes, int]
+"""Flag, sys_flag, born_timestamp, born_host, store_host and reconsume_times of a message, as ``put`` takes them."""
+
+RecordCopy = tuple[ConsumeQueue, RecordSource, bytes, SupportsIndex]
+"""Queue, source, properties and tags code of a message that is stored again."""
 
 _FIXED_BYTES: Final = FIXED_HEAD_BYTES + 2  # a record without hosts, body, topic field and properties
 _FIXED_IPV4_BYTES: Final = _FIXED_BYTES + 2 * IPV4_HOST_LENGTH
@@ -267,6 +275,63 @@ class StoreWriter(StoreReader):
             self._messages_put += len(entries)
             self._dispatcher.appended(queue, physical_offset)
         return appended
+
+    def put_copies(self, copies: Sequence[RecordCopy]) -> int:
+        """Store records of this store again, in other queues, with one store time.
+
+        Nothing but the properties of a copy is checked: its source was once.  That, one write to the log and one
+        look at each queue make a copy about three times as fast as decoding and ``put``.
+
+        Returns:
+            How many were stored: from the first on as many as one file of the log holds.
+
+        Raises:
+            MessageIllegalError: the first one fits into no file, or its properties into no record.
+            StoreFullError, StoreClosedError, StoreError: as ``put``; none was stored.
+        """
+        if self._refusal is not None:
+            raise self._refusal()
+        sizes = self._copy_sizes(copies)
+        copies = copies[: len(sizes)]
+        size_bytes = sum(sizes)
+        log = self.commit_log
+        log.reserve(size_bytes)
+        for queue, count in Counter([copy[0] for copy in copies]).items():
+            queue.reserve(count)
+        at = log.begin(size_bytes)
+        log.store_timestamp = store_timestamp = max(log.store_timestamp, self._clock_ms())
+        parts: list[bytes | memoryview] = []
+        units: dict[ConsumeQueue, list[tuple[bytes, int]]] = defaultdict(list)
+        for size, (queue, source, properties, tags_code) in zip(sizes, copies, strict=True):
+            own_units = units[queue]
+            queue_offset = queue.next_offset + len(own_units)
+            parts += copy_parts(
+                source, size, queue.topic_field, queue.queue_id, queue_offset, at, store_timestamp, properties
+            )
+            own_units.append((_pack_unit(at, size, tags_code), at + size))
+            at += size
+        log.write_run(b"".join(parts))
+        for queue, own_units in units.items():
+            for unit, physical_end in own_units:
+                queue.append_packed(unit, physical_end)
+            self._dispatcher.appended(queue, at)
+        self._messages_put += len(copies)
+        return len(copies)
+
+    def _copy_sizes(self, copies: Sequence[RecordCopy]) -> list[int]:
+        room = self.config.commit_log_file_size_bytes - MIN_BLANK_BYTES
+        sizes: list[int] = []
+        for queue, source, properties, _ in copies:
+            size = copy_size(source, queue.topic_field, properties)
+            if size > room or len(properties) > MAX_PROPERTIES_BYTES:
+                if not sizes:
+                    raise MessageIllegalError(
+                        f"copy of {size} bytes, properties of {len(properties)}: fits into no file, or no record"
+                    )
+                break
+            room -= size
+            sizes.append(size)
+        return sizes
 
     def _batch_sizes(
         self, queue: ConsumeQueue, entries: Sequence[BatchEntry], sys_flag: int, hosts_length: int

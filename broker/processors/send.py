@@ -159,12 +159,14 @@ def _store_delayed(
         queue.queue_id,
         command.body,
         properties,
-        header.flag,
-        header.sys_flag,
-        header.born_timestamp,
-        connection.peer_host,
-        connection.store_host,
-        header.reconsume_times or 0,
+        (
+            header.flag,
+            header.sys_flag,
+            header.born_timestamp,
+            connection.peer_host,
+            connection.store_host,
+            header.reconsume_times or 0,
+        ),
     )
     return offset_message_id(connection.store_host, stored.physical_offset), stored.queue_offset
 

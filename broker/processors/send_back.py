@@ -107,7 +107,7 @@ def _store(broker: "Broker", group: str, message: MessageExt, target: _Target) -
     body = message.stored_body
     try:
         if target.level > 0:
-            broker.schedule.put(target.level, target.topic, target.queue_id, body, properties, *origin)
+            broker.schedule.put(target.level, target.topic, target.queue_id, body, properties, origin)
         else:
             queue = broker.store.queue(target.topic, target.queue_id)
             broker.store.put(queue, body, properties, tags_code_of(properties), *origin)

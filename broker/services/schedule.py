@@ -41,10 +41,10 @@ class ScheduledDelivery:
         """Deliver what is due; return for how long there is nothing to do, s, ``None``: until a message comes."""
         broker, schedule = self._broker, self._broker.schedule
         schedule.arrived = trio.Event()
-        delivered_before = schedule.delivered
+        delivered_before = broker.delivery.delivered
         now_ms = broker.clock_ms()
         next_ms = schedule.deliver(now_ms)
-        if schedule.delivered != delivered_before:
+        if broker.delivery.delivered != delivered_before:
             if broker.group_commit is not None:
                 broker.group_commit.wake()
             broker.end_step()

@@ -33,7 +33,7 @@ async def test_a_delayed_message_survives_a_restart_and_comes_once(tmp_path: Pat
     async with running(tmp_path, store) as broker, connected(broker_port(broker)) as wire:
         delivered = await wire.ask(RequestCode.GET_ALL_DELAY_OFFSET)
         assert delivered.body == b'{"offsetTable":{1:1}}'
-        assert broker.schedule.delivered == 0
+        assert broker.delivery.delivered == 0
         assert broker.store.max_offset_in_queue("T", 0) == 1
 
 

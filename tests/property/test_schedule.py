@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from triomq.broker.delivery import Delivery
 from triomq.broker.schedule import Schedule
 from triomq.broker.statistics import BrokerStatistics
 from triomq.protocol.host import encode_host
@@ -50,14 +51,15 @@ class ScheduleMachine(RuleBasedStateMachine):
         self.store = MessageStore(config, clock_ms=lambda: self.now_ms)
         self.store.open()
         table = JsonTable(self.root / "config" / "delayOffset.json")
-        self.schedule = Schedule(self.store, table, BrokerStatistics(0))
+        statistics = BrokerStatistics(0)
+        self.schedule = Schedule(self.store, table, statistics, Delivery(self.store, statistics))
         self.schedule.load()
 
     @rule(level=st.integers(1, 4), count=st.integers(1, 8))
     def put(self, level: int, count: int) -> None:
         for _ in range(count):
             number, level = len(self.due), min(level, 3)
-            self.schedule.put(level, "T", 0, b"%d" % number, b"DELAY\x01%d" % level, 0, 0, 0, HOST, HOST, 0)
+            self.schedule.put(level, "T", 0, b"%d" % number, b"DELAY\x01%d" % level, (0, 0, 0, HOST, HOST, 0))
             self.due[number] = level, self.now_ms + LEVELS.delays_ms[level - 1]
             self.waiting[level].append(number)
 

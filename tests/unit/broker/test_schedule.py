@@ -67,7 +67,7 @@ def test_a_message_appears_after_its_delay_and_once_as_the_same_message(peer: Pe
     clock.now_ms += 10**7
     assert broker.schedule.deliver(clock.now_ms) is None
     assert len(messages(broker, "T", 2)) == 1
-    assert broker.schedule.delivered == 1
+    assert broker.delivery.delivered == 1
     assert broker.statistics.put_by_topic == {SCHEDULE: 1, "T": 1}
 
 
@@ -100,9 +100,9 @@ def test_one_call_copies_a_bounded_number_of_bytes(make_broker: MakeBroker, cloc
         put(peer, bytes(600_000))
     clock.now_ms += 1000
     assert peer.broker.schedule.deliver(clock.now_ms) == clock.now_ms
-    assert peer.broker.schedule.delivered == 2
+    assert peer.broker.delivery.delivered == 2
     deliver_all(peer.broker, clock)
-    assert peer.broker.schedule.delivered == 5
+    assert peer.broker.delivery.delivered == 5
 
 
 def test_only_an_empty_level_tells_of_an_arrival(peer: Peer, clock: Clock) -> None:

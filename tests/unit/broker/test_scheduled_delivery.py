@@ -91,7 +91,7 @@ async def test_while_nothing_waits_nothing_wakes_it(
         put(peer)
         await trio.sleep(3600)
         assert len(calls) == 3
-        assert peer.broker.schedule.delivered == 1
+        assert peer.broker.delivery.delivered == 1
 
 
 async def test_one_task_sleeps_for_all_levels_until_the_first_is_due(
@@ -103,7 +103,7 @@ async def test_one_task_sleeps_for_all_levels_until_the_first_is_due(
             for level in (3, 2, 1):
                 put(peer, level)
         await trio.sleep(20)
-        assert peer.broker.schedule.delivered == 300
+        assert peer.broker.delivery.delivered == 300
         assert len(calls) < 25  # it looks at the wall clock once a second besides
         units = [unit for queue_id in range(3) for unit in peer.broker.store.queue_units(SCHEDULE, queue_id, 0, 100)]
         times = [peer.broker.store.store_time("T", 0, number) for number in range(300)]
@@ -120,7 +120,7 @@ async def test_messages_that_are_due_at_nearly_the_same_time_are_delivered_toget
             await trio.sleep(0.001)
         began = len(calls)
         await trio.sleep(1.2)
-        assert peer.broker.schedule.delivered == 1000
+        assert peer.broker.delivery.delivered == 1000
         assert len(calls) - began < 130
         late = [
             peer.broker.store.store_time("T", 0, n) - peer.broker.store.store_time(SCHEDULE, 0, n) for n in range(1000)
@@ -137,7 +137,7 @@ async def test_a_backlog_lets_other_tasks_run(peer: Peer, autojump_clock: MockCl
     async with delivering(peer.broker):
         for _ in range(20):
             await trio.lowlevel.checkpoint()
-            seen.append(peer.broker.schedule.delivered)
+            seen.append(peer.broker.delivery.delivered)
     assert set(seen) <= {0, 100, 200, 300, 400, 500}
     assert len(set(seen) - {0, 500}) >= 2  # trio may run it twice between two looks, never more often
     assert seen[-1] == 500
@@ -152,7 +152,7 @@ async def test_a_clock_that_is_set_forward_is_noticed_within_a_second(
         clock.now_ms += 7_200_000
         await trio.sleep(1)
         await wait_all_tasks_blocked()
-        assert peer.broker.schedule.delivered == 1
+        assert peer.broker.delivery.delivered == 1
 
 
 async def test_a_store_that_refuses_is_asked_again_and_no_faster_than_it_should(
@@ -164,11 +164,11 @@ async def test_a_store_that_refuses_is_asked_again_and_no_faster_than_it_should(
         await trio.sleep(0.5)
         peer.broker.store._refusal = lambda: StoreError("no")
         await trio.sleep(10)
-        assert peer.broker.schedule.delivered == 0
+        assert peer.broker.delivery.delivered == 0
         assert len(calls) < 110
         peer.broker.store._refusal = None
         await trio.sleep(0.2)
-        assert peer.broker.schedule.delivered == 1
+        assert peer.broker.delivery.delivered == 1
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -188,7 +188,7 @@ async def test_offsets_are_saved_every_10_seconds_behind_the_messages(peer: Peer
         put(peer)
         await wait_all_tasks_blocked()
         mock_clock.jump(1)
-        await until(lambda: broker.schedule.delivered == 1)
+        await until(lambda: broker.delivery.delivered == 1)
         await wait_all_tasks_blocked()
         assert saved(broker) == b""
         end = broker.store.commit_log.max_offset
@@ -270,7 +270,7 @@ async def test_with_durability_sync_consumers_see_a_delivered_message_when_it_is
 
         monkeypatch.setattr(FlushPlan, "run", slow)
         mock_clock.jump(1)
-        await until(lambda: broker.schedule.delivered == 1)
+        await until(lambda: broker.delivery.delivered == 1)
         await wait_all_tasks_blocked()
         assert consumer.sent == []
         assert broker.store.max_offset_in_queue("T", 0) == 0

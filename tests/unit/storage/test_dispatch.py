@@ -116,6 +116,10 @@ def test_records_of_a_deleted_topic_are_passed_over(
         ("SCHEDULE_TOPIC_XXXX", b"DELAY\x010", 7),
         ("SCHEDULE_TOPIC_XXXX", b"DELAY\x01-1", 7),
         ("SCHEDULE_TOPIC_XXXX", b"TAGS\x01x", 7),
+        ("rmq_sys_wheel_timer", b"TIMER_OUT_MS\x01777", 777),
+        ("rmq_sys_wheel_timer", b"TIMER_OUT_MS\x01172800050", 86_400_050),
+        ("rmq_sys_wheel_timer", b"TAGS\x01x", 0),
+        ("T", b"TIMER_OUT_MS\x01777", 7),
     ],
 )
 def test_the_tags_code_of_a_delayed_record_is_its_delivery_time(topic: str, properties: bytes, code: int) -> None:

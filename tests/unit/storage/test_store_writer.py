@@ -8,10 +8,12 @@ from tests.unit.storage.making import BORN, HOST, FaultyFileSystem, StoreMaker, 
 from triomq.protocol.errors import MessageIllegalError, StoreClosedError, StoreError, StoreFullError
 from triomq.protocol.host import encode_host
 from triomq.protocol.record import RecordKind, decode_record, decode_records
-from triomq.storage.config import StoreConfig
+from triomq.protocol.record_copy import split_record
+from triomq.storage.config import Durability, StoreConfig
+from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.file_system import DiskSpace, FileSystem
 from triomq.storage.message_store import MessageStore
-from triomq.storage.store_writer import BatchEntry, RunEntry
+from triomq.storage.store_writer import Appended, BatchEntry, RecordCopy, RunEntry
 
 
 def put_batch(store: MessageStore, entries: list[BatchEntry], **fields: int) -> list[tuple[int, int, int]]:
@@ -133,6 +135,79 @@ def test_batches_of_ipv6_peers_have_longer_records(store: MessageStore) -> None:
     view = store.look_message(0)
     assert view is not None
     assert decode_record(view).born_host == "[2001:db8::7]:9"
+
+
+def copy_of(store: MessageStore, place: Appended, queue: ConsumeQueue, properties: bytes = b"TAGS\x01b") -> RecordCopy:
+    record = store.look_message(place.physical_offset)
+    assert record is not None
+    return queue, split_record(record)[0], properties, 4711
+
+
+def test_copies_are_the_same_messages_in_their_new_queues(store: MessageStore) -> None:
+    places = [put(store, "SCHEDULE_TOPIC_XXXX", body=b"%d" % number, sys_flag=1) for number in range(4)]
+    put(store, "U", 1, body=b"before")
+    arrived: list[ConsumeQueue] = []
+    targets = [store.queue("T", 0), store.queue("U", 1)]
+    for queue in targets:
+        queue.on_arrival = arrived.append
+    copies = [copy_of(store, place, targets[number % 2]) for number, place in enumerate(places)]
+    assert store.put_copies(copies) == 4
+    assert arrived == targets
+    assert (bodies(store, "T", 0), bodies(store, "U", 1)) == ([b"0", b"2"], [b"before", b"1", b"3"])
+    unit = store.queue_units("U", 1, 2, 1)[0]
+    record = store.look_message(unit.physical_offset, unit.size)
+    assert record is not None
+    message = decode_record(record)
+    assert (message.topic, message.queue_id, message.queue_offset) == ("U", 1, 2)
+    assert (message.physical_offset, unit.tags_code) == (unit.physical_offset, 4711)
+    assert (message.encoded_properties, message.sys_flag, message.born_timestamp) == (b"TAGS\x01b", 1, BORN)
+    check = store.commit_log.check(unit.physical_offset, check_crc=True)
+    assert (check.kind, check.size) == (RecordKind.MESSAGE, unit.size)
+    assert store.statistics().messages_put == 9
+
+
+def test_copies_that_fill_a_file_are_left_for_the_next_call(store: MessageStore) -> None:
+    place = put(store, body=bytes(20_000))
+    copies = [copy_of(store, place, store.queue("U", 0)) for _ in range(5)]
+    assert [store.put_copies(copies), store.put_copies(copies[3:])] == [3, 2]
+    assert bodies(store, "U") == [bytes(20_000)] * 5
+    offsets = [unit.physical_offset for unit in store.queue_units("U", 0, 0, 5)]
+    assert [offset // 65536 for offset in offsets] == [1, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("properties", [bytes(32_768), b"x" * 32_767])
+def test_a_copy_that_fits_nowhere_is_refused_when_its_turn_comes(store: MessageStore, properties: bytes) -> None:
+    place = put(store, body=bytes(33_000))
+    good = copy_of(store, place, store.queue("U", 0))
+    bad = copy_of(store, place, store.queue("U", 0), properties)
+    assert store.put_copies([good, bad]) == 1
+    with pytest.raises(MessageIllegalError, match="fits into no file, or no record"):
+        store.put_copies([bad])
+    assert len(bodies(store, "U")) == 1
+
+
+def test_copies_wait_for_the_disk_as_messages_do(maker: StoreMaker) -> None:
+    store = maker(durability=Durability.SYNC)
+    copies = [copy_of(store, put(store), store.queue("U", number % 2)) for number in range(4)]
+    store.put_copies(copies)
+    assert [store.max_offset_in_queue("U", queue_id) for queue_id in (0, 1)] == [0, 0]
+    store.flush()
+    assert [store.max_offset_in_queue("U", queue_id) for queue_id in (0, 1)] == [2, 2]
+
+
+def test_a_full_disk_refuses_all_copies(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+    store = maker(file_system=faulty, reserve_step_bytes=1)
+    copies = [copy_of(store, put(store), store.queue("U", number)) for number in range(2)]
+    end = store.commit_log.max_offset
+    faulty.fails = lambda number, name, path: name == "reserve" and path.parent.name == "1"
+    with pytest.raises(StoreFullError):
+        store.put_copies(copies)
+    assert (store.commit_log.max_offset, bodies(store, "U", 0)) == (end, [])
+    faulty.fails = lambda number, name, path: False
+    assert store.put_copies(copies) == 2
+    store.close()
+    with pytest.raises(StoreClosedError):
+        store.put_copies(copies)
 
 
 def test_a_closed_store_takes_nothing(store: MessageStore) -> None:

@@ -1,0 +1,83 @@
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triomq.protocol.errors import ProtocolError
+from triomq.protocol.host import encode_host
+from triomq.protocol.record import encode_record
+from triomq.protocol.record_copy import copy_parts, copy_size, split_record
+
+HOSTS = st.sampled_from([encode_host("127.0.0.1", 10911), encode_host("::1", 10912)])
+
+
+def record(
+    topic: bytes = b"SCHEDULE_TOPIC_XXXX",
+    properties: bytes = b"TAGS\x01a",
+    queue_id: int = 3,
+    queue_offset: int = 4,
+    physical_offset: int = 5,
+    store_timestamp: int = 6,
+    born_host: bytes = encode_host("127.0.0.1", 10911),
+    store_host: bytes = encode_host("127.0.0.1", 10912),
+    body: bytes = b"body",
+    sys_flag: int = 1,
+) -> bytes:
+    return encode_record(
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        physical_offset=physical_offset,
+        sys_flag=sys_flag,
+        born_timestamp=1_795_000_000_000,
+        born_host=born_host,
+        store_timestamp=store_timestamp,
+        store_host=store_host,
+        body=body,
+        topic=topic,
+        properties=properties,
+        flag=-7,
+        reconsume_times=2,
+        prepared_transaction_offset=9,
+    )
+
+
+@given(HOSTS, HOSTS, st.binary(max_size=300), st.binary(max_size=300), st.sampled_from([0, 1, 8]))
+def test_a_copy_is_the_record_that_encoding_it_anew_would_give(
+    born_host: bytes, store_host: bytes, body: bytes, properties: bytes, sys_flag: int
+) -> None:
+    hosts = {"born_host": born_host, "store_host": store_host, "body": body, "sys_flag": sys_flag}
+    stored = record(properties=properties, **hosts)  # type: ignore[arg-type]  # bytes and one number
+    source, found = split_record(memoryview(stored))
+    assert (found, source[-2:]) == (properties, (6, len(body)))
+    size = copy_size(source, b"\x01T", b"other")
+    copy = b"".join(copy_parts(source, size, b"\x01T", 11, 12, 13, 14, b"other"))
+    assert copy == record(b"T", b"other", 11, 12, 13, 14, **hosts)  # type: ignore[arg-type]
+    assert len(copy) == size
+
+
+@given(st.integers(0, 400), st.integers(0, 255), HOSTS)
+def test_a_damaged_record_is_refused_or_read_within_its_bytes(at: int, value: int, host: bytes) -> None:
+    damaged = bytearray(record(born_host=host))
+    damaged[at % len(damaged)] = value
+    try:
+        source, properties = split_record(memoryview(bytes(damaged)))
+    except ProtocolError:
+        return
+    assert len(source[3]) + len(properties) < len(damaged)
+
+
+@pytest.mark.parametrize("length", [0, 10, 90, 100, 119])
+def test_a_part_of_a_record_is_none(length: int) -> None:
+    with pytest.raises(ProtocolError, match="record of"):
+        split_record(memoryview(record()[:length]))
+    with pytest.raises(ProtocolError, match="record of"):
+        split_record(
+            memoryview(record(born_host=encode_host("::1", 1), store_host=encode_host("::1", 1), body=b"")[:100])
+        )
+
+
+def test_a_blank_record_is_none() -> None:
+    blank = struct.pack(">ii", 200, -875286124) + bytes(192)
+    with pytest.raises(ProtocolError, match="does not fit"):
+        split_record(memoryview(blank))

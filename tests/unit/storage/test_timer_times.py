@@ -1,0 +1,58 @@
+import pytest
+
+from triomq.protocol.errors import MessageIllegalError
+from triomq.storage.timer_times import ROLL_WINDOW_MS, requested_time, stored_time, wake_time, without_request
+
+NOW = 1_800_000_000_000
+DAY = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        (b"TAGS\x01a", None),
+        (b"TIMER_DELIVER_MS\x011800000000005", NOW + 5),
+        (b"TIMER_DELIVER_MS\x0117", 17),
+        (b"TIMER_DELAY_SEC\x013", NOW + 3000),
+        (b"TIMER_DELAY_SEC\x01-3", NOW - 3000),
+        (b"TIMER_DELAY_MS\x013", NOW + 3),
+        (b"TIMER_DELIVER_MS\x0117\x02TIMER_DELAY_MS\x013", NOW + 3),
+        (b"TIMER_DELAY_MS\x013\x02TIMER_DELAY_SEC\x013", NOW + 3000),
+        (b"TIMER_DELAY_SEC\x01\x02TIMER_DELAY_MS\x013", NOW + 3),
+        (b"TIMER_DELAY_SEC\x013\x02TIMER_OUT_MS\x0117", None),
+    ],
+)
+def test_the_first_request_counts_unless_the_message_has_waited(properties: bytes, expected: int | None) -> None:
+    assert requested_time(properties, NOW) == expected
+
+
+@pytest.mark.parametrize("value", [b"soon", b"1.5", b" 1", b"9" * 19])
+def test_a_request_that_is_no_number_is_refused(value: bytes) -> None:
+    with pytest.raises(MessageIllegalError, match=r"TIMER_DELAY_MS .* is no number"):
+        requested_time(b"TIMER_DELAY_MS\x01" + value, NOW)
+
+
+def test_only_requests_are_taken_out() -> None:
+    properties = b"TIMER_DELAY_SEC\x013\x02TAGS\x01a\x02TIMER_DELIVER_MS\x0117\x02TIMER_DELAY_MS\x013"
+    assert without_request(properties) == b"TAGS\x01a"
+
+
+@pytest.mark.parametrize(("value", "expected"), [(b"17", 17), (b"", 0), (b"x", 0), (b"9" * 30, 0)])
+def test_a_time_that_cannot_be_read_is_long_ago(value: bytes, expected: int) -> None:
+    assert stored_time(b"TAGS\x01a\x02TIMER_OUT_MS\x01" + value) == expected
+
+
+@pytest.mark.parametrize(
+    ("waits_ms", "expected"),
+    [
+        (0, 0),
+        (-5, -5),
+        (ROLL_WINDOW_MS - 1, ROLL_WINDOW_MS - 1),
+        (ROLL_WINDOW_MS, ROLL_WINDOW_MS // 2),
+        (ROLL_WINDOW_MS + ROLL_WINDOW_MS // 3 - 1, ROLL_WINDOW_MS // 2),
+        (ROLL_WINDOW_MS + ROLL_WINDOW_MS // 3, ROLL_WINDOW_MS),
+        (40 * DAY, ROLL_WINDOW_MS),
+    ],
+)
+def test_a_message_that_waits_for_days_is_looked_at_before(waits_ms: int, expected: int) -> None:
+    assert wake_time(NOW + waits_ms, NOW) == NOW + expected
