@@ -53,6 +53,7 @@ class BrokerConfig:
     unread_timeout_s: float = 60.0  # ... and is closed if it reads nothing for so long
     max_hold_s: float = 60.0  # longest time a pull may ask to be held
     filtered_hold_s: float = 5.0  # a held pull is answered so long after messages that its filter refused
+    retention_delay_s: float = 60.0  # of the first run after the start; in RocketMQ it is fixed
     persist_offsets_interval_s: float = 5.0  # flushConsumerOffsetInterval
     persist_delay_offsets_interval_s: float = 10.0  # flushDelayOffsetInterval
     sync_flush_timeout_s: float = 5.0  # syncFlushTimeout

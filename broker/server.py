@@ -32,6 +32,7 @@ from triomq.broker.send_targets import SendTargets
 from triomq.broker.services.flush import GroupCommit, commit_log_flush, consume_queue_flush
 from triomq.broker.services.housekeeping import Housekeeping
 from triomq.broker.services.pull_timeout import PullTimeout
+from triomq.broker.services.retention import RetentionService
 from triomq.broker.services.schedule import ScheduledDelivery
 from triomq.broker.sockets import accept_loop, listen, listen_with_vip
 from triomq.broker.statistics import BrokerStatistics
@@ -84,6 +85,7 @@ class Broker:
         consumer_groups, producer_groups, connections: who is there.
         locks: which member may consume which queue in order.
         client_requests: what clients were asked and have yet to answer.
+        retention: deletes old files.
         statistics: counters.
     """
 
@@ -117,6 +119,7 @@ class Broker:
         self.plain_sends: Final = PlainSends(self)
         self.send_response: Final = response_template(config.region)
         self.group_commit: Final = GroupCommit(self) if config.store.durability is Durability.SYNC else None
+        self.retention: Final = RetentionService(self)
         self.connections: Final[set[Connection]] = set()
         self.unflushed: Final[list[Connection]] = []
         self.addresses: dict[str, tuple[Address, Address]] = {}
@@ -236,6 +239,7 @@ class Broker:
         async with trio.open_nursery() as services:  # 3. last to go
             services.start_soon(PullTimeout(self).run)
             services.start_soon(Housekeeping(self).run)
+            services.start_soon(self.retention.run)
             services.start_soon(consume_queue_flush(self).run)
             services.start_soon(ScheduledDelivery(self).run)
             services.start_soon((self.group_commit or commit_log_flush(self)).run)

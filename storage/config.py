@@ -12,6 +12,7 @@ from triomq.storage.delay_levels import DelayLevels
 
 _MIN_COMMIT_LOG_FILE_BYTES: Final = 1024
 _MAX_FILE_BYTES: Final = 2**31 - 1  # RocketMQ keeps file sizes and positions in an int
+_HOURS: Final = range(24)
 _RECORD_OVERHEAD_BYTES: Final = 65_536  # what a record may be longer than its body
 
 
@@ -52,7 +53,16 @@ class StoreConfig:
 
     reserve_step_bytes: int = 16 * 1024**2  # ours: disk space is reserved this far ahead in the commit log
     consume_queue_reserve_step_bytes: int = 64 * 1024  # ours: likewise in each consume queue
+
+    retention_hours: float = 72.0  # fileReservedTime: older files of the commit log may be deleted
+    retention_bytes: int | None = None  # ours: above this length the commit log loses its oldest files at any hour
+    delete_when: tuple[int, ...] = (4,)  # deleteWhen: hours of the local day in which old files are deleted
+    disk_max_used_ratio: int = 75  # diskMaxUsedSpaceRatio, percent: above it old files are deleted at any hour
+    disk_clean_ratio: int = 85  # rocketmq.broker.diskSpaceCleanForciblyRatio, percent: above it younger files too
     disk_full_ratio: int = 90  # rocketmq.broker.diskSpaceWarningLevelRatio, percent: no puts above
+    clean_file_forcibly: bool = True  # cleanFileForciblyEnable: whether disk_clean_ratio counts
+    clean_interval_s: float = 10.0  # cleanResourceInterval
+    delete_files_interval_s: float = 0.1  # deleteCommitLogFilesInterval: pause between two files
 
     max_transfer_bytes_in_memory: int = 262_144  # maxTransferBytesOnMessageInMemory
     max_transfer_count_in_memory: int = 32  # maxTransferCountOnMessageInMemory
@@ -76,6 +86,9 @@ class StoreConfig:
             ("flush_consume_queue_least_pages", 0, None),
             ("reserve_step_bytes", 1, None),
             ("consume_queue_reserve_step_bytes", 1, None),
+            ("retention_hours", 0, None),
+            ("disk_max_used_ratio", 10, 95),
+            ("disk_clean_ratio", 1, 100),
             ("disk_full_ratio", 1, 100),
             ("max_transfer_bytes_in_memory", 1, None),
             ("max_transfer_count_in_memory", 1, None),
@@ -93,9 +106,22 @@ class StoreConfig:
             "flush_thorough_interval_s",
             "flush_consume_queue_interval_s",
             "flush_consume_queue_thorough_interval_s",
+            "clean_interval_s",
+            "delete_files_interval_s",
         ):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be above 0")
+        self._check_retention()
+
+    def _check_retention(self) -> None:
+        if wrong := [hour for hour in self.delete_when if hour not in _HOURS]:
+            raise ConfigError(f"delete_when holds {wrong[0]}, must be hours of a day, 0 to 23")
+        least = self.commit_log_file_size_bytes
+        if self.retention_bytes is not None and self.retention_bytes < least:
+            raise ConfigError(
+                f"retention_bytes is {self.retention_bytes}, must be at least {least} (commit_log_file_size_bytes):"
+                " only whole files are deleted"
+            )
 
     @property
     def in_memory_bytes(self) -> int:

@@ -1,8 +1,8 @@
 """One file of a fixed size, mapped as a whole.
 
 The file is sparse; disk space is reserved ahead of the write position, because writing through a mapping where the
-disk has no room kills the process (SIGBUS).  A file is never resized and its mapping never closed: views that readers
-hold keep the mapping alive, also after the file was deleted.
+disk has no room kills the process (SIGBUS).  A file is never resized: views that readers hold keep the mapping alive,
+also after the file was deleted.
 """
 
 from mmap import mmap
@@ -54,6 +54,28 @@ class MappedFile:
     def path(self) -> Path:
         """Where the file lies."""
         return self.file.path
+
+    def modified_ms(self) -> int:
+        """Return when the file was written last, ms.
+
+        Raises:
+            StoreError: that cannot be told.
+        """
+        with translated("look at", self.path):
+            return self._file_system.modified_ms(self.file)
+
+    def release(self) -> bool:
+        """Unmap a file that has left its sequence; may run in a worker thread, for it can take long.
+
+        Returns:
+            ``False`` as long as a reader holds a view of it: call it again later.
+        """
+        self.view.release()
+        try:
+            self.map.close()
+        except BufferError:  # views are exported
+            return False
+        return True
 
     def assume_reserved(self, position: int) -> None:
         """Note that all before ``position`` has been written already."""

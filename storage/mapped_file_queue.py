@@ -128,6 +128,27 @@ class MappedFileQueue:
             removed += 1
         return removed
 
+    def remove_oldest(self) -> MappedFile:
+        """Delete the oldest file and return it: what readers hold of it stays valid, see ``MappedFile.release``.
+
+        Raises:
+            StoreError: it cannot be deleted; it is still there.
+        """
+        self._unlink(self.files[0])
+        return self.files.pop(0)
+
+    def sync_directory(self) -> None:
+        """Wait until the directory's entries are on the disk; may run in a worker thread.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        with translated("sync", self.directory):
+            try:
+                self._file_system.sync_directory(self.directory)
+            except FileNotFoundError:  # it was removed meanwhile
+                return
+
     def remove_directory(self) -> None:
         """Delete all files and the directory itself.
 

@@ -16,6 +16,9 @@ from triomq.storage.mapped_file import MappedFile
 
 _FILES_CHECKED: Final = 3
 _BLANK: Final = ConsumeQueueUnit._make(UNIT.unpack(BLANK_UNIT))
+_COMPARED_AT_ONCE: Final = 1024
+_BLANKS: Final = BLANK_UNIT * _COMPARED_AT_ONCE
+_BEHIND_ALL: Final = 2**63 - 1
 _SIZE_AT: Final = 8
 _SIZE_END: Final = 12
 _TOP_BIT: Final = re.compile(rb"[\x80-\xff]")
@@ -101,7 +104,8 @@ def correct_min_offset(queue: ConsumeQueue, log_begin: int) -> None:
     """Set ``min_offset`` to the first message whose record is at or behind ``log_begin``."""
     first = first_offset(queue)
     units = range(first, queue.max_offset)
-    queue.min_offset = first + bisect_left(units, log_begin, key=lambda number: _physical_offset(queue, number))
+    number = first + bisect_left(units, log_begin, key=lambda number: _physical_offset(queue, number))
+    queue.min_offset = _behind_blanks(queue, number)
 
 
 def last_stored_before(queue: ConsumeQueue, log: CommitLog, timestamp: int) -> int:
@@ -171,5 +175,22 @@ def _begins_before(file: MappedFile, physical_offset: int) -> bool:
 
 
 def _physical_offset(queue: ConsumeQueue, number: int) -> int:
+    """Return where the record of a unit begins; a blank one counts as the next that is not, so that all of them ascend.
+
+    Behind blank units without any other it is behind every record.
+    """
     unit = queue.unit(number)
-    return -1 if unit is None or unit == _BLANK else unit.physical_offset
+    if unit == _BLANK:
+        unit = queue.unit(_behind_blanks(queue, number))
+    return _BEHIND_ALL if unit is None else unit.physical_offset
+
+
+def _behind_blanks(queue: ConsumeQueue, number: int) -> int:
+    """Return the first unit from ``number`` on that is not blank; the end of the queue if there is none."""
+    while (units := queue.units_from(number, _COMPARED_AT_ONCE)) is not None:
+        if units != _BLANKS[: len(units)]:
+            while queue.unit(number) == _BLANK:
+                number += 1
+            break
+        number += len(units) // UNIT_SIZE
+    return number

@@ -1,4 +1,4 @@
-"""Administration of topics, subscription groups and tables: 17, 215, 21, 351, 200, 201, 352, 207, 43, 45, 25.
+"""Administration of topics, subscription groups and tables: 17, 215, 21, 351, 200, 201, 352, 207, 43, 45, 25, 329.
 
 Source: behaviour.md A.15; wire.md 7, 9.7, 14; AdminBrokerProcessor.java.
 """
@@ -145,6 +145,13 @@ def get_all_consumer_offset(connection: "Connection", command: RemotingCommand) 
 def get_all_delay_offset(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
     """Answer with how far each delay level is delivered, in the form in which slaves take it over."""
     return command.reply(body=fastjson.dumps(connection.broker.schedule.offsets.to_json()))
+
+
+def delete_expired_commit_log(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+    """Delete commit log files that are too old soon, whatever the hour."""
+    connection.broker.retention.request()
+    LOGGER.info("deletion of old files asked for peer=%s", connection.peer)
+    return command.reply()
 
 
 def update_broker_config(_connection: "Connection", _command: RemotingCommand) -> RemotingCommand:

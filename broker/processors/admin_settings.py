@@ -70,6 +70,12 @@ def _store_settings(store: StoreConfig) -> dict[str, str]:
         "maxTransferBytesOnMessageInDisk": str(store.max_transfer_bytes_in_disk),
         "maxTransferCountOnMessageInDisk": str(store.max_transfer_count_in_disk),
         "accessMessageInMemoryMaxRatio": str(store.in_memory_max_ratio),
+        "fileReservedTime": _number(store.retention_hours),
+        "deleteWhen": ";".join(f"{hour:02d}" for hour in store.delete_when),
+        "diskMaxUsedSpaceRatio": str(store.disk_max_used_ratio),
+        "cleanFileForciblyEnable": _flag(store.clean_file_forcibly),
+        "cleanResourceInterval": _ms(store.clean_interval_s),
+        "deleteCommitLogFilesInterval": _ms(store.delete_files_interval_s),
         "checkCRCOnRecover": _flag(store.check_crc_on_recover),
         "messageDelayLevel": " ".join(map(_delay, store.delay_levels.delays_ms)),
     }

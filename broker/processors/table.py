@@ -77,6 +77,7 @@ VIP_PROCESSORS: Final[Mapping[int, Processor]] = {
     RequestCode.GET_ALL_PRODUCER_INFO: admin_stats.get_all_producer_info,
     RequestCode.GET_CONSUME_STATS: admin_stats.get_consume_stats,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: admin_stats.query_topic_consume_by_who,
+    RequestCode.DELETE_EXPIRED_COMMITLOG: admin.delete_expired_commit_log,
     RequestCode.GET_ALL_CONSUMER_OFFSET: admin.get_all_consumer_offset,
     RequestCode.GET_ALL_DELAY_OFFSET: admin.get_all_delay_offset,
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: relay.reset_consumer_offset,

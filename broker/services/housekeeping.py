@@ -1,12 +1,10 @@
-"""Once a second: rates, idle connections, silent members, tables that changed, and the disk's free space."""
+"""Once a second: rates, idle connections, silent members, and tables that changed."""
 
 import logging
 import time
 from typing import TYPE_CHECKING, Final
 
 import trio
-
-from triomq.protocol.errors import StoreError
 
 if TYPE_CHECKING:
     from triomq.broker.server import Broker
@@ -38,7 +36,6 @@ class Housekeeping:
             if now >= next_scan:
                 next_scan = now + _SCAN_INTERVAL_S
                 self._close_silent_members()
-                self._check_disk()
             if now >= next_persist or broker.topics.is_dirty or broker.subscription_groups.is_dirty:
                 next_persist = now + broker.config.persist_offsets_interval_s
                 await broker.save_tables()
@@ -56,10 +53,3 @@ class Housekeeping:
         for connection in self._broker.consumer_groups.expired(self._broker.config.client_timeout_s):
             LOGGER.warning("connection closed peer=%s reason=no heartbeat", connection.peer)
             connection.close("no heartbeat")
-
-    def _check_disk(self) -> None:
-        """Let the store refuse messages while the disk is nearly full, and take them again when it is not."""
-        try:
-            self._broker.store.check_disk()
-        except StoreError as exc:
-            LOGGER.warning("cannot measure the disk: %s", exc)

@@ -158,7 +158,38 @@ def _add_broker(commands: _Commands) -> None:
         default=6_000_000,
         help="mappedFileSizeConsumeQueue, in bytes (6000000)",
     )
+    _add_retention(parser)
     add("--no-auto-create-topic", action="store_true", help="refuse sends to unknown topics (autoCreateTopicEnable)")
+
+
+def _add_retention(parser: _Parser) -> None:
+    add = parser.add_argument
+    add(
+        "--retention-hours",
+        metavar="N",
+        type=values.parse_hours,
+        default=72.0,
+        help="commit log files may be deleted so long after they were written last (fileReservedTime; 72)",
+    )
+    add(
+        "--retention-bytes",
+        metavar="SIZE",
+        type=values.parse_size,
+        help="above this length the commit log loses its oldest files at any hour (no limit)",
+    )
+    add(
+        "--delete-when",
+        metavar="HOURS",
+        type=values.parse_hours_of_day,
+        default=(4,),
+        help="hours of the local day in which old files are deleted, with ; between (deleteWhen; 04)",
+    )
+    for option, default, text in (
+        ("--disk-max-used-ratio", 75, "above it old files are deleted at any hour (diskMaxUsedSpaceRatio; 75)"),
+        ("--disk-clean-ratio", 85, "above it the oldest files are deleted whatever their age (85)"),
+        ("--disk-full-ratio", 90, "above it sends are refused (90)"),
+    ):
+        add(option, metavar="PERCENT", type=values.parse_percent, default=default, help=f"used disk space: {text}")
 
 
 def _add_addresses(parser: _Parser) -> None:

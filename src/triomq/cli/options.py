@@ -30,4 +30,10 @@ class BrokerOptions(Options):
     broker_name: str
     commit_log_file_size: int
     consume_queue_file_size: int
+    retention_hours: float
+    retention_bytes: int | None
+    delete_when: tuple[int, ...]
+    disk_max_used_ratio: int
+    disk_clean_ratio: int
+    disk_full_ratio: int
     no_auto_create_topic: bool

@@ -11,6 +11,8 @@ _SIZE: Final = re.compile(r"(\d+) ?(?:([KMG])(?:iB)?|B)?", re.IGNORECASE)
 _SIZE_FACTORS: Final = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)?")
 _DURATION_FACTORS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+_HOURS_OF_DAY: Final = 24
+_HUNDRED: Final = 100
 _RELATIVE_TIME: Final = re.compile(r"-\d+(?:\.\d+)?[smhd]?")
 
 
@@ -62,6 +64,45 @@ def parse_positive(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
+
+
+def parse_hours(text: str) -> float:
+    """Return a number of hours, 0 or more.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = -1.0
+    if not 0 <= hours < float("inf"):
+        raise ArgumentTypeError(f"{text!r} is no number of hours: write 72, or 0.5 for half an hour")
+    return hours
+
+
+def parse_hours_of_day(text: str) -> tuple[int, ...]:
+    """Return the hours of ``04`` or ``4;16``.
+
+    Raises:
+        ArgumentTypeError: one is not 0 to 23.
+    """
+    hours = text.split(";")
+    if not all(hour.strip().isdecimal() and int(hour) < _HOURS_OF_DAY for hour in hours):
+        raise ArgumentTypeError(f"{text!r} are no hours of a day: write 0 to 23, several with ; between, such as 4;16")
+    return tuple(map(int, hours))
+
+
+def parse_percent(text: str) -> int:
+    """Return a whole number, 1 to 100.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
+    number = text.strip().removesuffix("%").strip()
+    if not number.isdecimal() or not 1 <= int(number) <= _HUNDRED:
+        raise ArgumentTypeError(f"{text!r} is no percentage: write a whole number, 1 to 100")
+    return int(number)
 
 
 def parse_property(text: str) -> tuple[str, str]:

@@ -22,6 +22,8 @@ def test_the_command_line_reaches_the_settings() -> None:
         *("--listen", "127.0.0.1:1", "--namesrv-listen", "[::1]:0", "--store", "/s", "--durability", "sync"),
         *("--advertise", "example.org", "--cluster-name", "c", "--broker-name", "b", "--no-auto-create-topic"),
         *("--commit-log-file-size", "64MiB", "--consume-queue-file-size", "2000"),
+        *("--retention-hours", "1.5", "--retention-bytes", "1GiB", "--delete-when", "4;16"),
+        *("--disk-max-used-ratio", "50", "--disk-clean-ratio", "60", "--disk-full-ratio", "70"),
     )
     (listener,) = made.listeners
     assert (listener.broker, listener.namesrv) == (Address("127.0.0.1", 1), Address("::1", 0))
@@ -29,6 +31,9 @@ def test_the_command_line_reaches_the_settings() -> None:
     assert (made.cluster_name, made.broker_name, made.auto_create_topic) == ("c", "b", False)
     assert (made.store.root, made.store.durability) == (Path("/s"), Durability.SYNC)
     assert (made.store.commit_log_file_size_bytes, made.store.consume_queue_file_size_bytes) == (64 * 1024**2, 2000)
+    assert (made.store.retention_hours, made.store.retention_bytes, made.store.delete_when) == (1.5, 1024**3, (4, 16))
+    ratios = (made.store.disk_max_used_ratio, made.store.disk_clean_ratio, made.store.disk_full_ratio)
+    assert ratios == (50, 60, 70)
 
 
 def test_the_store_is_in_the_users_data_folder_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +80,7 @@ def test_a_listener_that_lacks_something_is_refused_with_the_form(text: str) -> 
         (("--advertise", "::1"), "--advertise: "),
         (("--listener", "default,namesrv=127.0.0.1:1,broker=127.0.0.1:2"), "a name of its own"),
         (("--commit-log-file-size", "1"), "commit_log_file_size_bytes is 1"),
+        (("--retention-bytes", "1MiB"), "must be at least 1073741824 (commit_log_file_size_bytes)"),
     ],
 )
 def test_impossible_settings_are_refused_with_the_option(words: tuple[str, ...], complaint: str) -> None:

@@ -6,6 +6,9 @@ import pytest
 from triomq.cli.values import (
     escape_controls,
     parse_duration,
+    parse_hours,
+    parse_hours_of_day,
+    parse_percent,
     parse_positive,
     parse_property,
     parse_rate,
@@ -94,3 +97,34 @@ def test_control_characters_become_visible_and_other_text_stays() -> None:
     assert escape_controls("\x1b[31mred\x07") == "\\x1b[31mred\\x07"
     assert escape_controls("one\ntwo\tthree") == "one\\ntwo\\tthree"
     assert escape_controls("träne 涙 \u202e") == "träne 涙 \\u202e"
+
+
+def test_hours_may_have_fractions() -> None:
+    assert [parse_hours("72"), parse_hours("0.5"), parse_hours("0")] == [72, 0.5, 0]
+
+
+@pytest.mark.parametrize("text", ["", "-1", "inf", "nan", "3d"])
+def test_what_is_no_number_of_hours_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match="write 72"):
+        parse_hours(text)
+
+
+def test_hours_of_the_day_are_separated_as_rocketmq_does() -> None:
+    assert parse_hours_of_day("04") == (4,)
+    assert parse_hours_of_day("4; 16;23") == (4, 16, 23)
+
+
+@pytest.mark.parametrize("text", ["", "24", "4;", "4,5", "-1", "four"])
+def test_what_is_no_hour_of_the_day_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match="0 to 23"):
+        parse_hours_of_day(text)
+
+
+def test_a_percentage_may_have_its_sign() -> None:
+    assert [parse_percent("75"), parse_percent("75 %"), parse_percent("1"), parse_percent("100")] == [75, 75, 1, 100]
+
+
+@pytest.mark.parametrize("text", ["", "0", "101", "7.5", "-3"])
+def test_what_is_no_percentage_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match="1 to 100"):
+        parse_percent(text)

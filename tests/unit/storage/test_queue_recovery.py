@@ -213,3 +213,25 @@ def test_a_unit_of_an_expired_record_is_no_dangling_one(maker: StoreMaker) -> No
     (store.config.root / "commitlog" / f"{0:020d}").unlink()
     again = maker()
     assert (again.min_offset_in_queue("T", 0), again.max_offset_in_queue("T", 0)) == (1, 1)
+
+
+@pytest.mark.parametrize("log_begin", [0, 1, 1000, 1150, 1200, 1250, 5000])
+def test_blank_units_in_the_middle_hide_no_message(tmp_path: Path, log_begin: int) -> None:
+    queue = fill(make(tmp_path), 3)
+    queue.append_blanks(1500)
+    fill(queue, 2)
+    real = [0, 1, 2, 1503, 1504]
+    correct_min_offset(queue, log_begin)
+    kept = [number for number in real if 1000 + number * 100 >= log_begin]
+    assert queue.min_offset == (kept[0] if kept else 1505)
+
+
+def test_blank_units_at_the_begin_and_the_end_are_hidden(tmp_path: Path) -> None:
+    queue = make(tmp_path)
+    queue.begin_at(4)
+    fill(queue, 1)
+    queue.append_blanks(3)
+    correct_min_offset(queue, 0)
+    assert queue.min_offset == 4
+    correct_min_offset(queue, 10_000)
+    assert queue.min_offset == 8

@@ -1,0 +1,264 @@
+"""Deleting what is too old: first files of the commit log, then those of the consume queues, then what follows them.
+
+``plan`` decides, and touches nothing; ``Retention`` carries it out, one file after the other, so that the order on the
+disk is certain: after a power loss no file is missing between others.  The newest file of a sequence always stays.
+
+A deleted file leaves its sequence at once.  Its space comes free when no reader holds a view of it any more; that, and
+the wait for the directory, is ``Deletion.finish``, which may run in a worker thread.
+
+Differences to RocketMQ 4.9.7: a disk that is too full costs as many files as bring it below ``disk_clean_ratio``, there
+up to ten at once; a file in use is never taken from its readers, there after 120 s.
+Source: DefaultMessageStore.java, CleanCommitLogService, CleanConsumeQueueService; store.md 5.10.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from typing import Final, NamedTuple
+
+from triomq.protocol.consume_queue_unit import UNIT_SIZE
+from triomq.storage.config import StoreConfig
+from triomq.storage.consume_queue import ConsumeQueue
+from triomq.storage.file_system import DiskSpace
+from triomq.storage.mapped_file import MappedFile
+from triomq.storage.mapped_file_queue import MappedFileQueue
+from triomq.storage.message_store import MessageStore
+from triomq.storage.queue_recovery import correct_min_offset
+
+LOGGER: Final = logging.getLogger("triomq.storage.retention")
+
+MOST_FILES_PER_RUN: Final = 10
+"""Commit log files deleted in one run.  Source: MappedFileQueue.java, DELETE_FILES_BATCH_MAX."""
+
+_RUNS_PER_REQUEST: Final = 20  # MAX_MANUAL_DELETE_FILE_TIMES
+_MS_PER_HOUR: Final = 3_600_000
+
+
+class Reason(Enum):
+    """Why a file of the commit log is deleted."""
+
+    AGE = "older than retention_hours"
+    LENGTH = "commit log longer than retention_bytes"
+    DISK = "disk fuller than disk_clean_ratio"
+
+
+class LogFile(NamedTuple):
+    """A file of the commit log that may be deleted: it is full, flushed, and not the newest."""
+
+    size_bytes: int
+    modified_ms: int
+
+
+class Moment(NamedTuple):
+    """What a plan depends on besides the files.
+
+    Attributes:
+        now_ms: the time.
+        is_delete_hour: the local hour is one of ``delete_when``.
+        is_requested: somebody asked for it: as in a delete hour.
+        log_bytes: length of the whole commit log.
+        disk: of the store; files that are deleted already, but still read, count as free.
+    """
+
+    now_ms: int
+    is_delete_hour: bool
+    is_requested: bool
+    log_bytes: int
+    disk: DiskSpace
+
+
+def plan(files: Iterable[LogFile], moment: Moment, config: StoreConfig) -> list[Reason]:
+    """Return for each file to delete, from the oldest on, why; at most ``MOST_FILES_PER_RUN``."""
+    reasons: list[Reason] = []
+    used, available = moment.disk
+    log_bytes = moment.log_bytes
+    for file in files:
+        reason = _reason(file, moment, config, DiskSpace(used, available).used_percent, log_bytes)
+        if reason is None or len(reasons) == MOST_FILES_PER_RUN:
+            break
+        reasons.append(reason)
+        used, available = used - file.size_bytes, available + file.size_bytes
+        log_bytes -= file.size_bytes
+    return reasons
+
+
+def _reason(file: LogFile, moment: Moment, config: StoreConfig, used_percent: int, log_bytes: int) -> Reason | None:
+    if config.clean_file_forcibly and used_percent > config.disk_clean_ratio:
+        return Reason.DISK
+    if config.retention_bytes is not None and log_bytes > config.retention_bytes:
+        return Reason.LENGTH
+    may_delete = moment.is_delete_hour or moment.is_requested or used_percent > config.disk_max_used_ratio
+    if may_delete and file.modified_ms + config.retention_hours * _MS_PER_HOUR <= moment.now_ms:
+        return Reason.AGE
+    return None
+
+
+class Deletion:
+    """Files that have left the store."""
+
+    __slots__ = ("_files", "_sequences")
+
+    def __init__(self) -> None:
+        self._files: list[MappedFile] = []
+        self._sequences: list[MappedFileQueue] = []
+
+    def take_oldest(self, sequence: MappedFileQueue) -> MappedFile:
+        """Delete the oldest file of a sequence.
+
+        Raises:
+            StoreError: the disk refuses; the file is still there.
+        """
+        file = sequence.remove_oldest()
+        self._files.append(file)
+        self._sequences.append(sequence)
+        return file
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the files whose space is not free yet."""
+        return sum(file.size for file in self._files)
+
+    def finish(self) -> bool:
+        """Make the deletion certain and free the space of files that nobody reads; may run in a worker thread.
+
+        Returns:
+            ``False`` if a file is still read: call it again later.
+
+        Raises:
+            StoreError: the disk refuses; the files may come back with the next start.
+        """
+        while self._sequences:
+            self._sequences[-1].sync_directory()
+            self._sequences.pop()
+        self._files = [file for file in self._files if not file.release()]
+        return not self._files
+
+
+class Retention:
+    """Deletes files of an open store.  In the store's thread, but for ``Deletion.finish``.
+
+    Attributes:
+        deleted_files: of the commit log, since the store was opened.
+        held: deletions that could not be finished, because a reader still has views.
+    """
+
+    def __init__(self, store: MessageStore, followers: Sequence[Callable[[int], object]] = ()) -> None:
+        """Prepare for ``store``, which must be open.
+
+        Args:
+            store: whose files.
+            followers: what else depends on the commit log, such as a key index: each is called with the physical offset
+                at which the log begins, whenever that has changed and the consume queues have followed.
+        """
+        self.deleted_files = 0
+        self.held: list[Deletion] = []
+        self._store = store
+        self._followers = followers
+        self._followed_begin = -1  # unknown: an earlier process may have been killed between log and queues
+        self._requested_runs = 0
+
+    def request(self) -> None:
+        """Let the next twenty runs delete as in a delete hour.  Source: executeDeleteFilesManually."""
+        self._requested_runs = _RUNS_PER_REQUEST
+
+    def plan(self) -> list[Reason]:
+        """Measure disk and files, and decide for one run.
+
+        Raises:
+            StoreError: something cannot be measured.
+        """
+        store, log = self._store, self._store.commit_log
+        used, available = store.check_disk()
+        freed = sum(deletion.size_bytes for deletion in self.held)
+        now_ms = store.now_ms()
+        moment = Moment(
+            now_ms=now_ms,
+            is_delete_hour=time.localtime(now_ms / 1000).tm_hour in store.config.delete_when,
+            is_requested=self._requested_runs > 0,
+            log_bytes=log.max_offset - log.files.start,
+            disk=DiskSpace(max(used - freed, 0), available + freed),
+        )
+        self._requested_runs = max(self._requested_runs - 1, 0)
+        closed = [file for file in log.files.files[:-1] if file.end <= log.flushed_offset]
+        files = (LogFile(file.size, file.modified_ms()) for file in closed)
+        return plan(files, moment, store.config)
+
+    def delete_log_file(self, reason: Reason) -> Deletion:
+        """Delete the oldest file of the commit log, which ``plan`` has chosen.
+
+        Raises:
+            StoreError: the disk refuses; the file is still there.
+        """
+        deletion = Deletion()
+        file = deletion.take_oldest(self._store.commit_log.files)
+        self.deleted_files += 1
+        LOGGER.info("commit log file deleted path=%s reason=%s", file.path, reason.value)
+        return deletion
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the commit log begins elsewhere than the queues and followers know."""
+        return self._followed_begin != self._store.commit_log.min_offset
+
+    def correct_queues(self, queues: Iterable[ConsumeQueue]) -> None:
+        """Let queues begin with the first message that is still in the commit log."""
+        log_begin = self._store.commit_log.min_offset
+        for queue in queues:
+            if queue.files.files:
+                correct_min_offset(queue, log_begin)
+
+    def delete_queue_files(self, queues: Iterable[ConsumeQueue]) -> Deletion:
+        """Delete the oldest file of each queue if all its messages are gone; call it until nothing was deleted.
+
+        Raises:
+            StoreError: the disk refuses; that file and those of the following queues are still there.
+        """
+        deletion = Deletion()
+        for queue in queues:
+            files = queue.files.files
+            # A file behind which no unit lies is the one being written, even if it is full.
+            if files and files[0].end <= queue.min_offset * UNIT_SIZE and files[0].end < queue.end_position:
+                deletion.take_oldest(queue.files)
+        return deletion
+
+    def follow(self) -> None:
+        """Tell the followers where the log begins; call it when all queues were corrected and cleaned.
+
+        Raises:
+            StoreError: a follower cannot delete; it is told again next time.
+        """
+        log_begin = self._store.commit_log.min_offset
+        for follower in self._followers:
+            follower(log_begin)
+        self._followed_begin = log_begin
+
+    def finish_held(self) -> None:
+        """Free the space of files whose readers are done; may run in a worker thread while nothing else is called."""
+        self.held = [deletion for deletion in self.held if not deletion.finish()]
+
+    def run(self) -> int:
+        """Do one whole run here, waiting for the disk, and return how many commit log files were deleted.
+
+        The broker spreads the same steps over time instead, see ``RetentionService``.
+
+        Raises:
+            StoreError: the disk refuses; a later run goes on.
+        """
+        reasons = self.plan()
+        for reason in reasons:
+            self._finish(self.delete_log_file(reason))
+        if self.is_behind:
+            self.correct_queues(self._store.queues)
+            while deletion := self.delete_queue_files(self._store.queues):
+                self._finish(deletion)
+            self.follow()
+        self.finish_held()
+        return len(reasons)
+
+    def _finish(self, deletion: Deletion) -> None:
+        if not deletion.finish():
+            self.held.append(deletion)

@@ -1,0 +1,187 @@
+"""Old files go while the broker serves, and pulls behind them are sent on."""
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.unit.broker.recording import Clock, MakeBroker, Peer
+from triomq.broker.server import Broker
+from triomq.protocol.bodies import TopicConfig
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.errors import StoreError
+from triomq.storage.file_system import DiskSpace, FileSystem
+
+LOG_FILE = 4096
+T = TypeVar("T")
+
+
+@pytest.fixture(autouse=True)
+def threads_that_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that jumps does not wait for threads."""
+
+    async def run_sync(function: Callable[..., T], *arguments: Any) -> T:
+        await trio.lowlevel.checkpoint()
+        return function(*arguments)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
+
+
+@pytest.fixture(autouse=True)
+def half_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FileSystem, "space", lambda self, path: DiskSpace(500, 500))
+
+
+@pytest.fixture
+def broker(make_broker: MakeBroker, clock: Clock) -> Broker:
+    """Deletes at another hour than it is; a message of 1000 bytes fills a quarter of a file."""
+    hour = time.localtime(clock.now_ms / 1000).tm_hour
+    sizes = {"commit_log_file_size_bytes": LOG_FILE, "consume_queue_file_size_bytes": 40, "reserve_step_bytes": 4096}
+    return make_broker({**sizes, "delete_when": ((hour + 2) % 24,)})
+
+
+def fill(broker: Broker, peer: Peer, count: int = 10) -> None:
+    broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
+    for _ in range(count):
+        assert peer.put("T", bytes(1000)).code == ResponseCode.SUCCESS
+    broker.store.flush()
+    for file in broker.store.commit_log.files.files:
+        os.utime(file.path, (0, 0))
+
+
+def log_begin(broker: Broker) -> int:
+    return min(int(path.name) for path in (broker.config.store.root / "commitlog").iterdir())
+
+
+async def run_for(broker: Broker, seconds: float) -> None:
+    with trio.move_on_after(seconds):
+        await broker.retention.run()
+
+
+async def test_a_pull_behind_the_minimum_is_told_the_minimum(broker: Broker, peer: Peer) -> None:
+    """behaviour.md C.2 23: queue [0, 10), offset 10 is held; 11 gives 21 with 10; after deletion 3 gives 21 with 4."""
+    broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
+    for number in range(10):  # four go into the first file, as many as may be deleted
+        peer.put("T", bytes(850) if number < 4 else bytes(1000))
+    assert broker.store.commit_log.files.files[1].start == broker.store.queue_units("T", 0, 4, 1)[0].physical_offset
+    broker.store.flush()
+    os.utime(broker.store.commit_log.files.files[0].path, (0, 0))
+    assert peer.pull("T", 10, sysFlag=6) is None
+    beyond = peer.pull("T", 11)
+    assert beyond is not None
+    assert (beyond.code, beyond.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "10")
+    broker.retention.retention.request()
+    await broker.retention.clean()
+    behind = peer.pull("T", 3)
+    assert behind is not None
+    assert (behind.code, behind.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "4")
+    assert behind.ext_fields["minOffset"] == "4"
+    assert peer.get(RequestCode.GET_MIN_OFFSET, {"topic": "T", "queueId": 0}).ext_fields["offset"] == "4"
+    assert broker.pull_hold.held == 1
+    peer.put("T")
+    broker.end_step()
+    assert [command.code for command in peer.sent if command.ext_fields.get("minOffset") == "4"][-1] == 0
+
+
+async def test_nothing_is_deleted_at_another_hour(broker: Broker, peer: Peer, autojump_clock: MockClock) -> None:
+    fill(broker, peer)
+    await run_for(broker, 200)
+    assert log_begin(broker) == 0
+
+
+async def test_old_files_go_at_their_hour_but_not_right_after_the_start(
+    broker: Broker, peer: Peer, clock: Clock, autojump_clock: MockClock
+) -> None:
+    fill(broker, peer)
+    clock.now_ms += 2 * 3_600_000
+    await run_for(broker, 59)
+    assert log_begin(broker) == 0
+    await run_for(broker, 120)
+    assert log_begin(broker) == broker.store.commit_log.files.files[-1].start > 0
+
+
+async def test_a_tool_may_ask_for_it_at_any_time(broker: Broker, peer: Peer, autojump_clock: MockClock) -> None:
+    fill(broker, peer)
+    assert peer.get(RequestCode.DELETE_EXPIRED_COMMITLOG).code == ResponseCode.SUCCESS
+    await run_for(broker, 10)
+    assert log_begin(broker) > 0
+
+
+async def test_files_go_with_a_pause_between(broker: Broker, peer: Peer, autojump_clock: MockClock) -> None:
+    fill(broker, peer, 40)
+    broker.retention.request()
+    await run_for(broker, 0.55)
+    assert 4 <= log_begin(broker) // LOG_FILE <= 6
+    await run_for(broker, 1)
+
+
+async def test_a_refusing_disk_is_told_once_and_tried_again(
+    broker: Broker,
+    peer: Peer,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fill(broker, peer)
+    broker.retention.request()
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "triomq.broker.retention"):
+
+        def refuse(self: FileSystem, path: object) -> None:
+            raise PermissionError(1, "Operation not permitted")
+
+        patch.setattr(FileSystem, "unlink", refuse)
+        await run_for(broker, 100)
+    assert len(caplog.records) == 1
+    assert "not deleted for now: cannot delete" in caplog.text
+    assert log_begin(broker) == 0
+    await run_for(broker, 100)
+    assert log_begin(broker) > 0
+
+
+async def test_files_that_are_read_are_held_until_they_are_not(
+    broker: Broker, peer: Peer, autojump_clock: MockClock
+) -> None:
+    fill(broker, peer)
+    found = broker.store.get_message(("T", 0), 0, 1)
+    broker.retention.request()
+    await run_for(broker, 25)
+    assert len(broker.retention.retention.held) == 1
+    assert bytes(found.buffers[0][:4]) == found.size_bytes.to_bytes(4)
+    del found
+    await run_for(broker, 80)
+    assert broker.retention.retention.held == []
+
+
+async def test_sends_are_refused_while_the_disk_is_full(
+    broker: Broker, peer: Peer, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(broker, peer)
+    with monkeypatch.context() as patch:
+        patch.setattr(FileSystem, "space", lambda self, path: DiskSpace(910, 90))
+        await run_for(broker, 2)
+        refused = peer.put("T")
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert refused.remark is not None
+        for part in (str(broker.config.store.root), "91 % full", "90 bytes are free", "disk_full_ratio"):
+            assert part in refused.remark
+    await run_for(broker, 2)
+    assert peer.put("T").code == ResponseCode.SUCCESS
+
+
+async def test_a_disk_that_cannot_be_measured_ends_nothing(
+    broker: Broker, peer: Peer, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(broker, peer)
+
+    def fail(*_: object) -> None:
+        raise StoreError("no idea")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.store, "check_disk", fail)
+        await run_for(broker, 100)
+    assert peer.put("T").code == ResponseCode.SUCCESS

@@ -1,0 +1,393 @@
+"""What is deleted when, in which order, and that nobody who reads is disturbed."""
+
+import errno
+import gc
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.unit.storage.making import (
+    FaultyFileSystem,
+    StoreMaker,
+    bodies,
+    body,
+    filled,
+    log_file,
+    put,
+    queue_file,
+    report,
+)
+from triomq.protocol.errors import StoreError
+from triomq.protocol.record import decode_records
+from triomq.storage.config import StoreConfig
+from triomq.storage.file_system import DiskSpace, FileSystem
+from triomq.storage.get_message import GetMessageStatus
+from triomq.storage.message_store import MessageStore
+from triomq.storage.retention import MOST_FILES_PER_RUN, LogFile, Moment, Reason, Retention, plan
+
+HOUR: Final = 3_600_000
+ROOMY: Final = DiskSpace(used_bytes=500, available_bytes=500)
+NOW: Final = 1_800_000_000_000
+LOG_FILE: Final = 65536
+
+
+def config(**settings: Any) -> StoreConfig:
+    return StoreConfig(root=Path("nowhere"), commit_log_file_size_bytes=1024, **settings)
+
+
+def files(*ages_h: float, size_bytes: int = 10) -> list[LogFile]:
+    return [LogFile(size_bytes, NOW - int(age * HOUR)) for age in ages_h]
+
+
+def moment(**fields: Any) -> Moment:
+    values = {"is_delete_hour": False, "is_requested": False, "log_bytes": 0, "disk": ROOMY}
+    return Moment(now_ms=NOW, **{**values, **fields})
+
+
+# --- the plan ------------------------------------------------------------------------------------------------
+
+
+def test_old_files_go_in_the_delete_hour_up_to_the_first_that_is_younger() -> None:
+    assert plan(files(80, 72, 71, 90), moment(is_delete_hour=True), config()) == [Reason.AGE, Reason.AGE]
+
+
+def test_old_files_stay_at_other_hours() -> None:
+    assert plan(files(80, 80), moment(), config()) == []
+
+
+def test_a_request_counts_as_a_delete_hour() -> None:
+    assert plan(files(80, 1), moment(is_requested=True), config()) == [Reason.AGE]
+
+
+def test_no_more_than_ten_files_go_in_one_run() -> None:
+    assert len(plan(files(*[80] * 30), moment(is_delete_hour=True), config())) == MOST_FILES_PER_RUN == 10
+
+
+@pytest.mark.parametrize(("used", "reasons"), [(750, []), (751, [Reason.AGE])])
+def test_above_75_percent_old_files_go_at_any_hour(used: int, reasons: list[Reason]) -> None:
+    disk = DiskSpace(used, 1000 - used)
+    assert plan(files(80, 1), moment(disk=disk), config()) == reasons
+
+
+@pytest.mark.parametrize(("used", "count"), [(850, 0), (851, 1), (860, 1), (861, 2), (900, 5)])
+def test_above_85_percent_as_many_files_go_as_bring_the_disk_below_it(used: int, count: int) -> None:
+    disk = DiskSpace(used, 1000 - used)
+    assert plan(files(*[1] * 9), moment(disk=disk), config()) == [Reason.DISK] * count
+
+
+def test_without_forcible_cleaning_a_full_disk_costs_old_files_only() -> None:
+    disk = DiskSpace(950, 50)
+    assert plan(files(80, 1), moment(disk=disk), config(clean_file_forcibly=False)) == [Reason.AGE]
+
+
+@pytest.mark.parametrize(("log_bytes", "count"), [(5000, 0), (5001, 1), (5010, 1), (5021, 3)])
+def test_a_log_that_is_too_long_loses_its_oldest_files(log_bytes: int, count: int) -> None:
+    reasons = plan(files(*[1] * 5), moment(log_bytes=log_bytes), config(retention_bytes=5000))
+    assert reasons == [Reason.LENGTH] * count
+
+
+# --- the doing -----------------------------------------------------------------------------------------------
+
+
+def make_old(maker: StoreMaker, store: MessageStore, count: int, hours: float = 73) -> None:
+    """Let the oldest ``count`` files of the commit log look as if they were written so long ago."""
+    store.flush()
+    now = maker.clock.now_ms / 1000
+    for number, file in enumerate(store.commit_log.files.files):
+        written = now - hours * 3600 if number < count else now
+        os.utime(file.path, (written, written))
+
+
+def requested(store: MessageStore, **fields: Any) -> Retention:
+    retention = Retention(store, **fields)
+    retention.request()
+    return retention
+
+
+@pytest.fixture(autouse=True)
+def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[DiskSpace], None]:
+    """The disk is half full, whatever the machine's is."""
+
+    def be(space: DiskSpace) -> None:
+        monkeypatch.setattr(FileSystem, "space", lambda self, path: space)
+
+    be(ROOMY)
+    return be
+
+
+def log_files(store: MessageStore) -> list[int]:
+    return sorted(int(path.name) for path in (store.config.root / "commitlog").iterdir())
+
+
+def test_log_queues_and_minimum_follow_one_another(maker: StoreMaker) -> None:
+    store = filled(maker, 400)
+    assert log_files(store)[:3] == [0, LOG_FILE, 2 * LOG_FILE]
+    before = bodies(store)
+    begin = {queue: queue.max_offset for queue in store.queues}
+    make_old(maker, store, 2)
+    assert requested(store).run() == 2
+    assert log_files(store)[0] == 2 * LOG_FILE == store.commit_log.min_offset
+    for queue in store.queues:
+        unit = queue.unit(queue.min_offset)
+        earlier = queue.unit(queue.min_offset - 1)
+        assert unit is not None
+        assert unit.physical_offset >= 2 * LOG_FILE
+        assert earlier is None or earlier.physical_offset < 2 * LOG_FILE
+        assert queue.max_offset == begin[queue]
+        assert queue.files.start == queue.min_offset // 50 * 1000 > 0
+        assert not queue_file(store.config.root, queue.topic, 0).exists()
+    minimum = store.min_offset_in_queue("T", 0)
+    assert bodies(store) == before[minimum:]
+
+
+def test_after_a_restart_everything_is_as_it_was_left(maker: StoreMaker) -> None:
+    store = filled(maker, 400)
+    make_old(maker, store, 3)
+    requested(store).run()
+    left = bodies(store)
+    killed = maker.killed_copy(store)
+    minimum = store.min_offset_in_queue("T", 0)
+    store.close()
+    for root in (store.config.root, killed):
+        again = maker(root)
+        assert bodies(again) == left
+        assert again.min_offset_in_queue("T", 0) == minimum
+        assert report(again).truncated_bytes == 0
+        put(again, body=b"next")
+        assert bodies(again)[-1] == b"next"
+
+
+def test_a_read_before_the_minimum_is_told_the_minimum(maker: StoreMaker) -> None:
+    store = filled(maker, 300)
+    make_old(maker, store, 2)
+    requested(store).run()
+    minimum = store.min_offset_in_queue("T", 0)
+    found = store.get_message(("T", 0), minimum - 1, 32)
+    assert (found.status, found.next_begin_offset) == (GetMessageStatus.OFFSET_TOO_SMALL, minimum)
+    assert store.get_message(("T", 0), minimum, 32).status is GetMessageStatus.FOUND
+
+
+def test_between_log_and_queues_a_read_is_sent_on(maker: StoreMaker) -> None:
+    store = filled(maker, 300)
+    make_old(maker, store, 1)
+    retention = requested(store)
+    retention.delete_log_file(retention.plan()[0])
+    found = store.get_message(("T", 0), 0, 32)
+    assert found.status is GetMessageStatus.FOUND  # behind what is gone
+    first = decode_records(found.buffers[0])[0]
+    assert first.physical_offset >= LOG_FILE
+
+
+def test_the_newest_files_stay_whatever_their_age(maker: StoreMaker) -> None:
+    store = filled(maker, 300)
+    make_old(maker, store, 99, hours=1000)
+    newest = log_files(store)[-1]
+    assert requested(store).run() == len(store.commit_log.files.files) + len(range(0, newest, LOG_FILE)) - 1
+    assert log_files(store) == [newest]
+    for queue in store.queues:
+        assert len(queue.files.files) == 1
+    maximum = store.max_offset_in_queue("T", 0)
+    put(store, body=b"next")
+    assert bodies(store)[-1] == b"next"
+    assert store.max_offset_in_queue("T", 0) == maximum + 1
+
+
+def test_a_queue_whose_messages_are_all_gone_keeps_its_numbers(maker: StoreMaker) -> None:
+    store = maker()
+    for number in range(100):  # exactly two files of units
+        put(store, "Gone", body=body(number))
+    for number in range(200):
+        put(store, body=body(number))
+    make_old(maker, store, 2)
+    requested(store).run()
+    assert store.min_offset_in_queue("Gone", 0) == store.max_offset_in_queue("Gone", 0) == 100
+    assert [path.name[-4:] for path in (store.config.root / "consumequeue/Gone/0").iterdir()] == ["1000"]
+    assert put(store, "Gone").queue_offset == 100
+    store.close()
+    assert bodies(maker(), "Gone") == [b"body"]
+
+
+def test_a_file_that_is_not_flushed_stays(maker: StoreMaker) -> None:
+    store = filled(maker, 300)
+    for file in store.commit_log.files.files:
+        os.utime(file.path, (0, 0))
+    assert store.commit_log.flushed_offset == 0
+    assert requested(store).plan() == []
+
+
+def test_delete_hours_are_those_of_the_local_day(maker: StoreMaker) -> None:
+    hour = time.localtime(maker.clock.now_ms / 1000).tm_hour
+    store = maker(delete_when=((hour + 1) % 24, (hour + 2) % 24))
+    for number in range(200):
+        put(store, body=body(number))
+    make_old(maker, store, 1, hours=100)
+    retention = Retention(store)
+    assert retention.plan() == []
+    maker.clock.now_ms += HOUR
+    assert retention.plan() == [Reason.AGE]
+    maker.clock.now_ms += HOUR
+    assert retention.plan() == [Reason.AGE]
+    maker.clock.now_ms += HOUR
+    assert retention.plan() == []
+
+
+def test_a_request_holds_for_twenty_runs(maker: StoreMaker) -> None:
+    store = filled(maker, 200)
+    make_old(maker, store, 1)
+    retention = requested(store)
+    assert [bool(retention.plan()) for _ in range(21)] == [True] * 20 + [False]
+
+
+def test_the_length_of_the_log_is_kept_below_its_limit(maker: StoreMaker) -> None:
+    store = maker(retention_bytes=2 * LOG_FILE)
+    retention = Retention(store)
+    for number in range(600):
+        put(store, body=body(number))
+        if number % 50 == 0:
+            store.flush()
+            retention.run()
+            assert store.commit_log.max_offset - store.commit_log.min_offset <= 2 * LOG_FILE + 50 * 1200
+    assert retention.deleted_files == log_files(store)[0] // LOG_FILE > 5
+
+
+def test_a_full_disk_deletes_young_files_and_takes_messages_again(
+    maker: StoreMaker, disk: Callable[[DiskSpace], None]
+) -> None:
+    store = filled(maker, 400)
+    store.flush()
+    total = 100 * LOG_FILE
+    disk(DiskSpace(91 * LOG_FILE, total - 91 * LOG_FILE))
+    retention = Retention(store)
+    before = len(log_files(store))
+    assert retention.run() == 6
+    assert before - len(log_files(store)) == 6
+    with pytest.raises(StoreError, match="91 % full"):
+        put(store)
+    disk(DiskSpace(85 * LOG_FILE, total - 85 * LOG_FILE))
+    assert retention.run() == 0
+    put(store)
+
+
+def test_a_reader_of_a_deleted_file_is_unharmed_and_its_space_comes_free_later(
+    maker: StoreMaker, disk: Callable[[DiskSpace], None]
+) -> None:
+    store = filled(maker, 300)
+    make_old(maker, store, 1)
+    found = store.get_message(("T", 0), 0, 32)
+    retention = requested(store)
+    assert retention.run() == 1
+    assert not log_file(store.config.root, 0).exists()
+    gc.collect()
+    assert decode_records(found.buffers[0])[0].stored_body == body(0)
+    assert [deletion.size_bytes for deletion in retention.held] == [LOG_FILE]
+    disk(DiskSpace(86 * LOG_FILE, 14 * LOG_FILE))
+    assert retention.plan() == []  # one file more is free soon
+    retention.finish_held()
+    assert len(retention.held) == 1
+    del found
+    retention.finish_held()
+    assert retention.held == []
+    assert retention.plan() == [Reason.DISK]
+
+
+def test_a_disk_that_refuses_to_delete_stops_the_run_and_is_asked_again(
+    maker: StoreMaker, faulty: FaultyFileSystem
+) -> None:
+    store = maker(file_system=faulty)
+    for number in range(300):
+        put(store, body=body(number))
+    make_old(maker, store, 2)
+    before = bodies(store)
+    retention = requested(store)
+    faulty.code = errno.EROFS
+    faulty.fails = lambda number, name, path: name == "unlink"
+    with pytest.raises(StoreError, match=r"cannot delete .*commitlog/0+: Read-only"):
+        retention.run()
+    assert bodies(store) == before
+    faulty.fails = lambda number, name, path: name == "unlink" and "consumequeue" in str(path)
+    with pytest.raises(StoreError, match=r"cannot delete .*consumequeue"):
+        retention.run()
+    assert store.commit_log.min_offset == 2 * LOG_FILE
+    faulty.fails = lambda number, name, path: False
+    assert retention.run() == 0
+    assert not queue_file(store.config.root, "T", 0).exists()
+    put(store)
+
+
+def test_each_deletion_is_on_the_disk_before_the_next(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+    store = maker(file_system=faulty)
+    for number in range(400):
+        put(store, body=body(number))
+    make_old(maker, store, 4)
+    faulty.calls.clear()
+    requested(store).run()
+    calls = [(name, path) for name, path in faulty.calls if name in {"unlink", "sync_directory"}]
+    assert len(calls) >= 10
+    for (name, path), (following, directory) in zip(calls[::2], calls[1::2], strict=True):
+        assert (name, following) == ("unlink", "sync_directory")
+        assert path.parent == directory
+
+
+def test_queue_files_that_a_killed_run_left_go_with_the_first_run(maker: StoreMaker) -> None:
+    store = filled(maker, 400)
+    make_old(maker, store, 3)
+    retention = requested(store)
+    for reason in retention.plan():
+        retention.delete_log_file(reason)
+    again = maker(maker.killed_copy(store))
+    assert again.min_offset_in_queue("T", 0) > 50
+    assert queue_file(again.config.root, "T", 0).exists()
+    assert Retention(again).run() == 0
+    assert not queue_file(again.config.root, "T", 0).exists()
+
+
+def test_followers_learn_where_the_log_begins_once_and_after_the_queues(maker: StoreMaker) -> None:
+    store = filled(maker, 400)
+    seen: list[tuple[int, bool]] = []
+    retention = Retention(store, [lambda begin: seen.append((begin, queue_file(store.config.root, "T", 0).exists()))])
+    retention.run()
+    make_old(maker, store, 3)
+    retention.run()
+    retention.request()
+    retention.run()
+    retention.run()
+    assert seen == [(0, True), (3 * LOG_FILE, False)]
+
+
+def test_a_follower_that_fails_is_told_again(maker: StoreMaker) -> None:
+    store = filled(maker, 100)
+    answers = iter([StoreError("not now"), None])
+
+    def follower(begin: int) -> None:
+        if (error := next(answers)) is not None:
+            raise error
+
+    retention = Retention(store, [follower])
+    with pytest.raises(StoreError, match="not now"):
+        retention.run()
+    assert retention.is_behind
+    retention.run()
+    assert not retention.is_behind
+
+
+def test_a_topic_deleted_between_two_steps_does_no_harm(maker: StoreMaker) -> None:
+    store = filled(maker, 400)
+    make_old(maker, store, 3)
+    retention = requested(store)
+    for reason in retention.plan():
+        retention.delete_log_file(reason).finish()
+    retention.correct_queues(store.queues)
+    deletion = retention.delete_queue_files(store.queues)
+    store.delete_topic("T")
+    put(store, body=b"new")
+    assert deletion.finish()
+    assert not retention.delete_queue_files(store.queues)
+    assert bodies(store) == [b"new"]
+
+
+def test_an_empty_store_has_nothing_to_delete(store: MessageStore) -> None:
+    assert requested(store).run() == 0
