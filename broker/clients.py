@@ -198,6 +198,18 @@ class ProducerGroups:
         if members is not None and members.pop(connection, None) is not None and not members:
             del self._groups[group]
 
+    def drop_silent(self, timeout_s: float) -> None:
+        """Take out the producers whose newest heartbeat is older than ``timeout_s``.
+
+        Their connections stay: one that is still used belongs to a client that has other producers or consumers, and
+        any other one is closed for being idle.
+        """
+        limit = self._clock_ms() - timeout_s * 1000
+        for group, members in list(self._groups.items()):
+            for connection in [each for each, member in members.items() if member.last_heartbeat_ms < limit]:
+                LOGGER.info("producer left group=%s peer=%s reason=no heartbeat", group, connection.peer)
+                self.leave(connection, group)
+
     def forget(self, connection: "Connection") -> None:
         """Take a closed connection out of all groups."""
         for group in list(self._groups):

@@ -55,6 +55,17 @@ class GetConsumeStatsRequestHeader(Header):
 
 
 @dataclass(slots=True)
+class CloneGroupOffsetRequestHeader(Header):
+    """Source: CloneGroupOffsetRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.CLONE_GROUP_OFFSET
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+
+
+@dataclass(slots=True)
 class ProducerGroupRequestHeader(Header):
     """Source: GetProducerConnectionListRequestHeader.java."""
 

@@ -1,4 +1,4 @@
-"""Offsets of groups and queues (14, 15, 29 to 32) and VIEW_MESSAGE_BY_ID (33).
+"""Offsets of groups and queues (14, 15, 29 to 32, 314) and VIEW_MESSAGE_BY_ID (33).
 
 Source: behaviour.md A.13, A.15, A.16; ConsumerManageProcessor.java, AdminBrokerProcessor.java,
 QueryMessageProcessor.java.
@@ -7,6 +7,7 @@ QueryMessageProcessor.java.
 from typing import TYPE_CHECKING
 
 from triomq.broker.refusal import RequestRefusedError
+from triomq.protocol.admin_requests import CloneGroupOffsetRequestHeader
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.command import RemotingCommand
 from triomq.protocol.message import validate_group
@@ -71,6 +72,34 @@ def update_consumer_offset(connection: "Connection", command: RemotingCommand) -
             ResponseCode.SYSTEM_ERROR, f"queueId[{header.queue_id}] or offset[{header.commit_offset}] is illegal"
         )
     broker.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+    return command.reply()
+
+
+def clone_group_offset(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+    """Give a group the offsets of another one, in one topic or in all that the other one has consumed.
+
+    What a live source group does not subscribe to any more is left out, unless the request says that it is offline.
+    Beyond RocketMQ, which then does nothing and reports success: no topic means all, and nothing to clone is an error
+    (behaviour.md C.4, 22).
+    """
+    header = CloneGroupOffsetRequestHeader.decode(command.ext_fields)
+    validate_group(header.dest_group)
+    broker = connection.broker
+    live = None if header.offline else broker.consumer_groups.get(header.src_group)
+    found = broker.offsets.of_group(header.src_group)
+    topics = [
+        topic
+        for topic in ([header.topic] if header.topic else found)
+        if topic in found and broker.topics.get(topic) is not None and (live is None or topic in live.subscriptions)
+    ]
+    if not topics:
+        raise RequestRefusedError(
+            ResponseCode.SYSTEM_ERROR,
+            f"nothing to clone: group {header.src_group} has no offsets in {header.topic or 'any topic'}",
+        )
+    for topic in topics:
+        for queue_id, queue_offset in found[topic].items():
+            broker.offsets.commit(header.dest_group, topic, queue_id, queue_offset)
     return command.reply()
 
 

@@ -50,6 +50,7 @@ VIP_PROCESSORS: Final[Mapping[int, Processor]] = {
     RequestCode.QUERY_CONSUMER_OFFSET: offset.query_consumer_offset,
     RequestCode.UPDATE_CONSUMER_OFFSET: offset.update_consumer_offset,
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: offset.search_offset_by_timestamp,
+    RequestCode.CLONE_GROUP_OFFSET: offset.clone_group_offset,
     RequestCode.GET_MAX_OFFSET: offset.get_max_offset,
     RequestCode.GET_MIN_OFFSET: offset.get_min_offset,
     RequestCode.GET_EARLIEST_MSG_STORETIME: offset.get_earliest_store_time,

@@ -53,3 +53,4 @@ class Housekeeping:
         for connection in self._broker.consumer_groups.expired(self._broker.config.client_timeout_s):
             LOGGER.warning("connection closed peer=%s reason=no heartbeat", connection.peer)
             connection.close("no heartbeat")
+        self._broker.producer_groups.drop_silent(self._broker.config.client_timeout_s)

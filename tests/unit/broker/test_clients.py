@@ -208,6 +208,22 @@ def test_producers_are_known_by_group_until_they_leave(clock: Clock) -> None:
     assert groups.get("P") is None
 
 
+def test_a_producer_without_a_heartbeat_for_the_timeout_leaves_its_group(clock: Clock) -> None:
+    groups = ProducerGroups(clock_ms=clock)
+    silent, lively = peer("a"), peer("b")
+    groups.heartbeat(silent, "client-a", "P")
+    groups.heartbeat(silent, "client-a", "Q")
+    groups.heartbeat(lively, "client-b", "P")
+    clock.now_ms += 120_000
+    groups.drop_silent(120)
+    assert set(groups.all()) == {"P", "Q"}
+    groups.heartbeat(lively, "client-b", "P")
+    clock.now_ms += 1
+    groups.drop_silent(120)
+    assert groups.all().keys() == {"P"}
+    assert list(groups.all()["P"]) == [lively]
+
+
 def test_a_producers_heartbeat_renews_its_time(clock: Clock) -> None:
     groups = ProducerGroups(clock_ms=clock)
     member = peer("a")

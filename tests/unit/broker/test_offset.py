@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.broker.recording import MakeBroker, Peer
+from triomq.protocol.bodies import ConsumerData, SubscriptionData
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.message_id import parse_offset_message_id
 from triomq.protocol.record import decode_record
@@ -151,3 +152,46 @@ def test_a_place_without_message_is_refused(peer: Peer, physical_offset: int) ->
     response = peer.get(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": physical_offset})
     assert response.code == ResponseCode.SYSTEM_ERROR
     assert response.remark == f"can not find message by the offset, {physical_offset}"
+
+
+CLONE = {"srcGroup": "G", "destGroup": "H", "topic": "T", "offline": "true"}
+
+
+def clone(peer: Peer, **fields: str) -> int:
+    return peer.get(RequestCode.CLONE_GROUP_OFFSET, CLONE | fields).code
+
+
+def test_a_group_takes_over_the_offsets_of_another(peer: Peer) -> None:
+    offsets = peer.broker.offsets
+    for topic in ("T", "U"):
+        peer.put(topic)
+        offsets.commit("G", topic, 0, 5)
+        offsets.commit("G", topic, 3, 7)
+    offsets.commit("H", "T", 0, 9)
+    assert clone(peer) == ResponseCode.SUCCESS
+    assert offsets.of_group("H") == {"T": {0: 5, 3: 7}}
+    assert clone(peer, topic="") == ResponseCode.SUCCESS
+    assert offsets.of_group("H") == {"T": {0: 5, 3: 7}, "U": {0: 5, 3: 7}}
+
+
+def test_what_a_live_group_gave_up_is_cloned_only_if_asked_for(peer: Peer) -> None:
+    for topic in ("T", "U"):
+        peer.put(topic)
+        peer.broker.offsets.commit("G", topic, 0, 5)
+    subscriptions = [SubscriptionData.of_tags("U", "*", 1)]
+    data = ConsumerData(group_name="G", subscription_data_set=subscriptions)
+    peer.broker.consumer_groups.heartbeat(peer.as_connection, "c1", data, notify=False)
+    assert clone(peer, offline="false") == ResponseCode.SYSTEM_ERROR
+    assert clone(peer, offline="false", topic="") == ResponseCode.SUCCESS
+    assert peer.broker.offsets.of_group("H") == {"U": {0: 5}}
+    assert clone(peer) == ResponseCode.SUCCESS
+    assert peer.broker.offsets.of_group("H") == {"T": {0: 5}, "U": {0: 5}}
+
+
+def test_nothing_to_clone_is_an_error(peer: Peer) -> None:
+    peer.put("T")
+    peer.broker.offsets.commit("G", "deleted", 0, 5)
+    assert clone(peer) == ResponseCode.SYSTEM_ERROR
+    assert clone(peer, topic="deleted") == ResponseCode.SYSTEM_ERROR
+    assert clone(peer, topic="", destGroup="white space") == ResponseCode.SYSTEM_ERROR
+    assert peer.broker.offsets.of_group("H") == {}
