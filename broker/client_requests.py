@@ -8,6 +8,7 @@ Source: behaviour.md A.15, wire.md 6; Broker2Client.java.
 
 from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import trio
@@ -63,11 +64,38 @@ class ClientRequests:
         Raises:
             RequestRefusedError: too many are under way.
         """
-        if len(self._under_way) >= LIMIT:
-            raise RequestRefusedError(ResponseCode.SYSTEM_BUSY, f"{LIMIT} requests wait for clients")
+        self._check_room(1)
         opaque = self._next_opaque()
         self._under_way[opaque] = _UnderWay(connection, done, trio.current_time() + timeout_s)
         connection.send(RemotingCommand(code, opaque, 0, dict(fields), body))
+
+    def ask_all(
+        self,
+        connections: "Mapping[str, Connection]",
+        code: int,
+        fields: Mapping[str, str],
+        timeout_s: float,
+        done: Callable[[dict[str, RemotingCommand | NoAnswer]], None],
+    ) -> None:
+        """Send a request to several clients, by client id; ``done`` is called with what each answered.
+
+        Raises:
+            RequestRefusedError: too many are under way; nobody was asked.
+        """
+        self._check_room(len(connections))
+        answers: dict[str, RemotingCommand | NoAnswer] = {}
+
+        def take(client_id: str, answer: RemotingCommand | NoAnswer) -> None:
+            answers[client_id] = answer
+            if len(answers) == len(connections):
+                done(answers)
+
+        for client_id, connection in connections.items():
+            self.ask(connection, code, fields, b"", timeout_s, partial(take, client_id))
+
+    def _check_room(self, count: int) -> None:
+        if len(self._under_way) + count > LIMIT:
+            raise RequestRefusedError(ResponseCode.SYSTEM_BUSY, f"{LIMIT} requests wait for clients")
 
     def answered(self, connection: "Connection", response: RemotingCommand) -> bool:
         """Take an answer; return ``False`` if nobody asked this client for it."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from triomq.protocol.bodies import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel, SubscriptionData
 from triomq.protocol.errors import SubscriptionParseError
 from triomq.protocol.filter import TagFilter
+from triomq.protocol.group_health import SubscriptionDifference, duplicates, subscription_differences
 
 if TYPE_CHECKING:
     from triomq.broker.connection import Connection
@@ -26,6 +27,7 @@ class Member:
 
     client_id: str
     last_heartbeat_ms: int
+    subscriptions: list[SubscriptionData] = field(default_factory=list)  # of a consumer: what itself wants
 
 
 @dataclass(slots=True)
@@ -38,7 +40,12 @@ class Subscription:
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """The members of a group and what they subscribe to, as the newest heartbeat says."""
+    """The members of a group and what they subscribe to, as the newest heartbeat says.
+
+    Attributes:
+        duplicate_ids: client ids that several live connections have.
+        differences: topics to which members subscribe differently.
+    """
 
     name: str
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
@@ -46,6 +53,8 @@ class ConsumerGroup:
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     members: "dict[Connection, Member]" = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    duplicate_ids: tuple[str, ...] = ()
+    differences: tuple[SubscriptionDifference, ...] = ()
 
     def client_ids(self) -> list[str]:
         """Return the ids of all members, each once."""
@@ -77,6 +86,10 @@ class ConsumerGroups:
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
+        member = group.members[connection]
+        if changed or member.subscriptions != data.subscription_data_set:
+            member.subscriptions = data.subscription_data_set
+            _check(group)
         changed = _merge_subscriptions(group, data.subscription_data_set) or changed
         if changed and notify:
             self._tell(group)
@@ -88,11 +101,6 @@ class ConsumerGroups:
             member.last_heartbeat_ms = now_ms
             member.client_id = client_id
             return False
-        if any(other.client_id == client_id for other in group.members.values()):
-            LOGGER.warning(
-                "two connections with one client id group=%s client_id=%s peer=%s: its members share queues wrongly",
-                group.name, client_id, connection.peer,
-            )  # fmt: skip
         group.members[connection] = Member(client_id, now_ms)
         self._groups_of.setdefault(connection, set()).add(group.name)
         LOGGER.info("consumer joined group=%s client_id=%s peer=%s", group.name, client_id, connection.peer)
@@ -107,7 +115,9 @@ class ConsumerGroups:
         LOGGER.info("consumer left group=%s peer=%s", group_name, connection.peer)
         if not group.members:
             del self._groups[group_name]
-        elif notify:
+            return
+        _check(group)
+        if notify:
             self._tell(group)
 
     def forget(self, connection: "Connection") -> None:
@@ -141,6 +151,32 @@ class ConsumerGroups:
             self._notify(connection, group.name)
 
 
+def _check(group: ConsumerGroup) -> None:
+    """Find out whether the members get in each other's way; a change of that is logged, once."""
+    duplicate_ids = duplicates(member.client_id for member in group.members.values())
+    named = [
+        (f"{member.client_id} at {connection.peer}" if member.client_id in duplicate_ids else member.client_id, member)
+        for connection, member in group.members.items()
+    ]
+    for client_id in duplicate_ids:
+        if client_id not in group.duplicate_ids:
+            peers = [connection.peer for connection, member in group.members.items() if member.client_id == client_id]
+            LOGGER.warning(
+                "two connections with one client id group=%s client_id=%s peers=%s: its members share queues wrongly",
+                group.name, client_id, ", ".join(peers),
+            )  # fmt: skip
+    for client_id in set(group.duplicate_ids).difference(duplicate_ids):
+        LOGGER.info("client id is used once again group=%s client_id=%s", group.name, client_id)
+    differences = subscription_differences([(name, member.subscriptions) for name, member in named])
+    known = {difference.topic for difference in group.differences}
+    for difference in differences:
+        if difference.topic not in known:
+            LOGGER.warning("members of a group subscribe differently group=%s: %s", group.name, difference)
+    for topic in known.difference(difference.topic for difference in differences):
+        LOGGER.info("members of a group subscribe alike again group=%s topic=%s", group.name, topic)
+    group.duplicate_ids, group.differences = duplicate_ids, differences
+
+
 def _merge_subscriptions(group: ConsumerGroup, wanted: list[SubscriptionData]) -> bool:
     """Take over the newest heartbeat's subscriptions; whether the set of topics changed."""
     topics = {data.topic for data in wanted}
@@ -154,11 +190,6 @@ def _merge_subscriptions(group: ConsumerGroup, wanted: list[SubscriptionData]) -
             changed = True
         elif data.sub_version <= known.data.sub_version:
             continue
-        elif data.sub_string != known.data.sub_string:
-            LOGGER.warning(
-                "members of a group subscribe differently group=%s topic=%s was=%r is=%r",
-                group.name, data.topic, known.data.sub_string, data.sub_string,
-            )  # fmt: skip
         group.subscriptions[data.topic] = Subscription(data, tag_filter_of(data.sub_string, data.expression_type))
     return changed
 

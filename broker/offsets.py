@@ -3,6 +3,7 @@
 Source: behaviour.md A.13; ConsumerOffsetManager.java, store.md 6.4.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from triomq.protocol.errors import StoreLayoutError
@@ -14,9 +15,11 @@ _SEPARATOR: Final = "@"
 class ConsumerOffsetTable:
     """``topic@group`` to queue id to the *next* offset to consume."""
 
-    def __init__(self, table: JsonTable) -> None:
+    def __init__(self, table: JsonTable, *, clock_ms: Callable[[], int]) -> None:
         self._table = table
+        self._clock_ms = clock_ms
         self._offsets: dict[str, dict[int, int]] = {}
+        self._changed_ms: dict[str, dict[int, int]] = {}
         self.is_dirty = False
 
     def load(self) -> None:
@@ -54,12 +57,17 @@ class ConsumerOffsetTable:
             offsets = self._offsets[key] = {}
         if offsets.get(queue_id) != queue_offset:
             offsets[queue_id] = queue_offset
+            self._changed_ms.setdefault(key, {})[queue_id] = self._clock_ms()
             self.is_dirty = True
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the stored offset, or ``None``."""
         offsets = self._offsets.get(f"{topic}{_SEPARATOR}{group}")
         return None if offsets is None else offsets.get(queue_id)
+
+    def changed_ms(self, group: str, topic: str, queue_id: int) -> int:
+        """Return when the offset last changed, in milliseconds; 0 if it did not since the start."""
+        return self._changed_ms.get(f"{topic}{_SEPARATOR}{group}", {}).get(queue_id, 0)
 
     def of_group(self, group: str) -> dict[str, dict[int, int]]:
         """Return topic to queue id to offset of all that a group has consumed."""
@@ -79,12 +87,15 @@ class ConsumerOffsetTable:
         """Forget all offsets of a group."""
         suffix = _SEPARATOR + group
         for key in [key for key in self._offsets if key.endswith(suffix)]:
-            del self._offsets[key]
-            self.is_dirty = True
+            self._delete(key)
 
     def delete_topic(self, topic: str) -> None:
         """Forget all offsets in a topic that is made anew: its queues begin at 0 again."""
         prefix = topic + _SEPARATOR
         for key in [key for key in self._offsets if key.startswith(prefix)]:
-            del self._offsets[key]
-            self.is_dirty = True
+            self._delete(key)
+
+    def _delete(self, key: str) -> None:
+        del self._offsets[key]
+        self._changed_ms.pop(key, None)
+        self.is_dirty = True

@@ -35,6 +35,7 @@ from triomq.broker.services.pull_timeout import PullTimeout
 from triomq.broker.services.retention import RetentionService
 from triomq.broker.services.schedule import ScheduledDelivery
 from triomq.broker.sockets import accept_loop, listen, listen_with_vip
+from triomq.broker.stalls import StallWatch
 from triomq.broker.statistics import BrokerStatistics
 from triomq.broker.subscription_groups import SubscriptionGroupTable
 from triomq.broker.topics import TopicTable
@@ -86,6 +87,7 @@ class Broker:
         locks: which member may consume which queue in order.
         client_requests: what clients were asked and have yet to answer.
         retention: deletes old files.
+        stalls: queues in which messages wait and nothing moves.
         statistics: counters.
     """
 
@@ -106,11 +108,12 @@ class Broker:
         self.subscription_groups: Final = SubscriptionGroupTable(
             JsonTable(tables / "subscriptionGroup.json"), auto_create=config.auto_create_group, clock_ms=clock_ms
         )
-        self.offsets: Final = ConsumerOffsetTable(JsonTable(tables / "consumerOffset.json"))
+        self.offsets: Final = ConsumerOffsetTable(JsonTable(tables / "consumerOffset.json"), clock_ms=clock_ms)
         self.consumer_groups: Final = ConsumerGroups(clock_ms=clock_ms, notify=self._notify_ids_changed)
         self.producer_groups: Final = ProducerGroups(clock_ms=clock_ms)
         self.locks: Final = QueueLocks(clock_ms=clock_ms, freed=self.notify_members)
         self.client_requests: Final = ClientRequests(self.next_opaque)
+        self.stalls: Final = StallWatch(self)
         self.pull_hold: Final = PullHold(filtered_hold_s=config.filtered_hold_s)
         self.statistics: Final = BrokerStatistics(clock_ms())
         self.delivery: Final = Delivery(store, self.statistics)

@@ -14,11 +14,22 @@ from triomq.protocol.message_queue import MessageQueue
 
 @dataclass(slots=True)
 class OffsetWrapper(JsonBody):
-    """Where a group stands in one queue; ``last_timestamp``: store time of the last message it consumed, 0 if none."""
+    """Where a group stands in one queue; ``last_timestamp``: store time of the last message it consumed, 0 if none.
+
+    The rest is told by brokers of ours only; Apache's tools pass over it.
+
+    Attributes:
+        lock_owner: client id of who has locked the queue; absent: nobody.
+        progress_timestamp: when the offset last changed, in ms; 0: not since the broker started.
+        stalled_timestamp: since when messages have waited without any progress, in ms; 0: not for long.
+    """
 
     broker_offset: int = 0
     consumer_offset: int = 0
     last_timestamp: int = 0
+    lock_owner: str | None = None
+    progress_timestamp: int | None = None
+    stalled_timestamp: int | None = None
 
 
 @dataclass(slots=True)
@@ -51,12 +62,16 @@ class TopicStatsTable(JsonBody):
 
 @dataclass(slots=True)
 class Connection(JsonBody):
-    """One client's connection; ``client_addr`` is ``ip:port``.  Source: Connection.java."""
+    """One client's connection; ``client_addr`` is ``ip:port``.  Source: Connection.java.
+
+    ``subscription_set``, what this one consumer wants, is told by brokers of ours only.
+    """
 
     client_id: str = ""
     client_addr: str = ""
     language: LanguageCode = LanguageCode.OTHER
     version: int = 0
+    subscription_set: list[SubscriptionData] | None = None
 
 
 @dataclass(slots=True)

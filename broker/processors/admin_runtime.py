@@ -26,7 +26,8 @@ _MS_PER_DAY: Final = 86_400_000
 def get_broker_runtime_info(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
     """Answer with version, times, rates, totals, and the state of the store."""
     broker = connection.broker
-    return command.reply(body=KVTable({**_process(broker), **_traffic(broker), **_store(broker)}).encode())
+    figures = {**_process(broker), **_traffic(broker), **_store(broker), **_groups(broker)}
+    return command.reply(body=KVTable(figures).encode())
 
 
 def _process(broker: "Broker") -> dict[str, str]:
@@ -44,6 +45,19 @@ def _process(broker: "Broker") -> dict[str, str]:
         figures[f"{pool}ThreadPoolQueueCapacity"] = "0"
         figures[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
     return figures
+
+
+def _groups(broker: "Broker") -> dict[str, str]:
+    """Return who is connected, and how many groups or queues are not well; Apache's brokers do not tell these."""
+    groups = list(broker.consumer_groups)
+    return {
+        "triomqConnections": str(len(broker.connections)),
+        "triomqConsumerGroups": str(len(groups)),
+        "triomqProducerGroups": str(len(broker.producer_groups.all())),
+        "triomqDuplicateClientIds": str(sum(len(group.duplicate_ids) for group in groups)),
+        "triomqDifferentSubscriptions": str(sum(len(group.differences) for group in groups)),
+        "triomqStalledQueues": str(broker.stalls.count()),
+    }
 
 
 def _duration(elapsed_ms: int) -> str:

@@ -72,14 +72,23 @@ def get_consume_stats(connection: "Connection", command: RemotingCommand) -> Rem
         if config is None or not _is_subscribed(broker, group, topic):
             continue
         for queue_id in range(config.read_queue_nums):
-            consumer_offset = broker.offsets.query(group, topic, queue_id) or 0
-            stats.offset_table[MessageQueue(topic, broker.config.broker_name, queue_id)] = OffsetWrapper(
-                broker_offset=broker.store.max_offset_in_queue(topic, queue_id),
-                consumer_offset=consumer_offset,
-                last_timestamp=_store_time(broker, topic, queue_id, consumer_offset - 1),
-            )
+            queue = MessageQueue(topic, broker.config.broker_name, queue_id)
+            stats.offset_table[queue] = _offset_wrapper(broker, group, queue)
         stats.consume_tps += broker.statistics.group_rate(group, topic)
     return command.reply(body=stats.encode())
+
+
+def _offset_wrapper(broker: "Broker", group: str, queue: MessageQueue) -> OffsetWrapper:
+    topic, _, queue_id = queue
+    consumer_offset = broker.offsets.query(group, topic, queue_id) or 0
+    return OffsetWrapper(
+        broker_offset=broker.store.max_offset_in_queue(topic, queue_id),
+        consumer_offset=consumer_offset,
+        last_timestamp=_store_time(broker, topic, queue_id, consumer_offset - 1),
+        lock_owner=broker.locks.owner(group, queue),
+        progress_timestamp=broker.offsets.changed_ms(group, topic, queue_id),
+        stalled_timestamp=broker.stalls.since_ms(group, queue),
+    )
 
 
 def _is_subscribed(broker: "Broker", group: str, topic: str) -> bool:
@@ -129,6 +138,7 @@ def _connections(members: "Iterable[tuple[Connection, Member]]") -> list[Connect
             client_addr=connection.peer,
             language=_language(connection.language),
             version=connection.version,
+            subscription_set=member.subscriptions or None,
         )
         for connection, member in members
     ]

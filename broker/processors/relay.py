@@ -5,7 +5,6 @@ Source: behaviour.md A.15 and C.4 (22), wire.md 6, 7; AdminBrokerProcessor.java,
 """
 
 import logging
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from triomq.broker.client_requests import NoAnswer
@@ -94,39 +93,21 @@ def get_consumer_status(connection: "Connection", command: RemotingCommand) -> R
         members = {header.client_addr: _member(broker, header.group, header.client_addr)}
     else:
         members = {member.client_id: member_connection for member_connection, member in group.members.items()}
-    _StatusRound(connection, command, header, members)
+
+    def done(answers: dict[str, RemotingCommand | NoAnswer]) -> None:
+        body = GetConsumerStatusBody()
+        for client_id, answer in answers.items():
+            if isinstance(answer, RemotingCommand) and answer.code == ResponseCode.SUCCESS:
+                try:
+                    body.consumer_table[client_id] = GetConsumerStatusBody.decode(answer.body).message_queue_table
+                except ProtocolError as exc:
+                    LOGGER.warning("consumer status unreadable client_id=%s error=%s", client_id, exc)
+        connection.send(command.reply(body=body.encode()))
+
+    fields = GetConsumerStatusRequestHeader(header.topic, header.group).encode()
+    code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+    broker.client_requests.ask_all(members, code, fields, _STATUS_TIMEOUT_S, done)
     return None
-
-
-class _StatusRound:
-    """Collects what members answer to GET_CONSUMER_STATUS_FROM_CLIENT."""
-
-    def __init__(
-        self,
-        connection: "Connection",
-        command: RemotingCommand,
-        header: GetConsumerStatusRequestHeader,
-        members: "dict[str, Connection]",
-    ) -> None:
-        self._connection = connection
-        self._command = command
-        self._missing = len(members)
-        self._body = GetConsumerStatusBody()
-        fields = GetConsumerStatusRequestHeader(header.topic, header.group).encode()
-        ask = connection.broker.client_requests.ask
-        for client_id, member in members.items():
-            code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
-            ask(member, code, fields, b"", _STATUS_TIMEOUT_S, partial(self._take, client_id))
-
-    def _take(self, client_id: str, answer: RemotingCommand | NoAnswer) -> None:
-        if isinstance(answer, RemotingCommand) and answer.code == ResponseCode.SUCCESS:
-            try:
-                self._body.consumer_table[client_id] = GetConsumerStatusBody.decode(answer.body).message_queue_table
-            except ProtocolError as exc:
-                LOGGER.warning("consumer status unreadable client_id=%s error=%s", client_id, exc)
-        self._missing -= 1
-        if not self._missing:
-            self._connection.send(self._command.reply(body=self._body.encode()))
 
 
 def get_consumer_running_info(connection: "Connection", command: RemotingCommand) -> RemotingCommand | None:

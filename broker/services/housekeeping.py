@@ -33,6 +33,7 @@ class Housekeeping:
             broker.statistics.note_day(time.localtime(broker.clock_ms() // 1000).tm_yday)
             self._close_idle()
             broker.client_requests.expire(now)
+            broker.stalls.scan(now)
             if now >= next_scan:
                 next_scan = now + _SCAN_INTERVAL_S
                 self._close_silent_members()

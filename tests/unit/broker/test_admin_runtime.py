@@ -6,7 +6,7 @@ import pytest
 
 import triomq
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
-from triomq.protocol.bodies import KVTable
+from triomq.protocol.bodies import ConsumerData, HeartbeatData, KVTable, ProducerData, SubscriptionData
 from triomq.protocol.codes import RequestCode
 from triomq.storage.config import Durability
 
@@ -127,3 +127,21 @@ def test_the_disk_is_told_as_a_ratio(peer: Peer) -> None:
     told = figures(peer)
     for name in ("commitLogDiskRatio", "consumeQueueDiskRatio"):
         assert re.fullmatch(r"[01]\.[0-9]{2}", told[name])
+
+
+def test_groups_that_are_not_well_are_counted(peer: Peer, another_peer: Peer) -> None:
+    for member, topic in ((peer, "T"), (another_peer, "U")):
+        member.broker.connections.add(member.as_connection)
+        subscriptions = [SubscriptionData.of_tags(topic, "*", 1)]
+        consumer = ConsumerData(group_name="G", subscription_data_set=subscriptions)
+        body = HeartbeatData("same", [ProducerData("P")], [consumer]).encode()
+        member.get(RequestCode.HEART_BEAT, body=body)
+    told = figures(peer)
+    assert {name: told[f"triomq{name}"] for name in ("Connections", "ConsumerGroups", "ProducerGroups")} == {
+        "Connections": "2",
+        "ConsumerGroups": "1",
+        "ProducerGroups": "1",
+    }
+    assert told["triomqDuplicateClientIds"] == "1"
+    assert told["triomqDifferentSubscriptions"] == "2"
+    assert told["triomqStalledQueues"] == "0"

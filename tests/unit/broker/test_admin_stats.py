@@ -29,11 +29,16 @@ def queue(topic: str, queue_id: int) -> MessageQueue:
     return MessageQueue(topic, "broker-a", queue_id)
 
 
-def heartbeat(peer: Peer, group: str, *topics: str, producer: str = "P", **rest: Any) -> None:
+def heartbeat(
+    peer: Peer,
+    group: str,
+    *topics: str,
+    producer: str = "P",
+    model: MessageModel = MessageModel.BROADCASTING,
+    **rest: Any,
+) -> None:
     subscriptions = [SubscriptionData.of_tags(topic, "*", 1) for topic in topics]
-    consumer = ConsumerData(
-        group_name=group, message_model=MessageModel.BROADCASTING, subscription_data_set=subscriptions
-    )
+    consumer = ConsumerData(group_name=group, message_model=model, subscription_data_set=subscriptions)
     body = HeartbeatData("client-1", [ProducerData(producer)], [consumer]).encode()
     assert peer.get(RequestCode.HEART_BEAT, body=body, **rest).code == ResponseCode.SUCCESS
 
@@ -69,10 +74,26 @@ def test_what_a_group_has_yet_to_consume_is_told_for_every_read_queue(peer: Peer
         stored_ms.append(clock.now_ms)
         peer.put("T")
     peer.broker.offsets.commit("G", "T", 0, 2)
-    expected = {queue("T", 0): OffsetWrapper(3, 2, stored_ms[1]), queue("T", 1): OffsetWrapper(0, 0, 0)}
+    expected = {
+        queue("T", 0): OffsetWrapper(3, 2, stored_ms[1], None, clock.now_ms, 0),
+        queue("T", 1): OffsetWrapper(0, 0, 0, None, 0, 0),
+    }
     assert consume_stats(peer, topic="T").offset_table == expected
     assert consume_stats(peer).offset_table == expected
     assert consume_stats(peer, topic="").offset_table == expected
+
+
+async def test_who_has_locked_a_queue_and_since_when_it_stands_still_is_told_too(peer: Peer, clock: Clock) -> None:
+    peer.broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1))
+    heartbeat(peer, "G", "T", model=MessageModel.CLUSTERING)
+    peer.broker.locks.lock("G", "client-1", peer.as_connection, [queue("T", 0)])
+    peer.put("T")
+    began_ms = clock.now_ms
+    for second in (0, 10, 40):
+        clock.now_ms = began_ms + second * 1000
+        peer.broker.stalls.scan(second)
+    (found,) = consume_stats(peer, topic="T").offset_table.values()
+    assert (found.lock_owner, found.progress_timestamp, found.stalled_timestamp) == ("client-1", 0, began_ms)
 
 
 def test_without_a_topic_all_topics_with_offsets_are_told(peer: Peer) -> None:
@@ -124,6 +145,7 @@ def test_the_members_of_a_consumer_group_are_told(peer: Peer) -> None:
     assert (member.language, member.version) == (LanguageCode.JAVA, 407)
     assert body.message_model is MessageModel.BROADCASTING
     assert body.subscription_table["T"].sub_string == "*"
+    assert member.subscription_set == list(body.subscription_table.values())
 
 
 def test_a_language_nobody_knows_is_other(peer: Peer) -> None:

@@ -168,13 +168,67 @@ def test_a_newer_subscription_replaces_an_older_one_and_not_the_other_way_round(
     assert tag_filter.tags == ("C",)
 
 
-def test_members_that_subscribe_differently_are_reported(
+def test_members_that_subscribe_differently_are_reported_once(
     groups: ConsumerGroups, caplog: pytest.LogCaptureFixture
 ) -> None:
-    groups.heartbeat(peer("a"), "a", data("T", version=1, expression="A"), notify=True)
-    with caplog.at_level(logging.WARNING, logger="triomq.broker.clients"):
-        groups.heartbeat(peer("b"), "b", data("T", version=2, expression="B"), notify=True)
-    assert "subscribe differently" in caplog.text
+    caplog.set_level(logging.INFO, logger="triomq.broker.clients")
+    first, second = peer("a"), peer("b")
+    groups.heartbeat(first, "client-a", data("T", version=1, expression="A"), notify=True)
+    groups.heartbeat(second, "client-b", data("T", version=2, expression="B"), notify=True)
+    group = groups.get(GROUP)
+    assert group is not None
+    assert [difference.topic for difference in group.differences] == ["T"]
+    for _ in range(3):  # heartbeats that change nothing
+        groups.heartbeat(first, "client-a", data("T", version=1, expression="A"), notify=True)
+        groups.heartbeat(second, "client-b", data("T", version=2, expression="B"), notify=True)
+    (line,) = [line for line in caplog.messages if "subscribe" in line]
+    assert line == (
+        "members of a group subscribe differently group=G: "
+        "topic T is subscribed to differently: client-a 'A'; client-b 'B'"
+    )
+    groups.heartbeat(second, "client-b", data("T", version=3, expression="A"), notify=True)
+    assert group.differences == ()
+    assert "subscribe alike again group=G topic=T" in caplog.messages[-1]
+
+
+def test_a_member_that_changes_its_mind_alone_is_no_difference(
+    groups: ConsumerGroups, caplog: pytest.LogCaptureFixture
+) -> None:
+    member = peer("a")
+    for version, expression in enumerate("ABC"):
+        groups.heartbeat(member, "client-a", data("T", version=version, expression=expression), notify=True)
+    assert "differently" not in caplog.text
+
+
+def test_two_connections_with_one_client_id_are_reported_until_one_leaves(
+    groups: ConsumerGroups, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="triomq.broker.clients")
+    first, second = peer("a"), peer("b")
+    for _ in range(3):
+        for member in (first, second):
+            groups.heartbeat(member, "same", data("T"), notify=True)
+    group = groups.get(GROUP)
+    assert group is not None
+    assert list(group.duplicate_ids) == ["same"]
+    (line,) = [line for line in caplog.messages if "one client id" in line]
+    assert "client_id=same peers=a, b" in line
+    groups.leave(first, GROUP)
+    assert not group.duplicate_ids
+    assert "client id is used once again group=G client_id=same" in caplog.messages
+
+
+def test_members_with_one_client_id_that_subscribe_differently_are_told_apart_by_address(
+    groups: ConsumerGroups,
+) -> None:
+    groups.heartbeat(peer("a"), "same", data("T", expression="A"), notify=True)
+    groups.heartbeat(peer("b"), "same", data("U", expression="A"), notify=True)
+    group = groups.get(GROUP)
+    assert group is not None
+    assert list(map(str, group.differences)) == [
+        "topic T is subscribed to differently: same at a 'A'; same at b not at all",
+        "topic U is subscribed to differently: same at a not at all; same at b 'A'",
+    ]
 
 
 @pytest.mark.parametrize(

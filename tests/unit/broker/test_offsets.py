@@ -5,6 +5,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from tests.unit.broker.recording import Clock
 from triomq.broker.offsets import ConsumerOffsetTable
 from triomq.protocol.errors import StoreLayoutError
 from triomq.storage.tables import JsonTable
@@ -17,11 +18,11 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def table(path: Path) -> ConsumerOffsetTable:
-    return ConsumerOffsetTable(JsonTable(path))
+    return ConsumerOffsetTable(JsonTable(path), clock_ms=Clock())
 
 
 def reopened(path: Path) -> ConsumerOffsetTable:
-    table = ConsumerOffsetTable(JsonTable(path))
+    table = ConsumerOffsetTable(JsonTable(path), clock_ms=Clock())
     table.load()
     return table
 
@@ -115,3 +116,19 @@ def test_the_json_form_is_rocketmqs(table: ConsumerOffsetTable) -> None:
     table.commit("G", "T", 0, 1)
     table.commit("G", "T", 1, 2)
     assert orjson.loads(table.encode()) == {"offsetTable": {"T@G": {"0": 1, "1": 2}}}
+
+
+def test_the_time_of_the_last_change_is_known_until_the_offset_is_deleted(path: Path) -> None:
+    clock = Clock()
+    table = ConsumerOffsetTable(JsonTable(path), clock_ms=clock)
+    assert table.changed_ms("G", "T", 0) == 0
+    table.commit("G", "T", 0, 5)
+    changed = clock.now_ms
+    clock.now_ms += 1000
+    table.commit("G", "T", 0, 5)
+    assert table.changed_ms("G", "T", 0) == changed
+    table.commit("G", "T", 0, 4)
+    assert table.changed_ms("G", "T", 0) == changed + 1000
+    assert table.changed_ms("G", "T", 1) == 0
+    table.delete_group("G")
+    assert table.changed_ms("G", "T", 0) == 0
