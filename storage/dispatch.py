@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from triomq.protocol.codes import TRANSACTION_MASK, MessageSysFlag
+from triomq.protocol.consume_queue_unit import UNIT_SIZE
 from triomq.protocol.errors import IllegalNameError, MessageIllegalError
 from triomq.protocol.record import RecordCheck
 from triomq.storage.consume_queue import ConsumeQueue
@@ -71,6 +72,7 @@ class Redispatcher:
         ignored_records: how many records cannot have one: an impossible topic, queue id or queue offset.
         gaps: queues of which a record came with units missing before it, and the queue offset of the first such
             record; nothing was appended to them since.
+        headless: queues that have lost their first file: a record came with a lower number than theirs.
     """
 
     __slots__ = (
@@ -79,6 +81,7 @@ class Redispatcher:
         "_tags_code_of",
         "from_log_begin",
         "gaps",
+        "headless",
         "ignored_records",
         "units_added",
     )
@@ -91,6 +94,7 @@ class Redispatcher:
         self.units_added = 0
         self.ignored_records = 0
         self.gaps: dict[ConsumeQueue, int] = {}
+        self.headless: set[ConsumeQueue] = set()
 
     def dispatch(self, record: RecordCheck, physical_offset: int) -> None:
         """Write the unit of one record if it is missing.
@@ -107,6 +111,8 @@ class Redispatcher:
             self.ignored_records += 1
             return
         if physical_offset + record.size <= queue.max_physical_offset:
+            if record.queue_offset * UNIT_SIZE < queue.files.start:
+                self.headless.add(queue)
             return
         if self.from_log_begin and not queue.files.files and record.queue_offset > 0:
             queue.begin_at(record.queue_offset)

@@ -4,17 +4,34 @@ A file is named after the position of its first byte, in 20 digits.  RocketMQ ta
 one of its files, so nothing else is ever put there.  Source: MappedFileQueue.java; store.md 1.1, 1.2.
 """
 
+import logging
 from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from triomq.protocol.errors import StoreLayoutError
 from triomq.storage.file_system import DirectoryEntry, FileSystem, translated
 from triomq.storage.mapped_file import MappedFile
 
+LOGGER: Final = logging.getLogger("triomq.storage.mapped_file_queue")
+
 _NAME_DIGITS: Final = 20
 _LARGEST_START: Final = 2**63 - 1
+
+
+class FoundFiles(NamedTuple):
+    """What ``check_directory`` found: where files of a sequence begin.
+
+    Attributes:
+        starts: of the sequence itself.
+        empty_starts: of files that have no byte: a power cut leaves them where a file was made and nothing of it
+            reached the disk.
+        stray_starts: of files with content behind a missing or empty one.
+    """
+
+    starts: list[int]
+    empty_starts: list[int]
+    stray_starts: list[int]
 
 
 class MappedFileQueue:
@@ -24,6 +41,7 @@ class MappedFileQueue:
         files: from the oldest to the newest.
         directory_changes: how often a file was added or removed.
         directory_synced: how many of these changes are on the disk.
+        is_incomplete: files were missing when it was loaded.
     """
 
     __slots__ = (
@@ -35,6 +53,7 @@ class MappedFileQueue:
         "directory_synced",
         "file_size",
         "files",
+        "is_incomplete",
     )
 
     def __init__(
@@ -62,19 +81,34 @@ class MappedFileQueue:
         self.file_size = file_size
         self.files: list[MappedFile] = []
         self.directory_changes = self.directory_synced = 0
+        self.is_incomplete = False
 
     @property
     def start(self) -> int:
         """Position of the first byte; 0 without files."""
         return self.files[0].start if self.files else 0
 
-    def load(self, starts: Iterable[int]) -> None:
-        """Open and map the files that ``check_directory`` found.
+    def load(self, found: FoundFiles, set_aside: Path | None = None) -> None:
+        """Open and map the files that ``check_directory`` found, and get rid of the others.
+
+        Args:
+            found: the files.
+            set_aside: a directory for stray files; without it they are deleted, as they can be rebuilt.
 
         Raises:
             StoreLayoutError: a file cannot be opened.
+            StoreError: a file cannot be deleted or moved.
         """
-        for start in starts:
+        for start in found.empty_starts:
+            self._discard(start, None)
+        for start in found.stray_starts:
+            self._discard(start, set_aside)
+        if found.empty_starts or found.stray_starts:  # before one of them is made again
+            with translated("sync", self.directory):
+                self._file_system.sync_directory(self.directory)
+        self.is_incomplete = bool(found.stray_starts)
+        self.directory_changes += 1  # a process killed before this one may not have synced the directory
+        for start in found.starts:
             path = self._path(start)
             try:
                 file = self._file_system.open_file(path)
@@ -150,7 +184,7 @@ class MappedFileQueue:
                 return
 
     def remove_directory(self) -> None:
-        """Delete all files and the directory itself.
+        """Delete all files and the directory itself; on the disk that is when the directory above was synced.
 
         Raises:
             StoreError: something cannot be deleted.
@@ -159,7 +193,6 @@ class MappedFileQueue:
         with translated("delete", self.directory):
             if self._file_system.exists(self.directory):
                 self._file_system.remove_directory(self.directory)
-            self.directory_synced = self.directory_changes
 
     def unsynced_directories(self) -> list[Path]:
         """Return the directories that have to be synced, up to the store's root, if files came or went."""
@@ -167,6 +200,16 @@ class MappedFileQueue:
             return []
         root = self._scratch.parent
         return [self.directory, *(path for path in self.directory.parents if path.is_relative_to(root))]
+
+    def _discard(self, start: int, set_aside: Path | None) -> None:
+        path = self._path(start)
+        LOGGER.warning("file does not continue the sequence path=%s moved_to=%s", path, set_aside or "nowhere")
+        with translated("remove", path):
+            if set_aside is None:
+                self._file_system.unlink(path)
+            else:
+                self._file_system.make_directories(set_aside)
+                self._file_system.rename(path, set_aside / f"{self.directory.name}-{path.name}")
 
     def _unlink(self, file: MappedFile) -> None:
         with translated("delete", file.path):
@@ -177,18 +220,26 @@ class MappedFileQueue:
         return self.directory / _file_name(start)
 
 
-def check_directory(directory: Path, entries: Iterable[DirectoryEntry], file_size: int) -> list[int]:
-    """Return where the files of a sequence start; changes nothing.
+def check_directory(
+    directory: Path, entries: Iterable[DirectoryEntry], file_size: int, *, may_be_torn: bool = False
+) -> FoundFiles:
+    """Return which files a sequence has; changes nothing.
+
+    Args:
+        directory: where the files lie.
+        entries: what it holds.
+        file_size: bytes of each file.
+        may_be_torn: a missing file is no error: names that were never on the disk get lost in any order.
 
     Raises:
         StoreLayoutError: an entry is no file of this sequence, has another size, or one is missing in between.
     """
-    starts: list[int] = []
+    sizes: dict[int, int] = {}
     for entry in entries:
         path = directory / entry.name
         if not entry.is_file or not _is_file_name(entry.name):
             raise StoreLayoutError(f"{path} is not a file of the store: move it elsewhere")
-        if entry.size_bytes != file_size:
+        if entry.size_bytes not in {0, file_size}:
             raise StoreLayoutError(
                 f"{path} has {entry.size_bytes} bytes, the configured file size is {file_size}:"
                 " open the store with the sizes it was written with"
@@ -196,12 +247,16 @@ def check_directory(directory: Path, entries: Iterable[DirectoryEntry], file_siz
         start = int(entry.name)
         if start % file_size:
             raise StoreLayoutError(f"{path}: its name is no multiple of the configured file size {file_size}")
-        starts.append(start)
-    starts.sort()
-    for before, after in pairwise(starts):
-        if after - before != file_size:
-            raise StoreLayoutError(f"{directory}: the file {_file_name(before + file_size)} is missing")
-    return starts
+        sizes[start] = entry.size_bytes
+    starts = sorted(sizes)
+    good = 0
+    while good < len(starts) and sizes[starts[good]] and starts[good] == starts[0] + good * file_size:
+        good += 1
+    stray = [start for start in starts[good:] if sizes[start]]
+    if stray and not may_be_torn:
+        missing = _file_name(starts[0] + good * file_size)
+        raise StoreLayoutError(f"{directory}: the file {missing} is missing or empty, but others follow it")
+    return FoundFiles(starts[:good], [start for start in starts[good:] if not sizes[start]], stray)
 
 
 def _file_name(start: int) -> str:

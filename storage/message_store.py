@@ -293,7 +293,7 @@ class MessageStore(StoreWriter):
         layout = self._directory.check(self.config, self.queues)
         self._deleted.load()
         checkpoint = load_checkpoint(self._file_system, self._directory.checkpoint)
-        self.commit_log.files.load(layout.log_starts)
+        self.commit_log.files.load(layout.log, self._directory.set_aside)
         self.queues.load(layout.queues)
         clean = self._directory.mark_running()
         recovery = Recovery(

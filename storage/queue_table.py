@@ -10,7 +10,7 @@ from triomq.protocol.message import validate_topic
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.file_system import FileSystem, list_store_directory, translated
-from triomq.storage.mapped_file_queue import MappedFileQueue, check_directory
+from triomq.storage.mapped_file_queue import FoundFiles, MappedFileQueue, check_directory
 
 _QUEUE_ID_PATTERN: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 _MAX_QUEUE_ID: Final = 2**31 - 1
@@ -21,7 +21,7 @@ class QueueLayout(NamedTuple):
 
     topic: str
     queue_id: int
-    starts: list[int]
+    files: FoundFiles
 
 
 class QueueTable:
@@ -65,8 +65,8 @@ class QueueTable:
         """Return the queues of one topic."""
         return [queue for queue in self._queues.values() if queue.topic == topic]
 
-    def scan(self) -> list[QueueLayout]:
-        """Look at all queue directories and check them; changes nothing.
+    def scan(self, *, may_be_torn: bool) -> list[QueueLayout]:
+        """Look at all queue directories and check them, see ``check_directory``; changes nothing.
 
         A directory whose name is no topic or no queue id is skipped, the latter as RocketMQ does.
 
@@ -79,8 +79,9 @@ class QueueTable:
                 if _QUEUE_ID_PATTERN.fullmatch(name) and int(name) <= _MAX_QUEUE_ID:
                     directory = self._directory / topic / name
                     entries = list_store_directory(self._file_system, directory)
-                    starts = check_directory(directory, entries, self._config.consume_queue_file_size_bytes)
-                    found.append(QueueLayout(topic, int(name), starts))
+                    size = self._config.consume_queue_file_size_bytes
+                    files = check_directory(directory, entries, size, may_be_torn=may_be_torn)
+                    found.append(QueueLayout(topic, int(name), files))
         return found
 
     def load(self, layouts: Iterable[QueueLayout]) -> None:
@@ -90,10 +91,10 @@ class QueueTable:
             StoreLayoutError: a file cannot be opened.
         """
         for layout in layouts:
-            self._add(layout.topic, layout.queue_id).files.load(layout.starts)
+            self._add(layout.topic, layout.queue_id).files.load(layout.files)
 
     def destroy_topic(self, topic: str) -> int:
-        """Delete the files of all queues of ``topic`` and return how many queues had some.
+        """Delete the files of all queues of ``topic``, also on the disk, and return how many queues had some.
 
         Raises:
             StoreError: something cannot be deleted.
@@ -103,6 +104,11 @@ class QueueTable:
             destroyed += bool(queue.files.files)
             queue.destroy()
         self.remove_if_empty(topic)
+        if destroyed:
+            directory = self._directory / topic
+            above = directory if self._file_system.exists(directory) else self._directory
+            with translated("sync", above):
+                self._file_system.sync_directory(above)
         return destroyed
 
     def remove_if_empty(self, topic: str) -> None:

@@ -123,6 +123,7 @@ class Recovery:
                 queue.destroy()
             log.resume(0)
             self._deleted.restrict(0, 0)
+            self._sync(0)
             return RecoveryReport(clean=clean, seconds=time.monotonic() - started)
         scan = self._scan(progress, clean=clean)
         self._truncate(scan)
@@ -233,10 +234,13 @@ class Recovery:
     def _repair(self, log_end: int) -> None:
         """Give queues that have lost units in the middle what the log still knows of them."""
         dispatcher = self._dispatcher
-        if not dispatcher.gaps:
+        wanted = {queue for queue in self._queues if queue.files.is_incomplete}
+        wanted = wanted.union(dispatcher.gaps, dispatcher.headless)
+        if not wanted:
             return
+        for headless in dispatcher.headless:
+            cut_queue(headless, 0)
         dispatcher.from_log_begin = True
-        wanted = set(dispatcher.gaps)
         self._repaired = sorted(f"{queue.topic}:{queue.queue_id}" for queue in wanted)
         LOGGER.warning("consume queues have lost units, reading the commit log again queues=%s", self._repaired)
         for offset, record in LogScan(self._log, self._log.min_offset, stop=log_end, check_crc=False):
@@ -261,9 +265,9 @@ class Recovery:
 
     def _sync(self, scan_begin: int) -> None:
         plan = FlushPlan(self._file_system, _ignore)
-        plan.add(self._log.files, scan_begin, self._log.max_offset)
+        plan.add(self._log.files, scan_begin, self._log.max_offset + 1)  # 1: a file that was cleared from its begin
         for queue in self._queues:
-            plan.add(queue.files, 0, queue.end_position)
+            plan.add(queue.files, 0, queue.end_position + 1)
         plan.run()
         plan.finish()
 

@@ -10,16 +10,17 @@ from triomq.protocol.errors import StoreLayoutError
 from triomq.storage.config import StoreConfig
 from triomq.storage.file_system import FileSystem, list_store_directory, store_error, translated
 from triomq.storage.lock_file import LockFile
-from triomq.storage.mapped_file_queue import check_directory
+from triomq.storage.mapped_file_queue import FoundFiles, check_directory
 from triomq.storage.queue_table import QueueLayout, QueueTable
 
 _SCRATCH: Final = "new-file.tmp"
+_SET_ASIDE: Final = "set-aside"
 
 
 class StoreLayout(NamedTuple):
     """The files of a store, as they were found."""
 
-    log_starts: list[int]
+    log: FoundFiles
     queues: list[QueueLayout]
 
 
@@ -29,6 +30,7 @@ class StoreDirectory:
     Attributes:
         commit_log, consume_queue, checkpoint, abort, config: where these lie.
         scratch: where files are made before they get their place.
+        set_aside: where files go that do not fit, but could be wanted.
     """
 
     __slots__ = (
@@ -41,6 +43,7 @@ class StoreDirectory:
         "consume_queue",
         "root",
         "scratch",
+        "set_aside",
     )
 
     def __init__(self, root: Path, file_system: FileSystem) -> None:
@@ -53,6 +56,7 @@ class StoreDirectory:
         self.abort = root / "abort"
         self.config = root / "config"
         self.scratch = root / _SCRATCH
+        self.set_aside = root / _SET_ASIDE
 
     def acquire(self) -> None:
         """Create the directory if need be and take its lock.
@@ -63,7 +67,7 @@ class StoreDirectory:
             StoreError: the lock cannot be taken for another reason.
         """
         try:
-            self._file_system.make_directories(self.root)
+            self._make_root()
         except (FileExistsError, NotADirectoryError) as exc:
             raise StoreLayoutError(f"{self.root} is not a directory: choose another StoreConfig.root") from exc
         except PermissionError as exc:
@@ -85,8 +89,9 @@ class StoreDirectory:
         """
         self._refuse_extension(self.root / "consumequeue_ext")
         entries = list_store_directory(self._file_system, self.commit_log)
-        starts = check_directory(self.commit_log, entries, config.commit_log_file_size_bytes)
-        return StoreLayout(starts, queues.scan())
+        crashed = self._file_system.exists(self.abort)
+        log = check_directory(self.commit_log, entries, config.commit_log_file_size_bytes, may_be_torn=crashed)
+        return StoreLayout(log, queues.scan(may_be_torn=crashed))
 
     def mark_running(self) -> bool:
         """Create the file ``abort`` and return whether the store was closed properly before.
@@ -127,6 +132,15 @@ class StoreDirectory:
                     self._file_system.unlink(index / entry.name)
         with translated("delete", self.checkpoint):
             self._file_system.unlink(self.checkpoint)
+
+    def _make_root(self) -> None:
+        """Create the root and put its name on the disk, without which a power cut takes all that is below it."""
+        names = [self.root]
+        while not self._file_system.exists(names[-1].parent):
+            names.append(names[-1].parent)
+        self._file_system.make_directories(self.root)
+        for name in names:
+            self._file_system.sync_directory(name.parent)
 
     def _refuse_extension(self, directory: Path) -> None:
         """Refuse a store written with ``enableConsumeQueueExt``: its tags codes are addresses of another file."""

@@ -19,13 +19,14 @@ from triomq.storage.file_system import FileSystem, translated
 class JsonTable:
     """One table on disk; holds no data itself."""
 
-    __slots__ = ("_file_system", "_keep_backup", "path")
+    __slots__ = ("_directory_is_synced", "_file_system", "_keep_backup", "path")
 
     def __init__(self, path: Path, file_system: FileSystem | None = None) -> None:
         """Name the table's file, such as ``<root>/config/topics.json``; nothing is read."""
         self.path = path
         self._file_system = file_system or FileSystem()
         self._keep_backup = False
+        self._directory_is_synced = False
 
     @property
     def backup_path(self) -> Path:
@@ -68,13 +69,19 @@ class JsonTable:
         files = self._file_system
         scratch = self.path.with_name(self.path.name + ".tmp")
         with translated("write", self.path):
-            files.make_directories(self.path.parent)
+            self._make_directory()
             files.write_file(scratch, content)
             if not self._keep_backup and files.exists(self.path):
                 files.rename(self.path, self.backup_path)
             files.rename(scratch, self.path)
             files.sync_directory(self.path.parent)
         self._keep_backup = False
+
+    def _make_directory(self) -> None:
+        if not self._directory_is_synced:
+            self._file_system.make_directories(self.path.parent)
+            self._file_system.sync_directory(self.path.parent.parent)
+            self._directory_is_synced = True
 
     def _read(self, path: Path) -> tuple[Any, str]:
         """Return the content, or ``None`` and what is wrong with it, "" if it is missing or empty."""

@@ -144,6 +144,7 @@ def test_decoded_record_agrees_with_its_layout(parts: dict[str, Any]) -> None:
 
 @given(PARTS, st.integers(0, 9), st.sampled_from([bytes, bytearray, memoryview]))
 def test_check_agrees_with_decoding(parts: dict[str, Any], before: int, kind: type) -> None:
+    parts |= {name: parts[name].replace(b"\0", b"x") for name in ("topic", "properties")}  # see the next but one
     data = bytes(before) + layout_of(parts)
     check = check_record(kind(data), before, len(data), check_crc=True)
     message = decode_record(kind(data), before)
@@ -290,6 +291,23 @@ def test_body_that_does_not_match_its_crc_is_bad_only_where_it_is_checked() -> N
     assert check_record(damaged, 0, len(damaged), check_crc=True).kind is RecordKind.BAD
     assert check_record(damaged, 0, len(damaged), check_crc=False).kind is RecordKind.MESSAGE
     assert decode_record(damaged).body == b"iello"
+
+
+@pytest.mark.parametrize("part", ["topic", "properties"])
+@pytest.mark.parametrize("lost", ["first", "last"])
+def test_a_sector_of_topic_or_properties_that_never_reached_the_disk_is_seen(part: str, lost: str) -> None:
+    text = b"x" * 100
+    record = encode_record(**{**GOLDEN_PARTS, part: text})
+    at = 512 - record.index(text) - 40  # 40 bytes of the text lie before the border of two sectors
+    file = bytearray(at) + record + bytes(1024)
+    begin, end = (472, 512) if lost == "first" else (512, 572)
+    assert check_record(file, at, len(file), check_crc=True).kind is RecordKind.MESSAGE
+    file[begin + 1 : end] = bytes(end - begin - 1)
+    assert check_record(file, at, len(file), check_crc=True).kind is RecordKind.MESSAGE
+    file[begin] = 0
+    found = check_record(file, at, len(file), check_crc=True)
+    assert found.kind is RecordKind.BAD
+    assert "is missing" in found.reason
 
 
 def test_crc_has_no_top_bit_and_is_0_for_an_empty_body() -> None:

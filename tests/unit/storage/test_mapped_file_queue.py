@@ -5,7 +5,7 @@ import pytest
 from tests.unit.storage.making import FaultyFileSystem
 from triomq.protocol.errors import StoreFullError, StoreLayoutError
 from triomq.storage.file_system import FileSystem
-from triomq.storage.mapped_file_queue import MappedFileQueue, check_directory
+from triomq.storage.mapped_file_queue import FoundFiles, MappedFileQueue, check_directory
 
 
 def sequence(root: Path, file_system: FileSystem | None = None) -> MappedFileQueue:
@@ -43,7 +43,7 @@ def test_loaded_files_have_what_was_written(tmp_path: Path) -> None:
     written.create_next(0).map[:3] = b"abc"
     written.create_next(0)
     read = sequence(tmp_path)
-    read.load([0, 100])
+    read.load(FoundFiles([0, 100], [], []))
     assert bytes(read.files[0].view[:3]) == b"abc"
     assert [file.start for file in read.files] == [0, 100]
 
@@ -52,7 +52,7 @@ def test_a_file_that_cannot_be_opened_is_a_layout_error(tmp_path: Path, faulty: 
     sequence(tmp_path).create_next(0)
     faulty.fails = lambda number, name, path: name == "open_file"
     with pytest.raises(StoreLayoutError, match="cannot open"):
-        sequence(tmp_path, faulty).load([0])
+        sequence(tmp_path, faulty).load(FoundFiles([0], [], []))
 
 
 def test_a_file_that_cannot_be_made_leaves_nothing(tmp_path: Path, faulty: FaultyFileSystem) -> None:
@@ -94,8 +94,50 @@ def test_a_good_directory_gives_the_starts_of_its_files(tmp_path: Path) -> None:
     files = sequence(tmp_path)
     files.create_next(300)
     files.create_next(0)
-    assert check_directory(files.directory, FileSystem().list_directory(files.directory), 100) == [300, 400]
-    assert check_directory(tmp_path / "none", [], 100) == []
+    assert check_directory(files.directory, FileSystem().list_directory(files.directory), 100) == ([300, 400], [], [])
+    assert check_directory(tmp_path / "none", [], 100) == ([], [], [])
+
+
+def test_empty_files_at_the_end_are_told_apart_and_deleted(tmp_path: Path) -> None:
+    files = sequence(tmp_path)
+    files.create_next(0)
+    for start in (100, 200):
+        (files.directory / f"{start:020d}").touch()
+    found = check_directory(files.directory, FileSystem().list_directory(files.directory), 100)
+    assert found == FoundFiles([0], [100, 200], [])
+    again = sequence(tmp_path)
+    again.load(found)
+    assert names(tmp_path) == ["00000000000000000000"]
+    assert not again.is_incomplete
+    assert again.create_next(0).start == 100
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_files_behind_a_gap_are_strays_after_a_crash_only(tmp_path: Path, empty: bool) -> None:
+    files = sequence(tmp_path)
+    for _ in range(4):
+        files.create_next(0)
+    gap = files.directory / f"{100:020d}"
+    gap.write_bytes(b"") if empty else gap.unlink()
+    entries = FileSystem().list_directory(files.directory)
+    with pytest.raises(StoreLayoutError, match="00000000000000000100 is missing or empty"):
+        check_directory(files.directory, entries, 100)
+    found = check_directory(files.directory, entries, 100, may_be_torn=True)
+    assert found == ([0], [100] if empty else [], [200, 300])
+
+
+def test_strays_are_deleted_or_set_aside(tmp_path: Path) -> None:
+    files = sequence(tmp_path)
+    for letter in b"abc":
+        files.create_next(0).map[0] = letter
+    (files.directory / f"{0:020d}").unlink()
+    set_aside = tmp_path / "set-aside"
+    again = sequence(tmp_path)
+    again.load(FoundFiles([], [], [100]), set_aside)
+    assert again.is_incomplete
+    assert (set_aside / f"0-{100:020d}").read_bytes()[:1] == b"b"
+    sequence(tmp_path).load(FoundFiles([], [], [200]))
+    assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from triomq.protocol.errors import StoreError
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.file_system import FileSystem
 from triomq.storage.mapped_file import MappedFile
-from triomq.storage.mapped_file_queue import MappedFileQueue
+from triomq.storage.mapped_file_queue import MappedFileQueue, check_directory
 from triomq.storage.queue_recovery import (
     correct_min_offset,
     count_good_units,
@@ -41,7 +41,7 @@ def fill(queue: ConsumeQueue, count: int) -> ConsumeQueue:
 
 def loaded(root: Path) -> ConsumeQueue:
     queue = make(root)
-    queue.files.load(sorted(int(path.name) for path in (root / "q").iterdir()))
+    queue.files.load(check_directory(root / "q", FileSystem().list_directory(root / "q"), 100))
     return queue
 
 

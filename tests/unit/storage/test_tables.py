@@ -111,5 +111,5 @@ def test_a_failure_at_any_step_of_saving_loses_at_most_the_newest_state(path: Pa
             steps += 1
         else:
             break
-    assert steps == 5
+    assert steps == 6
     assert JsonTable(path).load() == {"n": "new"}

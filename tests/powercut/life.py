@@ -1,0 +1,386 @@
+"""Random lives of a store on a disk that loses power, beside a model that remembers what must survive.
+
+One life is a seed: it decides settings, operations and the boundaries at which the power is cut, also during the
+recovery from the cut before.  After each cut the store is opened and compared with the model:
+
+* every record that was acknowledged (a flush that covers it was completed, or the store was closed) is there, equal
+  byte by byte, and readable through its queue at its number;
+* every record in the log is one that was put, at its place;
+* consume queues hold exactly the units of the records in the log;
+* stored consumer offsets are readable, were written once, and after the broker's correction end within their queue;
+* another power cut right after the recovery loses nothing, and the recovery from it changes nothing.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from random import Random
+from typing import Final, NamedTuple
+
+from tests.powercut.model_disk import ModelDisk, PowerCutError
+from triomq.broker.offsets import ConsumerOffsetTable
+from triomq.protocol.codes import TRANSACTION_MASK
+from triomq.protocol.host import encode_host
+from triomq.protocol.java import tags_code
+from triomq.protocol.properties import encode_properties
+from triomq.protocol.record import RecordKind, decode_record
+from triomq.storage.config import Durability, StoreConfig
+from triomq.storage.delay_levels import SCHEDULE_TOPIC
+from triomq.storage.dispatch import WITHOUT_UNIT
+from triomq.storage.message_store import MessageStore
+from triomq.storage.tables import JsonTable
+
+HOST: Final = encode_host("127.0.0.1", 10911)
+TOPICS: Final = ("T", "U", "%RETRY%g")
+TAGS: Final = ("", "A", "polygenelubricants")
+GROUP: Final = "g"
+FILE_SIZE: Final = 8192
+_MAX_BODY: Final = 1500
+_MOST_OPERATIONS: Final = 40
+_ALL_CUTS: Final = 3
+Key = tuple[str, int]
+
+
+class Stored(NamedTuple):
+    """One record as it must be found again."""
+
+    physical_offset: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    tags_codes: frozenset[int]  # of a delayed message the delivery time, which a rebuilt unit may have later
+    has_unit: bool
+    record: bytes
+
+    @property
+    def end(self) -> int:
+        return self.physical_offset + len(self.record)
+
+
+class Intent(NamedTuple):
+    """A message that is being put: it may be found or not."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    tags_code: int
+
+
+class Life:
+    """One seed.  ``run`` raises ``AssertionError`` for the first thing that is not as it must be.
+
+    Attributes:
+        cuts: how often the power was cut.
+        acknowledged: records that had to be there after a cut, over all cuts.
+        boundaries: places at which it could have been cut.
+    """
+
+    def __init__(self, seed: int, base: Path, *, first_cut: int | None = None) -> None:
+        """``first_cut`` is the boundary of the first cut; without it the seed decides."""
+        self.random = Random(seed)
+        self._first_cut = first_cut
+        self.cuts = self.acknowledged = self.boundaries = 0
+        self.was_cut = False
+        self.root = base / "store"
+        self.root.mkdir(parents=True, exist_ok=True)  # for the lock, which is a real one
+        self.disk = ModelDisk(base, self.random)
+        self.now_ms = 1_800_000_000_000
+        self.history: list[Stored] = []
+        self.durable_end = 0
+        self.deleted: dict[str, int] = {}
+        self.intents: list[Intent] = []
+        self.deleting: str | None = None
+        self.offset_tables: list[dict[Key, int]] = [{}]  # the last one written for certain, and what may be there
+        self.config = StoreConfig(
+            root=self.root,
+            commit_log_file_size_bytes=FILE_SIZE,
+            consume_queue_file_size_bytes=self.random.choice((100, 400, 4000)),
+            max_message_size_bytes=_MAX_BODY,
+            durability=self.random.choice((Durability.SYNC, Durability.SYNC, Durability.ASYNC)),
+            reserve_step_bytes=self.random.choice((1, 4096)),
+            consume_queue_reserve_step_bytes=4096,
+            disk_full_ratio=100,
+        )
+
+    def run(self) -> "Life":
+        """Live through some power cuts."""
+        self._open()
+        for number in range(1 if self._first_cut is not None else self.random.randint(1, _ALL_CUTS)):
+            self._cut_at(self._first_cut if self._first_cut is not None else self._some_boundary())
+            try:
+                for _ in range(self.random.randint(1, _MOST_OPERATIONS)):
+                    self.random.choice(OPERATIONS)(self)
+            except PowerCutError:
+                self.was_cut = True
+            self._turn_off()
+            self._come_back(interrupted=number if self._first_cut is None else 0)
+        self.store.close()
+        return self
+
+    # Operations
+
+    def put(self) -> None:
+        topic, queue_id, tag = self.random.choice(TOPICS), self.random.randrange(2), self.random.choice(TAGS)
+        bits = self.random.choice((0, 0, 0, 0, 4, 8, 12))
+        body = self._body()
+        self.intents = [Intent(topic, queue_id, body, tags_code(tag))]
+        queue = self.store.queue(topic, queue_id)
+        properties = encode_properties({"TAGS": tag}) if tag else b""
+        place = self.store.put(queue, body, properties, tags_code(tag), 0, bits, 0, HOST, HOST)
+        self._remember(place.physical_offset, tags_code(tag))
+
+    def put_delayed(self) -> None:
+        level = self.random.randint(1, 3)
+        body = self._body()
+        self.intents = [Intent(SCHEDULE_TOPIC, level - 1, body, 0)]
+        queue = self.store.queue(SCHEDULE_TOPIC, level - 1)
+        properties = encode_properties({"DELAY": str(level), "REAL_TOPIC": "T", "REAL_QID": "0"})
+        place = self.store.put(queue, body, properties, self.store.delivery_time(level), 0, 0, 0, HOST, HOST)
+        self._remember(place.physical_offset, 0)
+
+    def put_batch(self) -> None:
+        topic, queue_id = self.random.choice(TOPICS), self.random.randrange(2)
+        bodies = [self._body() for _ in range(self.random.randint(1, 4))]
+        self.intents = [Intent(topic, queue_id, body, 0) for body in bodies]
+        entries = [(0, body, b"", 0) for body in bodies]
+        for place in self.store.put_batch(self.store.queue(topic, queue_id), entries, 0, 0, HOST, HOST):
+            self._remember(place.physical_offset, 0)
+
+    def flush(self) -> None:
+        """Flush the log as group commit does: more messages may come before the disk has answered."""
+        plan = self.store.flush_plan()
+        if plan is None:
+            return
+        while self.random.random() < 0.3:
+            self.put()
+        plan.run()
+        self.store.flush_done(plan)
+        self.store.dispatch_flushed()
+        self.durable_end = self.store.commit_log.flushed_offset
+
+    def flush_queues(self) -> None:
+        plan = self.store.flush_consume_queues_plan(self.random.choice((0, 1)))
+        if plan is not None:
+            while self.random.random() < 0.3:
+                self.put()
+            plan.run()
+            self.store.flush_done(plan)
+
+    def write_offsets(self) -> None:
+        """Store what consumers may have consumed: as far as messages are visible."""
+        table = self._offsets(self.disk)
+        offsets = {
+            (queue.topic, queue.queue_id): self.random.randint(0, queue.max_offset) for queue in self.store.queues
+        }
+        for (topic, queue_id), offset in offsets.items():
+            table.commit(GROUP, topic, queue_id, offset)
+        self.offset_tables.append(offsets)
+        table.write(table.encode())
+        self.offset_tables = [offsets]
+
+    def delete_topic(self) -> None:
+        self.deleting = self.random.choice(TOPICS)
+        end = self.store.commit_log.max_offset
+        self.store.delete_topic(self.deleting)
+        self.deleted[self.deleting] = end
+        self.deleting = None
+
+    def restart(self) -> None:
+        end = self.store.commit_log.max_offset
+        self.store.close()
+        self.durable_end = max(self.durable_end, end)
+        self._open()
+        report = self.store.recovery
+        assert report is not None
+        assert report.clean
+        assert not report.truncated_bytes
+        assert not report.units_added
+        assert not report.units_removed
+        self._compare_all()
+
+    def kill(self) -> None:
+        """Let the process die and start again: the operating system has everything."""
+        self.store._directory.release()
+        self._open()
+        report = self.store.recovery
+        assert report is not None
+        assert not report.truncated_bytes
+        assert not report.units_added
+        assert not report.units_removed
+        self._compare_all()
+        self.durable_end = self.store.commit_log.max_offset
+
+    def pass_time(self) -> None:
+        self.now_ms += self.random.choice((-10_000, 1, 1, 10, 5_000, 100_000))
+
+    # The cut
+
+    def _some_boundary(self) -> int:
+        return 1 + int(self.random.expovariate(1 / 60))
+
+    def _cut_at(self, boundary: int) -> None:
+        wanted = self.disk.boundaries + boundary
+
+        def cut() -> None:
+            if self.disk.boundaries >= wanted:
+                raise PowerCutError
+
+        self.disk.boundary = cut
+
+    def _turn_off(self) -> None:
+        self.cuts += 1
+        self.boundaries += self.disk.boundaries
+        self.store._directory.release()
+        self.disk = self.disk.after_power_cut(self.random)
+
+    def _come_back(self, interrupted: int) -> None:
+        for _ in range(interrupted):
+            self._cut_at(1 + int(self.random.expovariate(1 / 8)))
+            try:
+                self._open()
+            except PowerCutError:
+                self._turn_off()
+                continue
+            self.disk.boundary = lambda: None
+            self._turn_off()
+        self._open()
+        self.acknowledged += sum(stored.end <= self.durable_end for stored in self.history)
+        self._learn()
+        self._compare_all()
+        self._check_offsets()
+        before = self._content()
+        self.store._directory.release()
+        self.disk = self.disk.after_power_cut(self.random, keep=0.0)
+        self._open()
+        report = self.store.recovery
+        assert report is not None
+        assert not report.truncated_bytes
+        assert not report.units_added
+        assert not report.units_removed
+        assert self._content() == before
+        self._compare_all()
+        self.durable_end = self.store.commit_log.max_offset
+
+    def _open(self) -> None:
+        self.store = MessageStore(self.config, file_system=self.disk, clock_ms=lambda: self.now_ms)
+        self.store.open()
+
+    def _content(self) -> dict[Path, bytes]:
+        names = ("commitlog", "consumequeue")
+        return {
+            path: content
+            for path, content in self.disk.content().items()
+            if path.relative_to(self.root).parts[0] in names
+        }
+
+    # The model
+
+    def _body(self) -> bytes:
+        length = self.random.choice((0, 10, 100, 500, self.random.randrange(_MAX_BODY)))
+        return self.random.randbytes(length)
+
+    def _remember(self, physical_offset: int, code: int) -> None:
+        record = self.store.look_message(physical_offset)
+        assert record is not None
+        self.history.append(self._stored(physical_offset, bytes(record), code))
+        self.intents.pop(0)
+
+    def _learn(self) -> None:
+        """Take over what the store has found: all that was acknowledged, and of the rest what survived."""
+        found = dict(self._records())
+        for stored in self.history:
+            if stored.end <= self.durable_end:
+                assert found.get(stored.physical_offset) == stored.record, f"lost or changed: {stored}"
+        known = {stored.physical_offset: stored for stored in self.history}
+        learnt = []
+        for offset, record in found.items():
+            stored = known[offset] if offset in known else self._of_an_intent(offset, record)
+            assert stored.record == record, f"not what was put: {stored}"
+            learnt.append(stored)
+        self.history = learnt
+        self.intents = []
+        if self.deleting is not None:
+            queues = [queue for queue in self.store.queues if queue.topic == self.deleting]
+            if not any(queue.max_offset for queue in queues):
+                self.deleted[self.deleting] = self.store.commit_log.max_offset
+            self.deleting = None
+        self.deleted = {topic: min(end, self.store.commit_log.max_offset) for topic, end in self.deleted.items()}
+
+    def _stored(self, physical_offset: int, record: bytes, code: int) -> Stored:
+        message = decode_record(record)
+        codes = {code}
+        if message.topic == SCHEDULE_TOPIC:
+            delay_ms = self.config.delay_levels.delays_ms[message.queue_id]
+            codes = {time + delay_ms for time in (message.store_timestamp, min(message.store_timestamp, self.now_ms))}
+        has_unit = message.sys_flag & TRANSACTION_MASK not in WITHOUT_UNIT
+        place = (physical_offset, message.topic, message.queue_id, message.queue_offset)
+        return Stored(*place, frozenset(codes), has_unit, record)
+
+    def _of_an_intent(self, offset: int, record: bytes) -> Stored:
+        message = decode_record(record)
+        for intent in self.intents:
+            if (intent.topic, intent.queue_id, intent.body) == (message.topic, message.queue_id, message.stored_body):
+                return self._stored(offset, record, intent.tags_code)
+        raise AssertionError(f"a record at {offset} that nobody has put: {message}")
+
+    def _records(self) -> Iterable[tuple[int, bytes]]:
+        log = self.store.commit_log
+        offset = max(log.min_offset, 0)
+        while offset < log.max_offset:
+            found = log.check(offset, check_crc=True)
+            assert found.kind in {RecordKind.MESSAGE, RecordKind.BLANK}, f"at {offset}: {found}"
+            if found.kind is RecordKind.BLANK:
+                offset += found.size
+                continue
+            record = log.look_message(offset)
+            assert record is not None
+            yield offset, bytes(record)
+            offset += found.size
+
+    def _compare_all(self) -> None:
+        """Compare every queue with the records in the log."""
+        wanted: dict[Key, dict[int, Stored]] = {}
+        for stored in self.history:
+            if stored.has_unit and stored.physical_offset >= self.deleted.get(stored.topic, 0):
+                wanted.setdefault((stored.topic, stored.queue_id), {})[stored.queue_offset] = stored
+        for queue in self.store.queues:
+            units = wanted.pop((queue.topic, queue.queue_id), {})
+            assert queue.max_offset == max(units, default=-1) + 1, f"{queue}: {sorted(units)}"
+            for number, stored in units.items():
+                unit = queue.unit(number)
+                assert unit is not None
+                assert unit[:2] == (stored.physical_offset, len(stored.record)), f"{queue}: unit {number}"
+                assert unit.tags_code in stored.tags_codes, f"{queue}: unit {number}"
+                found = self.store.get_message(queue, number, 1)
+                assert [bytes(view) for view in found.buffers] == [stored.record], f"{queue}: message {number}"
+        assert not wanted, f"queues are missing: {sorted(wanted)}"
+
+    def _offsets(self, disk: ModelDisk) -> ConsumerOffsetTable:
+        return ConsumerOffsetTable(JsonTable(self.root / "config" / "consumerOffset.json", disk))
+
+    def _check_offsets(self) -> None:
+        table = self._offsets(self.disk)
+        table.load()
+        saved = {
+            (topic, queue_id): offset
+            for topic, by_id in table.of_group(GROUP).items()
+            for queue_id, offset in by_id.items()
+        }
+        assert saved in self.offset_tables, f"offsets nobody wrote: {saved}"
+        self.offset_tables = [saved]
+        for (topic, queue_id), offset in saved.items():
+            if self.config.durability is Durability.SYNC and topic not in self.deleted:
+                assert offset <= self.store.max_offset_in_queue(topic, queue_id), "consumed, but lost"
+
+
+OPERATIONS: Final[tuple[Callable[[Life], None], ...]] = (
+    *[Life.put] * 8,
+    *[Life.put_delayed] * 2,
+    *[Life.put_batch] * 3,
+    *[Life.flush] * 4,
+    *[Life.flush_queues] * 2,
+    *[Life.pass_time] * 2,
+    Life.write_offsets,
+    Life.delete_topic,
+    Life.restart,
+    Life.kill,
+)

@@ -1,0 +1,111 @@
+"""Seeded power cuts; ``python -m tests.powercut --seeds 10000`` runs more, ``--seed N`` one again."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.powercut.__main__ import main
+from tests.powercut.life import Life
+from tests.powercut.model_disk import SECTOR, ModelDisk
+from triomq.storage.file_system import FileSystem
+from triomq.storage.mapped_file_queue import FoundFiles
+from triomq.storage.recovery import Recovery
+
+SEEDS = range(100_000, 100_400)
+EXHAUSTIVE_SEEDS = 4
+
+
+def test_nothing_acknowledged_is_lost_and_nothing_invented_at_random_power_cuts(tmp_path: Path) -> None:
+    cuts = acknowledged = 0
+    for seed in SEEDS:
+        try:
+            life = Life(seed, tmp_path).run()
+        except Exception as exc:
+            raise AssertionError(f"python -m tests.powercut --seed {seed}") from exc
+        cuts += life.cuts
+        acknowledged += life.acknowledged
+    assert cuts > len(SEEDS)
+    assert acknowledged > len(SEEDS)
+
+
+def test_power_may_be_cut_at_every_boundary_of_a_life(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--every", "--seeds", str(EXHAUSTIVE_SEEDS)]) == 0
+    lives_run = int(capsys.readouterr().out.partition(": ")[2].partition(" lives")[0])
+    assert lives_run > 100 * EXHAUSTIVE_SEEDS
+
+
+def test_a_failing_seed_is_named_with_the_command_that_replays_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def planted(_: Life) -> None:
+        raise AssertionError("planted")
+
+    monkeypatch.setattr(Life, "_learn", planted)
+    assert main(["--seeds", "1", "--start", "7"]) == 1
+    printed = capsys.readouterr().out
+    assert "seed 7 failed: planted\n  python -m tests.powercut --seed 7\n" in printed
+    assert "1 lives failed" in printed
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "planted"),
+    [
+        (ModelDisk, "sync_file", lambda self, file: None),
+        (ModelDisk, "sync_directory", lambda self, path: None),
+        (Recovery, "_sync", lambda self, begin: None),
+        (Recovery, "_truncate", lambda self, scan: self._log.resume(scan.end)),
+        (FoundFiles, "__new__", lambda cls, *found: tuple.__new__(cls, (found[0], [], []))),
+    ],
+)
+def test_a_store_that_forgets_a_duty_is_found_out(
+    owner: type, name: str, planted: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, planted)
+    failures = 0
+    for seed in range(200):
+        life = Life(seed, tmp_path)
+        try:
+            life.run()
+        except Exception:  # noqa: BLE001  # however the store fails
+            failures += 1
+            life.store._directory.release()
+    assert failures
+
+
+def test_the_model_disk_answers_every_call_itself() -> None:
+    calls = {name for name, _ in inspect.getmembers(FileSystem, inspect.isfunction) if not name.startswith("_")}
+    assert calls <= set(vars(ModelDisk))
+
+
+def test_the_model_disk_forgets_what_was_not_synced_in_whole_sectors(tmp_path: Path) -> None:
+    disk = ModelDisk(tmp_path, Random(1))
+    file = disk.create_file(tmp_path / "scratch", 4 * SECTOR, tmp_path / "file")
+    disk.rename(tmp_path / "scratch", tmp_path / "file")
+    disk.sync_file(file)
+    disk.sync_directory(tmp_path)
+    mapping = disk.map_file(file, 4 * SECTOR)
+    mapping[:] = b"x" * (4 * SECTOR)
+    assert disk.read_file(tmp_path / "file") == b"x" * (4 * SECTOR)
+    found = {disk.after_power_cut(Random(seed)).read_file(tmp_path / "file") for seed in range(400)}
+    sectors = {content[at : at + SECTOR] for content in found for at in range(0, 4 * SECTOR, SECTOR)}
+    assert sectors == {bytes(SECTOR), b"x" * SECTOR}
+    assert len(found) == 2**4
+
+
+def test_the_model_disk_forgets_names_that_were_not_synced(tmp_path: Path) -> None:
+    disk = ModelDisk(tmp_path, Random(1))
+    disk.write_file(tmp_path / "old", b"old")
+    disk.sync_directory(tmp_path)
+    disk.write_file(tmp_path / "new", b"new")
+    disk.unlink(tmp_path / "old")
+    found = [disk.after_power_cut(Random(seed)) for seed in range(100)]
+    assert {tuple(entry.name for entry in after.list_directory(tmp_path)) for after in found} == {
+        (),
+        ("new",),
+        ("old",),
+        ("new", "old"),
+    }
