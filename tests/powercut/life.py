@@ -355,7 +355,8 @@ class Life:
         assert not wanted, f"queues are missing: {sorted(wanted)}"
 
     def _offsets(self, disk: ModelDisk) -> ConsumerOffsetTable:
-        return ConsumerOffsetTable(JsonTable(self.root / "config" / "consumerOffset.json", disk))
+        table = JsonTable(self.root / "config" / "consumerOffset.json", disk)
+        return ConsumerOffsetTable(table, clock_ms=lambda: self.now_ms)
 
     def _check_offsets(self) -> None:
         table = self._offsets(self.disk)
