@@ -11,6 +11,7 @@ from triomq.client.consumer.config import (
     OrderlyContext,
     StartPosition,
 )
+from triomq.client.consumer.hooks import ConsumeHook, ConsumeReturnType, FilterHook, HookContext
 from triomq.client.consumer.pull import PullConsumer
 from triomq.client.consumer.push import PushConsumer
 from triomq.client.consumer.rebalance import (
@@ -73,11 +74,15 @@ __all__ = [
     "ConnectError",
     "ConnectionLostError",
     "ConsumeContext",
+    "ConsumeHook",
+    "ConsumeReturnType",
     "ConsumeStatus",
     "ConsumerConfig",
     "ConsumerNotOnlineError",
+    "FilterHook",
     "FrameTooLargeError",
     "GroupLag",
+    "HookContext",
     "IllegalNameError",
     "Message",
     "MessageExt",

@@ -142,6 +142,11 @@ class PushConsumer(_Blocking[TrioPushConsumer]):
     def __init__(self) -> None: ...
 
     wait_assigned = _blocking(TrioPushConsumer.wait_assigned)
+    subscribe = _blocking(TrioPushConsumer.subscribe)
+    unsubscribe = _blocking(TrioPushConsumer.unsubscribe)
+    suspend = _plain(TrioPushConsumer.suspend)
+    resume = _plain(TrioPushConsumer.resume)
+    resize = _plain(TrioPushConsumer.resize)
     statistics = _plain(TrioPushConsumer.statistics)
 
     def wait(self) -> None:

@@ -147,6 +147,8 @@ class MessageExt:
         prepared_transaction_offset: commit log position of the half message, 0 if there is none.
         stored_body: the body as stored, perhaps compressed.
         broker_name: set by the client that pulled it, else "".
+        queue_bounds: first offset of the queue and its end, as the answer to the pull told them; its client sets them,
+            and the properties have them as MIN_OFFSET and MAX_OFFSET then.
     """
 
     __slots__ = (
@@ -162,6 +164,7 @@ class MessageExt:
         "flag",
         "physical_offset",
         "prepared_transaction_offset",
+        "queue_bounds",
         "queue_id",
         "queue_offset",
         "reconsume_times",
@@ -216,6 +219,7 @@ class MessageExt:
         self.stored_body = body
         self._tail = tail
         self.broker_name = ""
+        self.queue_bounds: tuple[QueueOffset, QueueOffset] | None = None
         self._topic: str | None = None
         self._body: bytes | None = None
         self._properties: dict[str, str] | None = None
@@ -241,6 +245,9 @@ class MessageExt:
         """All properties, decoded once; the dict is the caller's to change."""
         if self._properties is None:
             self._properties = decode_properties(self.encoded_properties)
+            if self.queue_bounds is not None:
+                low, high = self.queue_bounds
+                self._properties |= {PropertyName.MIN_OFFSET: str(low), PropertyName.MAX_OFFSET: str(high)}
         return self._properties
 
     @property

@@ -14,7 +14,7 @@ import trio
 from triomq.client.consumer.config import BROKER_DECIDES, ConsumeContext, ConsumerConfig
 from triomq.client.consumer.handlers import Handler, is_success
 from triomq.client.consumer.process_queue import ProcessQueue
-from triomq.client.consumer.turns import Turns
+from triomq.client.consumer.worker_pool import WorkerPool
 from triomq.client.consumer.workers import Slot, Work, call_in_thread, choose_worker
 from triomq.protocol.bodies import ConsumeResult
 from triomq.protocol.message import MessageExt
@@ -42,43 +42,35 @@ class _Later(NamedTuple):
     process_queue: ProcessQueue
 
 
-class ConcurrentService(Turns):
+class ConcurrentService(WorkerPool[Slot]):
     """Runs the handler: :meth:`run` it in a nursery of its own, and :meth:`stop` it before leaving that.
 
     Attributes:
         handler: what is run.
         config: its limits.
         pending: messages that wait for a worker.
-        slots: what the workers do.
-        threads: limits the threads of plain functions.
         expired: messages that were sent back while their handler was still busy: its late result is ignored.
-        stopped: no new message is handed to the handler any more.
     """
 
     def __init__(self, handler: Handler, sender: MessageSender, config: ConsumerConfig) -> None:
-        super().__init__()
+        super().__init__(config.max_concurrency)
         self.handler = handler
         self.config = config
         self.pending: deque[Work] = deque()
-        self.slots: list[Slot] = []
-        self.threads = trio.CapacityLimiter(config.max_concurrency)
         self.expired: set[MessageExt] = set()
-        self.stopped = False
         self._sender = sender
-        self._parked = trio.lowlevel.ParkingLot()
+        self._work = choose_worker(handler)
         self._waking = 0
         self._later: deque[_Later] = deque()
         self._later_added = trio.Event()
 
-    async def run(self) -> None:
-        """Work until :meth:`stop`; what handlers had begun is finished then."""
-        self.use_clock()
-        work = choose_worker(self.handler)
-        async with trio.open_nursery() as nursery:
-            for _ in range(self.config.max_concurrency):
-                slot = Slot()
-                self.slots.append(slot)
-                nursery.start_soon(work, self, slot)
+    def make_slot(self) -> Slot:
+        """Return the slot of a new worker."""
+        return Slot()
+
+    async def work(self, slot: Slot) -> None:
+        """Call the handler in the way that suits it."""
+        await self._work(self, slot)
 
     async def maintain(self) -> None:
         """Hand failed messages out again in time, and look after slow handlers; runs until cancelled."""
@@ -107,24 +99,21 @@ class ConcurrentService(Turns):
         self._later.clear()
         for slot in self.slots:
             slot.share.clear()
-        self._parked.unpark_all()
-
-    def in_flight(self, process_queue: ProcessQueue | None = None) -> int:
-        """Return how many messages handlers have now, of one queue or of all."""
-        return sum(
-            len(slot.messages) for slot in self.slots if process_queue is None or slot.process_queue is process_queue
-        )
+        self.parked.unpark_all()
 
     async def wait_for_work(self, slot: Slot) -> bool:
-        """Return true when there are messages, false when there will be none any more."""
+        """Return true when there are messages, false when there will be none any more for this worker."""
         slot.messages = ()
         while True:
             while not self.pending:
-                if self.stopped:
+                if self.stopped or slot.retired:
                     return False
-                await self._parked.park()
+                await self.parked.park()
                 if self._waking:
                     self._waking -= 1
+            if slot.retired:
+                self._wake_one()
+                return False
             if len(self.pending) > 1:
                 self._wake_one()
             if self.now() <= self.turn_ends:
@@ -172,9 +161,9 @@ class ConcurrentService(Turns):
 
     def _wake_one(self) -> None:
         # One that is woken and did not run yet will find what there is, and wake the next one.
-        if not self._waking and self._parked:
+        if not self._waking and self.parked:
             self._waking += 1
-            self._parked.unpark()
+            self.parked.unpark()
 
     async def _resubmit(self) -> None:
         while True:

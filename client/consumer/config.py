@@ -166,10 +166,12 @@ class ConsumerConfig:
             raise ConfigError(f"pull_timeout_s: {self.pull_timeout_s} must be above suspend_s, {self.suspend_s}")
 
 
+#: Most handlers at a time.
+MAX_CONCURRENCY: Final = 1_000
 _MIB: Final = 1024**2
 _DAY_S: Final = 24 * 3600.0
 _RANGES: Final = (
-    ("max_concurrency", 1, 1_000),
+    ("max_concurrency", 1, MAX_CONCURRENCY),
     ("batch_max_size", 1, 1_024),
     ("pull_batch_size", 1, 1_024),
     ("pull_interval_s", 0.0, 65.535),

@@ -8,7 +8,7 @@ Source: behaviour.md B.5 (start), B.17 (requests of brokers), B.18 (shutdown).
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -17,13 +17,15 @@ import trio
 
 from triomq.client.consumer.concurrently import ConcurrentService
 from triomq.client.consumer.config import ConsumerConfig, StartPolicy
+from triomq.client.consumer.controls import Controls
 from triomq.client.consumer.flow_control import FlowLimits
 from triomq.client.consumer.handlers import Handler
+from triomq.client.consumer.hooks import FilterHook
 from triomq.client.consumer.local_offsets import open_local_offsets
 from triomq.client.consumer.locks import LockKeeper
 from triomq.client.consumer.offsets import FirstOffsets, OffsetStore, RemoteOffsetStore
 from triomq.client.consumer.orderly import OrderlyService
-from triomq.client.consumer.pull_loop import PullContext
+from triomq.client.consumer.pull_context import PullContext
 from triomq.client.consumer.rebalance import AllocateStrategy
 from triomq.client.consumer.rebalancer import Rebalancer
 from triomq.client.consumer.remote import QueueRequests
@@ -58,6 +60,7 @@ class Plan:
     strategy: AllocateStrategy
     config: ConsumerConfig
     orderly: bool = False
+    filters: Sequence[FilterHook] = ()
 
     @property
     def is_broadcast(self) -> bool:
@@ -87,7 +90,11 @@ async def open_offsets(instance: ClientInstance, plan: Plan) -> AsyncGenerator[O
 
 
 class Engine:
-    """The services of one push consumer on an open instance; also what brokers' requests reach."""
+    """The services of one push consumer on an open instance; also what brokers' requests reach.
+
+    Attributes:
+        controls: what the user may change while it runs.
+    """
 
     def __init__(self, instance: ClientInstance, plan: Plan, offsets: OffsetStore) -> None:
         self._instance = instance
@@ -113,10 +120,12 @@ class Engine:
             FlowLimits.of(plan.config, 1, orderly=plan.orderly),
             self._announce,
             plan.orderly,
+            plan.filters,
         )
         first_offsets = FirstOffsets(requests, offsets, plan.start, plan.subscriptions.retry_topic)
         strategy = None if plan.is_broadcast else plan.strategy
         self._rebalancer = Rebalancer(instance, self._context, plan.subscriptions, first_offsets, strategy, self._locks)
+        self.controls: Final = Controls(instance, plan.subscriptions, self._context, self._rebalancer, self._service)
         self._handlers_scope = trio.CancelScope()
 
     async def learn_routes(self) -> None:
@@ -185,6 +194,7 @@ class Engine:
             pulls=sum(counted.pulls for counted in counters),
             rebalances=self._rebalancer.rounds,
             offset_corrections=self._context.corrections,
+            is_suspended=self._context.suspended,
             queues=queues,
         )
 
@@ -235,9 +245,9 @@ class Engine:
             plan.subscriptions,
             rebalancer.loops,
             rebalancer.counters,
-            plan.config,
             self._instance.name_servers,
             self._started_ms,
+            concurrency=self._service.concurrency,
             orderly=plan.orderly,
         ).encode()
 
@@ -283,7 +293,7 @@ class Engine:
             await self._offsets.persist(tuple(self._rebalancer.loops), changed_only=not full)
 
     async def _sample(self) -> None:
-        counters: Iterable[TopicCounters] = self._rebalancer.counters.values()
+        counters: Iterable[TopicCounters] = self._rebalancer.counters.values()  # sees those that come later too
         while True:
             for counted in counters:
                 counted.sample(trio.current_time())

@@ -23,7 +23,7 @@ from triomq.client.consumer.config import ConsumerConfig, ConsumeStatus, Orderly
 from triomq.client.consumer.handlers import Handler, orderly_status
 from triomq.client.consumer.orderly_result import Step, next_step
 from triomq.client.consumer.process_queue import ProcessQueue
-from triomq.client.consumer.turns import Turns
+from triomq.client.consumer.worker_pool import WorkerPool
 from triomq.protocol.bodies import ConsumeResult
 from triomq.protocol.message import MessageExt
 from triomq.protocol.message_queue import MessageQueue
@@ -53,33 +53,26 @@ class DeadLetterSender(Protocol):
 
 
 class _Slot:
-    """What a worker does now."""
+    """What a worker does now: see ``WorkerSlot``."""
 
-    __slots__ = ("messages", "process_queue")
+    __slots__ = ("messages", "process_queue", "retired")
 
     def __init__(self) -> None:
         self.process_queue: ProcessQueue | None = None
         self.messages: Sequence[MessageExt] = ()
+        self.retired = False
 
 
-class OrderlyService(Turns):
-    """Runs the handler: :meth:`run` it in a nursery of its own, and :meth:`stop` it before leaving that.
-
-    Attributes:
-        stopped: no new message is handed to the handler any more.
-    """
+class OrderlyService(WorkerPool[_Slot]):
+    """Runs the handler: :meth:`run` it in a nursery of its own, and :meth:`stop` it before leaving that."""
 
     def __init__(self, handler: Handler, sender: DeadLetterSender, config: ConsumerConfig) -> None:
-        super().__init__()
-        self.stopped = False
+        super().__init__(config.max_concurrency)
         self._handler = handler
         self._sender = sender
         self._config = config
-        self._threads = trio.CapacityLimiter(config.max_concurrency)
         self._ready: deque[ProcessQueue] = deque()
-        self._slots: list[_Slot] = []
         self._busy: set[MessageQueue] = set()
-        self._parked = trio.lowlevel.ParkingLot()
         self._timers: trio.Nursery | None = None
         self._take_count = config.batch_max_size
         self._handle = self._handle_batch
@@ -87,14 +80,9 @@ class OrderlyService(Turns):
             self._take_count = 1 if handler.is_async else _MAX_SHARE
             self._handle = self._handle_one if handler.is_async else self._handle_each_in_thread
 
-    async def run(self) -> None:
-        """Work until :meth:`stop`; what handlers had begun is finished then."""
-        self.use_clock()
-        async with trio.open_nursery() as nursery:
-            for _ in range(self._config.max_concurrency):
-                slot = _Slot()
-                self._slots.append(slot)
-                nursery.start_soon(self._work, slot)
+    def make_slot(self) -> _Slot:
+        """Return the slot of a new worker."""
+        return _Slot()
 
     async def maintain(self) -> None:
         """Wake resting queues in time; runs until cancelled."""
@@ -106,19 +94,13 @@ class OrderlyService(Turns):
         if not (process_queue.consuming or self.stopped):
             process_queue.consuming = True
             self._ready.append(process_queue)
-            self._parked.unpark()
+            self.parked.unpark()
 
     def stop(self) -> None:
         """Forget what no handler has begun; let the workers end."""
         self.stopped = True
         self._ready.clear()
-        self._parked.unpark_all()
-
-    def in_flight(self, process_queue: ProcessQueue | None = None) -> int:
-        """Return how many messages handlers have now, of one queue or of all."""
-        return sum(
-            len(slot.messages) for slot in self._slots if process_queue is None or slot.process_queue is process_queue
-        )
+        self.parked.unpark_all()
 
     async def consume_directly(self, message: MessageExt, queue: MessageQueue) -> tuple[ConsumeResult, str]:
         """Call the handler with one message, apart from queues and offsets; return its result and a remark."""
@@ -130,12 +112,16 @@ class OrderlyService(Turns):
             return ConsumeResult.CR_THROW_EXCEPTION, f"{type(exc).__name__}: {exc}"
         return _DIRECT_RESULTS[status], ""
 
-    async def _work(self, slot: _Slot) -> None:
+    async def work(self, slot: _Slot) -> None:
+        """Consume one queue after the other."""
         while True:
             while not self._ready:
-                if self.stopped:
+                if self.stopped or slot.retired:
                     return
-                await self._parked.park()
+                await self.parked.park()
+            if slot.retired:
+                self.parked.unpark()  # another one shall do what this one was woken for
+                return
             process_queue = self._ready.popleft()
             process_queue.consuming = False
             if process_queue.queue in self._busy:  # its queue was moved, and the handler is busy with the old one
@@ -164,7 +150,7 @@ class OrderlyService(Turns):
             at = now()
             if process_queue.dropped or process_queue.closing or self.stopped or at >= lock.ends:
                 return None
-            if at > time_is_over:  # other queues want to be consumed too
+            if at > time_is_over or slot.retired:  # other queues want to be consumed too
                 return MIN_SUSPEND_S
             if at > self.turn_ends:
                 await self.yield_turn()
@@ -211,7 +197,7 @@ class OrderlyService(Turns):
         """Call a plain function for one message after the other, several of them in one hop to a thread."""
         started = self.now()
         done, status = await trio.to_thread.run_sync(
-            self._call_each, process_queue, messages, abandon_on_cancel=True, limiter=self._threads
+            self._call_each, process_queue, messages, abandon_on_cancel=True, limiter=self.threads
         )
         self._note_end(process_queue, started)
         if process_queue.dropped:
@@ -305,7 +291,7 @@ class OrderlyService(Turns):
         function = self._handler.function
         if self._handler.is_async:
             return await function(*arguments)
-        return await trio.to_thread.run_sync(function, *arguments, abandon_on_cancel=True, limiter=self._threads)
+        return await trio.to_thread.run_sync(function, *arguments, abandon_on_cancel=True, limiter=self.threads)
 
     def _note_end(self, process_queue: ProcessQueue, started: float) -> None:
         process_queue.last_consumed_at = ended = self.now()

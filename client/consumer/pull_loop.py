@@ -7,18 +7,15 @@ Source: behaviour.md B.9 (before the pull), B.10 (its result), B.17 (offset rese
 """
 
 import logging
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
-from triomq.client.consumer.config import ConsumerConfig
-from triomq.client.consumer.flow_control import FlowLimits, PullDecision, decide_pull
-from triomq.client.consumer.offsets import OffsetStore
+from triomq.client.consumer.flow_control import PullDecision, decide_pull
+from triomq.client.consumer.hooks import choose
 from triomq.client.consumer.process_queue import NO_LOCK, ProcessQueue, QueueLock
-from triomq.client.consumer.remote import REMOTE_ERRORS, PullResult, PullStatus, QueueRequests
+from triomq.client.consumer.pull_context import PullContext
+from triomq.client.consumer.remote import REMOTE_ERRORS, PullResult, PullStatus
 from triomq.client.consumer.statistics import QueueStatistics, TopicCounters
 from triomq.client.consumer.subscription import Subscription
 from triomq.protocol.codes import ResponseCode
@@ -28,7 +25,6 @@ from triomq.protocol.errors import (
     SubscriptionNotLatestError,
     TriomqError,
 )
-from triomq.protocol.message import MessageExt
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.properties import PropertyName
 from triomq.protocol.units import QueueOffset
@@ -45,61 +41,6 @@ _COMMIT_LIMIT_S: Final = 1.0
 #: When a broker is asked again that did not know the subscription and is told now.
 _ANNOUNCED_DELAY_S: Final = 0.1
 _RETRY_TOPIC: Final = PropertyName.RETRY_TOPIC
-
-
-class ConsumeService(Protocol):
-    """What consumes the messages."""
-
-    def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
-        """Take messages that were put into a process queue."""
-
-    def in_flight(self, process_queue: ProcessQueue | None = None) -> int:
-        """Return how many messages handlers have now."""
-
-
-@dataclass(slots=True)
-class PullContext:
-    """What all pull loops of a consumer share.
-
-    Attributes:
-        requests: how to reach brokers.
-        offsets: progress.
-        service: where messages go.
-        config: settings.
-        limits: limits of each queue; replaced when the number of queues changes.
-        announce: asks for a heartbeat soon: a broker does not know the subscription.
-        orderly: whether the consumption is.
-        corrections: offsets that brokers refused.
-        complaints: what pulls fail with now, and how many do.
-    """
-
-    requests: QueueRequests
-    offsets: OffsetStore
-    service: ConsumeService
-    config: ConsumerConfig
-    limits: FlowLimits
-    announce: Callable[[], None]
-    orderly: bool = False
-    corrections: int = 0
-    complaints: Counter[str] = field(default_factory=Counter)
-
-    def share_limits(self, queues: int) -> None:
-        """Set the limits of each queue for so many queues."""
-        self.limits = FlowLimits.of(self.config, queues, orderly=self.orderly)
-
-    def complain(self, queue: MessageQueue, complaint: str) -> None:
-        """Note that a queue's pulls fail; the first queue of many with one trouble is logged."""
-        if not self.complaints[complaint]:
-            LOGGER.warning("pull failed, tried again until it works queue=%s error=%s", queue, complaint)
-        self.complaints[complaint] += 1
-
-    def withdraw(self, complaint: str) -> bool:
-        """Note that a queue's pulls do not fail like this any more; return whether it was the last one."""
-        self.complaints[complaint] -= 1
-        if self.complaints[complaint]:
-            return False
-        del self.complaints[complaint]
-        return True
 
 
 class PullLoop:
@@ -158,6 +99,10 @@ class PullLoop:
             if self._complaint:
                 self._context.withdraw(self._complaint)
 
+    def pull_anew(self) -> None:
+        """Forget the pull under way, if there is one, and decide anew whether and how to pull."""
+        self._pulling.cancel()
+
     def move(self, queue_offset: QueueOffset) -> None:
         """Go on from another offset, up or down, as soon as running handlers of the queue have ended."""
         if not self._scope.cancel_called:
@@ -212,7 +157,7 @@ class PullLoop:
     async def _pull_until_moved(self) -> None:
         while True:
             self.process_queue.last_pulled_at = trio.current_time()
-            decision = decide_pull(self.process_queue, self._context.limits)
+            decision = self._decide()
             if decision is PullDecision.END:
                 await trio.lowlevel.checkpoint()
                 return
@@ -240,13 +185,16 @@ class PullLoop:
             if self._context.config.pull_interval_s:
                 await trio.sleep(self._context.config.pull_interval_s)
 
+    def _decide(self) -> PullDecision:
+        return decide_pull(self.process_queue, self._context.limits, suspended=self._context.suspended)
+
     async def _wait_for_room(self, decision: PullDecision) -> None:
-        process_queue, context = self.process_queue, self._context
+        process_queue = self.process_queue
         self._waiting_for = decision.value
         room = self._room = trio.Event()
 
         def look() -> None:
-            if decide_pull(process_queue, context.limits) is not decision:
+            if self._decide() is not decision:
                 room.set()
 
         process_queue.on_removal = look
@@ -292,14 +240,16 @@ class PullLoop:
             )
         self.next_offset = result.next_begin_offset
         counters, pulled = self._counters, result.messages
-        messages = self._subscription.select(pulled)
+        messages = choose(self._context.filters, self.queue, self._subscription.select(pulled))
         counters.pulls += 1
         counters.pulled += len(pulled)
         counters.pulling_s += took_s
         counters.filtered += len(pulled) - len(messages)
         broker_name = self.queue.broker_name
+        bounds = result.min_offset, result.max_offset
         for message in messages:
             message.broker_name = broker_name
+            message.queue_bounds = bounds
         if self.queue.topic.startswith("%RETRY%"):
             for message in messages:
                 message.topic = message.properties.get(_RETRY_TOPIC, message.topic)

@@ -15,6 +15,7 @@ from triomq.client.config import ClientConfig
 from triomq.client.consumer.config import ConsumerConfig, Start, StartPolicy
 from triomq.client.consumer.engine import Engine, Plan, open_offsets
 from triomq.client.consumer.handlers import Handler, OnMessage, OnMessages
+from triomq.client.consumer.hooks import ConsumeHook, FilterHook, with_hooks
 from triomq.client.consumer.rebalance import AllocateStrategy, allocate_averagely
 from triomq.client.consumer.statistics import ConsumerStatistics
 from triomq.client.consumer.subscription import Subscriptions
@@ -79,6 +80,8 @@ class PushConsumer(OpenOnce):
         grace_s: float | None = None,
         allocate: AllocateStrategy = allocate_averagely,
         settings: ConsumerConfig | None = None,
+        hooks: Sequence[ConsumeHook] = (),
+        filters: Sequence[FilterHook] = (),
     ) -> None:
         """Take settings; nothing happens before the consumer is entered.
 
@@ -101,6 +104,9 @@ class PushConsumer(OpenOnce):
             allocate: how queues are shared among members: one of ``triomq.client.allocate_...``, or a function of your
                 own (see ``AllocateStrategy``); all members must use the same.  Not asked in broadcasting.
             settings: all other settings, and these three.
+            hooks: called before and after each call of the handler.
+            filters: called with the messages of each pull, after the tags were compared; what one leaves out is not
+                handled and counts as consumed.
 
         Raises:
             IllegalNameError: the group's name, or a topic's.
@@ -120,12 +126,13 @@ class PushConsumer(OpenOnce):
         self._plan = Plan(
             group,
             Subscriptions(group, subscriptions, lambda: time.time_ns() // 1_000_000, with_retry_topic=not is_broadcast),
-            Handler.of(on_message, on_messages),
+            with_hooks(Handler.of(on_message, on_messages), hooks, group, settings.consume_timeout_s, orderly=orderly),
             StartPolicy.parse(start),
             model,
             allocate,
             settings,
             orderly,
+            tuple(filters),
         )
         self._namesrv = namesrv
         self._client_config = _with_stable_name(config) if is_broadcast and instance is None else config
@@ -141,9 +148,60 @@ class PushConsumer(OpenOnce):
         Raises:
             ClientClosedError: the consumer is not entered, or was left.
         """
-        if self._engine is None or not self._is_open:
-            raise ClientClosedError("the consumer is not open: use it inside its async with block")
-        await self._engine.wait_assigned()
+        await self._open_engine().wait_assigned()
+
+    async def subscribe(self, topic: str, expression: str = "*") -> None:
+        """Consume one more topic, or other tags of a topic.
+
+        When this returns, the queues of a new topic are shared out, if it exists and its brokers answer; otherwise that
+        is tried again.  Messages of a topic that was subscribed before are chosen by the new expression then; what was
+        pulled earlier is still handled.  Other members of the group must change theirs too.
+
+        Raises:
+            ClientClosedError: the consumer is not open.
+            IllegalNameError: the topic's name.
+            SubscriptionParseError: the expression.
+            ConfigError: the group's retry topic, which is consumed anyway.
+        """
+        await self._open_engine().controls.subscribe(topic, expression)
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Consume a topic no more: its queues are given up when this returns, and their offsets stored.
+
+        Orderly queues are given up when their handlers have ended.
+
+        Raises:
+            ClientClosedError: the consumer is not open.
+            ConfigError: the topic is not subscribed.
+        """
+        await self._open_engine().controls.unsubscribe(topic)
+
+    def suspend(self) -> None:
+        """Pull nothing more until :meth:`resume`; what is in memory is still handled.
+
+        The consumer stays a member of its group, and its queues stay its own.
+
+        Raises:
+            ClientClosedError: the consumer is not open.
+        """
+        self._open_engine().controls.suspend()
+
+    def resume(self) -> None:
+        """Pull again.
+
+        Raises:
+            ClientClosedError: the consumer is not open.
+        """
+        self._open_engine().controls.resume()
+
+    def resize(self, max_concurrency: int) -> None:
+        """Run so many handlers at once from now on; with fewer than before, those that run now may end.
+
+        Raises:
+            ClientClosedError: the consumer is not open.
+            ConfigError: not within 1 and 1,000.
+        """
+        self._open_engine().controls.resize(max_concurrency)
 
     def statistics(self) -> ConsumerStatistics:
         """Return an immutable picture of what was consumed and of each queue, also after the end.
@@ -154,6 +212,11 @@ class PushConsumer(OpenOnce):
         if self._engine is None:
             raise ClientClosedError("the consumer was not entered: use it as async with")
         return self._engine.statistics()
+
+    def _open_engine(self) -> Engine:
+        if self._engine is None or not self._is_open:
+            raise ClientClosedError("the consumer is not open: use it inside its async with block")
+        return self._engine
 
     @asynccontextmanager
     async def _run(self) -> AsyncGenerator[None, None]:

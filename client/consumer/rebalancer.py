@@ -12,11 +12,12 @@ import trio
 from triomq.client.consumer.locks import LockKeeper
 from triomq.client.consumer.offsets import FirstOffsets
 from triomq.client.consumer.process_queue import NO_LOCK, QueueLock
-from triomq.client.consumer.pull_loop import PullContext, PullLoop
+from triomq.client.consumer.pull_context import PullContext
+from triomq.client.consumer.pull_loop import PullLoop
 from triomq.client.consumer.rebalance import AllocateStrategy, allocate, allocate_averagely, plan
 from triomq.client.consumer.remote import REMOTE_ERRORS
 from triomq.client.consumer.statistics import TopicCounters
-from triomq.client.consumer.subscription import Subscriptions
+from triomq.client.consumer.subscription import Subscription, Subscriptions
 from triomq.client.instance import ClientInstance
 from triomq.protocol.errors import TriomqError
 from triomq.protocol.message_queue import MessageQueue
@@ -57,6 +58,10 @@ class Rebalancer:
         self._retiring: dict[MessageQueue, PullLoop] = {}
         self._nursery: trio.Nursery
         self._wanted = trio.Event()
+        self._begun = 0
+        self._ended = 0
+        self._round_ended = trio.Event()
+        self._is_over = False
         self._assigned = trio.Event()
         #: Queues of each topic when it was first known whether the topic exists.
         self._known_at_start: dict[str, frozenset[MessageQueue]] = {}
@@ -76,22 +81,33 @@ class Rebalancer:
         queues = frozenset(self._instance.known_subscribe_queues(topic))
         self._known_at_start.setdefault(topic, queues)
 
+    async def wait_next_round(self) -> None:
+        """Start a round and return when it has ended, at once if the rebalancer has.
+
+        A round that is under way does not count: it may not have seen what the caller changed.
+        """
+        awaited = self._begun + 1
+        self.wake()
+        while self._ended < awaited and not self._is_over:
+            await self._round_ended.wait()
+
     async def run(self) -> None:
         """Run a round now, in time, and when woken; the pull loops live in here.  Runs until cancelled."""
         config = self._context.config
-        async with trio.open_nursery() as self._nursery:
-            while True:
-                self._wanted = trio.Event()
-                complete = await self._round()
-                delay_s = self._instance.config.rebalance_interval_s
-                if complete:
-                    self._assigned.set()
-                else:
-                    delay_s = min(delay_s, config.retry_interval_s)
-                if self._missing:
-                    delay_s = min(delay_s, config.missing_topic_interval_s)
-                with trio.move_on_after(delay_s):
-                    await self._wanted.wait()
+        try:
+            async with trio.open_nursery() as self._nursery:
+                while True:
+                    self._wanted = trio.Event()
+                    delay_s = self._instance.config.rebalance_interval_s
+                    if not await self._counted_round():
+                        delay_s = min(delay_s, config.retry_interval_s)
+                    if self._missing:
+                        delay_s = min(delay_s, config.missing_topic_interval_s)
+                    with trio.move_on_after(delay_s):
+                        await self._wanted.wait()
+        finally:
+            self._is_over = True
+            self._round_ended.set()
 
     def note_progress(self) -> None:
         """Bring all offsets in memory up to what is consumed."""
@@ -120,11 +136,38 @@ class Rebalancer:
         if (loop := self.loops.get(queue)) is not None:
             self._context.service.submit(loop.process_queue, [])
 
+    def pull_anew(self, topic: str | None = None) -> None:
+        """Let the pulls of a topic, or of all, begin anew: what they said is not true any more."""
+        for queue, loop in self.loops.items():
+            if topic in (None, queue.topic):
+                loop.pull_anew()
+
     def move(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Go on from these offsets; queues that are not held are ignored."""
         for queue, queue_offset in offsets.items():
             if (loop := self.loops.get(queue)) is not None:
                 loop.move(type(loop.next_offset)(queue_offset))
+
+    async def _counted_round(self) -> bool:
+        """Run a round, but while suspended only give up what is not subscribed; return whether all was done."""
+        self._begun += 1
+        await self._give_up_unsubscribed()
+        complete = True
+        if not self._context.suspended and (complete := await self._round()):
+            self._assigned.set()
+        self._ended = self._begun
+        self._round_ended.set()
+        self._round_ended = trio.Event()
+        return complete
+
+    async def _give_up_unsubscribed(self) -> None:
+        await trio.lowlevel.checkpoint()
+        for topic in self._known_at_start.keys() - set(self._subscriptions.topics):
+            del self._known_at_start[topic]
+            self._missing.discard(topic)
+            self._complaints.pop(topic, None)
+        if gone := [queue for queue in self.loops if queue.topic not in self._subscriptions]:
+            await self._give_up(gone)
 
     async def _round(self) -> bool:
         """Share out each topic; return whether all could be."""
@@ -135,6 +178,8 @@ class Rebalancer:
             self.note_progress()
             await self._context.offsets.persist(tuple(self.loops), changed_only=True)
         for topic in self._subscriptions.topics:
+            if topic not in self._subscriptions:  # taken out meanwhile
+                continue
             try:
                 complete &= await self._rebalance(topic)
             except REMOTE_ERRORS as exc:  # one topic's trouble does not stop the others
@@ -145,6 +190,7 @@ class Rebalancer:
         return complete
 
     async def _rebalance(self, topic: str) -> bool:
+        subscription = self._subscriptions[topic]
         queues = await self._subscribe_queues(topic)
         if not queues:  # unknown, or not readable now: nothing changes
             return True
@@ -160,7 +206,7 @@ class Rebalancer:
         removed |= stalled
         if removed:
             await self._give_up(removed)
-        taken = await self._take(topic, added)
+        taken = await self._take(subscription, added)
         if removed or taken:
             LOGGER.info(
                 "rebalanced topic=%s members=%d queues=%d mine=%d taken=%d given_up=%d",
@@ -205,7 +251,7 @@ class Rebalancer:
             members = await requests.members(topic)
         return members
 
-    async def _take(self, topic: str, added: Collection[MessageQueue]) -> int:
+    async def _take(self, subscription: Subscription, added: Collection[MessageQueue]) -> int:
         """Start pulling new queues; return how many could be started.
 
         An orderly consumer locks them first: where to begin is known only once no other member can go on there.
@@ -216,20 +262,26 @@ class Rebalancer:
             added = locks.keys()
         if not added:
             return 0
-        first_offsets = await self._first_offsets.find(added, self._known_at_start[topic])
-        subscription = self._subscriptions[topic]
+        first_offsets = await self._first_offsets.find(added, self._known_at_start[subscription.topic])
+        counters = self._counters_of(subscription.topic)
         taken = 0
         for queue, first_offset in first_offsets.items():
             lock = locks.get(queue, NO_LOCK)
             if lock.ends <= trio.current_time():  # lost meanwhile
                 continue
             taken += 1
-            loop = PullLoop(self._context, subscription, queue, first_offset, self.counters[topic], lock)
+            loop = PullLoop(self._context, subscription, queue, first_offset, counters, lock)
             self.loops[queue] = loop
             self._nursery.start_soon(loop.run)
         if self._locks is not None and len(first_offsets) < len(locks):  # so that others need not wait for them
             await self._locks.release(locks.keys() - first_offsets.keys())
         return taken
+
+    def _counters_of(self, topic: str) -> TopicCounters:
+        if topic not in self.counters:  # subscribed while running: rates count from now on
+            self.counters[topic] = TopicCounters()
+            self.counters[topic].sample(trio.current_time())
+        return self.counters[topic]
 
     async def _give_up(self, queues: Iterable[MessageQueue]) -> None:
         """Stop queues; their progress is stored before this returns, so that the new owner finds it."""

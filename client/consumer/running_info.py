@@ -9,7 +9,6 @@ from typing import Final
 
 import trio
 
-from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.process_queue import NO_LOCK
 from triomq.client.consumer.pull_loop import PullLoop
 from triomq.client.consumer.statistics import TopicCounters
@@ -31,10 +30,10 @@ def running_info(
     subscriptions: Subscriptions,
     loops: Mapping[MessageQueue, PullLoop],
     counters: Mapping[str, TopicCounters],
-    config: ConsumerConfig,
     name_servers: Sequence[str],
     started_ms: int,
     *,
+    concurrency: int,
     orderly: bool = False,
 ) -> ConsumerRunningInfo:
     """Put the body together."""
@@ -46,7 +45,7 @@ def running_info(
             "PROP_CONSUMER_START_TIMESTAMP": str(started_ms),
             "PROP_CONSUME_TYPE": ConsumeType.CONSUME_PASSIVELY.value,
             "PROP_NAMESERVER_ADDR": ";".join(name_servers),
-            "PROP_THREADPOOL_CORE_SIZE": str(config.max_concurrency),
+            "PROP_THREADPOOL_CORE_SIZE": str(concurrency),
         },
         subscription_set=subscriptions.data(),
         mq_table={queue: _process_queue_info(loop) for queue, loop in loops.items()},

@@ -129,6 +129,7 @@ class ConsumerStatistics:
         pulls: pulls that found messages.
         rebalances: rebalance rounds.
         offset_corrections: times that a broker refused an offset as out of range.
+        is_suspended: whether nothing is pulled because the consumer was told so.
         queues: the queues held now.
     """
 
@@ -142,4 +143,5 @@ class ConsumerStatistics:
     pulls: int
     rebalances: int
     offset_corrections: int
+    is_suspended: bool
     queues: Mapping[MessageQueue, QueueStatistics]

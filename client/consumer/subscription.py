@@ -34,9 +34,13 @@ class Subscription:
 
     def __init__(self, topic: str, tag_filter: TagFilter, version: int) -> None:
         self.topic: Final = topic
-        self.tag_filter: Final = tag_filter
-        self.pull_version: Final = version
+        self.tag_filter = tag_filter
+        self.pull_version = version
         self.version = version
+
+    def announced(self) -> None:
+        """Note that brokers were told of the newest version, so that pulls may name it."""
+        self.pull_version = self.version
 
     def select(self, messages: list[MessageExt]) -> list[MessageExt]:
         """Return the messages whose tag is wanted: the broker compared hash codes only."""
@@ -88,14 +92,50 @@ class Subscriptions:
     def __getitem__(self, topic: str) -> Subscription:
         return self._table[topic]
 
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._table
+
     @property
     def topics(self) -> tuple[str, ...]:
         """All topics."""
         return tuple(self._table)
 
+    def put(self, topic: str, expression: str) -> Subscription:
+        """Add a topic, or change its expression, also for pull loops that it has already.
+
+        Pulls name the version of before until :meth:`Subscription.announced`.
+
+        Raises:
+            ConfigError: it is the retry topic, which is the consumer's own.
+            IllegalNameError: the topic has an impossible name.
+            SubscriptionParseError: the expression has separators but no tag.
+        """
+        if topic == self.retry_topic:
+            raise ConfigError(f"subscribe: {topic} is consumed anyway")
+        validate_topic(topic)
+        tag_filter = TagFilter.parse(expression)
+        subscription = self._table.get(topic)
+        if subscription is None:
+            subscription = self._table[topic] = Subscription(topic, tag_filter, self._clock())
+        else:
+            subscription.tag_filter = tag_filter
+            self.renew(topic)
+        return subscription
+
+    def remove(self, topic: str) -> None:
+        """Take a topic out.
+
+        Raises:
+            ConfigError: it is not subscribed, or it is the retry topic.
+        """
+        if topic == self.retry_topic or topic not in self._table:
+            raise ConfigError(f"unsubscribe: {topic!r} is not subscribed")
+        del self._table[topic]
+
     def renew(self, topic: str) -> None:
         """Let the next heartbeat's subscription replace what brokers know of the topic."""
-        subscription = self._table[topic]
+        if (subscription := self._table.get(topic)) is None:  # taken out meanwhile
+            return
         subscription.version = max(self._clock(), subscription.version + 1)
 
     def data(self) -> list[SubscriptionData]:

@@ -45,15 +45,17 @@ class Slot:
         messages: which; empty if it has none.
         started_at: since when.
         share: what the worker's thread takes next; anybody may take it away.
+        retired: there are too many workers: this one ends after what it has begun.
     """
 
-    __slots__ = ("messages", "process_queue", "share", "started_at")
+    __slots__ = ("messages", "process_queue", "retired", "share", "started_at")
 
     def __init__(self) -> None:
         self.process_queue: ProcessQueue | None = None
         self.messages: Sequence[MessageExt] = ()
         self.started_at = 0.0
         self.share: deque[Work] = deque()
+        self.retired = False
 
     def take_share(self) -> list[Work]:
         """Take away what the worker's thread did not begin; safe beside the thread."""
@@ -112,6 +114,8 @@ async def _work_each(service: "ConcurrentService", slot: Slot) -> None:
                 ended = now()
             if ended > service.turn_ends:
                 slot.messages = ()
+                if slot.retired:
+                    break
                 await service.yield_turn()
                 ended = now()
 
@@ -141,6 +145,8 @@ async def _work_batches(service: "ConcurrentService", slot: Slot) -> None:
                 process_queue.last_consumed_at = ended
                 process_queue.counters.busy_s += ended - slot.started_at
                 await _finish_batch(service, process_queue, batch, context, succeeded=succeeded)
+            if slot.retired:
+                break
             if service.now() > service.turn_ends:
                 await service.yield_turn()
 
@@ -192,7 +198,7 @@ async def _work_each_in_threads(service: "ConcurrentService", slot: Slot) -> Non
     """Call a plain function for each message, several of them in one hop to a thread."""
     while await service.wait_for_work(slot):
         # leave enough for the other workers: whoever comes first must not take all of a slow handler's work
-        share = min(_MAX_SHARE, max(1, len(service.pending) // service.config.max_concurrency))
+        share = min(_MAX_SHARE, max(1, len(service.pending) // service.concurrency))
         slot.share.extend(service.pending.popleft() for _ in range(share))
         slot.started_at = service.now()
         outcomes: list[_Outcome] = []

@@ -257,7 +257,13 @@ def test_a_push_consumer_blocks_until_it_is_interrupted(remote: BrokerThread) ->
     def block() -> None:
         with consumer:
             consumer.wait_assigned()
-            assert consumer.statistics() is not None
+            consumer.subscribe("Other", "A || B")
+            consumer.suspend()
+            assert consumer.statistics().is_suspended
+            consumer.resume()
+            consumer.resize(3)
+            consumer.unsubscribe("Other")
+            assert not consumer.statistics().is_suspended
             threading.Timer(0.01, interrupt_main_thread).start()
             consumer.wait()
 

@@ -19,6 +19,7 @@ from triomq.protocol.message import (
 )
 from triomq.protocol.properties import encode_properties
 from triomq.protocol.record import decode_record, encode_record
+from triomq.protocol.units import QueueOffset
 
 PARTS: dict[str, Any] = {
     "queue_id": 1,
@@ -212,3 +213,11 @@ def test_forwarded_message_may_take_over_the_user_properties() -> None:
     message = received(properties=encode_properties({"p": "q", "UNIQ_KEY": "1", "CLUSTER": "c"}))
     assert Message("T2", message.body, properties=message.user_properties).properties == {"p": "q"}
     assert "CLUSTER" in RESERVED_PROPERTY_NAMES
+
+
+def test_bounds_of_the_queue_are_properties_of_rocketmq_not_of_the_user() -> None:
+    message = received(properties=encode_properties({"mine": "1"}))
+    message.queue_bounds = QueueOffset(3), QueueOffset(9)
+    assert message.properties == {"mine": "1", "MIN_OFFSET": "3", "MAX_OFFSET": "9"}
+    assert message.user_properties == {"mine": "1"}
+    assert message.encoded_properties == encode_properties({"mine": "1"})

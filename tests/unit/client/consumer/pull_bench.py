@@ -10,7 +10,8 @@ from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.flow_control import FlowLimits
 from triomq.client.consumer.offsets import RemoteOffsetStore
 from triomq.client.consumer.process_queue import ProcessQueue
-from triomq.client.consumer.pull_loop import PullContext, PullLoop
+from triomq.client.consumer.pull_context import PullContext
+from triomq.client.consumer.pull_loop import PullLoop
 from triomq.client.consumer.remote import QueueRequests
 from triomq.client.consumer.statistics import TopicCounters
 from triomq.client.consumer.subscription import Subscriptions

@@ -25,6 +25,18 @@ async def test_messages_are_pulled_on_while_handlers_work(autojump_clock: MockCl
         assert all(message.broker_name == "broker-a" for _, message in bench.service.got)
 
 
+async def test_messages_tell_the_bounds_of_their_queue_at_the_time_of_the_pull(
+    autojump_clock: MockClock, bench: Bench
+) -> None:
+    bench.cluster.min_offsets[bench.queue] = 5
+    bench.cluster.send(bench.queue, b"a", b"b", properties={"mine": "1"})
+    async with bench.pulling(first_offset=5):
+        await wait_all_tasks_blocked()
+        (_, message), _ = bench.service.got
+        assert message.properties == {"mine": "1", "MIN_OFFSET": "5", "MAX_OFFSET": "7"}
+        assert message.user_properties == {"mine": "1"}
+
+
 async def test_a_held_pull_is_answered_by_the_message_it_waits_for(autojump_clock: MockClock, bench: Bench) -> None:
     async with bench.pulling():
         await trio.sleep(7)

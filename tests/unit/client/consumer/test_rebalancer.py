@@ -11,7 +11,7 @@ from triomq.client.consumer.config import ConsumerConfig, StartPolicy
 from triomq.client.consumer.flow_control import FlowLimits
 from triomq.client.consumer.offsets import FirstOffsets, RemoteOffsetStore
 from triomq.client.consumer.process_queue import ProcessQueue
-from triomq.client.consumer.pull_loop import PullContext
+from triomq.client.consumer.pull_context import PullContext
 from triomq.client.consumer.rebalance import AllocateStrategy, allocate_averagely
 from triomq.client.consumer.rebalancer import Rebalancer
 from triomq.client.consumer.remote import QueueRequests

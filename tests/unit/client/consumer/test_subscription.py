@@ -53,3 +53,31 @@ def test_impossible_subscriptions_are_refused() -> None:
         Subscriptions("G", {"a b": "*"}, lambda: 0)
     with pytest.raises(SubscriptionParseError):
         subscriptions(T="||")
+
+
+def test_a_changed_expression_reaches_who_holds_the_subscription_already() -> None:
+    times = [100]
+    table = subscriptions(times, T="A")
+    held = table["T"]
+    assert table.put("T", "B") is held
+    assert (held.tag_filter.tags, held.version, held.pull_version) == (("B",), 101, 100)
+    held.announced()
+    assert held.pull_version == 101
+
+
+def test_an_expression_that_cannot_be_read_leaves_the_old_one() -> None:
+    table = subscriptions(T="A")
+    with pytest.raises(SubscriptionParseError):
+        table.put("T", "||")
+    assert table["T"].tag_filter.tags == ("A",)
+
+
+def test_a_topic_that_was_taken_out_is_renewed_by_nobody() -> None:
+    table = subscriptions(T="A", U="*")
+    table.remove("T")
+    table.renew("T")
+    assert (table.topics, "T" in table) == (("U", "%RETRY%G"), False)
+
+
+def test_broadcasting_has_no_retry_topic() -> None:
+    assert Subscriptions("G", {"T": "*"}, lambda: 0, with_retry_topic=False).topics == ("T",)

@@ -1,0 +1,166 @@
+"""What is called around the user's handler and between pull and handler: for traces, metrics, filters.
+
+Hooks see; they change no outcome.  One that raises is logged and passed over.  Without hooks nothing is paid for them:
+they are put around the handler's function when the consumer is made.
+
+Source: behaviour.md B.10 (filter hooks), B.12, B.13 and B.16 (hooks around the handler); ConsumeMessageHook.java,
+FilterMessageHook.java, ConsumeReturnType.java.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from time import perf_counter
+from typing import Any, Final, TypeAlias
+
+from triomq.client.consumer.config import ConsumeStatus
+from triomq.client.consumer.handlers import Handler
+from triomq.protocol.message import MessageExt
+from triomq.protocol.message_queue import MessageQueue
+
+LOGGER: Final = logging.getLogger("triomq.client.consumer.hooks")
+
+FilterHook: TypeAlias = Callable[[MessageQueue, list[MessageExt]], Iterable[MessageExt]]
+"""From the messages of one pull to those that shall be handled, in their order; runs in the trio thread."""
+
+
+class ConsumeReturnType(Enum):
+    """How a call of the handler ended.  Source: ConsumeReturnType.java."""
+
+    SUCCESS = "SUCCESS"
+    TIME_OUT = "TIME_OUT"  # it took ``consume_timeout_s`` or longer; its result counts all the same
+    EXCEPTION = "EXCEPTION"
+    RETURNNULL = "RETURNNULL"  # what it returned is no status; ``None`` is one here: success
+    FAILED = "FAILED"  # the messages come again
+
+
+@dataclass(slots=True)
+class HookContext:
+    """One call of the handler, as its hooks see it.
+
+    Attributes:
+        group: the consumer's group.
+        messages: what the handler gets.
+        return_type: how it ended; ``None`` before.
+        result: what it returned.
+        error: what it raised.
+        took_s: how long it ran.
+        note: for the hooks themselves, such as what ``before`` wants to tell ``after``.
+    """
+
+    group: str
+    messages: Sequence[MessageExt]
+    return_type: ConsumeReturnType | None = None
+    result: object = None
+    error: Exception | None = None
+    took_s: float = 0.0
+    note: object = None
+
+
+class ConsumeHook:
+    """Called around each call of the handler, where that runs: for a plain function in its thread.
+
+    Override one or both.  A handler that is cancelled because the consumer ends is not followed by ``after``.
+    """
+
+    def before(self, context: HookContext) -> None:
+        """Do something before the handler is called."""
+
+    def after(self, context: HookContext) -> None:
+        """Do something when the handler has returned or raised."""
+
+
+def choose(filters: Sequence[FilterHook], queue: MessageQueue, messages: list[MessageExt]) -> list[MessageExt]:
+    """Return what the filters leave of pulled messages; one that raises leaves all."""
+    for function in filters:
+        try:
+            kept = {message.queue_offset for message in function(queue, list(messages))}
+        except Exception:  # boundary: foreign code may raise anything
+            LOGGER.exception("filter hook failed, its messages are kept queue=%s messages=%d", queue, len(messages))
+        else:
+            messages = [message for message in messages if message.queue_offset in kept]
+    return messages
+
+
+def with_hooks(
+    handler: Handler, hooks: Sequence[ConsumeHook], group: str, timeout_s: float, *, orderly: bool
+) -> Handler:
+    """Return the handler with its hooks around it."""
+    if not hooks:
+        return handler
+    around = _Around(tuple(hooks), group, timeout_s, _ORDERLY if orderly else _CONCURRENT, handler)
+    return handler._replace(function=around.call_async if handler.is_async else around.call)
+
+
+_ReturnTypes: TypeAlias = dict[object, ConsumeReturnType]
+_CONCURRENT: Final[_ReturnTypes] = {
+    None: ConsumeReturnType.SUCCESS,
+    ConsumeStatus.SUCCESS: ConsumeReturnType.SUCCESS,
+    ConsumeStatus.RECONSUME_LATER: ConsumeReturnType.FAILED,
+}
+_ORDERLY: Final[_ReturnTypes] = _CONCURRENT | {
+    ConsumeStatus.COMMIT: ConsumeReturnType.SUCCESS,
+    ConsumeStatus.ROLLBACK: ConsumeReturnType.SUCCESS,
+    ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT: ConsumeReturnType.FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """A handler's function between its hooks."""
+
+    hooks: tuple[ConsumeHook, ...]
+    group: str
+    timeout_s: float
+    return_types: _ReturnTypes
+    handler: Handler
+
+    async def call_async(self, *arguments: Any) -> object:
+        context, started = self._begin(arguments[0])
+        try:
+            result = await self.handler.function(*arguments)
+        except Exception as exc:
+            self._end(context, started, error=exc)
+            raise
+        self._end(context, started, result)
+        return result
+
+    def call(self, *arguments: Any) -> object:
+        context, started = self._begin(arguments[0])
+        try:
+            result = self.handler.function(*arguments)
+        except Exception as exc:
+            self._end(context, started, error=exc)
+            raise
+        self._end(context, started, result)
+        return result
+
+    def _begin(self, messages: Any) -> tuple[HookContext, float]:
+        context = HookContext(self.group, tuple(messages) if self.handler.takes_batch else (messages,))
+        for hook in self.hooks:
+            _run(hook.before, context)
+        return context, perf_counter()
+
+    def _end(self, context: HookContext, started: float, result: object = None, error: Exception | None = None) -> None:
+        context.took_s = perf_counter() - started
+        context.result, context.error = result, error
+        context.return_type = self._return_type(context)
+        for hook in self.hooks:
+            _run(hook.after, context)
+
+    def _return_type(self, context: HookContext) -> ConsumeReturnType:
+        if context.error is not None:
+            return ConsumeReturnType.EXCEPTION
+        is_status = context.result is None or isinstance(context.result, ConsumeStatus)
+        told = self.return_types.get(context.result) if is_status else None
+        if told is None:
+            return ConsumeReturnType.RETURNNULL
+        return ConsumeReturnType.TIME_OUT if context.took_s >= self.timeout_s else told
+
+
+def _run(hook: Callable[[HookContext], None], context: HookContext) -> None:
+    try:
+        hook(context)
+    except Exception:  # boundary: foreign code may raise anything
+        LOGGER.exception("consume hook failed messages=%d", len(context.messages))

@@ -1,0 +1,272 @@
+"""Subscribing, suspending and resizing of running push consumers."""
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance
+from tests.unit.client.consumer.push_bench import Inbox, consumer
+from triomq.client.consumer.push import PushConsumer
+from triomq.client.instance import ClientInstance
+from triomq.protocol.bodies import ConsumerRunningInfo
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.command import RemotingCommand
+from triomq.protocol.errors import ClientClosedError, ConfigError, IllegalNameError, SubscriptionParseError
+from triomq.protocol.message_queue import MessageQueue
+
+
+def topics(push: PushConsumer) -> list[str]:
+    return sorted({queue.topic for queue in push.statistics().queues} - {"%RETRY%G"})
+
+
+def subscribed(cluster: FakeCluster) -> dict[str, str]:
+    """What the newest heartbeat says."""
+    (data,) = cluster.heartbeats[-1].consumer_data_set
+    return {one.topic: one.sub_string for one in data.subscription_data_set if one.topic != "%RETRY%G"}
+
+
+async def test_a_topic_that_is_added_is_consumed_at_once(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    (second,) = cluster.add_topic("U")
+    cluster.send(second, b"old")
+    inbox = Inbox()
+    async with consumer(inbox, instance) as push:
+        await push.wait_assigned()
+        began = trio.current_time()
+        await push.subscribe("U", "*")
+        assert (topics(push), trio.current_time() - began) == (["T", "U"], 0)
+        assert subscribed(cluster) == {"T": "*", "U": "*"}
+        cluster.send(second, b"new")
+        await wait_all_tasks_blocked()
+        assert inbox.ended == [0, 1]
+        info = ConsumerRunningInfo.decode(cluster.instances[0].groups["G"].running_info())
+        assert info.status_table["U"].consume_ok_tps <= 2_000  # not 2 messages in no time
+    assert cluster.committed["G", second] == 2
+
+
+async def test_the_start_policy_holds_for_added_topics_and_later_ones_begin_at_their_first_message(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    (there,) = cluster.add_topic("There")
+    cluster.send(there, b"x", b"y")
+    async with consumer(Inbox(), instance, start="latest") as push:
+        await push.subscribe("There")
+        await push.subscribe("Later")
+        (later,) = cluster.add_topic("Later")
+        cluster.send(later, b"x", b"y")
+        await trio.sleep(6)
+        assert push.statistics().queues[there].committed_offset == 2
+        assert push.statistics().succeeded == 2
+
+
+async def test_a_changed_expression_holds_from_the_return_on_also_for_a_pull_that_is_held(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    inbox = Inbox()
+    async with consumer(inbox, instance, subscriptions={"T": "A"}) as push:
+        await push.wait_assigned()
+        await wait_all_tasks_blocked()
+        pulls = [pull for pull in cluster.of(RequestCode.PULL_MESSAGE) if pull.ext_fields["topic"] == "T"]
+        await push.subscribe("T", "B")
+        await wait_all_tasks_blocked()
+        again = [pull for pull in cluster.of(RequestCode.PULL_MESSAGE) if pull.ext_fields["topic"] == "T"]
+        assert (len(pulls), len(again)) == (1, 2)
+        assert int(again[1].ext_fields["subVersion"]) > int(again[0].ext_fields["subVersion"])
+        assert subscribed(cluster) == {"T": "B"}
+        for tag in ("A", "B"):
+            cluster.send(topic, b"x", properties={"TAGS": tag})
+        await wait_all_tasks_blocked()
+        assert inbox.ended == [1]
+        assert trio.current_time() == 0
+
+
+async def test_pulls_never_name_a_version_that_brokers_were_not_told(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    behind: list[int] = []
+
+    def look(command: RemotingCommand) -> None:
+        (data,) = cluster.heartbeats[-1].consumer_data_set
+        told = {one.topic: one.sub_version for one in data.subscription_data_set}
+        behind.append(told[command.ext_fields["topic"]] - int(command.ext_fields["subVersion"]))
+
+    cluster.handlers[RequestCode.PULL_MESSAGE] = look
+    async with consumer(Inbox(), instance) as push:
+        await push.wait_assigned()
+        for expression in ("A", "B", "*"):
+            cluster.send(topic, b"x")
+            await push.subscribe("T", expression)
+            await wait_all_tasks_blocked()
+    assert len(behind) >= 5
+    assert min(behind) >= 0
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_an_unsubscribed_topic_is_given_up_with_its_offsets_stored_and_its_locks_free(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, orderly: bool
+) -> None:
+    """C.4 row 19."""
+    (second,) = cluster.add_topic("U")
+    cluster.send(second, b"x", b"y")
+    inbox = Inbox()
+    async with consumer(inbox, instance, subscriptions={"T": "*", "U": "*"}, orderly=orderly) as push:
+        await push.wait_assigned()
+        await wait_all_tasks_blocked()
+        await push.unsubscribe("U")
+        await trio.sleep(0.1)
+        assert (topics(push), subscribed(cluster)) == (["T"], {"T": "*"})
+        assert cluster.committed["G", second] == 2
+        assert ("G", second) not in cluster.locks
+        cluster.send(second, b"z")
+        cluster.send(topic, b"x")
+        await trio.sleep(60)
+        assert inbox.ended == [0, 1, 0]
+
+
+async def test_a_topic_comes_back_where_it_was(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    inbox = Inbox()
+    cluster.send(topic, b"0", b"1")
+    async with consumer(inbox, instance, start="latest") as push:
+        await push.wait_assigned()
+        await push.unsubscribe("T")
+        cluster.send(topic, b"2", b"3")
+        await push.subscribe("T")
+        await wait_all_tasks_blocked()
+        assert inbox.ended == [2, 3]
+
+
+async def test_a_topic_may_be_unsubscribed_while_its_queues_are_being_taken(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    cluster.add_topic("U")
+    inside = trio.Event()
+
+    async with consumer(Inbox(), instance) as push:
+        await push.wait_assigned()
+
+        async def answer_late(command: RemotingCommand) -> RemotingCommand:
+            inside.set()
+            await trio.sleep(2)
+            return command.reply(ext_fields={"offset": "0"})
+
+        cluster.handlers[RequestCode.QUERY_CONSUMER_OFFSET] = answer_late
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(push.subscribe, "U")
+            await inside.wait()
+            nursery.start_soon(push.unsubscribe, "U")
+        assert topics(push) == ["T"]
+
+
+async def test_impossible_subscriptions_change_nothing(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    async with consumer(Inbox(), instance) as push:
+        with pytest.raises(IllegalNameError):
+            await push.subscribe("a b")
+        with pytest.raises(SubscriptionParseError):
+            await push.subscribe("T", "||")
+        with pytest.raises(ConfigError, match="consumed anyway"):
+            await push.subscribe("%RETRY%G")
+        for name in ("U", "%RETRY%G"):
+            with pytest.raises(ConfigError, match="is not subscribed"):
+                await push.unsubscribe(name)
+        await cluster.instances[0].heartbeat_now()
+        assert subscribed(cluster) == {"T": "*"}
+
+
+async def test_a_suspended_consumer_pulls_nothing_but_handles_what_it_has(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    inbox = Inbox(busy_s=1)
+    cluster.send(topic, b"0", b"1")
+    async with consumer(inbox, instance, max_concurrency=1) as push:
+        await trio.sleep(0.5)
+        push.suspend()
+        await wait_all_tasks_blocked()
+        pulls = len(cluster.of(RequestCode.PULL_MESSAGE))
+        cluster.send(topic, b"2")
+        await trio.sleep(300)  # longer than a pull may be idle
+        assert (push.statistics().is_suspended, inbox.ended) == (True, [0, 1])
+        assert len(cluster.of(RequestCode.PULL_MESSAGE)) == pulls
+        assert push.statistics().queues[topic].waiting_for == "the consumer is suspended"
+        assert cluster.committed["G", topic] == 2
+        push.resume()
+        await wait_all_tasks_blocked()
+        assert (push.statistics().is_suspended, inbox.begun) == (False, [0, 1, 2])  # at once
+
+
+async def test_a_suspended_consumer_does_not_rebalance_until_it_is_resumed(
+    autojump_clock: MockClock, cluster: FakeCluster
+) -> None:
+    cluster.add_topic("T", 4)
+    first, second = (as_instance(FakeInstance(cluster, name)) for name in "ab")
+    async with consumer(Inbox(), first) as one:
+        await one.wait_assigned()
+        one.suspend()
+        async with consumer(Inbox(), second) as two:
+            await two.wait_assigned()
+            await trio.sleep(60)
+            held = len([queue for queue in one.statistics().queues if queue.topic == "T"])
+            one.resume()
+            await wait_all_tasks_blocked()
+            shared = len([queue for queue in one.statistics().queues if queue.topic == "T"])
+    assert (held, shared) == (4, 2)
+
+
+async def test_unsubscribing_works_while_suspended(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    async with consumer(Inbox(), instance) as push:
+        await push.wait_assigned()
+        push.suspend()
+        await push.unsubscribe("T")
+        assert topics(push) == []
+
+
+async def test_more_handlers_run_at_once_after_resizing(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    cluster.send(topic, *[b"x"] * 20)
+    async with consumer(Inbox(busy_s=10), instance, max_concurrency=2, grace_s=0) as push:
+        await trio.sleep(1)
+        push.resize(7)
+        await trio.sleep(1)
+        assert push.statistics().in_flight == 7
+        info = ConsumerRunningInfo.decode(cluster.instances[0].groups["G"].running_info())
+        assert info.properties["PROP_THREADPOOL_CORE_SIZE"] == "7"
+        for number in (0, 1_001):
+            with pytest.raises(ConfigError, match="within 1 and 1000"):
+                push.resize(number)
+
+
+async def test_a_consumer_that_is_not_open_cannot_be_changed(
+    autojump_clock: MockClock, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    push = consumer(Inbox(), instance)
+    with pytest.raises(ClientClosedError):
+        push.suspend()
+    async with push:
+        pass
+    with pytest.raises(ClientClosedError):
+        push.resize(3)
+    with pytest.raises(ClientClosedError):
+        await push.unsubscribe("T")
+
+
+async def test_a_change_that_waits_when_the_consumer_ends_does_not_wait_for_ever(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    async def never(_command: RemotingCommand) -> RemotingCommand:
+        return await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        async with consumer(Inbox(), instance) as push:
+            await push.wait_assigned()
+            cluster.handlers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = never
+            nursery.start_soon(push.unsubscribe, "T")
+            await trio.sleep(1)
+            assert len(nursery.child_tasks) == 1
+    assert trio.current_time() < 30

@@ -1,0 +1,177 @@
+import threading
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.unit.client.consumer.fake_cluster import FakeCluster, make_message, offsets_of
+from tests.unit.client.consumer.push_bench import QUEUE, Inbox, consumer
+from triomq.client.consumer import hooks
+from triomq.client.consumer.config import ConsumeStatus
+from triomq.client.consumer.handlers import Handler
+from triomq.client.consumer.hooks import ConsumeHook, ConsumeReturnType, HookContext, choose, with_hooks
+from triomq.client.instance import ClientInstance
+from triomq.protocol.message import MessageExt
+from triomq.protocol.message_queue import MessageQueue
+
+
+class Notes(ConsumeHook):
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.before_calls: list[tuple[str, list[int]]] = []
+        self.ended: list[ConsumeReturnType | None] = []
+        self.last: HookContext | None = None
+        self.threads: set[int] = set()
+
+    def before(self, context: HookContext) -> None:
+        assert context.return_type is None
+        self.before_calls.append((context.group, offsets_of(context.messages)))
+        context.note = "mine"
+        self.threads.add(threading.get_ident())
+
+    def after(self, context: HookContext) -> None:
+        assert context.note == "mine"
+        self.ended.append(context.return_type)
+        self.last = context
+
+
+@pytest.mark.parametrize(
+    ("result", "orderly", "expected"),
+    [
+        (None, False, ConsumeReturnType.SUCCESS),
+        (ConsumeStatus.SUCCESS, False, ConsumeReturnType.SUCCESS),
+        (ConsumeStatus.RECONSUME_LATER, False, ConsumeReturnType.FAILED),
+        (ConsumeStatus.COMMIT, False, ConsumeReturnType.RETURNNULL),
+        (True, False, ConsumeReturnType.RETURNNULL),
+        ([], False, ConsumeReturnType.RETURNNULL),
+        (ConsumeStatus.COMMIT, True, ConsumeReturnType.SUCCESS),
+        (ConsumeStatus.ROLLBACK, True, ConsumeReturnType.SUCCESS),
+        (ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, True, ConsumeReturnType.FAILED),
+        (ConsumeStatus.RECONSUME_LATER, True, ConsumeReturnType.FAILED),
+    ],
+)
+async def test_hooks_are_told_how_the_handler_ended(result: object, orderly: bool, expected: ConsumeReturnType) -> None:
+    notes = Notes()
+    plain = with_hooks(Handler(lambda _message: result, False, False), [notes], "G", 900, orderly=orderly)
+    assert plain.function(make_message(4)) is result
+
+    async def asynchronous(_messages: list[MessageExt], _context: object) -> object:
+        await trio.lowlevel.checkpoint()
+        return result
+
+    batch = with_hooks(Handler(asynchronous, True, True), [notes], "G", 900, orderly=orderly)
+    assert await batch.function([make_message(5), make_message(6)], None) is result
+    assert notes.before_calls == [("G", [4]), ("G", [5, 6])]
+    assert notes.ended == [expected, expected]
+    assert notes.last is not None
+    assert notes.last.result is result
+
+
+async def test_an_error_goes_on_to_the_consumer_after_the_hooks_saw_it() -> None:
+    notes = Notes()
+    error = ValueError("bad")
+
+    def fail(_message: MessageExt) -> None:
+        raise error
+
+    async def fail_later(_message: MessageExt) -> None:
+        await trio.lowlevel.checkpoint()
+        raise error
+
+    with pytest.raises(ValueError, match="bad"):
+        with_hooks(Handler(fail, False, False), [notes], "G", 900, orderly=False).function(make_message(0))
+    with pytest.raises(ValueError, match="bad"):
+        await with_hooks(Handler(fail_later, False, True), [notes], "G", 900, orderly=False).function(make_message(0))
+    assert notes.ended == [ConsumeReturnType.EXCEPTION] * 2
+    assert notes.last is not None
+    assert notes.last.error is error
+
+
+def test_a_slow_success_is_told_as_such_but_stays_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = Notes()
+    times = iter([100.0, 1_000.0])
+    monkeypatch.setattr(hooks, "perf_counter", lambda: next(times))
+    handler = with_hooks(Handler(lambda _message: None, False, False), [notes], "G", 900, orderly=False)
+    assert handler.function(make_message(0)) is None
+    assert notes.last is not None
+    assert (notes.ended, notes.last.took_s) == ([ConsumeReturnType.TIME_OUT], 900)
+
+
+async def test_a_cancelled_handler_has_no_after(autojump_clock: MockClock) -> None:
+    notes = Notes()
+
+    async def sleep(_message: MessageExt) -> None:
+        await trio.sleep_forever()
+
+    handler = with_hooks(Handler(sleep, False, True), [notes], "G", 900, orderly=False)
+    with trio.move_on_after(1):
+        await handler.function(make_message(0))
+    assert (len(notes.before_calls), notes.ended) == (1, [])
+
+
+def test_without_hooks_the_handler_is_the_users_own() -> None:
+    handler = Handler(print, False, False)
+    assert with_hooks(handler, (), "G", 900, orderly=False) is handler
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_hook_that_raises_changes_no_outcome(
+    autojump_clock: MockClock,
+    cluster: FakeCluster,
+    instance: ClientInstance,
+    topic: MessageQueue,
+    caplog: pytest.LogCaptureFixture,
+    orderly: bool,
+) -> None:
+    class Broken(ConsumeHook):
+        def before(self, context: HookContext) -> None:
+            raise ValueError("before")
+
+        def after(self, context: HookContext) -> None:
+            raise ValueError("after")
+
+    notes, inbox = Notes(), Inbox()
+    cluster.send(topic, b"0", b"1")
+    async with consumer(inbox, instance, orderly=orderly, hooks=[Broken(), notes]):
+        await trio.sleep(1)
+    assert (inbox.ended, notes.ended) == ([0, 1], [ConsumeReturnType.SUCCESS] * 2)
+    assert cluster.committed["G", topic] == 2
+    assert caplog.text.count("consume hook failed") == 4
+
+
+def test_filters_choose_one_after_the_other_and_cannot_add_or_reorder() -> None:
+    messages = [make_message(queue_offset) for queue_offset in range(6)]
+
+    def even(queue: MessageQueue, found: list[MessageExt]) -> list[MessageExt]:
+        assert queue == QUEUE
+        return [message for message in reversed(found) if message.queue_offset % 2 == 0]
+
+    def not_the_first(_queue: MessageQueue, found: list[MessageExt]) -> list[MessageExt]:
+        return [*found[1:], make_message(99)]
+
+    assert offsets_of(choose([even, not_the_first], QUEUE, messages)) == [2, 4]
+    assert choose([], QUEUE, messages) is messages
+
+
+async def test_what_a_filter_leaves_out_is_not_handled_and_counts_as_consumed(
+    autojump_clock: MockClock,
+    cluster: FakeCluster,
+    instance: ClientInstance,
+    topic: MessageQueue,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken(_queue: MessageQueue, _messages: list[MessageExt]) -> list[MessageExt]:
+        raise ValueError("no")
+
+    def last_only(_queue: MessageQueue, messages: list[MessageExt]) -> list[MessageExt]:
+        return messages[-1:]
+
+    inbox = Inbox()
+    cluster.send(topic, b"0", b"1", b"2")
+    async with consumer(inbox, instance, filters=[broken, last_only]) as push:
+        await trio.sleep(1)
+        assert push.statistics().filtered == 2
+    assert inbox.ended == [2]
+    assert cluster.committed["G", topic] == 3
+    assert "filter hook failed" in caplog.text
