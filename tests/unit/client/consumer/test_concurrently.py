@@ -65,6 +65,7 @@ async def test_all_workers_together_leave_the_loop_to_others_after_one_turn(mock
 async def test_a_message_that_cannot_be_sent_back_comes_again_and_holds_the_offset(
     autojump_clock: MockClock,
 ) -> None:
+    """C.2 scenario 48."""
     seen: list[tuple[float, int]] = []
 
     async def on_message(message: MessageExt) -> ConsumeStatus | None:

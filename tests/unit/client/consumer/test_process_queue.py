@@ -6,6 +6,7 @@ QUEUE = MessageQueue("T", "b", 0)
 
 
 def test_the_committed_offset_waits_for_the_lowest_message() -> None:
+    """C.2 scenario 44."""
     queue = ProcessQueue(QUEUE)
     ten, eleven, twelve = (make_message(queue_offset) for queue_offset in (10, 11, 12))
     queue.put([ten, eleven, twelve])

@@ -111,6 +111,7 @@ async def test_statistics_are_a_picture_of_the_queues(
 
 
 async def test_members_move_queues_between_each_other(autojump_clock: MockClock, cluster: FakeCluster) -> None:
+    """C.2 scenario 32."""
     cluster.add_topic("T", 4)
     first, second = (as_instance(FakeInstance(cluster, name)) for name in "ab")
     async with consumer(Inbox(), first) as one, consumer(Inbox(), second) as two:

@@ -23,6 +23,7 @@ def refuse(command: RemotingCommand) -> RemotingCommand:
 
 
 async def test_the_broker_is_asked_to_store_the_message_again(cluster: FakeCluster, sender: SendBack) -> None:
+    """C.2 scenarios 41 and 42, the client's part."""
     assert await sender.send(make_message(4, UNIQ_KEY="ID"), 2)
     (command,) = cluster.of(RequestCode.CONSUMER_SEND_MSG_BACK)
     assert command.ext_fields == {

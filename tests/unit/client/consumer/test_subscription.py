@@ -36,6 +36,7 @@ def test_a_renewed_subscription_is_always_newer() -> None:
 
 
 def test_messages_are_selected_by_text_not_by_hash_code() -> None:
+    """C.2 scenario 27."""
     table = subscriptions(T="Aa")
     wanted, same_hash, none = make_message(0, TAGS="Aa"), make_message(1, TAGS="BB"), make_message(2)
     assert table["T"].select([wanted, same_hash, none]) == [wanted]

@@ -31,6 +31,8 @@ async def test_consumed_messages_move_the_offset(autojump_clock: MockClock) -> N
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
 async def test_refused_and_failed_messages_are_sent_back(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """C.2 scenario 40, the client's part; a handler that returns nothing has succeeded here."""
+
     def plain(message: MessageExt) -> ConsumeStatus | None:
         if message.queue_offset == 1:
             return ConsumeStatus.RECONSUME_LATER
@@ -54,6 +56,7 @@ async def test_refused_and_failed_messages_are_sent_back(kind: str, caplog: pyte
 
 @pytest.mark.parametrize("kind", ["async", "sync", "batch"])
 async def test_the_result_of_a_dropped_queue_moves_no_offset(kind: str) -> None:
+    """C.2 scenario 49."""
     ended = 0
 
     def drop() -> None:
@@ -141,6 +144,8 @@ async def test_a_batch_holds_neighbours_of_one_queue(autojump_clock: MockClock) 
 
 
 async def test_ack_index_tells_which_messages_of_a_batch_succeeded(autojump_clock: MockClock) -> None:
+    """C.2 scenario 43."""
+
     async def on_messages(_messages: list[MessageExt], context: ConsumeContext) -> None:
         context.ack_index = 1
         context.delay_level = 2
@@ -168,6 +173,8 @@ async def test_a_negative_ack_index_means_that_none_succeeded(autojump_clock: Mo
 async def test_a_batch_that_fails_is_sent_back_whole(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """C.2 scenario 42, the client's part: the level is the handler's choice."""
+
     async def on_messages(_messages: list[MessageExt], context: ConsumeContext) -> None:
         context.delay_level = -1
         raise ValueError
