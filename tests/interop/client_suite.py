@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from tests.interop.suite_consuming import CONSUMING
+from tests.interop.suite_retrying import RETRYING
 from tests.interop.suite_sending import SENDING
 from tests.interop.suite_tools import Inbox, Scenario, fresh, has_no_route, new_topic, send_numbered, until
 from triomq.client import (
@@ -139,4 +140,4 @@ ASKING: Final[tuple[Scenario, ...]] = (
     the_sync_face_sends_and_consumes,
 )
 
-SCENARIOS: Final = (*SENDING, *CONSUMING, *ASKING)
+SCENARIOS: Final = (*SENDING, *CONSUMING, *RETRYING, *ASKING)
