@@ -21,6 +21,7 @@
     |  |- StoreLockedError            another process owns the store directory
     |  |- StoreLayoutError            a file of the store has a wrong size or name, or cannot be read
     |  |- StoreFullError              no space: nothing was stored
+    |  |- IndexDamagedError           an index file contradicts itself
     |  `- StoreClosedError            used after it was closed
     `- ConfigError                    an impossible setting, found at start
 """
@@ -208,6 +209,10 @@ class StoreLayoutError(StoreError):
 
 class StoreFullError(StoreError):
     """The disk has no room: nothing was stored; the text names path, free bytes and the setting."""
+
+
+class IndexDamagedError(StoreError):
+    """An index file contradicts itself; it can be made again from the commit log."""
 
 
 class StoreClosedError(StoreError):

@@ -25,7 +25,7 @@ class Checkpoint(NamedTuple):
     Attributes:
         physic: in the commit log.
         logics: in the consume queues.
-        indexes: in the index files (indexMsgTimestamp); kept as it was found.
+        indexes: in the index files that are full (indexMsgTimestamp).
     """
 
     physic: int = 0

@@ -13,6 +13,8 @@ from triomq.storage.delay_levels import DelayLevels
 _MIN_COMMIT_LOG_FILE_BYTES: Final = 1024
 _MAX_FILE_BYTES: Final = 2**31 - 1  # RocketMQ keeps file sizes and positions in an int
 _HOURS: Final = range(24)
+_MAX_INDEX_SLOTS: Final = 100_000_000
+_MAX_INDEX_UNITS: Final = 80_000_000  # together they fill a file
 _RECORD_OVERHEAD_BYTES: Final = 65_536  # what a record may be longer than its body
 
 
@@ -72,6 +74,9 @@ class StoreConfig:
     physical_memory_bytes: int = field(default_factory=machine_memory_bytes)  # ours: for tests
 
     check_crc_on_recover: bool = True  # checkCRCOnRecover
+    index: bool = True  # messageIndexEnable: new messages can be found by their keys
+    index_slots: int = 5_000_000  # maxHashSlotNum
+    index_units: int = 20_000_000  # maxIndexNum: of a file, with one that is never used
     delay_levels: DelayLevels = field(default_factory=DelayLevels)  # messageDelayLevel
 
     def __post_init__(self) -> None:
@@ -96,6 +101,8 @@ class StoreConfig:
             ("max_transfer_count_in_disk", 1, None),
             ("in_memory_max_ratio", 0, 100),
             ("physical_memory_bytes", 1, None),
+            ("index_slots", 1, _MAX_INDEX_SLOTS),
+            ("index_units", 2, _MAX_INDEX_UNITS),
         ):
             value = getattr(self, name)
             if value < least or (most is not None and value > most):

@@ -69,6 +69,11 @@ class FlushPlan:
         self._directories.update(dict.fromkeys(sequence.unsynced_directories()))
         self._sequences.append((sequence, sequence.directory_changes))
 
+    def add_file(self, file: OpenFile, directories: Iterable[Path]) -> None:
+        """Let ``run`` sync one more file, and the directories that have to tell of it."""
+        self._files.append(file)
+        self._directories.update(dict.fromkeys(directories))
+
     def finish(self) -> None:
         """Note in the planned sequences and queues what is on the disk now.  In the owner's thread.
 

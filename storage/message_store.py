@@ -8,7 +8,7 @@ Source: DefaultMessageStore.java; store.md 2, 5, 7.
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, Self
 
@@ -23,6 +23,7 @@ from triomq.storage.file_system import DiskSpace, FileSystem, translated
 from triomq.storage.flush import FlushPlan, fill_commit_log_plan, fill_consume_queue_plan
 from triomq.storage.log_scan import Progress
 from triomq.storage.mapped_file_queue import MappedFileQueue
+from triomq.storage.message_index import MessageIndex
 from triomq.storage.queue_table import QueueTable
 from triomq.storage.recovery import Recovery, RecoveryReport
 from triomq.storage.store_directory import StoreDirectory
@@ -65,7 +66,7 @@ class MessageStore(StoreWriter):
     """A store directory; ``open`` it, or use it in a ``with`` block.
 
     Attributes:
-        config, commit_log, queues: see ``StoreReader``.
+        config, commit_log, queues, index: see ``StoreReader``.
         recovery: what the last ``open`` found.
     """
 
@@ -185,8 +186,10 @@ class MessageStore(StoreWriter):
         self._require_open()
         plan = FlushPlan(self._file_system, self._fail)
         dirty = fill_consume_queue_plan(plan, self.queues, least_pages)
-        if least_pages == 0:
-            checkpoint = self._checkpoint._replace(logics=self.commit_log.store_timestamp)
+        indexes = self.index.fill_flush_plan(plan, self._checkpoint.indexes)
+        if least_pages == 0 or indexes != self._checkpoint.indexes:
+            logics = self.commit_log.store_timestamp if least_pages == 0 else self._checkpoint.logics
+            checkpoint = self._checkpoint._replace(logics=logics, indexes=indexes)
             if dirty or checkpoint != self._checkpoint_on_disk:
                 plan.checkpoint = (checkpoint, self._directory.checkpoint)
         return plan if dirty or plan.checkpoint is not None else None
@@ -202,7 +205,8 @@ class MessageStore(StoreWriter):
             self._checkpoint = self._checkpoint._replace(physic=max(self._checkpoint.physic, plan.store_timestamp))
         if plan.checkpoint is not None and self._is_open:
             self._checkpoint_on_disk = plan.checkpoint[0]
-            self._checkpoint = self._checkpoint._replace(logics=plan.checkpoint[0].logics)
+            _, logics, indexes = plan.checkpoint[0]
+            self._checkpoint = self._checkpoint._replace(logics=logics, indexes=indexes)
 
     def flush(self) -> None:
         """Put everything on the disk, and wait for it; in durability sync consumers see it then.
@@ -306,6 +310,7 @@ class MessageStore(StoreWriter):
             self._tags_code_of,
         )
         report = recovery.run(clean=clean, progress=progress)
+        report = replace(report, removed_index_files=self.index.load(checkpoint.indexes, clean=clean))
         newest = self.commit_log.store_timestamp
         self._checkpoint = Checkpoint(newest, newest, checkpoint.indexes)
         if self._checkpoint != checkpoint or not self._file_system.exists(self._directory.checkpoint):
@@ -316,9 +321,11 @@ class MessageStore(StoreWriter):
     def _put_on_disk(self) -> None:
         """Flush all, remove files that were made ahead, write the checkpoint, and only then remove ``abort``."""
         log = self.commit_log
+        self.index.catch_up_before_close()
         plan = FlushPlan(self._file_system, self._fail)
         fill_commit_log_plan(plan, log, 0)
         fill_consume_queue_plan(plan, self.queues, 0)
+        indexes = self.index.fill_flush_plan(plan, self._checkpoint.indexes, with_newest=True)
         plan.run()
         log.files.remove_from(sum(file.start < log.max_offset for file in log.files.files))
         for queue in self.queues:
@@ -329,7 +336,7 @@ class MessageStore(StoreWriter):
                 if not used:
                     files.remove_directory()
                     self.queues.remove_if_empty(queue.topic)
-        checkpoint = Checkpoint(log.store_timestamp, log.store_timestamp, self._checkpoint.indexes)
+        checkpoint = Checkpoint(log.store_timestamp, log.store_timestamp, indexes)
         checkpoint.save(self._file_system, self._directory.checkpoint)
         self._directory.mark_closed()
 
@@ -348,6 +355,8 @@ class MessageStore(StoreWriter):
             )
         )
         self.queues = QueueTable(self.config, self._file_system, directory.consume_queue, directory.scratch)
+        paths = directory.index, directory.scratch
+        self.index = MessageIndex(self.config, self._file_system, self.commit_log, *paths, self._clock_ms)
         self._deleted = DeletedTopics(directory.config / "deletedTopics.json", self._file_system)
         self._dispatcher = Dispatcher(wait_for_flush=self.config.durability is Durability.SYNC)
         self._checkpoint = self._checkpoint_on_disk = Checkpoint()

@@ -13,7 +13,6 @@ Source: CommitLog.java, recoverNormally, recoverAbnormally; store.md 5.3-5.6, 11
 import logging
 import time
 from dataclasses import dataclass
-from struct import Struct
 from typing import Final
 
 from triomq.protocol.consume_queue_unit import UNIT_SIZE
@@ -24,7 +23,7 @@ from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.deleted_topics import DeletedTopics
 from triomq.storage.dispatch import Redispatcher, TagsCodeOf
-from triomq.storage.file_system import FileSystem, list_store_directory, translated
+from triomq.storage.file_system import FileSystem
 from triomq.storage.flush import FlushPlan
 from triomq.storage.log_scan import LogScan, Progress
 from triomq.storage.queue_recovery import (
@@ -44,7 +43,6 @@ LOGGER: Final = logging.getLogger("triomq.storage.recovery")
 #: RocketMQ writes its checkpoint also when an index file is full; then only units older than the last thorough flush
 #: of the queues, a minute at most, are on the disk for certain.  Source: store.md 5.2, 5.9.
 _QUEUE_FLUSH_LAG_MS: Final = 60_000
-_INDEX_END_OFFSET: Final = Struct(">24xq")  # endPhyOffset of an index file's header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +59,7 @@ class RecoveryReport:
         units_added, units_removed: in consume queues.
         repaired_queues: queues that had lost units in the middle, as ``topic:queue_id``.
         ignored_records: records that cannot belong to a queue.
-        removed_index_files: index files that pointed behind the end of the log.
+        removed_index_files: index files that are made again.
         seconds: how long it took.
     """
 
@@ -104,7 +102,6 @@ class Recovery:
         self._removed_files = 0
         self._truncated_bytes = 0
         self._repaired: list[str] = []
-        self._removed_index_files: list[str] = []
 
     def run(self, *, clean: bool, progress: Progress | None = None) -> RecoveryReport:
         """Bring log and queues into agreement; everything found is on the disk when this returns.
@@ -128,7 +125,6 @@ class Recovery:
         scan = self._scan(progress, clean=clean)
         self._truncate(scan)
         self._repair(scan.end)
-        self._remove_index_files(scan.end)
         for queue in self._queues:
             correct_min_offset(queue, log.min_offset)
         if not clean or self._has_changed():
@@ -147,7 +143,6 @@ class Recovery:
             units_removed=self._units_removed,
             repaired_queues=tuple(self._repaired),
             ignored_records=self._dispatcher.ignored_records,
-            removed_index_files=tuple(self._removed_index_files),
             seconds=time.monotonic() - started,
         )
 
@@ -270,19 +265,6 @@ class Recovery:
             plan.add(queue.files, 0, queue.end_position + 1)
         plan.run()
         plan.finish()
-
-    def _remove_index_files(self, log_end: int) -> None:
-        """Delete index files with entries for records that were lost; the others stay as they are."""
-        directory = self._config.root / "index"
-        for entry in list_store_directory(self._file_system, directory):
-            if not entry.is_file or not entry.name.isdigit() or entry.size_bytes < _INDEX_END_OFFSET.size:
-                continue
-            path = directory / entry.name
-            with translated("read", path):
-                header = self._file_system.read_head(path, _INDEX_END_OFFSET.size)
-                if _INDEX_END_OFFSET.unpack(header)[0] >= log_end:
-                    self._file_system.unlink(path)
-                    self._removed_index_files.append(entry.name)
 
 
 def _ignore(error: Exception) -> None:

@@ -28,7 +28,7 @@ class StoreDirectory:
     """Paths and marks of one store.
 
     Attributes:
-        commit_log, consume_queue, checkpoint, abort, config: where these lie.
+        commit_log, consume_queue, index, checkpoint, abort, config: where these lie.
         scratch: where files are made before they get their place.
         set_aside: where files go that do not fit, but could be wanted.
     """
@@ -41,6 +41,7 @@ class StoreDirectory:
         "commit_log",
         "config",
         "consume_queue",
+        "index",
         "root",
         "scratch",
         "set_aside",
@@ -52,6 +53,7 @@ class StoreDirectory:
         self.root = root
         self.commit_log = root / "commitlog"
         self.consume_queue = root / "consumequeue"
+        self.index = root / "index"
         self.checkpoint = root / "checkpoint"
         self.abort = root / "abort"
         self.config = root / "config"
@@ -125,11 +127,10 @@ class StoreDirectory:
         Raises:
             StoreError: something cannot be deleted.
         """
-        index = self.root / "index"
-        for entry in list_store_directory(self._file_system, index):
+        for entry in list_store_directory(self._file_system, self.index):
             if entry.is_file and entry.name.isdigit():
-                with translated("delete", index / entry.name):
-                    self._file_system.unlink(index / entry.name)
+                with translated("delete", self.index / entry.name):
+                    self._file_system.unlink(self.index / entry.name)
         with translated("delete", self.checkpoint):
             self._file_system.unlink(self.checkpoint)
 

@@ -6,6 +6,7 @@ from triomq.storage.commit_log import CommitLog
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.get_message import GetMessageResult, GetMessageStatus, get_message
+from triomq.storage.message_index import MessageIndex
 from triomq.storage.offset_by_time import offset_by_time
 from triomq.storage.queue_table import QueueTable
 
@@ -19,11 +20,13 @@ class StoreReader:
         config: the settings.
         commit_log: all records.
         queues: all consume queues.
+        index: finds messages by their keys.
     """
 
     config: StoreConfig
     commit_log: CommitLog
     queues: QueueTable
+    index: MessageIndex
     _is_open: bool
 
     def get_message(

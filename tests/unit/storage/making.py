@@ -14,11 +14,17 @@ from triomq.protocol.properties import encode_properties
 from triomq.protocol.record import decode_records
 from triomq.storage.config import StoreConfig
 from triomq.storage.file_system import FileSystem, OpenFile
+from triomq.storage.message_index import IndexMatches
 from triomq.storage.message_store import MessageStore
 from triomq.storage.recovery import RecoveryReport
 from triomq.storage.store_writer import Appended
 
-SMALL: Final[dict[str, Any]] = {"commit_log_file_size_bytes": 65536, "consume_queue_file_size_bytes": 1000}
+SMALL: Final[dict[str, Any]] = {
+    "commit_log_file_size_bytes": 65536,
+    "consume_queue_file_size_bytes": 1000,
+    "index_slots": 50,
+    "index_units": 150,
+}
 HOST: Final = encode_host("127.0.0.1", 10911)
 BORN: Final = 1_795_214_245_591
 
@@ -154,6 +160,19 @@ def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[byt
         found += [message.stored_body for buffer in result.buffers for message in decode_records(buffer)]
         next_offset = result.next_begin_offset
     return found
+
+
+def matches(
+    store: MessageStore, topic: str, key: str, most: int = 64, begin: int = 0, end: int = 2**63 - 1
+) -> IndexMatches:
+    """What a search in the index finds."""
+    search = store.index.search(topic, key, most, begin, end)
+    while True:
+        try:
+            next(search)
+        except StopIteration as done:
+            found: IndexMatches = done.value
+            return found
 
 
 def report(store: MessageStore) -> RecoveryReport:

@@ -6,6 +6,7 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -44,9 +45,10 @@ def test_opening_twice_and_closing_twice_is_harmless(maker: StoreMaker) -> None:
 def test_a_closed_directory_has_exactly_the_files_rocketmq_has(maker: StoreMaker) -> None:
     store = maker()
     put(store)
+    index_file = time.strftime("index/%Y%m%d%H%M%S000", time.localtime(maker.clock.now_ms // 1000))
     store.close()
     root = store.config.root
-    assert names(root) == ["checkpoint", f"commitlog/{0:020d}", f"consumequeue/T/0/{0:020d}", "lock"]
+    assert names(root) == ["checkpoint", f"commitlog/{0:020d}", f"consumequeue/T/0/{0:020d}", index_file, "lock"]
     assert struct.unpack_from(">qqq", (root / "checkpoint").read_bytes()) == (
         maker.clock.now_ms,
         maker.clock.now_ms,
@@ -76,7 +78,7 @@ def test_files_made_for_refused_messages_are_gone_after_closing(maker: StoreMake
     with pytest.raises(StoreFullError):
         put(store, "T", body=bytes(15_000))
     store.close()
-    kept = [name for name in names(store.config.root) if "/" in name]
+    kept = [name for name in names(store.config.root) if name.startswith(("commitlog", "consumequeue"))]
     assert kept == [f"commitlog/{0:020d}", f"consumequeue/T/0/{0:020d}"]
     assert not (store.config.root / "consumequeue" / "U").exists()
     assert maker().max_offset_in_queue("T", 0) == 4
@@ -118,12 +120,15 @@ ORDERED = {"sync_file", "overwrite_file", "unlink"}
 def test_the_mark_of_a_crash_goes_last(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     store = maker(file_system=faulty)
     put(store)
+    store.index.catch_up()
+    (index_file,) = (store.config.root / "index").iterdir()
     faulty.calls.clear()
     store.close()
     order = [(name, path.name) for name, path in faulty.calls if name in ORDERED]
     assert order == [
         ("sync_file", f"{0:020d}"),
         ("sync_file", f"{0:020d}"),
+        ("sync_file", index_file.name),
         ("overwrite_file", "checkpoint"),
         ("unlink", "abort"),
     ]
