@@ -31,6 +31,7 @@ from triomq.broker.schedule import Schedule
 from triomq.broker.send_targets import SendTargets
 from triomq.broker.services.flush import GroupCommit, commit_log_flush, consume_queue_flush
 from triomq.broker.services.housekeeping import Housekeeping
+from triomq.broker.services.index import Indexing
 from triomq.broker.services.pull_timeout import PullTimeout
 from triomq.broker.services.retention import RetentionService
 from triomq.broker.services.schedule import ScheduledDelivery
@@ -244,6 +245,7 @@ class Broker:
             services.start_soon(Housekeeping(self).run)
             services.start_soon(self.retention.run)
             services.start_soon(consume_queue_flush(self).run)
+            services.start_soon(Indexing(self).run)
             services.start_soon(ScheduledDelivery(self).run)
             services.start_soon((self.group_commit or commit_log_flush(self)).run)
             async with trio.open_nursery() as connections:  # 2. requests in flight are answered

@@ -39,10 +39,12 @@ from triomq.protocol.route_bodies import (
 )
 from triomq.protocol.stats_bodies import (
     Connection,
+    ConsumeQueueData,
     ConsumerConnection,
     ConsumeStats,
     OffsetWrapper,
     ProducerConnection,
+    QueryConsumeQueueResponseBody,
     TopicOffset,
     TopicStatsTable,
 )
@@ -54,6 +56,7 @@ __all__ = [
     "Connection",
     "ConsumeFromWhere",
     "ConsumeMessageDirectlyResult",
+    "ConsumeQueueData",
     "ConsumeResult",
     "ConsumeStats",
     "ConsumeStatus",
@@ -75,6 +78,7 @@ __all__ = [
     "ProcessQueueInfo",
     "ProducerConnection",
     "ProducerData",
+    "QueryConsumeQueueResponseBody",
     "QueueData",
     "RegisterBrokerBody",
     "ResetOffsetBody",

@@ -90,3 +90,32 @@ class ConsumerConnection(JsonBody):
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
     message_model: MessageModel = MessageModel.CLUSTERING
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+
+
+@dataclass(slots=True)
+class ConsumeQueueData(JsonBody):
+    """One unit of a consume queue; ``eval``: the group's filter lets it through, as far as codes of tags tell."""
+
+    physic_offset: int = 0
+    physic_size: int = 0
+    tags_code: int = 0
+    eval: bool = False
+
+
+@dataclass(slots=True)
+class QueryConsumeQueueResponseBody(JsonBody):
+    """Answer to QUERY_CONSUME_QUEUE (321).  Source: QueryConsumeQueueResponseBody.java.
+
+    Attributes:
+        max_queue_index: queue offset behind the newest unit.
+        min_queue_index: queue offset of the oldest one.
+        queue_data: the units asked for.
+        subscription_data: what the group wants of the topic, if a group was named and has members.
+        filter_data: a remark on the group.
+    """
+
+    max_queue_index: int = 0
+    min_queue_index: int = 0
+    queue_data: list[ConsumeQueueData] = field(default_factory=list)
+    subscription_data: SubscriptionData | None = None
+    filter_data: str | None = None

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from triomq.protocol.errors import IndexDamagedError, StoreError
 from triomq.protocol.index_unit import IndexHeader, key_hash, key_hashes
@@ -47,6 +47,10 @@ class IndexMatches(NamedTuple):
     offsets: list[int]
     last_update_timestamp: int = 0
     last_update_offset: int = 0
+
+
+IndexSearch: TypeAlias = Generator[None, None, IndexMatches]
+"""A search under way: each step is a millisecond or so of work."""
 
 
 class MessageIndex:
@@ -167,9 +171,7 @@ class MessageIndex:
                 LOGGER.warning("index not complete position=%d log_end=%d", self.position, self._log.max_offset)
                 return
 
-    def search(
-        self, topic: str, key: str, max_matches: int, begin_timestamp: int, end_timestamp: int
-    ) -> Generator[None, None, IndexMatches]:
+    def search(self, topic: str, key: str, max_matches: int, begin_timestamp: int, end_timestamp: int) -> IndexSearch:
         """Find the newest messages with a key that were stored in a time range (ms), both ends included.
 
         This is a generator that returns what it has found; it yields after each ms or so of work, so that a step of the

@@ -18,7 +18,6 @@ from triomq.protocol.requests import (
     SearchOffsetRequestHeader,
     TimestampResponseHeader,
     UpdateConsumerOffsetRequestHeader,
-    ViewMessageRequestHeader,
 )
 from triomq.protocol.units import QueueOffset
 
@@ -126,15 +125,6 @@ def get_earliest_store_time(connection: "Connection", command: RemotingCommand) 
     header = QueueRequestHeader.decode(command.ext_fields)
     timestamp = connection.broker.store.earliest_store_time(header.topic, header.queue_id)
     return command.reply(ext_fields=TimestampResponseHeader(timestamp).encode())
-
-
-def view_message_by_id(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
-    """Answer with the record at a commit log offset, which the client took from an offset message id."""
-    header = ViewMessageRequestHeader.decode(command.ext_fields)
-    record = connection.broker.store.look_message(header.offset)
-    if record is None:
-        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}")
-    return command.reply(body=record)
 
 
 def _offset(command: RemotingCommand, queue_offset: int) -> RemotingCommand:

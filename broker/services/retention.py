@@ -31,7 +31,7 @@ class RetentionService:
     """
 
     def __init__(self, broker: "Broker") -> None:
-        self.retention: Final = Retention(broker.store)
+        self.retention: Final = Retention(broker.store, (broker.store.index.delete_expired,))
         self._broker = broker
         self._is_refused = False
         self._requested = trio.Event()

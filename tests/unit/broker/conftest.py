@@ -26,7 +26,12 @@ def make_broker(tmp_path: Path, clock: Clock) -> Iterator[MakeBroker]:
     def make(store_settings: Mapping[str, Any] | None = None, **settings: Any) -> Broker:
         for store in stores:
             store.close()
-        sizes = {"commit_log_file_size_bytes": 256 * 1024, "consume_queue_file_size_bytes": 20 * 100}
+        sizes = {
+            "commit_log_file_size_bytes": 256 * 1024,
+            "consume_queue_file_size_bytes": 20 * 100,
+            "index_slots": 100,
+            "index_units": 1000,
+        }
         config = StoreConfig(root=tmp_path / "store", **{**sizes, **(store_settings or {})})
         store = MessageStore(config, clock_ms=clock)
         store.open()

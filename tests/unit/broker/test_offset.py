@@ -5,10 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.broker.recording import MakeBroker, Peer
-from triomq.protocol.bodies import ConsumerData, SubscriptionData
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.message_id import parse_offset_message_id
-from triomq.protocol.record import decode_record
 
 NOT_FOUND = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 QUEUE = {"topic": "T", "queueId": 0}
@@ -136,62 +133,3 @@ def test_the_earliest_store_time_is_that_of_the_first_message(peer: Peer, clock:
     assert response.ext_fields == {"timestamp": str(stored_ms)}
     response = peer.get(RequestCode.GET_EARLIEST_MSG_STORETIME, {**QUEUE, "queueId": 2})
     assert (response.code, response.ext_fields) == (ResponseCode.SUCCESS, {"timestamp": "-1"})
-
-
-def test_a_message_is_viewed_by_the_place_in_its_id(peer: Peer) -> None:
-    peer.put("T", b"before")
-    _, _, physical_offset = parse_offset_message_id(peer.put("T", b"this one").ext_fields["msgId"])
-    response = peer.get(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": physical_offset, "topic": "T"})
-    assert response.code == ResponseCode.SUCCESS
-    assert decode_record(response.body).stored_body == b"this one"
-
-
-@pytest.mark.parametrize("physical_offset", [1, -1, 10**6, 2**63 - 1, -(2**63)])
-def test_a_place_without_message_is_refused(peer: Peer, physical_offset: int) -> None:
-    peer.put("T")
-    response = peer.get(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": physical_offset})
-    assert response.code == ResponseCode.SYSTEM_ERROR
-    assert response.remark == f"can not find message by the offset, {physical_offset}"
-
-
-CLONE = {"srcGroup": "G", "destGroup": "H", "topic": "T", "offline": "true"}
-
-
-def clone(peer: Peer, **fields: str) -> int:
-    return peer.get(RequestCode.CLONE_GROUP_OFFSET, CLONE | fields).code
-
-
-def test_a_group_takes_over_the_offsets_of_another(peer: Peer) -> None:
-    offsets = peer.broker.offsets
-    for topic in ("T", "U"):
-        peer.put(topic)
-        offsets.commit("G", topic, 0, 5)
-        offsets.commit("G", topic, 3, 7)
-    offsets.commit("H", "T", 0, 9)
-    assert clone(peer) == ResponseCode.SUCCESS
-    assert offsets.of_group("H") == {"T": {0: 5, 3: 7}}
-    assert clone(peer, topic="") == ResponseCode.SUCCESS
-    assert offsets.of_group("H") == {"T": {0: 5, 3: 7}, "U": {0: 5, 3: 7}}
-
-
-def test_what_a_live_group_gave_up_is_cloned_only_if_asked_for(peer: Peer) -> None:
-    for topic in ("T", "U"):
-        peer.put(topic)
-        peer.broker.offsets.commit("G", topic, 0, 5)
-    subscriptions = [SubscriptionData.of_tags("U", "*", 1)]
-    data = ConsumerData(group_name="G", subscription_data_set=subscriptions)
-    peer.broker.consumer_groups.heartbeat(peer.as_connection, "c1", data, notify=False)
-    assert clone(peer, offline="false") == ResponseCode.SYSTEM_ERROR
-    assert clone(peer, offline="false", topic="") == ResponseCode.SUCCESS
-    assert peer.broker.offsets.of_group("H") == {"U": {0: 5}}
-    assert clone(peer) == ResponseCode.SUCCESS
-    assert peer.broker.offsets.of_group("H") == {"T": {0: 5}, "U": {0: 5}}
-
-
-def test_nothing_to_clone_is_an_error(peer: Peer) -> None:
-    peer.put("T")
-    peer.broker.offsets.commit("G", "deleted", 0, 5)
-    assert clone(peer) == ResponseCode.SYSTEM_ERROR
-    assert clone(peer, topic="deleted") == ResponseCode.SYSTEM_ERROR
-    assert clone(peer, topic="", destGroup="white space") == ResponseCode.SYSTEM_ERROR
-    assert peer.broker.offsets.of_group("H") == {}

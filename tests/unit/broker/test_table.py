@@ -9,7 +9,6 @@ PULLS = {RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
 
 #: Codes that only brokers, clients or later versions of this broker serve: answered REQUEST_CODE_NOT_SUPPORTED.
 NOT_SERVED = {
-    RequestCode.QUERY_MESSAGE,
     RequestCode.END_TRANSACTION,
     RequestCode.CHECK_TRANSACTION_STATE,
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
@@ -22,7 +21,6 @@ NOT_SERVED = {
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
     RequestCode.QUERY_CONSUME_TIME_SPAN,
     RequestCode.VIEW_BROKER_STATS_DATA,
-    RequestCode.QUERY_CONSUME_QUEUE,
     RequestCode.QUERY_DATA_VERSION,
     RequestCode.SEND_REPLY_MESSAGE,
     RequestCode.SEND_REPLY_MESSAGE_V2,

@@ -21,9 +21,9 @@ def put_keys(store: MessageStore, *keys: str, topic: str = "T", size: int = 100)
     return put(store, topic, body=bytes(size), properties=encode_properties({"KEYS": " ".join(keys)}))
 
 
-def filled(maker: StoreMaker, count: int = 400, **settings: object) -> MessageStore:
+def filled(maker: StoreMaker, count: int = 400, file_system: FileSystem | None = None) -> MessageStore:
     """Two keys for each message, one second apart: three index files of 149 units."""
-    store = maker(**settings)
+    store = maker(file_system=file_system)
     for number in range(count):
         maker.clock.now_ms += 1000
         put_keys(store, f"key-{number}", "all")
