@@ -2,7 +2,7 @@
 
 import logging
 
-from triomq.client.admin import Admin, GroupLag
+from triomq.client.admin import Admin
 from triomq.client.config import ClientConfig
 from triomq.client.consumer.config import (
     ConsumeContext,
@@ -23,7 +23,10 @@ from triomq.client.consumer.rebalance import (
     allocate_consistent_hash,
     allocate_nearby,
 )
+from triomq.client.dead_letters import DeadLetter, DeadLetterCount, Redrive
+from triomq.client.group_state import GroupLag, GroupState, QueueState
 from triomq.client.instance import ClientInstance
+from triomq.client.offset_reset import OffsetChange, OffsetReset
 from triomq.client.producer import Producer
 from triomq.client.selectors import QueueSelector, select_by_hash, select_by_random
 from triomq.client.send_result import SendResult, SendStatus
@@ -79,9 +82,12 @@ __all__ = [
     "ConsumeStatus",
     "ConsumerConfig",
     "ConsumerNotOnlineError",
+    "DeadLetter",
+    "DeadLetterCount",
     "FilterHook",
     "FrameTooLargeError",
     "GroupLag",
+    "GroupState",
     "HookContext",
     "IllegalNameError",
     "Message",
@@ -93,6 +99,8 @@ __all__ = [
     "NameServerError",
     "NoPermissionError",
     "NoRouteError",
+    "OffsetChange",
+    "OffsetReset",
     "OrderlyContext",
     "Producer",
     "ProtocolError",
@@ -100,6 +108,8 @@ __all__ = [
     "PushConsumer",
     "QueryNotFoundError",
     "QueueSelector",
+    "QueueState",
+    "Redrive",
     "RequestCodeNotSupportedError",
     "RequestTimeoutError",
     "SendResult",

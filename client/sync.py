@@ -193,3 +193,8 @@ class Admin(_Blocking[TrioAdmin]):
     group_lag = _blocking(TrioAdmin.group_lag)
     group_members = _blocking(TrioAdmin.group_members)
     group_member_ids = _blocking(TrioAdmin.group_member_ids)
+    group_state = _blocking(TrioAdmin.group_state)
+    reset_offsets = _blocking(TrioAdmin.reset_offsets)
+    dead_letter_counts = _blocking(TrioAdmin.dead_letter_counts)
+    dead_letters = _blocking(TrioAdmin.dead_letters)
+    redrive = _blocking(TrioAdmin.redrive)

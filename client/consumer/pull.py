@@ -8,6 +8,7 @@ Source: behaviour.md B.15 (pull consumer).
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from typing import Final
 
 from triomq.client.config import ClientConfig
 from triomq.client.consumer.remote import PullResult, PullStatus, QueueRequests
@@ -18,6 +19,9 @@ from triomq.protocol.filter import SUBSCRIBE_ALL, TagFilter
 from triomq.protocol.message import validate_group, validate_topic
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset, Timestamp
+
+#: Every broker of RocketMQ has this group for its tools.
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 
 
 class PullConsumer(OpenOnce):

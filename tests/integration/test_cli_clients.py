@@ -367,3 +367,62 @@ def test_a_second_signal_ends_a_command_at_once() -> None:
                     pass  # until it has seen the first
                 process.send_signal(signal.SIGINT)
                 assert process.wait(timeout=5) == -signal.SIGINT
+
+
+# --- resets, dead letters, brokers ---------------------------------------------------------------------------
+
+
+def test_offsets_of_a_group_without_members_are_reset(namesrv: str, topic: str) -> None:
+    group = f"group-{topic}"
+    ok("produce", topic, namesrv=namesrv, stdin=b"1\n2\n3\n")
+    ok("consume", topic, "--group", group, "--count", "3", namesrv=namesrv)
+    reset = ("group", "reset-offset", group, "--topic", topic, "--to")
+    (queue,) = json.loads(ok(*reset, "earliest", "--dry-run", "--json", namesrv=namesrv))["queues"]
+    assert queue == {"broker": "broker-a", "queue_id": 0, "before": 3, "after": 0}
+    assert "goes on there in topic" in ok(*reset, "-1h", namesrv=namesrv)
+    assert ok("consume", topic, "--group", group, "--count", "3", namesrv=namesrv) == "1\n2\n3\n"
+    assert "not known" in complaint(1, "group", "reset-offset", "nobody", *reset[3:], "latest", namesrv=namesrv)
+
+
+def test_a_signal_during_a_redrive_leaves_the_rest_for_the_next_one(namesrv: str, topic: str) -> None:
+    group, letters = f"group-{topic}", 3000
+    ok("topic", "create", f"%DLQ%{group}", "--queues", "1", namesrv=namesrv)
+    ok("consume", topic, "--group", group, "--timeout", "0.1", namesrv=namesrv)  # makes the group
+    dead = json.dumps({"body": "x", "keys": ["k"]}).encode() + b"\n"
+    ok("produce", f"%DLQ%{group}", "--json-lines", namesrv=namesrv, stdin=dead)
+    assert objects(ok("dlq", "redrive", group, "--json", namesrv=namesrv)) == [
+        {"group": group, "dry_run": False, "sent": 0, "skipped": 1, "left": 0}
+    ]
+    ok("produce", f"%DLQ%{group}", "--count", str(letters), "--batch", "100", namesrv=namesrv)
+    with running("dlq", "redrive", group, "--json", namesrv=namesrv) as process:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=10)
+        assert process.returncode in (130, -signal.SIGINT)  # the second: before it could listen to signals
+    row = next(row for row in objects(ok("dlq", "list", "--json", namesrv=namesrv)) if row["group"] == group)
+    done = json.loads(ok("dlq", "redrive", group, "--json", namesrv=namesrv))
+    assert done["skipped"] == letters + 1 - row["redriven"]
+
+
+def test_dead_letters_of_a_group_are_listed_and_an_unknown_group_is_an_error(namesrv: str, topic: str) -> None:
+    assert "known groups: " in complaint(1, "dlq", "list", "nobody", namesrv=namesrv)
+    assert "known groups: " in complaint(1, "dlq", "redrive", "nobody", namesrv=namesrv)
+    group = f"group-{topic}"
+    ok("consume", topic, "--group", group, "--timeout", "0.1", namesrv=namesrv)
+    assert ok("dlq", "list", group, "--json", namesrv=namesrv) == ""
+    assert "0 dead letters of group" in ok("dlq", "redrive", group, namesrv=namesrv)
+    ok("produce", f"%DLQ%{group}", "--tag", "t", namesrv=namesrv, stdin=b"one\ntwo\n")
+    listed = objects(ok("dlq", "list", group, "--limit", "1", "--json", namesrv=namesrv))
+    assert [(each["body"], each["original_topic"], each["redriven"]) for each in listed] == [("one", None, False)]
+    assert "REDRIVEN" in ok("dlq", "list", group, namesrv=namesrv)
+    assert group in ok("dlq", "list", namesrv=namesrv)
+
+
+def test_a_broker_tells_how_it_is_set_up_and_doing(broker: Broker, namesrv: str) -> None:
+    (of_all,) = objects(ok("broker", "status", "--json", namesrv=namesrv))
+    (of_one,) = objects(ok("broker", "status", broker.broker, "--json", namesrv="127.0.0.1:1"))
+    assert of_all["address"] == of_one["address"] == broker.broker
+    assert (of_one["broker"], of_one["durability"]) == ("broker-a", "async")
+    assert Path(of_one["store"]).is_dir()
+    assert of_one["connections"] >= 1
+    assert "durability" in ok("broker", "status", namesrv=namesrv)
+    complaint(3, "broker", "status", unused_address(), namesrv=namesrv)

@@ -68,6 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_consume(commands)
     _add_topic(commands)
     _add_group(commands)
+    _add_dlq(commands)
     _add_client_command(commands, "ping", "ping:run", "ClientOptions", "ask whether name server and brokers answer")
     return parser
 
@@ -77,11 +78,11 @@ def _frozen(value: Any) -> Any:  # a Namespace has no types
 
 
 def _join_relative_times(argv: Sequence[str]) -> list[str]:
-    """Make ``--from -10m`` one word: argparse would take ``-10m`` for an option."""
+    """Make ``--from -10m`` and ``--to -10m`` one word: argparse would take ``-10m`` for an option."""
     words: list[str] = []
     for word in argv:
-        if words and words[-1] == "--from" and values.is_relative_time(word):
-            words[-1] = f"--from={word}"
+        if words and words[-1] in ("--from", "--to") and values.is_relative_time(word):
+            words[-1] += f"={word}"
         else:
             words.append(word)
     return words
@@ -160,6 +161,13 @@ def _add_broker(commands: _Commands) -> None:
     )
     _add_retention(parser)
     add("--no-auto-create-topic", action="store_true", help="refuse sends to unknown topics (autoCreateTopicEnable)")
+    more = parser.add_subparsers(metavar="[COMMAND]", required=False)
+    status = _add_client_command(
+        more, "status", "broker_status:run", "BrokerStatusOptions", "tell how running brokers are set up and doing"
+    )
+    status.add_argument(
+        "address", metavar="HOST:PORT", nargs="?", help="of one broker (all that the name server knows)"
+    )
 
 
 def _add_retention(parser: _Parser) -> None:
@@ -318,7 +326,7 @@ def _add_topic(commands: _Commands) -> None:
 
 
 def _add_group(commands: _Commands) -> None:
-    group = _subcommands(commands, "group", "list or show consumer groups")
+    group = _subcommands(commands, "group", "list, show or reset consumer groups")
     listing = _add_client_command(group, "list", "group:list_groups", "GroupListOptions", "list the consumer groups")
     listing.add_argument("--all", action="store_true", help="also those that every broker has")
     show = _add_client_command(
@@ -326,6 +334,45 @@ def _add_group(commands: _Commands) -> None:
     )
     show.add_argument("group", metavar="GROUP")
     show.add_argument("--topic", help="only this topic")
+    reset = _add_client_command(
+        group,
+        "reset-offset",
+        "group:reset_offset",
+        "GroupResetOffsetOptions",
+        "let a group consume a topic from elsewhere on, whether its members are online or not",
+    )
+    reset.add_argument("group", metavar="GROUP")
+    reset.add_argument("--topic", required=True, help="which of its topics")
+    reset.add_argument(
+        "--to",
+        metavar="WHERE",
+        type=values.parse_start,
+        required=True,
+        help="earliest, latest, a time, or -10m for ten minutes ago",
+    )
+    reset.add_argument("--dry-run", action="store_true", help="only tell what would be done")
+
+
+def _add_dlq(commands: _Commands) -> None:
+    dlq = _subcommands(commands, "dlq", "list dead letters, or send them back to their topics")
+    listing = _add_client_command(
+        dlq, "list", "dlq:list_letters", "DlqListOptions", "count the dead letters of all groups, or list those of one"
+    )
+    listing.add_argument("group", metavar="GROUP", nargs="?", help="list the dead letters of this group")
+    listing.add_argument(
+        "--limit", type=values.parse_positive, metavar="N", default=100, help="list N dead letters at most (100)"
+    )
+    redrive = _add_client_command(
+        dlq,
+        "redrive",
+        "dlq:redrive",
+        "DlqRedriveOptions",
+        "send the dead letters of a group back to the topics they came from",
+    )
+    redrive.add_argument("group", metavar="GROUP")
+    redrive.add_argument("--limit", type=values.parse_positive, metavar="N", help="send N messages at most (all)")
+    redrive.add_argument("--again", action="store_true", help="also those that were sent back before")
+    redrive.add_argument("--dry-run", action="store_true", help="only tell what would be done")
 
 
 def _subcommands(commands: _Commands, name: str, text: str) -> _Commands:

@@ -93,3 +93,38 @@ class GroupShowOptions(ClientOptions):
 
     group: str
     topic: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupResetOffsetOptions(ClientOptions):
+    """``triomq group reset-offset``."""
+
+    group: str
+    topic: str
+    to: StartAt
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DlqListOptions(ClientOptions):
+    """``triomq dlq list``."""
+
+    group: str | None
+    limit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DlqRedriveOptions(ClientOptions):
+    """``triomq dlq redrive``."""
+
+    group: str
+    limit: int | None
+    again: bool
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerStatusOptions(ClientOptions):
+    """``triomq broker status``."""
+
+    address: str | None

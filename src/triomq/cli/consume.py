@@ -19,13 +19,12 @@ from triomq.cli.exit_codes import ExitCode
 from triomq.cli.message_text import Formatter, choose_formatter
 from triomq.cli.session import Interrupt, client_config, run_command
 from triomq.client import MessageExt, MessageModel, MessageQueue, PullConsumer, PushConsumer
+from triomq.client.consumer.pull import TOOLS_GROUP
 from triomq.client.nursery import open_service_nursery
 from triomq.protocol.errors import BrokerResponseError, ClientError
 
 LOGGER: Final = logging.getLogger("triomq.cli.consume")
 
-READER_GROUP: Final = "TOOLS_CONSUMER"
-"""Every broker of RocketMQ has this group for its tools."""
 _HOLD_S: Final = 15.0
 _RETRY_S: Final = 1.0
 _BATCH: Final = 32
@@ -159,7 +158,7 @@ async def _join(options: ConsumeOptions, group: str, output: Output) -> None:
 async def _read(options: ConsumeOptions, output: Output) -> None:
     """Pull from all queues of the topic."""
     async with (
-        PullConsumer(READER_GROUP, namesrv=options.namesrv, config=client_config(options)) as pull,
+        PullConsumer(TOOLS_GROUP, namesrv=options.namesrv, config=client_config(options)) as pull,
         open_service_nursery() as nursery,
     ):
         for queue in await pull.queues(options.topic):

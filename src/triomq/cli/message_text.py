@@ -47,7 +47,12 @@ def long_line(message: MessageExt) -> bytes:
 
 
 def json_line(message: MessageExt) -> bytes:
-    """Return everything; ``triomq produce --json-lines`` reads it.  A body that is no UTF-8 stands as base64."""
+    """Return everything; ``triomq produce --json-lines`` reads it."""
+    return json_bytes(message_fields(message))
+
+
+def message_fields(message: MessageExt) -> dict[str, Any]:
+    """Return everything, as JSON shows it.  A body that is no UTF-8 stands as base64."""
     body = message.body
     found: dict[str, Any] = {
         "topic": message.topic,
@@ -67,7 +72,7 @@ def json_line(message: MessageExt) -> bytes:
         found["body"] = body.decode()
     except UnicodeDecodeError:
         found[_BASE64] = base64.b64encode(body).decode()
-    return json_bytes(found)
+    return found
 
 
 _BASE64: Final = "body_base64"

@@ -5,8 +5,10 @@ import pytest
 from triomq import __version__
 from triomq.cli.arguments import parse
 from triomq.cli.client_options import (
+    BrokerStatusOptions,
     ClientOptions,
     ConsumeOptions,
+    GroupResetOffsetOptions,
     GroupShowOptions,
     ProduceOptions,
     TopicCreateOptions,
@@ -24,6 +26,10 @@ COMMANDS = (
     ["topic", "show", "T"],
     ["group", "list"],
     ["group", "show", "G"],
+    ["group", "reset-offset", "G", "--topic", "T", "--to", "earliest"],
+    ["dlq", "list"],
+    ["dlq", "redrive", "G"],
+    ["broker", "status"],
     ["ping"],
 )
 
@@ -55,6 +61,20 @@ def test_a_relative_time_is_no_option(words: list[str]) -> None:
     options = parse(["consume", "T", *words]).options
     assert isinstance(options, ConsumeOptions)
     assert isinstance(options.start, datetime)
+
+
+@pytest.mark.parametrize("words", [["--to", "-10m"], ["--to=-10m"]])
+def test_offsets_may_be_reset_to_a_relative_time(words: list[str]) -> None:
+    options = parse(["group", "reset-offset", "G", "--topic", "T", *words]).options
+    assert isinstance(options, GroupResetOffsetOptions)
+    assert isinstance(options.to, datetime)
+
+
+def test_the_status_of_a_broker_is_a_command_of_its_own() -> None:
+    runner, name, options = parse(["broker", "status", "127.0.0.1:10911"])
+    assert (runner, name) == ("triomq.cli.broker_status:run", "broker status")
+    assert isinstance(options, BrokerStatusOptions)
+    assert (options.address, options.log_level) == ("127.0.0.1:10911", "warning")
 
 
 def test_consume_reads_everything_without_a_group_unless_told_otherwise() -> None:

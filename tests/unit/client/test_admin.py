@@ -3,7 +3,8 @@ from collections.abc import AsyncGenerator, Callable
 import pytest
 
 from tests.unit.client.fake_broker import BrokerFactory, FakeBroker
-from triomq.client.admin import Admin, GroupLag
+from triomq.client.admin import Admin
+from triomq.client.group_state import GroupLag
 from triomq.client.instance import ClientInstance
 from triomq.protocol.bodies import (
     BrokerData,

@@ -1,0 +1,231 @@
+"""Administration of groups against a running broker: their state, resets, dead letters."""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.integration.broker_wire import namesrv_port, running
+from triomq.broker.server import Broker
+from triomq.client import Admin, ConsumerConfig, Message, MessageExt, MessageQueue, Producer, PullConsumer, PushConsumer
+from triomq.protocol.errors import ClientError, NoRouteError
+
+GROUP = "G"
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncGenerator[Broker, None]:
+    async with running(tmp_path / "store") as started:
+        yield started
+
+
+@pytest.fixture
+def namesrv(broker: Broker) -> str:
+    return f"127.0.0.1:{namesrv_port(broker)}"
+
+
+@pytest.fixture
+async def admin(namesrv: str) -> AsyncGenerator[Admin, None]:
+    async with Admin(namesrv=namesrv) as made:
+        await made.create_topic("T", queues=2)
+        yield made
+
+
+async def send(namesrv: str, *bodies: bytes, topic: str = "T") -> None:
+    async with Producer("P", namesrv=namesrv) as producer:
+        for body in bodies:
+            await producer.send(Message(topic, body, tags="t", keys=["k"], properties={"color": "red"}))
+
+
+async def until(condition: Callable[[], bool], within_s: float = 30) -> None:
+    with trio.fail_after(within_s):
+        while not condition():  # noqa: ASYNC110  # about what another task's handler notes
+            await trio.sleep(0.01)
+
+
+def consumer(
+    namesrv: str, seen: list[MessageExt], *, fails: bool = False, topic: str = "T"
+) -> AbstractAsyncContextManager[PushConsumer]:
+    async def on_message(message: MessageExt) -> None:
+        await trio.lowlevel.checkpoint()
+        seen.append(message)
+        if fails:
+            raise ValueError("refused")
+
+    return PushConsumer(
+        GROUP,
+        namesrv=namesrv,
+        on_message=on_message,
+        subscriptions={topic: "*"},
+        start="earliest",
+        settings=ConsumerConfig(max_reconsume_times=0),
+    )
+
+
+# --- state --------------------------------------------------------------------------------------------------
+
+
+async def test_a_member_is_shown_with_its_queues_and_its_progress(namesrv: str, admin: Admin) -> None:
+    seen: list[MessageExt] = []
+    async with consumer(namesrv, seen) as member:
+        await member.wait_assigned()
+        await send(namesrv, b"1", b"2", b"3")
+        await until(lambda: len(seen) == 3)
+        state = await admin.group_state(GROUP, "T")
+        assert state.members is not None
+        (connection,) = state.members.connection_set
+        assert [queue.owners for queue in state.queues] == [(connection.client_id,)] * 2
+        assert [queue.stall for queue in state.queues] == [None, None]
+        assert state.duplicate_client_ids == ()
+        assert state.subscription_differences == ()
+
+
+async def test_members_that_subscribe_differently_are_shown(namesrv: str, admin: Admin) -> None:
+    await admin.create_topic("U")
+    async with consumer(namesrv, []) as first, consumer(namesrv, [], topic="U") as second:
+        await first.wait_assigned()
+        await second.wait_assigned()
+        differences = (await admin.group_state(GROUP)).subscription_differences
+        assert [difference.topic for difference in differences] == ["T", "U"]
+
+
+# --- resets -------------------------------------------------------------------------------------------------
+
+
+async def test_a_group_without_members_is_reset_at_once(broker: Broker, namesrv: str, admin: Admin) -> None:
+    """C.2 scenario 61, beyond it: the broker refuses, and the client stores the offsets itself."""
+    await send(namesrv, b"1", b"2", b"3", b"4")
+    ends = {queue.queue_id: await admin.max_offset(queue) for queue in await admin.topic_stats("T")}
+    broker.offsets.commit(GROUP, "T", 0, 1)
+    planned = await admin.reset_offsets(GROUP, "T", "latest", dry_run=True)
+    assert not planned.is_online
+    assert broker.offsets.of_group(GROUP) == {"T": {0: 1}}
+    assert [(change.before, change.after) for change in planned.changes] == [(1, ends[0]), (None, ends[1])]
+    assert await admin.reset_offsets(GROUP, "T", "latest") == planned
+    assert broker.offsets.of_group(GROUP) == {"T": ends}
+    await admin.reset_offsets(GROUP, "T", "earliest")
+    assert broker.offsets.of_group(GROUP) == {"T": {0: 0, 1: 0}}
+
+
+async def test_members_that_are_online_consume_again_from_where_they_were_reset_to(namesrv: str, admin: Admin) -> None:
+    """C.2 scenario 61."""
+    await send(namesrv, b"1", b"2", b"3")
+    seen: list[MessageExt] = []
+    async with consumer(namesrv, seen):
+        await until(lambda: len(seen) == 3)
+        done = await admin.reset_offsets(GROUP, "T", "earliest")
+        assert done.is_online
+        await until(lambda: len(seen) >= 6)
+    assert sorted(message.body for message in seen[3:6]) == [b"1", b"2", b"3"]
+
+
+async def test_a_topic_that_is_not_there_cannot_be_reset(admin: Admin) -> None:
+    with pytest.raises(NoRouteError):
+        await admin.reset_offsets(GROUP, "unknown", "latest")
+
+
+# --- dead letters -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def dead(namesrv: str, admin: Admin) -> Admin:
+    """Five messages that the group gave up."""
+    await send(namesrv, *(b"%d" % number for number in range(5)))
+    seen: list[MessageExt] = []
+    async with consumer(namesrv, seen, fails=True):
+        with trio.fail_after(30):
+            while sum(count.messages for count in await admin.dead_letter_counts()) < 5:  # noqa: ASYNC110  # as above
+                await trio.sleep(0.05)
+    return admin
+
+
+async def messages_of(namesrv: str, topic: str) -> list[MessageExt]:
+    found = []
+    async with PullConsumer("reader", namesrv=namesrv) as pull:
+        for queue in await pull.queues(topic):
+            found += (await pull.pull(queue, 0)).messages
+    return found
+
+
+async def test_dead_letters_go_back_once_as_they_were_sent_first(namesrv: str, dead: Admin) -> None:
+    letters = await dead.dead_letters(GROUP)
+    assert [(letter.original_topic, letter.is_redriven) for letter in letters] == [("T", False)] * 5
+    sent: list[MessageExt] = []
+    assert await dead.redrive(GROUP, limit=2, on_sent=sent.append) == (2, 0, 3)
+    assert [message.body for message in sent] == [letter.message.body for letter in letters[:2]]
+    assert [letter.is_redriven for letter in await dead.dead_letters(GROUP, 3)] == [True, True, False]
+    assert await dead.redrive(GROUP) == (3, 0, 0)
+    assert await dead.redrive(GROUP) == (0, 0, 0)
+    assert await dead.dead_letter_counts() == [(GROUP, 5, 5)]
+    back = await messages_of(namesrv, "T")
+    assert sorted(message.body for message in back) == sorted([b"%d" % number for number in range(5)] * 2)
+    for message in back:
+        assert (message.tags, message.keys, message.user_properties) == ("t", ("k",), {"color": "red"})
+        assert message.reconsume_times == 0
+        assert (
+            not {"RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "RECONSUME_TIME", "REAL_TOPIC", "DELAY"}
+            & message.properties.keys()
+        )
+
+
+async def test_a_dry_run_counts_and_changes_nothing(namesrv: str, dead: Admin) -> None:
+    assert await dead.redrive(GROUP, limit=4, dry_run=True) == (4, 0, 1)
+    assert await dead.dead_letter_counts() == [(GROUP, 5, 0)]
+    assert len(await messages_of(namesrv, "T")) == 5
+
+
+async def test_what_was_sent_back_may_be_sent_again_if_asked_for(dead: Admin) -> None:
+    await dead.redrive(GROUP)
+    assert await dead.redrive(GROUP, again=True, limit=2) == (2, 0, 3)
+    assert await dead.dead_letter_counts() == [(GROUP, 5, 5)]
+
+
+async def test_a_run_that_is_cut_off_notes_what_it_sent(namesrv: str, dead: Admin) -> None:
+    with trio.CancelScope() as scope:
+
+        def third_time(message: MessageExt) -> None:
+            if message.queue_offset == 2:
+                scope.cancel()
+
+        await dead.redrive(GROUP, on_sent=third_time)
+    assert scope.cancelled_caught
+    assert await dead.dead_letter_counts() == [(GROUP, 5, 3)]
+    assert await dead.redrive(GROUP) == (2, 0, 0)
+    assert len(await messages_of(namesrv, "T")) == 10
+
+
+async def test_an_original_topic_that_is_gone_is_not_made_anew(dead: Admin) -> None:
+    await dead.delete_topic("T")
+    with pytest.raises(NoRouteError):
+        await dead.redrive(GROUP)
+    assert "T" not in await dead.topics()
+    assert await dead.dead_letter_counts() == [(GROUP, 5, 0)]
+
+
+async def test_a_dead_letter_of_unknown_origin_is_left_where_it_is(namesrv: str, dead: Admin) -> None:
+    await send(namesrv, b"stray", topic="%DLQ%G")
+    assert await dead.redrive(GROUP) == (5, 1, 0)
+    assert await dead.redrive(GROUP) == (0, 0, 0)
+
+
+async def test_dead_letters_that_may_not_be_read_are_an_error_that_says_how_to_allow_it(
+    namesrv: str, admin: Admin
+) -> None:
+    await admin.create_topic("%DLQ%G", queues=1, perm=2)
+    async with Admin(namesrv=namesrv) as fresh:
+        with pytest.raises(ClientError, match="triomq topic create '%DLQ%G'"):
+            await fresh.dead_letters(GROUP)
+
+
+async def test_a_group_that_never_gave_up_has_no_dead_letters(admin: Admin) -> None:
+    assert await admin.dead_letter_counts() == []
+    assert await admin.dead_letters("other") == []
+    assert await admin.redrive("other") == (0, 0, 0)
+
+
+async def test_max_offsets_are_asked_of_the_queues_broker(namesrv: str, admin: Admin) -> None:
+    await send(namesrv, b"1", b"2")
+    queues = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(2)]
+    assert sum([await admin.max_offset(queue) for queue in queues]) == 2
