@@ -7,14 +7,14 @@ Source: behaviour.md A.15, B.17; users.md 7 to 9.
 """
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import trio
 
 from triomq.client.consumer.remote import QueueRequests
 from triomq.client.instance import ClientInstance
-from triomq.protocol.bodies import ConsumerConnection, ConsumerRunningInfo, MessageModel
+from triomq.protocol.bodies import ConsumerConnection, ConsumerRunningInfo, MessageModel, ProcessQueueInfo
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import BrokerResponseError, ClientError, ProtocolError
 from triomq.protocol.group_health import (
@@ -113,14 +113,18 @@ async def read_group_state(
     queues = []
     for lag in lags:
         owners = report.owners(lag.queue)
-        locked_by = next((client_id for client_id, held in owners if held.locked), None)
-        lock_owner = lag.lock_owner or locked_by
+        lock_owner = lag.lock_owner or _locked_by(report, owners)
         consumed_ms = max((held.last_consume_timestamp for _, held in owners), default=0)
         stall = await _stall(instance, group, report, lag, lock_owner) if lag.lag and is_shared else None
         progress_ms = lag.progress_timestamp or consumed_ms or None
         queues.append(QueueState(lag, tuple(client_id for client_id, _ in owners), lock_owner, progress_ms, stall))
     doubled = duplicates(client_ids)
     return GroupState(group, members, tuple(queues), doubled, _differences(members, infos, doubled))
+
+
+def _locked_by(report: GroupReport, owners: Iterable[tuple[str, ProcessQueueInfo]]) -> str | None:
+    """Return who says that it has the lock; Java's concurrent consumers, which take none, say so too."""
+    return next((name for name, held in owners if held.locked and report.is_orderly(name)), None)
 
 
 async def _running_infos(

@@ -102,7 +102,9 @@ async def group(fake_broker: FakeBroker) -> Group:
 async def test_owners_locks_and_progress_come_from_the_members(group: Group) -> None:
     group.infos["c1"].mq_table = group.held(QUEUE, consumed_s_ago=1, locked=True)
     first, second = (await group.state()).queues
-    assert (first.owners, first.lock_owner, first.stall) == (("c1",), "c1", None)
+    assert (first.owners, first.lock_owner, first.stall) == (("c1",), None, None)  # it says so, but needs no lock
+    group.infos["c1"].properties = {"PROP_CONSUMEORDERLY": "true"}
+    assert (await group.first()).lock_owner == "c1"
     assert first.progress_ms is not None
     assert time.time() - first.progress_ms / 1000 < 30
     assert (second.owners, second.lock_owner, second.progress_ms, second.stall) == ((), None, None, None)
