@@ -217,7 +217,7 @@ class MappedFileQueue:
         self.directory_changes += 1
 
     def _path(self, start: int) -> Path:
-        return self.directory / _file_name(start)
+        return self.directory / file_name(start)
 
 
 def check_directory(
@@ -254,12 +254,13 @@ def check_directory(
         good += 1
     stray = [start for start in starts[good:] if sizes[start]]
     if stray and not may_be_torn:
-        missing = _file_name(starts[0] + good * file_size)
+        missing = file_name(starts[0] + good * file_size)
         raise StoreLayoutError(f"{directory}: the file {missing} is missing or empty, but others follow it")
     return FoundFiles(starts[:good], [start for start in starts[good:] if not sizes[start]], stray)
 
 
-def _file_name(start: int) -> str:
+def file_name(start: int) -> str:
+    """Return how the file is called that begins at ``start``."""
     return f"{start:0{_NAME_DIGITS}d}"
 
 

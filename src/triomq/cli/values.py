@@ -66,6 +66,17 @@ def parse_positive(text: str) -> int:
     return int(text)
 
 
+def parse_count(text: str) -> int:
+    """Return a whole number, 0 or more.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
+    if not text.isdecimal():
+        raise ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
 def parse_hours(text: str) -> float:
     """Return a number of hours, 0 or more.
 
@@ -129,14 +140,33 @@ def parse_start(text: str) -> StartAt:
         return "earliest"
     if text == "latest":
         return "latest"
+    found = _time(text)
+    if found is None:
+        raise ArgumentTypeError(
+            f"{text!r} is no start: write earliest, latest, a time such as 2026-01-31T12:00, or -10m"
+        )
+    return found
+
+
+def parse_time(text: str) -> datetime:
+    """Return an ISO 8601 time, or that of ``-10m``, ten minutes ago; a time without zone is local time.
+
+    Raises:
+        ArgumentTypeError: it is none of these.
+    """
+    found = _time(text)
+    if found is None:
+        raise ArgumentTypeError(f"{text!r} is no time: write it as 2026-01-31T12:00, or -10m for ten minutes ago")
+    return found
+
+
+def _time(text: str) -> datetime | None:
     if is_relative_time(text):
         return datetime.now(UTC) - timedelta(seconds=parse_duration(text[1:]))
     try:
         return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError):
-        raise ArgumentTypeError(
-            f"{text!r} is no start: write earliest, latest, a time such as 2026-01-31T12:00, or -10m"
-        ) from None
+        return None
 
 
 def is_relative_time(text: str) -> bool:

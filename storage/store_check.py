@@ -1,0 +1,201 @@
+"""Verifying a stopped store: every record, every unit of every consume queue, every stored offset.
+
+Problems of one kind at one place are counted, not listed one by one: a queue that has lost a file is one line.
+Source: store.md 10.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from triomq.protocol.codes import TRANSACTION_MASK
+from triomq.protocol.consume_queue_unit import BLANK_UNIT, UNIT, ConsumeQueueUnit
+from triomq.protocol.record import RecordCheck, RecordKind
+from triomq.storage.consume_queue import ConsumeQueue
+from triomq.storage.delay_levels import SCHEDULE_TOPIC
+from triomq.storage.dispatch import WITHOUT_UNIT
+from triomq.storage.log_scan import Progress
+from triomq.storage.log_walk import Damage, walk
+from triomq.storage.queue_recovery import first_offset
+from triomq.storage.stopped_store import StoppedStore
+
+_BLANK = ConsumeQueueUnit._make(UNIT.unpack(BLANK_UNIT))
+
+
+class ProblemKind(Enum):
+    """What can be wrong."""
+
+    RECORD = "record"
+    """Part of the commit log is damaged, with good records behind it: these messages are lost."""
+    TAIL = "tail"
+    """The commit log ends with something torn; the next start cuts it off."""
+    STRAY_FILE = "stray file"
+    """A file is empty, or lies behind a missing one; the next start deletes it, or sets it aside."""
+    MISSING_UNIT = "missing unit"
+    """A record has no unit in its consume queue: consumers do not see it."""
+    WRONG_UNIT = "wrong unit"
+    """A unit points to no record of its queue, or has the wrong length or tags code."""
+    OFFSET = "offset"
+    """A consumer group's offset is behind the end of its queue."""
+
+
+@dataclass(slots=True)
+class Problem:
+    """Something that is wrong, and how often.
+
+    Attributes:
+        kind: what.
+        place: a file of the commit log, ``topic:queue_id``, or ``group topic:queue_id``.
+        offset: the first one, as a physical offset for the commit log, else as a queue offset.
+        text: what is wrong with the first one.
+        count: how many there are.
+        size_bytes: of the damaged part of the commit log.
+    """
+
+    kind: ProblemKind
+    place: str
+    offset: int
+    text: str
+    count: int = 1
+    size_bytes: int = 0
+
+
+@dataclass(slots=True)
+class CheckReport:
+    """What a check found.
+
+    Attributes:
+        records, record_bytes: good ones in the commit log.
+        units: of all queues, without blank ones and those whose records have expired.
+        log_end: end of the last good record.
+        problems: in the order in which they were found.
+    """
+
+    records: int = 0
+    record_bytes: int = 0
+    units: int = 0
+    log_end: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+
+def check(store: StoppedStore, progress: Progress | None = None) -> CheckReport:
+    """Verify everything; changes nothing.
+
+    Raises:
+        StoreError: a file cannot be read.
+        StoreLayoutError: a table is damaged.
+    """
+    return _Checker(store).run(progress)
+
+
+class _Checker:
+    """One check."""
+
+    def __init__(self, store: StoppedStore) -> None:
+        self._store = store
+        self._report = CheckReport(log_end=store.log.files.start)
+        self._matched: Counter[ConsumeQueue] = Counter()
+        self._problems: dict[tuple[ProblemKind, str], Problem] = {}
+
+    def run(self, progress: Progress | None) -> CheckReport:
+        store, report = self._store, self._report
+        for path in store.strays:
+            report.problems.append(Problem(ProblemKind.STRAY_FILE, str(path), int(path.name), "empty, or behind a gap"))
+        for found in walk(store.log, store.file_system, progress=progress):
+            if isinstance(found, Damage):
+                file = store.log.files.file_at(found.offset)
+                assert file is not None, "the walk stays in the files"
+                kind = ProblemKind.TAIL if found.is_tail else ProblemKind.RECORD
+                size_bytes = found.end - found.offset
+                text = f"{size_bytes} bytes: {found.reason}"
+                report.problems.append(Problem(kind, str(file.path), found.offset, text, 1, size_bytes))
+            else:
+                offset, record = found
+                report.records += 1
+                report.record_bytes += record.size
+                report.log_end = offset + record.size
+                self._check_record(offset, record)
+        for queue in store.queues:
+            self._check_queue(queue)
+        self._check_offsets()
+        report.problems += self._problems.values()
+        return report
+
+    def _add(self, kind: ProblemKind, place: str, offset: int, text: str) -> None:
+        known = self._problems.setdefault((kind, place), Problem(kind, place, offset, text, 0))
+        known.count += 1
+
+    def _check_record(self, offset: int, record: RecordCheck) -> None:
+        """Look for the unit of a record."""
+        store = self._store
+        if record.sys_flag & TRANSACTION_MASK in WITHOUT_UNIT or offset < store.deleted.end_of(record.topic):
+            return
+        queue = store.queues.find(record.topic, record.queue_id)
+        unit = queue.unit(record.queue_offset) if queue is not None else None
+        if queue is None or unit is None or unit == _BLANK:
+            place = f"{record.topic}:{record.queue_id}"
+            self._add(ProblemKind.MISSING_UNIT, place, record.queue_offset, f"of the record at {offset}")
+        elif unit[:2] == (offset, record.size):
+            self._matched[queue] += 1
+            self._check_tags_code(queue, record, unit)
+
+    def _check_tags_code(self, queue: ConsumeQueue, record: RecordCheck, unit: ConsumeQueueUnit) -> None:
+        if unit.tags_code == record.tags_code:
+            return
+        # Of a delayed message it is the delivery time, which depends on the levels of then.
+        if queue.topic == SCHEDULE_TOPIC and unit.tags_code >= record.store_timestamp:
+            return
+        text = f"tags code {unit.tags_code} instead of {record.tags_code}"
+        self._add(ProblemKind.WRONG_UNIT, _name(queue), record.queue_offset, text)
+
+    def _check_queue(self, queue: ConsumeQueue) -> None:
+        """Find the units to which no record belongs."""
+        valid = range(max(queue.min_offset, first_offset(queue)), queue.next_offset)
+        if self._matched[queue] == len(valid):  # the records have led to all of them already
+            self._report.units += len(valid)
+            return
+        blanks = 0
+        for number in valid:
+            unit = queue.unit(number)
+            if unit == _BLANK:
+                blanks += 1
+            elif reason := self._reason(queue, number, unit):
+                self._add(ProblemKind.WRONG_UNIT, _name(queue), number, reason)
+        self._report.units += len(valid) - blanks
+
+    def _reason(self, queue: ConsumeQueue, number: int, unit: ConsumeQueueUnit | None) -> str:
+        """Return what is wrong with a unit, "" if nothing is."""
+        if unit is None or unit.size <= 0:
+            return "an empty unit in the middle"
+        if 0 <= unit.physical_offset < self._store.deleted.end_of(queue.topic):
+            return ""
+        record = self._store.log.check(unit.physical_offset, check_crc=False)
+        if record.kind is not RecordKind.MESSAGE:
+            return f"no record at {unit.physical_offset}: {record.reason}"
+        if record.size != unit.size:
+            return f"{unit.size} bytes, but the record at {unit.physical_offset} has {record.size}"
+        if (record.topic, record.queue_id, record.queue_offset) != (queue.topic, queue.queue_id, number):
+            return (
+                f"the record at {unit.physical_offset} is number {record.queue_offset}"
+                f" of {record.topic}:{record.queue_id}"
+            )
+        return ""
+
+    def _check_offsets(self) -> None:
+        for stored in self._store.stored_offsets():
+            queue = self._store.queues.find(stored.topic, stored.queue_id)
+            end = queue.max_offset if queue is not None else 0
+            if stored.offset > end:
+                place = f"{stored.group} {stored.topic}:{stored.queue_id}"
+                self._add(ProblemKind.OFFSET, place, stored.offset, f"the queue ends at {end}")
+
+
+def _name(queue: ConsumeQueue) -> str:
+    return f"{queue.topic}:{queue.queue_id}"
+
+
+def queues_to_rebuild(problems: Iterable[Problem]) -> list[str]:
+    """Return the queues, as ``topic:queue_id``, whose units do not fit the records."""
+    kinds = {ProblemKind.MISSING_UNIT, ProblemKind.WRONG_UNIT}
+    return sorted({problem.place for problem in problems if problem.kind in kinds})

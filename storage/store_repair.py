@@ -1,0 +1,167 @@
+"""Repairing a stopped store from what its commit log still holds.
+
+The plan tells everything that would be done; carrying it out changes nothing else.  What is lost in the middle of the
+log stays lost: its bytes stay where they are, and readers skip them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from triomq.protocol.codes import TRANSACTION_MASK
+from triomq.protocol.consume_queue_unit import UNIT_SIZE
+from triomq.protocol.errors import StoreError
+from triomq.protocol.record import RecordCheck
+from triomq.storage.consume_queue import ConsumeQueue
+from triomq.storage.dispatch import WITHOUT_UNIT, stored_tags_code
+from triomq.storage.flush import FlushPlan
+from triomq.storage.log_scan import Progress
+from triomq.storage.log_walk import Damage, walk
+from triomq.storage.stopped_store import StoppedStore, StoredOffset
+from triomq.storage.store_check import CheckReport, Problem, ProblemKind, queues_to_rebuild
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairPlan:
+    """What a repair does.
+
+    Attributes:
+        cut_at: the commit log is cleared from here on, ``None``: it ends well.
+        cut_bytes: how much is cleared.
+        queues: consume queues, as ``topic:queue_id``, that are deleted and built again.
+        offsets: groups whose offset is set back, with the new one.
+        losses: damage in the middle of the log, which nothing can repair.
+    """
+
+    cut_at: int | None
+    cut_bytes: int
+    queues: tuple[str, ...]
+    offsets: tuple[StoredOffset, ...]
+    losses: tuple[Problem, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return self.cut_at is None and not self.queues and not self.offsets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairReport:
+    """What a repair has done.
+
+    Attributes:
+        units_built: in the consume queues of the plan.
+        records_ignored: records whose number cannot be that of their queue; consumers do not see them.
+    """
+
+    units_built: int
+    records_ignored: int
+
+
+def plan_repair(store: StoppedStore, report: CheckReport) -> RepairPlan:
+    """Decide what to do about what a check has found.
+
+    Raises:
+        StoreLayoutError: the table of offsets is damaged.
+    """
+    tail = next((problem for problem in report.problems if problem.kind is ProblemKind.TAIL), None)
+    ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in store.queues}
+    rebuilt = queues_to_rebuild(report.problems)
+    clamped = []
+    for stored in store.stored_offsets():
+        end = ends.get((stored.topic, stored.queue_id), 0)
+        if stored.offset > end and f"{stored.topic}:{stored.queue_id}" not in rebuilt:
+            clamped.append(stored._replace(offset=end))
+    return RepairPlan(
+        cut_at=tail.offset if tail is not None else None,
+        cut_bytes=tail.size_bytes if tail is not None else 0,
+        queues=tuple(rebuilt),
+        offsets=tuple(clamped),
+        losses=tuple(problem for problem in report.problems if problem.kind is ProblemKind.RECORD),
+    )
+
+
+def repair(store: StoppedStore, plan: RepairPlan, progress: Progress | None = None) -> RepairReport:
+    """Carry out a plan; all of it is on the disk when this returns.
+
+    Args:
+        store: opened to be written.
+        plan: made for this store since it was opened.
+        progress: called while the commit log is read.
+
+    Raises:
+        StoreFullError, StoreError: the disk refuses; the repair can be done again.
+    """
+    if plan.cut_at is not None:
+        _cut(store, plan.cut_at)
+    builder = _Builder(store, plan.queues)
+    if plan.queues:
+        builder.run(progress)
+    if plan.offsets:
+        store.save_offsets(plan.offsets)
+    return RepairReport(units_built=builder.units_built, records_ignored=builder.records_ignored)
+
+
+def _cut(store: StoppedStore, offset: int) -> None:
+    files = store.log.files
+    files.remove_from(max(sum(file.start <= offset for file in files.files), 1))
+    files.files[-1].zero_from(offset - files.files[-1].start)
+    _sync(store, [store.log.files.files[-1].start])
+
+
+def _sync(store: StoppedStore, log_begins: Sequence[int], queues: Sequence[ConsumeQueue] = ()) -> None:
+    plan = FlushPlan(store.file_system, _ignore)
+    for begin in log_begins:
+        plan.add(store.log.files, begin, store.log.files.files[-1].end)
+    for queue in queues:
+        plan.add(queue.files, 0, queue.end_position)
+    plan.run()
+    plan.finish()
+
+
+def _ignore(error: StoreError) -> None:
+    """A failed sync raises; there is no running store to warn."""
+
+
+class _Builder:
+    """Builds consume queues anew from all records of the log."""
+
+    def __init__(self, store: StoppedStore, names: Sequence[str]) -> None:
+        self.units_built = 0
+        self.records_ignored = 0
+        self._store = store
+        self._queues = [store.queues.get(topic, int(number)) for topic, _, number in _split(names)]
+        self._tags_code_of = stored_tags_code(store.config.delay_levels)
+
+    def run(self, progress: Progress | None) -> None:
+        store = self._store
+        wanted = {(queue.topic, queue.queue_id): queue for queue in self._queues}
+        for queue in self._queues:
+            queue.destroy()
+        for found in walk(store.log, store.file_system, check_crc=False, progress=progress):
+            if isinstance(found, Damage):
+                continue
+            offset, record = found
+            target = wanted.get((record.topic, record.queue_id))
+            if target is None or record.sys_flag & TRANSACTION_MASK in WITHOUT_UNIT:
+                continue
+            if offset >= store.deleted.end_of(record.topic):
+                self._append(target, record, offset)
+        _sync(store, [], self._queues)
+
+    def _append(self, queue: ConsumeQueue, record: RecordCheck, offset: int) -> None:
+        missing = record.queue_offset - queue.next_offset
+        if missing and not queue.files.files:
+            queue.begin_at(record.queue_offset)
+        elif 0 < missing <= queue.files.file_size // UNIT_SIZE:
+            queue.append_blanks(missing)
+        elif missing:  # no loss explains such a number
+            self.records_ignored += 1
+            return
+        queue.reserve(1)
+        queue.append(offset, record.size, self._tags_code_of(record))
+        queue.max_offset = queue.next_offset
+        self.units_built += 1
+
+
+def _split(names: Sequence[str]) -> list[tuple[str, str, str]]:
+    return [name.rpartition(":") for name in names]

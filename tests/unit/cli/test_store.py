@@ -1,0 +1,191 @@
+"""``triomq store`` as users call it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.storage.conftest import maker, unpack  # noqa: F401  # fixtures
+from tests.unit.storage.making import StoreMaker, bodies, filled, log_file, overwrite, put, queue_file
+from triomq.cli.run import run
+from triomq.storage.message_store import MessageStore
+
+Unpack = Callable[[str], Path]
+
+
+@pytest.fixture
+def root(maker: StoreMaker) -> Path:  # noqa: F811  # a fixture
+    store = maker()
+    for number in range(10):
+        maker.clock.now_ms += 60_000
+        properties = f"TAGS\x01A\x02KEYS\x01k{number}".encode()
+        put(
+            store, "T" if number % 2 else "U", number % 3, body=b"body %d" % number, properties=properties, tags_code=65
+        )
+    store.close()
+    return store.config.root
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert run(["store", *words]) == code, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in said(capsys, *words, "--json", code=code).splitlines()]
+
+
+def test_info_tells_sizes_and_queues(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (found,) = told(capsys, "info", "--store", str(root))
+    assert found["commit_log_file_size_bytes"] == 65536
+    assert found["consume_queue_file_size_bytes"] == 1000
+    assert found["messages"] == 10
+    assert found["closed_properly"] is True
+    assert found["newest_stored_ms"] - found["oldest_stored_ms"] == 9 * 60_000
+    assert sum(queue["messages"] for queue in found["queues"] if queue["topic"] == "T") == 5
+    text = said(capsys, "info", "--store", str(root))
+    assert "closed_properly" in text
+    assert "yes" in text
+
+
+def test_info_of_a_store_without_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "commitlog").mkdir()
+    (found,) = told(capsys, "info", "--store", str(tmp_path))
+    assert (found["messages"], found["newest_stored_ms"], found["queues"]) == (0, -1, [])
+    assert "newest_stored_ms               -" in said(capsys, "info", "--store", str(tmp_path))
+
+
+def test_check_says_sound_or_what_is_wrong(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "check", "--store", str(root)) == "10 records, 10 units in consume queues: sound\n"
+    assert told(capsys, "check", "--store", str(root))[0]["problems"] == []
+    overwrite(log_file(root, 0), 90, b"\xff")
+    text = said(capsys, "check", "--store", str(root), code=1)
+    assert "does not match its CRC" in text
+    (found,) = told(capsys, "check", "--store", str(root), code=1)
+    assert [problem["kind"] for problem in found["problems"]] == ["record"]
+
+
+@pytest.mark.parametrize(
+    ("words", "numbers"),
+    [
+        ((), range(10)),
+        (("--topic", "T"), [1, 3, 5, 7, 9]),
+        (("--topic", "T", "--queue", "0"), [3, 9]),
+        (("--key", "k4"), [4]),
+        (("--count", "2"), [0, 1]),
+        (("--topic", "None"), []),
+        (("--from", "2100-01-01"), []),
+        (("--to", "-10m"), []),
+    ],
+)
+def test_dump_gives_what_was_asked_for(
+    root: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], numbers: list[int]
+) -> None:
+    found = told(capsys, "dump", "--store", str(root), *words)
+    assert [message["body"] for message in found] == [f"body {number}" for number in numbers]
+
+
+def test_dump_by_time(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    begin = told(capsys, "dump", "--store", str(root))[3]["stored_ms"]
+    from datetime import UTC, datetime
+
+    times = [datetime.fromtimestamp((begin + minutes * 60_000) / 1000, UTC).isoformat() for minutes in (0, 2)]
+    found = told(capsys, "dump", "--store", str(root), "--from", times[0], "--to", times[1])
+    assert [message["body"] for message in found] == ["body 3", "body 4"]
+
+
+def test_dump_as_a_table_is_for_people(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = said(capsys, "dump", "--store", str(root)).splitlines()
+    assert lines[0].split() == ["STORED", "TOPIC", "QUEUE", "OFFSET", "POSITION", "SIZE", "TAG", "KEYS", "BODY"]
+    assert len(lines) == 11
+    assert lines[1].endswith("body 0")
+
+
+def test_a_table_says_that_it_is_cut(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("triomq.cli.store._ROWS_OF_A_TABLE", 4)
+    assert said(capsys, "dump", "--store", str(root)).splitlines()[-1].startswith("the first 4 only")
+    assert len(said(capsys, "dump", "--store", str(root), "--count", "6").splitlines()) == 7
+
+
+def test_repair_tells_and_only_when_asked_does(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "repair", "--store", str(root)) == "nothing to repair\n"
+    for path in (root / "consumequeue/T/0").iterdir():
+        path.unlink()
+    text = said(capsys, "repair", "--store", str(root))
+    assert "consume queue T:0: would be deleted and built again" in text
+    assert "nothing was changed" in text
+    assert not queue_file(root, "T", 0).exists()
+    (found,) = told(capsys, "repair", "--apply", "--store", str(root))
+    assert (found["applied"], found["queues"], found["units_built"]) == (True, ["T:0"], 2)
+    assert said(capsys, "check", "--store", str(root)).endswith("sound\n")
+
+
+def test_repair_of_apaches_store_after_a_power_loss(unpack: Unpack, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+    root = unpack("store-powerloss")
+    text = said(capsys, "repair", "--apply", "--store", str(root))
+    assert text.startswith("commit log: cut at 264202, 100 bytes behind it cleared\n")
+    assert "would" not in text
+    offsets = root / "config" / "consumerOffset.json"
+    offsets.write_text('{"offsetTable":{"FixtureTopic@G":{0:100000}}}')
+    overwrite(log_file(root, 196608), 100, b"\xff\xff")
+    lines = said(capsys, "repair", "--store", str(root)).splitlines()
+    assert any(line.startswith("offset of group G in FixtureTopic:0: would be set to") for line in lines)
+    assert any("are lost" in line for line in lines)
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.msgpack", "t.mp"])
+def test_what_is_exported_can_be_imported(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    file, other = str(tmp_path / name), tmp_path / "other"
+    assert told(capsys, "export", "T", file, "--store", str(root)) == [{"file": file, "exported": 5}]
+    assert said(capsys, "import", file, "--store", str(other)) == "5 messages imported\n"
+    assert told(capsys, "import", file, "--store", str(other)) == [{"file": file, "imported": 5}]
+    found = told(capsys, "dump", "--store", str(other))
+    assert [message["body"] for message in found] == [f"body {number}" for number in (1, 3, 5, 7, 9)] * 2
+    assert said(capsys, "check", "--store", str(other)).startswith("10 records, 10 units")
+
+
+def test_an_import_keeps_the_sizes_of_the_store(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(tmp_path / "file")
+    said(capsys, "export", "T", file, "--format", "msgpack", "--store", str(root))
+    said(capsys, "import", file, "--format", "msgpack", "--store", str(root))
+    assert log_file(root, 0).stat().st_size == 65536
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "complaint"),
+    [
+        (("check", "--store", "{tmp}/none"), 1, "is no store: it has no directory commitlog"),
+        (("export", "None", "{tmp}/file", "--store", "{root}"), 2, "no message of topic 'None'"),
+        (("import", "{tmp}/none", "--store", "{root}"), 1, "No such file"),
+        (("import", "{tmp}/bad", "--store", "{root}"), 2, "line 1 is no JSON"),
+        (("dump", "--from", "yesterday"), 2, "is no time"),
+        (("dump", "--queue", "-1"), 2, "--queue"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, complaint: str
+) -> None:
+    (tmp_path / "bad").write_text("no json\n")
+    assert run(["store", *(word.format(tmp=tmp_path, root=root) for word in words)]) == code
+    error = capsys.readouterr().err
+    assert complaint in error
+    assert error.count("\n") == 1
+
+
+def test_a_running_store_is_refused(maker: StoreMaker, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+    store: MessageStore = filled(maker, 3)
+    for words in (("check",), ("repair", "--apply"), ("dump",), ("info",)):
+        assert run(["store", *words, "--store", str(store.config.root)]) == 1
+        assert "is open in this process" in capsys.readouterr().err
+    assert len(bodies(store)) == 2
+
+
+def test_without_a_terminal_there_is_no_bar(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, "check", "--store", str(root))
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,158 @@
+"""A check finds what is wrong and nothing else."""
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.storage.making import StoreMaker, filled, log_file, overwrite, put, queue_file
+from triomq.protocol.codes import MessageSysFlag
+from triomq.storage.delay_levels import SCHEDULE_TOPIC
+from triomq.storage.stopped_store import StoppedStore
+from triomq.storage.store_check import CheckReport, Problem, ProblemKind, check
+
+Unpack = Callable[[str], Path]
+
+
+def checked(root: Path) -> CheckReport:
+    with StoppedStore(root) as store:
+        return check(store)
+
+
+def kinds(report: CheckReport) -> list[tuple[ProblemKind, int, int]]:
+    return [(problem.kind, problem.offset, problem.count) for problem in report.problems]
+
+
+@pytest.fixture
+def root(maker: StoreMaker) -> Path:
+    """Two topics of 100 messages each."""
+    store = filled(maker)
+    store.close()
+    return store.config.root
+
+
+def test_a_sound_store_has_no_problem(root: Path) -> None:
+    report = checked(root)
+    assert (report.records, report.units, report.problems) == (200, 200, [])
+
+
+def test_apaches_store_is_sound(unpack: Unpack) -> None:
+    report = checked(unpack("store-normal"))
+    assert (report.records, report.units, report.log_end, report.problems) == (154, 154, 162916, [])
+
+
+def test_a_crash_of_apaches_costs_the_unit_that_its_recovery_adds(unpack: Unpack) -> None:
+    report = checked(unpack("store-crash"))
+    assert report.log_end == 271552
+    assert [(problem.kind, problem.place, problem.count) for problem in report.problems] == [
+        (ProblemKind.MISSING_UNIT, "FixtureTopic:3", 1)
+    ]
+
+
+def test_a_power_loss_of_apaches_shows_all_its_kinds(unpack: Unpack) -> None:
+    report = checked(unpack("store-powerloss"))
+    assert report.log_end == 264202
+    assert [(problem.kind, problem.place.rpartition("/")[2]) for problem in report.problems] == [
+        (ProblemKind.TAIL, f"{262144:020d}"),
+        (ProblemKind.MISSING_UNIT, "FixtureTopic:0"),
+        (ProblemKind.MISSING_UNIT, "FixtureTopic:1"),
+        (ProblemKind.WRONG_UNIT, "FixtureTopic:2"),
+        (ProblemKind.WRONG_UNIT, "FixtureTopic:3"),
+    ]
+
+
+def test_groups_that_are_ahead_of_a_queue_are_found(unpack: Unpack) -> None:
+    report = checked(unpack("store-trimmed"))
+    assert (report.records, report.units) == (51, 51)
+    assert [(problem.kind, problem.place) for problem in report.problems] == [
+        (ProblemKind.OFFSET, "fixture_group FixtureTopic:2"),
+        (ProblemKind.OFFSET, "fixture_sql_group FixtureTopic:2"),
+    ]
+
+
+def test_a_damaged_body_is_a_lost_record(root: Path) -> None:
+    overwrite(log_file(root, 0), 300, b"\xff")
+    report = checked(root)
+    problem = report.problems[0]
+    assert problem == Problem(ProblemKind.RECORD, str(log_file(root, 0)), 0, problem.text, 1, problem.size_bytes)
+    assert "does not match its CRC" in problem.text
+    assert report.records == 199
+    assert len(report.problems) == 1  # its unit is right
+
+
+def test_a_lost_queue_is_one_line(root: Path) -> None:
+    for path in (root / "consumequeue/T/0").iterdir():
+        path.unlink()
+    assert kinds(checked(root)) == [(ProblemKind.MISSING_UNIT, 0, 100)]
+
+
+@pytest.mark.parametrize(
+    ("position", "content", "text"),
+    [
+        (0, struct.pack(">q", 1), "no record at 1"),
+        (0, struct.pack(">q", -1), "no record at -1"),
+        (8, struct.pack(">i", 500), "500 bytes, but the record"),
+        (12, struct.pack(">q", 77), "tags code 77 instead of 0"),
+    ],
+)
+def test_every_part_of_a_unit_is_verified(root: Path, position: int, content: bytes, text: str) -> None:
+    overwrite(queue_file(root, "T", 0), 10 * 20 + position, content)
+    report = checked(root)
+    assert kinds(report) == [(ProblemKind.WRONG_UNIT, 10, 1)]
+    assert text in report.problems[0].text
+
+
+def test_units_in_the_wrong_order_are_found(root: Path) -> None:
+    path = queue_file(root, "T", 0)
+    units = path.read_bytes()
+    overwrite(path, 3 * 20, units[4 * 20 : 5 * 20] + units[3 * 20 : 4 * 20])
+    report = checked(root)
+    assert kinds(report) == [(ProblemKind.WRONG_UNIT, 3, 2)]
+    assert "is number 4 of T:0" in report.problems[0].text
+
+
+def test_an_empty_unit_in_the_middle_is_found(root: Path) -> None:
+    overwrite(queue_file(root, "T", 0), 5 * 20, bytes(20))
+    assert (ProblemKind.WRONG_UNIT, 5, 1) in kinds(checked(root))
+
+
+def test_blank_units_expired_records_and_deleted_topics_are_no_problem(maker: StoreMaker) -> None:
+    store = filled(maker)
+    store.delete_topic("U")
+    put(store, "U")
+    store.close()
+    assert checked(store.config.root).problems == []
+    log_file(store.config.root, 0).unlink()
+    report = checked(store.config.root)
+    assert report.problems == []
+    assert report.units < 100
+
+
+def test_delayed_messages_may_have_their_delivery_time(maker: StoreMaker) -> None:
+    store = maker()
+    put(store, SCHEDULE_TOPIC, 2, tags_code=store.delivery_time(3))
+    put(store, SCHEDULE_TOPIC, 3, tags_code=5)
+    store.close()
+    assert [(p.kind, p.place) for p in checked(store.config.root).problems] == [
+        (ProblemKind.WRONG_UNIT, f"{SCHEDULE_TOPIC}:3")
+    ]
+
+
+def test_prepared_records_need_no_unit(maker: StoreMaker) -> None:
+    store = maker()
+    put(store, sys_flag=int(MessageSysFlag.TRANSACTION_PREPARED))
+    store.close()
+    assert checked(store.config.root).problems == []
+
+
+def test_empty_files_and_those_behind_a_gap_are_named_and_left(root: Path) -> None:
+    (root / "abort").touch()  # without it a gap is refused
+    log_file(root, 65536).unlink()
+    empty = queue_file(root, "T", 2000)
+    empty.touch()
+    report = checked(root)
+    strays = [problem.place for problem in report.problems if problem.kind is ProblemKind.STRAY_FILE]
+    assert strays == [*(str(log_file(root, number * 65536)) for number in (2, 3)), str(empty)]
+    assert all(Path(path).exists() for path in strays)
+    assert report.log_end < 65536

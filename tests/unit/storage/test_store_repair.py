@@ -1,0 +1,162 @@
+"""A repair does what its plan says, and nothing else; afterwards the store is sound."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.storage.making import StoreMaker, bodies, filled, log_file, overwrite, put, queue_file
+from tests.unit.storage.test_stopped_store import state
+from triomq.protocol.codes import MessageSysFlag
+from triomq.storage.stopped_store import StoppedStore, StoredOffset
+from triomq.storage.store_check import check
+from triomq.storage.store_repair import RepairPlan, RepairReport, plan_repair, repair
+
+Unpack = Callable[[str], Path]
+
+
+def planned(root: Path) -> RepairPlan:
+    with StoppedStore(root) as store:
+        return plan_repair(store, check(store))
+
+
+def repaired(root: Path) -> RepairReport:
+    with StoppedStore(root, writable=True) as store:
+        return repair(store, plan_repair(store, check(store)))
+
+
+def problems(root: Path) -> list[str]:
+    with StoppedStore(root) as store:
+        return [problem.text for problem in check(store).problems]
+
+
+@pytest.mark.parametrize("name", ["store-crash", "store-powerloss", "store-trimmed"])
+def test_apaches_damaged_stores_are_sound_afterwards(unpack: Unpack, name: str) -> None:
+    root = unpack(name)
+    assert not planned(root).is_empty
+    repaired(root)
+    assert problems(root) == []
+    assert planned(root).is_empty
+
+
+def test_a_plan_changes_nothing(unpack: Unpack) -> None:
+    root = unpack("store-powerloss")
+    before = state(root)
+    plan = planned(root)
+    assert (plan.cut_at, plan.cut_bytes) == (264202, 100)
+    assert plan.queues == ("FixtureTopic:0", "FixtureTopic:1", "FixtureTopic:2", "FixtureTopic:3")
+    assert state(root) == before
+
+
+def test_lost_queues_are_built_again_byte_for_byte(maker: StoreMaker) -> None:
+    store = filled(maker)
+    wanted = bodies(store)
+    store.close()
+    root = store.config.root
+    files = sorted((root / "consumequeue/T/0").iterdir())
+    before = [path.read_bytes() for path in files]
+    for path in files:
+        path.unlink()
+    assert planned(root).queues == ("T:0",)
+    assert repaired(root) == RepairReport(units_built=100, records_ignored=0)
+    assert [path.read_bytes() for path in files] == before
+    assert bodies(maker()) == wanted
+
+
+def test_a_sound_store_is_left_as_it_is(maker: StoreMaker) -> None:
+    store = filled(maker)
+    store.close()
+    before = state(store.config.root)
+    assert planned(store.config.root).is_empty
+    assert repaired(store.config.root) == RepairReport(units_built=0, records_ignored=0)
+    assert state(store.config.root) == before
+
+
+def test_what_is_lost_in_the_middle_keeps_the_numbers_of_the_others(maker: StoreMaker) -> None:
+    store = filled(maker)
+    unit = store.queue_units("T", 0, 5, 1)[0]
+    store.close()
+    root = store.config.root
+    overwrite(log_file(root, 0), unit.physical_offset, b"\x7f")  # a length that cannot be
+    plan = planned(root)
+    assert [loss.offset for loss in plan.losses] == [unit.physical_offset]
+    assert plan.queues == ("T:0",)
+    assert repaired(root).units_built == 99
+    with StoppedStore(root) as stopped:
+        queue = stopped.queues.get("T", 0)
+        assert (queue.min_offset, queue.max_offset) == (0, 100)
+    again = maker()
+    assert len(bodies(again)) == 99
+    put(again, body=b"next")
+    assert bodies(again)[-1] == b"next"
+
+
+def test_a_queue_may_begin_in_the_middle(maker: StoreMaker) -> None:
+    store = filled(maker)
+    store.close()
+    root = store.config.root
+    log_file(root, 0).unlink()
+    expected = [path.read_bytes() for path in sorted((root / "consumequeue/T/0").iterdir())][-1]
+    with StoppedStore(root) as stopped:
+        first = stopped.queues.get("T", 0).min_offset
+    overwrite(queue_file(root, "T", 0), first * 20 + 8, b"\x01")
+    repaired(root)
+    assert problems(root) == []
+    assert [path.read_bytes() for path in sorted((root / "consumequeue/T/0").iterdir())][-1] == expected
+
+
+def test_a_torn_end_is_cleared_and_later_files_go(maker: StoreMaker) -> None:
+    store = filled(maker, 100)
+    store.close()
+    root = store.config.root
+    end = store_end(root)
+    last = log_file(root, end // 65536 * 65536)
+    overwrite(last, end % 65536, b"torn")
+    log_file(root, int(last.name) + 65536).write_bytes(bytes(65536))
+    plan = planned(root)
+    assert (plan.cut_at, plan.cut_bytes) == (end, 4)
+    repaired(root)
+    assert problems(root) == []
+    assert not any(last.read_bytes()[end % 65536 :])
+    assert not log_file(root, int(last.name) + 65536).exists()
+
+
+def store_end(root: Path) -> int:
+    with StoppedStore(root) as store:
+        return check(store).log_end
+
+
+def test_offsets_ahead_of_their_queue_are_set_back(maker: StoreMaker) -> None:
+    store = filled(maker, 20)
+    store.close()
+    path = store.config.root / "config" / "consumerOffset.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text('{"offsetTable":{"T@G":{0:5},"T@Ahead":{0:11},"None@G":{2:1}}}')
+    plan = planned(store.config.root)
+    assert plan.offsets == (StoredOffset("Ahead", "T", 0, 10), StoredOffset("G", "None", 2, 0))
+    repaired(store.config.root)
+    with StoppedStore(store.config.root) as stopped:
+        assert {tuple(stored) for stored in stopped.stored_offsets()} == {
+            ("G", "T", 0, 5), ("Ahead", "T", 0, 10), ("G", "None", 2, 0),
+        }  # fmt: skip
+
+
+def test_records_without_unit_and_of_deleted_topics_stay_hidden(maker: StoreMaker) -> None:
+    store = filled(maker, 20)
+    store.delete_topic("T")
+    put(store, "T", body=b"again")
+    put(store, "T", body=b"prepared", sys_flag=int(MessageSysFlag.TRANSACTION_PREPARED))
+    store.close()
+    root = store.config.root
+    queue_file(root, "T", 0).unlink()
+    assert repaired(root).units_built == 1
+    assert bodies(maker()) == [b"again"]
+
+
+def test_a_number_that_cannot_be_is_ignored(maker: StoreMaker) -> None:
+    store = filled(maker, 20)
+    unit = store.queue_units("T", 0, 5, 1)[0]
+    store.close()
+    root = store.config.root
+    overwrite(log_file(root, 0), unit.physical_offset + 20, (10**9).to_bytes(8))  # its queue offset
+    assert repaired(root) == RepairReport(units_built=9, records_ignored=1)
