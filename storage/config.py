@@ -66,6 +66,7 @@ class StoreConfig:
     clean_interval_s: float = 10.0  # cleanResourceInterval
     delete_files_interval_s: float = 0.1  # deleteCommitLogFilesInterval: pause between two files
 
+    hot_bytes: int = 64 * 1024**2  # ours: what was written so near to the log's end counts as in memory unasked
     max_transfer_bytes_in_memory: int = 262_144  # maxTransferBytesOnMessageInMemory
     max_transfer_count_in_memory: int = 32  # maxTransferCountOnMessageInMemory
     max_transfer_bytes_in_disk: int = 65_536  # maxTransferBytesOnMessageInDisk
@@ -95,6 +96,7 @@ class StoreConfig:
             ("disk_max_used_ratio", 10, 95),
             ("disk_clean_ratio", 1, 100),
             ("disk_full_ratio", 1, 100),
+            ("hot_bytes", 0, None),
             ("max_transfer_bytes_in_memory", 1, None),
             ("max_transfer_count_in_memory", 1, None),
             ("max_transfer_bytes_in_disk", 1, None),

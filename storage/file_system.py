@@ -4,6 +4,7 @@ Nothing else in ``triomq.storage`` talks to the operating system about files, so
 ``FileSystem`` that fails, counts or forgets.  Methods raise ``OSError``; ``translated`` turns it into ours.
 """
 
+import ctypes
 import errno
 import mmap
 import os
@@ -18,6 +19,8 @@ from triomq.protocol.errors import StoreError, StoreFullError, StoreLayoutError
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _TOO_MANY_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _ZEROS: Final = bytes(1024 * 1024)
+_PAGE: Final = mmap.PAGESIZE
+_mincore = ctypes.PyDLL(None).mincore  # so short that giving the lock of the interpreter away would cost more
 
 
 class OpenFile:
@@ -128,6 +131,31 @@ class FileSystem:
             if data < end:
                 yield data, min(hole, end)
             start = hole
+
+    def is_resident(self, map_: mmap.mmap, start: int, end: int) -> bool:
+        """Tell whether reading [start, end) of a writable mapping waits for no disk; unknown counts as that too."""
+        if end <= start:
+            return True
+        begin = start // _PAGE * _PAGE
+        pages = -(-(end - begin) // _PAGE)
+        flags = (ctypes.c_ubyte * pages)()
+        address = ctypes.addressof(ctypes.c_char.from_buffer(map_)) + begin
+        if _mincore(ctypes.c_void_p(address), ctypes.c_size_t(end - begin), flags) != 0:
+            return True
+        return all(flag & 1 for flag in flags)
+
+    def read_into_memory(self, file: OpenFile, start: int, end: int) -> None:
+        """Read [start, end), waiting for the disk, so that mappings have it too."""
+        buffer = bytearray(min(end - start, len(_ZEROS)))
+        while start < end:
+            count = os.preadv(file.fileno(), [memoryview(buffer)[: end - start]], start)
+            if count == 0:
+                return
+            start += count
+
+    def read_ahead(self, file: OpenFile, start: int, end: int) -> None:
+        """Let the system begin to read [start, end) into memory."""
+        os.posix_fadvise(file.fileno(), start, end - start, os.POSIX_FADV_WILLNEED)
 
     def modified_ms(self, file: OpenFile) -> int:
         """Return when the file was written last, ms; through a mapping that is known only approximately."""

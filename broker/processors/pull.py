@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from triomq.broker.clients import TAG
+from triomq.broker.cold_pulls import ReadablePull
 from triomq.broker.pull_hold import HeldPull
 from triomq.broker.refusal import RequestRefusedError, remark_of
 from triomq.protocol.bodies import MessageModel
@@ -54,11 +55,21 @@ def pull_message(connection: "Connection", command: RemotingCommand) -> Remoting
     broker = connection.broker
     codes = _check(connection, header)
     queue = broker.store.queue(header.topic, header.queue_id)
-    found = broker.store.get_message(queue, header.queue_offset, max(header.max_msg_nums, 1), codes)
     if header.sys_flag & _COMMIT_OFFSET:
         broker.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
     if command.flag & _ONEWAY:  # nobody waits for an answer
         return None
+    pull = ReadablePull(connection, command, header, codes, queue)
+    if not broker.cold_pulls.take(pull):
+        answer(pull)
+    return None
+
+
+def answer(pull: ReadablePull) -> None:
+    """Answer a pull whose messages are in memory, or let it wait for some to arrive."""
+    connection, command, header, codes, queue = pull
+    broker = connection.broker
+    found = broker.store.get_message(queue, header.queue_offset, max(header.max_msg_nums, 1), codes)
     code = _code(found, header.queue_offset)
     if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & _SUSPEND and not broker.pull_hold.is_full():
         hold_s = min(max(header.suspend_timeout_millis, 0) / 1000, broker.config.max_hold_s)
@@ -66,9 +77,8 @@ def pull_message(connection: "Connection", command: RemotingCommand) -> Remoting
         broker.pull_hold.hold(
             HeldPull(connection, command, header, codes, queue, header.queue_offset, deadline)
         )  # fmt: skip
-        return None
+        return
     _answer(connection, command, header, found, code)
-    return None
 
 
 def serve_held(pull: HeldPull, *, is_expired: bool) -> None:

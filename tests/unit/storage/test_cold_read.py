@@ -1,0 +1,167 @@
+"""What is not in memory is found before it is touched."""
+
+import errno
+import mmap
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.storage.making import FaultyFileSystem, StoreMaker, body, put
+from triomq.protocol.errors import StoreError
+from triomq.storage.cold_read import ColdReads, read_ranges
+from triomq.storage.consume_queue import ConsumeQueue
+from triomq.storage.file_system import FileSystem
+from triomq.storage.message_store import MessageStore
+
+
+class Memory(FileSystem):
+    """A file system whose files are in memory only where they were read."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.read: set[tuple[int, int]] = set()  # file and page
+        self._names: dict[int, int] = {}
+
+    def is_resident(self, map_: mmap.mmap, start: int, end: int) -> bool:
+        self.asked += 1
+        return all((id(map_), page) in self.read for page in range(start // 4096, -(-end // 4096)))
+
+    def load(self, ranges: list[Any]) -> None:
+        for file, start, end in ranges:
+            self.read |= {(id(file.map), page) for page in range(start // 4096, -(-end // 4096))}
+
+
+def reads(store: MessageStore, memory: Memory) -> ColdReads:
+    return ColdReads(store.commit_log, store.config, memory)
+
+
+def old(maker: StoreMaker, count: int = 100, **settings: Any) -> tuple[MessageStore, ConsumeQueue]:
+    store = maker(**settings)
+    for number in range(count):
+        put(store, body=body(number))
+    return store, store.queue("T", 0)
+
+
+def test_first_the_units_then_the_records_are_asked_for(maker: StoreMaker) -> None:
+    store, queue = old(maker)
+    memory = Memory()
+    cold = reads(store, memory)
+    units = cold.find(queue, 10, 32, None)
+    assert [(each.file.start, each.start, each.end) for each in units] == [(0, 200, 840)]
+    assert units[0].file is queue.files.files[0]
+    memory.load(units)
+    records = cold.find(queue, 10, 32, None)
+    first, last = queue.unit(10), queue.unit(41)
+    assert first is not None
+    assert last is not None
+    assert [(each.start, each.end) for each in records] == [(first.physical_offset, last.physical_offset + last.size)]
+    memory.load(records)
+    assert cold.find(queue, 10, 32, None) == []
+
+
+def test_what_was_written_just_now_is_not_asked_for(maker: StoreMaker) -> None:
+    store = maker()
+    memory = Memory()
+    cold = reads(store, memory)
+    for number in range(100):
+        put(store, body=body(number))
+        assert cold.find(store.queue("T", 0), number, 32, None) == []
+    assert memory.asked == 0
+
+
+def test_what_an_earlier_process_wrote_is_asked_for(maker: StoreMaker) -> None:
+    store, queue = old(maker)
+    cold = reads(store, Memory())
+    assert cold.find(queue, 99, 32, None) != []
+
+
+def test_far_from_the_end_it_is_asked_for(maker: StoreMaker) -> None:
+    store = maker(hot_bytes=5000)
+    cold = reads(store, memory := Memory())
+    for number in range(20):
+        put(store, body=body(number))
+    queue = store.queue("T", 0)
+    assert cold.find(queue, 17, 32, None) == []
+    assert memory.asked == 0
+    assert cold.find(queue, 10, 32, None) != []
+
+
+@pytest.mark.parametrize("queue_offset", [-1, 100, 101])
+def test_where_nothing_can_be_read_nothing_is_asked_for(maker: StoreMaker, queue_offset: int) -> None:
+    store, queue = old(maker)
+    assert reads(store, memory := Memory()).find(queue, queue_offset, 32, None) == []
+    assert memory.asked == 0
+
+
+def test_only_what_one_read_gives_is_asked_for(maker: StoreMaker) -> None:
+    store, queue = old(maker, max_transfer_bytes_in_memory=5000)
+    memory = Memory()
+    cold = reads(store, memory)
+    memory.load(cold.find(queue, 0, 32, None))
+    records = cold.find(queue, 0, 32, None)
+    found = store.get_message(queue, 0, 32)
+    assert sum(each.end - each.start for each in records) == found.size_bytes
+
+
+def test_records_far_apart_are_asked_for_one_by_one_and_filtered_ones_not_at_all(maker: StoreMaker) -> None:
+    store = maker(commit_log_file_size_bytes=1024 * 1024)
+    for number in range(3):
+        put(store, tags="A", body=b"wanted %d" % number)
+        put(store, tags="B", body=bytes(100_000))
+    queue = store.queue("T", 0)
+    memory = Memory()
+    cold = reads(store, memory)
+    codes = frozenset({65})
+    memory.load(cold.find(queue, 0, 32, codes))
+    records = cold.find(queue, 0, 32, codes)
+    assert len(records) == 3
+    assert sum(each.end - each.start for each in records) < 1000
+
+
+def test_deleted_and_damaged_places_are_left_to_the_read(maker: StoreMaker) -> None:
+    store, queue = old(maker)
+    memory = Memory()
+    cold = reads(store, memory)
+    memory.load(cold.find(queue, 0, 1, None))
+    store.commit_log.files.remove_oldest()
+    assert cold.find(queue, 0, 1, None) == []
+    file = queue.files.files[0]
+    file.map[0:8] = (2**40).to_bytes(8)
+    assert cold.find(queue, 0, 1, None) == []
+
+
+def test_the_kernel_knows_what_is_in_memory(tmp_path: Path) -> None:
+    files = FileSystem()
+    file = files.create_file(tmp_path / "scratch", 1024 * 1024, tmp_path / "scratch")
+    os.pwrite(file.fileno(), b"x" * 1024 * 1024, 0)
+    files.sync_file(file)
+    map_ = files.map_file(file, 1024 * 1024)
+    assert files.is_resident(map_, 0, 1024 * 1024)
+    assert files.is_resident(map_, 5, 5)
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if files.is_resident(map_, 0, 4096):
+        pytest.skip("this file system keeps all its files in memory")
+    files.read_into_memory(file, 8192, 8292)
+    assert files.is_resident(map_, 8192, 8292)
+    files.read_into_memory(file, 0, 2 * 1024 * 1024)  # beyond the end
+    assert files.is_resident(map_, 1, 1024 * 1024)
+    files.read_ahead(file, 0, 4096)
+
+
+def test_what_cannot_be_asked_for_counts_as_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("triomq.storage.file_system._mincore", lambda *_: -1)
+    assert FileSystem().is_resident(mmap.mmap(-1, 4096), 0, 4096)
+
+
+def test_a_disk_that_cannot_read_is_an_error_with_the_path(maker: StoreMaker) -> None:
+    class Broken(FaultyFileSystem):
+        def read_into_memory(self, file: object, start: int, end: int) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+    store, queue = old(maker)
+    ranges = reads(store, Memory()).find(queue, 0, 1, None)
+    with pytest.raises(StoreError, match=r"cannot read .*consumequeue/T/0/0+: Input/output error"):
+        read_ranges(ranges, Broken())
+    read_ranges(ranges)
