@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from bench import compare, load
+from bench import cold, compare, load
 
 
 def main(arguments: list[str]) -> int:
@@ -21,8 +21,9 @@ def main(arguments: list[str]) -> int:
             "compare", help="our broker and Apache's in turns, by Apache's Java client (needs Java, Maven)"
         )
     )
+    cold.add_arguments(modes.add_parser("cold", help="old messages are read from the disk beside the newest ones"))
     options = parser.parse_args(arguments)
-    return compare.run(options) if options.mode == "compare" else load.run(options)
+    return {"compare": compare.run, "cold": cold.run}.get(options.mode, load.run)(options)
 
 
 if __name__ == "__main__":

@@ -43,9 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser, mode: str) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run one mode; returns the exit code."""
-    modes = {"produce": _produce, "consume": _consume, "e2e": _end_to_end}
+    modes = {"produce": _produce, "consume": _consume, "e2e": end_to_end}
     try:
-        figures = trio.run(partial(_with_topic, modes[options.mode], options))
+        figures = trio.run(partial(with_topic, modes[options.mode], options))
     except TriomqError as exc:
         print(f"bench: {exc}", file=sys.stderr)
         return 3
@@ -60,7 +60,8 @@ def _text(value: Any) -> str:
     return f"{value:,.3f}" if isinstance(value, float) else str(value)
 
 
-async def _with_topic(mode: Any, options: argparse.Namespace) -> dict[str, Any]:
+async def with_topic(mode: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """Run ``mode`` with a topic of its own."""
     topic = f"bench-{time.time_ns():x}"
     async with Admin(namesrv=options.namesrv) as admin:
         await admin.create_topic(topic, queues=options.queues)
@@ -123,7 +124,7 @@ async def _produce(options: argparse.Namespace, topic: str) -> dict[str, Any]:
 
 
 async def _consume(options: argparse.Namespace, topic: str) -> dict[str, Any]:
-    await _fill(options, topic)
+    await fill(options, topic)
     done = trio.Event()
     seen = 0
     first = 0.0
@@ -162,7 +163,8 @@ async def _consume(options: argparse.Namespace, topic: str) -> dict[str, Any]:
     }
 
 
-async def _fill(options: argparse.Namespace, topic: str) -> None:
+async def fill(options: argparse.Namespace, topic: str) -> None:
+    """Send ``options.count`` messages as fast as it goes."""
     body = random.Random(1).randbytes(options.size)
     async with Producer("bench-fill", namesrv=options.namesrv) as producer:
         left = options.count
@@ -182,7 +184,8 @@ async def _fill(options: argparse.Namespace, topic: str) -> None:
 # --- end to end ---------------------------------------------------------------------------------------------
 
 
-async def _end_to_end(options: argparse.Namespace, topic: str) -> dict[str, Any]:
+async def end_to_end(options: argparse.Namespace, topic: str) -> dict[str, Any]:
+    """Send at a fixed rate and measure until the handler is called."""
     latencies: list[float] = []
     padding = bytes(max(options.size - _TIMESTAMP_BYTES, 0))
     counted_from = time.perf_counter_ns() + int(options.warmup * 1e9)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,10 @@ class Server:
         """Return the CPU time that the processes used so far."""
         return sum(_cpu_s(pid) for pid in self.pids)
 
+    def major_faults(self) -> int:
+        """Return how often the main threads waited for the disk to give a page of a mapped file."""
+        return sum(int(_stat(f"/proc/{pid}/task/{pid}/stat")[9]) for pid in self.pids)
+
     def memory_mib(self) -> float:
         """Return the resident memory of the processes, in MiB."""
         return sum(_status_kib(pid, "VmRSS") for pid in self.pids) / 1024
@@ -43,8 +47,13 @@ class Server:
 
 
 def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    fields = _stat(f"/proc/{pid}/stat")
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+
+
+def _stat(path: str) -> list[str]:
+    """Return what stands behind the program's name."""
+    return Path(path).read_text().rpartition(")")[2].split()
 
 
 def _status_kib(pid: int, name: str) -> int:
@@ -55,11 +64,13 @@ def _status_kib(pid: int, name: str) -> int:
 
 
 @contextmanager
-def triomq_server(folder: Path, *, durability: str = "async") -> Iterator[Server]:
-    """Run our broker, with its store below ``folder``."""
+def triomq_server(
+    folder: Path, *, durability: str = "async", program: Sequence[str] = ("-m", "triomq.cli")
+) -> Iterator[Server]:
+    """Run our broker, with its store below ``folder``; ``program`` is what Python runs."""
     started = time.perf_counter()
     address = "127.0.0.1:0"
-    command = [sys.executable, "-m", "triomq.cli", "broker", "--listen", address, "--namesrv-listen", address]
+    command = [sys.executable, *program, "broker", "--listen", address, "--namesrv-listen", address]
     command += ["--store", str(folder), "--durability", durability, "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:

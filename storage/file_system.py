@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from triomq.protocol.errors import StoreError, StoreFullError, StoreLayoutError
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_BAD_DISK: Final = frozenset({errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM})
 _TOO_MANY_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _ZEROS: Final = bytes(1024 * 1024)
 _PAGE: Final = mmap.PAGESIZE
@@ -236,12 +237,23 @@ def translated(action: str, path: Path) -> Iterator[None]:
 
 def store_error(exc: OSError, action: str, path: Path) -> StoreError:
     """Return the error of our tree for ``exc``."""
-    reason = exc.strerror or str(exc)
+    text = f"cannot {action} {path}: {exc.strerror or exc}"
     if exc.errno in NO_SPACE:
-        return StoreFullError(f"cannot {action} {path}: {reason}; free space there or move StoreConfig.root")
+        return StoreFullError(f"{text}, {free_text(path)}; free space there or move StoreConfig.root (--store)")
     if exc.errno in _TOO_MANY_FILES:
-        return StoreError(f"cannot {action} {path}: {reason}; raise the limit of open files (ulimit -n)")
-    return StoreError(f"cannot {action} {path}: {reason}")
+        return StoreError(f"{text}; raise the limit of open files (ulimit -n)")
+    if exc.errno in _BAD_DISK:
+        return StoreError(f"{text}, {free_text(path)}; repair that or move StoreConfig.root (--store)")
+    return StoreError(text)
+
+
+def free_text(path: Path) -> str:
+    """Tell how much room there is where ``path`` is or would be, for an error's text."""
+    try:
+        where = next(parent for parent in (path, *path.parents) if parent.exists())
+        return f"{FileSystem().space(where).available_bytes} bytes are free"
+    except (OSError, StopIteration) as exc:
+        return f"free space unknown: {exc}"
 
 
 def list_store_directory(file_system: FileSystem, path: Path) -> list[DirectoryEntry]:

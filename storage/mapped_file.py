@@ -114,7 +114,7 @@ class MappedFile:
             free = f"free space unknown: {exc.strerror}"
         return StoreFullError(
             f"no space for {self.path}: {needed_bytes} bytes needed, {free};"
-            " free space there or move StoreConfig.root to another disk"
+            " free space there or move StoreConfig.root (--store) to another disk"
         )
 
     def zero_from(self, position: int) -> int:

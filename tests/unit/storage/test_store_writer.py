@@ -1,3 +1,4 @@
+import errno
 from typing import Any, Final
 
 import pytest
@@ -405,3 +406,31 @@ def test_hosts_of_ipv6_and_a_closed_store_take_no_run(store: MessageStore) -> No
     assert store.put_run([entry], HOST, HOST) is not None
     store.close()
     assert store.put_run([entry], HOST, HOST) is None
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM])
+@pytest.mark.parametrize("call", ["reserve", "create_file", "rename"])
+def test_a_bad_disk_names_path_room_and_setting_and_is_forgiven_when_it_is_good_again(
+    maker: StoreMaker, faulty: FaultyFileSystem, code: int, call: str
+) -> None:
+    store = maker(file_system=faulty, reserve_step_bytes=4096)
+    put(store, body=b"before")
+    faulty.code = code
+    faulty.fails = lambda number, name, path: name == call
+    errors = []
+    for number in range(70):  # into the next file
+        try:
+            put(store, body=b"%02d" % number * 1000)
+        except StoreError as exc:
+            errors.append(exc)
+    assert errors
+    assert isinstance(errors[0], StoreFullError) == (code in {errno.ENOSPC, errno.EDQUOT})
+    for part in (str(store.config.root / "commitlog"), "bytes are free", "StoreConfig.root (--store)"):
+        assert part in str(errors[0])
+    assert not store.has_failed
+    known = bodies(store)
+    assert len(known) == 1 + 70 - len(errors)
+    faulty.fails = lambda number, name, path: False
+    put(store, body=b"after")
+    assert bodies(store) == [*known, b"after"]
+    assert bodies(maker(maker.killed_copy(store))) == [*known, b"after"]

@@ -1,0 +1,133 @@
+"""A broker on a file system of a few megabytes: what does not fit is refused, what was acknowledged stays."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+import trio
+
+from tests.integration.broker_wire import Wire, broker_port, connected, pull_fields, running, send_fields
+from triomq.broker.server import Broker
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.command import RemotingCommand
+from triomq.protocol.record import decode_records
+from triomq.storage.config import Durability
+
+DISK_BYTES: Final = 8 * 1024**2
+BODY_BYTES: Final = 10_000
+STORE: Final = {"commit_log_file_size_bytes": 1024 * 1024, "reserve_step_bytes": 256 * 1024, "disk_full_ratio": 100}
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A mounted file system of 8 MiB."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "triomq-test", str(path)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except OSError as exc:
+        pytest.skip(f"needs the program mount: {exc}")
+    if mounted.returncode:
+        pytest.skip(f"needs the right to mount a file system: {mounted.stderr.strip()}")
+    yield path
+    subprocess.run(["umount", "--lazy", str(path)], timeout=10, check=True)
+
+
+async def send(wire: Wire, number: int) -> RemotingCommand:
+    body = b"%06d" % number + bytes(BODY_BYTES)
+    return await wire.ask(RequestCode.SEND_MESSAGE_V2, send_fields(), body)
+
+
+async def fill(wire: Wire) -> tuple[list[int], RemotingCommand]:
+    """Send until a message is refused; return the numbers of the acknowledged ones, and the refusal."""
+    stored: list[int] = []
+    for number in range(2 * DISK_BYTES // BODY_BYTES):
+        response = await send(wire, number)
+        if response.code != ResponseCode.SUCCESS:
+            return stored, response
+        stored.append(number)
+    raise AssertionError("the disk does not get full")
+
+
+async def read_all(wire: Wire) -> list[int]:
+    numbers: list[int] = []
+    while True:
+        response = await wire.ask(RequestCode.PULL_MESSAGE, pull_fields(queue_offset=len(numbers)))
+        if response.code != ResponseCode.SUCCESS:
+            return numbers
+        numbers += [int(message.stored_body[:6]) for message in decode_records(response.body)]
+
+
+@pytest.mark.parametrize("durability", list(Durability))
+async def test_a_full_disk_refuses_and_room_lets_the_broker_go_on(small_disk: Path, durability: Durability) -> None:
+    settings = {**STORE, "durability": durability}
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(2 * 1024**2))
+    with trio.fail_after(30):
+        async with running(small_disk / "store", settings) as broker, connected(broker_port(broker)) as wire:
+            stored, refused = await fill(wire)
+            assert len(stored) > 100
+            assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert refused.remark is not None
+            for part in (str(small_disk / "store" / "commitlog"), "bytes are free", "StoreConfig.root (--store)"):
+                assert part in refused.remark
+            assert await read_all(wire) == stored
+            assert (await send(wire, 7)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+            ballast.unlink()
+            for number in range(900_000, 900_100):
+                assert (await send(wire, number)).code == ResponseCode.SUCCESS
+                stored.append(number)
+            assert await read_all(wire) == stored
+        async with running(small_disk / "store", settings) as broker, connected(broker_port(broker)) as wire:
+            assert await read_all(wire) == stored
+
+
+async def test_a_disk_that_is_full_when_the_broker_ends_and_starts_loses_nothing(small_disk: Path) -> None:
+    with trio.fail_after(30):
+        async with running(small_disk / "store", STORE) as broker, connected(broker_port(broker)) as wire:
+            stored, _ = await fill(wire)
+            _fill_up(small_disk)
+        async with running(small_disk / "store", STORE) as broker, connected(broker_port(broker)) as wire:
+            assert await read_all(wire) == stored
+            assert (await send(wire, 1)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+async def test_the_watermark_refuses_before_the_disk_is_full_and_retention_makes_room(small_disk: Path) -> None:
+    settings = {**STORE, "disk_full_ratio": 60, "disk_clean_ratio": 50, "clean_interval_s": 0.1}
+    with trio.fail_after(30):
+        async with (
+            running(small_disk / "store", settings, retention_delay_s=2.0) as broker,
+            connected(broker_port(broker)) as wire,
+        ):
+            stored, refused = await _fill_slowly(broker, wire)
+            assert refused.remark is not None
+            assert "disk_full_ratio" in refused.remark
+            while (await send(wire, 999_999)).code != ResponseCode.SUCCESS:  # noqa: ASYNC110  # a real disk
+                await trio.sleep(0.1)
+            assert broker.store.commit_log.min_offset > 0
+            first = await wire.ask(RequestCode.PULL_MESSAGE, pull_fields(queue_offset=0))
+            assert first.code == ResponseCode.PULL_OFFSET_MOVED
+            assert 0 < int(first.ext_fields["nextBeginOffset"]) < len(stored)
+
+
+async def _fill_slowly(broker: Broker, wire: Wire) -> tuple[list[int], RemotingCommand]:
+    """Give the broker time to measure its disk."""
+    stored = []
+    number = 0
+    while (response := await send(wire, number)).code == ResponseCode.SUCCESS:
+        stored.append(number)
+        number += 1
+        await trio.sleep(0.002)
+    return stored, response
+
+
+def _fill_up(disk: Path) -> None:
+    with (disk / "more").open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            return
