@@ -18,7 +18,7 @@ from triomq.storage.commit_log import CommitLog
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.deleted_topics import DeletedTopics
-from triomq.storage.file_system import FileSystem, OpenFile, list_store_directory
+from triomq.storage.file_system import FileSystem, OpenFile, list_store_directory, translated
 from triomq.storage.mapped_file_queue import FoundFiles, MappedFileQueue, file_name
 from triomq.storage.queue_recovery import correct_min_offset, count_good_units
 from triomq.storage.queue_table import QueueLayout, QueueTable
@@ -134,6 +134,28 @@ class StoppedStore:
             queues = content["offsetTable"][f"{stored.topic}@{stored.group}"]
             queues[next(key for key in queues if int(key) == stored.queue_id)] = stored.offset
         table.save(content)
+
+    def index_names(self) -> list[str]:
+        """Return the names of the index files, from the oldest to the newest.
+
+        Raises:
+            StoreLayoutError: their directory cannot be read.
+        """
+        entries = list_store_directory(self.file_system, self._directory.index)
+        return [entry.name for entry in entries if entry.is_file and entry.name.isascii() and entry.name.isdecimal()]
+
+    def delete_index_files(self, names: Iterable[str]) -> None:
+        """Delete index files; a broker makes them again from the commit log.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        directory = self._directory.index
+        for name in names:
+            with translated("delete", directory / name):
+                self.file_system.unlink(directory / name)
+        with translated("sync", directory):
+            self.file_system.sync_directory(directory)
 
     def _load(self) -> None:
         directory, files = self._directory, self.file_system

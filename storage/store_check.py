@@ -1,4 +1,5 @@
-"""Verifying a stopped store: every record, every unit of every consume queue, every stored offset.
+"""Verifying a stopped store: every record, every unit of every consume queue and index file, every stored
+offset.
 
 Problems of one kind at one place are counted, not listed one by one: a queue that has lost a file is one line.
 Source: store.md 10.
@@ -15,6 +16,7 @@ from triomq.protocol.record import RecordCheck, RecordKind
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.delay_levels import SCHEDULE_TOPIC
 from triomq.storage.dispatch import WITHOUT_UNIT
+from triomq.storage.index_check import check_index
 from triomq.storage.log_scan import Progress
 from triomq.storage.log_walk import Damage, walk
 from triomq.storage.queue_recovery import first_offset
@@ -36,6 +38,8 @@ class ProblemKind(Enum):
     """A record has no unit in its consume queue: consumers do not see it."""
     WRONG_UNIT = "wrong unit"
     """A unit points to no record of its queue, or has the wrong length or tags code."""
+    INDEX = "index"
+    """A unit of an index file points to no record with its key, or a file is none."""
     OFFSET = "offset"
     """A consumer group's offset is behind the end of its queue."""
 
@@ -46,8 +50,8 @@ class Problem:
 
     Attributes:
         kind: what.
-        place: a file of the commit log, ``topic:queue_id``, or ``group topic:queue_id``.
-        offset: the first one, as a physical offset for the commit log, else as a queue offset.
+        place: a file of commit log or index, ``topic:queue_id``, or ``group topic:queue_id``.
+        offset: the first one: a physical offset in the commit log, a number in an index file, else a queue offset.
         text: what is wrong with the first one.
         count: how many there are.
         size_bytes: of the damaged part of the commit log.
@@ -68,6 +72,7 @@ class CheckReport:
     Attributes:
         records, record_bytes: good ones in the commit log.
         units: of all queues, without blank ones and those whose records have expired.
+        index_units: of all index files, without those whose records have expired.
         log_end: end of the last good record.
         problems: in the order in which they were found.
     """
@@ -75,6 +80,7 @@ class CheckReport:
     records: int = 0
     record_bytes: int = 0
     units: int = 0
+    index_units: int = 0
     log_end: int = 0
     problems: list[Problem] = field(default_factory=list)
 
@@ -118,6 +124,10 @@ class _Checker:
                 self._check_record(offset, record)
         for queue in store.queues:
             self._check_queue(queue)
+        for path, number, reason in check_index(store):
+            report.index_units += number > 0
+            if reason:
+                self._add(ProblemKind.INDEX, str(path), number, reason)
         self._check_offsets()
         report.problems += self._problems.values()
         return report

@@ -6,6 +6,7 @@ log stays lost: its bytes stay where they are, and readers skip them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from triomq.protocol.codes import TRANSACTION_MASK
 from triomq.protocol.consume_queue_unit import UNIT_SIZE
@@ -28,6 +29,7 @@ class RepairPlan:
         cut_at: the commit log is cleared from here on, ``None``: it ends well.
         cut_bytes: how much is cleared.
         queues: consume queues, as ``topic:queue_id``, that are deleted and built again.
+        index_files: that are deleted, the first bad one and all behind it; a broker makes them again.
         offsets: groups whose offset is set back, with the new one.
         losses: damage in the middle of the log, which nothing can repair.
     """
@@ -35,13 +37,14 @@ class RepairPlan:
     cut_at: int | None
     cut_bytes: int
     queues: tuple[str, ...]
+    index_files: tuple[str, ...]
     offsets: tuple[StoredOffset, ...]
     losses: tuple[Problem, ...]
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to do."""
-        return self.cut_at is None and not self.queues and not self.offsets
+        return self.cut_at is None and not self.queues and not self.index_files and not self.offsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +78,15 @@ def plan_repair(store: StoppedStore, report: CheckReport) -> RepairPlan:
         cut_at=tail.offset if tail is not None else None,
         cut_bytes=tail.size_bytes if tail is not None else 0,
         queues=tuple(rebuilt),
+        index_files=_bad_index_files(store, report),
         offsets=tuple(clamped),
         losses=tuple(problem for problem in report.problems if problem.kind is ProblemKind.RECORD),
     )
+
+
+def _bad_index_files(store: StoppedStore, report: CheckReport) -> tuple[str, ...]:
+    bad = [Path(problem.place).name for problem in report.problems if problem.kind is ProblemKind.INDEX]
+    return tuple(name for name in store.index_names() if name >= min(bad)) if bad else ()
 
 
 def repair(store: StoppedStore, plan: RepairPlan, progress: Progress | None = None) -> RepairReport:
@@ -96,6 +105,8 @@ def repair(store: StoppedStore, plan: RepairPlan, progress: Progress | None = No
     builder = _Builder(store, plan.queues)
     if plan.queues:
         builder.run(progress)
+    if plan.index_files:
+        store.delete_index_files(plan.index_files)
     if plan.offsets:
         store.save_offsets(plan.offsets)
     return RepairReport(units_built=builder.units_built, records_ignored=builder.records_ignored)

@@ -91,7 +91,10 @@ def check(options: StoreOptions) -> int:
     else:
         _write_problems(report)
         sound = "sound" if not report.problems else f"{len(report.problems)} kinds of problems"
-        write_text(f"{report.records} records, {report.units} units in consume queues: {sound}\n")
+        write_text(
+            f"{report.records} records, {report.units} units in consume queues, {report.index_units} in index files: "
+            f"{sound}\n"
+        )
     return ExitCode.FAILED if report.problems else ExitCode.OK
 
 
@@ -260,6 +263,7 @@ def _report(report: CheckReport) -> dict[str, Any]:
         "records": report.records,
         "record_bytes": report.record_bytes,
         "units": report.units,
+        "index_units": report.index_units,
         "log_end": report.log_end,
         "problems": [
             {
@@ -285,6 +289,7 @@ def _plan(plan: RepairPlan) -> dict[str, Any]:
         "cut_at": plan.cut_at,
         "cut_bytes": plan.cut_bytes,
         "queues": plan.queues,
+        "index_files": plan.index_files,
         "offsets": [stored._asdict() for stored in plan.offsets],
         "losses": [{"place": loss.place, "offset": loss.offset, "text": loss.text} for loss in plan.losses],
     }
@@ -296,6 +301,8 @@ def _plan_lines(plan: RepairPlan, *, is_done: bool) -> Iterator[str]:
         yield f"commit log: {verb}cut at {plan.cut_at}, {plan.cut_bytes} bytes behind it cleared"
     for name in plan.queues:
         yield f"consume queue {name}: {verb}deleted and built again from the commit log"
+    for name in plan.index_files:
+        yield f"index file {name}: {verb}deleted; a broker makes it again"
     for stored in plan.offsets:
         yield f"offset of group {stored.group} in {stored.topic}:{stored.queue_id}: {verb}set to {stored.offset}"
     for loss in plan.losses:

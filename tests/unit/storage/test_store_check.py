@@ -59,6 +59,7 @@ def test_a_power_loss_of_apaches_shows_all_its_kinds(unpack: Unpack) -> None:
         (ProblemKind.MISSING_UNIT, "FixtureTopic:1"),
         (ProblemKind.WRONG_UNIT, "FixtureTopic:2"),
         (ProblemKind.WRONG_UNIT, "FixtureTopic:3"),
+        (ProblemKind.INDEX, "20261120223824994"),
     ]
 
 
@@ -156,3 +157,59 @@ def test_empty_files_and_those_behind_a_gap_are_named_and_left(root: Path) -> No
     assert strays == [*(str(log_file(root, number * 65536)) for number in (2, 3)), str(empty)]
     assert all(Path(path).exists() for path in strays)
     assert report.log_end < 65536
+
+
+def test_apaches_index_is_verified_with_the_sizes_of_its_full_files(unpack: Unpack) -> None:
+    assert checked(unpack("store-normal")).index_units > 300
+
+
+@pytest.mark.parametrize(
+    ("position", "content", "text"),
+    [
+        (0, struct.pack(">i", 5), "has no key with hash 5"),
+        (4, struct.pack(">q", 7), "no record at 7"),
+        (12, struct.pack(">i", 10_000), "10000 s after the begin"),
+        (16, struct.pack(">i", 149), "leads on to unit 149"),
+    ],
+)
+def test_every_part_of_an_index_unit_is_verified(unpack: Unpack, position: int, content: bytes, text: str) -> None:
+    root = unpack("store-normal")
+    path = min((root / "index").iterdir())
+    overwrite(path, 40 + 50 * 4 + 20 * 20 + position, content)
+    report = checked(root)
+    assert [(p.kind, p.place, p.offset, p.count) for p in report.problems] == [(ProblemKind.INDEX, str(path), 20, 1)]
+    assert text in report.problems[0].text
+
+
+def test_what_is_no_index_file_is_named(unpack: Unpack) -> None:
+    root = unpack("store-normal")
+    paths = sorted((root / "index").iterdir())
+    overwrite(paths[0], 40 + 50 * 4 + 20 + 4, b"\x7f")  # the first unit
+    overwrite(paths[1], 36, struct.pack(">i", 9999))
+    short = root / "index" / "20260101000000000"
+    short.write_bytes(b"short")
+    problems = checked(root).problems
+    assert [(problem.place, problem.offset) for problem in problems] == [
+        (str(short), 0), (str(paths[0]), 1), (str(paths[1]), 0),
+    ]  # fmt: skip
+    assert "no record at" in problems[1].text
+    assert "too short" in problems[2].text
+
+
+def test_an_index_of_unknown_sizes_is_named(maker: StoreMaker) -> None:
+    store = maker()
+    put(store, properties=b"KEYS\x01a")
+    store.close()
+    (path,) = (store.config.root / "index").iterdir()
+    overwrite(path, 40 + 50 * 4 + 20, b"\x7f" * 20)
+    (problem,) = checked(store.config.root).problems
+    assert (problem.place, problem.text[:14]) == (str(path), "its first unit")
+
+
+def test_our_index_is_verified_too(maker: StoreMaker) -> None:
+    store = maker()
+    for number in range(100):
+        put(store, properties=f"KEYS\x01a{number} b".encode())
+    store.close()
+    report = checked(store.config.root)
+    assert (report.index_units, report.problems) == (200, [])

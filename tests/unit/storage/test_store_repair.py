@@ -160,3 +160,20 @@ def test_a_number_that_cannot_be_is_ignored(maker: StoreMaker) -> None:
     root = store.config.root
     overwrite(log_file(root, 0), unit.physical_offset + 20, (10**9).to_bytes(8))  # its queue offset
     assert repaired(root) == RepairReport(units_built=9, records_ignored=1)
+
+
+def test_index_files_go_from_the_first_bad_one_on_and_a_broker_makes_them_again(maker: StoreMaker) -> None:
+    store = maker()
+    for number in range(400):
+        put(store, properties=f"KEYS\x01a{number}".encode())
+    store.close()
+    root = store.config.root
+    paths = sorted((root / "index").iterdir())
+    before = [path.read_bytes() for path in paths]
+    overwrite(paths[1], 40 + 50 * 4 + 20 * 20, b"\x7f")
+    assert planned(root).index_files == tuple(path.name for path in paths[1:])
+    repaired(root)
+    assert sorted((root / "index").iterdir()) == paths[:1]
+    maker().close()
+    assert [path.read_bytes()[:40] for path in sorted((root / "index").iterdir())] == [text[:40] for text in before]
+    assert problems(root) == []
