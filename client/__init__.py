@@ -8,10 +8,12 @@ from triomq.client.consumer.config import (
     ConsumeContext,
     ConsumerConfig,
     ConsumeStatus,
+    LitePullConfig,
     OrderlyContext,
     StartPosition,
 )
 from triomq.client.consumer.hooks import ConsumeHook, ConsumeReturnType, FilterHook, HookContext
+from triomq.client.consumer.lite_pull import LitePullConsumer
 from triomq.client.consumer.pull import PullConsumer
 from triomq.client.consumer.push import PushConsumer
 from triomq.client.consumer.rebalance import (
@@ -90,6 +92,8 @@ __all__ = [
     "GroupState",
     "HookContext",
     "IllegalNameError",
+    "LitePullConfig",
+    "LitePullConsumer",
     "Message",
     "MessageExt",
     "MessageIllegalError",

@@ -28,7 +28,7 @@ from triomq.protocol.errors import ClientClosedError, ClientError
 
 P = ParamSpec("P")
 T = TypeVar("T")
-A = TypeVar("A", bound=AbstractAsyncContextManager[object])
+A = TypeVar("A", bound=AbstractAsyncContextManager[object], covariant=True)
 
 
 class _Blocking(Generic[A]):

@@ -117,7 +117,47 @@ OutOfRange: TypeAlias = Literal["nearest", "earliest", "latest", "raise"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerConfig:
+class PullConfig:
+    """How queues are shared out and pulled, by push consumers and lite pull consumers.
+
+    Raises:
+        ConfigError: a value is outside its range.
+    """
+
+    pull_batch_size: int = 32  # pullBatchSize; brokers cap it at 32 themselves
+    pull_interval_s: float = 0.0  # pullInterval
+    max_cached_messages: int = 1_000  # pullThresholdForQueue
+    max_cached_bytes: int = 100 * 1024**2  # pullThresholdSizeForQueue
+    max_span: int = 2_000  # consumeConcurrentlyMaxSpan, consumeMaxSpan
+    max_cached_messages_of_topic: int | None = None  # pullThresholdForTopic
+    max_cached_bytes_of_topic: int | None = None  # pullThresholdSizeForTopic
+    max_cached_messages_in_all: int | None = None  # pullThresholdForAll
+    out_of_range: OutOfRange = "nearest"  # nearest is what the broker corrects to
+    suspend_s: float = 15.0  # brokerSuspendMaxTimeMillis: how long the broker may hold a pull
+    pull_timeout_s: float = 30.0  # consumerTimeoutMillisWhenSuspend
+    pull_error_delay_s: float = 1.0  # pullTimeDelayMillsWhenException
+    broker_flow_control_delay_s: float = 0.02  # PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL
+    offset_illegal_delay_s: float = 10.0  # how long running handlers of a queue with a wrong offset may end
+    pull_expiry_s: float = 120.0  # rocketmq.client.pull.pullMaxIdleTime
+    missing_topic_interval_s: float = 5.0  # how often the route of a topic without one is asked for
+    retry_interval_s: float = 1.0  # a rebalance that could not be completed is tried again after this time
+
+    def __post_init__(self) -> None:
+        self._check_ranges(_PULL_RANGES)
+        if self.out_of_range not in ("nearest", "earliest", "latest", "raise"):
+            raise ConfigError(f"out_of_range: {self.out_of_range!r} must be nearest, earliest, latest or raise")
+        if self.pull_timeout_s <= self.suspend_s:
+            raise ConfigError(f"pull_timeout_s: {self.pull_timeout_s} must be above suspend_s, {self.suspend_s}")
+
+    def _check_ranges(self, ranges: "Ranges") -> None:
+        for name, low, high in ranges:
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise ConfigError(f"{name}: {value} must be within {low} and {high}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig(PullConfig):
     """How a push consumer works; RocketMQ's name stands beside each setting.
 
     Raises:
@@ -126,13 +166,6 @@ class ConsumerConfig:
 
     max_concurrency: int = 20  # consumeThreadMin, consumeThreadMax
     batch_max_size: int = 32  # consumeMessageBatchMaxSize, there 1; for batch handlers only
-    pull_batch_size: int = 32  # pullBatchSize; brokers cap it at 32 themselves
-    pull_interval_s: float = 0.0  # pullInterval
-    max_cached_messages: int = 1_000  # pullThresholdForQueue
-    max_cached_bytes: int = 100 * 1024**2  # pullThresholdSizeForQueue
-    max_span: int = 2_000  # consumeConcurrentlyMaxSpan
-    max_cached_messages_of_topic: int | None = None  # pullThresholdForTopic
-    max_cached_bytes_of_topic: int | None = None  # pullThresholdSizeForTopic
     max_reconsume_times: int = 16  # maxReconsumeTimes
     consume_timeout_s: float = 15 * 60.0  # consumeTimeout: a handler busy longer has its message sent back
     orderly_max_reconsume_times: int = 2**31 - 1  # maxReconsumeTimes of orderly consumption
@@ -142,37 +175,38 @@ class ConsumerConfig:
     lock_life_s: float = 30.0  # rocketmq.client.rebalance.lockMaxLiveTime: without renewal no message is handled
     lock_timeout_s: float = 1.0
     grace_s: float = 10.0  # awaitTerminationMillisWhenShutdown, there 0
-    out_of_range: OutOfRange = "nearest"  # nearest is what the broker corrects to
-    suspend_s: float = 15.0  # brokerSuspendMaxTimeMillis: how long the broker may hold a pull
-    pull_timeout_s: float = 30.0  # consumerTimeoutMillisWhenSuspend
-    pull_error_delay_s: float = 1.0  # pullTimeDelayMillsWhenException
-    broker_flow_control_delay_s: float = 0.02  # PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL
-    offset_illegal_delay_s: float = 10.0  # how long running handlers of a queue with a wrong offset may end
     local_offset_dir: str | PathLike[str] | None = None  # rocketmq.client.localOffsetStoreDir, for broadcasting
-    pull_expiry_s: float = 120.0  # rocketmq.client.pull.pullMaxIdleTime
     send_back_timeout_s: float = 5.0
     resubmit_delay_s: float = 5.0  # a message that could not be sent back is handled again after this time
-    missing_topic_interval_s: float = 5.0  # how often the route of a topic without one is asked for
-    retry_interval_s: float = 1.0  # a rebalance that could not be completed is tried again after this time
 
     def __post_init__(self) -> None:
-        for name, low, high in _RANGES:
-            value = getattr(self, name)
-            if value is not None and not low <= value <= high:
-                raise ConfigError(f"{name}: {value} must be within {low} and {high}")
-        if self.out_of_range not in ("nearest", "earliest", "latest", "raise"):
-            raise ConfigError(f"out_of_range: {self.out_of_range!r} must be nearest, earliest, latest or raise")
-        if self.pull_timeout_s <= self.suspend_s:
-            raise ConfigError(f"pull_timeout_s: {self.pull_timeout_s} must be above suspend_s, {self.suspend_s}")
+        PullConfig.__post_init__(self)
+        self._check_ranges(_PUSH_RANGES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LitePullConfig(PullConfig):
+    """How a lite pull consumer works; RocketMQ's name stands beside each setting.
+
+    Raises:
+        ConfigError: a value is outside its range.
+    """
+
+    max_cached_messages_in_all: int | None = 10_000  # pullThresholdForAll
+    suspend_s: float = 20.0  # brokerSuspendMaxTimeMillis
+    auto_commit_interval_s: float = 5.0  # autoCommitIntervalMillis
+
+    def __post_init__(self) -> None:
+        PullConfig.__post_init__(self)
+        self._check_ranges(_LITE_PULL_RANGES)
 
 
 #: Most handlers at a time.
 MAX_CONCURRENCY: Final = 1_000
+Ranges: TypeAlias = tuple[tuple[str, float, float], ...]
 _MIB: Final = 1024**2
 _DAY_S: Final = 24 * 3600.0
-_RANGES: Final = (
-    ("max_concurrency", 1, MAX_CONCURRENCY),
-    ("batch_max_size", 1, 1_024),
+_PULL_RANGES: Final[Ranges] = (
     ("pull_batch_size", 1, 1_024),
     ("pull_interval_s", 0.0, 65.535),
     ("max_cached_messages", 1, 65_535),
@@ -180,6 +214,19 @@ _RANGES: Final = (
     ("max_span", 1, 65_535),
     ("max_cached_messages_of_topic", 1, 6_553_500),
     ("max_cached_bytes_of_topic", 1, 102_400 * _MIB),
+    ("max_cached_messages_in_all", 1, 6_553_500),
+    ("suspend_s", 0.001, 600.0),
+    ("pull_timeout_s", 0.001, 660.0),
+    ("pull_error_delay_s", 0.001, 60.0),
+    ("broker_flow_control_delay_s", 0.001, 60.0),
+    ("offset_illegal_delay_s", 0.0, 60.0),
+    ("pull_expiry_s", 1.0, _DAY_S),
+    ("missing_topic_interval_s", 0.1, 600.0),
+    ("retry_interval_s", 0.01, 600.0),
+)
+_PUSH_RANGES: Final[Ranges] = (
+    ("max_concurrency", 1, MAX_CONCURRENCY),
+    ("batch_max_size", 1, 1_024),
     ("max_reconsume_times", 0, 2**31 - 1),
     ("orderly_max_reconsume_times", 0, 2**31 - 1),
     ("suspend_queue_s", 0.01, 30.0),
@@ -189,17 +236,10 @@ _RANGES: Final = (
     ("lock_timeout_s", 0.001, 60.0),
     ("consume_timeout_s", 0.001, 30 * _DAY_S),
     ("grace_s", 0.0, _DAY_S),
-    ("suspend_s", 0.001, 600.0),
-    ("pull_timeout_s", 0.001, 660.0),
-    ("pull_error_delay_s", 0.001, 60.0),
-    ("broker_flow_control_delay_s", 0.001, 60.0),
-    ("offset_illegal_delay_s", 0.0, 60.0),
-    ("pull_expiry_s", 1.0, _DAY_S),
     ("send_back_timeout_s", 0.001, 60.0),
     ("resubmit_delay_s", 0.001, 600.0),
-    ("missing_topic_interval_s", 0.1, 600.0),
-    ("retry_interval_s", 0.01, 600.0),
 )
+_LITE_PULL_RANGES: Final[Ranges] = (("auto_commit_interval_s", 1.0, _DAY_S),)
 
 ClockMs: TypeAlias = Callable[[], int]
 """Wall clock in milliseconds since 1970."""

@@ -1,4 +1,4 @@
-"""What a user may change of a push consumer while it runs.
+"""What a user may change of a consumer while it runs.
 
 Source: behaviour.md B.5 (subscribing while running, suspend and resume), DefaultMQPushConsumerImpl.java.
 """
@@ -31,13 +31,11 @@ class Controls:
         subscriptions: Subscriptions,
         context: PullContext,
         rebalancer: Rebalancer,
-        service: Resizable,
     ) -> None:
         self._instance = instance
         self._subscriptions = subscriptions
         self._context = context
         self._rebalancer = rebalancer
-        self._service = service
         self._changing = trio.Lock()
 
     async def subscribe(self, topic: str, expression: str) -> None:
@@ -66,6 +64,21 @@ class Controls:
         self._context.suspended = False
         self._rebalancer.pull_anew()
         self._rebalancer.wake()
+
+
+class PushControls(Controls):
+    """Those of a push consumer."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        subscriptions: Subscriptions,
+        context: PullContext,
+        rebalancer: Rebalancer,
+        service: Resizable,
+    ) -> None:
+        super().__init__(instance, subscriptions, context, rebalancer)
+        self._service = service
 
     def resize(self, max_concurrency: int) -> None:
         """Run so many handlers at once.

@@ -8,7 +8,7 @@ Source: behaviour.md B.5 (start), B.17 (requests of brokers), B.18 (shutdown).
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -17,7 +17,7 @@ import trio
 
 from triomq.client.consumer.concurrently import ConcurrentService
 from triomq.client.consumer.config import ConsumerConfig, StartPolicy
-from triomq.client.consumer.controls import Controls
+from triomq.client.consumer.controls import PushControls
 from triomq.client.consumer.flow_control import FlowLimits
 from triomq.client.consumer.handlers import Handler
 from triomq.client.consumer.hooks import FilterHook
@@ -31,8 +31,9 @@ from triomq.client.consumer.rebalancer import Rebalancer
 from triomq.client.consumer.remote import QueueRequests
 from triomq.client.consumer.running_info import running_info
 from triomq.client.consumer.send_back import PassOver, SendBack
-from triomq.client.consumer.statistics import SAMPLE_INTERVAL_S, ConsumerStatistics, TopicCounters
+from triomq.client.consumer.statistics import ConsumerStatistics
 from triomq.client.consumer.subscription import Subscriptions
+from triomq.client.consumer.upkeep import END_LIMIT_S, Upkeep
 from triomq.client.instance import ClientInstance
 from triomq.client.nursery import open_service_nursery
 from triomq.protocol.bodies import ConsumeMessageDirectlyResult, ConsumerData, ConsumeType, MessageModel
@@ -40,12 +41,6 @@ from triomq.protocol.message import MessageExt
 from triomq.protocol.message_queue import MessageQueue
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer")
-
-#: How often progress is stored that pulls have not told the brokers yet.
-_CHANGES_INTERVAL_S: Final = 0.5
-#: Time to store the last offsets when a consumer ends, and to leave the group after that.
-_LAST_COMMIT_LIMIT_S: Final = 3.0
-_LEAVE_LIMIT_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,21 +106,23 @@ class Engine:
         else:
             self._service = ConcurrentService(plan.handler, self._sender, plan.config)
         self._offsets = offsets
-        self._unannounced = trio.Event()
+        self._upkeep = Upkeep(instance, plan.group, offsets)
         self._context = PullContext(
             requests,
             self._offsets,
             self._service,
             plan.config,
             FlowLimits.of(plan.config, 1, orderly=plan.orderly),
-            self._announce,
+            self._upkeep.announce,
             plan.orderly,
             plan.filters,
         )
         first_offsets = FirstOffsets(requests, offsets, plan.start, plan.subscriptions.retry_topic)
         strategy = None if plan.is_broadcast else plan.strategy
         self._rebalancer = Rebalancer(instance, self._context, plan.subscriptions, first_offsets, strategy, self._locks)
-        self.controls: Final = Controls(instance, plan.subscriptions, self._context, self._rebalancer, self._service)
+        self.controls: Final = PushControls(
+            instance, plan.subscriptions, self._context, self._rebalancer, self._service
+        )
         self._handlers_scope = trio.CancelScope()
 
     async def learn_routes(self) -> None:
@@ -155,21 +152,13 @@ class Engine:
             on_start()
             async with open_service_nursery() as services:
                 services.start_soon(self._service.maintain)
-                services.start_soon(self._persist_offsets)
-                services.start_soon(self._sample)
-                services.start_soon(self._send_announcements)
+                services.start_soon(self._upkeep.run, self._rebalancer)
                 if self._locks is not None:
                     services.start_soon(self._locks.run, self._rebalancer.lose, self._rebalancer.revive)
                 await self._consume(stopping)
         finally:
-            with trio.move_on_after(_LAST_COMMIT_LIMIT_S, shield=True):
-                self._rebalancer.note_progress()
-                await self._offsets.persist_now(self._rebalancer.held)
-            if self._locks is not None:  # only now: who has a queue next begins at the offsets stored
-                with trio.move_on_after(_LEAVE_LIMIT_S, shield=True):
-                    await self._locks.release(self._rebalancer.held)
-            with trio.move_on_after(_LEAVE_LIMIT_S, shield=True):
-                await self._instance.unregister_consumer(self._plan.group)
+            with trio.move_on_after(END_LIMIT_S, shield=True):
+                await self._upkeep.leave(self._rebalancer, self._locks)
 
     def cancel_handlers(self) -> None:
         """Do not wait for running handlers any longer."""
@@ -279,31 +268,3 @@ class Engine:
                 self._plan.group,
                 config.grace_s,
             )
-
-    async def _persist_offsets(self) -> None:
-        """Store all offsets in each interval, and what changed sooner: a crash or a new member repeats less."""
-        interval_s = self._instance.config.persist_offset_interval_s
-        next_full = trio.current_time() + interval_s
-        while True:
-            await trio.sleep(min(interval_s, _CHANGES_INTERVAL_S))
-            full = trio.current_time() >= next_full
-            if full:
-                next_full += interval_s
-            self._rebalancer.note_progress()
-            await self._offsets.persist(tuple(self._rebalancer.loops), changed_only=not full)
-
-    async def _sample(self) -> None:
-        counters: Iterable[TopicCounters] = self._rebalancer.counters.values()  # sees those that come later too
-        while True:
-            for counted in counters:
-                counted.sample(trio.current_time())
-            await trio.sleep(SAMPLE_INTERVAL_S)
-
-    def _announce(self) -> None:
-        self._unannounced.set()
-
-    async def _send_announcements(self) -> None:
-        while True:
-            await self._unannounced.wait()
-            self._unannounced = trio.Event()
-            await self._instance.heartbeat_now()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
-from triomq.client.consumer.config import ConsumerConfig
+from triomq.client.consumer.config import PullConfig
 
 _NO_LIMIT: Final = 2**63
 
@@ -21,6 +21,7 @@ class PullDecision(Enum):
     PULL = "pull"
     END = "the queue was given up"
     SUSPENDED = "the consumer is suspended"
+    PAUSED = "the queue is paused"
     TOO_MANY_MESSAGES = "too many messages are cached"
     TOO_MANY_BYTES = "too many bytes are cached"
     TOO_WIDE_SPAN = "one message holds back too many after it"
@@ -35,8 +36,8 @@ class FlowLimits:
     span: int
 
     @classmethod
-    def of(cls, config: ConsumerConfig, queues: int, *, orderly: bool = False) -> "FlowLimits":
-        """Return the limits of each of ``queues`` queues; a limit for a topic is divided among all of them.
+    def of(cls, config: PullConfig, queues: int, *, orderly: bool = False) -> "FlowLimits":
+        """Return the limits of each of ``queues`` queues; a limit for a topic, or for all, is divided among them.
 
         Orderly consumption has no limit on the span: it leaves nothing unfinished behind.
         """
@@ -45,6 +46,8 @@ class FlowLimits:
             messages = max(1, config.max_cached_messages_of_topic // max(1, queues))
         if config.max_cached_bytes_of_topic is not None:
             size_bytes = max(1, config.max_cached_bytes_of_topic // max(1, queues))
+        if config.max_cached_messages_in_all is not None:
+            messages = min(messages, max(1, config.max_cached_messages_in_all // max(1, queues)))
         return cls(messages, size_bytes, _NO_LIMIT if orderly else config.max_span)
 
 
@@ -68,12 +71,14 @@ class Cached(Protocol):
         """Last offset minus first offset of these."""
 
 
-def decide_pull(queue: Cached, limits: FlowLimits, *, suspended: bool = False) -> PullDecision:
+def decide_pull(queue: Cached, limits: FlowLimits, *, suspended: bool = False, paused: bool = False) -> PullDecision:
     """Return the first reason not to pull, or ``PULL``."""
     if queue.dropped:
         return PullDecision.END
     if suspended:
         return PullDecision.SUSPENDED
+    if paused:
+        return PullDecision.PAUSED
     if queue.cached_messages > limits.messages:
         return PullDecision.TOO_MANY_MESSAGES
     if queue.cached_bytes > limits.size_bytes:

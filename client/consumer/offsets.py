@@ -183,11 +183,20 @@ class FirstOffsets:
     message: everything in them was sent to a group that was there already.
     """
 
-    def __init__(self, requests: QueueRequests, offsets: OffsetStore, policy: StartPolicy, retry_topic: str) -> None:
+    def __init__(
+        self,
+        requests: QueueRequests,
+        offsets: OffsetStore,
+        policy: StartPolicy,
+        retry_topic: str,
+        *,
+        is_stored: bool = True,
+    ) -> None:
         self._requests = requests
         self._offsets = offsets
         self._policy = policy
         self._retry_topic = retry_topic
+        self._is_stored = is_stored  # queues that are shared with nobody need not be decided on once for all
 
     async def find(
         self, queues: Collection[MessageQueue], known_at_start: Collection[MessageQueue]
@@ -199,6 +208,8 @@ class FirstOffsets:
         missing = [queue for queue, stored in asked.items() if stored is None]
         found = {queue: stored for queue, stored in asked.items() if stored is not None}
         resolved = await for_each(missing, lambda queue: self._resolve(queue, queue in late), "first offset not found")
+        if not self._is_stored:
+            return {**found, **resolved}
         for queue in await self._offsets.store_first(resolved):
             LOGGER.info("group starts queue=%s offset=%d", queue, resolved[queue])
             found[queue] = resolved[queue]
@@ -240,22 +251,23 @@ class FirstOffsets:
         if from_first or self._policy.position is StartPosition.EARLIEST:
             return await self._requests.min_offset(queue)
         if self._policy.timestamp is not None:
-            return await self._first_stored_at(queue, self._policy.timestamp)
+            return await first_stored_at(self._requests, queue, self._policy.timestamp)
         return await self._requests.max_offset(queue)
 
-    async def _first_stored_at(self, queue: MessageQueue, timestamp: Timestamp) -> QueueOffset:
-        """Return the offset of the first message stored at or after a time, or the end of the queue.
 
-        A search by time finds the nearest message, or any of several of the same millisecond (wire.md 5.6), so
-        the millisecond before is searched and its messages are passed over.
-        """
-        offset = await self._requests.search_offset(queue, Timestamp(timestamp - 1))
-        offset = max(offset, await self._requests.min_offset(queue))
-        while True:
-            result = await self._requests.pull(queue, offset, max_messages=_SEARCH_BATCH, expression=SUBSCRIBE_ALL)
-            for message in result.messages:
-                if message.store_timestamp >= timestamp:
-                    return message.queue_offset
-            if result.status is PullStatus.NO_NEW_MESSAGE or result.next_begin_offset <= offset:
-                return result.next_begin_offset
-            offset = result.next_begin_offset
+async def first_stored_at(requests: QueueRequests, queue: MessageQueue, timestamp: Timestamp) -> QueueOffset:
+    """Return the offset of the first message stored at or after a time, or the end of the queue.
+
+    A search by time finds the nearest message, or any of several of the same millisecond (wire.md 5.6), so the
+    millisecond before is searched and its messages are passed over.
+    """
+    offset = await requests.search_offset(queue, Timestamp(timestamp - 1))
+    offset = max(offset, await requests.min_offset(queue))
+    while True:
+        result = await requests.pull(queue, offset, max_messages=_SEARCH_BATCH, expression=SUBSCRIBE_ALL)
+        for message in result.messages:
+            if message.store_timestamp >= timestamp:
+                return message.queue_offset
+        if result.status is PullStatus.NO_NEW_MESSAGE or result.next_begin_offset <= offset:
+            return result.next_begin_offset
+        offset = result.next_begin_offset

@@ -169,6 +169,14 @@ class ProcessQueue:
             if self.on_removal is not None:
                 self.on_removal()
 
+    def remove_all(self, messages: Iterable[MessageExt]) -> None:
+        """Take out messages that are consumed together; unknown ones are ignored."""
+        pop = self._cache.pop
+        for message in messages:
+            if pop(message.queue_offset, None) is not None:
+                self.cached_bytes -= message.store_size
+        self._removed()
+
     def take(self, count: int) -> list[MessageExt]:
         """Hand out up to ``count`` messages with the lowest offsets, for orderly consumption.
 

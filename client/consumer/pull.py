@@ -11,20 +11,20 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from triomq.client.config import ClientConfig
+from triomq.client.consumer.queries import QueueQueries
 from triomq.client.consumer.remote import PullResult, PullStatus, QueueRequests
 from triomq.client.instance import ClientInstance, use_instance
-from triomq.client.nursery import OpenOnce
-from triomq.protocol.errors import ClientClosedError, ConfigError
+from triomq.protocol.errors import ConfigError
 from triomq.protocol.filter import SUBSCRIBE_ALL, TagFilter
-from triomq.protocol.message import validate_group, validate_topic
+from triomq.protocol.message import validate_group
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.units import QueueOffset, Timestamp
+from triomq.protocol.units import QueueOffset
 
 #: Every broker of RocketMQ has this group for its tools.
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 
 
-class PullConsumer(OpenOnce):
+class PullConsumer(QueueQueries):
     """Reads queues on request.
 
     ::
@@ -61,21 +61,7 @@ class PullConsumer(OpenOnce):
         self._namesrv = namesrv
         self._config = config
         self._shared_instance = instance
-        self._instance: ClientInstance | None = None
-        self._requests: QueueRequests | None = None
         self._suggested: dict[MessageQueue, int] = {}
-
-    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the queues of a topic that can be read, sorted.
-
-        Raises:
-            IllegalNameError: the topic's name.
-            NoRouteError: the topic does not exist.
-        """
-        validate_topic(topic)
-        self._open()
-        assert self._instance is not None
-        return await self._instance.subscribe_queues(topic)
 
     async def pull(
         self,
@@ -121,22 +107,6 @@ class PullConsumer(OpenOnce):
             message.broker_name = queue.broker_name
         return result._replace(messages=messages)
 
-    async def min_offset(self, queue: MessageQueue) -> QueueOffset:
-        """Return the offset of the queue's first message."""
-        return await self._open().min_offset(queue)
-
-    async def max_offset(self, queue: MessageQueue) -> QueueOffset:
-        """Return the offset that the queue's next message will get."""
-        return await self._open().max_offset(queue)
-
-    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> QueueOffset:
-        """Return the offset of the message stored nearest to a time; it may lie before it."""
-        return await self._open().search_offset(queue, Timestamp(timestamp_ms))
-
-    async def earliest_store_time(self, queue: MessageQueue) -> Timestamp | None:
-        """Return when the queue's first message was stored, in milliseconds; ``None`` if there is none."""
-        return await self._open().earliest_store_time(queue)
-
     async def committed(self, queue: MessageQueue) -> QueueOffset | None:
         """Return the group's stored offset, ``None`` if there is none.
 
@@ -153,11 +123,6 @@ class PullConsumer(OpenOnce):
         if queue_offset < 0:
             raise ConfigError(f"commit: queue_offset {queue_offset} must not be negative")
         await self._open().commit(queue, QueueOffset(queue_offset))
-
-    def _open(self) -> QueueRequests:
-        if self._requests is None:
-            raise ClientClosedError("the consumer is not open: use it inside its async with block")
-        return self._requests
 
     @asynccontextmanager
     async def _run(self) -> AsyncGenerator[None, None]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from triomq.client.consumer.config import ConsumerConfig
+from triomq.client.consumer.config import PullConfig
 from triomq.client.consumer.flow_control import FlowLimits
 from triomq.client.consumer.hooks import FilterHook
 from triomq.client.consumer.offsets import OffsetStore
@@ -42,6 +42,7 @@ class PullContext:
         orderly: whether the consumption is.
         filters: what chooses among the messages of each pull.
         suspended: nothing is pulled.
+        lite: of a lite pull consumer: progress is what its user commits, and pulls name their expression.
         corrections: offsets that brokers refused.
         complaints: what pulls fail with now, and how many do.
     """
@@ -49,12 +50,13 @@ class PullContext:
     requests: QueueRequests
     offsets: OffsetStore
     service: ConsumeService
-    config: ConsumerConfig
+    config: PullConfig
     limits: FlowLimits
     announce: Callable[[], None]
     orderly: bool = False
     filters: Sequence[FilterHook] = ()
     suspended: bool = False
+    lite: bool = False
     corrections: int = 0
     complaints: Counter[str] = field(default_factory=Counter)
 

@@ -50,6 +50,7 @@ class PullLoop:
         queue: which queue.
         process_queue: its messages; replaced when the queue's offset was corrected or reset.
         next_offset: where the next pull begins.
+        paused: not pulled until :meth:`resume`.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class PullLoop:
     ) -> None:
         self.queue: Final = queue
         self.next_offset = first_offset
+        self.paused = False
         self.process_queue = ProcessQueue(queue, counters, trio.current_time())
         self.process_queue.lock = lock
         self._context = context
@@ -78,7 +80,8 @@ class PullLoop:
         self._pulls = 0
         self._waiting_for = ""
         self._complaint = ""
-        context.offsets.update(queue, first_offset, increase_only=False)
+        if not context.lite:
+            context.offsets.update(queue, first_offset, increase_only=False)
 
     async def run(self) -> None:
         """Pull until cancelled or given up.
@@ -110,6 +113,25 @@ class PullLoop:
             self._move_to = queue_offset
             self._pulling.cancel()
 
+    def pause(self) -> None:
+        """Pull nothing more; what is cached stays."""
+        self.paused = True
+        self.pull_anew()
+
+    def resume(self) -> None:
+        """Pull again."""
+        self.paused = False
+        self.pull_anew()
+
+    def position(self) -> QueueOffset | None:
+        """Return the offset of the first message that was not polled, for lite pull; ``None``: not known now."""
+        if self._move_to is not None:
+            return self._move_to
+        if self._lost_progress is not None:
+            return None
+        first = self.process_queue.first_offset
+        return self.next_offset if first is None else first
+
     def give_up(self) -> None:
         """Stop; note what is consumed.  Results of handlers that still run do not count any more."""
         self.note_progress()
@@ -125,9 +147,9 @@ class PullLoop:
         self.give_up()
 
     def note_progress(self) -> None:
-        """Bring the offset in memory up to what is consumed."""
+        """Bring the offset in memory up to what is consumed; not in lite pull, where the user does it."""
         process_queue = self.process_queue
-        if not process_queue.dropped:
+        if not process_queue.dropped and not self._context.lite:
             consumed = process_queue.consumed_offset()
             if consumed is not None:
                 self._context.offsets.update(self.queue, consumed, increase_only=True)
@@ -175,7 +197,9 @@ class PullLoop:
             self._waiting_for = ""
             if result.status is PullStatus.OFFSET_ILLEGAL:
                 corrected = self._correct(result)
-                if corrected is not None:
+                if corrected is not None and self._context.lite and corrected > self.next_offset:
+                    self.next_offset = corrected  # what is cached may be polled all the same
+                elif corrected is not None:
                     self.move(corrected)
                     return
             elif result.status is PullStatus.FOUND:
@@ -186,7 +210,8 @@ class PullLoop:
                 await trio.sleep(self._context.config.pull_interval_s)
 
     def _decide(self) -> PullDecision:
-        return decide_pull(self.process_queue, self._context.limits, suspended=self._context.suspended)
+        context = self._context
+        return decide_pull(self.process_queue, context.limits, suspended=context.suspended, paused=self.paused)
 
     async def _wait_for_room(self, decision: PullDecision) -> None:
         process_queue = self.process_queue
@@ -216,10 +241,12 @@ class PullLoop:
             self.next_offset,
             max_messages=config.pull_batch_size,
             sub_version=self._subscription.pull_version,
+            expression=self._subscription.tag_filter.expression if context.lite else None,
             commit_offset=consumed,
             suspend_s=config.suspend_s,
             timeout_s=config.pull_timeout_s,
             broker_id=self._broker_id,
+            lite=context.lite,
         )
         if consumed and not self._broker_id:  # slaves do not store it
             context.offsets.told(self.queue, consumed)
@@ -260,7 +287,7 @@ class PullLoop:
     async def _take_nothing(self, result: PullResult, took_s: float) -> None:
         progress = result.next_begin_offset != self.next_offset
         self.next_offset = result.next_begin_offset
-        if not self.process_queue.cached_messages and self._lost_progress is None:
+        if not (self.process_queue.cached_messages or self._context.lite) and self._lost_progress is None:
             # so that the lag goes down although nothing matches
             self._context.offsets.update(self.queue, self.next_offset, increase_only=True)
         if not progress and took_s < _NOT_HELD_S:
@@ -317,9 +344,10 @@ class PullLoop:
         with trio.move_on_after(context.config.offset_illegal_delay_s):
             while context.service.in_flight(old):  # noqa: ASYNC110  # rare; workers shall not pay for an event
                 await trio.sleep(_IN_FLIGHT_CHECK_S)
-        context.offsets.update(self.queue, queue_offset, increase_only=False)
-        with trio.move_on_after(_COMMIT_LIMIT_S):
-            await context.offsets.persist_now([self.queue])
+        if not context.lite:
+            context.offsets.update(self.queue, queue_offset, increase_only=False)
+            with trio.move_on_after(_COMMIT_LIMIT_S):
+                await context.offsets.persist_now([self.queue])
         LOGGER.info("offset moved queue=%s from=%d to=%d", self.queue, self.next_offset, queue_offset)
         self._lost_progress = None
         self.next_offset = queue_offset

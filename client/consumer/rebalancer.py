@@ -45,6 +45,7 @@ class Rebalancer:
         first_offsets: FirstOffsets,
         strategy: AllocateStrategy | None,
         locks: LockKeeper | None = None,
+        chosen: Mapping[str, frozenset[MessageQueue]] | None = None,
     ) -> None:
         self.loops: dict[MessageQueue, PullLoop] = {}
         self.counters = {topic: TopicCounters() for topic in subscriptions.topics}
@@ -55,6 +56,7 @@ class Rebalancer:
         self._first_offsets = first_offsets
         self._strategy = strategy  # None in broadcasting: each member has all queues
         self._locks = locks  # of orderly consumption in clustering
+        self._chosen = chosen  # queues by topic, where the user says which, not the group
         self._retiring: dict[MessageQueue, PullLoop] = {}
         self._nursery: trio.Nursery
         self._wanted = trio.Event()
@@ -153,7 +155,7 @@ class Rebalancer:
         self._begun += 1
         await self._give_up_unsubscribed()
         complete = True
-        if not self._context.suspended and (complete := await self._round()):
+        if not self._context.suspended and (complete := await self._round()) and self._subscriptions.topics:
             self._assigned.set()
         self._ended = self._begun
         self._round_ended.set()
@@ -194,9 +196,10 @@ class Rebalancer:
         queues = await self._subscribe_queues(topic)
         if not queues:  # unknown, or not readable now: nothing changes
             return True
-        members = [self._instance.client_id] if self._strategy is None else await self._members(topic)
+        is_alone = self._strategy is None or self._chosen is not None
+        members = [self._instance.client_id] if is_alone else await self._members(topic)
         try:
-            mine = allocate(self._strategy or allocate_averagely, queues, members, self._instance.client_id)
+            mine = self._mine(topic, queues, members)
         except Exception:  # boundary: the strategy may be the user's; nothing changes
             LOGGER.exception("allocation strategy failed, nothing changes topic=%s", topic)
             return True
@@ -223,6 +226,11 @@ class Rebalancer:
             self._subscriptions.renew(topic)
             self._context.announce()
         return taken == len(added) and self._instance.client_id in members
+
+    def _mine(self, topic: str, queues: Collection[MessageQueue], members: Collection[str]) -> frozenset[MessageQueue]:
+        if self._chosen is not None:
+            return self._chosen.get(topic, frozenset())
+        return allocate(self._strategy or allocate_averagely, queues, members, self._instance.client_id)
 
     async def _subscribe_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues of a topic; if it seems not to exist, look again."""

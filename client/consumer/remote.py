@@ -46,6 +46,7 @@ HOLD_MARGIN_S: Final = 10.0
 _COMMIT: Final = int(PullSysFlag.COMMIT_OFFSET)
 _SUSPEND: Final = int(PullSysFlag.SUSPEND)
 _SUBSCRIPTION: Final = int(PullSysFlag.SUBSCRIPTION)
+_LITE_PULL: Final = int(PullSysFlag.LITE_PULL)
 _VERSION_5_0_0: Final = 413  # wire.md 2.5
 _OFFSET_ENTRY: Final = re.compile(rb'"?(\d+)"?\s*:\s*(-?\d+)')
 
@@ -105,6 +106,7 @@ class QueueRequests:
         suspend_s: float = 0.0,
         timeout_s: float | None = None,
         broker_id: int = 0,
+        lite: bool = False,
     ) -> PullResult:
         """Pull messages.
 
@@ -118,6 +120,7 @@ class QueueRequests:
             suspend_s: how long the broker may hold the pull if there is nothing.
             timeout_s: for all of it; ``None``: the hold and a margin.
             broker_id: which of the queue's brokers.
+            lite: say that a lite pull consumer asks.
 
         Raises:
             BrokerResponseError: any code but those of :class:`PullStatus`.
@@ -132,7 +135,8 @@ class QueueRequests:
             max_msg_nums=max_messages,
             sys_flag=(_COMMIT if commit else 0)
             | (_SUSPEND if suspend_s > 0 else 0)
-            | (0 if expression is None else _SUBSCRIPTION),
+            | (0 if expression is None else _SUBSCRIPTION)
+            | (_LITE_PULL if lite else 0),
             commit_offset=commit_offset if commit and commit_offset is not None else QueueOffset(0),
             suspend_timeout_millis=round(suspend_s * 1000),
             sub_version=sub_version,

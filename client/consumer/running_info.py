@@ -33,20 +33,23 @@ def running_info(
     name_servers: Sequence[str],
     started_ms: int,
     *,
-    concurrency: int,
+    concurrency: int | None = None,
     orderly: bool = False,
 ) -> ConsumerRunningInfo:
-    """Put the body together."""
+    """Put the body together; without ``concurrency`` that of a lite pull consumer."""
     now = trio.current_time()
+    kind = ConsumeType.CONSUME_ACTIVELY if concurrency is None else ConsumeType.CONSUME_PASSIVELY
+    properties = {
+        "PROP_CLIENT_VERSION": _CLIENT_VERSION,
+        "PROP_CONSUMEORDERLY": "true" if orderly else "false",
+        "PROP_CONSUMER_START_TIMESTAMP": str(started_ms),
+        "PROP_CONSUME_TYPE": kind.value,
+        "PROP_NAMESERVER_ADDR": ";".join(name_servers),
+    }
+    if concurrency is not None:
+        properties["PROP_THREADPOOL_CORE_SIZE"] = str(concurrency)
     return ConsumerRunningInfo(
-        properties={
-            "PROP_CLIENT_VERSION": _CLIENT_VERSION,
-            "PROP_CONSUMEORDERLY": "true" if orderly else "false",
-            "PROP_CONSUMER_START_TIMESTAMP": str(started_ms),
-            "PROP_CONSUME_TYPE": ConsumeType.CONSUME_PASSIVELY.value,
-            "PROP_NAMESERVER_ADDR": ";".join(name_servers),
-            "PROP_THREADPOOL_CORE_SIZE": str(concurrency),
-        },
+        properties=properties,
         subscription_set=subscriptions.data(),
         mq_table={queue: _process_queue_info(loop) for queue, loop in loops.items()},
         status_table={topic: _status(counted, now) for topic, counted in counters.items()},

@@ -145,3 +145,28 @@ class ConsumerStatistics:
     offset_corrections: int
     is_suspended: bool
     queues: Mapping[MessageQueue, QueueStatistics]
+
+
+@dataclass(frozen=True, slots=True)
+class LitePullStatistics:
+    """What a lite pull consumer did since its first subscription or assignment.
+
+    Attributes:
+        polled: messages that were polled.
+        filtered: messages dropped because only their tag's hash code matched.
+        cached_messages: messages pulled and not polled.
+        cached_bytes: size of these.
+        pulls: pulls that found messages.
+        rebalances: rebalance rounds.
+        offset_corrections: times that a broker refused an offset as out of range.
+        queues: the queues held now.
+    """
+
+    polled: int
+    filtered: int
+    cached_messages: int
+    cached_bytes: int
+    pulls: int
+    rebalances: int
+    offset_corrections: int
+    queues: Mapping[MessageQueue, QueueStatistics]

@@ -68,7 +68,13 @@ class Subscriptions:
     """
 
     def __init__(
-        self, group: str, expressions: Mapping[str, str], clock: ClockMs, *, with_retry_topic: bool = True
+        self,
+        group: str,
+        expressions: Mapping[str, str],
+        clock: ClockMs,
+        *,
+        with_retry_topic: bool = True,
+        may_be_empty: bool = False,
     ) -> None:
         """Take tag expressions by topic.
 
@@ -77,7 +83,7 @@ class Subscriptions:
             IllegalNameError: a topic has an impossible name.
             SubscriptionParseError: an expression has separators but no tag.
         """
-        if not expressions:
+        if not expressions and not may_be_empty:
             raise ConfigError('subscriptions: no topic given; write subscriptions={"Topic": "*"}')
         self._clock = clock
         self.retry_topic: Final = retry_topic(group)

@@ -1,0 +1,342 @@
+"""The lite pull consumer: its user polls; queues are shared out in a group, or chosen.
+
+Source: behaviour.md B.15, DefaultLitePullConsumer.java.
+"""
+
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeAlias
+
+import trio
+
+from triomq.client.config import ClientConfig
+from triomq.client.consumer.config import LitePullConfig, Start, StartPolicy
+from triomq.client.consumer.lite_pull_engine import LitePullEngine, LitePullPlan
+from triomq.client.consumer.queries import QueueQueries
+from triomq.client.consumer.rebalance import AllocateStrategy, allocate_averagely
+from triomq.client.consumer.remote import QueueRequests
+from triomq.client.consumer.statistics import LitePullStatistics
+from triomq.client.consumer.upkeep import END_LIMIT_S
+from triomq.client.instance import ClientInstance, use_instance
+from triomq.client.nursery import open_service_nursery
+from triomq.protocol.bodies import MessageModel
+from triomq.protocol.errors import ClientError, ConfigError
+from triomq.protocol.filter import SUBSCRIBE_ALL, TagFilter
+from triomq.protocol.message import MessageExt, validate_group, validate_topic
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.units import QueueOffset
+
+ToCommit: TypeAlias = Mapping[MessageQueue, int] | Iterable[MessageQueue] | None
+"""Offsets to commit, or queues of which all that was polled is committed; ``None`` is all queues that are held."""
+
+
+class LitePullConsumer(QueueQueries):
+    """Hands messages out when it is asked, each one once while it holds the queue.
+
+    ::
+
+        async with LitePullConsumer("group", namesrv="127.0.0.1:9876", start="earliest") as consumer:
+            await consumer.subscribe("Topic", "TagA || TagB")
+            while True:
+                for message in await consumer.poll():
+                    print(message.topic, message.body)
+
+    Either :meth:`subscribe`, and share the queues with the other members of the group, or :meth:`assign` queues of
+    your choice, and be alone with them; not both.
+
+    Messages are pulled ahead, within the limits of the settings.  The *position* of a queue is the first message that
+    was not polled; a commit stores it, so a message that was not polled is never committed.  With ``auto_commit``
+    a poll commits, every ``auto_commit_interval_s``, what earlier polls returned: finish with all messages of one poll
+    before the next.  Nothing is committed at the end by itself: who goes on after a restart may see the messages of
+    the last polls again, at least once.
+
+    There is no retry topic: what to do with a message that cannot be handled is the user's matter.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        namesrv: str | Sequence[str] | None = None,
+        instance: ClientInstance | None = None,
+        config: ClientConfig | None = None,
+        start: Start = "latest",
+        auto_commit: bool = True,
+        model: MessageModel = MessageModel.CLUSTERING,
+        allocate: AllocateStrategy = allocate_averagely,
+        settings: LitePullConfig | None = None,
+    ) -> None:
+        """Take settings; nothing happens before the consumer is entered.
+
+        Args:
+            group: name of the consumer group; all its members must have the same subscriptions.
+            namesrv: name servers, ``"host:port;host:port"`` or a sequence; not with ``instance``.
+            instance: connections to share with other clients; must outlive this.
+            config: settings of the connections; not with ``instance``.
+            start: where a group without committed offsets begins: "earliest", "latest", or with the first message
+                stored at or after a time.  Of a topic that is made later always with the first message.
+            auto_commit: whether polls commit what earlier polls returned.
+            model: CLUSTERING.
+            allocate: how queues are shared among members; all members must use the same.
+            settings: all other settings.
+
+        Raises:
+            IllegalNameError: the group's name.
+            ConfigError: an impossible value.
+        """
+        validate_group(group)
+        if model is not MessageModel.CLUSTERING:
+            raise ConfigError(f"model: {model} is not available for lite pull; assign all queues instead")
+        self.group = group
+        self.auto_commit = auto_commit
+        self._plan = LitePullPlan(group, StartPolicy.parse(start), allocate, settings or LitePullConfig())
+        self._namesrv = namesrv
+        self._config = config
+        self._shared_instance = instance
+        self._engine: LitePullEngine | None = None
+        self._next_auto_commit = 0.0
+        self._nursery: trio.Nursery
+
+    # --- what to consume -----------------------------------------------------------------------------------------
+
+    async def subscribe(self, topic: str, expression: str = SUBSCRIBE_ALL) -> None:
+        """Consume a topic as a member of the group; for one that is subscribed to, change the expression.
+
+        Returns once brokers were told and the queues were shared out; a broker that cannot be reached is asked again
+        and again, see :meth:`wait_assigned`.  Messages of an expression before that are cached may still come.
+
+        Raises:
+            IllegalNameError: the topic's name.
+            SubscriptionParseError: the tag expression.
+            ClientError: queues are assigned; or the group is on a shared instance already.
+        """
+        validate_topic(topic)
+        TagFilter.parse(expression)
+        await self._start(assigned=False).controls.subscribe(topic, expression)
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Give up a topic; what is committed of it is stored, what is cached forgotten.
+
+        Raises:
+            ConfigError: the topic is not subscribed to.
+            ClientError: nothing is, or queues are assigned.
+        """
+        engine = self._started()
+        if engine.assigned:
+            raise ClientError("unsubscribe: queues are assigned; use assign")
+        await engine.controls.unsubscribe(topic)
+
+    async def assign(self, queues: Iterable[MessageQueue], expressions: Mapping[str, str] | None = None) -> None:
+        """Consume these queues and no others, whoever else does; returns when they are held.
+
+        Args:
+            queues: all of them; those held before and missing here are given up.
+            expressions: tag expressions by topic; "*" where there is none.
+
+        Raises:
+            SubscriptionParseError: a tag expression.
+            NoRouteError: a topic does not exist.
+            ClientError: a topic is subscribed to; or the group is on a shared instance already.
+        """
+        expressions = expressions or {}
+        for expression in expressions.values():
+            TagFilter.parse(expression)
+        await self._start(assigned=True).assign(frozenset(queues), expressions)
+
+    async def wait_assigned(self) -> None:
+        """Return when what was subscribed to first has been shared out, at every broker.
+
+        A topic that does not exist counts as done.
+
+        Raises:
+            ClientError: nothing is subscribed to or assigned.
+        """
+        await self._started().wait_assigned()
+
+    def assignment(self) -> tuple[MessageQueue, ...]:
+        """Return the queues that are held now, sorted."""
+        return () if self._engine is None else self._engine.queues
+
+    # --- messages ------------------------------------------------------------------------------------------------
+
+    async def poll(self, wait_s: float = 5.0) -> list[MessageExt]:
+        """Return the messages of one pull, ``pull_batch_size`` at most, all of one queue; none if none came in time.
+
+        A call that is cancelled has taken nothing.
+
+        Raises:
+            ConfigError: a negative time.
+            ClientError: nothing is subscribed to or assigned.
+        """
+        if wait_s < 0:
+            raise ConfigError(f"poll: wait_s {wait_s} must not be negative")
+        await trio.lowlevel.checkpoint()
+        messages = self.poll_nowait()
+        if not messages and wait_s:
+            with trio.move_on_after(wait_s):
+                while not messages:
+                    await self.wait_messages()
+                    messages = self.poll_nowait()
+        return messages
+
+    def poll_nowait(self) -> list[MessageExt]:
+        """Return the messages of one pull, if some are there.
+
+        Raises:
+            ClientError: nothing is subscribed to or assigned.
+        """
+        engine = self._started()
+        if self.auto_commit and (now := trio.current_time()) >= self._next_auto_commit:
+            self._next_auto_commit = now + self._plan.config.auto_commit_interval_s
+            engine.commit_nowait(self._positions(None))
+        return engine.buffer.take()
+
+    async def wait_messages(self) -> None:
+        """Return when :meth:`poll_nowait` is worth a try."""
+        await self._started().buffer.wait()
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Pull nothing more of these queues; what was pulled can be polled.
+
+        Raises:
+            ClientError: a queue is not held.
+        """
+        for loop in [self._started().loop(queue) for queue in queues]:
+            loop.pause()
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Pull these queues again.
+
+        Raises:
+            ClientError: a queue is not held.
+        """
+        for loop in [self._started().loop(queue) for queue in queues]:
+            loop.resume()
+
+    # --- positions -----------------------------------------------------------------------------------------------
+
+    def position(self, queue: MessageQueue) -> QueueOffset | None:
+        """Return the offset of the first message that was not polled.
+
+        ``None`` while the broker shows an empty queue where the group had progress.
+
+        Raises:
+            ClientError: the queue is not held.
+        """
+        return self._started().loop(queue).position()
+
+    async def seek(self, queue: MessageQueue, queue_offset: int) -> None:
+        """Go on with another message; what is cached of the queue is forgotten.  The next commit stores it.
+
+        Raises:
+            ConfigError: the offset is below the queue's first or above its end.
+            ClientError: the queue is not held.
+        """
+        self._started().loop(queue)
+        low, high = await self.min_offset(queue), await self.max_offset(queue)
+        if not low <= queue_offset <= high:
+            raise ConfigError(f"seek: {queue}: offset {queue_offset} is not within {low} and {high}")
+        self._seek(queue, queue_offset)
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Go on with the queue's first message.  Raises as :meth:`seek`."""
+        self._started().loop(queue)
+        self._seek(queue, await self.min_offset(queue))
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """Go on with the queue's next message to come.  Raises as :meth:`seek`."""
+        self._started().loop(queue)
+        self._seek(queue, await self.max_offset(queue))
+
+    async def seek_to_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> None:
+        """Go on with the first message stored at or after a time.  Raises as :meth:`seek`."""
+        self._started().loop(queue)
+        self._seek(queue, await self.offset_for_timestamp(queue, timestamp_ms))
+
+    async def commit(self, offsets: ToCommit = None) -> None:
+        """Commit and wait until the brokers have it.
+
+        Args:
+            offsets: offsets by queue; or queues, whose positions are committed; all queues if not given.
+
+        Raises:
+            ConfigError: a negative offset.
+            ClientError: a queue is not held, given up meanwhile perhaps; or a broker cannot be reached.
+            BrokerResponseError: a broker refused.
+        """
+        await self._started().commit(self._positions(offsets))
+
+    def commit_nowait(self, offsets: ToCommit = None) -> None:
+        """Commit without waiting: brokers are told with the next pull, within half a second else.
+
+        Raises:
+            ConfigError: a negative offset.
+            ClientError: a queue is not held.
+        """
+        self._started().commit_nowait(self._positions(offsets))
+
+    async def committed(self, queue: MessageQueue) -> QueueOffset | None:
+        """Return what was committed last, here or else by the group; ``None`` if nothing was.
+
+        A broker older than 5.0 may say 0 of a group without offset while the queue's first message is young.
+        """
+        requests = self._open()
+        return await (requests if self._engine is None else self._engine).committed(queue)
+
+    def statistics(self) -> LitePullStatistics:
+        """Return an immutable picture of what was polled and of each queue, also after the end.
+
+        Raises:
+            ClientError: nothing was subscribed to or assigned.
+        """
+        if self._engine is None:
+            raise ClientError("nothing is subscribed to or assigned")
+        return self._engine.statistics()
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _start(self, *, assigned: bool) -> LitePullEngine:
+        instance = self._open_instance()
+        if self._engine is None:
+            self._engine = LitePullEngine(instance, self._plan, assigned=assigned)
+            self._nursery.start_soon(self._engine.run)
+        elif self._engine.assigned is not assigned:
+            raise ClientError("subscribe and assign are mutually exclusive: use another consumer for the other")
+        return self._engine
+
+    def _started(self) -> LitePullEngine:
+        self._open()
+        if self._engine is None:
+            raise ClientError("nothing is subscribed to or assigned: call subscribe or assign first")
+        return self._engine
+
+    def _seek(self, queue: MessageQueue, queue_offset: int) -> None:
+        self._started().loop(queue).move(QueueOffset(queue_offset))
+
+    def _positions(self, offsets: ToCommit) -> dict[MessageQueue, QueueOffset]:
+        engine = self._started()
+        if isinstance(offsets, Mapping):
+            for queue, queue_offset in offsets.items():
+                engine.loop(queue)
+                if queue_offset < 0:
+                    raise ConfigError(f"commit: {queue}: offset {queue_offset} must not be negative")
+            return {queue: QueueOffset(queue_offset) for queue, queue_offset in offsets.items()}
+        queues: Collection[MessageQueue] = engine.queues if offsets is None else tuple(offsets)
+        positions = {queue: engine.loop(queue).position() for queue in queues}
+        return {queue: position for queue, position in positions.items() if position is not None}
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncGenerator[None, None]:
+        async with (
+            use_instance(self._namesrv, self._config, self._shared_instance) as instance,
+            open_service_nursery() as self._nursery,
+        ):
+            self._instance = instance
+            self._requests = QueueRequests(instance, self.group)
+            try:
+                yield
+            finally:
+                self._requests = None
+                if self._engine is not None:
+                    with trio.move_on_after(END_LIMIT_S, shield=True):
+                        await self._engine.leave()

@@ -1,0 +1,49 @@
+"""What a lite pull consumer has pulled and its user has not polled yet.
+
+A unit is what one pull brought.  Queues wait their turn in the order in which their units came.
+
+Source: behaviour.md B.15, DefaultLitePullConsumerImpl.java (consumeRequestCache).
+"""
+
+from collections import deque
+
+import trio
+
+from triomq.client.consumer.process_queue import ProcessQueue
+from triomq.protocol.message import MessageExt
+
+
+class PollBuffer:
+    """Stands where a push consumer has its handlers.  The limits of the pull loops bound it."""
+
+    def __init__(self) -> None:
+        self._units: deque[tuple[ProcessQueue, list[MessageExt]]] = deque()
+        self._arrived = trio.Event()
+
+    def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
+        """Take messages that were put into a process queue."""
+        self._units.append((process_queue, messages))
+        self._arrived.set()
+
+    def in_flight(self, process_queue: ProcessQueue | None = None) -> int:
+        """Return 0: what was polled is the user's matter."""
+        return 0
+
+    def take(self) -> list[MessageExt]:
+        """Hand out the oldest unit, nothing if there is none; units of queues that were given up are forgotten."""
+        units = self._units
+        while units:
+            process_queue, messages = units.popleft()
+            if not process_queue.dropped:
+                process_queue.remove_all(messages)
+                process_queue.last_consumed_at = trio.current_time()
+                process_queue.counters.succeeded += len(messages)
+                return messages
+        return []
+
+    async def wait(self) -> None:
+        """Return once there is a unit."""
+        while not self._units:
+            if self._arrived.is_set():
+                self._arrived = trio.Event()
+            await self._arrived.wait()

@@ -1,0 +1,83 @@
+"""Questions about queues, as pull consumers and lite pull consumers ask them."""
+
+from collections.abc import Collection
+
+import trio
+
+from triomq.client.consumer.offsets import first_stored_at
+from triomq.client.consumer.remote import QueueRequests
+from triomq.client.instance import ClientInstance
+from triomq.client.nursery import OpenOnce
+from triomq.protocol.errors import ClientClosedError
+from triomq.protocol.message import validate_topic
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.units import QueueOffset, Timestamp
+
+
+class QueueQueries(OpenOnce):
+    """The part of a consumer that asks about queues.
+
+    All requests raise ``ClientError`` if the broker cannot be found or reached or does not answer in time, and
+    ``BrokerResponseError`` if it answers with an error.
+    """
+
+    _instance: ClientInstance | None = None
+    _requests: QueueRequests | None = None
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the queues of a topic that can be read, sorted.
+
+        Raises:
+            IllegalNameError: the topic's name.
+            NoRouteError: the topic does not exist.
+        """
+        validate_topic(topic)
+        return await self._open_instance().subscribe_queues(topic)
+
+    async def wait_queues_changed(self, topic: str, known: Collection[MessageQueue]) -> tuple[MessageQueue, ...]:
+        """Return the queues of a topic that can be read, once they are not those that are ``known``.
+
+        The name server is asked every ``poll_namesrv_interval_s``, at once for the first time.
+
+        Raises:
+            IllegalNameError: the topic's name.
+            NoRouteError: the topic does not exist.
+        """
+        validate_topic(topic)
+        while True:
+            instance = self._open_instance()
+            await instance.topic_route(topic, refresh=True)
+            queues = instance.known_subscribe_queues(topic)
+            if set(queues) != set(known):
+                return queues
+            await trio.sleep(instance.config.poll_namesrv_interval_s)
+
+    async def min_offset(self, queue: MessageQueue) -> QueueOffset:
+        """Return the offset of the queue's first message."""
+        return await self._open().min_offset(queue)
+
+    async def max_offset(self, queue: MessageQueue) -> QueueOffset:
+        """Return the offset that the queue's next message will get."""
+        return await self._open().max_offset(queue)
+
+    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> QueueOffset:
+        """Return the offset of the message stored nearest to a time; it may lie before it."""
+        return await self._open().search_offset(queue, Timestamp(timestamp_ms))
+
+    async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> QueueOffset:
+        """Return the offset of the first message stored at or after a time, or the end of the queue."""
+        return await first_stored_at(self._open(), queue, Timestamp(timestamp_ms))
+
+    async def earliest_store_time(self, queue: MessageQueue) -> Timestamp | None:
+        """Return when the queue's first message was stored, in milliseconds; ``None`` if there is none."""
+        return await self._open().earliest_store_time(queue)
+
+    def _open(self) -> QueueRequests:
+        if self._requests is None:
+            raise ClientClosedError("the consumer is not open: use it inside its async with block")
+        return self._requests
+
+    def _open_instance(self) -> ClientInstance:
+        self._open()
+        assert self._instance is not None
+        return self._instance

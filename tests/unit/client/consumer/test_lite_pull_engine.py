@@ -1,0 +1,97 @@
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance, offsets_of
+from triomq.client.consumer.config import LitePullConfig, StartPolicy
+from triomq.client.consumer.lite_pull_engine import LitePullEngine, LitePullPlan
+from triomq.client.consumer.rebalance import allocate_averagely
+from triomq.protocol.bodies import ConsumeMessageDirectlyResult, ConsumeResult, ConsumerRunningInfo
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.errors import BrokerSystemError
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.units import QueueOffset
+
+PLAN = LitePullPlan("G", StartPolicy.parse("earliest"), allocate_averagely, LitePullConfig())
+
+
+@asynccontextmanager
+async def running(fake: FakeInstance, topic: MessageQueue) -> AsyncGenerator[LitePullEngine, None]:
+    engine = LitePullEngine(as_instance(fake), PLAN, assigned=False)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(engine.run)
+        await engine.controls.subscribe(topic.topic, "*")
+        await engine.wait_assigned()
+        yield engine
+        await engine.leave()
+        nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+def fake(cluster: FakeCluster) -> FakeInstance:
+    return FakeInstance(cluster)
+
+
+async def test_running_info_tells_an_active_consumer_and_its_queues(
+    fake: FakeInstance, cluster: FakeCluster, topic: MessageQueue
+) -> None:
+    cluster.send(topic, b"x", b"y")
+    async with running(fake, topic) as engine:
+        await wait_all_tasks_blocked()
+        info = ConsumerRunningInfo.decode(engine.running_info())
+    assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
+    assert "PROP_THREADPOOL_CORE_SIZE" not in info.properties
+    assert info.mq_table[topic].cached_msg_count == 2
+    assert [subscription.topic for subscription in info.subscription_set] == ["T"]
+
+
+async def test_an_offset_reset_moves_the_position_and_is_stored(
+    autojump_clock: MockClock, fake: FakeInstance, cluster: FakeCluster, topic: MessageQueue
+) -> None:
+    cluster.send(topic, *(b"%d" % number for number in range(9)))
+    async with running(fake, topic) as engine:
+        await wait_all_tasks_blocked()
+        assert len(engine.buffer.take()) == 9
+        engine.reset_offsets("T", {topic: 4, MessageQueue("T", "broker-a", 9): 1})
+        assert engine.consumer_status("T") == {topic: 4}
+        await trio.sleep(1)
+        assert offsets_of(engine.buffer.take()) == [4, 5, 6, 7, 8]
+        assert cluster.committed["G", topic] == 4
+
+
+async def test_direct_consumption_is_answered_that_there_is_no_handler(fake: FakeInstance, topic: MessageQueue) -> None:
+    async with running(fake, topic) as engine:
+        answer = ConsumeMessageDirectlyResult.decode(await engine.consume_directly(None, "b"))  # type: ignore[arg-type]
+    assert answer.consume_result is ConsumeResult.CR_THROW_EXCEPTION
+    assert "no handler" in (answer.remark or "")
+
+
+async def test_a_commit_stores_the_queues_that_work_and_raises_for_the_others(
+    fake: FakeInstance, cluster: FakeCluster
+) -> None:
+    one, two = cluster.add_topic("T", 2)
+
+    async with running(fake, one) as engine:
+        cluster.handlers[RequestCode.UPDATE_CONSUMER_OFFSET] = lambda command: (
+            command.reply(1) if command.ext_fields["queueId"] == "0" else None
+        )
+        with pytest.raises(BrokerSystemError):
+            await engine.commit({one: QueueOffset(3), two: QueueOffset(4)})
+    assert cluster.committed["G", two] == 4
+
+
+async def test_a_new_member_takes_its_share_at_once(
+    autojump_clock: MockClock, fake: FakeInstance, cluster: FakeCluster
+) -> None:
+    queues = cluster.add_topic("T", 4)
+    async with running(fake, queues[0]) as first:
+        async with running(FakeInstance(cluster, "127.0.0.1@2"), queues[0]) as second:
+            await wait_all_tasks_blocked()
+            assert (first.queues, second.queues) == (queues[:2], queues[2:])
+        cluster.add_topic("T", 6)
+        await wait_all_tasks_blocked()
+        assert len(first.queues) == 6
+        assert trio.current_time() == 0
