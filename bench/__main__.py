@@ -13,6 +13,7 @@ def main(arguments: list[str]) -> int:
     for mode, text in (
         ("produce", "tasks that send and await each answer"),
         ("consume", "store a backlog, then drain it with a push consumer"),
+        ("lite-pull", "store a backlog, then poll it dry with a lite pull consumer"),
         ("e2e", "send at a fixed rate, measure until the handler is called"),
     ):
         load.add_arguments(modes.add_parser(mode, help=text), mode)

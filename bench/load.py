@@ -12,7 +12,16 @@ from typing import Any, Final
 import trio
 
 from bench.report import percentile, print_table, write_json
-from triomq.client import Admin, ConsumeContext, Message, MessageExt, Producer, PushConsumer
+from triomq.client import (
+    Admin,
+    ConsumeContext,
+    LitePullConfig,
+    LitePullConsumer,
+    Message,
+    MessageExt,
+    Producer,
+    PushConsumer,
+)
 from triomq.protocol.errors import TriomqError
 
 _TIMESTAMP_BYTES: Final = 8
@@ -34,8 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser, mode: str) -> None:
     if mode in ("produce", "e2e"):
         parser.add_argument("--warmup", type=float, default=2.0, help="seconds that do not count (default 2)")
         parser.add_argument("--seconds", type=float, default=8.0, help="seconds that count (default 8)")
-    if mode == "consume":
+    if mode in ("consume", "lite-pull"):
         parser.add_argument("--count", type=int, default=300_000, help="messages of the backlog (default 300000)")
+    if mode == "lite-pull":
+        parser.add_argument("--batch", type=int, default=32, help="most messages of a pull (default 32)")
+    if mode == "consume":
         parser.add_argument("--handler", choices=("each", "batch"), default="each", help="what the handler gets")
     if mode == "e2e":
         parser.add_argument("--rate", type=float, default=1000.0, help="messages per second (default 1000)")
@@ -43,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser, mode: str) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run one mode; returns the exit code."""
-    modes = {"produce": _produce, "consume": _consume, "e2e": end_to_end}
+    modes = {"produce": _produce, "consume": _consume, "lite-pull": _lite_pull, "e2e": end_to_end}
     try:
         figures = trio.run(partial(with_topic, modes[options.mode], options))
     except TriomqError as exc:
@@ -159,6 +171,32 @@ async def _consume(options: argparse.Namespace, topic: str) -> dict[str, Any]:
         "msgs_per_s": seen / drained_s,
         "first_ms": (first - began) * 1000,
         "drain_s": drained_s,
+        "client_cpu_s": time.process_time() - cpu,
+    }
+
+
+async def _lite_pull(options: argparse.Namespace, topic: str) -> dict[str, Any]:
+    await fill(options, topic)
+    seen = polls = 0
+    cpu = time.process_time()
+    began = time.perf_counter()
+    settings = LitePullConfig(pull_batch_size=options.batch)
+    async with LitePullConsumer(
+        f"group-{topic}", namesrv=options.namesrv, start="earliest", settings=settings
+    ) as consumer:
+        await consumer.subscribe(topic)
+        seen = len(await consumer.poll(60))
+        first = time.perf_counter()
+        while seen < options.count:
+            seen += len(await consumer.poll())
+            polls += 1
+        drained_s = time.perf_counter() - first
+    return {
+        "messages": seen,
+        "msgs_per_s": seen / drained_s,
+        "first_ms": (first - began) * 1000,
+        "drain_s": drained_s,
+        "polls": polls,
         "client_cpu_s": time.process_time() - cpu,
     }
 

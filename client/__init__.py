@@ -1,4 +1,7 @@
-"""Clients on trio: producer, consumers, administration.  For callers that block: ``triomq.client.sync``."""
+"""Clients on trio: producer, consumers, administration.
+
+For callers that block: ``triomq.client.sync``; for asyncio: ``triomq.client.asyncio``.
+"""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""trio in a background thread, for callers that block: one thread for all blocking clients of the process.
+"""trio in a background thread, for callers outside trio: one thread for all their clients of the process.
 
 Rules: what is entered in the thread is left in the same task; Ctrl-C in a caller cancels what it waits for; a forked
 child never waits for the parent's thread.
@@ -7,7 +7,9 @@ child never waits for the parent's thread.
 import os
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 import trio
@@ -87,6 +89,35 @@ class Guest(Generic[T]):
             raise self._error
 
 
+class Call(Generic[T]):
+    """A function that runs in the portal's thread, and may be cancelled from another.
+
+    Attributes:
+        future: its result; never cancelled itself, so its end is the end of the function.
+    """
+
+    def __init__(self, token: trio.lowlevel.TrioToken) -> None:
+        self.future: Future[T] = Future()
+        self._token = token
+        self._scope = trio.CancelScope()
+
+    def cancel(self) -> None:
+        """Cancel the function; ``future`` is done once it has ended."""
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._scope.cancel)
+
+    async def run(self, function: Callable[[], Awaitable[T]]) -> None:
+        """Be the task."""
+        try:
+            with self._scope:
+                self.future.set_result(await function())
+        except Exception as exc:  # noqa: BLE001  # boundary: it belongs to who waits for the future
+            self.future.set_exception(exc)
+        finally:
+            if not self.future.done():  # cancelled, or the thread ends
+                self.future.set_exception(ClientClosedError("interrupted"))
+
+
 class Portal:
     """The thread, counted by its users: it ends with the last."""
 
@@ -115,9 +146,9 @@ class Portal:
             self._token.run_sync_soon(self._stop.set)
         self._thread.join()
 
-    def open(self, guest: Guest[T]) -> T:
-        """Enter a guest."""
-        return self.call(guest.enter, self._nursery)
+    async def open(self, guest: Guest[T]) -> T:
+        """Enter a guest; for :meth:`call` and :meth:`submit`."""
+        return await guest.enter(self._nursery)
 
     def call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an asynchronous function in the thread and wait for its result.
@@ -139,6 +170,20 @@ class Portal:
             with suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(scope.cancel)
             raise
+
+    def submit(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> "Call[T]":
+        """Start an asynchronous function in the thread.
+
+        Raises:
+            ClientClosedError: this is a fork of the process that opened it, or the thread has ended.
+        """
+        self._check_process()
+        call = Call[T](self._token)
+        try:
+            self._token.run_sync_soon(trio.lowlevel.spawn_system_task, call.run, partial(function, *args, **kwargs))
+        except trio.RunFinishedError:
+            raise ClientClosedError("the client was closed") from None
+        return call
 
     def call_plain(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a plain function in the thread, between two steps of its tasks."""

@@ -13,30 +13,23 @@ threads at once.  A call costs about 50 us more than in trio: send many messages
 
 import os
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 from functools import wraps
 from types import TracebackType
-from typing import Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Concatenate, Self
 
 from triomq.client.admin import Admin as TrioAdmin
+from triomq.client.consumer.lite_pull import LitePullConsumer as TrioLitePullConsumer
 from triomq.client.consumer.pull import PullConsumer as TrioPullConsumer
 from triomq.client.consumer.push import PushConsumer as TrioPushConsumer
+from triomq.client.consumer.queries import QueueQueries as TrioQueueQueries
+from triomq.client.face import A, Face, P, T, arguments_of, plain
 from triomq.client.instance import ClientInstance as TrioClientInstance
-from triomq.client.portal import Guest, Portal, acquire_portal, release_portal
+from triomq.client.portal import acquire_portal, release_portal
 from triomq.client.producer import Producer as TrioProducer
-from triomq.protocol.errors import ClientClosedError, ClientError
-
-P = ParamSpec("P")
-T = TypeVar("T")
-A = TypeVar("A", bound=AbstractAsyncContextManager[object], covariant=True)
 
 
-class _Blocking(Generic[A]):
+class _Blocking(Face[A]):
     """Holds an asynchronous client open in the background thread."""
-
-    _target: A
-    _guest: Guest[object] | None = None
-    _portal: Portal | None = None
 
     def __enter__(self) -> Self:
         self._open()
@@ -55,37 +48,14 @@ class _Blocking(Generic[A]):
             release_portal(portal)
 
     def _open(self) -> None:
-        if self._guest is not None:
-            raise ClientError(f"a {type(self).__name__} can be entered once only: make a new one")
+        guest = self._new_guest()
         portal = acquire_portal()
-        guest = Guest[object](self._target)
         try:
-            portal.open(guest)
+            portal.call(portal.open, guest)
         except BaseException:
             release_portal(portal)
             raise
-        self._guest = guest
-        self._portal = portal
-
-    def _entered(self) -> tuple[Portal, Guest[object]]:
-        if self._portal is None or self._guest is None:
-            raise ClientClosedError(f"the {type(self).__name__} is not open: use it inside its with block")
-        return self._portal, self._guest
-
-
-def _arguments_of(
-    make: Callable[P, A],
-) -> Callable[[Callable[..., None]], Callable[Concatenate[_Blocking[A], P], None]]:
-    """Give ``__init__`` the arguments of the asynchronous class, which it makes."""
-
-    def decorate(_init: Callable[..., None]) -> Callable[Concatenate[_Blocking[A], P], None]:
-        @wraps(make.__init__)  # for help() and editors
-        def init(self: _Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> None:
-            self._target = make(*args, **kwargs)
-
-        return init
-
-    return decorate
+        self._guest, self._portal = guest, portal
 
 
 def _blocking(method: Callable[Concatenate[A, P], Awaitable[T]]) -> Callable[Concatenate[_Blocking[A], P], T]:
@@ -93,21 +63,7 @@ def _blocking(method: Callable[Concatenate[A, P], Awaitable[T]]) -> Callable[Con
 
     @wraps(method)
     def call(self: _Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        portal, guest = self._entered()
-        guest.check()
-        return portal.call(method, self._target, *args, **kwargs)
-
-    return call
-
-
-def _plain(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[_Blocking[A], P], T]:
-    """Make a method that runs a plain one in the background thread."""
-
-    @wraps(method)
-    def call(self: _Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        portal, guest = self._entered()
-        guest.check()
-        return portal.call_plain(method, self._target, *args, **kwargs)
+        return self._open_portal().call(method, self._target, *args, **kwargs)
 
     return call
 
@@ -115,7 +71,7 @@ def _plain(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[_Bloc
 class ClientInstance(_Blocking[TrioClientInstance]):
     """Connections for several clients: ``with ClientInstance(...) as shared``, then ``instance=shared`` for each."""
 
-    @_arguments_of(TrioClientInstance)
+    @arguments_of(TrioClientInstance)
     def __init__(self) -> None: ...
 
     def __enter__(self) -> TrioClientInstance:  # type: ignore[override]  # what the others take
@@ -126,7 +82,7 @@ class ClientInstance(_Blocking[TrioClientInstance]):
 class Producer(_Blocking[TrioProducer]):
     """See :class:`triomq.client.producer.Producer`."""
 
-    @_arguments_of(TrioProducer)
+    @arguments_of(TrioProducer)
     def __init__(self) -> None: ...
 
     send = _blocking(TrioProducer.send)
@@ -138,16 +94,16 @@ class Producer(_Blocking[TrioProducer]):
 class PushConsumer(_Blocking[TrioPushConsumer]):
     """See :class:`triomq.client.consumer.push.PushConsumer`; handlers that are plain functions run in threads."""
 
-    @_arguments_of(TrioPushConsumer)
+    @arguments_of(TrioPushConsumer)
     def __init__(self) -> None: ...
 
     wait_assigned = _blocking(TrioPushConsumer.wait_assigned)
     subscribe = _blocking(TrioPushConsumer.subscribe)
     unsubscribe = _blocking(TrioPushConsumer.unsubscribe)
-    suspend = _plain(TrioPushConsumer.suspend)
-    resume = _plain(TrioPushConsumer.resume)
-    resize = _plain(TrioPushConsumer.resize)
-    statistics = _plain(TrioPushConsumer.statistics)
+    suspend = plain(TrioPushConsumer.suspend)
+    resume = plain(TrioPushConsumer.resume)
+    resize = plain(TrioPushConsumer.resize)
+    statistics = plain(TrioPushConsumer.statistics)
 
     def wait(self) -> None:
         """Block until Ctrl-C, or until the consumer fails, and raise its error then."""
@@ -155,26 +111,60 @@ class PushConsumer(_Blocking[TrioPushConsumer]):
         portal.call(guest.wait)
 
 
-class PullConsumer(_Blocking[TrioPullConsumer]):
+class _QueueQueries(_Blocking[A]):
+    """See :class:`triomq.client.consumer.queries.QueueQueries`."""
+
+    queues = _blocking(TrioQueueQueries.queues)
+    wait_queues_changed = _blocking(TrioQueueQueries.wait_queues_changed)
+    min_offset = _blocking(TrioQueueQueries.min_offset)
+    max_offset = _blocking(TrioQueueQueries.max_offset)
+    search_offset = _blocking(TrioQueueQueries.search_offset)
+    offset_for_timestamp = _blocking(TrioQueueQueries.offset_for_timestamp)
+    earliest_store_time = _blocking(TrioQueueQueries.earliest_store_time)
+
+
+class PullConsumer(_QueueQueries[TrioPullConsumer]):
     """See :class:`triomq.client.consumer.pull.PullConsumer`."""
 
-    @_arguments_of(TrioPullConsumer)
+    @arguments_of(TrioPullConsumer)
     def __init__(self) -> None: ...
 
-    queues = _blocking(TrioPullConsumer.queues)
     pull = _blocking(TrioPullConsumer.pull)
-    min_offset = _blocking(TrioPullConsumer.min_offset)
-    max_offset = _blocking(TrioPullConsumer.max_offset)
-    search_offset = _blocking(TrioPullConsumer.search_offset)
-    earliest_store_time = _blocking(TrioPullConsumer.earliest_store_time)
     committed = _blocking(TrioPullConsumer.committed)
     commit = _blocking(TrioPullConsumer.commit)
+
+
+class LitePullConsumer(_QueueQueries[TrioLitePullConsumer]):
+    """See :class:`triomq.client.consumer.lite_pull.LitePullConsumer`."""
+
+    @arguments_of(TrioLitePullConsumer)
+    def __init__(self) -> None: ...
+
+    subscribe = _blocking(TrioLitePullConsumer.subscribe)
+    unsubscribe = _blocking(TrioLitePullConsumer.unsubscribe)
+    assign = _blocking(TrioLitePullConsumer.assign)
+    wait_assigned = _blocking(TrioLitePullConsumer.wait_assigned)
+    assignment = plain(TrioLitePullConsumer.assignment)
+    poll = _blocking(TrioLitePullConsumer.poll)
+    poll_nowait = plain(TrioLitePullConsumer.poll_nowait)
+    wait_messages = _blocking(TrioLitePullConsumer.wait_messages)
+    pause = plain(TrioLitePullConsumer.pause)
+    resume = plain(TrioLitePullConsumer.resume)
+    position = plain(TrioLitePullConsumer.position)
+    seek = _blocking(TrioLitePullConsumer.seek)
+    seek_to_begin = _blocking(TrioLitePullConsumer.seek_to_begin)
+    seek_to_end = _blocking(TrioLitePullConsumer.seek_to_end)
+    seek_to_timestamp = _blocking(TrioLitePullConsumer.seek_to_timestamp)
+    commit = _blocking(TrioLitePullConsumer.commit)
+    commit_nowait = plain(TrioLitePullConsumer.commit_nowait)
+    committed = _blocking(TrioLitePullConsumer.committed)
+    statistics = plain(TrioLitePullConsumer.statistics)
 
 
 class Admin(_Blocking[TrioAdmin]):
     """See :class:`triomq.client.admin.Admin`."""
 
-    @_arguments_of(TrioAdmin)
+    @arguments_of(TrioAdmin)
     def __init__(self) -> None: ...
 
     topics = _blocking(TrioAdmin.topics)

@@ -52,7 +52,7 @@ class Handler(NamedTuple):
         function = on_message if on_messages is None else on_messages
         if not callable(function):
             raise ConfigError(f"handler: {function!r} cannot be called")
-        return cls(function, on_messages is not None, _is_async(function))
+        return cls(function, on_messages is not None, is_async(function))
 
 
 def is_success(status: object) -> bool:
@@ -84,7 +84,8 @@ def _complain(status: object) -> None:
     LOGGER.error("handler returned %r, which is no status here, so its messages come again", status)
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling it gives a coroutine."""
     while isinstance(function, partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(

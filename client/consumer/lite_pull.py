@@ -168,8 +168,7 @@ class LitePullConsumer(QueueQueries):
             ConfigError: a negative time.
             ClientError: nothing is subscribed to or assigned.
         """
-        if wait_s < 0:
-            raise ConfigError(f"poll: wait_s {wait_s} must not be negative")
+        check_wait(wait_s)
         await trio.lowlevel.checkpoint()
         messages = self.poll_nowait()
         if not messages and wait_s:
@@ -340,3 +339,13 @@ class LitePullConsumer(QueueQueries):
                 if self._engine is not None:
                     with trio.move_on_after(END_LIMIT_S, shield=True):
                         await self._engine.leave()
+
+
+def check_wait(wait_s: float) -> None:
+    """Refuse a time that nobody can wait.
+
+    Raises:
+        ConfigError: a negative time.
+    """
+    if wait_s < 0:
+        raise ConfigError(f"poll: wait_s {wait_s} must not be negative")

@@ -11,7 +11,7 @@ Source: behaviour.md B.11, ProcessQueue.java.
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import islice
+from itertools import islice, repeat
 from math import inf
 from operator import attrgetter, lt
 from typing import Final
@@ -171,10 +171,8 @@ class ProcessQueue:
 
     def remove_all(self, messages: Iterable[MessageExt]) -> None:
         """Take out messages that are consumed together; unknown ones are ignored."""
-        pop = self._cache.pop
-        for message in messages:
-            if pop(message.queue_offset, None) is not None:
-                self.cached_bytes -= message.store_size
+        cached = filter(None, map(self._cache.pop, map(_offset_of, messages), repeat(None)))
+        self.cached_bytes -= sum(map(_size_of, cached))
         self._removed()
 
     def take(self, count: int) -> list[MessageExt]:

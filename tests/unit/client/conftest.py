@@ -1,9 +1,14 @@
 """Fixtures: fake brokers, and cancelling at every await."""
 
+import threading
+from collections.abc import Iterator
+
 import pytest
 import trio
 
+from tests.unit.client.broker_thread import BrokerThread
 from tests.unit.client.fake_broker import BrokerFactory, CancelledAtEveryAwait, FakeBroker, run_cancelled_at_every_await
+from triomq.client import portal
 
 
 @pytest.fixture
@@ -33,3 +38,18 @@ async def fake_broker(make_broker: BrokerFactory) -> FakeBroker:
     broker = await make_broker("broker-a")
     broker.add_topic("Topic")
     return broker
+
+
+@pytest.fixture
+def remote() -> Iterator[BrokerThread]:
+    """A fake broker "broker-a" with the topic "Topic", in a thread of its own."""
+    with BrokerThread.running() as broker:
+        yield broker
+
+
+@pytest.fixture
+def no_thread_is_left_behind() -> Iterator[None]:
+    """After the test the thread of the faces must have ended."""
+    yield
+    assert portal._portal is None
+    assert "triomq" not in {thread.name for thread in threading.enumerate()}

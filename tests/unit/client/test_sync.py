@@ -2,15 +2,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import ExitStack, asynccontextmanager
-from typing import Any
 
 import pytest
 import trio
 
-from tests.unit.client.fake_broker import FakeBroker
-from triomq.client import portal, sync
+from tests.unit.client.broker_thread import BrokerThread
+from triomq.client import sync
 from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.client.sync import Admin, ClientInstance, Producer, PullConsumer, PushConsumer
 from triomq.protocol.codes import RequestCode
@@ -18,47 +17,7 @@ from triomq.protocol.errors import ClientClosedError, ClientError, ConfigError, 
 from triomq.protocol.message import Message
 from triomq.protocol.message_queue import MessageQueue
 
-
-class BrokerThread:
-    """A fake broker in a trio loop of its own, as a blocked caller cannot run one."""
-
-    def __init__(self) -> None:
-        self.broker: FakeBroker
-        self.token: trio.lowlevel.TrioToken
-        self.stop: trio.Event
-        self.ready = threading.Event()
-
-    async def main(self) -> None:
-        self.token = trio.lowlevel.current_trio_token()
-        self.stop = trio.Event()
-        async with trio.open_nursery() as nursery:
-            self.broker = FakeBroker(nursery, "broker-a")
-            await self.broker.start()
-            self.broker.add_topic("Topic")
-            self.ready.set()
-            await self.stop.wait()
-            nursery.cancel_scope.cancel()
-
-    def run(self, function: Callable[..., Awaitable[Any]], *arguments: object) -> Any:
-        return trio.from_thread.run(function, *arguments, trio_token=self.token)
-
-
-@pytest.fixture
-def remote() -> Iterator[BrokerThread]:
-    made = BrokerThread()
-    thread = threading.Thread(target=trio.run, args=(made.main,))
-    thread.start()
-    assert made.ready.wait(5)
-    yield made
-    made.token.run_sync_soon(made.stop.set)
-    thread.join()
-
-
-@pytest.fixture(autouse=True)
-def _no_thread_is_left_behind() -> Iterator[None]:
-    yield
-    assert portal._portal is None
-    assert "triomq" not in {thread.name for thread in threading.enumerate()}
+pytestmark = pytest.mark.usefixtures("no_thread_is_left_behind")
 
 
 def test_a_script_sends_and_asks(remote: BrokerThread) -> None:

@@ -91,3 +91,16 @@ def test_repr_shows_the_state() -> None:
     queue.put([make_message(7)])
     queue.dropped = True
     assert repr(queue) == "<ProcessQueue T@b:0 cached=1 next=7 dropped>"
+
+
+def test_messages_removed_together_leave_the_others_and_their_size() -> None:
+    queue = ProcessQueue(QUEUE)
+    messages = [make_message(offset) for offset in range(5)]
+    queue.put(messages)
+    asked: list[int] = []
+    queue.on_removal = lambda: asked.append(queue.cached_messages)
+    queue.remove_all([*messages[1:3], make_message(77)])
+    assert (queue.cached_messages, queue.cached_bytes) == (3, 3 * messages[0].store_size)
+    assert (queue.consumed_offset(), asked) == (0, [3])
+    queue.remove_all(messages)
+    assert (queue.cached_messages, queue.cached_bytes, queue.consumed_offset()) == (0, 0, 5)

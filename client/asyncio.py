@@ -1,0 +1,297 @@
+"""The clients for asyncio.  Same names, same arguments, ``async with`` blocks.
+
+::
+
+    from triomq.client.asyncio import Producer
+
+    async with Producer("group", namesrv="127.0.0.1:9876") as producer:
+        await producer.send(Message("Topic", b"body"))
+
+The clients themselves run on trio in the background thread that ``triomq.client.sync`` has too; calls go there and
+results come back (``portal.py``).  Coroutine handlers run as tasks of the loop in which the consumer was entered,
+plain ones in worker threads.
+
+Why a thread, not trio's guest mode in the caller's loop: a handler or any other coroutine that keeps the loop busy
+for minutes would stop heartbeats, offset commits and lock renewals there, and the group would give its queues to
+others; here it delays nobody but itself.  Also several loops may share one thread and its connections, and what is
+known of threads and forks from the blocking face holds here too.  The price is two changes of thread for each call,
+and for each message of an ``on_message`` coroutine, about 0.1 ms: use ``send_batch``, ``on_messages`` and ``poll``.
+
+A task that is cancelled while it waits for a call cancels the call in trio and goes on once that has ended, so
+nothing is left behind.  If a member gives up while a coroutine handler runs, the handler's task is cancelled.
+"""
+
+import asyncio
+import contextvars
+import os
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from functools import wraps
+from types import TracebackType
+from typing import Any, Concatenate, Final, Self
+
+import trio
+
+from triomq.client.admin import Admin as TrioAdmin
+from triomq.client.consumer.handlers import is_async
+from triomq.client.consumer.lite_pull import LitePullConsumer as TrioLitePullConsumer
+from triomq.client.consumer.lite_pull import check_wait
+from triomq.client.consumer.pull import PullConsumer as TrioPullConsumer
+from triomq.client.consumer.push import PushConsumer as TrioPushConsumer
+from triomq.client.consumer.queries import QueueQueries as TrioQueueQueries
+from triomq.client.face import A, Face, P, T, arguments_of, plain
+from triomq.client.instance import ClientInstance as TrioClientInstance
+from triomq.client.portal import Call, acquire_portal, release_portal
+from triomq.client.producer import Producer as TrioProducer
+from triomq.protocol.errors import ClientError
+from triomq.protocol.message import MessageExt
+
+#: How long a handler whose task was cancelled may take to end; then its loop is taken for dead.
+_HANDLER_END_S: Final = 1.0
+
+
+async def _result_of(call: Call[T]) -> T:
+    """Wait for a call in the portal's thread; a cancellation cancels it, and waits until it has ended."""
+    future = asyncio.wrap_future(call.future)
+    try:
+        await asyncio.wait([future])
+    except asyncio.CancelledError:
+        call.cancel()
+        while not future.done():
+            with suppress(asyncio.CancelledError):  # one is enough
+                await asyncio.wait([future])  # noqa: ASYNC102  # asyncio: nothing is cancelled unless it is asked
+        future.exception()  # seen
+        raise
+    return future.result()
+
+
+class _Awaiting(Face[A]):
+    """Holds a trio client open in the background thread."""
+
+    async def __aenter__(self) -> Self:
+        await self._open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        portal, guest = self._entered()
+        self._portal = None
+        if portal.process_id != os.getpid():
+            return  # a fork: the parent's thread is not here
+        try:
+            await _result_of(portal.submit(guest.leave))  # noqa: ASYNC102  # asyncio
+        finally:
+            await asyncio.to_thread(release_portal, portal)  # noqa: ASYNC102  # done even if this is cancelled
+
+    async def _open(self) -> None:
+        guest = self._new_guest()
+        portal = acquire_portal()
+        try:
+            await _result_of(portal.submit(portal.open, guest))
+        except BaseException:
+            await asyncio.to_thread(release_portal, portal)  # noqa: ASYNC102  # likewise
+            raise
+        self._guest, self._portal = guest, portal
+
+
+def _awaiting(
+    method: Callable[Concatenate[A, P], Awaitable[T]],
+) -> Callable[Concatenate[_Awaiting[A], P], Coroutine[Any, Any, T]]:
+    """Make a coroutine function that runs the one of trio in the background thread."""
+
+    @wraps(method)
+    async def call(self: _Awaiting[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await _result_of(self._open_portal().submit(method, self._target, *args, **kwargs))
+
+    return call
+
+
+class _Home:
+    """The loop in which a consumer was entered, where its coroutine handlers run."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop
+        self._context: contextvars.Context
+
+    def settle(self) -> None:
+        """Take the running loop, and the context variables of the running task."""
+        self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
+
+    def bring(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """Make a handler for trio of a coroutine function for asyncio."""
+
+        @wraps(handler)
+        async def handle(*args: Any) -> Any:
+            token, ended = trio.lowlevel.current_trio_token(), trio.Event()
+            tasks: list[asyncio.Task[Any]] = []
+
+            def end(_task: asyncio.Task[Any]) -> None:
+                with suppress(trio.RunFinishedError):
+                    token.run_sync_soon(ended.set)
+
+            def start() -> None:
+                tasks.append(self._loop.create_task(handler(*args), context=self._context.copy()))
+                tasks[0].add_done_callback(end)
+
+            self._loop.call_soon_threadsafe(start)
+            try:
+                await ended.wait()
+            except trio.Cancelled:
+                with suppress(RuntimeError):  # the loop is closed
+                    self._loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+                with trio.move_on_after(_HANDLER_END_S, shield=True):
+                    await ended.wait()
+                raise
+            if tasks[0].cancelled():
+                raise ClientError("the handler's task was cancelled")
+            return tasks[0].result()
+
+        return handle
+
+
+class ClientInstance(_Awaiting[TrioClientInstance]):
+    """Connections for several clients: ``async with ClientInstance(...) as shared``, then ``instance=shared``."""
+
+    @arguments_of(TrioClientInstance)
+    def __init__(self) -> None: ...
+
+    async def __aenter__(self) -> TrioClientInstance:  # type: ignore[override]  # what the others take
+        await self._open()
+        return self._target
+
+
+class Producer(_Awaiting[TrioProducer]):
+    """See :class:`triomq.client.producer.Producer`."""
+
+    @arguments_of(TrioProducer)
+    def __init__(self) -> None: ...
+
+    send = _awaiting(TrioProducer.send)
+    send_batch = _awaiting(TrioProducer.send_batch)
+    send_oneway = _awaiting(TrioProducer.send_oneway)
+    publish_queues = _awaiting(TrioProducer.publish_queues)
+
+
+class PushConsumer(_Awaiting[TrioPushConsumer]):
+    """See :class:`triomq.client.consumer.push.PushConsumer`; coroutine handlers run in the caller's loop."""
+
+    @arguments_of(TrioPushConsumer)
+    def __init__(self) -> None: ...
+
+    wait_assigned = _awaiting(TrioPushConsumer.wait_assigned)
+    subscribe = _awaiting(TrioPushConsumer.subscribe)
+    unsubscribe = _awaiting(TrioPushConsumer.unsubscribe)
+    suspend = plain(TrioPushConsumer.suspend)
+    resume = plain(TrioPushConsumer.resume)
+    resize = plain(TrioPushConsumer.resize)
+    statistics = plain(TrioPushConsumer.statistics)
+
+    async def wait(self) -> None:
+        """Wait until the consumer fails, and raise its error then."""
+        portal, guest = self._entered()
+        await _result_of(portal.submit(guest.wait))
+
+    def _make(self, make: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._home = _Home()
+        handlers = {
+            name: self._home.bring(kwargs[name])
+            for name in ("on_message", "on_messages")
+            if callable(kwargs.get(name)) and is_async(kwargs[name])
+        }
+        super()._make(make, args, {**kwargs, **handlers})
+
+    async def _open(self) -> None:
+        self._home.settle()
+        await super()._open()
+
+
+class _QueueQueries(_Awaiting[A]):
+    """See :class:`triomq.client.consumer.queries.QueueQueries`."""
+
+    queues = _awaiting(TrioQueueQueries.queues)
+    wait_queues_changed = _awaiting(TrioQueueQueries.wait_queues_changed)
+    min_offset = _awaiting(TrioQueueQueries.min_offset)
+    max_offset = _awaiting(TrioQueueQueries.max_offset)
+    search_offset = _awaiting(TrioQueueQueries.search_offset)
+    offset_for_timestamp = _awaiting(TrioQueueQueries.offset_for_timestamp)
+    earliest_store_time = _awaiting(TrioQueueQueries.earliest_store_time)
+
+
+class PullConsumer(_QueueQueries[TrioPullConsumer]):
+    """See :class:`triomq.client.consumer.pull.PullConsumer`."""
+
+    @arguments_of(TrioPullConsumer)
+    def __init__(self) -> None: ...
+
+    pull = _awaiting(TrioPullConsumer.pull)
+    committed = _awaiting(TrioPullConsumer.committed)
+    commit = _awaiting(TrioPullConsumer.commit)
+
+
+class LitePullConsumer(_QueueQueries[TrioLitePullConsumer]):
+    """See :class:`triomq.client.consumer.lite_pull.LitePullConsumer`."""
+
+    @arguments_of(TrioLitePullConsumer)
+    def __init__(self) -> None: ...
+
+    async def poll(self, wait_s: float = 5.0) -> list[MessageExt]:
+        """Return the messages of one pull; none if none came in time.  See the trio class.
+
+        A call that is cancelled has taken nothing: messages are taken by ``poll_nowait`` here, between two steps
+        of the caller's loop, so a cancellation cannot come between the taking and the return.
+        """
+        check_wait(wait_s)
+        await asyncio.sleep(0)
+        messages = self.poll_nowait()
+        if not messages and wait_s:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    while not messages:
+                        await self.wait_messages()
+                        messages = self.poll_nowait()
+        return messages
+
+    subscribe = _awaiting(TrioLitePullConsumer.subscribe)
+    unsubscribe = _awaiting(TrioLitePullConsumer.unsubscribe)
+    assign = _awaiting(TrioLitePullConsumer.assign)
+    wait_assigned = _awaiting(TrioLitePullConsumer.wait_assigned)
+    assignment = plain(TrioLitePullConsumer.assignment)
+    poll_nowait = plain(TrioLitePullConsumer.poll_nowait)
+    wait_messages = _awaiting(TrioLitePullConsumer.wait_messages)
+    pause = plain(TrioLitePullConsumer.pause)
+    resume = plain(TrioLitePullConsumer.resume)
+    position = plain(TrioLitePullConsumer.position)
+    seek = _awaiting(TrioLitePullConsumer.seek)
+    seek_to_begin = _awaiting(TrioLitePullConsumer.seek_to_begin)
+    seek_to_end = _awaiting(TrioLitePullConsumer.seek_to_end)
+    seek_to_timestamp = _awaiting(TrioLitePullConsumer.seek_to_timestamp)
+    commit = _awaiting(TrioLitePullConsumer.commit)
+    commit_nowait = plain(TrioLitePullConsumer.commit_nowait)
+    committed = _awaiting(TrioLitePullConsumer.committed)
+    statistics = plain(TrioLitePullConsumer.statistics)
+
+
+class Admin(_Awaiting[TrioAdmin]):
+    """See :class:`triomq.client.admin.Admin`."""
+
+    @arguments_of(TrioAdmin)
+    def __init__(self) -> None: ...
+
+    topics = _awaiting(TrioAdmin.topics)
+    topic_route = _awaiting(TrioAdmin.topic_route)
+    create_topic = _awaiting(TrioAdmin.create_topic)
+    delete_topic = _awaiting(TrioAdmin.delete_topic)
+    topic_config = _awaiting(TrioAdmin.topic_config)
+    topic_stats = _awaiting(TrioAdmin.topic_stats)
+    min_offset = _awaiting(TrioAdmin.min_offset)
+    max_offset = _awaiting(TrioAdmin.max_offset)
+    cluster = _awaiting(TrioAdmin.cluster)
+    groups = _awaiting(TrioAdmin.groups)
+    group_configs = _awaiting(TrioAdmin.group_configs)
+    create_group = _awaiting(TrioAdmin.create_group)
+    delete_group = _awaiting(TrioAdmin.delete_group)
+    group_lag = _awaiting(TrioAdmin.group_lag)
+    group_members = _awaiting(TrioAdmin.group_members)
+    group_member_ids = _awaiting(TrioAdmin.group_member_ids)
