@@ -9,17 +9,15 @@ from typing import Final
 
 import trio
 
+from tests.faces import Admin, Producer, PushConsumer
 from tests.interop.suite_tools import Inbox, Scenario, consume, fresh, new_topic, send_all, send_numbered
 from triomq.client import (
-    Admin,
     ClientConfig,
     ConsumerConfig,
     ConsumeStatus,
     Message,
     MessageExt,
     MessageModel,
-    Producer,
-    PushConsumer,
     StartPosition,
     select_by_hash,
 )

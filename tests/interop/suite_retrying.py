@@ -4,8 +4,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from tests.faces import PushConsumer
 from tests.interop.suite_tools import Inbox, Scenario, consume, fresh, new_topic, send_all, send_numbered
-from triomq.client import ConsumeContext, ConsumerConfig, ConsumeStatus, Message, MessageExt, PushConsumer
+from triomq.client import ConsumeContext, ConsumerConfig, ConsumeStatus, Message, MessageExt
 from triomq.protocol.properties import PropertyName
 
 _ONE_SECOND: Final = 1  # a delay level

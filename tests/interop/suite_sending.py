@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 import trio
 
+from tests.faces import Producer, PushConsumer
 from tests.interop.suite_tools import (
     Inbox,
     Scenario,
@@ -17,15 +18,7 @@ from tests.interop.suite_tools import (
     new_topic,
     send_all,
 )
-from triomq.client import (
-    ClientConfig,
-    Message,
-    Producer,
-    PushConsumer,
-    SendResult,
-    SendStatus,
-    select_by_hash,
-)
+from triomq.client import ClientConfig, Message, SendResult, SendStatus, select_by_hash
 from triomq.protocol.codes import MessageSysFlag, SerializeType
 from triomq.protocol.errors import IllegalNameError, MessageIllegalError
 

@@ -6,15 +6,8 @@ from typing import TypeAlias
 
 import trio
 
-from triomq.client import (
-    Admin,
-    ConsumeContext,
-    Message,
-    MessageExt,
-    Producer,
-    PushConsumer,
-    SendResult,
-)
+from tests.faces import Admin, Producer, PushConsumer
+from triomq.client import ConsumeContext, Message, MessageExt, SendResult
 from triomq.protocol.errors import NoRouteError
 
 Scenario: TypeAlias = Callable[[str], Awaitable[None]]

@@ -1,0 +1,156 @@
+"""The clients on trio, blocking, and on asyncio, all used from trio: so one suite tests all three faces.
+
+What is imported from here makes clients of the face that :func:`use_face` names, of trio without it.  Handlers, which
+are coroutine functions for the trio loop of the test, are called there from wherever the face calls handlers.
+"""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+
+import trio
+
+import triomq.client
+from triomq.client import asyncio as asyncio_face
+from triomq.client import sync as sync_face
+from triomq.client.consumer.handlers import is_async
+
+FACES: Final = ("trio", "sync", "asyncio")
+
+
+class Carrier(Protocol):
+    """How calls from trio reach a face, and how its handlers reach trio."""
+
+    face: Any
+
+    async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any: ...
+
+    def bring(self, handler: Callable[..., Awaitable[Any]], token: trio.lowlevel.TrioToken) -> Callable[..., Any]: ...
+
+
+class SyncCarrier:
+    """Calls in worker threads; handlers are plain functions."""
+
+    face: Any = sync_face
+
+    async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return await trio.to_thread.run_sync(partial(function, *args, **kwargs), abandon_on_cancel=True)
+
+    def bring(self, handler: Callable[..., Awaitable[Any]], token: trio.lowlevel.TrioToken) -> Callable[..., Any]:
+        return lambda *args: trio.from_thread.run(handler, *args, trio_token=token)
+
+
+class AsyncioCarrier:
+    """Calls in a loop of asyncio in a thread; handlers are coroutine functions in that loop."""
+
+    face: Any = asyncio_face
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        token, done = trio.lowlevel.current_trio_token(), trio.Event()
+        future = asyncio.run_coroutine_threadsafe(function(*args, **kwargs), self._loop)
+        future.add_done_callback(lambda _: token.run_sync_soon(done.set))
+        try:
+            await done.wait()
+        except trio.Cancelled:
+            future.cancel()
+            raise
+        return future.result()
+
+    def bring(self, handler: Callable[..., Awaitable[Any]], token: trio.lowlevel.TrioToken) -> Callable[..., Any]:
+        async def bring(*args: Any) -> Any:
+            return await asyncio.to_thread(trio.from_thread.run, handler, *args, trio_token=token)
+
+        return bring
+
+
+_carrier: ContextVar[Carrier | None] = ContextVar("carrier", default=None)
+
+
+@contextmanager
+def use_face(name: str) -> Iterator[None]:
+    """Let what is made in this block be of that face."""
+    if name == "trio":
+        yield
+        return
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    before = _carrier.set(SyncCarrier() if name == "sync" else AsyncioCarrier(loop))
+    try:
+        yield
+    finally:
+        _carrier.reset(before)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+class Carried:
+    """A client of another face, as a trio client."""
+
+    def __init__(self, kind: str, carrier: Carrier, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._trio_class = getattr(triomq.client, kind)
+        self._carrier = carrier
+        for name in ("on_message", "on_messages"):
+            handler = kwargs.get(name)
+            if handler is not None and is_async(handler):
+                kwargs = {**kwargs, name: carrier.bring(handler, trio.lowlevel.current_trio_token())}
+        self._target = getattr(carrier.face, kind)(*args, **kwargs)
+        self._is_asyncio = isinstance(carrier, AsyncioCarrier)
+
+    async def __aenter__(self) -> Self:
+        await self._carrier.call(self._target.__aenter__ if self._is_asyncio else self._target.__enter__)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        leave = self._target.__aexit__ if self._is_asyncio else self._target.__exit__
+        with trio.CancelScope(shield=True):
+            await self._carrier.call(leave, None, None, None)
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._target, name)
+        if not inspect.iscoroutinefunction(getattr(self._trio_class, name, None)):
+            return partial(_in_a_thread, method)
+
+        def call(*args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+            return self._carrier.call(method, *args, **kwargs)
+
+        return call
+
+
+def _in_a_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a plain function of a face: they wait for a moment, which trio does not allow in its own thread."""
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(function, *args, **kwargs).result()
+
+
+if TYPE_CHECKING:
+    from triomq.client import Admin, LitePullConsumer, Producer, PullConsumer, PushConsumer
+else:
+
+    def _maker(kind: str) -> Callable[..., Any]:
+        def make(*args: Any, **kwargs: Any) -> Any:
+            carrier = _carrier.get()
+            if carrier is None:
+                return getattr(triomq.client, kind)(*args, **kwargs)
+            return Carried(kind, carrier, args, kwargs)
+
+        return make
+
+    Admin = _maker("Admin")
+    LitePullConsumer = _maker("LitePullConsumer")
+    Producer = _maker("Producer")
+    PullConsumer = _maker("PullConsumer")
+    PushConsumer = _maker("PushConsumer")
+
+__all__ = ["FACES", "Admin", "LitePullConsumer", "Producer", "PullConsumer", "PushConsumer", "use_face"]
