@@ -1,0 +1,115 @@
+"""Members that leave while their handlers run, on our broker, by all faces of the client."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.faces import FACES, Admin, LitePullConsumer, Producer, PushConsumer, use_face
+from tests.integration.broker_wire import namesrv_port, running
+from triomq.broker.server import Broker
+from triomq.client import Message, MessageExt
+from triomq.protocol.message_queue import MessageQueue
+
+GROUP = "G"
+MESSAGES = 200
+
+
+@pytest.fixture(params=FACES, autouse=True)
+def face(request: pytest.FixtureRequest) -> Iterator[None]:
+    with use_face(request.param):
+        yield
+
+
+async def fill(broker: Broker) -> str:
+    address = f"127.0.0.1:{namesrv_port(broker)}"
+    async with Admin(namesrv=address) as admin, Producer("P", namesrv=address) as producer:
+        await admin.create_topic("T", queues=4)
+        for number in range(MESSAGES):
+            await producer.send(Message("T", b"%d" % number))
+    return address
+
+
+def assert_everybody_left(broker: Broker) -> None:
+    group = broker.consumer_groups.get(GROUP)
+    assert group is None or not group.client_ids()
+
+
+async def committed(address: str) -> int:
+    async with Admin(namesrv=address) as admin:
+        return sum(row.consumer_offset for row in await admin.group_lag(GROUP, "T"))
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_member_that_leaves_ends_its_handlers_and_the_next_one_misses_nothing(
+    tmp_path: Path, orderly: bool
+) -> None:
+    """C.2 scenario 65; what comes twice is what was handled behind a message that was not, and orderly nothing is."""
+    handled: Counter[bytes] = Counter()
+    running_now = 0
+    changed = trio.Event()
+
+    async def on_message(message: MessageExt) -> None:
+        nonlocal running_now, changed
+        running_now += 1
+        await trio.sleep(0.005)
+        running_now -= 1
+        handled[message.body] += 1
+        changed.set()
+        changed = trio.Event()
+
+    async def wait_handled(count: int) -> None:
+        while len(handled) < count:
+            await changed.wait()
+
+    with trio.fail_after(30):
+        async with running(tmp_path / "store") as broker:
+            address = await fill(broker)
+
+            def member() -> PushConsumer:
+                return PushConsumer(
+                    GROUP,
+                    namesrv=address,
+                    on_message=on_message,
+                    subscriptions={"T": "*"},
+                    start="earliest",
+                    orderly=orderly,
+                    max_concurrency=4,
+                )
+
+            async with member():
+                await wait_handled(20)
+            assert running_now == 0
+            ahead = handled.total() - await committed(address)
+            assert 0 <= ahead < handled.total() < MESSAGES
+            assert_everybody_left(broker)
+            queues = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(4)]
+            assert [broker.locks.owner(GROUP, queue) for queue in queues] == [None] * 4
+            async with member():
+                await wait_handled(MESSAGES)
+            assert handled.total() == MESSAGES + ahead
+            assert not (ahead and orderly)
+            assert await committed(address) == MESSAGES
+
+
+async def test_a_lite_pull_member_that_leaves_hands_over_what_it_committed(tmp_path: Path) -> None:
+    """C.2 scenario 65: what was polled and not committed comes again, nothing is missing."""
+    with trio.fail_after(30):
+        async with running(tmp_path / "store") as broker:
+            address = await fill(broker)
+            seen: Counter[bytes] = Counter()
+            async with LitePullConsumer(GROUP, namesrv=address, start="earliest", auto_commit=False) as first:
+                await first.subscribe("T")
+                seen.update(message.body for message in await first.poll())
+                await first.commit()
+                again = {message.body for message in await first.poll()}
+            assert_everybody_left(broker)
+            assert await committed(address) == seen.total()
+            async with LitePullConsumer(GROUP, namesrv=address, auto_commit=False) as second:
+                await second.subscribe("T")
+                while seen.total() < MESSAGES:
+                    seen.update(message.body for message in await second.poll())
+            assert set(seen.values()) == {1}
+            assert again <= set(seen)
