@@ -228,6 +228,7 @@ class PullConsumer(_QueueQueries[TrioPullConsumer]):
     pull = _awaiting(TrioPullConsumer.pull)
     committed = _awaiting(TrioPullConsumer.committed)
     commit = _awaiting(TrioPullConsumer.commit)
+    send_back = _awaiting(TrioPullConsumer.send_back)
 
 
 class LitePullConsumer(_QueueQueries[TrioLitePullConsumer]):
@@ -258,6 +259,7 @@ class LitePullConsumer(_QueueQueries[TrioLitePullConsumer]):
     assign = _awaiting(TrioLitePullConsumer.assign)
     wait_assigned = _awaiting(TrioLitePullConsumer.wait_assigned)
     assignment = plain(TrioLitePullConsumer.assignment)
+    wait_assignment_changed = _awaiting(TrioLitePullConsumer.wait_assignment_changed)
     poll_nowait = plain(TrioLitePullConsumer.poll_nowait)
     wait_messages = _awaiting(TrioLitePullConsumer.wait_messages)
     pause = plain(TrioLitePullConsumer.pause)

@@ -132,6 +132,7 @@ class PullConsumer(_QueueQueries[TrioPullConsumer]):
     pull = _blocking(TrioPullConsumer.pull)
     committed = _blocking(TrioPullConsumer.committed)
     commit = _blocking(TrioPullConsumer.commit)
+    send_back = _blocking(TrioPullConsumer.send_back)
 
 
 class LitePullConsumer(_QueueQueries[TrioLitePullConsumer]):
@@ -145,6 +146,7 @@ class LitePullConsumer(_QueueQueries[TrioLitePullConsumer]):
     assign = _blocking(TrioLitePullConsumer.assign)
     wait_assigned = _blocking(TrioLitePullConsumer.wait_assigned)
     assignment = plain(TrioLitePullConsumer.assignment)
+    wait_assignment_changed = _blocking(TrioLitePullConsumer.wait_assignment_changed)
     poll = _blocking(TrioLitePullConsumer.poll)
     poll_nowait = plain(TrioLitePullConsumer.poll_nowait)
     wait_messages = _blocking(TrioLitePullConsumer.wait_messages)

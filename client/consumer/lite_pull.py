@@ -157,6 +157,16 @@ class LitePullConsumer(QueueQueries):
         """Return the queues that are held now, sorted."""
         return () if self._engine is None else self._engine.queues
 
+    async def wait_assignment_changed(self, known: Collection[MessageQueue]) -> tuple[MessageQueue, ...]:
+        """Return the queues that are held, sorted, once they are not those that are ``known``.
+
+        Raises:
+            ClientError: nothing is subscribed to or assigned, or the consumer was left.
+        """
+        while set(queues := self._started().queues) == set(known):
+            await self._started().wait_round_end()
+        return queues
+
     # --- messages ------------------------------------------------------------------------------------------------
 
     async def poll(self, wait_s: float = 5.0) -> list[MessageExt]:

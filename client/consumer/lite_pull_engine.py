@@ -139,6 +139,10 @@ class LitePullEngine:
         """Return when all topics that exist have been shared out."""
         await self._rebalancer.wait_assigned()
 
+    async def wait_round_end(self) -> None:
+        """Return when queues may have come or gone."""
+        await self._rebalancer.wait_round_end()
+
     @property
     def queues(self) -> tuple[MessageQueue, ...]:
         """The queues that are held, sorted."""

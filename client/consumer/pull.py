@@ -1,7 +1,8 @@
 """The pull consumer: plain requests for messages and offsets; the caller keeps the progress.
 
 It joins no group: nothing is shared out, and brokers do not list it as a member.  So it can read beside the
-members of a push consumer's group without taking queues from them.
+members of a push consumer's group without taking queues from them.  Java's can also join one, to hear which queues are
+its share: here that is a lite pull consumer's ``wait_assignment_changed``.
 
 Source: behaviour.md B.15 (pull consumer).
 """
@@ -11,12 +12,14 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from triomq.client.config import ClientConfig
+from triomq.client.consumer.config import BROKER_DECIDES, ConsumerConfig
 from triomq.client.consumer.queries import QueueQueries
 from triomq.client.consumer.remote import PullResult, PullStatus, QueueRequests
+from triomq.client.consumer.send_back import SendBack
 from triomq.client.instance import ClientInstance, use_instance
-from triomq.protocol.errors import ConfigError
+from triomq.protocol.errors import ClientError, ConfigError
 from triomq.protocol.filter import SUBSCRIBE_ALL, TagFilter
-from triomq.protocol.message import validate_group
+from triomq.protocol.message import MessageExt, validate_group
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset
 
@@ -123,6 +126,22 @@ class PullConsumer(QueueQueries):
         if queue_offset < 0:
             raise ConfigError(f"commit: queue_offset {queue_offset} must not be negative")
         await self._open().commit(queue, QueueOffset(queue_offset))
+
+    async def send_back(self, message: MessageExt, delay_level: int = BROKER_DECIDES) -> None:
+        """Store a message again in the group's retry topic, for whoever reads that, as a failed one of a push consumer.
+
+        Args:
+            message: as :meth:`pull` returned it.
+            delay_level: below 0 the dead-letter topic, 0 the broker decides by the number of failures, above 0 that
+                level.
+
+        Raises:
+            ClientError: it could not be stored, neither at its broker nor at another; the log says why.
+        """
+        self._open()
+        assert self._instance is not None
+        if not await SendBack(self._instance, self.group, ConsumerConfig()).send(message, delay_level):
+            raise ClientError(f"send_back: {message!r} could not be stored again")
 
     @asynccontextmanager
     async def _run(self) -> AsyncGenerator[None, None]:

@@ -93,6 +93,10 @@ class Rebalancer:
         while self._ended < awaited and not self._is_over:
             await self._round_ended.wait()
 
+    async def wait_round_end(self) -> None:
+        """Return when a round has ended, or the rebalancer has."""
+        await self._round_ended.wait()
+
     async def run(self) -> None:
         """Run a round now, in time, and when woken; the pull loops live in here.  Runs until cancelled."""
         config = self._context.config

@@ -60,6 +60,44 @@ async def test_members_share_a_subscribed_topic_and_commit_what_is_handed_over(
         assert first.assignment() == queues
 
 
+async def test_a_change_of_the_assignment_is_told(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance
+) -> None:
+    queues = cluster.add_topic("T", 4)
+    other = as_instance(FakeInstance(cluster, "127.0.0.1@2"))
+    seen: list[tuple[MessageQueue, ...]] = []
+
+    async def watch(consumer: LitePullConsumer) -> None:
+        while len(seen) < 3:
+            seen.append(await consumer.wait_assignment_changed(seen[-1] if seen else ()))
+
+    async with LitePullConsumer(G, instance=instance) as first, trio.open_nursery() as nursery:
+        await first.subscribe("T")
+        nursery.start_soon(watch, first)
+        async with LitePullConsumer(G, instance=other) as second:
+            await second.subscribe("T")
+            await wait_all_tasks_blocked()
+    assert seen == [queues, queues[:2], queues]
+
+
+async def test_who_waits_for_another_assignment_is_told_when_the_consumer_was_left(
+    topic: MessageQueue, instance: ClientInstance
+) -> None:
+    errors: list[ClientError] = []
+
+    async def watch(consumer: LitePullConsumer) -> None:
+        try:
+            await consumer.wait_assignment_changed([topic])
+        except ClientError as exc:
+            errors.append(exc)
+
+    async with trio.open_nursery() as nursery:
+        async with assigned(instance) as consumer:
+            nursery.start_soon(watch, consumer)
+            await wait_all_tasks_blocked()
+    assert isinstance(errors[0], ClientClosedError)
+
+
 async def test_a_topic_can_be_added_and_given_up_and_its_expression_changed(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance
 ) -> None:

@@ -4,7 +4,7 @@ from tests.unit.client.consumer.fake_cluster import BROKER, FakeCluster, FakeIns
 from triomq.client.consumer.pull import PullConsumer, PullStatus
 from triomq.client.instance import ClientInstance
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.errors import ClientClosedError, ConfigError, IllegalNameError, SubscriptionParseError
+from triomq.protocol.errors import ClientClosedError, ClientError, ConfigError, IllegalNameError, SubscriptionParseError
 from triomq.protocol.message_queue import MessageQueue
 
 QUEUE = MessageQueue("T", BROKER, 0)
@@ -126,3 +126,17 @@ async def test_a_consumer_is_used_inside_its_block_only(instance: ClientInstance
 def test_the_groups_name_is_checked() -> None:
     with pytest.raises(IllegalNameError):
         PullConsumer("a b")
+
+
+async def test_a_message_is_sent_back_and_an_error_raised_if_nobody_takes_it(
+    cluster_with_messages: FakeCluster, instance: ClientInstance
+) -> None:
+    async with PullConsumer("G", instance=instance) as consumer:
+        (message, *_) = (await consumer.pull(QUEUE, 3)).messages
+        await consumer.send_back(message, delay_level=2)
+        (sent,) = cluster_with_messages.of(RequestCode.CONSUMER_SEND_MSG_BACK)
+        assert (sent.ext_fields["offset"], sent.ext_fields["delayLevel"]) == (str(message.physical_offset), "2")
+        assert sent.ext_fields["maxReconsumeTimes"] == "16"
+        cluster_with_messages.down = True
+        with pytest.raises(ClientError, match="could not be stored"):
+            await consumer.send_back(message)
