@@ -7,6 +7,7 @@ Source: behaviour.md A.5, store.md 8.3, 8.4.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -121,11 +122,6 @@ class Delivery:
         return done
 
     def _count(self, copies: Sequence[RecordCopy]) -> None:
-        by_topic: dict[str, list[int]] = {}
-        for queue, source, _, _ in copies:
-            sums = by_topic.setdefault(queue.topic, [0, 0])
-            sums[0] += 1
-            sums[1] += source[-1]
-        for topic, (messages, size_bytes) in by_topic.items():
-            self._statistics.put(topic, messages, size_bytes)
+        counts = Counter([copy[0].topic for copy in copies])
+        self._statistics.put_run(counts, sum(copy[1][-1] for copy in copies))
         self.delivered += len(copies)

@@ -301,19 +301,22 @@ class StoreWriter(StoreReader):
         at = log.begin(size_bytes)
         log.store_timestamp = store_timestamp = max(log.store_timestamp, self._clock_ms())
         parts: list[bytes | memoryview] = []
-        units: dict[ConsumeQueue, list[tuple[bytes, int]]] = defaultdict(list)
+        units: dict[ConsumeQueue, list[bytes]] = defaultdict(list)
         for size, (queue, source, properties, tags_code) in zip(sizes, copies, strict=True):
             own_units = units[queue]
             queue_offset = queue.next_offset + len(own_units)
             parts += copy_parts(
                 source, size, queue.topic_field, queue.queue_id, queue_offset, at, store_timestamp, properties
             )
-            own_units.append((_pack_unit(at, size, tags_code), at + size))
+            own_units.append(_pack_unit(at, size, tags_code))
             at += size
         log.write_run(b"".join(parts))
         for queue, own_units in units.items():
-            for unit, physical_end in own_units:
-                queue.append_packed(unit, physical_end)
+            if queue.has_room(len(own_units)):
+                queue.append_run(b"".join(own_units), at)
+            else:
+                for unit in own_units:
+                    queue.append_packed(unit, at)
             self._dispatcher.appended(queue, at)
         self._messages_put += len(copies)
         return len(copies)
