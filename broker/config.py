@@ -56,6 +56,7 @@ class BrokerConfig:
     retention_delay_s: float = 60.0  # of the first run after the start; in RocketMQ it is fixed
     persist_offsets_interval_s: float = 5.0  # flushConsumerOffsetInterval
     persist_delay_offsets_interval_s: float = 10.0  # flushDelayOffsetInterval
+    timer_max_delay_s: float = 259_200.0  # timerMaxDelaySec: a message that asks for a later time is refused
     sync_flush_timeout_s: float = 5.0  # syncFlushTimeout
     shutdown_grace_s: float = 1.0
 
@@ -77,6 +78,7 @@ class BrokerConfig:
             "unread_timeout_s",
             "persist_offsets_interval_s",
             "persist_delay_offsets_interval_s",
+            "timer_max_delay_s",
         ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")

@@ -95,8 +95,12 @@ class Schedule:
         stored = self._store.put(waits_in.queue, body, properties, waits_in.delivery_time, *origin)
         self._statistics.put(SCHEDULE_TOPIC, 1, len(body))
         if stored.queue_offset == self.offsets.get(waits_in.number):
-            self.arrived.set()
+            self.wake()
         return stored
+
+    def wake(self) -> None:
+        """Let who waits for :attr:`arrived` look again."""
+        self.arrived.set()
 
     def deliver(self, now_ms: int) -> int | None:
         """Deliver messages that are due at ``now_ms``, of each level a bounded number.

@@ -40,6 +40,7 @@ from triomq.broker.sockets import accept_loop, listen, listen_with_vip
 from triomq.broker.stalls import StallWatch
 from triomq.broker.statistics import BrokerStatistics
 from triomq.broker.subscription_groups import SubscriptionGroupTable
+from triomq.broker.timer import Timer
 from triomq.broker.topics import TopicTable
 from triomq.protocol.codes import CommandFlag, RequestCode
 from triomq.protocol.command import RemotingCommand
@@ -84,7 +85,7 @@ class Broker:
 
     Attributes:
         addresses: broker and name-server address of each listener, with the ports really used.
-        store, topics, subscription_groups, offsets, schedule: what is on disk.
+        store, topics, subscription_groups, offsets, schedule, timer: what is on disk.
         consumer_groups, producer_groups, connections: who is there.
         locks: which member may consume which queue in order.
         client_requests: what clients were asked and have yet to answer.
@@ -121,6 +122,14 @@ class Broker:
         self.statistics: Final = BrokerStatistics(clock_ms())
         self.delivery: Final = Delivery(store, self.statistics)
         self.schedule: Final = Schedule(store, JsonTable(tables / "delayOffset.json"), self.statistics, self.delivery)
+        self.timer: Final = Timer(
+            store,
+            JsonTable(tables / "timerProgress.json"),
+            self.statistics,
+            self.delivery,
+            max_delay_ms=round(config.timer_max_delay_s * 1000),
+            wake=self.schedule.wake,
+        )
         self.send_targets: Final = SendTargets(self.topics, store)
         self.plain_sends: Final = PlainSends(self)
         self.send_response: Final = response_template(config.region)
@@ -197,6 +206,7 @@ class Broker:
         self.subscription_groups.load()
         self.offsets.load()
         self.schedule.load()
+        self.timer.load()
         self.topics.adopt((queue.topic, queue.queue_id) for queue in self.store.queues)
 
     async def save_tables(self) -> None:
@@ -218,8 +228,9 @@ class Broker:
     def save_tables_now(self) -> None:
         """Write the tables that changed, before the broker ends."""
         tables: list[_Table] = [self.topics, self.subscription_groups, self.offsets]
-        if self.schedule.offsets.is_dirty and self._flush_delivered():
-            tables.append(self.schedule.offsets)
+        delivered: list[_Table] = [self.schedule.offsets, self.timer.progress]
+        if any(table.is_dirty for table in delivered) and self._flush_delivered():
+            tables += delivered
         for table in tables:
             if table.is_dirty:
                 try:
@@ -230,7 +241,7 @@ class Broker:
                     table.is_dirty = False
 
     def _flush_delivered(self) -> bool:
-        """Put delivered messages on the disk before the table says that they are; ``False`` if it refuses."""
+        """Put delivered messages on the disk before the tables say that they are; ``False`` if it refuses."""
         try:
             if not self.store.has_failed:
                 self.store.flush()

@@ -12,6 +12,7 @@ from triomq.protocol.codes import Permission
 from triomq.protocol.errors import IllegalNameError, ProtocolError, StoreLayoutError
 from triomq.protocol.message import validate_topic
 from triomq.storage.tables import JsonTable, encode
+from triomq.storage.timer_times import TIMER_TOPIC
 
 LOGGER: Final = logging.getLogger("triomq.broker.topics")
 
@@ -27,7 +28,15 @@ DLQ_PREFIX: Final = "%DLQ%"
 
 #: Clients may not send to these.
 FORBIDDEN_TOPICS: Final = frozenset(
-    {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, "TRANS_CHECK_MAX_TIME_TOPIC", SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
+    {
+        SCHEDULE_TOPIC,
+        TIMER_TOPIC,
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+    }
 )
 _READ_WRITE: Final = int(Permission.READ | Permission.WRITE)
 _READ_WRITE_INHERIT: Final = int(Permission.READ | Permission.WRITE | Permission.INHERIT)
@@ -59,6 +68,7 @@ class TopicTable:
                 SELF_TEST_TOPIC,
                 OFFSET_MOVED_TOPIC,
                 SCHEDULE_TOPIC,
+                TIMER_TOPIC,
                 HALF_TOPIC,
                 OP_HALF_TOPIC,
                 "TRANS_CHECK_MAX_TIME_TOPIC",
@@ -75,6 +85,7 @@ class TopicTable:
             _config(broker_name, 1, _READ_WRITE_INHERIT),
             _config(OFFSET_MOVED_TOPIC, 1),
             _config(SCHEDULE_TOPIC, 18),
+            _config(TIMER_TOPIC, 1),
             _config(f"{cluster_name}_REPLY_TOPIC", 1),
         ]
         if auto_create:

@@ -4,7 +4,7 @@ Source: behaviour.md A.3; SendMessageProcessor.java.
 """
 
 import random
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from triomq.broker.refusal import RequestRefusedError
 from triomq.broker.retries import dead_letter_topic, retry_limit
@@ -26,6 +26,7 @@ from triomq.protocol.record import tags_code_of
 from triomq.protocol.requests import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from triomq.storage.delay_levels import requested_level
 from triomq.storage.dispatch import WITHOUT_UNIT
+from triomq.storage.timer_times import requested_time, without_request
 
 if TYPE_CHECKING:
     from triomq.broker.connection import Connection
@@ -36,7 +37,16 @@ SendHeader: TypeAlias = SendMessageRequestHeader | SendMessageRequestHeaderV2
 _CLUSTER: Final = b"CLUSTER"
 _WAIT: Final = b"WAIT"
 _DELAY: Final = b"DELAY"
-_TIMERS: Final = (b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
+
+
+class _Delay(NamedTuple):
+    """How long a message shall wait: a delay level, or else a time, ms; both 0: not at all."""
+
+    level: int = 0
+    due_ms: int = 0
+
+
+_AT_ONCE: Final = _Delay()
 
 
 def send_message(connection: "Connection", command: RemotingCommand) -> RemotingCommand | None:
@@ -116,19 +126,19 @@ def _store_one(
     if b"WAIT\x01" in properties:
         wait = get_property(properties, _WAIT)
         properties = remove_property(properties, _WAIT)
-    level = 0
+    delay = _AT_ONCE
     if b"DELAY\x01" in properties or b"TRAN_MSG\x01" in properties or b"TIMER_DEL" in properties:
-        level = _delay_level(properties, header)
+        delay = _delay(connection, properties, header)
     if header.topic.startswith(RETRY_PREFIX) and _is_dead(connection, command, header):
         group = header.topic.removeprefix(RETRY_PREFIX)
         queue = broker.store.queue(dead_letter_topic(broker.topics, group), 0)
         properties = set_property(properties, _DELAY, b"0")
-        level = 0
+        delay = _AT_ONCE
     properties = append_property(properties, _CLUSTER, broker.cluster_name)
-    if level:
+    if delay is not _AT_ONCE:
         if wait is not None:
             properties = append_property(properties, _WAIT, wait)
-        return *_store_delayed(connection, command, header, queue, properties, level), wait != b"false"
+        return *_store_delayed(connection, command, header, queue, properties, delay), wait != b"false"
     stored = broker.store.put(
         queue,
         command.body,
@@ -151,23 +161,22 @@ def _store_delayed(
     header: SendHeader,
     queue: "ConsumeQueue",
     properties: bytes,
-    level: int,
+    delay: _Delay,
 ) -> tuple[str, int]:
-    stored = connection.broker.schedule.put(
-        level,
-        queue.topic,
-        queue.queue_id,
-        command.body,
-        properties,
-        (
-            header.flag,
-            header.sys_flag,
-            header.born_timestamp,
-            connection.peer_host,
-            connection.store_host,
-            header.reconsume_times or 0,
-        ),
+    broker = connection.broker
+    origin = (
+        header.flag,
+        header.sys_flag,
+        header.born_timestamp,
+        connection.peer_host,
+        connection.store_host,
+        header.reconsume_times or 0,
     )
+    place = (queue.topic, queue.queue_id, command.body)
+    if delay.level:
+        stored = broker.schedule.put(delay.level, *place, without_request(properties), origin)
+    else:
+        stored = broker.timer.put(delay.due_ms, *place, properties, origin)
     return offset_message_id(connection.store_host, stored.physical_offset), stored.queue_offset
 
 
@@ -178,7 +187,7 @@ def _store_batch(
     if header.sys_flag & TRANSACTION_MASK:
         raise MessageIllegalError("a batch cannot be part of a transaction")
     common = (header.properties or "").encode()
-    if get_property(common, _DELAY) is not None:
+    if get_property(common, _DELAY) is not None or without_request(common) != common:
         raise MessageIllegalError("a batch cannot be delayed")
     if len(command.body) > broker.config.store.max_message_size_bytes:
         raise MessageIllegalError(
@@ -189,7 +198,9 @@ def _store_batch(
     common = append_property(remove_property(common, b"UNIQ_KEY"), _CLUSTER, broker.cluster_name)
     entries = []
     for flag, body, own in decode_batch(command.body):
-        properties = _join(bytes(own), common)
+        if b"TIMER_DEL" in own and without_request(own) != own:
+            raise MessageIllegalError("a message of a batch cannot be delayed")
+        properties = _join(own, common)
         if len(properties) > MAX_PROPERTIES_BYTES:
             raise MessageIllegalError(f"properties of {len(properties)} bytes are above {MAX_PROPERTIES_BYTES}")
         entries.append((flag, body, properties, tags_code_of(properties)))
@@ -209,21 +220,32 @@ def _join(own: bytes, common: bytes) -> bytes:
     return own + common if own.endswith(b"\x02") else own + b"\x02" + common
 
 
-def _delay_level(properties: bytes, header: SendHeader) -> int:
-    """Return the delay level to store the message with, 0 for none.
+def _delay(connection: "Connection", properties: bytes, header: SendHeader) -> _Delay:
+    """Return how long the message shall wait; a delay level counts before a time.
 
     Raises:
-        MessageIllegalError: the level is no number, or the message names a time, which this version cannot keep.
+        MessageIllegalError: level or time is no number, the time is too far away, or the message takes another back,
+            which this version cannot do.
         RequestRefusedError: it is the first half of a transaction, which this version cannot do.
     """
-    if any(get_property(properties, name) for name in _TIMERS):
-        raise MessageIllegalError("delivery at any time is not available yet: use a delay level")
     level = requested_level(properties)
     # Clients before 4.6.1 leave the mark on messages that they send to a retry topic.
     is_retry = level > 0 and (header.reconsume_times or 0) > 0
     if get_property(properties, b"TRAN_MSG") == b"true" and not is_retry:
         raise RequestRefusedError(ResponseCode.NO_PERMISSION, "transactional messages are not available yet")
-    return 0 if header.sys_flag & TRANSACTION_MASK in WITHOUT_UNIT else level
+    if header.sys_flag & TRANSACTION_MASK in WITHOUT_UNIT:
+        return _AT_ONCE
+    if level:
+        return _Delay(level)
+    broker = connection.broker
+    now_ms = broker.clock_ms()
+    due_ms = requested_time(properties, now_ms)
+    if due_ms is None:
+        return _AT_ONCE
+    if get_property(properties, b"TIMER_DEL_UNIQKEY") is not None:
+        raise MessageIllegalError("taking back a message that waits (TIMER_DEL_UNIQKEY) is not available")
+    broker.timer.check(due_ms, now_ms)
+    return _Delay(due_ms=due_ms) if due_ms > now_ms else _AT_ONCE
 
 
 def _is_dead(connection: "Connection", command: RemotingCommand, header: SendHeader) -> bool:

@@ -1,8 +1,8 @@
 """Delivers delayed messages when they are due, and saves how far it is.
 
-Rules: one task for all messages, asleep until the first one of a level is due or an empty level gets a message; the
-offsets on the disk never run ahead of the delivered messages on the disk, so that a power loss repeats and does not
-lose.
+Rules: one task for all messages, asleep until the first one is due or one comes that is due earlier; a bounded number
+of messages in each turn of the loop, so that nobody else waits; the progress on the disk never runs ahead of the
+delivered messages on the disk, so that a power loss repeats and does not lose.
 
 Source: behaviour.md A.5, store.md 8.3.
 """
@@ -24,10 +24,11 @@ _MAX_SLEEP_S: Final = 1.0  # the wall clock may be moved meanwhile
 
 
 class ScheduledDelivery:
-    """Keeps ``Broker.schedule`` going."""
+    """Keeps ``Broker.schedule`` and ``Broker.timer`` going."""
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
+        self._tables = (broker.schedule.offsets, broker.timer.progress)
         self._is_saving_refused = False
 
     async def run(self) -> None:
@@ -43,14 +44,12 @@ class ScheduledDelivery:
         schedule.arrived = trio.Event()
         delivered_before = broker.delivery.delivered
         now_ms = broker.clock_ms()
-        next_ms = schedule.deliver(now_ms)
+        times = [time for time in (schedule.deliver(now_ms), broker.timer.deliver(now_ms)) if time is not None]
         if broker.delivery.delivered != delivered_before:
             if broker.group_commit is not None:
                 broker.group_commit.wake()
             broker.end_step()
-        if next_ms is None:
-            return None
-        return 0.0 if next_ms <= now_ms else (next_ms - now_ms) / 1000
+        return max(min(times) - now_ms, 0) / 1000 if times else None
 
     async def _wait(self, seconds: float | None) -> None:
         if seconds == 0:
@@ -64,7 +63,7 @@ class ScheduledDelivery:
     async def _save_offsets(self) -> None:
         while True:
             await trio.sleep(self._broker.config.persist_delay_offsets_interval_s)
-            if self._broker.schedule.offsets.is_dirty:
+            if any(table.is_dirty for table in self._tables):
                 await self._save()
 
     async def _save(self) -> None:
@@ -73,21 +72,23 @@ class ScheduledDelivery:
         Raises:
             StoreError: the log cannot be flushed: as for every flush, the broker ends.
         """
-        broker, offsets = self._broker, self._broker.schedule.offsets
-        content = offsets.encode()
-        offsets.is_dirty = False
+        broker = self._broker
+        contents = [(table, table.encode()) for table in self._tables if table.is_dirty]
+        for table, _ in contents:
+            table.is_dirty = False
         plan = broker.store.flush_plan()
         if plan is not None:
             await trio.to_thread.run_sync(plan.run)
             broker.store.flush_done(plan)
             broker.store.dispatch_flushed()
             broker.end_step()
-        try:
-            await trio.to_thread.run_sync(offsets.write, content)
-        except StoreError as exc:
-            offsets.is_dirty = True
-            if not self._is_saving_refused:
-                LOGGER.error("delay offsets are not saved for now: %s", exc)
-            self._is_saving_refused = True
-        else:
-            self._is_saving_refused = False
+        for table, content in contents:
+            try:
+                await trio.to_thread.run_sync(table.write, content)
+            except StoreError as exc:
+                table.is_dirty = True
+                if not self._is_saving_refused:
+                    LOGGER.error("progress of delayed messages is not saved for now: %s", exc)
+                self._is_saving_refused = True
+            else:
+                self._is_saving_refused = False

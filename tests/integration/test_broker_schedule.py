@@ -37,6 +37,25 @@ async def test_a_delayed_message_survives_a_restart_and_comes_once(tmp_path: Pat
         assert broker.store.max_offset_in_queue("T", 0) == 1
 
 
+async def test_a_message_with_a_time_of_its_own_survives_a_restart_and_comes_once(tmp_path: Path) -> None:
+    pull = {**pull_fields("T"), "sysFlag": 6}
+    async with running(tmp_path) as broker, connected(broker_port(broker)) as wire:
+        await wire.put("T", b"late", i="TIMER_DELAY_SEC\x0160")
+        due = broker.clock_ms() + 1200
+        assert (await wire.put("T", b"soon", i=f"TIMER_DELIVER_MS\x01{due}")).code == ResponseCode.SUCCESS
+    async with running(tmp_path) as broker, connected(broker_port(broker)) as wire:
+        with trio.fail_after(10):
+            response = await wire.ask(RequestCode.PULL_MESSAGE, pull)
+        (message,) = decode_records(response.body)
+        assert message.stored_body == b"soon"
+        assert message.properties["REAL_TOPIC"] == "T"
+        assert 0 <= message.store_timestamp - due < 1000
+    async with running(tmp_path) as broker:
+        assert len(broker.timer) == 1
+        assert broker.delivery.delivered == 0
+        assert broker.store.max_offset_in_queue("T", 0) == 1
+
+
 async def test_a_message_that_is_sent_back_comes_to_the_retry_topic(tmp_path: Path) -> None:
     """C.2 scenario 42."""
     async with running(tmp_path, LEVELS) as broker, connected(broker_port(broker)) as wire:

@@ -1,5 +1,7 @@
 """Delayed messages through random times, restarts and kills: in order within a level, never early, never lost.
 
+Messages with a time of their own are like a level, but for their order.
+
 After an orderly restart nothing is repeated; after a kill only what was delivered since the offsets were saved.
 """
 
@@ -15,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from triomq.broker.delivery import Delivery
 from triomq.broker.schedule import Schedule
 from triomq.broker.statistics import BrokerStatistics
+from triomq.broker.timer import Timer
 from triomq.protocol.host import encode_host
 from triomq.protocol.record import decode_records
 from triomq.storage.config import StoreConfig
@@ -24,6 +27,7 @@ from triomq.storage.tables import JsonTable
 
 HOST: Final = encode_host("127.0.0.1", 10911)
 LEVELS: Final = DelayLevels("1s 5s 10s")
+TIMED: Final = 0  # stands for a level
 
 
 class ScheduleMachine(RuleBasedStateMachine):
@@ -36,8 +40,8 @@ class ScheduleMachine(RuleBasedStateMachine):
         self.root = self.parent / "0"
         self.now_ms = 1_800_000_000_000
         self.due: dict[int, tuple[int, int]] = {}  # number of a message to its level and time
-        self.waiting: dict[int, list[int]] = {1: [], 2: [], 3: []}  # what shall come, in this order
-        self.unsaved: dict[int, list[int]] = {1: [], 2: [], 3: []}  # delivered, but a kill repeats it
+        self.waiting: dict[int, list[int]] = {0: [], 1: [], 2: [], 3: []}  # what shall come, in this order
+        self.unsaved: dict[int, list[int]] = {0: [], 1: [], 2: [], 3: []}  # delivered, but a kill repeats it
         self.seen = 0
 
     @initialize()
@@ -52,8 +56,12 @@ class ScheduleMachine(RuleBasedStateMachine):
         self.store.open()
         table = JsonTable(self.root / "config" / "delayOffset.json")
         statistics = BrokerStatistics(0)
-        self.schedule = Schedule(self.store, table, statistics, Delivery(self.store, statistics))
+        delivery = Delivery(self.store, statistics)
+        self.schedule = Schedule(self.store, table, statistics, delivery)
         self.schedule.load()
+        table = JsonTable(self.root / "config" / "timerProgress.json")
+        self.timer = Timer(self.store, table, statistics, delivery, max_delay_ms=10**6, wake=self.schedule.wake)
+        self.timer.load()
 
     @rule(level=st.integers(1, 4), count=st.integers(1, 8))
     def put(self, level: int, count: int) -> None:
@@ -63,16 +71,30 @@ class ScheduleMachine(RuleBasedStateMachine):
             self.due[number] = level, self.now_ms + LEVELS.delays_ms[level - 1]
             self.waiting[level].append(number)
 
+    @rule(delay_ms=st.integers(1, 12_000), count=st.integers(1, 4))
+    def put_timed(self, delay_ms: int, count: int) -> None:
+        for _ in range(count):
+            number, due = len(self.due), self.now_ms + delay_ms
+            self.timer.put(due, "T", 0, b"%d" % number, b"", (0, 0, 0, HOST, HOST, 0))
+            self.due[number] = TIMED, due
+            self.waiting[TIMED].append(number)
+        self.sort_timed()
+
+    def sort_timed(self) -> None:
+        self.waiting[TIMED].sort(key=lambda number: (self.due[number][1], number))
+
     @rule(milliseconds=st.integers(0, 12_000))
     def pass_time(self, milliseconds: int) -> None:
         self.now_ms += milliseconds
 
     @rule()
     def deliver(self) -> None:
-        while (next_ms := self.schedule.deliver(self.now_ms)) == self.now_ms:
-            pass
+        found: list[int | None] = [self.now_ms]
+        while self.now_ms in found:
+            found = [self.schedule.deliver(self.now_ms), self.timer.deliver(self.now_ms)]
         self.check_delivered()
         times = [self.due[numbers[0]][1] for numbers in self.waiting.values() if numbers]
+        next_ms = min((time for time in found if time is not None), default=None)
         assert next_ms == min(times, default=None)
         assert next_ms is None or next_ms > self.now_ms
 
@@ -88,8 +110,9 @@ class ScheduleMachine(RuleBasedStateMachine):
 
     @rule()
     def save(self) -> None:
-        self.schedule.offsets.write(self.schedule.offsets.encode())
-        self.unsaved = {1: [], 2: [], 3: []}
+        for table in (self.schedule.offsets, self.timer.progress):
+            table.write(table.encode())
+        self.unsaved = {0: [], 1: [], 2: [], 3: []}
 
     @rule()
     def close_and_open(self) -> None:
@@ -108,11 +131,12 @@ class ScheduleMachine(RuleBasedStateMachine):
         self.open()
         for level, numbers in self.unsaved.items():
             self.waiting[level][:0] = numbers
-        self.unsaved = {1: [], 2: [], 3: []}
+        self.sort_timed()
+        self.unsaved = {0: [], 1: [], 2: [], 3: []}
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
-            self.now_ms += 10_000
+            self.now_ms += 12_000
             self.deliver()
             assert not any(self.waiting.values())
             self.store.close()

@@ -161,6 +161,7 @@ def _add_broker(commands: _Commands) -> None:
         help="mappedFileSizeConsumeQueue, in bytes (6000000)",
     )
     _add_retention(parser)
+    _add_delays(parser)
     add("--no-auto-create-topic", action="store_true", help="refuse sends to unknown topics (autoCreateTopicEnable)")
     more = parser.add_subparsers(metavar="[COMMAND]", required=False)
     status = _add_client_command(
@@ -168,6 +169,22 @@ def _add_broker(commands: _Commands) -> None:
     )
     status.add_argument(
         "address", metavar="HOST:PORT", nargs="?", help="of one broker (all that the name server knows)"
+    )
+
+
+def _add_delays(parser: _Parser) -> None:
+    add = parser.add_argument
+    add(
+        "--delay-levels",
+        metavar="LEVELS",
+        help='how long messages of delay level 1, 2, ... wait, such as "10s 1m 1d" (messageDelayLevel; 18 up to 2h)',
+    )
+    add(
+        "--timer-max-delay",
+        metavar="S",
+        type=values.parse_duration,
+        default=259_200.0,
+        help="how far away a time may be that a message asks for (timerMaxDelaySec; 3d)",
     )
 
 

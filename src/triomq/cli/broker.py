@@ -22,6 +22,7 @@ from triomq.cli.process import raise_open_files_limit, settle_garbage_collector
 from triomq.cli.signals import end_at_next_signal, stop_signals
 from triomq.protocol.errors import ConfigError
 from triomq.storage.config import Durability, StoreConfig
+from triomq.storage.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
 
 LOGGER: Final = logging.getLogger("triomq.cli.broker")
 
@@ -72,12 +73,14 @@ def make_config(options: BrokerOptions) -> BrokerConfig:
             disk_max_used_ratio=options.disk_max_used_ratio,
             disk_clean_ratio=options.disk_clean_ratio,
             disk_full_ratio=options.disk_full_ratio,
+            delay_levels=DelayLevels(options.delay_levels or DEFAULT_DELAY_LEVELS),
         ),
         listeners=listeners,
         insecure=options.insecure,
         cluster_name=options.cluster_name,
         broker_name=options.broker_name,
         auto_create_topic=not options.no_auto_create_topic,
+        timer_max_delay_s=options.timer_max_delay,
     )
 
 

@@ -36,4 +36,6 @@ class BrokerOptions(Options):
     disk_max_used_ratio: int
     disk_clean_ratio: int
     disk_full_ratio: int
+    delay_levels: str | None
+    timer_max_delay: float
     no_auto_create_topic: bool

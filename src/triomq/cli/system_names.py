@@ -14,6 +14,7 @@ _TOPICS: Final = frozenset(
         "BenchmarkTest",
         "OFFSET_MOVED_EVENT",
         "SCHEDULE_TOPIC_XXXX",
+        "rmq_sys_wheel_timer",
         "SELF_TEST_TOPIC",
         "TBW102",
         "TRANS_CHECK_MAX_TIME_TOPIC",

@@ -230,7 +230,7 @@ async def test_a_disk_that_refuses_the_table_is_tried_again(
         mock_clock.jump(10.1)
         await until(lambda: saved(peer.broker) != b"")
     messages = [record.message for record in caplog.records if record.levelno == logging.ERROR]
-    assert messages == ["delay offsets are not saved for now: no room"]
+    assert messages == ["progress of delayed messages is not saved for now: no room"]
 
 
 async def test_a_disk_that_loses_messages_ends_the_service_and_saves_nothing(

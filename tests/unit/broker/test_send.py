@@ -13,6 +13,7 @@ from triomq.protocol.command import RemotingCommand
 from triomq.protocol.java import tags_code
 from triomq.protocol.message import MessageExt
 from triomq.protocol.message_id import parse_offset_message_id
+from triomq.protocol.properties import encode_properties
 from triomq.protocol.record import decode_record
 from triomq.protocol.requests import SendMessageRequestHeader
 from triomq.storage.config import Durability
@@ -259,9 +260,8 @@ def test_a_topic_with_many_tags_marks_its_messages(peer: Peer) -> None:
     [
         ("TRAN_MSG\x01true", ResponseCode.NO_PERMISSION),
         ("TRAN_MSG\x01true\x02DELAY\x013", ResponseCode.NO_PERMISSION),
-        ("DELAY\x013\x02TIMER_DELAY_MS\x0110", ResponseCode.MESSAGE_ILLEGAL),
-        ("TIMER_DELAY_SEC\x0110", ResponseCode.MESSAGE_ILLEGAL),
-        ("TIMER_DELIVER_MS\x0117", ResponseCode.MESSAGE_ILLEGAL),
+        ("TRAN_MSG\x01true\x02TIMER_DELAY_SEC\x013", ResponseCode.NO_PERMISSION),
+        ("TIMER_DELAY_SEC\x0110\x02TIMER_DEL_UNIQKEY\x01T+ID", ResponseCode.MESSAGE_ILLEGAL),
         ("TRAN_MSG\x01false", ResponseCode.SUCCESS),
         ("DELAY\x010", ResponseCode.SUCCESS),
         ("MYDELAY\x013", ResponseCode.SUCCESS),
@@ -273,6 +273,22 @@ def test_what_would_be_delivered_at_the_wrong_time_is_refused(peer: Peer, proper
     if code != ResponseCode.SUCCESS:
         assert response.remark is not None
         assert "not available" in response.remark
+
+
+@pytest.mark.parametrize(("seconds", "text"), [("soon", "is no number"), ("259201", "max delay 259200000ms")])
+def test_a_time_that_cannot_be_kept_is_refused(peer: Peer, seconds: str, text: str) -> None:
+    response = peer.put("T", i=f"TIMER_DELAY_SEC\x01{seconds}")
+    assert response.code == ResponseCode.MESSAGE_ILLEGAL
+    assert text in (response.remark or "")
+
+
+@pytest.mark.parametrize(("common", "own"), [("TIMER_DELAY_SEC\x013", {}), ("", {"TIMER_DELIVER_MS": "17"})])
+def test_a_batch_that_names_a_time_is_refused(peer: Peer, common: str, own: dict[str, str]) -> None:
+    body = encode_batch([(0, b"first", b""), (0, b"second", encode_properties(own))])
+    response = peer.put("T", body, i=common, m="true")
+    assert response.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "cannot be delayed" in (response.remark or "")
+    assert peer.broker.store.commit_log.max_offset == 0
 
 
 def test_a_delayed_message_goes_to_the_queue_of_its_level_and_the_answer_names_both_places(peer: Peer) -> None:

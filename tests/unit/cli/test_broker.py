@@ -24,6 +24,7 @@ def test_the_command_line_reaches_the_settings() -> None:
         *("--commit-log-file-size", "64MiB", "--consume-queue-file-size", "2000"),
         *("--retention-hours", "1.5", "--retention-bytes", "1GiB", "--delete-when", "4;16"),
         *("--disk-max-used-ratio", "50", "--disk-clean-ratio", "60", "--disk-full-ratio", "70"),
+        *("--delay-levels", "10s 1m", "--timer-max-delay", "2d"),
     )
     (listener,) = made.listeners
     assert (listener.broker, listener.namesrv) == (Address("127.0.0.1", 1), Address("::1", 0))
@@ -34,6 +35,17 @@ def test_the_command_line_reaches_the_settings() -> None:
     assert (made.store.retention_hours, made.store.retention_bytes, made.store.delete_when) == (1.5, 1024**3, (4, 16))
     ratios = (made.store.disk_max_used_ratio, made.store.disk_clean_ratio, made.store.disk_full_ratio)
     assert ratios == (50, 60, 70)
+    assert (made.store.delay_levels.delays_ms, made.timer_max_delay_s) == ((10_000, 60_000), 172_800)
+
+
+def test_without_options_the_delays_are_those_of_rocketmq() -> None:
+    made = config()
+    assert (len(made.store.delay_levels.delays_ms), made.timer_max_delay_s) == (18, 259_200)
+
+
+def test_delay_levels_that_cannot_be_read_are_refused() -> None:
+    with pytest.raises(ConfigError, match="messageDelayLevel"):
+        config("--delay-levels", "10x")
 
 
 def test_the_store_is_in_the_users_data_folder_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:

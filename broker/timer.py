@@ -1,0 +1,216 @@
+"""Messages with a time of their own: they wait in one queue, and are stored again when they are due.
+
+Rules: the consume queue of the timer topic is the only place on the disk; its units hold the times, where other units
+hold the hash of tags, and ``TimerIndex`` is made of them when the broker starts.  Messages are delivered in the order
+of time and queue offset, so that one such pair tells what is done.  For that no message may come in before it: after
+the wall clock was set back, a message is due at the earliest when the last delivered one was.
+
+RocketMQ 5.x stores the messages likewise, but delivers up to a second late; 4.9 leaves them in this queue.
+
+Source: RocketMQ 5.5.0 HookUtils.java, TimerMessageStore.java.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from triomq.broker.delivery import RETRY_MS, Delivery, with_real_place
+from triomq.broker.statistics import BrokerStatistics
+from triomq.broker.timer_index import MAX_TIME_MS, Due, TimerIndex
+from triomq.broker.timer_progress import TimerProgress
+from triomq.protocol.consume_queue_unit import UNIT
+from triomq.protocol.errors import MessageIllegalError
+from triomq.protocol.properties import MAX_PROPERTIES_BYTES, PropertyName, get_property, set_property
+from triomq.protocol.record_copy import RecordSource
+from triomq.storage.consume_queue import ConsumeQueue
+from triomq.storage.message_store import MessageStore
+from triomq.storage.store_writer import Appended, Origin, RecordCopy
+from triomq.storage.tables import JsonTable
+from triomq.storage.timer_times import OUT_MS, TIMER_TOPIC, stored_time, wake_time
+
+_ROLL_TIMES: Final = PropertyName.TIMER_ROLL_TIMES.encode()
+_MOST_MESSAGES: Final = 256  # in one call
+_MOST_BYTES: Final = 1024**2  # likewise, of their records
+_UNITS_AT_ONCE: Final = 4096
+_LEAST_TIME: Final = 2**40  # 2004: above every hash of tags
+_iter_units = UNIT.iter_unpack
+
+
+class _WakeTime:
+    """When a message that is being stored must be looked at, as a number that ``struct`` asks for."""
+
+    __slots__ = ("_due_ms", "_store")
+
+    def __init__(self, store: MessageStore, due_ms: int) -> None:
+        self._store = store
+        self._due_ms = due_ms
+
+    def __index__(self) -> int:
+        return wake_time(self._due_ms, self._store.commit_log.store_timestamp)
+
+
+class Timer:
+    """Takes messages with a time of their own and delivers those that are due.
+
+    Attributes:
+        progress: how far it is.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        table: JsonTable,
+        statistics: BrokerStatistics,
+        delivery: Delivery,
+        *,
+        max_delay_ms: int,
+        wake: Callable[[], None],
+    ) -> None:
+        """Describe the timer; ``wake`` is called when a message comes that is due before all others."""
+        self.progress: Final = TimerProgress(table, self._first_offset)
+        self._store = store
+        self._statistics = statistics
+        self._delivery = delivery
+        self._max_delay_ms = max_delay_ms
+        self._wake = wake
+        self._index = TimerIndex()
+        self._batch: list[Due] = []  # taken out of the index, and not delivered yet
+        self._taken_ms = 0  # the time of the last one that was taken
+        self._next_ms: int | None = None
+        self._queue: ConsumeQueue
+
+    def __len__(self) -> int:
+        return len(self._index) + len(self._batch)
+
+    def load(self) -> None:
+        """Read the saved progress, and all units since the first message that may still wait.
+
+        Raises:
+            StoreLayoutError: the table and its previous generation cannot be read, or hold something else.
+        """
+        self.progress.load()
+        self._queue = self._store.queue(TIMER_TOPIC, 0)
+        self._taken_ms = max(self.progress.done.time_ms, 0)
+        self._index.extend(self._waiting())
+        self._next_ms = self._index.next_time()
+
+    def _waiting(self) -> Iterator[tuple[int, int]]:
+        queue, done = self._queue, self.progress.done
+        queue_offset = max(self.progress.first_offset, queue.min_offset)
+        while (units := queue.units_from(queue_offset, _UNITS_AT_ONCE)) is not None:
+            for physical_offset, size, tags_code in _iter_units(units):
+                time_ms = tags_code if tags_code >= _LEAST_TIME else self._time_of_record(physical_offset, size)
+                if (time_ms, queue_offset) > done:
+                    yield time_ms, queue_offset
+                queue_offset += 1
+
+    def _time_of_record(self, physical_offset: int, size: int) -> int:
+        """Return when a message is due whose unit does not tell, as RocketMQ's recovery writes it."""
+        found = self._delivery.look(physical_offset, size)
+        if found is None:
+            return 0
+        source, properties = found
+        return min(max(wake_time(stored_time(properties), source[-2]), 0), MAX_TIME_MS)
+
+    def _first_offset(self) -> int:
+        waiting = [due.queue_offset for due in self._batch]
+        first = self._index.first_offset()
+        if first is not None:
+            waiting.append(first)
+        return min(waiting, default=self._queue.next_offset)
+
+    def check(self, due_ms: int, now_ms: int) -> None:
+        """Accept the time that a message asks for.
+
+        Raises:
+            MessageIllegalError: it is too far away.
+        """
+        if due_ms - now_ms > self._max_delay_ms:
+            raise MessageIllegalError(
+                "timer message illegal, the delay time should not be bigger than the max delay"
+                f" {self._max_delay_ms}ms; or if set del msg, the delay time should be bigger than the current time"
+            )
+
+    def put(
+        self, due_ms: int, topic: str, queue_id: int, body: bytes | memoryview, properties: bytes, origin: Origin
+    ) -> Appended:
+        """Store a message that shall appear in queue ``queue_id`` of ``topic`` at ``due_ms``.
+
+        Args:
+            due_ms: in the future, and accepted by ``check``.
+            topic, queue_id: where it goes; the rest as for ``MessageStore.put``.
+
+        Returns:
+            Where it was stored in the timer topic.
+
+        Raises:
+            MessageIllegalError, StoreFullError, StoreClosedError, StoreError: as ``MessageStore.put``.
+        """
+        due_ms = max(due_ms, self._taken_ms)
+        properties = with_real_place(set_property(properties, OUT_MS, b"%d" % due_ms), topic, queue_id)
+        stored = self._store.put(self._queue, body, properties, _WakeTime(self._store, due_ms), *origin)
+        self._statistics.put(TIMER_TOPIC, 1, len(body))
+        self._add(wake_time(due_ms, stored.store_timestamp), stored.queue_offset)
+        return stored
+
+    def _add(self, time_ms: int, queue_offset: int) -> None:
+        self._index.add(time_ms, queue_offset)
+        if self._next_ms is None or time_ms < self._next_ms:
+            self._next_ms = time_ms
+            self._wake()
+
+    def deliver(self, now_ms: int) -> int | None:
+        """Deliver a bounded number of messages that are due at ``now_ms``.
+
+        Returns:
+            When to call again, ms: ``now_ms`` if more is due already; ``None`` if nothing waits.
+        """
+        if not self._batch:
+            self._batch = self._index.take(now_ms, _MOST_MESSAGES)
+            if self._batch:
+                self._taken_ms = max(self._taken_ms, self._batch[-1].time_ms)
+        next_ms = self._deliver_batch(now_ms) if self._batch else self._index.next_time()
+        if next_ms is not None:
+            next_ms = max(next_ms, now_ms)
+        self._next_ms = next_ms
+        return next_ms
+
+    def _deliver_batch(self, now_ms: int) -> int | None:
+        copies: list[RecordCopy] = []
+        places: list[int] = []  # of the copies, in the batch
+        size_bytes = looked_at = 0
+        rolled_from = self._queue.next_offset
+        for due in self._batch:
+            if size_bytes > _MOST_BYTES:
+                break
+            unit = self._queue.unit(due.queue_offset)
+            found = self._delivery.look(unit.physical_offset, unit.size) if unit is not None else None
+            copy = self._copy(*found, now_ms) if found is not None else None
+            if copy is not None:
+                copies.append(copy)
+                places.append(looked_at)
+            size_bytes += unit.size if unit is not None else 0
+            looked_at += 1
+        stored = self._delivery.store(copies)
+        done = looked_at if stored == len(copies) else places[stored]
+        if done:
+            self.progress.set(self._batch[done - 1])
+            del self._batch[:done]
+        for queue_offset in range(rolled_from, self._queue.next_offset):
+            rolled = self._queue.unit(queue_offset)
+            if rolled is not None:
+                self._index.add(rolled.tags_code, queue_offset)
+        if stored < len(copies):
+            return now_ms + RETRY_MS
+        return now_ms if self._batch else self._index.next_time()
+
+    def _copy(self, source: RecordSource, properties: bytes, now_ms: int) -> RecordCopy | None:
+        """Return what delivers a message, or what lets it wait on, in the same queue."""
+        due_ms = stored_time(properties)
+        if due_ms > max(now_ms, self._taken_ms):
+            rolls = get_property(properties, _ROLL_TIMES) or b""
+            rolls = b"%d" % (1 + int(rolls if rolls.isdigit() else 0))
+            return self._queue, source, set_property(properties, _ROLL_TIMES, rolls), _WakeTime(self._store, due_ms)
+        added = b"\x02TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d" % (source[-2], now_ms)
+        if len(properties) + len(added) > MAX_PROPERTIES_BYTES:
+            added = b""
+        return self._delivery.copy(source, properties, added)
