@@ -388,6 +388,6 @@ def _check_batch(messages: Sequence[Message]) -> str:
     for message in messages:
         if message.topic != topic or message.wait_store_ok != wait:
             raise MessageIllegalError("batch: all messages must have the same topic and the same wait_store_ok")
-        if message.delay_level:
+        if message.is_delayed:
             raise MessageIllegalError("batch: delayed messages must be sent one by one")
     return topic

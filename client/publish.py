@@ -191,7 +191,7 @@ def encode_message_properties(message: Message, unique_id: str) -> str:
         MessageIllegalError: together they are too long.
         ProtocolError: a name or value holds a separator.
     """
-    if not (message.properties or message.keys or message.delay_level or message.sharding_key):
+    if not (message.properties or message.keys or message.is_delayed or message.sharding_key):
         # What most messages are; 0.5 us instead of 2.5.
         wait = "true" if message.wait_store_ok else "false"
         tags = message.tags

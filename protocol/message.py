@@ -3,9 +3,11 @@
 Source: Message.java, MessageExt.java; wire.md 10; rules for names: Validators.java, TopicValidator.java.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from datetime import datetime
 from typing import Final, TypeAlias
 
 from triomq.protocol.compression import decompress
@@ -32,9 +34,6 @@ _UNIQUE_KEY: Final = PropertyName.UNIQUE_KEY.encode()
 RESERVED_PROPERTY_NAMES: Final = frozenset(value for name, value in vars(PropertyName).items() if name.isupper()) - {
     PropertyName.CHECK_IMMUNITY_TIME_IN_SECONDS,  # meant for users
     PropertyName.START_DELIVER_TIME,
-    PropertyName.TIMER_DELAY_SECONDS,
-    PropertyName.TIMER_DELAY_MILLIS,
-    PropertyName.TIMER_DELIVER_MILLIS,
 }
 
 
@@ -79,6 +78,8 @@ class Message:
         properties: the user's own; names of ``RESERVED_PROPERTY_NAMES`` are refused.
         flag: 32 bits of the user's own, not interpreted.
         delay_level: 0 = at once; 1..18 = 1s 5s 10s 30s 1m ... 2h, as the broker is configured.
+        delay_s: how long after it was sent the message shall appear; triomq and 5.x brokers, 4.9 ones deliver at once.
+        deliver_at: when it shall appear, likewise; a time without a zone is local time.
         wait_store_ok: whether the broker answers only after the flush, where it flushes synchronously.
         sharding_key: messages with equal keys belong together (5.x brokers read it).
 
@@ -95,6 +96,8 @@ class Message:
     properties: Mapping[str, str] = field(default_factory=dict)
     flag: int = 0
     delay_level: int = 0
+    delay_s: float = 0.0
+    deliver_at: datetime | None = None
     wait_store_ok: bool = True
     sharding_key: str | None = None
 
@@ -103,11 +106,20 @@ class Message:
             raise TypeError(f"body is {type(self.body).__name__}: encode it to bytes first")
         if self.delay_level < 0:
             raise MessageIllegalError(f"delay level {self.delay_level}: must be 0 (at once) or above")
+        if not 0 <= self.delay_s < math.inf:
+            raise MessageIllegalError(f"delay of {self.delay_s} s: must be 0 (at once) or above")
+        if (self.delay_level > 0) + (self.delay_s > 0) + (self.deliver_at is not None) > 1:
+            raise MessageIllegalError("give one of delay_level, delay_s and deliver_at")
         if not -(2**31) <= self.flag < 2**31:
             raise MessageIllegalError(f"flag {self.flag}: must be a signed 32 bit number")
         if self.properties and not RESERVED_PROPERTY_NAMES.isdisjoint(self.properties):
             names = sorted(RESERVED_PROPERTY_NAMES.intersection(self.properties))
             raise MessageIllegalError(f"properties {', '.join(names)}: RocketMQ's own names; use the fields of Message")
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether it shall appear later than it is sent."""
+        return bool(self.delay_level or self.delay_s or self.deliver_at is not None)
 
     def all_properties(self) -> dict[str, str]:
         """Return a new dict of everything that is sent as properties: the user's, tags, keys, delay, WAIT.
@@ -121,6 +133,10 @@ class Message:
             properties[PropertyName.KEYS] = keys
         if self.delay_level:
             properties[PropertyName.DELAY_TIME_LEVEL] = str(self.delay_level)
+        elif self.delay_s:
+            properties[PropertyName.TIMER_DELAY_MILLIS] = str(round(self.delay_s * 1000))
+        elif self.deliver_at is not None:
+            properties[PropertyName.TIMER_DELIVER_MILLIS] = str(round(self.deliver_at.timestamp() * 1000))
         if self.sharding_key:
             properties[PropertyName.SHARDING_KEY] = self.sharding_key
         properties[PropertyName.WAIT_STORE_MSG_OK] = "true" if self.wait_store_ok else "false"

@@ -265,6 +265,18 @@ def _add_produce(commands: _Commands) -> None:
         default=[],
         help="property of every message; may be repeated",
     )
+    due = parser.add_mutually_exclusive_group()
+    due.add_argument(
+        "--delay",
+        metavar="S",
+        type=values.parse_duration,
+        default=0.0,
+        help="consumers shall see every message S seconds after it was sent; 10m, 2h and the like "
+        "(brokers of RocketMQ 4.9 deliver at once)",
+    )
+    due.add_argument(
+        "--deliver-at", metavar="TIME", type=values.parse_time, help="or at a time, such as 2026-01-31T12:00"
+    )
     add(
         "--json-lines",
         action="store_true",

@@ -1,6 +1,7 @@
 """What the command line of a client command asked for, typed."""
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from triomq.cli.options import Options
 from triomq.cli.values import StartAt
@@ -23,6 +24,8 @@ class ProduceOptions(ClientOptions):
     tag: str | None
     key: tuple[str, ...]
     properties: tuple[tuple[str, str], ...]
+    delay: float
+    deliver_at: datetime | None
     json_lines: bool
     count: int | None
     size: int

@@ -120,7 +120,15 @@ async def read_stdin() -> bytes:
 
 def make_message(options: ProduceOptions, body: bytes) -> Message:
     """Return a message with what the command line says of all messages."""
-    return Message(options.topic, body, tags=options.tag, keys=options.key, properties=dict(options.properties))
+    return Message(
+        options.topic,
+        body,
+        tags=options.tag,
+        keys=options.key,
+        properties=dict(options.properties),
+        delay_s=options.delay,
+        deliver_at=options.deliver_at,
+    )
 
 
 def read_json_line(options: ProduceOptions, line: bytes, line_number: int) -> Message:
@@ -153,6 +161,8 @@ def _message(options: ProduceOptions, found: Any) -> Message:
         tags=tags or options.tag,
         keys=keys or options.key,
         properties=dict(options.properties) | properties,
+        delay_s=options.delay,
+        deliver_at=options.deliver_at,
     )
 
 

@@ -8,7 +8,7 @@ from trio.testing import wait_all_tasks_blocked
 from triomq.cli.arguments import parse
 from triomq.cli.client_options import ProduceOptions
 from triomq.cli.errors import UsageError
-from triomq.cli.sources import GeneratedSource, LineSource, read_json_line
+from triomq.cli.sources import GeneratedSource, LineSource, make_message, read_json_line
 from triomq.cli.stopper import Stopper
 from triomq.protocol.message import Message
 
@@ -87,6 +87,19 @@ def test_a_json_line_overrides_what_the_command_line_says() -> None:
     assert message.properties == {"a": "1", "b": "3"}
     plain = read_json_line(given, b'{"body_base64":"/w=="}', 1)
     assert (plain.body, plain.tags, plain.keys, plain.properties) == (b"\xff", "t", ("k",), {"a": "1", "b": "2"})
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--delay", "2m"], {"TIMER_DELAY_MS": "120000"}),
+        (["--deliver-at", "2027-01-15T08:00Z"], {"TIMER_DELIVER_MS": "1800000000000"}),
+    ],
+)
+def test_every_message_is_delayed_as_the_command_line_says(words: list[str], expected: dict[str, str]) -> None:
+    asked = options(*words)
+    for message in (make_message(asked, b"x"), read_json_line(asked, b'{"body":"x"}', 1)):
+        assert message.all_properties() == {"WAIT": "true", **expected}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 import zlib
 from collections.abc import AsyncGenerator, Sequence
 from random import Random
+from typing import Any
 
 import pytest
 import trio
@@ -414,6 +415,7 @@ async def test_a_failed_batch_tells_how_much_is_stored(fake_broker: FakeBroker) 
         ([Message("A", b"x"), Message("B", b"x")], "same topic"),
         ([Message("A", b"x"), Message("A", b"x", wait_store_ok=False)], "same wait_store_ok"),
         ([Message("A", b"x", delay_level=1)], "delayed"),
+        ([Message("A", b"x", delay_s=1)], "delayed"),
         ([Message("%RETRY%group", b"x")], "retry topics"),
     ],
 )
@@ -438,12 +440,12 @@ def test_a_split_batch_holds_every_message_once_in_order_within_the_limit(sizes:
     tags=st.none() | st.text(max_size=300),
     keys=st.just("") | st.just("k1 k2"),
     wait=st.booleans(),
-    delay=st.sampled_from([0, 3]),
+    delay=st.sampled_from([{}, {"delay_level": 3}, {"delay_s": 1.5}]),
 )
 def test_the_quick_way_to_write_properties_agrees_with_the_general_one(
-    tags: str | None, keys: str, wait: bool, delay: int
+    tags: str | None, keys: str, wait: bool, delay: dict[str, Any]
 ) -> None:
-    message = Message("T", b"x", tags=tags, keys=keys, wait_store_ok=wait, delay_level=delay)
+    message = Message("T", b"x", tags=tags, keys=keys, wait_store_ok=wait, **delay)
     try:
         expected = encode_properties(message.all_properties() | {"UNIQ_KEY": "id"})
     except ProtocolError:

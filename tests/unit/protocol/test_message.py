@@ -4,6 +4,7 @@ import copy
 import pickle
 import sys
 import zlib
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -64,17 +65,55 @@ def test_changing_what_all_properties_returned_leaves_the_message_alone() -> Non
     assert message.properties == {"p": "q"}
 
 
-@pytest.mark.parametrize("name", ["KEYS", "TAGS", "WAIT", "UNIQ_KEY", "REAL_TOPIC", "__SHARDINGKEY"])
+@pytest.mark.parametrize("name", ["KEYS", "TAGS", "WAIT", "UNIQ_KEY", "REAL_TOPIC", "__SHARDINGKEY", "TIMER_DELAY_MS"])
 def test_reserved_property_name_is_refused(name: str) -> None:
     with pytest.raises(MessageIllegalError, match=name):
         Message("T", b"", properties={name: "x"})
 
 
+def test_property_that_rocketmq_means_for_users_is_accepted() -> None:
+    properties = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "1000"}
+    assert Message("T", b"", properties=properties).all_properties() == {**properties, "WAIT": "true"}
+
+
 @pytest.mark.parametrize(
-    "name", ["TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "CHECK_IMMUNITY_TIME_IN_SECONDS"]
+    ("fields", "properties"),
+    [
+        ({"delay_s": 1.5}, {"TIMER_DELAY_MS": "1500"}),
+        ({"deliver_at": datetime(2027, 1, 15, 8, tzinfo=UTC)}, {"TIMER_DELIVER_MS": "1800000000000"}),
+        ({"delay_level": 2}, {"DELAY": "2"}),
+        ({}, {}),
+    ],
 )
-def test_property_that_rocketmq_means_for_users_is_accepted(name: str) -> None:
-    assert Message("T", b"", properties={name: "1000"}).all_properties()[name] == "1000"
+def test_delays_are_sent_as_rocketmq_names_them(fields: dict[str, Any], properties: dict[str, str]) -> None:
+    message = Message("T", b"", **fields)
+    assert message.all_properties() == {**properties, "WAIT": "true"}
+    assert message.is_delayed is bool(fields)
+
+
+def test_a_time_without_a_zone_is_local_time() -> None:
+    local = datetime(2027, 1, 15, 8)  # noqa: DTZ001  # the point of this test
+    expected = str(int(local.astimezone().timestamp()) * 1000)
+    assert Message("T", b"", deliver_at=local).all_properties()["TIMER_DELIVER_MS"] == expected
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"delay_s": 1, "delay_level": 1},
+        {"delay_s": 1, "deliver_at": datetime(2027, 1, 15, tzinfo=UTC)},
+        {"delay_level": 1, "deliver_at": datetime(2027, 1, 15, tzinfo=UTC)},
+    ],
+)
+def test_two_delays_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(MessageIllegalError, match="one of delay_level, delay_s and deliver_at"):
+        Message("T", b"", **fields)
+
+
+@pytest.mark.parametrize("delay_s", [-1.0, float("inf"), float("nan")])
+def test_an_impossible_delay_is_refused(delay_s: float) -> None:
+    with pytest.raises(MessageIllegalError, match="delay of"):
+        Message("T", b"", delay_s=delay_s)
 
 
 @pytest.mark.parametrize("body", ["text", None, 5, bytearray(b"x")])
