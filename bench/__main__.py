@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from bench import cold, compare, load
+from bench import cold, compare, load, waiting
 
 
 def main(arguments: list[str]) -> int:
@@ -23,8 +23,10 @@ def main(arguments: list[str]) -> int:
         )
     )
     cold.add_arguments(modes.add_parser("cold", help="old messages are read from the disk beside the newest ones"))
+    waiting.add_arguments(modes.add_parser("waiting", help="what thousands of waiting pulls cost our broker"))
     options = parser.parse_args(arguments)
-    return {"compare": compare.run, "cold": cold.run}.get(options.mode, load.run)(options)
+    runners = {"compare": compare.run, "cold": cold.run, "waiting": waiting.run}
+    return runners.get(options.mode, load.run)(options)
 
 
 if __name__ == "__main__":

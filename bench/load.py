@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import trio
 
-from bench.report import percentile, print_table, write_json
+from bench.report import latencies_ms, print_table, text_of, write_json
 from triomq.client import (
     Admin,
     ConsumeContext,
@@ -62,14 +62,12 @@ def run(options: argparse.Namespace) -> int:
         print(f"bench: {exc}", file=sys.stderr)
         return 3
     figures = {"bench": options.mode, "size": options.size, "queues": options.queues, **figures}
-    print_table(f"bench {options.mode}", ["figure", "value"], [[name, _text(value)] for name, value in figures.items()])
+    print_table(
+        f"bench {options.mode}", ["figure", "value"], [[name, text_of(value)] for name, value in figures.items()]
+    )
     if options.json:
         write_json(options.json, figures)
     return 0
-
-
-def _text(value: Any) -> str:
-    return f"{value:,.3f}" if isinstance(value, float) else str(value)
 
 
 async def with_topic(mode: Any, options: argparse.Namespace) -> dict[str, Any]:
@@ -83,12 +81,6 @@ async def with_topic(mode: Any, options: argparse.Namespace) -> dict[str, Any]:
             with trio.move_on_after(5, shield=True):
                 await admin.delete_topic(topic)
         return figures
-
-
-def _latencies(latencies_s: list[float]) -> dict[str, float]:
-    ordered = sorted(latencies_s)
-    shares = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999, "max_ms": 1.0}
-    return {name: percentile(ordered, share) * 1000 for name, share in shares.items()}
 
 
 # --- produce ------------------------------------------------------------------------------------------------
@@ -128,7 +120,7 @@ async def _produce(options: argparse.Namespace, topic: str) -> dict[str, Any]:
         "messages": messages,
         "msgs_per_s": messages / options.seconds,
         "client_cpu_s": cpu,
-        **_latencies(latencies),
+        **latencies_ms(latencies),
     }
 
 
@@ -248,4 +240,4 @@ async def end_to_end(options: argparse.Namespace, topic: str) -> dict[str, Any]:
                 await trio.sleep(max(0.0, (due - time.perf_counter_ns()) / 1e9))
                 nursery.start_soon(producer.send, Message(topic, due.to_bytes(_TIMESTAMP_BYTES) + padding))
         await trio.sleep(1)
-    return {"rate": options.rate, "messages": len(latencies), **_latencies(latencies)}
+    return {"rate": options.rate, "messages": len(latencies), **latencies_ms(latencies)}

@@ -29,3 +29,15 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     if not ordered:
         return float("nan")
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def latencies_ms(latencies_s: list[float]) -> dict[str, float]:
+    """Return the figures that describe latencies given in seconds."""
+    ordered = sorted(latencies_s)
+    shares = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999, "max_ms": 1.0}
+    return {name: percentile(ordered, share) * 1000 for name, share in shares.items()}
+
+
+def text_of(value: object) -> str:
+    """Return a figure as a table shows it."""
+    return f"{value:,.3f}" if isinstance(value, float) else str(value)

@@ -3,6 +3,7 @@
 Source: store.md 6.6; ScheduleMessageService.java.
 """
 
+from collections.abc import ItemsView
 from typing import Final
 
 from triomq.protocol.errors import StoreLayoutError
@@ -47,6 +48,10 @@ class DelayOffsetTable:
     def get(self, level: int) -> int:
         """Return the queue offset of the level's next message."""
         return self._offsets.get(level, 0)
+
+    def items(self) -> ItemsView[int, int]:
+        """Return level and queue offset of its next message, of each level that has delivered something."""
+        return self._offsets.items()
 
     def set(self, level: int, queue_offset: int) -> None:
         """Note that everything before ``queue_offset`` is delivered."""

@@ -9,6 +9,7 @@ import triomq
 from triomq.protocol.bodies import KVTable
 from triomq.protocol.codes import VERSION
 from triomq.protocol.command import RemotingCommand
+from triomq.storage.delay_levels import SCHEDULE_TOPIC
 from triomq.storage.file_system import FileSystem, translated
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _MS_PER_DAY: Final = 86_400_000
 def get_broker_runtime_info(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
     """Answer with version, times, rates, totals, and the state of the store."""
     broker = connection.broker
-    figures = {**_process(broker), **_traffic(broker), **_store(broker), **_groups(broker)}
+    figures = {**_process(broker), **_traffic(broker), **_store(broker), **_delays(broker), **_groups(broker)}
     return command.reply(body=KVTable(figures).encode())
 
 
@@ -105,6 +106,17 @@ def _store(broker: "Broker") -> dict[str, str]:
         "earliestMessageTimeStamp": str(store.commit_log.store_time(moment.min_offset)),
         "dispatchBehindBytes": str(_hidden_bytes(broker, moment.max_offset, moment.flushed_offset)),
         "pageCacheLockTimeMills": "0",  # one thread appends: nobody ever holds a lock
+    }
+
+
+def _delays(broker: "Broker") -> dict[str, str]:
+    """Return next and last offset of each delay level that has delivered something.
+
+    Source: ScheduleMessageService.java, buildRunningStats.
+    """
+    return {
+        f"scheduleMessageOffset_{level}": f"{offset},{broker.store.max_offset_in_queue(SCHEDULE_TOPIC, level - 1)}"
+        for level, offset in broker.schedule.offsets.items()
     }
 
 

@@ -145,3 +145,14 @@ def test_groups_that_are_not_well_are_counted(peer: Peer, another_peer: Peer) ->
     assert told["triomqDuplicateClientIds"] == "1"
     assert told["triomqDifferentSubscriptions"] == "2"
     assert told["triomqStalledQueues"] == "0"
+
+
+def test_levels_that_have_delivered_tell_their_next_and_last_offset(peer: Peer, clock: Clock) -> None:
+    for level, count in ((1, 3), (2, 1)):
+        for _ in range(count):
+            peer.put("T", i=f"DELAY\x01{level}")
+    clock.now_ms += 1000
+    peer.broker.schedule.deliver(clock.now_ms)
+    peer.put("T", i="DELAY\x011")
+    told = {name: value for name, value in figures(peer).items() if name.startswith("scheduleMessageOffset")}
+    assert told == {"scheduleMessageOffset_1": "3,4"}
