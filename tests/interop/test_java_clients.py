@@ -26,6 +26,7 @@ SCENARIOS: Final = (
     "push_retry_then_succeed",
     "push_dead_letter",
     "delayed_message",
+    "timer_message",
     "push_orderly",
     "push_orderly_two_consumers",
     "push_orderly_busy_queue",
