@@ -15,6 +15,7 @@ def main(arguments: list[str]) -> int:
         ("consume", "store a backlog, then drain it with a push consumer"),
         ("lite-pull", "store a backlog, then poll it dry with a lite pull consumer"),
         ("e2e", "send at a fixed rate, measure until the handler is called"),
+        ("delayed", "send messages that wait for a time, measure how late they are"),
     ):
         load.add_arguments(modes.add_parser(mode, help=text), mode)
     compare.add_arguments(

@@ -1,4 +1,4 @@
-"""Load by our own client: produce, consume and end to end, against any RocketMQ broker."""
+"""Load by our own client: produce, consume, end to end and delayed, against any RocketMQ broker."""
 
 import argparse
 import random
@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
@@ -26,6 +27,8 @@ from triomq.protocol.errors import TriomqError
 
 _TIMESTAMP_BYTES: Final = 8
 _FILL_BATCH: Final = 64
+_FILL_TASKS: Final = 64
+_PROBE_INTERVAL_S: Final = 0.005
 
 
 def add_arguments(parser: argparse.ArgumentParser, mode: str) -> None:
@@ -49,13 +52,23 @@ def add_arguments(parser: argparse.ArgumentParser, mode: str) -> None:
         parser.add_argument("--batch", type=int, default=32, help="most messages of a pull (default 32)")
     if mode == "consume":
         parser.add_argument("--handler", choices=("each", "batch"), default="each", help="what the handler gets")
+    if mode == "delayed":
+        parser.add_argument("--count", type=int, default=100_000, help="messages (default 100000)")
+        parser.add_argument("--spread", type=float, default=0.0, help="seconds over which they are due (default 0)")
+        parser.add_argument("--lead", type=float, default=20.0, help="seconds to send them in (default 20)")
     if mode == "e2e":
         parser.add_argument("--rate", type=float, default=1000.0, help="messages per second (default 1000)")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run one mode; returns the exit code."""
-    modes = {"produce": _produce, "consume": _consume, "lite-pull": _lite_pull, "e2e": end_to_end}
+    modes = {
+        "produce": _produce,
+        "consume": _consume,
+        "lite-pull": _lite_pull,
+        "e2e": end_to_end,
+        "delayed": _delayed,
+    }
     try:
         figures = trio.run(partial(with_topic, modes[options.mode], options))
     except TriomqError as exc:
@@ -241,3 +254,84 @@ async def end_to_end(options: argparse.Namespace, topic: str) -> dict[str, Any]:
                 nursery.start_soon(producer.send, Message(topic, due.to_bytes(_TIMESTAMP_BYTES) + padding))
         await trio.sleep(1)
     return {"rate": options.rate, "messages": len(latencies), **latencies_ms(latencies)}
+
+
+# --- delayed ------------------------------------------------------------------------------------------------
+
+
+async def _delayed(options: argparse.Namespace, topic: str) -> dict[str, Any]:
+    """Measure how late messages are that wait for a time, and what others notice of their delivery."""
+    first_due = time.time() + options.lead
+    inbox = _DelayedInbox(options.count)
+    async with Producer("bench-delayed", namesrv=options.namesrv) as producer:
+        await _send_delayed(options, topic, producer, first_due)
+        sent_early_s = first_due - time.time()
+        async with (
+            PushConsumer(
+                f"group-{topic}",
+                namesrv=options.namesrv,
+                subscriptions={topic: "due"},
+                start="earliest",
+                on_messages=inbox.take,
+                batch_max_size=32,
+            ) as consumer,
+            trio.open_nursery() as nursery,
+        ):
+            await consumer.wait_assigned()
+            await trio.sleep(max(first_due - time.time() - 0.5, 0))
+            probes: list[float] = []
+            nursery.start_soon(_probe, producer, topic, probes)
+            with trio.move_on_after(options.spread + 60):
+                await inbox.done.wait()
+            nursery.cancel_scope.cancel()
+    return {
+        "messages": len(inbox.stored_late_s),
+        "missing": options.count - len(inbox.stored_late_s),
+        "sent_early_s": sent_early_s,
+        "spread_s": options.spread,
+        **{f"late_{name}": value for name, value in latencies_ms(inbox.stored_late_s).items()},
+        **{f"arrived_late_{name}": value for name, value in latencies_ms(inbox.arrived_late_s).items()},
+        **{f"other_sends_{name}": value for name, value in latencies_ms(probes).items()},
+    }
+
+
+class _DelayedInbox:
+    """How late each message was: in its queue, and at the handler."""
+
+    def __init__(self, count: int) -> None:
+        self.stored_late_s: list[float] = []
+        self.arrived_late_s: list[float] = []
+        self.done = trio.Event()
+        self._count = count
+
+    async def take(self, messages: Sequence[MessageExt], _context: ConsumeContext) -> None:
+        now = time.time()
+        for message in messages:
+            due_ms = int.from_bytes(message.body[:_TIMESTAMP_BYTES])
+            self.stored_late_s.append((message.store_timestamp - due_ms) / 1000)
+            self.arrived_late_s.append(now - due_ms / 1000)
+        if len(self.stored_late_s) >= self._count:
+            self.done.set()
+
+
+async def _send_delayed(options: argparse.Namespace, topic: str, producer: Producer, first_due: float) -> None:
+    numbers = iter(range(options.count))
+    padding = bytes(max(options.size - _TIMESTAMP_BYTES, 0))
+
+    async def work() -> None:
+        for number in numbers:
+            due = first_due + options.spread * number / options.count
+            body = round(due * 1000).to_bytes(_TIMESTAMP_BYTES) + padding
+            await producer.send(Message(topic, body, tags="due", deliver_at=datetime.fromtimestamp(due, UTC)))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(_FILL_TASKS):
+            nursery.start_soon(work)
+
+
+async def _probe(producer: Producer, topic: str, latencies_s: list[float]) -> None:
+    while True:
+        began = time.perf_counter()
+        await producer.send(Message(topic, b"probe", tags="other"))
+        latencies_s.append(time.perf_counter() - began)
+        await trio.sleep(_PROBE_INTERVAL_S)

@@ -62,7 +62,7 @@ async def fill(namesrv: str) -> None:
         for begin in range(COUNT // 2, COUNT, 50):
             await producer.send_batch(sent[begin : begin + 50])
         for waiting in ({"delay_s": 3600.0}, {"delay_level": 18}):  # they stay where they are
-            await producer.send(Message(TOPIC, b"later", **waiting))  # type: ignore[arg-type]  # one number each
+            await producer.send(Message(TOPIC, b"later", **waiting))
     async with PullConsumer(GROUP, namesrv=namesrv) as pull:
         for queue in await pull.queues(TOPIC):
             await pull.commit(queue, min(CONSUMED // 3, await pull.max_offset(queue)))
