@@ -24,7 +24,7 @@ from triomq.storage.store_writer import Appended, Origin, RecordCopy
 from triomq.storage.tables import JsonTable
 
 _DELAY: Final = b"DELAY"
-_MOST_MESSAGES: Final = 256  # of one level in one call
+_MOST_MESSAGES: Final = 512  # of one level in one call
 _MOST_BYTES: Final = 1024**2  # likewise, of their records
 _LEAST_DELIVERY_TIME: Final = 2**40  # 2004: above every hash of tags, below every time a message was stored at
 _iter_units = UNIT.iter_unpack

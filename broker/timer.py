@@ -25,10 +25,10 @@ from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.message_store import MessageStore
 from triomq.storage.store_writer import Appended, Origin, RecordCopy
 from triomq.storage.tables import JsonTable
-from triomq.storage.timer_times import OUT_MS, TIMER_TOPIC, stored_time, wake_time
+from triomq.storage.timer_times import OUT_MS, ROLL_AFTER_MS, TIMER_TOPIC, stored_time, wake_time
 
 _ROLL_TIMES: Final = PropertyName.TIMER_ROLL_TIMES.encode()
-_MOST_MESSAGES: Final = 256  # in one call
+_MOST_MESSAGES: Final = 512  # in one call
 _MOST_BYTES: Final = 1024**2  # likewise, of their records
 _UNITS_AT_ONCE: Final = 4096
 _LEAST_TIME: Final = 2**40  # 2004: above every hash of tags
@@ -89,11 +89,11 @@ class Timer:
         """
         self.progress.load()
         self._queue = self._store.queue(TIMER_TOPIC, 0)
-        self._taken_ms = max(self.progress.done.time_ms, 0)
+        self._taken_ms = max(self.progress.done[0], 0)
         self._index.extend(self._waiting())
         self._next_ms = self._index.next_time()
 
-    def _waiting(self) -> Iterator[tuple[int, int]]:
+    def _waiting(self) -> Iterator[Due]:
         queue, done = self._queue, self.progress.done
         queue_offset = max(self.progress.first_offset, queue.min_offset)
         while (units := queue.units_from(queue_offset, _UNITS_AT_ONCE)) is not None:
@@ -112,7 +112,7 @@ class Timer:
         return min(max(wake_time(stored_time(properties), source[-2]), 0), MAX_TIME_MS)
 
     def _first_offset(self) -> int:
-        waiting = [due.queue_offset for due in self._batch]
+        waiting = [queue_offset for _, queue_offset in self._batch]
         first = self._index.first_offset()
         if first is not None:
             waiting.append(first)
@@ -167,7 +167,7 @@ class Timer:
         if not self._batch:
             self._batch = self._index.take(now_ms, _MOST_MESSAGES)
             if self._batch:
-                self._taken_ms = max(self._taken_ms, self._batch[-1].time_ms)
+                self._taken_ms = max(self._taken_ms, self._batch[-1][0])
         next_ms = self._deliver_batch(now_ms) if self._batch else self._index.next_time()
         if next_ms is not None:
             next_ms = max(next_ms, now_ms)
@@ -179,12 +179,12 @@ class Timer:
         places: list[int] = []  # of the copies, in the batch
         size_bytes = looked_at = 0
         rolled_from = self._queue.next_offset
-        for due in self._batch:
+        for time_ms, queue_offset in self._batch:
             if size_bytes > _MOST_BYTES:
                 break
-            unit = self._queue.unit(due.queue_offset)
+            unit = self._queue.unit(queue_offset)
             found = self._delivery.look(unit.physical_offset, unit.size) if unit is not None else None
-            copy = self._copy(*found, now_ms) if found is not None else None
+            copy = self._copy(*found, time_ms, now_ms) if found is not None else None
             if copy is not None:
                 copies.append(copy)
                 places.append(looked_at)
@@ -203,14 +203,15 @@ class Timer:
             return now_ms + RETRY_MS
         return now_ms if self._batch else self._index.next_time()
 
-    def _copy(self, source: RecordSource, properties: bytes, now_ms: int) -> RecordCopy | None:
+    def _copy(self, source: RecordSource, properties: bytes, time_ms: int, now_ms: int) -> RecordCopy | None:
         """Return what delivers a message, or what lets it wait on, in the same queue."""
-        due_ms = stored_time(properties)
-        if due_ms > max(now_ms, self._taken_ms):
+        store_timestamp = source[-2]
+        if time_ms - store_timestamp in ROLL_AFTER_MS and stored_time(properties) > max(now_ms, self._taken_ms):
             rolls = get_property(properties, _ROLL_TIMES) or b""
             rolls = b"%d" % (1 + int(rolls if rolls.isdigit() else 0))
-            return self._queue, source, set_property(properties, _ROLL_TIMES, rolls), _WakeTime(self._store, due_ms)
-        added = b"\x02TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d" % (source[-2], now_ms)
+            tags_code = _WakeTime(self._store, stored_time(properties))
+            return self._queue, source, set_property(properties, _ROLL_TIMES, rolls), tags_code
+        added = b"\x02TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d" % (store_timestamp, now_ms)
         if len(properties) + len(added) > MAX_PROPERTIES_BYTES:
             added = b""
         return self._delivery.copy(source, properties, added)

@@ -6,9 +6,9 @@ runs are a heap of their own.  So adding and taking cost what a heap of a few th
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 MAX_TIME_MS: Final = 2**48  # the year 10889
 _OFFSET_BITS: Final = 14
@@ -17,11 +17,8 @@ _OFFSET_MASK: Final = _RUN_LENGTH - 1
 _LEAST_FREED: Final = 1024
 
 
-class Due(NamedTuple):
-    """A message and its time, ms; in the order of delivery."""
-
-    time_ms: int
-    queue_offset: int
+Due: TypeAlias = tuple[int, int]
+"""When a message is due, ms, and its queue offset; in the order of delivery.  A plain tuple: there are many."""
 
 
 class _Run:
@@ -47,7 +44,7 @@ class _Run:
         if at >= _LEAST_FREED and 2 * at >= len(self._entries):
             del self._entries[: at + 1]
             self._at = 0
-        return Due(entry >> _OFFSET_BITS, self.base + (entry & _OFFSET_MASK))
+        return entry >> _OFFSET_BITS, self.base + (entry & _OFFSET_MASK)
 
 
 class TimerIndex:
@@ -70,7 +67,7 @@ class TimerIndex:
             self._base = queue_offset
         heappush(self._newest, min(max(time_ms, 0), MAX_TIME_MS) << _OFFSET_BITS | queue_offset - self._base)
 
-    def extend(self, messages: Iterator[tuple[int, int]]) -> None:
+    def extend(self, messages: Iterable[Due]) -> None:
         """Note many messages, as ``add`` does; faster."""
         base, newest = self._base, self._newest
         for time_ms, queue_offset in messages:
@@ -112,10 +109,10 @@ class TimerIndex:
                     heappop(runs)
                 else:
                     heapreplace(runs, (*following, run))
-                taken.append(Due(time_ms, queue_offset))
+                taken.append((time_ms, queue_offset))
             elif newest and newest[0] >> _OFFSET_BITS <= until_ms:
                 entry = heappop(newest)
-                taken.append(Due(entry >> _OFFSET_BITS, self._base + (entry & _OFFSET_MASK)))
+                taken.append((entry >> _OFFSET_BITS, self._base + (entry & _OFFSET_MASK)))
             else:
                 break
         return taken

@@ -7,14 +7,14 @@ from triomq.broker.timer_index import Due
 from triomq.protocol.errors import StoreLayoutError
 from triomq.storage.tables import JsonTable, encode
 
-_NOTHING: Final = Due(-1, -1)
+_NOTHING: Final = (-1, -1)
 
 
 class TimerProgress:
     """The last message that was delivered: all that were due before it are, too.
 
     Attributes:
-        done: its time and queue offset.
+        done: its time, ms, and queue offset.
         first_offset: no message before this queue offset waits, as it was when the file was written.
     """
 
@@ -22,7 +22,7 @@ class TimerProgress:
         """Describe the table, which is kept in ``table``; ``first_offset`` is asked when it is written."""
         self._table = table
         self._first_offset = first_offset
-        self.done = _NOTHING
+        self.done: Due = _NOTHING
         self.first_offset = 0
         self.is_dirty = False
 
@@ -36,20 +36,15 @@ class TimerProgress:
         if saved is None:
             return
         try:
-            self.done = Due(int(saved["timeMs"]), int(saved["queueOffset"]))
+            self.done = int(saved["timeMs"]), int(saved["queueOffset"])
             self.first_offset = max(int(saved["firstOffset"]), 0)
         except (KeyError, TypeError, ValueError) as exc:
             raise StoreLayoutError(f"timerProgress.json holds something else than progress: {exc!r}") from exc
 
     def encode(self) -> bytes:
         """Return the file as it shall be now."""
-        return encode(
-            {
-                "timeMs": self.done.time_ms,
-                "queueOffset": self.done.queue_offset,
-                "firstOffset": self._first_offset(),
-            }
-        )
+        time_ms, queue_offset = self.done
+        return encode({"timeMs": time_ms, "queueOffset": queue_offset, "firstOffset": self._first_offset()})
 
     def write(self, content: bytes) -> None:
         """Write what :meth:`encode` returned; may run in a worker thread."""

@@ -26,6 +26,10 @@ ROLL_WINDOW_MS: Final = 2 * 86_400_000
 """A message that waits longer is stored anew meanwhile, so that retention does not delete it.  timerRollWindowSlot"""
 
 
+ROLL_AFTER_MS: Final = (ROLL_WINDOW_MS // 2, ROLL_WINDOW_MS)
+"""So long after it was stored a message is stored anew; one that was not may wait as long, by chance."""
+
+
 def requested_time(properties: bytes, now_ms: int) -> int | None:
     """Return when a message asks to be delivered, ms, perhaps in the past; ``None`` if it does not.
 
@@ -71,5 +75,5 @@ def wake_time(due_ms: int, store_timestamp: int) -> int:
     if waits_ms < ROLL_WINDOW_MS:
         return due_ms
     if waits_ms - ROLL_WINDOW_MS < ROLL_WINDOW_MS // 3:
-        return store_timestamp + ROLL_WINDOW_MS // 2
-    return store_timestamp + ROLL_WINDOW_MS
+        return store_timestamp + ROLL_AFTER_MS[0]
+    return store_timestamp + ROLL_AFTER_MS[1]

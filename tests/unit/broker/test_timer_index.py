@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triomq.broker import timer_index
-from triomq.broker.timer_index import MAX_TIME_MS, Due, TimerIndex
+from triomq.broker.timer_index import MAX_TIME_MS, TimerIndex
 
 
 @pytest.fixture(autouse=True)
@@ -25,16 +25,16 @@ def test_messages_are_taken_in_the_order_of_time_and_queue_offset(steps: list[tu
             time_ms, distance = step
             next_offset += distance
             index.add(time_ms, next_offset)
-            waiting.append(Due(time_ms, next_offset))
+            waiting.append((time_ms, next_offset))
         else:
-            due = sorted(each for each in waiting if each.time_ms <= step)[:3]
+            due = sorted(each for each in waiting if each[0] <= step)[:3]
             assert index.take(step, 3) == due
             waiting = [each for each in waiting if each not in due]
         assert len(index) == len(waiting)
-        assert index.next_time() == min((each.time_ms for each in waiting), default=None)
+        assert index.next_time() == min((each[0] for each in waiting), default=None)
         first = index.first_offset()
         if waiting:
-            least = min(each.queue_offset for each in waiting)
+            least = min(each[1] for each in waiting)
             assert first is not None
             assert least - 8 < first <= least
         else:
@@ -51,7 +51,7 @@ def test_many_at_once_are_as_many_one_by_one(messages: list[tuple[int, int]], cu
     index = TimerIndex()
     for entry in entries[:cut]:
         index.add(*entry)
-    index.extend(iter(entries[cut:]))
+    index.extend(entries[cut:])
     assert index.take(30, 1000) == sorted(entries)
 
 
@@ -59,7 +59,7 @@ def test_impossible_times_are_brought_into_the_range() -> None:
     index = TimerIndex()
     index.add(-5, 1)
     index.add(10**18, 2)
-    assert index.take(10**18, 9) == [Due(0, 1), Due(MAX_TIME_MS, 2)]
+    assert index.take(10**18, 9) == [(0, 1), (MAX_TIME_MS, 2)]
 
 
 def test_what_was_taken_is_given_back_before_its_run_ends() -> None:

@@ -2,7 +2,6 @@ from pathlib import Path
 
 import pytest
 
-from triomq.broker.timer_index import Due
 from triomq.broker.timer_progress import TimerProgress
 from triomq.protocol.errors import StoreLayoutError
 from triomq.storage.tables import JsonTable
@@ -21,19 +20,19 @@ def test_a_new_one_has_delivered_nothing(tmp_path: Path) -> None:
 
 def test_it_comes_back_as_it_was_written(tmp_path: Path) -> None:
     before = progress(tmp_path)
-    before.set(Due(17, 4))
+    before.set((17, 4))
     assert before.is_dirty
     before.write(before.encode())
     after = progress(tmp_path)
-    assert (after.done, after.first_offset, after.is_dirty) == (Due(17, 4), 3, False)
+    assert (after.done, after.first_offset, after.is_dirty) == ((17, 4), 3, False)
 
 
 def test_it_never_goes_back(tmp_path: Path) -> None:
     ours = progress(tmp_path)
-    ours.set(Due(17, 4))
+    ours.set((17, 4))
     ours.is_dirty = False
-    ours.set(Due(17, 3))
-    assert (ours.done, ours.is_dirty) == (Due(17, 4), False)
+    ours.set((17, 3))
+    assert (ours.done, ours.is_dirty) == ((17, 4), False)
 
 
 @pytest.mark.parametrize("content", [b"[]", b"{}", b'{"timeMs":1,"queueOffset":"x","firstOffset":2}', b"{"])
