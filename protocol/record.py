@@ -71,7 +71,11 @@ _HEADS: Final = (  # by the two host bits of sysFlag, which HEAD finds at the sa
 )
 _HEAD_SIZE: Final = HEAD.size
 _FIXED_SIZE: Final = 75  # every field of fixed length but the hosts
-_SIZE_AND_MAGIC: Final = Struct(">ii")
+BLANK_HEAD: Final = Struct(">ii")
+"""Bytes to the end of the file, magic: the begin of a blank record."""
+
+_SIZE_AND_MAGIC: Final = BLANK_HEAD
+_MULTI_DISPATCH: Final = b"INNER_MULTI_DISPATCH\x01"
 _PROPERTIES_LENGTH: Final = Struct(">H")
 _SECTOR: Final = 512  # what a disk writes as a whole or not at all
 _TOPIC_LENGTHS: Final = tuple(bytes((length,)) for length in range(MAX_TOPIC_BYTES + 1))
@@ -335,6 +339,27 @@ def check_record(buffer: ReadableBuffer, position: int, limit: int, *, check_crc
         str(topic, "utf-8", "replace"),
         properties,
     )
+
+
+def find_damage(buffer: ReadableBuffer, position: int, size: int, topic: bytes) -> str:
+    """Return what is wrong with a record whose size, magic and offset are right, "" if nothing can be seen.
+
+    Args:
+        buffer: a commit log file.
+        position: where in it the record begins.
+        size: of the record.
+        topic: whose message it has to be; with RocketMQ's multi-dispatch it may be of another one.
+    """
+    try:
+        head, body_at, tail_at, properties_at = _locate(buffer, position, position + size)
+    except ProtocolError as exc:
+        return str(exc)
+    if tail_at > body_at and head[2] != body_crc(memoryview(buffer)[body_at:tail_at]):
+        return "the body does not match its CRC"
+    found = bytes(buffer[tail_at + 1 : properties_at - 2])
+    if found != topic and _MULTI_DISPATCH not in bytes(buffer[properties_at : position + size]):
+        return f"a message of topic {found.decode('utf-8', 'replace')}"
+    return ""
 
 
 def _has_lost_sector(text: bytes, position: int) -> bool:

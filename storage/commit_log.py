@@ -11,6 +11,7 @@ from zlib import crc32
 
 from triomq.protocol.host import IPV4_HOST_LENGTH
 from triomq.protocol.record import (
+    BLANK_HEAD,
     BLANK_MAGIC,
     HEAD,
     MESSAGE_MAGIC,
@@ -20,13 +21,13 @@ from triomq.protocol.record import (
     encode_record,
 )
 from triomq.storage.consume_queue import ConsumeQueue
+from triomq.storage.damage import DamageLog
 from triomq.storage.mapped_file import MappedFile
 from triomq.storage.mapped_file_queue import MappedFileQueue
 
 MIN_BLANK_BYTES: Final = 8
 """Room that must stay free behind a message for the blank record."""
 
-_BLANK_HEAD: Final = Struct(">ii")  # bytes to the end of the file, magic
 FIXED_HEAD_BYTES: Final = HEAD.size - 2 * IPV4_HOST_LENGTH
 """Length of what stands before a body, without the two hosts."""
 
@@ -52,6 +53,7 @@ class CommitLog:
     """Appends and reads records.  One thread owns it.
 
     Attributes:
+        damage: records that turned out to be damaged while messages were read.
         files: the mapped files.
         max_offset: end of the last record; where the next one is written.
         flushed_offset: everything before it is on the disk.
@@ -65,6 +67,7 @@ class CommitLog:
         "_limit",
         "_map",
         "_message_limit",
+        "damage",
         "files",
         "flushed_offset",
         "max_offset",
@@ -74,6 +77,7 @@ class CommitLog:
 
     def __init__(self, files: MappedFileQueue) -> None:
         self.files = files
+        self.damage = DamageLog()
         self.max_offset = 0
         self.own_from = 0
         self.flushed_offset = 0
@@ -229,7 +233,7 @@ class CommitLog:
         return found
 
     def look_message(self, physical_offset: int, size: int | None = None) -> memoryview | None:
-        """Return the record at an offset that anybody may have made up, ``None`` if none begins there.
+        """Return the record at an offset that anybody may have made up, ``None`` if no good one begins there.
 
         Args:
             physical_offset: where; any number.
@@ -239,7 +243,7 @@ class CommitLog:
         """
         if not self.min_offset <= physical_offset < self.max_offset:
             return None
-        found = self.check(physical_offset, check_crc=False)
+        found = self.check(physical_offset, check_crc=physical_offset < self.own_from)
         if found.kind is not RecordKind.MESSAGE or physical_offset + found.size > self.max_offset:
             return None
         if size is not None and size != found.size:
@@ -292,7 +296,7 @@ class CommitLog:
         file = self._current
         assert file is not None, "reserve() has made the first file"
         if self._at < file.size:
-            _BLANK_HEAD.pack_into(self._map, self._at, file.size - self._at, BLANK_MAGIC)
+            BLANK_HEAD.pack_into(self._map, self._at, file.size - self._at, BLANK_MAGIC)
         following = self.files.file_at(file.end)
         assert following is not None, "reserve() has made the next file"
         self._enter(following, 0)

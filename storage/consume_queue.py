@@ -133,6 +133,14 @@ class ConsumeQueue:
             return None
         return ConsumeQueueUnit._make(UNIT.unpack_from(file.map, position - file.start))
 
+    def overwrite(self, queue_offset: int, unit: bytes) -> None:
+        """Replace a unit that is there by another packed one."""
+        position = queue_offset * UNIT_SIZE
+        file = self.files.file_at(position)
+        assert file is not None, "there is a unit"
+        at = position - file.start
+        file.map[at : at + UNIT_SIZE] = unit
+
     def resume(self, next_offset: int, max_physical_offset: int) -> None:
         """Continue behind ``next_offset`` units that are on disk and checked; all of them become visible."""
         self.next_offset = self.max_offset = next_offset

@@ -7,14 +7,15 @@ from enum import Enum
 from struct import Struct
 from typing import Final, NamedTuple
 
-from triomq.protocol.consume_queue_unit import UNIT_SIZE
-from triomq.protocol.record import MESSAGE_MAGIC
+from triomq.protocol.consume_queue_unit import BLANK_UNIT, UNIT, UNIT_SIZE
+from triomq.protocol.record import MESSAGE_MAGIC, find_damage
 from triomq.storage.commit_log import CommitLog
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue import ConsumeQueue
 
 _LEAST_UNITS_SCANNED: Final = 800  # MAX_FILTER_MESSAGE_COUNT, there as 16000 bytes
 _LEAST_RECORD_BYTES: Final = 91 + 1  # no body, no properties, a topic of one character
+_BLANK_PLACE: Final = UNIT.unpack(BLANK_UNIT)[:2]
 _iter_units = Struct(">qi4xi").iter_unpack  # of the tags code only the low 32 bits: what filters compare
 _first_offset = Struct(">q").unpack_from
 _unpack_identity = Struct(">ii20xq").unpack_from  # totalSize, magic, physicalOffset of a record
@@ -82,7 +83,7 @@ def get_message(
         per_file = queue.files.file_size // UNIT_SIZE
         following = queue_offset - queue_offset % per_file + per_file
         return GetMessageResult(GetMessageStatus.OFFSET_FOUND_NULL, following, low, high, [], 0, 0)
-    reader = _RecordReader(log)
+    reader = _RecordReader(log, queue.topic_field[1:])
     limits = _Limits(log, config, max_msg_nums)
     scan = reader.scan_own if limits.holds_own(units) else reader.scan
     scanned, count, size_bytes = scan(units, limits, codes)
@@ -121,17 +122,22 @@ class _Limits:
 class _RecordReader:
     """Walks over units and collects the records they name."""
 
-    __slots__ = ("_begin", "_end", "_log", "_view", "buffers", "status")
+    __slots__ = ("_begin", "_end", "_log", "_topic", "_view", "buffers", "status")
 
-    def __init__(self, log: CommitLog) -> None:
+    def __init__(self, log: CommitLog, topic: bytes) -> None:
         self._log = log
+        self._topic = topic
         self._view = memoryview(b"")  # of the commit log file that held the last record
         self._begin = self._end = 0  # where it begins, and how far it may be read
         self.buffers: list[memoryview] = []
         self.status = GetMessageStatus.NO_MATCHED_MESSAGE
 
     def scan(self, units: memoryview, limits: _Limits, codes: frozenset[int] | None) -> tuple[int, int, int]:
-        """Return how many units were looked at, and number and bytes of the records found."""
+        """Return how many units were looked at, and number and bytes of the records found.
+
+        Records of an earlier process are checked, as a disk may have changed them: a damaged one is skipped and noted.
+        """
+        own_from = self._log.own_from
         on_disk_below = limits.on_disk_below
         memory_count, memory_bytes = limits.memory_count, limits.memory_bytes
         view, begin, end = self._view, self._begin, self._end
@@ -159,10 +165,12 @@ class _RecordReader:
                 or _unpack_identity(view, offset - begin) != (size, MESSAGE_MAGIC, offset)
             ):
                 if not self._find(offset, size):
-                    skip_below = self._skip_below(offset)
+                    skip_below = self._skip_below(offset, size)
                     continue
                 view, begin, end = self._view, self._begin, self._end
             at = offset - begin
+            if offset < own_from and self._is_damaged(offset, at, size):
+                continue
             if offset != piece_end:
                 if count:
                     append(piece_view[piece_at:piece_stop])
@@ -225,7 +233,19 @@ class _RecordReader:
         self._view, self._begin, self._end = file.view, file.start, end
         return True
 
-    def _skip_below(self, offset: int) -> int:
+    def _is_damaged(self, offset: int, at: int, size: int) -> bool:
+        reason = find_damage(self._view, at, size, self._topic)
+        if not reason:
+            return False
+        self.status = GetMessageStatus.MESSAGE_WAS_REMOVING
+        self._note(offset, reason)
+        return True
+
+    def _note(self, offset: int, reason: str) -> None:
+        file = self._log.files.file_at(offset)
+        self._log.damage.note(None if file is None else file.path, offset, reason)
+
+    def _skip_below(self, offset: int, size: int) -> int:
         """Note that a record cannot be read; return the offset from which on it is worth to try again.
 
         Where the file was deleted, that is the next file.  A damaged unit, whose offset can be anything, skips
@@ -233,7 +253,10 @@ class _RecordReader:
         """
         self.status = GetMessageStatus.MESSAGE_WAS_REMOVING
         log = self._log
+        if (offset, size) == _BLANK_PLACE:  # a lost message that is known as such
+            return -1
         if offset >= log.min_offset:
+            self._note(offset, f"no record of {size} bytes, as the consume queue has it")
             return -1
         file_size = log.files.file_size
         return offset - offset % file_size + file_size

@@ -1,25 +1,31 @@
-"""Walking over the records of the commit log, from a place where one begins to the end of what is good."""
+"""Walking over the records of the commit log, from a place where one begins to the last one that is good."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from triomq.protocol.record import RecordCheck, RecordKind
+from triomq.protocol.record import MESSAGE_MAGIC, RecordCheck, RecordKind
 from triomq.storage.commit_log import CommitLog
+from triomq.storage.damage import DamagedPart
 
 Progress = Callable[[int, int], None]
 """Called with the bytes scanned so far and the bytes there may be at most."""
 
 _PROGRESS_STEP_BYTES: Final = 16 * 1024**2
+_MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, signed=True)
+_MAGIC_AT: Final = 4
 
 
 class LogScan:
     """One walk; iterating it gives each message with its physical offset.
+
+    Where no record is, it goes on with the next one that proves itself, see ``damage``.
 
     Attributes:
         begin: where the walk starts.
         end: end of the last good record so far; a blank record counts up to the next file.
         records: how many messages were seen.
         store_timestamp: of the last one, ms; 0 without one.
+        damage: what was stepped over.
         stopped_by: why the walk has ended.
     """
 
@@ -29,6 +35,7 @@ class LogScan:
         "_progress",
         "_stop",
         "begin",
+        "damage",
         "end",
         "records",
         "stopped_by",
@@ -44,7 +51,7 @@ class LogScan:
         check_crc: bool = True,
         progress: Progress | None = None,
     ) -> None:
-        """Walk from ``begin`` to the first place that holds no good record, at most to ``stop``."""
+        """Walk from ``begin`` to behind the last good record, at most to ``stop``."""
         self._log = log
         self._stop = stop if stop is not None else log.files.files[-1].end if log.files.files else begin
         self._check_crc = check_crc
@@ -52,6 +59,7 @@ class LogScan:
         self.begin = self.end = begin
         self.records = 0
         self.store_timestamp = 0
+        self.damage: list[DamagedPart] = []
         self.stopped_by = ""
 
     def __iter__(self) -> Iterator[tuple[int, RecordCheck]]:
@@ -67,9 +75,24 @@ class LogScan:
                 yield offset, record
             elif record.kind is RecordKind.BLANK:
                 self.end = offset - offset % file_size + file_size
-            else:
+            elif not self._step_over(offset, record.reason):
                 self.stopped_by = record.reason
                 return
             if self._progress is not None and self.end >= report_at:
                 self._progress(self.end - self.begin, self._stop - self.begin)
                 report_at = self.end + _PROGRESS_STEP_BYTES
+
+    def _step_over(self, offset: int, reason: str) -> bool:
+        """Go to the next record that proves itself; ``False`` if there is none."""
+        for file in self._log.files.files:
+            position = max(offset + 1 - file.start, 0) + _MAGIC_AT
+            while position < file.size and (position := file.find(_MAGIC, position)) >= 0:
+                found_at = file.start + position - _MAGIC_AT
+                position += 1
+                record = self._log.check(found_at, check_crc=True)
+                if record.kind is RecordKind.MESSAGE and found_at < self._stop:
+                    path = next(at.path for at in self._log.files.files if offset < at.end)
+                    self.damage.append(DamagedPart(path, offset, found_at, reason, record.store_timestamp))
+                    self.end = found_at
+                    return True
+        return False

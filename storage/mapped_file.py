@@ -117,6 +117,19 @@ class MappedFile:
             " free space there or move StoreConfig.root (--store) to another disk"
         )
 
+    def find(self, pattern: bytes, position: int) -> int:
+        """Return where ``pattern`` stands next, from ``position`` on, or -1; holes of the file are not read.
+
+        Raises:
+            StoreError: reading failed.
+        """
+        with translated("read", self.path):
+            for start, end in self._file_system.data_ranges(self.file, position, self.size):
+                found = self.map.find(pattern, start, min(end + len(pattern) - 1, self.size))
+                if found >= 0:
+                    return found
+        return -1
+
     def zero_from(self, position: int) -> int:
         """Make everything from ``position`` on zeros, on disk too, and return how many bytes were touched.
 

@@ -43,6 +43,7 @@ class StoreStatistics:
         queues: consume queues with messages.
         mapped_files: of commit log and consume queues.
         reserved_bytes: disk space of these files that is known to be reserved.
+        damaged_records: found while messages were read, and skipped.
         refusal: why messages are refused now, "" if they are not.
     """
 
@@ -54,6 +55,7 @@ class StoreStatistics:
     queues: int
     mapped_files: int
     reserved_bytes: int
+    damaged_records: int
     refusal: str
 
 
@@ -290,6 +292,7 @@ class MessageStore(StoreWriter):
             queues=sum(bool(queue.files.files) for queue in self.queues),
             mapped_files=len(files),
             reserved_bytes=sum(file.reserved for file in files),
+            damaged_records=log.damage.count,
             refusal=str(self._refusal()) if self._refusal is not None else "",
         )
 

@@ -45,13 +45,14 @@ def recover_queue(queue: ConsumeQueue, file_system: FileSystem, checked_from: in
     cut_queue(queue, end // UNIT_SIZE)
 
 
-def drop_dangling_units(queue: ConsumeQueue, log: CommitLog, *, check_crc: bool) -> int:
-    """Cut units off the end until one points to a record that is there; return how many were cut.
+def drop_dangling_units(queue: ConsumeQueue, log: CommitLog, *, check_crc: bool) -> list[ConsumeQueueUnit]:
+    """Cut units off the end until one points to a record that is there; return what was cut.
 
     Raises:
         StoreError: a file cannot be changed.
     """
     end = queue.next_offset
+    dropped = []
     while end > first_offset(queue):
         unit = queue.unit(end - 1)
         if unit is None or unit == _BLANK or 0 <= unit.physical_offset < log.min_offset:
@@ -60,7 +61,9 @@ def drop_dangling_units(queue: ConsumeQueue, log: CommitLog, *, check_crc: bool)
         if record.kind is RecordKind.MESSAGE and record.size == unit.size:
             break
         end -= 1
-    return _cut_if_shorter(queue, end)
+        dropped.append(unit)
+    _cut_if_shorter(queue, end)
+    return dropped
 
 
 def truncate_queue(queue: ConsumeQueue, log_end: int) -> int:
@@ -98,6 +101,41 @@ def cut_queue(queue: ConsumeQueue, next_offset: int) -> None:
     queue.resume(next_offset, 0)
     newest = newest_unit(queue)
     queue.max_physical_offset = newest.physical_offset + newest.size if newest is not None else 0
+
+
+def blank_units(queue: ConsumeQueue, begin: int, end: int) -> int:
+    """Note that the messages between two physical offsets are lost; return how many these were.
+
+    At the end of the queue their units are cut, as RocketMQ takes a blank one there for the end of a record.
+
+    Raises:
+        StoreError: a file cannot be changed.
+    """
+    first = first_offset(queue)
+    units = range(first, queue.next_offset)
+    number = first + bisect_left(units, begin, key=lambda number: _physical_offset(queue, number))
+    lost = 0
+    while (unit := queue.unit(number)) is not None and (unit == _BLANK or unit.physical_offset < end):
+        if unit != _BLANK:
+            queue.overwrite(number, BLANK_UNIT)
+            lost += 1
+        number += 1
+    if lost and number == queue.next_offset:
+        while number > first and queue.unit(number - 1) == _BLANK:
+            number -= 1
+        cut_queue(queue, number if number > first else 0)
+    return lost
+
+
+def record_before(queue: ConsumeQueue, log: CommitLog, physical_offset: int) -> int:
+    """Return where the queue's last record before ``physical_offset`` begins, or -1."""
+    first = first_offset(queue)
+    units = range(first, queue.max_offset)
+    behind = bisect_left(units, physical_offset, key=lambda number: _physical_offset(queue, number))
+    if not behind:
+        return -1
+    found = _physical_offset(queue, units[behind - 1])
+    return found if log.check(found, check_crc=False).kind is RecordKind.MESSAGE else -1
 
 
 def correct_min_offset(queue: ConsumeQueue, log_begin: int) -> None:

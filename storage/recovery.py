@@ -2,11 +2,13 @@
 
 After a clean exit everything has its consume queue unit, so the walk over the log begins at the last record that has
 one.  After a crash it begins where, by the checkpoint, log and queues were on the disk for certain, and every record
-from there on gets its unit if it is missing.  The log ends at the first place without a good record; what lies behind
-is cleared on disk, as an old record there could be taken for a new one later.
+from there on gets its unit if it is missing.  The log ends behind the last good record; what lies behind is cleared on
+disk, as an old record there could be taken for a new one later.  Damage before it costs only what is damaged, see
+``damage``.
 
 Differences to RocketMQ 4.9.7: after a clean exit it checks the last three files, after a crash it starts at the begin
-of a file; it leaves stale bytes behind the end, and misplaces units behind a gap.
+of a file; it ends the log at the first damaged record; it leaves stale bytes behind the end, and misplaces units
+behind a gap.
 Source: CommitLog.java, recoverNormally, recoverAbnormally; store.md 5.3-5.6, 11.
 """
 
@@ -21,18 +23,21 @@ from triomq.storage.checkpoint import Checkpoint
 from triomq.storage.commit_log import CommitLog
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue import ConsumeQueue
+from triomq.storage.damage import SET_ASIDE, DamagedPart, fill
 from triomq.storage.deleted_topics import DeletedTopics
 from triomq.storage.dispatch import Redispatcher, TagsCodeOf
 from triomq.storage.file_system import FileSystem
 from triomq.storage.flush import FlushPlan
 from triomq.storage.log_scan import LogScan, Progress
 from triomq.storage.queue_recovery import (
+    blank_units,
     correct_min_offset,
     cut_queue,
     drop_dangling_units,
     last_stored_before,
     newest_unit,
     oldest_unit,
+    record_before,
     recover_queue,
     truncate_queue,
 )
@@ -55,6 +60,8 @@ class RecoveryReport:
         records: messages in it.
         stopped_by: why the log ends there, "" at the end of the last file.
         truncated_bytes: cleared behind the end of the log: more than 0 means that something was damaged or torn.
+        damage: parts of the log that held no record, each with file, offset and reason.
+        lost_messages: units of consume queues that pointed there.
         removed_files: commit log files behind the end.
         units_added, units_removed: in consume queues.
         repaired_queues: queues that had lost units in the middle, as ``topic:queue_id``.
@@ -69,6 +76,8 @@ class RecoveryReport:
     records: int = 0
     stopped_by: str = ""
     truncated_bytes: int = 0
+    damage: tuple[DamagedPart, ...] = ()
+    lost_messages: int = 0
     removed_files: int = 0
     units_added: int = 0
     units_removed: int = 0
@@ -101,6 +110,8 @@ class Recovery:
         self._units_removed = 0
         self._removed_files = 0
         self._truncated_bytes = 0
+        self._damage: list[DamagedPart] = []
+        self._lost_messages = 0
         self._repaired: list[str] = []
 
     def run(self, *, clean: bool, progress: Progress | None = None) -> RecoveryReport:
@@ -123,12 +134,13 @@ class Recovery:
             self._sync(0)
             return RecoveryReport(clean=clean, seconds=time.monotonic() - started)
         scan = self._scan(progress, clean=clean)
+        self._heal(scan)
         self._truncate(scan)
         self._repair(scan.end)
         for queue in self._queues:
             correct_min_offset(queue, log.min_offset)
         if not clean or self._has_changed():
-            self._sync(scan.begin)
+            self._sync(min([scan.begin, *(part.begin for part in self._damage)]))
         for queue in self._queues:
             queue.flushed_position = queue.end_position
         return RecoveryReport(
@@ -138,6 +150,8 @@ class Recovery:
             records=scan.records,
             stopped_by=scan.stopped_by,
             truncated_bytes=self._truncated_bytes,
+            damage=tuple(self._damage),
+            lost_messages=self._lost_messages,
             removed_files=self._removed_files,
             units_added=self._dispatcher.units_added,
             units_removed=self._units_removed,
@@ -152,9 +166,12 @@ class Recovery:
         log_end = log.files.files[-1].end
         log.max_offset = log_end  # until the end is known all of it may be read
         if clean:
-            self._recover_queues(log_end)
+            dropped_from = self._recover_queues(log_end)
             wanted_from = max((queue.max_physical_offset for queue in self._queues), default=0)
             begin = self._last_record(wanted_from)
+            if dropped_from < begin:  # a record or its unit is damaged: look which of them
+                before = max(record_before(queue, log, dropped_from) for queue in self._queues)
+                wanted_from = begin = max(before, log.min_offset)
         else:
             first_file = self._first_file()
             self._recover_queues(first_file)
@@ -167,7 +184,13 @@ class Recovery:
         return scan
 
     def _has_changed(self) -> bool:
-        return bool(self._truncated_bytes or self._removed_files or self._units_removed or self._dispatcher.units_added)
+        return bool(
+            self._truncated_bytes
+            or self._damage
+            or self._removed_files
+            or self._units_removed
+            or self._dispatcher.units_added
+        )
 
     def _first_file(self) -> int:
         """Return the start of the file from which the walk after a crash begins at the earliest: store.md 5.4."""
@@ -178,13 +201,18 @@ class Recovery:
                 return file.start
         return log.min_offset
 
-    def _recover_queues(self, checked_from: int) -> None:
+    def _recover_queues(self, checked_from: int) -> int:
+        """Let queues end with a unit whose record is there; return where the first record begins that is not."""
+        dropped_from = self._log.files.files[-1].end
         for queue in self._queues:
             recover_queue(queue, self._file_system, checked_from)
             oldest = oldest_unit(queue)
             if oldest is not None and oldest.physical_offset < self._deleted.end_of(queue.topic):
                 queue.destroy()  # the topic was deleted, but the machine stopped before its files were
-            self._units_removed += drop_dangling_units(queue, self._log, check_crc=self._config.check_crc_on_recover)
+            dropped = drop_dangling_units(queue, self._log, check_crc=self._config.check_crc_on_recover)
+            self._units_removed += len(dropped)
+            dropped_from = min([dropped_from, *(unit.physical_offset for unit in dropped)])
+        return dropped_from
 
     def _last_record(self, known_end: int) -> int:
         """Return where the last record begins that has a unit, or the begin of the log if none has."""
@@ -200,6 +228,22 @@ class Recovery:
         if limit <= 0:
             return -1
         return max((last_stored_before(queue, self._log, limit) for queue in self._queues), default=-1)
+
+    def _heal(self, scan: LogScan) -> None:
+        """Replace what the walk had to step over, and note which messages are lost.
+
+        The units go first, also to the disk: with the log whole again nobody would look for them.
+        """
+        plan = FlushPlan(self._file_system, _ignore)
+        for part in scan.damage:
+            for queue in self._queues:
+                if lost := blank_units(queue, part.begin, part.end):
+                    self._lost_messages += lost
+                    plan.add(queue.files, 0, queue.end_position + 1)
+        plan.run()
+        for part in scan.damage:
+            fill(self._log.files, part, self._file_system, self._config.root / SET_ASIDE)
+        self._damage += scan.damage
 
     def _truncate(self, scan: LogScan) -> None:
         """Let log and queues end where the walk ended."""
@@ -238,7 +282,8 @@ class Recovery:
         dispatcher.from_log_begin = True
         self._repaired = sorted(f"{queue.topic}:{queue.queue_id}" for queue in wanted)
         LOGGER.warning("consume queues have lost units, reading the commit log again queues=%s", self._repaired)
-        for offset, record in LogScan(self._log, self._log.min_offset, stop=log_end, check_crc=False):
+        scan = LogScan(self._log, self._log.min_offset, stop=log_end, check_crc=False)
+        for offset, record in scan:
             queue = self._queues.find(record.topic, record.queue_id)
             if queue is not None and queue in wanted:
                 dispatcher.gaps.pop(queue, None)
@@ -246,6 +291,7 @@ class Recovery:
                 if queue in dispatcher.gaps:  # what came before is gone from the log too
                     self._bridge(queue, dispatcher.gaps.pop(queue))
                     dispatcher.dispatch(record, offset)
+        self._heal(scan)
 
     def _bridge(self, queue: ConsumeQueue, queue_offset: int) -> None:
         """Let a queue go on at ``queue_offset`` though the records before it are gone."""

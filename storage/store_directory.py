@@ -8,13 +8,13 @@ from typing import Final, NamedTuple
 
 from triomq.protocol.errors import StoreLayoutError
 from triomq.storage.config import StoreConfig
+from triomq.storage.damage import SET_ASIDE
 from triomq.storage.file_system import FileSystem, list_store_directory, store_error, translated
 from triomq.storage.lock_file import LockFile
 from triomq.storage.mapped_file_queue import FoundFiles, check_directory
 from triomq.storage.queue_table import QueueLayout, QueueTable
 
 _SCRATCH: Final = "new-file.tmp"
-_SET_ASIDE: Final = "set-aside"
 
 
 class StoreLayout(NamedTuple):
@@ -58,7 +58,7 @@ class StoreDirectory:
         self.abort = root / "abort"
         self.config = root / "config"
         self.scratch = root / _SCRATCH
-        self.set_aside = root / _SET_ASIDE
+        self.set_aside = root / SET_ASIDE
 
     def acquire(self) -> None:
         """Create the directory if need be and take its lock.

@@ -57,7 +57,7 @@ def test_a_failing_seed_is_named_with_the_command_that_replays_it(
         (ModelDisk, "sync_file", lambda self, file: None),
         (ModelDisk, "sync_directory", lambda self, path: None),
         (Recovery, "_sync", lambda self, begin: None),
-        (Recovery, "_truncate", lambda self, scan: self._log.resume(scan.end)),
+        (Recovery, "_heal", lambda self, scan: None),
         (FoundFiles, "__new__", lambda cls, *found: tuple.__new__(cls, (found[0], [], []))),
     ],
 )

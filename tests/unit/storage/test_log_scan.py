@@ -1,3 +1,5 @@
+import pytest
+
 from tests.unit.storage.making import StoreMaker, put
 from triomq.storage.log_scan import LogScan
 from triomq.storage.message_store import MessageStore
@@ -19,13 +21,39 @@ def test_a_walk_may_begin_at_any_record_and_stop_early(store: MessageStore) -> N
     assert scan.stopped_by == ""
 
 
-def test_a_walk_ends_before_a_damaged_record_and_says_why(store: MessageStore) -> None:
+def test_a_walk_ends_before_a_damaged_last_record_and_says_why(store: MessageStore) -> None:
+    places = [put(store) for _ in range(3)]
+    store.commit_log.files.files[0].map[places[2].physical_offset + 88] ^= 0xFF
+    scan = LogScan(store.commit_log, 0)
+    assert len(list(scan)) == 2
+    assert scan.end == places[2].physical_offset
+    assert "CRC" in scan.stopped_by
+    assert scan.damage == []
+
+
+@pytest.mark.parametrize("damaged", [[0], [1], [3, 4, 5], list(range(9)), [8]])
+def test_a_walk_steps_over_damage_to_the_next_record_that_proves_itself(
+    store: MessageStore, damaged: list[int]
+) -> None:
+    places = [put(store, body=b"\xda\xa3\x20\xa7" * 3700) for _ in range(10)]  # bodies full of magic numbers
+    for number in damaged:
+        offset = places[number].physical_offset
+        file = store.commit_log.files.file_at(offset)
+        assert file is not None
+        file.map[offset - file.start + 4] ^= 1
+    scan = LogScan(store.commit_log, 0)
+    offsets = [place.physical_offset for place in places]
+    assert [offset for offset, _ in scan] == [offset for n, offset in enumerate(offsets) if n not in damaged]
+    [part] = scan.damage
+    assert (part.begin, part.end) == (offsets[damaged[0]], offsets[damaged[-1] + 1])
+    assert part.path == store.commit_log.files.directory / f"{part.begin - part.begin % 65536:020d}"
+    assert "magic" in part.reason
+
+
+def test_a_walk_without_crc_passes_over_a_changed_body(store: MessageStore) -> None:
     places = [put(store) for _ in range(3)]
     store.commit_log.files.files[0].map[places[1].physical_offset + 88] ^= 0xFF
-    scan = LogScan(store.commit_log, 0)
-    assert len(list(scan)) == 1
-    assert scan.end == places[1].physical_offset
-    assert "CRC" in scan.stopped_by
+    assert len(list(LogScan(store.commit_log, 0))) == 2
     assert len(list(LogScan(store.commit_log, 0, check_crc=False))) == 3
 
 

@@ -118,7 +118,10 @@ def test_without_the_crc_check_a_changed_body_passes(maker: StoreMaker) -> None:
 def test_files_behind_the_end_are_deleted(maker: StoreMaker) -> None:
     store = filled(maker)
     copy = maker.killed_copy(store)
-    overwrite(log_file(copy, FILE), 10, bytes(10))
+    content = log_file(copy, FILE).read_bytes()
+    log_file(copy, FILE).write_bytes(bytes(10) + content[10:100] + bytes(FILE - 100))
+    for start in (2 * FILE, 3 * FILE):
+        log_file(copy, start).write_bytes(bytes(FILE))
     again = maker(copy)
     assert report(again).log_end == FILE
     assert report(again).removed_files == 2

@@ -1,0 +1,166 @@
+"""Damaged records cost themselves, are told, and leave a log that everybody can read."""
+
+import shutil
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pytest
+
+from tests.unit.storage.making import StoreMaker, bodies, body, filled, log_file, overwrite, put, queue_file, report
+from triomq.protocol.consume_queue_unit import BLANK_UNIT
+from triomq.protocol.record import decode_record
+from triomq.storage.damage import FILLER_TOPIC, DamageLog
+from triomq.storage.get_message import GetMessageStatus
+from triomq.storage.message_store import MessageStore
+
+HURT: Final = 41  # a message of T, in the second file of the commit log
+KINDS: Final = {
+    "flipped bit in the body": (500, b"\xff"),
+    "bad CRC": (8, b"\1\2\3\4"),
+    "too long": (0, b"\0\0\x7f\0"),
+    "too short": (0, b"\0\0\0\x60"),
+    "negative length": (0, b"\xff\xff\xff\xff"),
+    "no magic": (4, b"\0\0\0\0"),
+    "another offset": (28, b"\0\0\0\0\0\0\0\7"),
+    "zeros": (0, bytes(1000)),
+    "noise": (0, Random(1).randbytes(1000)),
+}
+
+
+def place(store: MessageStore, number: int, topic: str = "T") -> tuple[int, int]:
+    unit = store.queue_units(topic, 0, number, 1)[0]
+    return unit.physical_offset, unit.size
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("queues", ["kept", "deleted"])
+def test_a_damaged_record_costs_only_its_message(maker: StoreMaker, kind: str, queues: str) -> None:
+    store = filled(maker)
+    wanted = bodies(store)
+    copy = maker.killed_copy(store)
+    offset, size = place(store, HURT)
+    at, content = KINDS[kind]
+    start = offset - offset % 65536
+    overwrite(log_file(copy, start), offset - start + at, content)
+    if queues == "deleted":
+        shutil.rmtree(copy / "consumequeue")
+    again = maker(copy)
+    [part] = report(again).damage
+    assert (part.path, part.begin, part.end) == (log_file(copy, start), offset, offset + size)
+    assert part.reason
+    assert report(again).truncated_bytes == 0
+    assert bodies(again) == wanted[:HURT] + wanted[HURT + 1 :]
+    assert bodies(again, "U") == bodies(store, "U")
+    assert again.max_offset_in_queue("T", 0) == 100
+    unit_at = HURT % 50 * 20
+    assert queue_file(copy, "T", HURT // 50 * 1000).read_bytes()[unit_at : unit_at + 20] == BLANK_UNIT
+    assert put(again).queue_offset == 100
+
+
+def test_what_stood_in_a_damaged_place_is_kept_and_the_log_has_no_hole(maker: StoreMaker) -> None:
+    store = filled(maker)
+    copy = maker.killed_copy(store)
+    offset, size = place(store, HURT)
+    start = offset - offset % 65536
+    overwrite(log_file(copy, start), offset - start + 4, b"\0")
+    before = log_file(copy, start).read_bytes()[offset - start :][:size]
+    again = maker(copy)
+    assert (copy / "set-aside" / f"damaged-{offset:020d}").read_bytes() == before
+    filler = again.look_message(offset)
+    assert filler is not None
+    assert decode_record(filler).topic == FILLER_TOPIC
+    assert len(filler) == size
+    third = maker(maker.killed_copy(again))
+    assert report(third).damage == ()
+    assert bodies(third) == bodies(again)
+
+
+def test_damage_up_to_the_end_of_a_file_becomes_a_blank_record(maker: StoreMaker) -> None:
+    store = filled(maker)
+    copy = maker.killed_copy(store)
+    units = store.queue_units("T", 0, 0, 100) + store.queue_units("U", 0, 0, 100)
+    last = max(unit.physical_offset for unit in units if unit.physical_offset < 65536)
+    overwrite(log_file(copy, 0), last, bytes(65536 - last))
+    overwrite(log_file(copy, 65536), 0, bytes(10))
+    again = maker(copy)
+    [part] = report(again).damage
+    assert part.begin == last
+    assert len(bodies(again)) + len(bodies(again, "U")) == 198
+    assert report(again).lost_messages == 2
+    third = maker(maker.killed_copy(again))
+    assert report(third).damage == ()
+
+
+def test_lost_messages_at_the_end_of_a_queue_leave_no_blank_unit(maker: StoreMaker) -> None:
+    store = filled(maker, 20)
+    for _ in range(5):
+        put(store, "U")
+    copy = maker.killed_copy(store)
+    offset, _ = place(store, 9)
+    overwrite(log_file(copy, 0), offset, bytes(8))
+    again = maker(copy)
+    assert again.max_offset_in_queue("T", 0) == 9
+    assert bodies(again, "U") == bodies(store, "U")
+    assert put(again, "T").queue_offset == 9
+
+
+def test_a_damaged_last_record_of_a_queue_is_told_after_a_clean_exit_too(maker: StoreMaker) -> None:
+    store = filled(maker, 20)
+    for _ in range(5):
+        put(store, "U")
+    offset, size = place(store, 9)
+    store.close()
+    overwrite(log_file(store.config.root, 0), offset + 200, b"\xff\xff")
+    again = maker()
+    assert [part[1:3] for part in report(again).damage] == [(offset, offset + size)]
+    assert again.max_offset_in_queue("T", 0) == 9
+    assert len(bodies(again, "U")) == 15
+
+
+def test_a_damaged_last_unit_comes_back_after_a_clean_exit(maker: StoreMaker) -> None:
+    store = filled(maker, 20)
+    wanted = bodies(store)
+    store.close()
+    overwrite(queue_file(store.config.root, "T", 0), 9 * 20 + 6, b"\1")
+    again = maker()
+    assert report(again).units_added == 1
+    assert report(again).damage == ()
+    assert bodies(again) == wanted
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_damaged_before_the_part_a_start_looks_at_is_never_delivered(maker: StoreMaker, kind: str) -> None:
+    store = filled(maker)
+    wanted = bodies(store)
+    offset, _ = place(store, HURT)
+    store.close()
+    at, content = KINDS[kind]
+    overwrite(log_file(store.config.root, offset - offset % 65536), offset % 65536 + at, content)
+    again = maker()
+    assert report(again).damage == ()
+    assert bodies(again) == wanted[:HURT] + wanted[HURT + 1 :]
+    assert again.look_message(offset) is None
+    alone = again.get_message(("T", 0), HURT, 1)
+    assert (alone.message_count, alone.next_begin_offset) == (1, HURT + 2)
+    assert again.statistics().damaged_records == 1
+
+
+def test_a_message_of_another_topic_is_not_delivered(maker: StoreMaker) -> None:
+    store = filled(maker, 4)
+    offset, size = place(store, 1)
+    store.close()
+    overwrite(log_file(store.config.root, 0), offset + size - 3, b"X")  # the topic's only character
+    again = maker()
+    assert bodies(again) == [body(0)]
+    assert again.get_message(("T", 0), 1, 1).status is GetMessageStatus.MESSAGE_WAS_REMOVING
+
+
+def test_a_damaged_record_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    damage = DamageLog()
+    for offset in (1, 2, 1, 2):
+        damage.note(Path("file"), offset, "why")
+    assert damage.count == 2
+    assert [record.getMessage() for record in caplog.records] == [
+        f"message skipped, its record is damaged file=file offset={offset} reason=why" for offset in (1, 2)
+    ]
