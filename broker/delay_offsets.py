@@ -3,11 +3,15 @@
 Source: store.md 6.6; ScheduleMessageService.java.
 """
 
-from collections.abc import ItemsView
+import logging
+from collections.abc import Callable, ItemsView
 from typing import Final
 
 from triomq.protocol.errors import StoreLayoutError
+from triomq.storage.delay_levels import SCHEDULE_TOPIC
 from triomq.storage.tables import JsonTable, encode
+
+LOGGER: Final = logging.getLogger("triomq.broker.delay_offsets")
 
 _MAX_QUEUE_OFFSET: Final = 2**63 - 1
 
@@ -32,6 +36,17 @@ class DelayOffsetTable:
         except (AttributeError, TypeError, ValueError) as exc:
             raise StoreLayoutError(f"delayOffset.json holds something else than offsets: {exc}") from exc
         self._offsets = {level: min(max(offset, 0), _MAX_QUEUE_OFFSET) for level, offset in offsets.items()}
+
+    def restrict(self, max_offset_of: Callable[[str, int], int]) -> int:
+        """Take back offsets behind the end of their level's queue, as ``ConsumerOffsetTable.restrict`` does."""
+        count = 0
+        for level, offset in self._offsets.items():
+            if offset > (most := max_offset_of(SCHEDULE_TOPIC, level - 1)):
+                LOGGER.warning("delay offset taken back level=%d stored=%d end=%d", level, offset, most)
+                self._offsets[level] = most
+                count += 1
+        self.is_dirty = self.is_dirty or count > 0
+        return count
 
     def to_json(self) -> dict[str, object]:
         """Return the table as ``delayOffset.json`` and response 45 hold it."""

@@ -3,11 +3,14 @@
 Source: behaviour.md A.13; ConsumerOffsetManager.java, store.md 6.4.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
 from triomq.protocol.errors import StoreLayoutError
 from triomq.storage.tables import JsonTable, encode
+
+LOGGER: Final = logging.getLogger("triomq.broker.offsets")
 
 _SEPARATOR: Final = "@"
 
@@ -36,6 +39,32 @@ class ConsumerOffsetTable:
             }
         except (AttributeError, TypeError, ValueError) as exc:
             raise StoreLayoutError(f"consumerOffset.json holds something else than offsets: {exc}") from exc
+
+    def restrict(self, max_offset_of: Callable[[str, int], int]) -> int:
+        """Take back offsets behind the end of their queue, of messages that a crash has cost; return how many.
+
+        Else a group would miss the messages that get these numbers now.
+
+        Args:
+            max_offset_of: gives the end of a queue, of topic and queue id.
+        """
+        count = 0
+        for key, offsets in self._offsets.items():
+            topic, _, group = key.partition(_SEPARATOR)
+            for queue_id, offset in offsets.items():
+                if offset > (most := max_offset_of(topic, queue_id)):
+                    LOGGER.warning(
+                        "offset taken back to the end of the queue group=%s topic=%s queue=%d stored=%d end=%d",
+                        group,
+                        topic,
+                        queue_id,
+                        offset,
+                        most,
+                    )
+                    offsets[queue_id] = most
+                    count += 1
+        self.is_dirty = self.is_dirty or count > 0
+        return count
 
     def to_json(self) -> dict[str, object]:
         """Return the table as ``consumerOffset.json`` and response 43 hold it."""

@@ -5,9 +5,9 @@ magic, own position, lengths that add up, CRC.  Nothing false can pass, because 
 is cleared before it grows again, so a record that proves itself was written there and belongs there.  Only behind the
 last such record is the torn tail, which is cut.
 
-The bytes in between become one record of the topic ``-`` with the flag of a rolled back transaction, which no
-queue gets a unit for; up to the end of a file they become a blank record.  So the log has no hole for those who read it later,
-RocketMQ among them, which would end it there.  What stood there goes to ``set-aside/`` first.  A unit of a lost
+The bytes in between become one record of the topic ``-`` with the flag of a rolled back transaction, which no queue
+gets a unit for; up to the end of a file they become a blank record.  So the log has no hole for those who read it
+later, RocketMQ among them, which would end it there.  What stood there goes to ``set-aside/`` first.  A unit of a lost
 message becomes a blank one, at the end of a queue it is cut.
 """
 

@@ -377,6 +377,9 @@ class Life:
         for (topic, queue_id), offset in saved.items():
             if self.config.durability is Durability.SYNC and topic not in self.deleted:
                 assert offset <= self.store.max_offset_in_queue(topic, queue_id), "consumed, but lost"
+        table.restrict(self.store.max_offset_in_queue)
+        for topic, by_id in table.of_group(GROUP).items():
+            assert all(offset <= self.store.max_offset_in_queue(topic, queue_id) for queue_id, offset in by_id.items())
 
 
 OPERATIONS: Final[tuple[Callable[[Life], None], ...]] = (

@@ -64,3 +64,14 @@ def test_a_negative_offset_counts_as_the_begin(tmp_path: Path) -> None:
     offsets = table(tmp_path)
     offsets.load()
     assert offsets.get(1) == 0
+
+
+def test_offsets_behind_the_end_of_their_level_are_taken_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    offsets = table(tmp_path)
+    offsets.set(1, 5)
+    offsets.set(2, 5)
+    offsets.is_dirty = False
+    assert offsets.restrict(lambda topic, queue_id: {("SCHEDULE_TOPIC_XXXX", 0): 5}.get((topic, queue_id), 3)) == 1
+    assert (offsets.get(1), offsets.get(2)) == (5, 3)
+    assert offsets.is_dirty
+    assert "level=2 stored=5 end=3" in caplog.text

@@ -132,3 +132,18 @@ def test_the_time_of_the_last_change_is_known_until_the_offset_is_deleted(path: 
     assert table.changed_ms("G", "T", 1) == 0
     table.delete_group("G")
     assert table.changed_ms("G", "T", 0) == 0
+
+
+def test_offsets_behind_the_end_of_their_queue_are_taken_back_and_told(
+    table: ConsumerOffsetTable, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for topic, queue_id, offset in (("T", 0, 10), ("T", 1, 11), ("GONE", 0, 5), ("GONE", 1, 0)):
+        table.commit("G", topic, queue_id, offset)
+    save(table)
+    again = reopened(path)
+    ends = {("T", 0): 10, ("T", 1): 7}
+    assert again.restrict(lambda topic, queue_id: ends.get((topic, queue_id), 0)) == 2
+    assert again.of_group("G") == {"T": {0: 10, 1: 7}, "GONE": {0: 0, 1: 0}}
+    assert again.is_dirty
+    assert "group=G topic=T queue=1 stored=11 end=7" in caplog.text
+    assert again.restrict(lambda topic, queue_id: 100) == 0
