@@ -1,33 +1,51 @@
-"""``python -m bench MODE``: load by our client, or our broker beside Apache's."""
+"""``python -m bench MODE``: load by our client, our broker beside Apache's, or the store alone."""
 
 import argparse
 import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
 
-from bench import cold, compare, load, waiting
+from bench import cold, compare, load, store, waiting
+
+
+class Mode(NamedTuple):
+    """One kind of load."""
+
+    text: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def _client(mode: str, text: str) -> Mode:
+    return Mode(text, partial(load.add_arguments, mode=mode), load.run)
+
+
+MODES: Final = {
+    "produce": _client("produce", "tasks that send and await each answer"),
+    "consume": _client("consume", "store a backlog, then drain it with a push consumer"),
+    "lite-pull": _client("lite-pull", "store a backlog, then poll it dry with a lite pull consumer"),
+    "e2e": _client("e2e", "send at a fixed rate, measure until the handler is called"),
+    "delayed": _client("delayed", "send messages that wait for a time, measure how late they are"),
+    "waiting": Mode("what thousands of waiting pulls cost our broker", waiting.add_arguments, waiting.run),
+    "cold": Mode("old messages are read from the disk beside the newest ones", cold.add_arguments, cold.run),
+    "store": Mode("the store alone: append, read, flush, start, rebuild", store.add_arguments, store.run),
+    "compare": Mode(
+        "our broker and Apache's in turns, by Apache's Java client (needs Java, Maven)",
+        compare.add_arguments,
+        compare.run,
+    ),
+}
 
 
 def main(arguments: list[str]) -> int:
     """Run one mode; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     modes = parser.add_subparsers(dest="mode", required=True, metavar="MODE")
-    for mode, text in (
-        ("produce", "tasks that send and await each answer"),
-        ("consume", "store a backlog, then drain it with a push consumer"),
-        ("lite-pull", "store a backlog, then poll it dry with a lite pull consumer"),
-        ("e2e", "send at a fixed rate, measure until the handler is called"),
-        ("delayed", "send messages that wait for a time, measure how late they are"),
-    ):
-        load.add_arguments(modes.add_parser(mode, help=text), mode)
-    compare.add_arguments(
-        modes.add_parser(
-            "compare", help="our broker and Apache's in turns, by Apache's Java client (needs Java, Maven)"
-        )
-    )
-    cold.add_arguments(modes.add_parser("cold", help="old messages are read from the disk beside the newest ones"))
-    waiting.add_arguments(modes.add_parser("waiting", help="what thousands of waiting pulls cost our broker"))
+    for name, mode in MODES.items():
+        mode.add_arguments(modes.add_parser(name, help=mode.text))
     options = parser.parse_args(arguments)
-    runners = {"compare": compare.run, "cold": cold.run, "waiting": waiting.run}
-    return runners.get(options.mode, load.run)(options)
+    return MODES[options.mode].run(options)
 
 
 if __name__ == "__main__":

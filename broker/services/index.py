@@ -27,10 +27,10 @@ class Indexing:
 
     async def run(self) -> None:
         """Index until cancelled."""
+        is_more_left = False
         while True:
-            await trio.sleep(_INTERVAL_S)
-            while self._catch_up():
-                await trio.lowlevel.checkpoint()
+            await trio.sleep(0 if is_more_left else _INTERVAL_S)
+            is_more_left = self._catch_up()
 
     def _catch_up(self) -> bool:
         try:

@@ -1,0 +1,148 @@
+"""The store without a broker, beside what the machine itself does: append, read, flush, start, rebuild."""
+
+import argparse
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from bench.report import percentile, print_table, write_json
+from triomq.protocol.host import encode_host
+from triomq.storage.config import Durability, StoreConfig
+from triomq.storage.message_store import MessageStore
+
+_HOST: Final = encode_host("127.0.0.1", 10911)
+_TOPIC: Final = "Bench"
+_PROPERTIES: Final = b"UNIQ_KEY\x017F0000010001B4AAC216D2F36E000100\x02CLUSTER\x01DefaultCluster"
+_MIB: Final = 1024**2
+_FLUSHES: Final = 200
+_READS: Final = 5000
+Figures = dict[str, Any]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this mode."""
+    parser.add_argument("--dir", type=Path, help="where to work; the default is the directory for temporary files")
+    parser.add_argument("--megabytes", type=int, default=256, help="length of the log of each part")
+    parser.add_argument("--queues", type=int, default=8, help="queues that share the messages")
+    parser.add_argument("--json", metavar="FILE", help="also write the figures there")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure everything and print it."""
+    figures: Figures = {}
+    with tempfile.TemporaryDirectory(prefix="triomq-bench-store-", dir=options.dir) as base:
+        for body_bytes in (128, 4096, 65536):
+            root = Path(base) / str(body_bytes)
+            figures |= _append(root, body_bytes, options)
+            figures |= _starts(root, body_bytes)
+            shutil.rmtree(root)
+        figures |= _flush(Path(base) / "flush")
+    print_table("store", ("what", "figure"), [(name, f"{value:,.3g}") for name, value in figures.items()])
+    if options.json:
+        write_json(options.json, figures)
+    return 0
+
+
+def _open(root: Path, durability: Durability = Durability.ASYNC) -> MessageStore:
+    store = MessageStore(StoreConfig(root=root, durability=durability, disk_full_ratio=100))
+    store.open()
+    return store
+
+
+def _timed(action: Callable[[], object]) -> float:
+    return _timed_twice(action)[0]
+
+
+def _timed_twice(action: Callable[[], object]) -> tuple[float, float]:
+    """Return the seconds that passed, and those of the processor: on a busy machine only these tell something."""
+    begin, begin_cpu = time.perf_counter(), time.process_time()
+    action()
+    return time.perf_counter() - begin, time.process_time() - begin_cpu
+
+
+def _append(root: Path, body_bytes: int, options: argparse.Namespace) -> Figures:
+    store = _open(root)
+    queues = [store.queue(_TOPIC, number) for number in range(options.queues)]
+    count = max(options.megabytes * _MIB // (body_bytes + 170), 1)
+    body = os.urandom(body_bytes)
+    put = store.put
+
+    def append() -> None:
+        for number in range(count):
+            put(queues[number % len(queues)], body, _PROPERTIES, 0, 0, 0, 0, _HOST, _HOST)
+
+    seconds, cpu_s = _timed_twice(append)
+    figures: Figures = {
+        f"append {body_bytes} B, records/s": count / seconds,
+        f"append {body_bytes} B, MB/s": count * body_bytes / seconds / 1e6,
+        f"append {body_bytes} B, us of CPU": cpu_s / count * 1e6,
+    }
+    queue, last = queues[0], max(queues[0].max_offset - 32, 1)
+    reads = _timed_twice(lambda: [store.get_message(queue, number * 32 % last, 32) for number in range(_READS)])
+    figures[f"get_message of up to 32 x {body_bytes} B, us"] = reads[0] / _READS * 1e6
+    figures[f"get_message of up to 32 x {body_bytes} B, us of CPU"] = reads[1] / _READS * 1e6
+    figures[f"close {body_bytes} B, s"] = _timed(store.close)
+    return figures
+
+
+def _starts(root: Path, body_bytes: int) -> Figures:
+    """Start after a clean stop, after a crash without checkpoint, and without consume queues."""
+    figures: Figures = {f"clean start {body_bytes} B, s": _start(root)[0][0]}
+    for name in ("crash scan", "rebuild"):
+        (root / "checkpoint").unlink()
+        (root / "abort").touch()
+        if name == "rebuild":
+            shutil.rmtree(root / "consumequeue")
+        (seconds, cpu_s), records, scanned = _start(root)
+        figures[f"{name} {body_bytes} B, records/s"] = records / seconds
+        figures[f"{name} {body_bytes} B, MB/s"] = scanned / seconds / 1e6
+        figures[f"{name} {body_bytes} B, us of CPU per record"] = cpu_s / records * 1e6
+    return figures
+
+
+def _start(root: Path) -> tuple[tuple[float, float], int, int]:
+    store = MessageStore(StoreConfig(root=root, disk_full_ratio=100))
+    seconds = _timed_twice(store.open)
+    report = store.recovery
+    assert report is not None, "the store is open"
+    assert not report.truncated_bytes, "nothing of a whole log is cut"
+    store.close()
+    return seconds, report.records, report.log_end - report.scan_begin
+
+
+def _flush(root: Path) -> Figures:
+    """One sender that waits for each flush, 64 that share one, and fdatasync of as many bytes without a store."""
+    store = _open(root, Durability.SYNC)
+    queue = store.queue(_TOPIC, 0)
+    body = os.urandom(1024)
+    figures: Figures = {}
+    for senders in (1, 64):
+
+        def group(senders: int = senders) -> None:
+            for _ in range(senders):
+                store.put(queue, body, _PROPERTIES, 0, 0, 0, 0, _HOST, _HOST)
+            plan = store.flush_plan()
+            assert plan is not None, "something was put"
+            plan.run()
+            store.flush_done(plan)
+            store.dispatch_flushed()
+
+        group()
+        seconds = sorted(_timed(group) for _ in range(_FLUSHES))
+        figures[f"sync, {senders} senders, records/s"] = senders * _FLUSHES / sum(seconds)
+        figures[f"sync, {senders} senders, p50 ms"] = percentile(seconds, 0.5) * 1000
+    store.close()
+    with (root / "probe").open("wb", buffering=0) as file:
+        os.posix_fallocate(file.fileno(), 0, 4 * _MIB)
+
+        def write() -> None:
+            file.write(body)
+            os.fdatasync(file.fileno())
+
+        write()
+        figures["fdatasync of 1 KiB, p50 ms"] = percentile(sorted(_timed(write) for _ in range(_FLUSHES)), 0.5) * 1000
+    return figures
