@@ -297,3 +297,8 @@ class Admin(_Awaiting[TrioAdmin]):
     group_lag = _awaiting(TrioAdmin.group_lag)
     group_members = _awaiting(TrioAdmin.group_members)
     group_member_ids = _awaiting(TrioAdmin.group_member_ids)
+    group_state = _awaiting(TrioAdmin.group_state)
+    reset_offsets = _awaiting(TrioAdmin.reset_offsets)
+    dead_letter_counts = _awaiting(TrioAdmin.dead_letter_counts)
+    dead_letters = _awaiting(TrioAdmin.dead_letters)
+    redrive = _awaiting(TrioAdmin.redrive)
