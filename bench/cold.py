@@ -1,8 +1,9 @@
 """A consumer that reads old messages from the disk, beside one that reads the newest.
 
 A backlog is stored, the broker restarted and its files dropped from memory.  Then messages are sent at a fixed rate and
-timed from end to end, alone and while another process drains the backlog.  Major faults are those of the broker's event
-loop: how often everybody waited for the disk.
+timed from end to end, alone and while another process drains the backlog.  "inline" is a broker without the worker
+threads.  Where the disk is as fast as memory both are alike; a limit shows what a slow one does
+(``blkio.throttle.read_bps_device`` of a cgroup).
 """
 
 import argparse
@@ -54,12 +55,10 @@ def run(options: argparse.Namespace) -> int:
             evicted = _evict(folder)
             with triomq_server(folder, program=program) as server:
                 figures[f"{name}, alone"] = _measure(options, server)
-                faults = server.major_faults()
                 reader = _Reader(server, options.count)
                 figures[f"{name}, beside cold reads"] = {**_measure(options, server), **reader.stop(options.size)}
-                figures[f"{name}, beside cold reads"]["major_faults"] = server.major_faults() - faults
             print(f"{name}: {evicted / 1024**2:.0f} MiB dropped from memory before", file=sys.stderr)
-    names = ["p50_ms", "p99_ms", "p999_ms", "max_ms", "cold_mib_per_s", "major_faults"]
+    names = ["p50_ms", "p99_ms", "p999_ms", "max_ms", "cold_mib_per_s"]
     rows = [[name, *(f"{found[key]:,.2f}" if key in found else "" for key in names)] for name, found in figures.items()]
     print_table("bench cold", ["end to end", *names], rows)
     if options.json:

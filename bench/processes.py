@@ -33,10 +33,6 @@ class Server:
         """Return the CPU time that the processes used so far."""
         return sum(_cpu_s(pid) for pid in self.pids)
 
-    def major_faults(self) -> int:
-        """Return how often the main threads waited for the disk to give a page of a mapped file."""
-        return sum(int(_stat(f"/proc/{pid}/task/{pid}/stat")[9]) for pid in self.pids)
-
     def memory_mib(self) -> float:
         """Return the resident memory of the processes, in MiB."""
         return sum(_status_kib(pid, "VmRSS") for pid in self.pids) / 1024
@@ -47,13 +43,8 @@ class Server:
 
 
 def _cpu_s(pid: int) -> float:
-    fields = _stat(f"/proc/{pid}/stat")
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
-
-
-def _stat(path: str) -> list[str]:
-    """Return what stands behind the program's name."""
-    return Path(path).read_text().rpartition(")")[2].split()
 
 
 def _status_kib(pid: int, name: str) -> int:

@@ -17,6 +17,7 @@ from tests.unit.storage.making import (
     body,
     filled,
     log_file,
+    matches,
     put,
     queue_file,
     report,
@@ -356,6 +357,26 @@ def test_followers_learn_where_the_log_begins_once_and_after_the_queues(maker: S
     retention.run()
     retention.run()
     assert seen == [(0, True), (3 * LOG_FILE, False)]
+
+
+def test_the_index_follows(maker: StoreMaker) -> None:
+    store = maker()
+    for number in range(400):
+        put(store, body=body(number), properties=f"KEYS\x01k{number}".encode())
+    while store.index.catch_up():
+        pass
+    make_old(maker, store, 4)
+    before = len(list(store.index.directory.iterdir()))
+    assert requested(store, followers=(store.index.delete_expired,)).run() == 4
+    assert len(list(store.index.directory.iterdir())) == before - 1
+    assert len(found_keys(store, "k0")) == 0
+    assert len(found_keys(store, "k399")) == 1
+
+
+def found_keys(store: MessageStore, key: str) -> list[int]:
+    """Places of records with a key that are still there."""
+    places = matches(store, "T", key).offsets
+    return [place for place in places if store.look_message(place) is not None]
 
 
 def test_a_follower_that_fails_is_told_again(maker: StoreMaker) -> None:
