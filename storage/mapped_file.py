@@ -118,14 +118,16 @@ class MappedFile:
         )
 
     def find(self, pattern: bytes, position: int) -> int:
-        """Return where ``pattern`` stands next, from ``position`` on, or -1; holes of the file are not read.
+        """Return where ``pattern``, without zero bytes, stands next, from ``position`` on, or -1.
+
+        Holes of the file are not read, not even one byte: in a full tmpfs that kills the process.
 
         Raises:
             StoreError: reading failed.
         """
         with translated("read", self.path):
             for start, end in self._file_system.data_ranges(self.file, position, self.size):
-                found = self.map.find(pattern, start, min(end + len(pattern) - 1, self.size))
+                found = self.map.find(pattern, start, end)
                 if found >= 0:
                     return found
         return -1
