@@ -12,6 +12,7 @@ from typing import Final
 
 from tests.faces import Admin, Producer, PushConsumer
 from tests.interop.suite_consuming import CONSUMING
+from tests.interop.suite_groups import GROUPS
 from tests.interop.suite_pulling import PULLING
 from tests.interop.suite_retrying import RETRYING
 from tests.interop.suite_sending import SENDING
@@ -57,4 +58,4 @@ ASKING: Final[tuple[Scenario, ...]] = (
     admin_sees_offsets_members_and_lag,
 )
 
-SCENARIOS: Final = (*SENDING, *CONSUMING, *RETRYING, *PULLING, *ASKING)
+SCENARIOS: Final = (*SENDING, *CONSUMING, *RETRYING, *PULLING, *GROUPS, *ASKING)

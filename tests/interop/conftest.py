@@ -8,7 +8,8 @@ import pytest
 from tests.interop.kit_driver import KIT, ApacheBrokers
 from tests.processes import Broker, start_triomq
 
-for name in ("client_suite", "suite_consuming", "suite_pulling", "suite_retrying", "suite_sending", "suite_tools"):
+_SUITE = ("client_suite", "suite_consuming", "suite_groups", "suite_pulling", "suite_retrying", "suite_sending")
+for name in (*_SUITE, "suite_tools"):
     pytest.register_assert_rewrite(f"tests.interop.{name}")  # else a failed assert there tells no values
 
 TIMEOUT_S = 1200  # a first run also downloads and builds the kit; each step has a limit of its own

@@ -1,0 +1,92 @@
+"""What the administration of groups must do against any broker: states, resets, dead letters."""
+
+from typing import Final
+
+from tests.faces import Admin, PushConsumer
+from tests.interop.suite_tools import Inbox, Scenario, fresh, new_topic, send_all, send_numbered, until
+from triomq.client import ConsumerConfig, Message, MessageExt
+
+
+async def a_group_is_shown_with_owners_and_without_problems(namesrv: str) -> None:
+    topic, group, inbox = await new_topic(namesrv), fresh("group"), Inbox()
+    subscriptions = {topic: "*"}
+    async with (
+        Admin(namesrv=namesrv) as admin,
+        PushConsumer(group, namesrv=namesrv, on_message=inbox.take, subscriptions=subscriptions, start="earliest"),
+        PushConsumer(group, namesrv=namesrv, on_message=inbox.take, subscriptions=subscriptions, start="earliest"),
+    ):
+        await send_numbered(namesrv, topic, "shown", 20)
+        await inbox.wait_count(20)
+
+        async def is_shared() -> bool:
+            state = await admin.group_state(group, topic)
+            owners = [owner for queue in state.queues for owner in queue.owners]
+            return len(owners) == 4 and {owners.count(owner) for owner in owners} == {2}
+
+        await until(is_shared)
+        state = await admin.group_state(group, topic)
+        assert (state.duplicate_client_ids, state.subscription_differences) == ((), ())
+        assert [queue.stall for queue in state.queues] == [None] * 4
+
+
+async def a_group_without_members_is_reset_and_consumes_again(namesrv: str) -> None:
+    topic, group = await new_topic(namesrv, queues=2), fresh("group")
+    bodies = await send_numbered(namesrv, topic, "again", 10)
+    for _ in range(2):
+        inbox = Inbox()
+        async with PushConsumer(
+            group, namesrv=namesrv, on_message=inbox.take, subscriptions={topic: "*"}, start="earliest"
+        ):
+            await inbox.wait_count(10)
+        assert sorted(inbox.bodies()) == sorted(bodies)
+        async with Admin(namesrv=namesrv) as admin:
+
+            async def is_alone() -> bool:
+                return not await admin.group_member_ids(group)
+
+            await until(is_alone)
+            done = await admin.reset_offsets(group, topic, "earliest")
+        assert sorted((change.before, change.after) for change in done.changes) == [(5, 0), (5, 0)]
+
+
+async def dead_letters_go_back_to_their_topic(namesrv: str) -> None:
+    topic, group = await new_topic(namesrv, queues=1), fresh("group")
+
+    async def refuse(_message: MessageExt) -> None:
+        raise ValueError("refused")
+
+    await send_all(namesrv, [Message(topic, b"dead", tags="t", keys=["k"], properties={"color": "red"})])
+    async with Admin(namesrv=namesrv) as admin:
+        async with PushConsumer(
+            group,
+            namesrv=namesrv,
+            on_message=refuse,
+            subscriptions={topic: "*"},
+            start="earliest",
+            settings=ConsumerConfig(max_reconsume_times=0),
+        ):
+
+            async def is_dead() -> bool:
+                return len(await admin.dead_letters(group)) == 1
+
+            await until(is_dead)
+        assert [letter.original_topic for letter in await admin.dead_letters(group)] == [topic]
+        assert await admin.redrive(group, dry_run=True) == (1, 0, 0)
+        assert await admin.redrive(group) == (1, 0, 0)
+        assert await admin.redrive(group) == (0, 0, 0)
+    inbox = Inbox()
+    async with PushConsumer(
+        fresh("group"), namesrv=namesrv, on_message=inbox.take, subscriptions={topic: "*"}, start="earliest"
+    ):
+        await inbox.wait_count(2)
+    for message in inbox.messages:
+        assert (message.body, message.tags, message.keys) == (b"dead", "t", ("k",))
+        assert message.user_properties == {"color": "red"}
+        assert "RETRY_TOPIC" not in message.properties
+
+
+GROUPS: Final[tuple[Scenario, ...]] = (
+    a_group_is_shown_with_owners_and_without_problems,
+    a_group_without_members_is_reset_and_consumes_again,
+    dead_letters_go_back_to_their_topic,
+)
