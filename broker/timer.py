@@ -10,6 +10,7 @@ RocketMQ 5.x stores the messages likewise, but delivers up to a second late; 4.9
 Source: RocketMQ 5.5.0 HookUtils.java, TimerMessageStore.java.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -25,12 +26,15 @@ from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.message_store import MessageStore
 from triomq.storage.store_writer import Appended, Origin, RecordCopy
 from triomq.storage.tables import JsonTable
-from triomq.storage.timer_times import OUT_MS, ROLL_AFTER_MS, TIMER_TOPIC, stored_time, wake_time
+from triomq.storage.timer_times import OUT_MS, ROLL_AFTER_MS, ROLL_WINDOW_MS, TIMER_TOPIC, stored_time, wake_time
+
+LOGGER: Final = logging.getLogger("triomq.broker.timer")
 
 _ROLL_TIMES: Final = PropertyName.TIMER_ROLL_TIMES.encode()
 _MOST_MESSAGES: Final = 512  # in one call
 _MOST_BYTES: Final = 1024**2  # likewise, of their records
 _UNITS_AT_ONCE: Final = 4096
+_HOUR_MS: Final = 3_600_000
 _LEAST_TIME: Final = 2**40  # 2004: above every hash of tags
 _iter_units = UNIT.iter_unpack
 
@@ -87,6 +91,13 @@ class Timer:
         Raises:
             StoreLayoutError: the table and its previous generation cannot be read, or hold something else.
         """
+        longest_ms = min(self._max_delay_ms, ROLL_WINDOW_MS)
+        if longest_ms > self._store.config.retention_hours * _HOUR_MS:
+            LOGGER.warning(
+                "messages may be deleted while they wait retention_hours=%s hours=%.1f: lower timer_max_delay_s",
+                self._store.config.retention_hours,
+                longest_ms / _HOUR_MS,
+            )
         self.progress.load()
         self._queue = self._store.queue(TIMER_TOPIC, 0)
         self._taken_ms = max(self.progress.done[0], 0)

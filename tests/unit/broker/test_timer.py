@@ -297,3 +297,11 @@ def test_only_a_message_that_is_due_before_all_others_wakes_the_service(peer: Pe
     put(peer, "TIMER_DELAY_SEC\x014")
     put(peer, "TIMER_DELAY_SEC\x013")
     assert woken == [1, 3, 5, 6]
+
+
+@pytest.mark.parametrize(("hours", "max_delay_s", "warned"), [(72, 3 * DAY_S, 0), (24, 3 * DAY_S, 1), (24, 3600, 0)])
+def test_a_retention_that_is_too_short_for_messages_that_wait_is_told(
+    make_broker: MakeBroker, caplog: pytest.LogCaptureFixture, hours: int, max_delay_s: int, warned: int
+) -> None:
+    make_broker({"retention_hours": hours}, timer_max_delay_s=max_delay_s)
+    assert caplog.text.count("may be deleted while they wait") == warned
