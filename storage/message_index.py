@@ -10,7 +10,6 @@ Source: IndexService.java; store.md 4, 5.4, 5.7.
 """
 
 import logging
-import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Final, NamedTuple, TypeAlias
 from triomq.protocol.errors import IndexDamagedError, StoreError
 from triomq.protocol.index_unit import IndexHeader, key_hash, key_hashes
 from triomq.protocol.record import RecordKind
+from triomq.storage.checkpoint import Checkpoint
 from triomq.storage.commit_log import CommitLog
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.file_system import DirectoryEntry, FileSystem, list_store_directory, translated
@@ -116,7 +116,7 @@ class MessageIndex:
         """Find the files of a recovered log; delete those that cannot be trusted, and return their names.
 
         Args:
-            checkpoint_timestamp: after a crash, files that end later are not on the disk for certain.
+            checkpoint_timestamp: after a crash, only files that are full and end by then are on the disk for certain.
             clean: the store was closed properly the time before.
 
         Raises:
@@ -127,7 +127,7 @@ class MessageIndex:
             path = self.directory / entry.name
             try:
                 file = open_index_file(self._file_system, self._layout, path, entry.size_bytes)
-                self._check(file, sys.maxsize if clean else checkpoint_timestamp)
+                self._check(file, None if clean else checkpoint_timestamp)
             except IndexDamagedError as exc:
                 removed = self._delete([self.directory / entry.name for entry in entries[number:]], exc)
                 break
@@ -222,25 +222,29 @@ class MessageIndex:
             deleted += 1
         return deleted
 
-    def fill_flush_plan(self, plan: FlushPlan, checkpoint_timestamp: int, *, with_newest: bool = False) -> int:
-        """Plan to flush full files; return the time that the checkpoint may hold when the plan has run.
+    def fill_flush_plan(self, plan: FlushPlan, checkpoint: Checkpoint, *, before_close: bool = False) -> int:
+        """Plan to flush full files; return the time that the checkpoint may hold of the index when the plan has run.
+
+        That is the end of a full file, and a message stored later must be on the disk: without one, another file could
+        come to end at the same time.
 
         Args:
             plan: what is added to.
-            checkpoint_timestamp: the time that it holds now.
-            with_newest: flush the newest file too, before the store is closed.
+            checkpoint: what is on the disk when the plan has run, but for the index.
+            before_close: flush what is not full too.
 
         Raises:
             StoreError: a file cannot be opened.
         """
-        reached = checkpoint_timestamp
+        reached = checkpoint.indexes
         for file in self._files:
-            is_new = not file.room and file.header.end_timestamp > checkpoint_timestamp
-            if is_new or (with_newest and file is self._files[-1]):
+            end = file.header.end_timestamp
+            is_certain = not file.room and checkpoint.indexes < end < checkpoint.physic
+            if is_certain or (before_close and (end > checkpoint.indexes or file is self._files[-1])):
                 self._keep_mapped(file)
                 plan.add_file(file.open_file, (self.directory, self.directory.parent))
-            if is_new:
-                reached = max(reached, file.header.end_timestamp)
+            if is_certain:
+                reached = max(reached, end)
         return reached
 
     def _list(self) -> list[DirectoryEntry]:
@@ -248,9 +252,11 @@ class MessageIndex:
         entries = list_store_directory(self._file_system, self.directory)
         return [entry for entry in entries if entry.is_file and entry.name.isascii() and entry.name.isdecimal()]
 
-    def _check(self, file: IndexFile, trusted_timestamp: int) -> None:
-        if file.header.end_timestamp > trusted_timestamp:
+    def _check(self, file: IndexFile, crash_checkpoint: int | None) -> None:
+        if crash_checkpoint is not None and (file.room or file.header.end_timestamp > crash_checkpoint):
             raise IndexDamagedError(f"{file.path}: perhaps not whole on the disk when the store crashed")
+        if self._files and file.header.begin_physical_offset < self._files[-1].header.end_physical_offset:
+            raise IndexDamagedError(f"{file.path}: begins before the one before it ends")
         if not file.is_empty and file.header.end_physical_offset >= self._log.max_offset:
             raise IndexDamagedError(f"{file.path}: leads behind the end of the commit log")
 

@@ -188,7 +188,7 @@ class MessageStore(StoreWriter):
         self._require_open()
         plan = FlushPlan(self._file_system, self._fail)
         dirty = fill_consume_queue_plan(plan, self.queues, least_pages)
-        indexes = self.index.fill_flush_plan(plan, self._checkpoint.indexes)
+        indexes = self.index.fill_flush_plan(plan, self._checkpoint)
         if least_pages == 0 or indexes != self._checkpoint.indexes:
             logics = self.commit_log.store_timestamp if least_pages == 0 else self._checkpoint.logics
             checkpoint = self._checkpoint._replace(logics=logics, indexes=indexes)
@@ -328,7 +328,8 @@ class MessageStore(StoreWriter):
         plan = FlushPlan(self._file_system, self._fail)
         fill_commit_log_plan(plan, log, 0)
         fill_consume_queue_plan(plan, self.queues, 0)
-        indexes = self.index.fill_flush_plan(plan, self._checkpoint.indexes, with_newest=True)
+        checkpoint = Checkpoint(log.store_timestamp, log.store_timestamp, self._checkpoint.indexes)
+        checkpoint = checkpoint._replace(indexes=self.index.fill_flush_plan(plan, checkpoint, before_close=True))
         plan.run()
         log.files.remove_from(sum(file.start < log.max_offset for file in log.files.files))
         for queue in self.queues:
@@ -339,7 +340,6 @@ class MessageStore(StoreWriter):
                 if not used:
                     files.remove_directory()
                     self.queues.remove_if_empty(queue.topic)
-        checkpoint = Checkpoint(log.store_timestamp, log.store_timestamp, indexes)
         checkpoint.save(self._file_system, self._directory.checkpoint)
         self._directory.mark_closed()
 

@@ -7,6 +7,7 @@ recovery from the cut before.  After each cut the store is opened and compared w
   byte by byte, and readable through its queue at its number;
 * every record in the log is one that was put, at its place, but for those that fill a hole the power cut has left;
 * consume queues hold exactly the units of the records in the log;
+* the index, once it has gone on to the end of the log, holds each key of the records in the log once, in their order;
 * stored consumer offsets are readable, were written once, and after the broker's correction end within their queue;
 * another power cut right after the recovery loses nothing, and the recovery from it changes nothing.
 """
@@ -18,9 +19,10 @@ from typing import Final, NamedTuple
 
 from tests.powercut.model_disk import ModelDisk, PowerCutError
 from triomq.broker.offsets import ConsumerOffsetTable
-from triomq.protocol.codes import TRANSACTION_MASK
+from triomq.protocol.codes import TRANSACTION_MASK, MessageSysFlag
 from triomq.protocol.consume_queue_unit import BLANK_UNIT, UNIT, ConsumeQueueUnit
 from triomq.protocol.host import encode_host
+from triomq.protocol.index_unit import key_hash
 from triomq.protocol.java import tags_code
 from triomq.protocol.properties import encode_properties
 from triomq.protocol.record import RecordKind, decode_record
@@ -101,6 +103,8 @@ class Life:
             durability=self.random.choice((Durability.SYNC, Durability.SYNC, Durability.ASYNC)),
             reserve_step_bytes=self.random.choice((1, 4096)),
             consume_queue_reserve_step_bytes=4096,
+            index_slots=self.random.choice((1, 7)),
+            index_units=self.random.choice((2, 5, 40)),
             disk_full_ratio=100,
         )
 
@@ -127,7 +131,8 @@ class Life:
         body = self._body()
         self.intents = [Intent(topic, queue_id, body, tags_code(tag))]
         queue = self.store.queue(topic, queue_id)
-        properties = encode_properties({"TAGS": tag}) if tag else b""
+        keys = " ".join(self.random.choices("kl", k=self.random.randrange(4)))
+        properties = encode_properties({"TAGS": tag, "KEYS": keys})
         place = self.store.put(queue, body, properties, tags_code(tag), 0, bits, 0, HOST, HOST)
         self._remember(place.physical_offset, tags_code(tag))
 
@@ -167,6 +172,10 @@ class Life:
                 self.put()
             plan.run()
             self.store.flush_done(plan)
+
+    def index(self) -> None:
+        """Let the index follow the log."""
+        self.store.index.catch_up()
 
     def write_offsets(self) -> None:
         """Store what consumers may have consumed: as far as messages are visible."""
@@ -359,6 +368,21 @@ class Life:
                 found = self.store.get_message(queue, number, 1)
                 assert [bytes(view) for view in found.buffers] == [stored.record], f"{queue}: message {number}"
         assert not wanted, f"queues are missing: {sorted(wanted)}"
+        self._compare_index()
+
+    def _compare_index(self) -> None:
+        while self.store.index.catch_up():
+            pass
+        messages = [(stored.physical_offset, decode_record(stored.record)) for stored in self.history]
+        wanted = [
+            (key_hash(message.topic, key), offset)
+            for offset, message in sorted(messages)
+            if message.sys_flag & TRANSACTION_MASK != MessageSysFlag.TRANSACTION_ROLLBACK
+            for key in message.keys
+        ]
+        files = self.store.index._files
+        units = [file.unit(number) for file in files for number in range(1, file.header.index_count)]
+        assert [unit[:2] for unit in units] == wanted, "the index is not that of the log"
 
     def _offsets(self, disk: ModelDisk) -> ConsumerOffsetTable:
         table = JsonTable(self.root / "config" / "consumerOffset.json", disk)
@@ -388,6 +412,7 @@ OPERATIONS: Final[tuple[Callable[[Life], None], ...]] = (
     *[Life.put_batch] * 3,
     *[Life.flush] * 4,
     *[Life.flush_queues] * 2,
+    *[Life.index] * 3,
     *[Life.pass_time] * 2,
     Life.write_offsets,
     Life.delete_topic,

@@ -189,11 +189,14 @@ def test_after_a_crash_only_files_that_are_surely_on_the_disk_are_kept(maker: St
     store = filled(maker)
     index_all(store)
     before = names(store.config.root)
-    plan = store.flush_consume_queues_plan(1000)
-    assert plan is not None  # for the full files
-    plan.run()
-    store.flush_done(plan)
-    assert store.flush_consume_queues_plan(1000) is None
+    for make_plan in (store.flush_plan, store.flush_consume_queues_plan):
+        assert load_checkpoint(FileSystem(), store.config.root / "checkpoint").indexes == 0
+        plan = make_plan(1)
+        assert plan is not None
+        plan.run()
+        store.flush_done(plan)
+    assert load_checkpoint(FileSystem(), store.config.root / "checkpoint").indexes > 0
+    assert store.flush_consume_queues_plan(1) is None
     copy = maker.killed_copy(store)
     again = maker(copy)
     assert report(again).removed_index_files == (before[-1],)
@@ -201,6 +204,44 @@ def test_after_a_crash_only_files_that_are_surely_on_the_disk_are_kept(maker: St
     again.close()
     store.close()
     assert contents(copy) == contents(store.config.root)
+
+
+def test_of_files_that_end_in_one_millisecond_none_is_certain_to_be_on_the_disk(maker: StoreMaker) -> None:
+    store = maker()
+    for _ in range(3):
+        put_keys(store, *(f"k{number}" for number in range(149)))
+        index_all(store)
+        store.flush()
+    again = maker(maker.killed_copy(store))
+    assert len(report(again).removed_index_files) == 3
+
+
+def test_a_file_that_power_loss_left_empty_is_made_again(maker: StoreMaker) -> None:
+    store = filled(maker)
+    index_all(store)
+    store.flush()
+    second = names(store.config.root)[1]
+    copy = maker.killed_copy(store)
+    os.truncate(copy / "index" / second, 0)
+    os.truncate(copy / "index" / second, (store.config.root / "index" / second).stat().st_size)
+    again = maker(copy)
+    assert len(report(again).removed_index_files) == 5
+    again.close()
+    store.close()
+    assert contents(copy) == contents(store.config.root)
+
+
+def test_a_copy_of_an_older_file_behind_the_newest_is_removed(maker: StoreMaker) -> None:
+    store = filled(maker)
+    store.close()
+    wanted = contents(store.config.root)
+    folder = store.config.root / "index"
+    shutil.copy(folder / names(store.config.root)[0], folder / "9")
+    again = maker()
+    assert report(again).removed_index_files == ("9",)
+    assert everything_is_found(again)
+    again.close()
+    assert contents(store.config.root) == wanted
 
 
 def test_after_a_crash_without_a_flush_all_files_are_made_again(maker: StoreMaker) -> None:
