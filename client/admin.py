@@ -7,6 +7,7 @@ from typing import Final
 
 from triomq.client.admin_groups import GroupAdmin
 from triomq.client.answers import check
+from triomq.client.find_messages import END_OF_TIME_MS, find_by_key, find_by_place
 from triomq.client.route import DEFAULT_TOPIC, MASTER_ID
 from triomq.protocol.admin_requests import CreateTopicRequestHeader, TopicRequestHeader
 from triomq.protocol.bodies import (
@@ -18,9 +19,9 @@ from triomq.protocol.bodies import (
 )
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ClientError, ConfigError, NameServerError, NoRouteError, TopicNotExistError
-from triomq.protocol.message import validate_topic
+from triomq.protocol.message import MessageExt, validate_topic
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.requests import OffsetResponseHeader, QueueRequestHeader
+from triomq.protocol.requests import OffsetResponseHeader, QueryMessageRequestHeader, QueueRequestHeader
 from triomq.protocol.units import QueueOffset
 
 READ_WRITE: Final = 6
@@ -126,6 +127,56 @@ class Admin(GroupAdmin):
             response = await self._ask(address, RequestCode.GET_TOPIC_STATS_INFO, TopicRequestHeader(topic))
             found.update(TopicStatsTable.decode(response.body).offset_table)
         return dict(sorted(found.items()))
+
+    async def find_messages(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_messages: int = 64,
+        begin_ms: int = 0,
+        end_ms: int = END_OF_TIME_MS,
+        unique: bool = False,
+    ) -> list[MessageExt]:
+        """Return the newest messages of a topic with a key, oldest first; brokers look through few dozen at most.
+
+        Args:
+            topic: its name.
+            key: one of their keys.
+            max_messages: how many at most.
+            begin_ms: when they were stored at the earliest.
+            end_ms: when they were stored at the latest.
+            unique: ``key`` is the id that the producer gave to the message.
+
+        Raises:
+            NoRouteError: no broker has the topic.
+            ConfigError: ``max_messages`` is not above 0, or ``key`` is empty or holds a blank.
+        """
+        if max_messages <= 0:
+            raise ConfigError(f"max_messages: {max_messages} must be above 0")
+        if not key or " " in key:
+            raise ConfigError(f"key {key!r}: must not be empty nor hold a blank, which separates keys")
+        header = QueryMessageRequestHeader(topic, key, max_messages, begin_ms, end_ms, unique)
+        return await find_by_key(self._entered(), _masters_of(await self.topic_route(topic)), header)
+
+    async def message(self, message_id: str, topic: str | None = None) -> MessageExt:
+        """Return one message.
+
+        Args:
+            message_id: the offset id, which tells where it is stored; with ``topic`` also the id its producer gave it.
+            topic: where to look for the producer's id first; the newest message with it is returned.
+
+        Raises:
+            QueryNotFoundError: no message has this id.
+            NoRouteError: no broker has the topic.
+        """
+        if topic is not None:
+            found = await self.find_messages(topic, message_id, unique=True)
+            if found:
+                return found[-1]
+        instance = self._entered()
+        known = [(name, address) for address, (name, _) in instance.broker_addresses().items()]
+        return await find_by_place(instance, message_id, known)
 
     async def min_offset(self, queue: MessageQueue) -> QueueOffset:
         """Return the offset of the first message in a queue; 0 if the queue is unknown."""

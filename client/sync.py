@@ -175,6 +175,8 @@ class Admin(_Blocking[TrioAdmin]):
     delete_topic = _blocking(TrioAdmin.delete_topic)
     topic_config = _blocking(TrioAdmin.topic_config)
     topic_stats = _blocking(TrioAdmin.topic_stats)
+    find_messages = _blocking(TrioAdmin.find_messages)
+    message = _blocking(TrioAdmin.message)
     min_offset = _blocking(TrioAdmin.min_offset)
     max_offset = _blocking(TrioAdmin.max_offset)
     cluster = _blocking(TrioAdmin.cluster)

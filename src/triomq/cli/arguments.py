@@ -68,6 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_consume(commands)
     _add_topic(commands)
     _add_group(commands)
+    _add_message(commands)
     _add_dlq(commands)
     _add_store(commands)
     _add_client_command(commands, "ping", "ping:run", "ClientOptions", "ask whether name server and brokers answer")
@@ -163,6 +164,12 @@ def _add_broker(commands: _Commands) -> None:
     _add_retention(parser)
     _add_delays(parser)
     add("--no-auto-create-topic", action="store_true", help="refuse sends to unknown topics (autoCreateTopicEnable)")
+    add("--no-index", action="store_true", help="do not index messages by their keys (messageIndexEnable)")
+    for option, default, text in (
+        ("--index-slots", 5_000_000, "slots of an index file (maxHashSlotNum"),
+        ("--index-units", 20_000_000, "units of an index file, one for each key of a message (maxIndexNum"),
+    ):
+        add(option, metavar="N", type=values.parse_positive, default=default, help=f"{text}; {default})")
     more = parser.add_subparsers(metavar="[COMMAND]", required=False)
     status = _add_client_command(
         more, "status", "broker_status:run", "BrokerStatusOptions", "tell how running brokers are set up and doing"
@@ -438,6 +445,33 @@ def _add_store_command(commands: _Commands, name: str, options_type: str, text: 
     parser = _add_command(commands, name, f"store:{runner}", options_type, text, log_level="warning")
     parser.add_argument("--store", metavar="DIR", help="folder of the store (that of triomq broker)")
     return parser
+
+
+def _add_message(commands: _Commands) -> None:
+    message = _subcommands(commands, "message", "show or find messages that are stored")
+    show = _add_client_command(message, "show", "message:show", "MessageShowOptions", "show one message")
+    show.add_argument("message_id", metavar="ID", help="its offset message id; with --topic also its message id")
+    show.add_argument("--topic", help="where to look for a message id")
+    find = _add_client_command(
+        message, "find", "message:find", "MessageFindOptions", "find messages by key, by message id, or by time"
+    )
+    find.add_argument("--topic", required=True, help="where to look")
+    find.add_argument("--key", help="one of their keys")
+    find.add_argument("--unique-key", metavar="ID", help="the message id that their producer gave them (UNIQ_KEY)")
+    for option, name, default, text in (
+        ("--from", "begin", "earliest", "stored at this time or later: earliest, a time, or -10m for ten minutes ago"),
+        ("--to", "end", "latest", "stored at this time or earlier: latest, a time, or -10m"),
+    ):
+        find.add_argument(
+            option, dest=name, metavar="WHEN", type=values.parse_start, default=default, help=f"{text} ({default})"
+        )
+    find.add_argument(
+        "--count",
+        type=values.parse_positive,
+        metavar="N",
+        default=64,
+        help="N at most (64): with a key the newest, of which a broker tells 64 at most; else the first",
+    )
 
 
 def _subcommands(commands: _Commands, name: str, text: str) -> _Commands:

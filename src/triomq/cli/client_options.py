@@ -131,3 +131,22 @@ class BrokerStatusOptions(ClientOptions):
     """``triomq broker status``."""
 
     address: str | None
+
+
+class MessageShowOptions(ClientOptions):
+    """``triomq message show``."""
+
+    message_id: str
+    topic: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageFindOptions(ClientOptions):
+    """``triomq message find``."""
+
+    topic: str
+    key: str | None
+    unique_key: str | None
+    begin: StartAt
+    end: StartAt
+    count: int

@@ -39,3 +39,6 @@ class BrokerOptions(Options):
     delay_levels: str | None
     timer_max_delay: float
     no_auto_create_topic: bool
+    no_index: bool
+    index_slots: int
+    index_units: int

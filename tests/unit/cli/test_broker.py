@@ -25,6 +25,7 @@ def test_the_command_line_reaches_the_settings() -> None:
         *("--retention-hours", "1.5", "--retention-bytes", "1GiB", "--delete-when", "4;16"),
         *("--disk-max-used-ratio", "50", "--disk-clean-ratio", "60", "--disk-full-ratio", "70"),
         *("--delay-levels", "10s 1m", "--timer-max-delay", "2d"),
+        *("--no-index", "--index-slots", "50", "--index-units", "150"),
     )
     (listener,) = made.listeners
     assert (listener.broker, listener.namesrv) == (Address("127.0.0.1", 1), Address("::1", 0))
@@ -36,10 +37,12 @@ def test_the_command_line_reaches_the_settings() -> None:
     ratios = (made.store.disk_max_used_ratio, made.store.disk_clean_ratio, made.store.disk_full_ratio)
     assert ratios == (50, 60, 70)
     assert (made.store.delay_levels.delays_ms, made.timer_max_delay_s) == ((10_000, 60_000), 172_800)
+    assert (made.store.index, made.store.index_slots, made.store.index_units) == (False, 50, 150)
 
 
-def test_without_options_the_delays_are_those_of_rocketmq() -> None:
+def test_without_options_delays_and_index_are_those_of_rocketmq() -> None:
     made = config()
+    assert made.store.index
     assert (len(made.store.delay_levels.delays_ms), made.timer_max_delay_s) == (18, 259_200)
 
 

@@ -1,0 +1,82 @@
+"""``triomq message`` against a running broker."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.integration.cli_tools import complaint, ok
+from tests.processes import Broker, start_triomq
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker with a topic of three queues and 200 messages, every tenth with two keys."""
+    broker = start_triomq(tmp_path_factory.mktemp("broker"))
+    ok("topic", "create", "orders", "--queues", "3", namesrv=broker.namesrv)
+    for begin in range(0, 200, 100):
+        lines = [
+            {"body": f"order {number}", "tags": "paid", "keys": [f"o-{number}", "tens"] if number % 10 == 0 else []}
+            for number in range(begin, begin + 100)
+        ]
+        text = "\n".join(map(json.dumps, lines)).encode()
+        ok("produce", "orders", "--json-lines", namesrv=broker.namesrv, stdin=text)
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture
+def namesrv(broker: Broker) -> str:
+    return broker.namesrv
+
+
+def find(namesrv: str, *words: str) -> list[dict[str, Any]]:
+    text = ok("message", "find", "--topic", "orders", "--json", *words, namesrv=namesrv)
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_messages_are_found_by_key(namesrv: str) -> None:
+    (found,) = find(namesrv, "--key", "o-50")
+    assert (found["body"], found["keys"], found["tags"]) == ("order 50", ["o-50", "tens"], "paid")
+    assert [one["body"] for one in find(namesrv, "--key", "tens", "--count", "2")] == ["order 180", "order 190"]
+    assert find(namesrv, "--key", "o-51") == []
+
+
+def test_messages_are_found_and_shown_by_their_ids(namesrv: str) -> None:
+    (one,) = find(namesrv, "--key", "o-50")
+    assert find(namesrv, "--unique-key", one["message_id"]) == [one]
+    shown = ok("message", "show", one["offset_message_id"], "--json", namesrv=namesrv)
+    assert json.loads(shown) | {"broker": one["broker"]} == one
+    shown = ok("message", "show", one["message_id"], "--topic", "orders", "--json", namesrv=namesrv)
+    assert json.loads(shown) == one
+    text = ok("message", "show", one["message_id"], "--topic", "orders", namesrv=namesrv)
+    assert f"message id         {one['message_id']}\n" in text
+    assert "property KEYS      o-50 tens\n" in text
+    assert text.endswith("order 50\n")
+
+
+def test_messages_are_found_by_time(namesrv: str) -> None:
+    everything = find(namesrv, "--count", "500")
+    assert sorted(one["body"] for one in everything) == sorted(f"order {number}" for number in range(200))
+    times = [one["stored_ms"] for one in everything]
+    assert times == sorted(times)
+    assert [one["stored_ms"] for one in find(namesrv, "--count", "10")] == times[:10]
+    assert len(find(namesrv, "--from", "-10m", "--to", "latest", "--count", "500")) == 200
+    assert find(namesrv, "--to", "-10m") == []
+    assert len(find(namesrv, "--from", "-10m", "--key", "tens")) == 20
+    assert find(namesrv, "--to", "-10m", "--key", "tens") == []
+
+
+def test_the_table_shows_the_begin_of_each_body(namesrv: str) -> None:
+    text = ok("message", "find", "--topic", "orders", "--key", "o-50", namesrv=namesrv)
+    head, line = text.splitlines()
+    assert head.split() == ["STORED", "QUEUE", "MESSAGE", "ID", "TAG", "KEYS", "BODY"]
+    assert line.endswith("paid  o-50 tens  order 50")
+
+
+def test_what_cannot_be_found_or_meant_is_told(namesrv: str) -> None:
+    assert "name its topic" in complaint(1, "message", "show", "no-id", namesrv=namesrv)
+    words = ("message", "find", "--topic", "orders", "--key", "a", "--unique-key", "b")
+    assert "cannot be used together" in complaint(2, *words, namesrv=namesrv)
+    assert "has no route" in complaint(1, "message", "find", "--topic", "ordres", "--key", "a", namesrv=namesrv)
