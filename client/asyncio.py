@@ -287,6 +287,8 @@ class Admin(_Awaiting[TrioAdmin]):
     delete_topic = _awaiting(TrioAdmin.delete_topic)
     topic_config = _awaiting(TrioAdmin.topic_config)
     topic_stats = _awaiting(TrioAdmin.topic_stats)
+    find_messages = _awaiting(TrioAdmin.find_messages)
+    message = _awaiting(TrioAdmin.message)
     min_offset = _awaiting(TrioAdmin.min_offset)
     max_offset = _awaiting(TrioAdmin.max_offset)
     cluster = _awaiting(TrioAdmin.cluster)

@@ -11,6 +11,7 @@ from triomq.protocol.index_unit import KEY_WIDTH, key_hash, topic_share
 from triomq.protocol.properties import get_property
 from triomq.protocol.record import MESSAGE_MAGIC, RecordKind
 from triomq.storage.commit_log import CommitLog
+from triomq.storage.log_scan import LogScan
 from triomq.storage.mapped_file import MappedFile
 
 _UNIQUE_KEY: Final = b"UNIQ_KEY"
@@ -69,7 +70,7 @@ class KeyReader:
     def read(self, begin: int, end: int, max_records: int) -> IndexBatch:
         """Return the keys of up to ``max_records`` records of one file, from ``begin`` on and before ``end``.
 
-        A place without a record costs the rest of its file, which is passed over.
+        A place without a record is passed over, up to the next record that proves itself.
         """
         batch = IndexBatch(begin)
         file = self._log.files.file_at(begin)
@@ -155,7 +156,8 @@ class KeyReader:
             return left
         if found.kind is not RecordKind.MESSAGE or found.size > left:
             batch.damage = f"{found.reason or 'a record behind the end'} at {physical_offset}"
-            return left
+            following = next(iter(LogScan(self._log, physical_offset, stop=physical_offset + left)), None)
+            return following[0] - physical_offset if following is not None else left
         if found.sys_flag & _ROLLBACK != _ROLLBACK:
             topic = found.topic.encode()
             tail = b"".join((bytes((len(topic),)), topic, b"\0\0", found.properties))  # the length is not looked at

@@ -53,9 +53,34 @@ async def admin_sees_offsets_members_and_lag(namesrv: str) -> None:
         assert (await admin.cluster()).broker_addr_table
 
 
+async def messages_are_found_by_keys_ids_and_times(namesrv: str) -> None:
+    topic = await new_topic(namesrv)
+    async with Producer(fresh("producer"), namesrv=namesrv) as producer:
+        sent = [
+            await producer.send(Message(topic, b"%d" % number, keys=[f"key-{number}", "ключ"])) for number in range(10)
+        ]
+    async with Admin(namesrv=namesrv) as admin:
+
+        async def is_indexed() -> bool:
+            return len(await admin.find_messages(topic, "ключ")) == 10
+
+        await until(is_indexed)
+        (third,) = await admin.find_messages(topic, "key-3")
+        assert (third.body, third.message_id, third.queue_id) == (b"3", sent[3].message_id, sent[3].queue.queue_id)
+        assert [message.body for message in await admin.find_messages(topic, "ключ", max_messages=2)] == [b"8", b"9"]
+        assert await admin.find_messages(topic, "key-10") == []
+        since = await admin.find_messages(topic, "ключ", begin_ms=third.store_timestamp)
+        assert {message.body for message in since} >= {b"%d" % number for number in range(3, 10)}
+        assert await admin.find_messages(topic, "ключ", end_ms=third.store_timestamp - 3_600_000) == []
+        for number, result in enumerate(sent):
+            assert (await admin.message(result.message_id, topic)).body == b"%d" % number
+            assert (await admin.message(result.offset_message_id)).body == b"%d" % number
+
+
 ASKING: Final[tuple[Scenario, ...]] = (
     topics_are_made_listed_and_deleted,
     admin_sees_offsets_members_and_lag,
+    messages_are_found_by_keys_ids_and_times,
 )
 
 SCENARIOS: Final = (*SENDING, *CONSUMING, *RETRYING, *PULLING, *GROUPS, *ASKING)

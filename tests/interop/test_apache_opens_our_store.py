@@ -18,7 +18,10 @@ TOPIC: Final = "handed-over"
 GROUP: Final = "half-way"
 COUNT: Final = 400
 CONSUMED: Final = 100
-SMALL_FILES: Final = ("--commit-log-file-size", "131072", "--consume-queue-file-size", "2000")  # so that both roll over
+SMALL_FILES: Final = (  # so that all roll over
+    *("--commit-log-file-size", "131072", "--consume-queue-file-size", "2000"),
+    *("--index-slots", "50", "--index-units", "150"),
+)
 
 Outcome = TypeVar("Outcome")
 Row = tuple[int, int, bytes, str | None, tuple[str, ...], str, str | None]
@@ -81,6 +84,21 @@ async def read_all(namesrv: str) -> list[Row]:
     return rows
 
 
+async def find_all(namesrv: str) -> list[list[Row]]:
+    """What is found by each key and by each producer's id."""
+    found = []
+    async with Admin(namesrv=namesrv) as admin:
+        for number in range(COUNT):
+            (message,) = await admin.find_messages(TOPIC, f"key-{number}")
+            (again,) = await admin.find_messages(TOPIC, message.message_id, unique=True)
+            found.append([row(message), row(again)])
+        newest = await admin.find_messages(TOPIC, "ключ")
+        middle = newest[len(newest) // 2].store_timestamp
+        older = await admin.find_messages(TOPIC, "ключ", end_ms=middle)
+    assert len(newest) == 64
+    return [*found, list(map(row, newest)), list(map(row, older))]
+
+
 async def consume_rest(namesrv: str, count: int) -> list[Row]:
     """What the group that stopped half-way gets."""
     inbox = Inbox()
@@ -118,7 +136,9 @@ def test_apache_delivers_every_message_of_our_store(tmp_path: Path, apache_broke
     with start_triomq(tmp_path, *SMALL_FILES) as ours:
         within(60, fill, ours.namesrv)
         expected = within(60, read_all, ours.namesrv)
+        found = within(60, find_all, ours.namesrv)
     assert len(expected) == COUNT
+    assert len(list(Path(ours.store, "index").iterdir())) > 5
     assert not Path(ours.store, "abort").exists()
     assert len(list(Path(ours.store, "commitlog").iterdir())) > 1
 
@@ -128,10 +148,15 @@ def test_apache_delivers_every_message_of_our_store(tmp_path: Path, apache_broke
     settings = {
         "mappedFileSizeCommitLog": file_size((store / "commitlog").iterdir()),
         "mappedFileSizeConsumeQueue": file_size((store / "consumequeue").glob("*/*/*")),
+        "maxHashSlotNum": 50,
+        "maxIndexNum": 150,
     }
+    index = {path.name: path.read_bytes() for path in (store / "index").iterdir()}
     apache = apache_brokers.start("4.9.7", folder, settings)
     try:
         assert within(60, read_all, apache.namesrv) == expected
+        assert within(60, find_all, apache.namesrv) == found
+        assert {path.name: path.read_bytes() for path in (store / "index").iterdir()} == index
         rest = [place for place in expected if place[1] >= CONSUMED // 3]
         assert sorted(within(60, consume_rest, apache.namesrv, len(rest))) == sorted(rest)
         ends = [1 + max(place[1] for place in expected if place[0] == queue_id) for queue_id in range(3)]

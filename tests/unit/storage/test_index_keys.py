@@ -112,16 +112,24 @@ def test_no_more_records_are_read_than_asked_for(store: MessageStore) -> None:
     assert KeyReader(store.commit_log).read(batch.end, places[4].physical_offset, 9).end == places[4].physical_offset
 
 
-def test_a_place_without_a_record_costs_the_rest_of_its_file_and_is_told(maker: StoreMaker) -> None:
+def test_a_place_without_a_record_costs_itself_and_is_told(maker: StoreMaker) -> None:
     store = maker()
     places = [put(store, "T", body=bytes(20_000), properties=b"KEYS\x01k") for _ in range(5)]
     overwrite(store.config.root / "commitlog" / f"{0:020d}", places[1].physical_offset + 4, b"ruin")
     first, second = read_all(store)
-    assert first.offsets == [0]
-    assert first.end == 65536
+    assert first.offsets == [places[0].physical_offset, places[2].physical_offset]
     assert str(places[1].physical_offset) in first.damage
     assert second.offsets == [place.physical_offset for place in places[3:]]
     assert second.damage == ""
+
+
+def test_damage_up_to_the_end_of_the_log_is_passed_over(maker: StoreMaker) -> None:
+    store = maker()
+    places = [put(store, "T", properties=b"KEYS\x01k") for _ in range(3)]
+    overwrite(store.config.root / "commitlog" / f"{0:020d}", places[2].physical_offset + 4, b"ruin")
+    (batch,) = read_all(store)
+    assert batch.offsets == [place.physical_offset for place in places[:2]]
+    assert batch.end == store.commit_log.max_offset
 
 
 def test_nothing_is_read_where_there_is_no_log(store: MessageStore) -> None:
