@@ -1,7 +1,7 @@
 """From the commit log to the consume queues: what is built of each record besides the record itself.
 
 ``Dispatcher`` makes appended messages visible; ``Redispatcher`` builds units again from records that recovery reads.
-Whatever else is derived from records, such as a key index, belongs here too.
+The index of keys follows the log by itself: ``message_index``.
 Source: DefaultMessageStore.java, doDispatch; ConsumeQueue.java, putMessagePositionInfoWrapper; store.md 3.2-3.4, 5.7.
 """
 

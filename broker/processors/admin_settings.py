@@ -77,6 +77,9 @@ def _store_settings(store: StoreConfig) -> dict[str, str]:
         "cleanResourceInterval": _ms(store.clean_interval_s),
         "deleteCommitLogFilesInterval": _ms(store.delete_files_interval_s),
         "checkCRCOnRecover": _flag(store.check_crc_on_recover),
+        "messageIndexEnable": _flag(store.index),
+        "maxHashSlotNum": str(store.index_slots),
+        "maxIndexNum": str(store.index_units),
         "messageDelayLevel": " ".join(map(_delay, store.delay_levels.delays_ms)),
     }
 
