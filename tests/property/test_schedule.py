@@ -22,12 +22,28 @@ from triomq.protocol.host import encode_host
 from triomq.protocol.record import decode_records
 from triomq.storage.config import StoreConfig
 from triomq.storage.delay_levels import DelayLevels
+from triomq.storage.file_system import FileSystem, OpenFile
 from triomq.storage.message_store import MessageStore
 from triomq.storage.tables import JsonTable
 
 HOST: Final = encode_host("127.0.0.1", 10911)
 LEVELS: Final = DelayLevels("1s 5s 10s")
 TIMED: Final = 0  # stands for a level
+
+
+class UnsyncedFileSystem(FileSystem):
+    """Does not wait for the disk: what is killed here is a process, not a machine."""
+
+    def sync_file(self, file: OpenFile) -> None:
+        """Nothing is lost without."""
+
+    def sync_directory(self, path: Path) -> None:
+        """Nothing is lost without."""
+
+    def write_file(self, path: Path, content: bytes) -> None:
+        path.write_bytes(content)
+
+    overwrite_file = write_file
 
 
 class ScheduleMachine(RuleBasedStateMachine):
@@ -50,16 +66,19 @@ class ScheduleMachine(RuleBasedStateMachine):
             root=self.root,
             commit_log_file_size_bytes=4096,
             consume_queue_file_size_bytes=100,
+            index_slots=10,
+            index_units=100,
             delay_levels=LEVELS,
         )
-        self.store = MessageStore(config, clock_ms=lambda: self.now_ms)
+        files = UnsyncedFileSystem()
+        self.store = MessageStore(config, file_system=files, clock_ms=lambda: self.now_ms)
         self.store.open()
-        table = JsonTable(self.root / "config" / "delayOffset.json")
+        table = JsonTable(self.root / "config" / "delayOffset.json", files)
         statistics = BrokerStatistics(0)
         delivery = Delivery(self.store, statistics)
         self.schedule = Schedule(self.store, table, statistics, delivery)
         self.schedule.load()
-        table = JsonTable(self.root / "config" / "timerProgress.json")
+        table = JsonTable(self.root / "config" / "timerProgress.json", files)
         self.timer = Timer(self.store, table, statistics, delivery, max_delay_ms=10**6, wake=self.schedule.wake)
         self.timer.load()
 
