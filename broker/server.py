@@ -47,6 +47,7 @@ from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import StoreError
 from triomq.protocol.host import encode_host
 from triomq.storage.config import Durability
+from triomq.storage.log_scan import ProgressLog
 from triomq.storage.message_store import MessageStore
 from triomq.storage.tables import JsonTable
 
@@ -378,7 +379,7 @@ async def open_broker(config: BrokerConfig) -> AsyncGenerator[Broker]:
         StoreLayoutError: the store cannot be read, or was written with other file sizes.
     """
     store = MessageStore(config.store)
-    await trio.to_thread.run_sync(store.open)
+    await trio.to_thread.run_sync(store.open, ProgressLog())
     broker = Broker(config, store)
     try:
         broker.load()

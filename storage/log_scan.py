@@ -1,5 +1,7 @@
 """Walking over the records of the commit log, from a place where one begins to the last one that is good."""
 
+import logging
+import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -10,9 +12,30 @@ from triomq.storage.damage import DamagedPart
 Progress = Callable[[int, int], None]
 """Called with the bytes scanned so far and the bytes there may be at most."""
 
-_PROGRESS_STEP_BYTES: Final = 16 * 1024**2
+LOGGER: Final = logging.getLogger("triomq.storage.log_scan")
+
+_MIB: Final = 1024**2
+_PROGRESS_STEP_BYTES: Final = 16 * _MIB
+_PROGRESS_LOG_S: Final = 3.0
 _MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, signed=True)
 _MAGIC_AT: Final = 4
+
+
+class ProgressLog:
+    """Tells the log now and then how far a long walk is: pass it as ``progress``."""
+
+    __slots__ = ("_clock_s", "_next_s")
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s
+        self._next_s = clock_s() + _PROGRESS_LOG_S
+
+    def __call__(self, done_bytes: int, most_bytes: int) -> None:
+        """Note how far it is; see ``Progress``."""
+        now = self._clock_s()
+        if now >= self._next_s:
+            self._next_s = now + _PROGRESS_LOG_S
+            LOGGER.info("reading the commit log mib=%d of_at_most=%d", done_bytes // _MIB, most_bytes // _MIB)
 
 
 class LogScan:

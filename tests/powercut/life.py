@@ -12,11 +12,12 @@ recovery from the cut before.  After each cut the store is opened and compared w
 * another power cut right after the recovery loses nothing, and the recovery from it changes nothing.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final
 
+from tests.powercut.expected import Intent, Stored, records_of, stored_record
 from tests.powercut.model_disk import ModelDisk, PowerCutError
 from triomq.broker.offsets import ConsumerOffsetTable
 from triomq.protocol.codes import TRANSACTION_MASK, MessageSysFlag
@@ -25,11 +26,9 @@ from triomq.protocol.host import encode_host
 from triomq.protocol.index_unit import key_hash
 from triomq.protocol.java import tags_code
 from triomq.protocol.properties import encode_properties
-from triomq.protocol.record import RecordKind, decode_record
+from triomq.protocol.record import decode_record
 from triomq.storage.config import Durability, StoreConfig
-from triomq.storage.damage import FILLER_TOPIC
 from triomq.storage.delay_levels import SCHEDULE_TOPIC
-from triomq.storage.dispatch import WITHOUT_UNIT
 from triomq.storage.message_store import MessageStore
 from triomq.storage.tables import JsonTable
 
@@ -43,31 +42,6 @@ _MOST_OPERATIONS: Final = 40
 _ALL_CUTS: Final = 3
 BLANK: Final = ConsumeQueueUnit._make(UNIT.unpack(BLANK_UNIT))
 Key = tuple[str, int]
-
-
-class Stored(NamedTuple):
-    """One record as it must be found again."""
-
-    physical_offset: int
-    topic: str
-    queue_id: int
-    queue_offset: int
-    tags_codes: frozenset[int]  # of a delayed message the delivery time, which a rebuilt unit may have later
-    has_unit: bool
-    record: bytes
-
-    @property
-    def end(self) -> int:
-        return self.physical_offset + len(self.record)
-
-
-class Intent(NamedTuple):
-    """A message that is being put: it may be found or not."""
-
-    topic: str
-    queue_id: int
-    body: bytes
-    tags_code: int
 
 
 class Life:
@@ -293,12 +267,12 @@ class Life:
     def _remember(self, physical_offset: int, code: int) -> None:
         record = self.store.look_message(physical_offset)
         assert record is not None
-        self.history.append(self._stored(physical_offset, bytes(record), code))
+        self.history.append(stored_record(self.config.delay_levels, self.now_ms, physical_offset, bytes(record), code))
         self.intents.pop(0)
 
     def _learn(self) -> None:
         """Take over what the store has found: all that was acknowledged, and of the rest what survived."""
-        found = dict(self._records())
+        found = dict(records_of(self.store))
         for stored in self.history:
             if stored.end <= self.durable_end:
                 assert found.get(stored.physical_offset) == stored.record, f"lost or changed: {stored}"
@@ -317,37 +291,12 @@ class Life:
             self.deleting = None
         self.deleted = {topic: min(end, self.store.commit_log.max_offset) for topic, end in self.deleted.items()}
 
-    def _stored(self, physical_offset: int, record: bytes, code: int) -> Stored:
-        message = decode_record(record)
-        codes = {code}
-        if message.topic == SCHEDULE_TOPIC:
-            delay_ms = self.config.delay_levels.delays_ms[message.queue_id]
-            codes = {time + delay_ms for time in (message.store_timestamp, min(message.store_timestamp, self.now_ms))}
-        has_unit = message.sys_flag & TRANSACTION_MASK not in WITHOUT_UNIT
-        place = (physical_offset, message.topic, message.queue_id, message.queue_offset)
-        return Stored(*place, frozenset(codes), has_unit, record)
-
     def _of_an_intent(self, offset: int, record: bytes) -> Stored:
         message = decode_record(record)
         for intent in self.intents:
             if (intent.topic, intent.queue_id, intent.body) == (message.topic, message.queue_id, message.stored_body):
-                return self._stored(offset, record, intent.tags_code)
+                return stored_record(self.config.delay_levels, self.now_ms, offset, record, intent.tags_code)
         raise AssertionError(f"a record at {offset} that nobody has put: {message}")
-
-    def _records(self) -> Iterable[tuple[int, bytes]]:
-        log = self.store.commit_log
-        offset = max(log.min_offset, 0)
-        while offset < log.max_offset:
-            found = log.check(offset, check_crc=True)
-            assert found.kind in {RecordKind.MESSAGE, RecordKind.BLANK}, f"at {offset}: {found}"
-            if found.kind is RecordKind.BLANK:
-                offset += found.size
-                continue
-            record = log.look_message(offset)
-            assert record is not None
-            if found.topic != FILLER_TOPIC:
-                yield offset, bytes(record)
-            offset += found.size
 
     def _compare_all(self) -> None:
         """Compare every queue with the records in the log."""

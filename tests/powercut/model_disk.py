@@ -217,6 +217,15 @@ class ModelDisk(FileSystem):
             if any(seen[at : at + PAGE]):
                 yield max(at, start), min(at + PAGE, end)
 
+    def read_ahead(self, file: OpenFile, start: int, end: int) -> None:
+        """Everything is in memory."""
+
+    def is_resident(self, map_: mmap, start: int, end: int) -> bool:
+        return True
+
+    def read_into_memory(self, file: OpenFile, start: int, end: int) -> None:
+        """As ``read_ahead``."""
+
     def modified_ms(self, file: OpenFile) -> int:
         return 0  # time stands still here: nothing is deleted by age
 

@@ -1,7 +1,7 @@
 import pytest
 
 from tests.unit.storage.making import StoreMaker, put
-from triomq.storage.log_scan import LogScan
+from triomq.storage.log_scan import LogScan, ProgressLog
 from triomq.storage.message_store import MessageStore
 
 
@@ -71,3 +71,15 @@ def test_progress_is_told_at_most_once_per_step(maker: StoreMaker) -> None:
     scan = LogScan(store.commit_log, 0, progress=lambda done, total: told.append((done, total)))
     assert len(list(scan)) == 200
     assert told == []  # less than a step
+
+
+def test_a_long_walk_is_told_every_three_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "triomq.storage.log_scan")
+    now = [100.0]
+    progress = ProgressLog(lambda: now[0])
+    for second in range(1, 8):
+        now[0] = 100.0 + second
+        progress(second * 1024**2, 9 * 1024**2)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"reading the commit log mib={second} of_at_most=9" for second in (3, 6)
+    ]

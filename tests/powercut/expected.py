@@ -1,0 +1,62 @@
+"""What a life remembers of its messages, and what it finds of them."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from triomq.protocol.codes import TRANSACTION_MASK
+from triomq.protocol.record import RecordKind, decode_record
+from triomq.storage.damage import FILLER_TOPIC
+from triomq.storage.delay_levels import SCHEDULE_TOPIC, DelayLevels
+from triomq.storage.dispatch import WITHOUT_UNIT
+from triomq.storage.message_store import MessageStore
+
+
+class Stored(NamedTuple):
+    """One record as it must be found again."""
+
+    physical_offset: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    tags_codes: frozenset[int]  # of a delayed message the delivery time, which a rebuilt unit may have later
+    has_unit: bool
+    record: bytes
+
+    @property
+    def end(self) -> int:
+        return self.physical_offset + len(self.record)
+
+
+class Intent(NamedTuple):
+    """A message that is being put: it may be found or not."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    tags_code: int
+
+
+def stored_record(levels: DelayLevels, now_ms: int, physical_offset: int, record: bytes, code: int) -> Stored:
+    """Describe a record by its bytes and its tags code; delayed messages are in the queue of their level."""
+    message = decode_record(record)
+    codes = {code}
+    if message.topic == SCHEDULE_TOPIC:
+        delay_ms = levels.delays_ms[message.queue_id]
+        codes = {time + delay_ms for time in (message.store_timestamp, min(message.store_timestamp, now_ms))}
+    has_unit = message.sys_flag & TRANSACTION_MASK not in WITHOUT_UNIT
+    place = (physical_offset, message.topic, message.queue_id, message.queue_offset)
+    return Stored(*place, frozenset(codes), has_unit, record)
+
+
+def records_of(store: MessageStore) -> Iterable[tuple[int, bytes]]:
+    """Return all records of messages with their physical offsets; the log must have no hole."""
+    log = store.commit_log
+    offset = max(log.min_offset, 0)
+    while offset < log.max_offset:
+        found = log.check(offset, check_crc=True)
+        assert found.kind in {RecordKind.MESSAGE, RecordKind.BLANK}, f"at {offset}: {found}"
+        if found.kind is RecordKind.MESSAGE and found.topic != FILLER_TOPIC:
+            record = log.look_message(offset)
+            assert record is not None
+            yield offset, bytes(record)
+        offset += found.size
