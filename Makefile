@@ -22,7 +22,7 @@ $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; sys.version_info >= (3, 11) or sys.exit(f"Python 3.11 or newer is needed, this is {v}: make PYTHON=python3.12 ...")'
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { echo "making $(VENV)"; $(PYTHON) -m venv --clear $(VENV); }
 	@echo "installing triomq and its tools into $(VENV) (once)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark]'
 	@touch $@
 
 test: unit interop ## Run all tests; what needs a missing JVM, Maven or Go skips by name (fails if CI=true)
@@ -41,7 +41,7 @@ static: $(INSTALLED) ## The part of the gate that runs no code: format, lint, ty
 	@$(BIN)/mypy
 	@$(BIN)/mypy --explicit-package-bases tests bench
 	@$(BIN)/lint-imports
-	@find broker client -name '*.py' | xargs $(BIN)/flake8-async --enable=ASYNC1,ASYNC2,ASYNC913 --startable-in-context-manager=_keep_connections
+	@find broker client spark -name '*.py' | xargs $(BIN)/flake8-async --enable=ASYNC1,ASYNC2,ASYNC913 --startable-in-context-manager=_keep_connections
 
 coverage: $(INSTALLED) ## Run the tests that need Python only, with branch coverage and its report
 	@$(BIN)/coverage run -m pytest --ignore=tests/interop $(PYTEST_ARGS)

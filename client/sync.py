@@ -22,6 +22,7 @@ from triomq.client.consumer.lite_pull import LitePullConsumer as TrioLitePullCon
 from triomq.client.consumer.pull import PullConsumer as TrioPullConsumer
 from triomq.client.consumer.push import PushConsumer as TrioPushConsumer
 from triomq.client.consumer.queries import QueueQueries as TrioQueueQueries
+from triomq.client.consumer.range_reader import RangeReader as TrioRangeReader
 from triomq.client.face import A, Face, P, T, arguments_of, plain
 from triomq.client.instance import ClientInstance as TrioClientInstance
 from triomq.client.portal import acquire_portal, release_portal
@@ -115,6 +116,7 @@ class _QueueQueries(_Blocking[A]):
     """See :class:`triomq.client.consumer.queries.QueueQueries`."""
 
     queues = _blocking(TrioQueueQueries.queues)
+    bounds = _blocking(TrioQueueQueries.bounds)
     wait_queues_changed = _blocking(TrioQueueQueries.wait_queues_changed)
     min_offset = _blocking(TrioQueueQueries.min_offset)
     max_offset = _blocking(TrioQueueQueries.max_offset)
@@ -132,6 +134,7 @@ class PullConsumer(_QueueQueries[TrioPullConsumer]):
     pull = _blocking(TrioPullConsumer.pull)
     committed = _blocking(TrioPullConsumer.committed)
     commit = _blocking(TrioPullConsumer.commit)
+    commit_oneway = _blocking(TrioPullConsumer.commit_oneway)
     send_back = _blocking(TrioPullConsumer.send_back)
 
 
@@ -161,6 +164,21 @@ class LitePullConsumer(_QueueQueries[TrioLitePullConsumer]):
     commit_nowait = plain(TrioLitePullConsumer.commit_nowait)
     committed = _blocking(TrioLitePullConsumer.committed)
     statistics = plain(TrioLitePullConsumer.statistics)
+
+
+class RangeReader(_Blocking[TrioRangeReader]):
+    """See :class:`triomq.client.consumer.range_reader.RangeReader`; it goes on pulling while its caller computes."""
+
+    @arguments_of(TrioRangeReader)
+    def __init__(self) -> None: ...
+
+    read = _blocking(TrioRangeReader.read)
+    seek = plain(TrioRangeReader.seek)
+
+    @property
+    def position(self) -> int:
+        """The offset up to which it was read."""
+        return self._target.position
 
 
 class Admin(_Blocking[TrioAdmin]):

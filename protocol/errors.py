@@ -16,6 +16,7 @@
     |  |- RequestTimeoutError         no answer within the deadline
     |  |- NameServerError             no name server could be reached
     |  |- NoRouteError                no broker is known for the topic
+    |  |- DataLossError               messages that were to be read are gone
     |  `- ClientClosedError           used after it was closed
     |- StoreError
     |  |- StoreLockedError            another process owns the store directory
@@ -189,6 +190,10 @@ class NameServerError(ClientError):
 
 class NoRouteError(ClientError):
     """The name server knows no broker for the topic."""
+
+
+class DataLossError(ClientError):
+    """Messages that were to be read are gone: expired, or their topic was deleted or made again."""
 
 
 class ClientClosedError(ClientError):

@@ -5,7 +5,9 @@ Also the profile of Hypothesis: no deadline, since machines differ, and the same
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -14,13 +16,40 @@ from hypothesis import settings
 settings.register_profile("triomq", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("triomq")
 
-TOOLS: Final[Mapping[str, tuple[str, ...]]] = {"jvm": ("java", "mvn"), "go": ("go",)}
+TOOLS: Final[Mapping[str, tuple[str, ...]]] = {"jvm": ("java", "mvn"), "go": ("go",), "spark": ("pyspark",)}
+#: Folders whose test modules cannot be imported without these.
+FOLDERS: Final[Mapping[Path, tuple[str, ...]]] = {
+    Path(__file__).parent / "unit" / "spark": ("pyspark",),
+    Path(__file__).parent / "spark": ("pyspark", "java"),
+}
+_PACKAGES: Final = frozenset(("pyspark",))
 
 
 def missing_tools(item: pytest.Item) -> list[str]:
     """The programs that the markers of ``item`` ask for and the search path does not have."""
-    wanted = (tool for marker, tools in TOOLS.items() if item.get_closest_marker(marker) for tool in tools)
-    return [tool for tool in wanted if shutil.which(tool) is None]
+    return _missing(tool for marker, tools in TOOLS.items() if item.get_closest_marker(marker) for tool in tools)
+
+
+def _missing(tools: Iterable[str]) -> list[str]:
+    return [tool for tool in tools if (find_spec(tool) if tool in _PACKAGES else shutil.which(tool)) is None]
+
+
+class UnavailableModule(pytest.Module):
+    """A test module that cannot be imported here: skipped by name, an error when ``CI=true``."""
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        reason = lacking(_missing(FOLDERS[self.path.parent]))
+        if in_ci():
+            pytest.fail(f"{reason} (CI=true: nothing may be skipped for a missing tool)", pytrace=False)
+        pytest.skip(reason, allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    """Do not import what needs a package or program that is missing."""
+    if _missing(FOLDERS.get(module_path.parent, ())):
+        module: pytest.Module = UnavailableModule.from_parent(parent, path=module_path)
+        return module
+    return None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

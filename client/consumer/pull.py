@@ -7,14 +7,14 @@ its share: here that is a lite pull consumer's ``wait_assignment_changed``.
 Source: behaviour.md B.15 (pull consumer).
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
 from triomq.client.config import ClientConfig
 from triomq.client.consumer.config import BROKER_DECIDES, ConsumerConfig
 from triomq.client.consumer.queries import QueueQueries
-from triomq.client.consumer.remote import PullResult, PullStatus, QueueRequests
+from triomq.client.consumer.remote import PullResult, PullStatus, QueueRequests, RawPull
 from triomq.client.consumer.send_back import SendBack
 from triomq.client.instance import ClientInstance, use_instance
 from triomq.protocol.errors import ClientError, ConfigError
@@ -127,6 +127,16 @@ class PullConsumer(QueueQueries):
             raise ConfigError(f"commit: queue_offset {queue_offset} must not be negative")
         await self._open().commit(queue, QueueOffset(queue_offset))
 
+    async def commit_oneway(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Store the group's offsets of several queues; nobody waits for an answer.
+
+        Raises:
+            ClientError: a broker was not reached; offsets after its one were not sent.
+        """
+        requests = self._open()
+        for queue, queue_offset in offsets.items():
+            await requests.commit_oneway(queue, QueueOffset(queue_offset))
+
     async def send_back(self, message: MessageExt, delay_level: int = BROKER_DECIDES) -> None:
         """Store a message again in the group's retry topic, for whoever reads that, as a failed one of a push consumer.
 
@@ -154,4 +164,4 @@ class PullConsumer(QueueQueries):
                 self._requests = None
 
 
-__all__ = ["PullConsumer", "PullResult", "PullStatus"]
+__all__ = ["PullConsumer", "PullResult", "PullStatus", "RawPull"]

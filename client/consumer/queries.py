@@ -1,17 +1,26 @@
 """Questions about queues, as pull consumers and lite pull consumers ask them."""
 
 from collections.abc import Collection
+from typing import NamedTuple
 
 import trio
 
 from triomq.client.consumer.offsets import first_stored_at
-from triomq.client.consumer.remote import QueueRequests
+from triomq.client.consumer.remote import REMOTE_ERRORS, QueueRequests
 from triomq.client.instance import ClientInstance
 from triomq.client.nursery import OpenOnce
-from triomq.protocol.errors import ClientClosedError
+from triomq.protocol.bodies import TopicOffset
+from triomq.protocol.errors import ClientClosedError, TriomqError
 from triomq.protocol.message import validate_topic
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset, Timestamp
+
+
+class TopicBounds(NamedTuple):
+    """What brokers say of a topic: offsets by queue, and the error of each broker that did not answer."""
+
+    offsets: dict[MessageQueue, TopicOffset]
+    errors: dict[str, TriomqError]
 
 
 class QueueQueries(OpenOnce):
@@ -24,15 +33,47 @@ class QueueQueries(OpenOnce):
     _instance: ClientInstance | None = None
     _requests: QueueRequests | None = None
 
-    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+    async def queues(self, topic: str, *, refresh: bool = False) -> tuple[MessageQueue, ...]:
         """Return the queues of a topic that can be read, sorted.
+
+        Args:
+            topic: its name.
+            refresh: ask the name server also if the topic's route is known.
 
         Raises:
             IllegalNameError: the topic's name.
             NoRouteError: the topic does not exist.
         """
         validate_topic(topic)
-        return await self._open_instance().subscribe_queues(topic)
+        instance = self._open_instance()
+        if refresh:
+            await instance.topic_route(topic, refresh=True)
+        return await instance.subscribe_queues(topic)
+
+    async def bounds(self, topic: str) -> TopicBounds:
+        """Return first and next offset of all queues of a topic: one request for each broker, all at once.
+
+        The route that is known is used; see :meth:`queues` to renew it.
+
+        Raises:
+            IllegalNameError: the topic's name.
+            NoRouteError: the topic does not exist.
+        """
+        validate_topic(topic)
+        requests = self._open()
+        names = sorted({queue.broker_name for queue in await self._open_instance().subscribe_queues(topic)})
+        found = TopicBounds({}, {})
+
+        async def ask(broker_name: str) -> None:
+            try:
+                found.offsets.update(await requests.topic_offsets(topic, broker_name))
+            except REMOTE_ERRORS as exc:
+                found.errors[broker_name] = exc
+
+        async with trio.open_nursery() as nursery:
+            for name in names:
+                nursery.start_soon(ask, name)
+        return found
 
     async def wait_queues_changed(self, topic: str, known: Collection[MessageQueue]) -> tuple[MessageQueue, ...]:
         """Return the queues of a topic that can be read, once they are not those that are ``known``.

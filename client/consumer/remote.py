@@ -13,7 +13,14 @@ from typing import Final, NamedTuple
 
 from triomq.client.answers import check
 from triomq.client.instance import ClientInstance
-from triomq.protocol.bodies import ConsumerIdList, LockBatchRequestBody, LockBatchResponseBody
+from triomq.protocol.admin_requests import TopicRequestHeader
+from triomq.protocol.bodies import (
+    ConsumerIdList,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    TopicOffset,
+    TopicStatsTable,
+)
 from triomq.protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import (
@@ -83,6 +90,25 @@ class PullResult(NamedTuple):
     suggested_broker_id: int
 
 
+class RawPull(NamedTuple):
+    """The answer to a pull, its records as they came.
+
+    Attributes:
+        queue_offset: what was asked for.
+        status: what happened.
+        body: records one after the other, see ``decode_records``; empty unless ``FOUND``.
+        next_begin_offset, min_offset, max_offset, suggested_broker_id: as :class:`PullResult`.
+    """
+
+    queue_offset: QueueOffset
+    status: PullStatus
+    body: bytes | memoryview
+    next_begin_offset: QueueOffset
+    min_offset: QueueOffset
+    max_offset: QueueOffset
+    suggested_broker_id: int
+
+
 class QueueRequests:
     """Requests in the name of one group.
 
@@ -108,7 +134,43 @@ class QueueRequests:
         broker_id: int = 0,
         lite: bool = False,
     ) -> PullResult:
-        """Pull messages.
+        """Pull messages: as :meth:`pull_raw`, and decode them."""
+        raw = await self.pull_raw(
+            queue,
+            queue_offset,
+            max_messages=max_messages,
+            sub_version=sub_version,
+            expression=expression,
+            commit_offset=commit_offset,
+            suspend_s=suspend_s,
+            timeout_s=timeout_s,
+            broker_id=broker_id,
+            lite=lite,
+        )
+        return PullResult(
+            raw.status,
+            decode_records(raw.body),
+            raw.next_begin_offset,
+            raw.min_offset,
+            raw.max_offset,
+            raw.suggested_broker_id,
+        )
+
+    async def pull_raw(
+        self,
+        queue: MessageQueue,
+        queue_offset: QueueOffset,
+        *,
+        max_messages: int,
+        sub_version: int = 0,
+        expression: str | None = None,
+        commit_offset: QueueOffset | None = None,
+        suspend_s: float = 0.0,
+        timeout_s: float | None = None,
+        broker_id: int = 0,
+        lite: bool = False,
+    ) -> RawPull:
+        """Pull messages and return them as bytes.
 
         Args:
             queue: from where.
@@ -152,9 +214,10 @@ class QueueRequests:
         if status is None:
             raise BrokerResponseError.from_response(response.code, response.remark, address)
         answer = PullMessageResponseHeader.decode(response.ext_fields)
-        return PullResult(
+        return RawPull(
+            queue_offset,
             status,
-            decode_records(response.body) if status is PullStatus.FOUND else [],
+            response.body if status is PullStatus.FOUND else b"",
             answer.next_begin_offset,
             answer.min_offset,
             answer.max_offset,
@@ -168,6 +231,13 @@ class QueueRequests:
     async def max_offset(self, queue: MessageQueue) -> QueueOffset:
         """Return the offset that the queue's next message will get."""
         return await self._queue_offset(RequestCode.GET_MAX_OFFSET, queue)
+
+    async def topic_offsets(self, topic: str, broker_name: str) -> dict[MessageQueue, TopicOffset]:
+        """Return first and next offset of all queues that a broker has of a topic (request 202)."""
+        address = await self._address(MessageQueue(topic, broker_name, 0))
+        command = self._instance.command(RequestCode.GET_TOPIC_STATS_INFO, TopicRequestHeader(topic))
+        response = await self._instance.invoke_checked(address, command)
+        return TopicStatsTable.decode(response.body).offset_table
 
     async def search_offset(self, queue: MessageQueue, timestamp: Timestamp) -> QueueOffset:
         """Return the offset of the message stored nearest to a time; it may lie before it (wire.md 5.6)."""

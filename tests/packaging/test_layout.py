@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-ROOMS: Final = ("broker", "client", "protocol", "storage")
+ROOMS: Final = ("broker", "client", "protocol", "spark", "storage")
 
 LOADED_BY: Final = """
 import importlib, json, pkgutil, sys
@@ -58,7 +58,7 @@ def test_package_is_typed() -> None:
     assert (ROOT / "src" / "triomq" / "py.typed").is_file()
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("room", [*ROOMS[:3], pytest.param("spark", marks=pytest.mark.spark), ROOMS[4]])
 def test_every_module_of_a_room_imports(room: str) -> None:
     expected = {
         ".".join(("triomq", *path.relative_to(ROOT).with_suffix("").parts))

@@ -7,11 +7,11 @@ from triomq.cli.client_options import GroupListOptions, GroupResetOffsetOptions,
 from triomq.cli.exit_codes import ExitCode
 from triomq.cli.output import write_json, write_table, write_text
 from triomq.cli.session import client_config, run_until_signal
-from triomq.cli.system_names import is_system_group
 from triomq.cli.topic import local_time
 from triomq.cli.values import escape_controls
 from triomq.client import Admin, GroupState, OffsetReset, QueueState
 from triomq.protocol.errors import ClientError
+from triomq.protocol.system_names import is_system_group
 
 
 def list_groups(options: GroupListOptions) -> int:

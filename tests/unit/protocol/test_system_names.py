@@ -1,6 +1,6 @@
 import pytest
 
-from triomq.cli.system_names import is_system_group, topic_kind
+from triomq.protocol.system_names import is_system_group, topic_kind
 
 
 @pytest.mark.parametrize(

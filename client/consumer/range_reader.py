@@ -1,0 +1,212 @@
+"""Reads one range of a queue as raw records, with several pulls in flight: for batch engines.
+
+A broker gives at most 32 messages for a pull, whatever is asked, so a reader that waits for each answer stands still
+most of the time.  This one asks ahead, at the offsets where it expects the next answers to begin.  Where an answer
+ends early, the gap is pulled; where one overlaps, the caller drops what it has already: records tell their offset.
+
+With a tag expression nobody knows where the next answer begins, so only one pull is in flight then.
+"""
+
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import trio
+
+from triomq.client.consumer.remote import REMOTE_ERRORS, PullStatus, QueueRequests, RawPull
+from triomq.client.instance import ClientInstance
+from triomq.client.nursery import OpenOnce, open_service_nursery
+from triomq.protocol.errors import ClientClosedError, ConfigError, TriomqError
+from triomq.protocol.filter import SUBSCRIBE_ALL, TagFilter
+from triomq.protocol.message import validate_group
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.units import QueueOffset
+
+#: After so many answers that were as long as asked, ask for more again.
+_FULL_ANSWERS_TO_GROW: Final = 32
+_GOES_ON: Final = (PullStatus.FOUND, PullStatus.NO_MATCHED_MESSAGE)
+
+
+class _Pull:
+    """A pull in flight, or answered and not taken yet."""
+
+    __slots__ = ("answer", "done", "error", "max_messages", "queue_offset", "scope")
+
+    def __init__(self, queue_offset: int, max_messages: int) -> None:
+        self.queue_offset = queue_offset
+        self.max_messages = max_messages
+        self.done = trio.Event()
+        self.scope = trio.CancelScope()
+        self.answer: RawPull | None = None
+        self.error: TriomqError | None = None
+
+
+class RangeReader(OpenOnce):
+    """Reads the offsets ``begin`` to ``end`` (exclusive) of a queue, in order.
+
+    ::
+
+        async with RangeReader(queue, 0, 1000, group="group", instance=instance) as reader:
+            while answers := await reader.read(1024**2):
+                ...
+
+    It joins no group and stores no offset.
+    """
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        begin: int,
+        end: int,
+        *,
+        group: str,
+        instance: ClientInstance,
+        expression: str = SUBSCRIBE_ALL,
+        max_messages: int = 32,
+        pulls_in_flight: int = 8,
+        in_flight_bytes: int = 4 * 1024**2,
+    ) -> None:
+        """Take settings; nothing happens before the reader is entered.
+
+        Args:
+            queue: from where.
+            begin: first offset wanted.
+            end: first offset not wanted.
+            group: in whose name is pulled.
+            instance: whose connections to use; must outlive this.
+            expression: tag expression; the broker compares hash codes only, the caller must compare the text.
+            max_messages: asked for with each pull.
+            pulls_in_flight: at most, answers that wait to be taken included.
+            in_flight_bytes: of these together, judged by the answers seen; one pull is always in flight.
+
+        Raises:
+            IllegalNameError: the group's name.
+            SubscriptionParseError: the expression.
+            ConfigError: an impossible number.
+        """
+        validate_group(group)
+        if not begin >= 0 or min(max_messages, pulls_in_flight, in_flight_bytes) < 1:
+            raise ConfigError("range reader: begin must not be negative, the limits must be above 0")
+        self._filter = TagFilter.parse(expression)
+        self._queue = queue
+        self._end = end
+        self._max_messages = max_messages
+        self._pulls_in_flight = 1 if self._filter.tags else pulls_in_flight
+        self._in_flight_bytes = in_flight_bytes
+        self._nursery: trio.Nursery | None = None
+        self._requests = QueueRequests(instance, group)
+        self._window: deque[_Pull] = deque()
+        self._step = max_messages
+        self._full_answers = 0
+        self._answer_bytes = in_flight_bytes  # of one answer; so there is one pull until it is known
+        self.position = begin  # read up to here
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncGenerator[None, None]:
+        async with open_service_nursery() as self._nursery:
+            try:
+                yield
+            finally:
+                self._nursery = None
+
+    def seek(self, queue_offset: int) -> None:
+        """Go on at another offset: after an answer that says why there is nothing at :attr:`position`."""
+        self._drop_window()
+        self.position = queue_offset
+
+    async def read(self, least_bytes: int) -> list[RawPull]:
+        """Return answers in order, without a gap between them, until they have ``least_bytes`` or the range ends.
+
+        An answer may begin before the end of the one before it and may end behind the range.  One whose status is
+        neither ``FOUND`` nor ``NO_MATCHED_MESSAGE`` is the last; :meth:`seek` tells where to go on, else the next
+        call asks for the same offset again.
+
+        Returns:
+            Nothing at the end of the range.
+
+        Raises:
+            ClientError, BrokerResponseError, ProtocolError: a pull failed, and nothing came before it.  The next
+                call pulls again.
+        """
+        answers: list[RawPull] = []
+        size = 0
+        while size < least_bytes and self.position < self._end:
+            self._fill()
+            pull = self._window[0]
+            try:
+                await pull.done.wait()
+            except trio.Cancelled:
+                self._drop_window()
+                raise
+            if pull.error is not None:
+                if answers:
+                    return answers  # it is met again by the next call
+                self._drop_window()
+                raise pull.error
+            self._window.popleft()
+            answer = pull.answer
+            assert answer is not None
+            if answer.status not in _GOES_ON:
+                self._drop_window()
+                return [*answers, answer]
+            if answer.next_begin_offset > self.position:
+                self._learn(pull, answer)
+                answers.append(answer)
+                size += len(answer.body)
+                self.position = int(answer.next_begin_offset)
+            elif pull.queue_offset == self.position:  # a broker that would be asked for ever
+                self._drop_window()
+                return [*answers, answer]
+        return answers
+
+    def _fill(self) -> None:
+        """Start pulls: first for a gap before the window, then behind it."""
+        window = self._window
+        while window and window[0].queue_offset + window[0].max_messages <= self.position:
+            window.popleft().scope.cancel()  # overtaken by a long answer
+        if not window or window[0].queue_offset > self.position:
+            gap_end = window[0].queue_offset if window else self._end
+            window.appendleft(self._start(self.position, gap_end))
+        limit = max(1, min(self._pulls_in_flight, self._in_flight_bytes // max(self._answer_bytes, 1)))
+        while len(window) < limit:
+            behind = window[-1].queue_offset + window[-1].max_messages
+            if behind >= self._end:
+                return
+            window.append(self._start(behind, self._end))
+
+    def _start(self, queue_offset: int, end: int) -> _Pull:
+        if self._nursery is None:
+            raise ClientClosedError("the range reader is not open: use it inside its async with block")
+        wanted = self._max_messages if self._filter.tags else max(1, min(self._step, end - queue_offset))
+        pull = _Pull(queue_offset, wanted)
+        self._nursery.start_soon(self._pull, pull)
+        return pull
+
+    async def _pull(self, pull: _Pull) -> None:
+        with pull.scope:
+            try:
+                pull.answer = await self._requests.pull_raw(
+                    self._queue,
+                    QueueOffset(pull.queue_offset),
+                    max_messages=pull.max_messages,
+                    expression=self._filter.expression,
+                )
+            except REMOTE_ERRORS as exc:
+                pull.error = exc
+        pull.done.set()
+
+    def _learn(self, pull: _Pull, answer: RawPull) -> None:
+        """Adapt to how much the broker gives: it may be 8 messages from disk, or few large ones."""
+        self._answer_bytes = max(len(answer.body), (self._answer_bytes + len(answer.body)) // 2)
+        got = int(answer.next_begin_offset) - pull.queue_offset
+        if got < pull.max_messages:
+            self._step, self._full_answers = max(1, got), 0
+        elif self._step < self._max_messages:
+            self._full_answers += 1
+            if self._full_answers >= _FULL_ANSWERS_TO_GROW:
+                self._step, self._full_answers = min(self._max_messages, 2 * self._step), 0
+
+    def _drop_window(self) -> None:
+        while self._window:
+            self._window.popleft().scope.cancel()

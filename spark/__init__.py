@@ -1,0 +1,27 @@
+"""RocketMQ as a PySpark data source: batch and micro-batch reads, batch and streaming writes.
+
+::
+
+    from triomq.spark import register
+
+    register(spark)
+    frame = spark.read.format("rocketmq").option("nameServer", "127.0.0.1:9876").option("subscribe", "Topic").load()
+
+Needs ``pip install 'triomq[spark]'``.  Importing it loads neither pyarrow nor numpy by itself.
+"""
+
+from typing import TYPE_CHECKING
+
+from triomq.spark.progress import PrintProgress, deduplicated, lag
+from triomq.spark.source import RocketMQDataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: "SparkSession") -> None:
+    """Make ``format("rocketmq")`` known to a session."""
+    spark.dataSource.register(RocketMQDataSource)
+
+
+__all__ = ["PrintProgress", "RocketMQDataSource", "deduplicated", "lag", "register"]

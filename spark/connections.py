@@ -1,0 +1,101 @@
+"""The clients of a worker process: kept between its tasks, since a connection costs more than a small task.
+
+A client is dropped when it was not used for a minute (looked at when the next one is asked for), after an error, and
+when others need its place.  The process id is part of the key: Spark's workers are forks.
+
+Source: spark.md 3.10.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from triomq.client.config import ClientConfig
+from triomq.client.instance import ClientInstance as TrioClientInstance
+from triomq.client.sync import ClientInstance
+from triomq.protocol.errors import ClientClosedError, TriomqError
+from triomq.spark.options import Options
+
+_MOST_CLIENTS: Final = 4
+_IDLE_S: Final = 60.0
+
+Key = tuple[int, str, int]
+
+
+@dataclass(slots=True)
+class _Entry:
+    shared: ClientInstance
+    instance: TrioClientInstance
+    users: int = 0
+    last_used: float = 0.0
+    broken: bool = False
+
+
+_lock = threading.Lock()
+_entries: dict[Key, _Entry] = {}
+
+
+@contextmanager
+def borrow_client(options: Options) -> Iterator[TrioClientInstance]:
+    """Lend the process's client for these options: to be given as ``instance`` to the classes of ``client.sync``.
+
+    If the block ends with an error of the client's, the client is not used again.
+    """
+    key = (os.getpid(), str(options["nameServer"]), int(options["connectTimeoutMs"]))
+    with _lock:
+        _close_unused(key)
+        entry = _entries.get(key)
+        if entry is None:
+            entry = _entries[key] = _open(key)
+        entry.users += 1
+    try:
+        yield entry.instance
+    except TriomqError:
+        entry.broken = True
+        raise
+    finally:
+        with _lock:
+            entry.users -= 1
+            entry.last_used = time.monotonic()
+            if entry.broken:
+                _forget(key, entry)
+
+
+def close_clients() -> None:
+    """Close all clients that nobody uses: at the end of a driver, and in tests."""
+    with _lock:
+        for key, entry in list(_entries.items()):
+            _forget(key, entry)
+
+
+def _open(key: Key) -> _Entry:
+    _, name_server, connect_timeout_ms = key
+    shared = ClientInstance(name_server, ClientConfig(connect_timeout_s=connect_timeout_ms / 1000))
+    return _Entry(shared, shared.__enter__())
+
+
+def _close_unused(wanted: Key) -> None:
+    now = time.monotonic()
+    by_age = sorted(_entries.items(), key=lambda item: item[1].last_used)
+    surplus = len(_entries) - _MOST_CLIENTS + (wanted not in _entries)
+    for key, entry in by_age:
+        foreign = key[0] != wanted[0]
+        idle = not entry.users and now - entry.last_used > _IDLE_S
+        if foreign or idle or (surplus > 0 and not entry.users and key != wanted):
+            surplus -= 1
+            _forget(key, entry)
+
+
+def _forget(key: Key, entry: _Entry) -> None:
+    if entry.users and key[0] == os.getpid():
+        return
+    if _entries.get(key) is entry:
+        del _entries[key]
+    try:
+        entry.shared.__exit__(None, None, None)
+    except ClientClosedError:
+        return  # it ended by itself, with the error that its user has

@@ -1,0 +1,195 @@
+"""Which queues there are, and what brokers have of them.
+
+Source: spark.md 3.3 (4), 3.7.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from triomq.client.instance import ClientInstance
+from triomq.client.sync import Admin, PullConsumer
+from triomq.protocol.bodies import ClusterInfo
+from triomq.protocol.errors import ConfigError, NoRouteError, TriomqError
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.system_names import topic_kind
+from triomq.spark.options import Options
+from triomq.spark.patience import Patience
+
+_OTHER_TOPICS: Final = "%"
+
+
+class QueueBounds(NamedTuple):
+    """First offset of a queue, and the one that its next message will get."""
+
+    low: int
+    high: int
+
+
+class Bounds(NamedTuple):
+    """What brokers said, and the error of each that did not answer."""
+
+    queues: dict[MessageQueue, QueueBounds]
+    errors: dict[str, TriomqError]
+
+
+class Discovery:
+    """Asks name servers and brokers, through one client; its calls block."""
+
+    def __init__(self, options: Options, instance: ClientInstance, consumer: PullConsumer) -> None:
+        """Take an open client and a pull consumer of it."""
+        self._options = options
+        self._instance = instance
+        self.consumer = consumer
+
+    def patience(self) -> Patience:
+        """Return the patience for one call of the planner."""
+        return Patience(
+            self._options["planTimeoutMs"] / 1000,
+            f"finding queues and offsets at {self._options['nameServer']} (option 'planTimeoutMs')",
+        )
+
+    def queues(self, patience: Patience) -> tuple[MessageQueue, ...]:
+        """Return the queues that the options ask for, as name servers and brokers know them now, sorted.
+
+        Raises:
+            NoRouteError: a topic does not exist.
+            ConfigError: an assigned queue does not exist.
+        """
+        assigned: tuple[MessageQueue, ...] | None = self._options["assign"]
+        topics = self._topics(patience)
+        found = [queue for topic in topics for queue in self._queues_of(topic, patience)]
+        if assigned is None:
+            return tuple(found)
+        for queue in assigned:
+            if queue not in found:
+                near = ", ".join(str(one) for one in found if one.topic == queue.topic)
+                raise ConfigError(f"option 'assign': there is no queue {queue}; its topic has: {near or 'none'}")
+        return assigned
+
+    def bounds(self, queues: Iterable[MessageQueue], patience: Patience) -> Bounds:
+        """Return offsets of the queues: one request for each topic and broker.
+
+        Brokers that do not answer are tried again while none does.
+
+        Raises:
+            RequestTimeoutError: no broker answered in time.
+        """
+        wanted = frozenset(queues)
+        topics = sorted({queue.topic for queue in wanted})
+        while True:
+            began = time.monotonic()
+            bounds = Bounds({}, {})
+            for topic in topics:
+                found = self.consumer.bounds(topic)
+                bounds.errors.update(found.errors)
+                for queue, offset in found.offsets.items():
+                    if queue in wanted:
+                        bounds.queues[queue] = QueueBounds(offset.min_offset, offset.max_offset)
+            if bounds.queues or not bounds.errors:
+                return bounds
+            patience.failed(next(iter(bounds.errors.values())), time.monotonic() - began)
+
+    def all_bounds(self, queues: Iterable[MessageQueue], patience: Patience) -> dict[MessageQueue, QueueBounds]:
+        """Return offsets of all the queues.
+
+        Raises:
+            RequestTimeoutError: a broker did not answer in time.
+        """
+        wanted = tuple(queues)
+        while True:
+            began = time.monotonic()
+            bounds = self.bounds(wanted, patience)
+            if not bounds.errors:
+                return {queue: bounds.queues.get(queue, QueueBounds(0, 0)) for queue in wanted}
+            patience.failed(next(iter(bounds.errors.values())), time.monotonic() - began)
+
+    def first_at(self, queue: MessageQueue, bounds: QueueBounds, timestamp_ms: int) -> int:
+        """Return the offset of the first message stored at a time or later; the queue's end if there is none."""
+        low, high = bounds
+        if low >= high:
+            return high
+        hint = self.consumer.search_offset(queue, timestamp_ms)
+
+        def store_time(queue_offset: int) -> int:
+            messages = self.consumer.pull(queue, queue_offset, max_messages=1).messages
+            if not messages:
+                raise NoRouteError(f"{queue}: the message at {queue_offset} cannot be read")
+            return messages[0].store_timestamp
+
+        return first_at_or_after(store_time, hint, low, high, timestamp_ms)
+
+    def _topics(self, patience: Patience) -> tuple[str, ...]:
+        names: tuple[str, ...] | None = self._options["subscribe"]
+        assigned: tuple[MessageQueue, ...] | None = self._options["assign"]
+        if names is not None:
+            return tuple(sorted(names))
+        if assigned is not None:
+            return tuple(sorted({queue.topic for queue in assigned}))
+        pattern = re.compile(self._options["subscribePattern"])
+        topics, cluster = self._all_topics(patience)
+        own_names = {*cluster.cluster_addr_table, *cluster.broker_addr_table}
+        everything = pattern.pattern.startswith(_OTHER_TOPICS)
+        return tuple(
+            topic
+            for topic in topics
+            if pattern.fullmatch(topic) and (everything or topic_kind(topic, own_names) == "normal")
+        )
+
+    def _all_topics(self, patience: Patience) -> tuple[list[str], ClusterInfo]:
+        with Admin(instance=self._instance) as admin:
+            while True:
+                began = time.monotonic()
+                try:
+                    return admin.topics(), admin.cluster()
+                except TriomqError as exc:
+                    patience.failed(exc, time.monotonic() - began)
+
+    def _queues_of(self, topic: str, patience: Patience) -> tuple[MessageQueue, ...]:
+        while True:
+            began = time.monotonic()
+            try:
+                return self.consumer.queues(topic, refresh=True)
+            except NoRouteError:
+                if self._options["subscribePattern"] is not None:
+                    return ()  # it was deleted since the list was made
+                raise
+            except TriomqError as exc:
+                patience.failed(exc, time.monotonic() - began)
+
+
+def first_at_or_after(store_time: Callable[[int], int], hint: int, low: int, high: int, timestamp_ms: int) -> int:
+    """Return the first offset of ``low`` to ``high`` whose message was stored at a time or later, else ``high``.
+
+    A broker answers a search with the *nearest* message, which may lie before the time or among several of the same
+    millisecond; so its answer is only where the search begins.
+
+    Args:
+        store_time: gives the store time of the message at an offset; times never fall.
+        hint: where to begin.
+        low: first offset there is.
+        high: first offset there is not.
+        timestamp_ms: the time.
+    """
+    hint = min(max(hint, low), high - 1)
+    step = 1
+    if store_time(hint) >= timestamp_ms:
+        late, early = hint, hint - step
+        while early >= low and store_time(early) >= timestamp_ms:
+            step *= 2
+            late, early = early, early - step
+        early = max(early, low - 1)
+    else:
+        early, late = hint, hint + step
+        while late < high and store_time(late) < timestamp_ms:
+            step *= 2
+            early, late = late, late + step
+        late = min(late, high)
+    while late - early > 1:
+        middle = (early + late) // 2
+        if store_time(middle) >= timestamp_ms:
+            late = middle
+        else:
+            early = middle
+    return late

@@ -1,0 +1,95 @@
+"""Helpers for users: lag and progress of a query, de-duplication by row id.
+
+Source: spark.md 1.8, 4.2.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from triomq.protocol.message_queue import MessageQueue
+from triomq.spark.offsets import StreamOffset
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.listener import (
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+        StreamingQueryProgress,
+    )
+
+_LINE_INTERVAL_S: Final = 1.0
+
+
+def lag(progress: "StreamingQueryProgress") -> dict[MessageQueue, int]:
+    """Return how many offsets of each queue a query has still to read, of all its ``rocketmq`` sources."""
+    found: dict[MessageQueue, int] = {}
+    for source in progress.sources:
+        latest, end = _offset(source.latestOffset), _offset(source.endOffset)
+        if latest is None or end is None:
+            continue
+        for queue, high in latest.ends.items():
+            found[queue] = max(0, high - end.ends.get(queue, high))
+    return found
+
+
+def deduplicated(frame: "DataFrame", delay: str = "10 minutes") -> "DataFrame":
+    """Return a frame with each row id once: repeats of our writers are dropped.
+
+    In a stream the watermark is on ``storeTime``: a repeat that comes more than ``delay`` later is kept.  The frame
+    must have the columns ``rowId`` and ``storeTime``.
+    """
+    if frame.isStreaming:
+        return frame.withWatermark("storeTime", delay).dropDuplicatesWithinWatermark(["rowId"])
+    return frame.dropDuplicates(["rowId"])
+
+
+class PrintProgress(StreamingQueryListener):
+    """Prints a line for a query's progress, once a second at most: ``spark.streams.addListener(PrintProgress())``."""
+
+    def __init__(
+        self, write: Callable[[str], object] = sys.stdout.write, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Take where lines go, and a clock in seconds."""
+        self._write = write
+        self._clock = clock
+        self._printed_at = -_LINE_INTERVAL_S
+        self.rows = 0
+
+    def onQueryStarted(self, event: "QueryStartedEvent") -> None:  # noqa: N802  # Spark's names
+        """Do nothing."""
+
+    def onQueryProgress(self, event: "QueryProgressEvent") -> None:  # noqa: N802
+        """Count, and print if the last line is a second old."""
+        progress = event.progress
+        self.rows += progress.numInputRows
+        now = self._clock()
+        if not progress.numInputRows or now - self._printed_at < _LINE_INTERVAL_S:
+            return
+        self._printed_at = now
+        self._write(
+            f"batch {progress.batchId}: {progress.numInputRows} rows, {progress.processedRowsPerSecond:.0f} rows/s, "
+            f"lag {sum(lag(progress).values())}, {progress.batchDuration} ms\n"
+        )
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """Do nothing."""
+
+    def onQueryTerminated(self, event: "QueryTerminatedEvent") -> None:  # noqa: N802
+        """Do nothing."""
+
+
+def _offset(text: str | None) -> StreamOffset | None:
+    """Read an offset of a progress object; ``None`` if it is of another source."""
+    try:
+        value = json.loads(text) if text else None
+    except ValueError:
+        return None
+    if not isinstance(value, dict) or not {"v", "q", "from"} <= value.keys():
+        return None
+    return StreamOffset.from_json(value)

@@ -1,0 +1,123 @@
+"""What a task does: read ranges of queues and yield Arrow batches.
+
+It holds at most the pulls in flight, one chunk of raw records and one batch, whatever the range has.  When Spark wants
+no more (a ``limit``), it closes the generator, which cancels the pulls.
+
+Source: spark.md 3.5, 3.6.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from triomq.client.consumer.pull import RawPull
+from triomq.client.instance import ClientInstance
+from triomq.client.sync import PullConsumer, RangeReader
+from triomq.protocol.errors import RequestTimeoutError, TopicNotExistError, TriomqError
+from triomq.protocol.filter import TagFilter
+from triomq.spark.columns import Decoder
+from triomq.spark.connections import borrow_client
+from triomq.spark.loss import Verdict, judge, report_loss
+from triomq.spark.options import Options
+from triomq.spark.patience import Patience
+from triomq.spark.planning import QueueRange
+
+
+def read_ranges(options: Options, columns: Sequence[str], ranges: Sequence[QueueRange]) -> Iterator[Any]:
+    """Yield record batches with the wanted columns of all messages of some ranges.
+
+    Raises:
+        DataLossError: messages are gone, and ``failOnDataLoss`` is set.
+        RequestTimeoutError: a broker did not answer for ``readTimeoutMs``.
+        BrokerResponseError: it refused.
+        ProtocolError: a record is damaged.
+    """
+    with borrow_client(options) as instance:
+        for one in ranges:
+            task = _RangeTask(options, columns, one, instance)
+            yield from task.run()
+
+
+class _RangeTask:
+    """Reads one range."""
+
+    def __init__(self, options: Options, columns: Sequence[str], wanted: QueueRange, instance: ClientInstance) -> None:
+        self._options = options
+        self._queue = wanted.queue
+        self._position = wanted.begin
+        self._end = wanted.end
+        self._instance = instance
+        self._filter = TagFilter.parse(options["tags"])
+        self._decoder = Decoder(
+            wanted.queue,
+            columns,
+            tags=self._filter.tags,
+            batch_bytes=options["batchBytes"],
+            strict_properties=options["badProperties"] == "fail",
+        )
+        self._patience = Patience(
+            options["readTimeoutMs"] / 1000, f"reading queue {wanted.queue} (option 'readTimeoutMs')"
+        )
+
+    def run(self) -> Iterator[Any]:
+        """Yield batches."""
+        with RangeReader(
+            self._queue,
+            self._position,
+            self._end,
+            group=self._options["readGroup"],
+            instance=self._instance,
+            expression=self._filter.expression,
+            max_messages=self._options["pullBatchSize"],
+            pulls_in_flight=self._options["pullsInFlight"],
+            in_flight_bytes=self._options["fetchBytes"],
+        ) as reader:
+            while self._position < self._end:
+                begin = self._position
+                answers = self._read(reader)
+                chunk = b"".join(self._bodies(answers, reader))
+                if self._position == begin:  # a broker that says "found" or "go on" without going on
+                    self._patience.failed(RequestTimeoutError(f"the broker stands still at offset {begin}"))
+                else:
+                    self._patience.success()
+                if chunk:
+                    yield from self._decoder.decode(chunk, begin, self._end)
+
+    def _read(self, reader: RangeReader) -> list[RawPull]:
+        while True:
+            began = time.monotonic()
+            try:
+                answers = reader.read(self._options["batchBytes"])
+            except TopicNotExistError as exc:
+                self._lose(self._end, f"the broker does not have the topic: {exc}")
+                return []
+            except TriomqError as exc:
+                self._patience.failed(exc, time.monotonic() - began)
+                self._look_for_broker()
+            else:
+                return answers
+
+    def _bodies(self, answers: Sequence[RawPull], reader: RangeReader) -> Iterator[bytes | memoryview]:
+        """Yield the records of the answers and move on; the last answer may be a correction."""
+        is_filtered = bool(self._filter.tags)
+        for answer in answers:
+            found = judge(answer, self._position, self._end, is_filtered=is_filtered)
+            if found.lost:
+                self._lose(found.next_offset, f"the broker has {answer.min_offset} to {answer.max_offset}")
+            self._position = self._end if found.verdict is Verdict.DONE else found.next_offset
+            yield answer.body
+        if reader.position != self._position:
+            reader.seek(self._position)
+
+    def _lose(self, next_offset: int, available: str) -> None:
+        lost = next_offset - self._position
+        report_loss(self._queue, self._position, lost, available, fail=self._options["failOnDataLoss"])
+        self._position = next_offset
+
+    def _look_for_broker(self) -> None:
+        """Ask for the topic's route: the broker may have come back with another address."""
+        with PullConsumer(self._options["readGroup"], instance=self._instance) as consumer:
+            try:
+                consumer.queues(self._queue.topic, refresh=True)
+            except TriomqError:
+                return  # the next try tells

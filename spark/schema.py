@@ -1,0 +1,135 @@
+"""The columns of the data source, as Spark and as Arrow know them.
+
+Every column is nullable: a null in a column that is not would be a NullPointerException in the JVM.
+
+Source: spark.md 4.3, 4.4.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from triomq.protocol.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+#: Property in which our writers put the row id.
+ROW_ID: Final = "ROW_ID"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: Spark's type as ``simpleString`` writes it, and what it means."""
+
+    name: str
+    type: str
+    doc: str
+
+
+READ_COLUMNS: Final = (
+    Column("topic", "string", "the topic; of a retried message the one it was sent to"),
+    Column("broker", "string", "name of the broker it was read from"),
+    Column("queueId", "int", "queue"),
+    Column("queueOffset", "bigint", "offset in the queue"),
+    Column("msgId", "string", "the producer's unique id, else the id that tells where the broker stored it"),
+    Column("keys", "string", "keys as stored, separated by blanks"),
+    Column("tags", "string", "the tag"),
+    Column("body", "binary", "the body, decompressed"),
+    Column("flag", "int", "32 bits of the producer's own"),
+    Column("properties", "map<string,string>", "all properties but KEYS and TAGS"),
+    Column("bornTime", "timestamp", "when it was sent, by the producer's clock"),
+    Column("storeTime", "timestamp", "when it was stored, by the broker's clock"),
+    Column("bornHost", "string", "ip:port of the producer"),
+    Column("storeHost", "string", "ip:port of the broker"),
+    Column("reconsumeTimes", "int", "how often its consumption failed"),
+    Column("delayLevel", "int", "delay level, null if none"),
+    Column("transactionState", "string", "none, prepared, commit or rollback"),
+    Column("rowId", "string", "what the streaming or batch writer gave it, null if another producer sent it"),
+)
+READ_TYPES: Final = {column.name: column.type for column in READ_COLUMNS}
+
+#: Column of a DataFrame to write, and the types it may have.
+WRITE_COLUMNS: Final = {
+    "body": ("binary", "string"),
+    "topic": ("string",),
+    "keys": ("string", "array<string>"),
+    "tags": ("string",),
+    "properties": ("map<string,string>",),
+    "shardingKey": ("string",),
+    "delayLevel": ("int", "bigint", "smallint", "tinyint"),
+    "deliverTime": ("timestamp",),
+    "queueId": ("int", "bigint", "smallint", "tinyint"),
+    "broker": ("string",),
+    "flag": ("int", "bigint", "smallint", "tinyint"),
+}
+#: Of a DataFrame with a whole read schema: what the broker sets again.
+IGNORED_ON_WRITE: Final = frozenset(READ_TYPES) - frozenset(WRITE_COLUMNS)
+
+
+def read_ddl() -> str:
+    """Return the whole read schema as Spark's DDL text."""
+    return ", ".join(f"`{column.name}` {column.type}" for column in READ_COLUMNS)
+
+
+def wanted_columns(schema: "StructType") -> tuple[str, ...]:
+    """Return the columns a user's schema asks for.
+
+    Raises:
+        ConfigError: it has a column that is not ours or has another type; the text lists ours.
+    """
+    for field in schema.fields:
+        found, wanted = field.dataType.simpleString(), READ_TYPES.get(field.name)
+        if wanted is None:
+            raise ConfigError(f"schema: there is no column {field.name!r}; the columns are: {_table()}")
+        if found != wanted:
+            hint = "; read it as binary and use cast(body as string)" if field.name == "body" else ""
+            raise ConfigError(
+                f"schema: column {field.name!r} is {wanted}, not {found}{hint}; the columns are: {_table()}"
+            )
+    return tuple(field.name for field in schema.fields)
+
+
+def check_write_schema(schema: "StructType", *, topic: str | None, id_column: str | None) -> tuple[str, ...]:
+    """Return the columns to write, of a DataFrame's schema.
+
+    Args:
+        schema: of the DataFrame.
+        topic: the option, which replaces the column.
+        id_column: the option: the column with the user's own row id, of any type that can be text.
+
+    Raises:
+        ConfigError: a column is missing, unknown or of a wrong type; the text lists what is possible.
+    """
+    types = {field.name: field.dataType.simpleString() for field in schema.fields}
+    possible = "; ".join(f"{name}: {' or '.join(allowed)}" for name, allowed in WRITE_COLUMNS.items())
+    if "body" not in types:
+        raise ConfigError(f"write: the column 'body' is missing; columns that can be written: {possible}")
+    if topic is None and "topic" not in types:
+        raise ConfigError("write: give the option 'topic' or a column 'topic'")
+    if id_column is not None and id_column not in types:
+        raise ConfigError(f"option 'idColumn': there is no column {id_column!r}; there are: {', '.join(types)}")
+    if "delayLevel" in types and "deliverTime" in types:
+        raise ConfigError("write: give one of the columns 'delayLevel' and 'deliverTime', not both")
+    for name, found in types.items():
+        allowed = WRITE_COLUMNS.get(name)
+        if allowed is not None and found not in allowed:
+            raise ConfigError(f"write: column {name!r} is {found}; it must be {' or '.join(allowed)}")
+        if allowed is None and name != id_column and not _may_be_ignored(name, types):
+            raise ConfigError(f"write: column {name!r} is not known; columns that can be written: {possible}")
+    return tuple(name for name in types if name in WRITE_COLUMNS)
+
+
+def _may_be_ignored(name: str, types: dict[str, str]) -> bool:
+    """Whether a column is one of ours that the broker sets again: then the DataFrame was read from us."""
+    return name in IGNORED_ON_WRITE and types[name] == READ_TYPES[name]
+
+
+def _table() -> str:
+    return read_ddl()
+
+
+def ddl_of(names: Sequence[str]) -> str:
+    """Return these columns of the read schema as DDL text, for ``spark.read.schema(...)``."""
+    return ", ".join(f"`{name}` {READ_TYPES[name]}" for name in names)

@@ -1,0 +1,164 @@
+"""What Spark sees: the data source ``rocketmq`` with its readers and writers.  Constructors do no I/O.
+
+Source: spark.md 1.1, 1.2.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from triomq.client.sync import PullConsumer
+from triomq.protocol.errors import ConfigError
+from triomq.spark.discovery import Discovery
+from triomq.spark.driver import StreamDriver
+from triomq.spark.options import Options, Use, parse_options
+from triomq.spark.planning import Partition, plan_partitions
+from triomq.spark.positions import batch_ranges
+from triomq.spark.schema import read_ddl, wanted_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
+
+
+class RocketMQDataSource(DataSource):
+    """The data source ``rocketmq``: ``spark.dataSource.register(RocketMQDataSource)``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what ``format()`` takes."""
+        return "rocketmq"
+
+    def schema(self) -> str:
+        """Return the columns of a read whose user gave none."""
+        return read_ddl()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Make the reader of a batch, with the columns of ``schema``."""
+        return BatchReader(parse_options(self.options, Use.BATCH_READ), wanted_columns(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
+        """Make the reader of a stream, with the columns of ``schema``."""
+        return MicroBatchReader(parse_options(self.options, Use.STREAM_READ), wanted_columns(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> "DataSourceWriter":
+        """Make the writer of a batch."""
+        from triomq.spark.writer import BatchWriter, WriteTask  # needs pyarrow
+
+        if overwrite:
+            raise ConfigError("mode 'overwrite': a topic cannot be replaced; use mode 'append'")
+        return BatchWriter(WriteTask.prepare(parse_options(self.options, Use.WRITE), schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "DataSourceStreamWriter":  # noqa: N802
+        """Make the writer of a stream; Spark makes one for each micro-batch."""
+        from triomq.spark.writer import StreamWriter, WriteTask  # needs pyarrow
+
+        if overwrite:
+            raise ConfigError("output mode 'complete': a topic cannot be replaced; use 'append' or 'update'")
+        return StreamWriter(WriteTask.prepare(parse_options(self.options, Use.WRITE), schema))
+
+
+@dataclass
+class RangesPartition(InputPartition):
+    """What one task reads."""
+
+    ranges: Partition
+
+    def __init__(self, ranges: Partition) -> None:
+        super().__init__(None)
+        self.ranges = ranges
+
+
+def _read(options: Options, columns: Sequence[str], partition: InputPartition) -> Iterator[Any]:
+    if not isinstance(partition, RangesPartition):
+        return iter(())  # what Spark makes of a plan without partitions
+    from triomq.spark.reading import read_ranges  # needs pyarrow, which the planner does not
+
+    return read_ranges(options, columns, partition.ranges)
+
+
+class BatchReader(DataSourceReader):
+    """Plans and reads a batch."""
+
+    def __init__(self, options: Options, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Ask brokers once what there is, and cut it."""
+        from triomq.spark.connections import borrow_client  # not where only schemas are asked for
+
+        options = self._options
+        with borrow_client(options) as instance, PullConsumer(options["readGroup"], instance=instance) as consumer:
+            discovery = Discovery(options, instance, consumer)
+            patience = discovery.patience()
+            bounds = discovery.all_bounds(discovery.queues(patience), patience)
+            ranges = batch_ranges(options, bounds, discovery.first_at)
+        partitions = plan_partitions(
+            ranges, least=options["minPartitions"], most_records=options["maxRecordsPerPartition"]
+        )
+        return [RangesPartition(partition) for partition in partitions]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield Arrow batches; runs in a worker."""
+        return _read(self._options, self._columns, partition)
+
+
+class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans and reads micro-batches; Spark keeps one of them in a process of its own as long as the query runs."""
+
+    def __init__(self, options: Options, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+        self._driver: StreamDriver | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return where a new query begins."""
+        return self._get_driver().initial_offset()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the limit that the options ask for."""
+        most = self._options["maxOffsetsPerTrigger"]
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return the end of the next micro-batch."""
+        return self._get_driver().latest_offset(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return the ends of all queues."""
+        return self._get_driver().report_latest()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the ends of this run."""
+        self._get_driver().prepare_available_now()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Cut a micro-batch."""
+        return [RangesPartition(partition) for partition in self._get_driver().plan(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield Arrow batches; runs in a worker."""
+        return _read(self._options, self._columns, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Take note that a micro-batch is durable."""
+        self._get_driver().commit(end)
+
+    def stop(self) -> None:
+        """Close the connections; Spark does not always call it."""
+        if self._driver is not None:
+            self._driver.close()
+
+    def _get_driver(self) -> StreamDriver:
+        if self._driver is None:
+            self._driver = StreamDriver(self._options)
+        return self._driver

@@ -1,0 +1,160 @@
+"""Batch and streaming writers: Arrow batches in, messages out, counts back to the driver.
+
+``abort`` cannot take messages back.  The writer of a stream is made anew for its ``commit``, so that only what is in
+the options is known there.
+
+Source: spark.md 1.5, 1.6, 3.9.
+"""
+
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from triomq.client.sync import Producer
+from triomq.spark.connections import borrow_client
+from triomq.spark.options import Options
+from triomq.spark.rows import OutgoingRow, RowEncoder, RowIds
+from triomq.spark.schema import READ_TYPES, check_write_schema
+from triomq.spark.sending import SendCounts, Sender
+
+LOGGER: Final = logging.getLogger("triomq.spark.writer")
+
+_GROUP: Final = "TRIOMQ_SPARK"
+_WRITER_ID_LENGTH: Final = 12
+_NEVER: Final = 2**31 - 1
+#: Columns that together tell that a DataFrame was read from RocketMQ.
+_READ_BACK: Final = frozenset(("msgId", "queueOffset"))
+
+
+@dataclass
+class WriteResult(WriterCommitMessage):
+    """What a task wrote."""
+
+    partition: int
+    counts: SendCounts
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTask:
+    """What all tasks of a write need; pickled with the writer."""
+
+    options: Options
+    columns: tuple[str, ...]
+    is_read_back: bool
+    writer_id: str
+
+    @classmethod
+    def prepare(cls, options: Options, schema: StructType) -> "WriteTask":
+        """Check the schema; choose the writer's id, which is then the same for repeated tasks.
+
+        Raises:
+            ConfigError: a column is missing, unknown or of a wrong type.
+        """
+        columns = check_write_schema(schema, topic=options["topic"], id_column=options["idColumn"])
+        is_read_back = {field.name for field in schema.fields} & READ_TYPES.keys() >= _READ_BACK
+        return cls(options, columns, is_read_back, options["writeId"] or secrets.token_hex(_WRITER_ID_LENGTH // 2))
+
+    def run(self, batches: Iterator[Any], writer_id: str, epoch: int, partition: int) -> WriteResult:
+        """Send the rows of one partition."""
+        options = self.options
+        encoder = RowEncoder(
+            self.columns,
+            RowIds(writer_id, epoch, partition),
+            topic=options["topic"],
+            id_column=options["idColumn"],
+            compress_above=options["compressAbove"],
+            is_read_back=self.is_read_back,
+        )
+        with (
+            borrow_client(options) as instance,
+            Producer(
+                _GROUP,
+                instance=instance,
+                send_timeout_s=options["sendTimeoutMs"] / 1000,
+                retries=options["retries"],
+                compress_over_bytes=options["compressAbove"] or _NEVER,
+            ) as producer,
+        ):
+            sender = Sender(producer, options, encoder)
+            sender.send(_rows(encoder, batches, skip_bad=options["badRows"] == "skip"))
+        sender.counts.skipped += encoder.skipped
+        return WriteResult(partition, sender.counts)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes a DataFrame once."""
+
+    def __init__(self, task: WriteTask) -> None:
+        super().__init__()
+        self._task = task
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Send the rows of a partition; runs in a worker."""
+        return self._task.run(iterator, self._task.writer_id, 0, _context().partitionId())
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Log what was written."""
+        log_totals("written", messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Log what was sent before a task failed."""
+        log_totals("failed; sent already", messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes micro-batches."""
+
+    def __init__(self, task: WriteTask) -> None:
+        super().__init__()
+        self._task = task
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Send the rows of a partition of a micro-batch; runs in a worker."""
+        context = _context()
+        query = context.getLocalProperty("sql.streaming.queryId") or self._task.writer_id
+        epoch = int(context.getLocalProperty("streaming.sql.batchId") or 0)
+        writer_id = query.replace("-", "")[:_WRITER_ID_LENGTH]
+        return self._task.run(iterator, writer_id, epoch, context.partitionId())
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's
+        """Log what was written."""
+        log_totals(f"batch {batchId} written", messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Log what was sent before a task failed."""
+        log_totals(f"batch {batchId} failed; sent already", messages)
+
+
+def log_totals(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Log one line with the counts of all tasks that ended well."""
+    results = [message.counts for message in messages if isinstance(message, WriteResult)]
+    retries: Counter[str] = Counter()
+    for counts in results:
+        retries.update(counts.retries)
+    LOGGER.info(
+        "%s rows=%d bytes=%d skipped=%d not_flushed=%d retries=%s",
+        what,
+        sum(counts.rows for counts in results),
+        sum(counts.body_bytes for counts in results),
+        sum(counts.skipped for counts in results),
+        sum(counts.not_flushed for counts in results),
+        dict(retries),
+    )
+
+
+def _rows(encoder: RowEncoder, batches: Iterator[Any], *, skip_bad: bool) -> Iterator[OutgoingRow]:
+    for batch in batches:
+        yield from encoder.encode(batch, skip_bad=skip_bad)
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None  # a task is what Spark calls this in
+    return context
