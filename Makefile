@@ -11,7 +11,7 @@ INSTALLED := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test unit interop check static coverage fix demo bench dist docker-check clean distclean
+.PHONY: help venv test unit interop spark check static coverage fix demo bench dist docker-check clean distclean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,13 +25,16 @@ $(INSTALLED): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark]'
 	@touch $@
 
-test: unit interop ## Run all tests; what needs a missing JVM, Maven or Go skips by name (fails if CI=true)
+test: unit interop spark ## Run all tests; what needs a missing JVM, Maven or Go skips by name (fails if CI=true)
 
 unit: $(INSTALLED) ## Run the tests that need Python only
-	@$(PYTEST) --ignore=tests/interop $(PYTEST_ARGS)
+	@$(PYTEST) --ignore=tests/interop --ignore=tests/spark $(PYTEST_ARGS)
 
 interop: $(INSTALLED) ## Run the tests with Apache's brokers and clients (Java, Maven, Go)
 	@$(PYTEST) tests/interop $(PYTEST_ARGS)
+
+spark: $(INSTALLED) ## Run the tests with a Spark session in this process tree (Java)
+	@$(PYTEST) tests/spark $(PYTEST_ARGS)
 
 check: static coverage ## The gate: format, lint, types, imports, tests with coverage
 
@@ -44,7 +47,7 @@ static: $(INSTALLED) ## The part of the gate that runs no code: format, lint, ty
 	@find broker client spark -name '*.py' | xargs $(BIN)/flake8-async --enable=ASYNC1,ASYNC2,ASYNC913 --startable-in-context-manager=_keep_connections
 
 coverage: $(INSTALLED) ## Run the tests that need Python only, with branch coverage and its report
-	@$(BIN)/coverage run -m pytest --ignore=tests/interop $(PYTEST_ARGS)
+	@$(BIN)/coverage run -m pytest --ignore=tests/interop --ignore=tests/spark $(PYTEST_ARGS)
 	@$(BIN)/coverage report --skip-covered --show-missing
 
 fix: $(INSTALLED) ## Format, and repair what the linter can

@@ -1,0 +1,114 @@
+"""What the tests do with topics, and how they read them with Spark."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Self
+
+from triomq.client.sync import Admin, ClientInstance, Producer, PullConsumer
+from triomq.protocol.message import Message
+from triomq.protocol.message_queue import MessageQueue
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_BATCH = 200
+_numbers = itertools.count()
+
+
+class Topics:
+    """Makes topics, and fills and looks at them by the client."""
+
+    def __init__(self, namesrv: str) -> None:
+        self.namesrv = namesrv
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        instance = self._stack.enter_context(ClientInstance(self.namesrv))
+        self.admin = self._stack.enter_context(Admin(instance=instance))
+        self.producer = self._stack.enter_context(Producer("TEST", instance=instance))
+        self.consumer = self._stack.enter_context(PullConsumer("TEST", instance=instance))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def make(self, queues: int = 2, name: str | None = None) -> str:
+        """Make a topic with a name of its own."""
+        name = name or f"topic-{next(_numbers)}"
+        self.admin.create_topic(name, queues)
+        self.consumer.queues(name, refresh=True)
+        return name
+
+    def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        return self.consumer.queues(topic, refresh=True)
+
+    def send(self, topic: str, bodies: Iterable[bytes], **fields: Any) -> None:
+        """Send bodies, evenly over the queues."""
+        all_bodies = list(bodies)
+        queues = self.queues(topic)
+        for index, queue in enumerate(queues):
+            self.send_to(queue, all_bodies[index :: len(queues)], **fields)
+
+    def send_to(self, queue: MessageQueue, bodies: Sequence[bytes], **fields: Any) -> None:
+        """Send bodies to one queue, in order."""
+        for begin in range(0, len(bodies), _BATCH):
+            messages = [Message(queue.topic, body, **fields) for body in bodies[begin : begin + _BATCH]]
+            self.producer.send_batch(messages, queue=queue)
+
+    def bodies(self, topic: str) -> list[bytes]:
+        """Read all bodies of a topic by the client, queue by queue."""
+        found = []
+        for queue, bounds in sorted(self.consumer.bounds(topic).offsets.items()):
+            position = bounds.min_offset
+            while position < bounds.max_offset:
+                result = self.consumer.pull(queue, position)
+                found += [message.body for message in result.messages]
+                position = int(result.next_begin_offset)
+        return found
+
+
+def numbered(count: int, begin: int = 0) -> list[bytes]:
+    """Bodies that differ."""
+    return [b"%08d" % number for number in range(begin, begin + count)]
+
+
+def read(spark: "SparkSession", topics: Topics, **options: object) -> "DataFrame":
+    """Read a batch."""
+    frame: DataFrame = _with(spark.read, topics, options).load()
+    return frame
+
+
+def read_stream(spark: "SparkSession", topics: Topics, **options: object) -> "DataFrame":
+    """Read a stream."""
+    frame: DataFrame = _with(spark.readStream, topics, options).load()
+    return frame
+
+
+def _with(reader: Any, topics: Topics, options: dict[str, object]) -> Any:
+    reader = reader.format("rocketmq").option("nameServer", topics.namesrv)
+    schema = options.pop("schema", None)
+    if schema is not None:
+        reader = reader.schema(schema)
+    for name, value in options.items():
+        reader = reader.option({"group_id": "group.id"}.get(name, name), str(value))
+    return reader
+
+
+def drain(frame: "DataFrame", checkpoint: str, sink: str) -> "StreamingQuery":
+    """Run a query over what there is now, into Parquet files; raises its error."""
+    query = (
+        frame.writeStream.format("parquet")
+        .option("checkpointLocation", checkpoint)
+        .option("path", sink)
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120), "the query did not end"
+    return query
+
+
+def batches(query: "StreamingQuery") -> list[int]:
+    """Rows of each micro-batch that had any."""
+    return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]

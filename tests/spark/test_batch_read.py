@@ -1,0 +1,208 @@
+"""Batch reads of a real Spark session from our broker as a process."""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import AnalysisException, PythonException
+from pyspark.sql.functions import count, count_distinct, spark_partition_id
+
+from tests.spark.harness import Topics, numbered, read
+from triomq.protocol.message import Message
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def offsets(topic: str, **queues: int) -> str:
+    """JSON of offsets: ``q0=5`` is queue 0 of our broker."""
+    inner = ", ".join(f'"{name[1:]}": {value}' for name, value in queues.items())
+    return f'{{"{topic}": {{"broker-a": {{{inner}}}}}}}'
+
+
+def test_all_columns_of_all_messages_are_what_was_sent(spark: "SparkSession", topics: Topics) -> None:
+    """Scenario 1: 10,000 messages in 4 queues."""
+    topic = topics.make(4)
+    began_ms = time.time_ns() // 1_000_000
+    topics.send(topic, numbered(10_000), tags="A", keys=["k1", "k2"], properties={"name": "värde"}, flag=7)
+    rows = read(spark, topics, subscribe=topic).collect()
+    assert sorted(bytes(row.body) for row in rows) == numbered(10_000)
+    assert {(row.queueId, row.queueOffset) for row in rows} == {(q, o) for q in range(4) for o in range(2500)}
+    for row in rows[:100]:
+        assert (row.topic, row.broker, row.keys, row.tags, row.flag) == (topic, "broker-a", "k1 k2", "A", 7)
+        assert row.properties["name"] == "värde"
+        assert row.msgId == row.properties["UNIQ_KEY"]
+        assert (row.delayLevel, row.transactionState, row.rowId, row.reconsumeTimes) == (None, "none", None, 0)
+        assert began_ms - 1 <= row.storeTime.timestamp() * 1000 <= time.time() * 1000
+        assert row.bornHost.startswith("127.0.0.1:")
+        assert row.storeHost == f"127.0.0.1:{row.storeHost.rpartition(':')[2]}"
+
+
+def test_an_empty_topic_has_no_rows(spark: "SparkSession", topics: Topics) -> None:
+    """Scenario 2."""
+    assert read(spark, topics, subscribe=topics.make()).count() == 0
+
+
+def test_json_positions_give_exactly_their_ranges(spark: "SparkSession", topics: Topics) -> None:
+    """Scenario 3."""
+    topic = topics.make(3)
+    topics.send(topic, numbered(300))
+    frame = read(
+        spark, topics, subscribe=topic, startingOffsets=offsets(topic, q0=-2, q1=10, q2=99),
+        endingOffsets=offsets(topic, q0=5, q1=-1, q2=100), schema="queueId int, queueOffset bigint",
+    )  # fmt: skip
+    found = {(row.queueId, row.queueOffset) for row in frame.collect()}
+    assert found == {(0, o) for o in range(5)} | {(1, o) for o in range(10, 100)} | {(2, 99)}
+
+
+def test_a_position_outside_its_queue_is_an_error_with_its_bounds(spark: "SparkSession", topics: Topics) -> None:
+    """Scenario 3."""
+    topic = topics.make(1)
+    topics.send(topic, numbered(10))
+    for position in (offsets(topic, q0=11), offsets(topic, q7=0)):
+        with pytest.raises(AnalysisException, match=rf"startingOffsets.*{topic}@broker-a"):
+            read(spark, topics, subscribe=topic, startingOffsets=position).collect()
+
+
+def test_times_bound_the_rows(spark: "SparkSession", topics: Topics) -> None:
+    """Scenario 4: also between two messages, and after the last."""
+    topic = topics.make(1)
+    (queue,) = topics.queues(topic)
+    for number in range(40):
+        topics.send_to(queue, [b"%d" % number] * (1 + number % 3))
+    rows = read(spark, topics, subscribe=topic).collect()
+    times = sorted({round(row.storeTime.timestamp() * 1000) for row in rows})
+    for begin, end in ((times[3], times[-4]), (times[5] + 1, times[-1]), (times[-1], 2**43)):
+        frame = read(spark, topics, subscribe=topic, startingTimestamp=begin, endingTimestamp=end)
+        wanted = {row.queueOffset for row in rows if begin <= round(row.storeTime.timestamp() * 1000) < end}
+        assert {row.queueOffset for row in frame.collect()} == wanted
+    late: dict[str, Any] = {"subscribe": topic, "startingTimestamp": times[-1] + 1}
+    with pytest.raises(AnalysisException, match="no message was stored at"):
+        read(spark, topics, **late).count()
+    assert read(spark, topics, **late, startingOffsetsByTimestampStrategy="latest").count() == 0
+
+
+def test_queues_are_split_into_the_partitions_asked_for(spark: "SparkSession", topics: Topics) -> None:
+    """Scenario 5."""
+    topic = topics.make(2)
+    topics.send(topic, numbered(16_000))
+    frame = read(spark, topics, subscribe=topic, minPartitions=8, schema="body binary")
+    sizes = frame.groupBy(spark_partition_id()).agg(count("*"), count_distinct("body")).collect()
+    assert len(sizes) == 8
+    assert max(row[1] for row in sizes) <= 1.1 * min(row[1] for row in sizes)
+    assert sum(row[1] for row in sizes) == sum(row[2] for row in sizes) == 16_000
+    frame = read(spark, topics, subscribe=topic, maxRecordsPerPartition=3000, schema="body binary")
+    assert frame.select(spark_partition_id()).distinct().count() == 6
+
+
+def test_tags_are_filtered_and_equal_hashes_told_apart(spark: "SparkSession", topics: Topics) -> None:
+    """Scenario 6, without the broker's bytes."""
+    topic = topics.make(2)
+    for tag, sent in (("Aa", 300), ("BB", 700), ("C", 200)):
+        topics.send(topic, numbered(sent), tags=tag)
+    frame = read(spark, topics, subscribe=topic, tags="Aa || C")
+    assert {(row["tags"], row["count"]) for row in frame.groupBy("tags").count().collect()} == {("Aa", 300), ("C", 200)}
+
+
+def test_a_schema_prunes_columns(spark: "SparkSession", topics: Topics) -> None:
+    """Scenario 7."""
+    topic = topics.make(1)
+    topics.send(topic, numbered(3), tags="A")
+    frame = read(spark, topics, subscribe=topic, schema="queueOffset bigint, tags string")
+    assert [tuple(row) for row in frame.orderBy("queueOffset").collect()] == [(0, "A"), (1, "A"), (2, "A")]
+
+
+@pytest.mark.parametrize("schema", ["nothing string", "queueOffset int", "body string"])
+def test_a_wrong_schema_is_told_with_the_table(spark: "SparkSession", topics: Topics, schema: str) -> None:
+    """Scenario 7."""
+    with pytest.raises(AnalysisException, match=r"schema: .*`queueOffset` bigint"):
+        read(spark, topics, subscribe="T", schema=schema).collect()
+
+
+def test_bodies_of_all_sizes_arrive(spark: "SparkSession", topics: Topics) -> None:
+    """Scenario 8, without the memory."""
+    topic = topics.make(1)
+    (queue,) = topics.queues(topic)
+    bodies = [b"x", b"y" * 4095, b"z" * 4096, bytes(range(256)) * 4096, bytes(range(256)) * 16384, b"end"]
+    for body in bodies:
+        topics.producer.send(Message(topic, body), queue=queue)
+    rows = read(spark, topics, subscribe=topic).orderBy("queueOffset").collect()
+    assert [bytes(row.body) for row in rows] == bodies
+
+
+def test_a_pattern_finds_topics_but_not_those_of_the_system(spark: "SparkSession", topics: Topics) -> None:
+    """Scenario 10, with one broker."""
+    for name in ("pattern-1", "pattern-2", "other-pattern-1"):
+        topics.send(topics.make(2, name), numbered(10))
+    frame = read(spark, topics, subscribePattern="pattern-.")
+    assert {row.topic for row in frame.select("topic").distinct().collect()} == {"pattern-1", "pattern-2"}
+    everything = read(spark, topics, subscribePattern=".*").select("topic").distinct().collect()
+    assert not {row.topic for row in everything} & {"TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest"}
+
+
+def test_fixed_queues_are_the_only_ones_read(spark: "SparkSession", topics: Topics) -> None:
+    topic = topics.make(4)
+    topics.send(topic, numbered(40))
+    frame = read(spark, topics, assign=f'{{"{topic}": {{"broker-a": [1, 3]}}}}')
+    assert {row.queueId for row in frame.collect()} == {1, 3}
+    with pytest.raises(AnalysisException, match=rf"there is no queue {topic}@broker-a:9"):
+        read(spark, topics, assign=f'{{"{topic}": {{"broker-a": [9]}}}}').collect()
+
+
+def test_a_frame_counts_the_same_twice_while_messages_arrive(spark: "SparkSession", topics: Topics) -> None:
+    """Scenario 11."""
+    topic = topics.make(2)
+    topics.send(topic, numbered(100))
+    frame = read(spark, topics, subscribe=topic)
+    assert frame.count() == 100
+    topics.send(topic, numbered(50))
+    assert frame.count() == 100
+    assert read(spark, topics, subscribe=topic).count() == 150
+
+
+def test_a_limit_does_not_read_the_backlog(spark: "SparkSession", topics: Topics) -> None:
+    """Scenario 12, with a backlog of 100,000."""
+    topic = topics.make(1)
+    topics.send(topic, numbered(100_000))
+    frame = read(spark, topics, subscribe=topic)
+    frame.limit(5).collect()  # the first job of a kind is slow
+    began = time.monotonic()
+    assert len(frame.limit(5).collect()) == 5
+    assert time.monotonic() - began < 5
+
+
+def test_a_topic_that_shrank_after_planning_is_data_loss(spark: "SparkSession", topics: Topics) -> None:
+    """Scenario 43, in a batch: made again between plan and task."""
+    topic = topics.make(1)
+    topics.send(topic, numbered(100))
+    strict = read(spark, topics, subscribe=topic)
+    lenient = read(spark, topics, subscribe=topic, failOnDataLoss="false")
+    assert strict.count() == lenient.count() == 100
+    topics.admin.delete_topic(topic)
+    topics.make(1, topic)
+    topics.send(topic, numbered(30, 500))
+    with pytest.raises(PythonException, match=rf"70 messages of {topic}@broker-a:0 are gone.*failOnDataLoss"):
+        strict.count()
+    assert lenient.count() == 30
+
+
+def test_an_unknown_topic_is_told_with_similar_ones(spark: "SparkSession", topics: Topics) -> None:
+    topics.make(1, "similar-topic")
+    with pytest.raises(AnalysisException, match="similar topics: similar-topic"):
+        read(spark, topics, subscribe="similar-topik").collect()
+
+
+def test_a_wrong_option_is_told_before_any_connection(spark: "SparkSession") -> None:
+    """Scenario 45: the name server does not exist."""
+    reader = spark.read.format("rocketmq").option("nameServer", "127.0.0.1:1").option("subscribe", "T")
+    with pytest.raises(AnalysisException, match="near: minPartitions"):
+        reader.option("minPartition", "3").load().collect()
+
+
+def test_an_unreachable_name_server_is_told_by_address_and_option(spark: "SparkSession") -> None:
+    """Scenario 44, for a batch."""
+    reader = spark.read.format("rocketmq").option("nameServer", "127.0.0.1:1").option("subscribe", "T")
+    began = time.monotonic()
+    with pytest.raises(AnalysisException, match=r"127\.0\.0\.1:1 .*planTimeoutMs"):
+        reader.option("planTimeoutMs", "1500").load().collect()
+    assert time.monotonic() - began < 30

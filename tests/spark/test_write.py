@@ -1,0 +1,168 @@
+"""Batch and streaming writes."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import AnalysisException, PythonException
+from pyspark.sql.functions import array, col, concat, create_map, expr, lit, lpad, when
+
+from tests.spark.harness import Topics, drain, numbered, read, read_stream
+from triomq.spark import deduplicated
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def source(spark: "SparkSession", count: int = 1000, partitions: int = 2) -> "DataFrame":
+    """Bodies as ``numbered`` makes them, with the number as ``id``."""
+    return spark.range(count, numPartitions=partitions).withColumn("body", lpad(col("id").cast("string"), 8, "0"))
+
+
+def write(frame: "DataFrame", topics: Topics, mode: str = "append", **options: object) -> None:
+    writer = frame.write.format("rocketmq").option("nameServer", topics.namesrv).mode(mode)
+    for name, value in options.items():
+        writer = writer.option(name, str(value))
+    writer.save()
+
+
+def test_all_columns_of_all_rows_become_messages(spark: "SparkSession", topics: Topics) -> None:
+    """Scenario 28: 10,000 rows."""
+    topic = topics.make(4)
+    number = col("id").cast("string")
+    frame = source(spark, 10_000).select(
+        "body", lit(topic).alias("topic"), array(concat(lit("k"), number), lit("all")).alias("keys"),
+        lit("A").alias("tags"), create_map(lit("n"), number).alias("properties"),
+        (col("id") % 100).cast("int").alias("flag"),
+    )  # fmt: skip
+    write(frame, topics)
+    rows = read(spark, topics, subscribe=topic).collect()
+    assert sorted(bytes(row.body) for row in rows) == numbered(10_000)
+    for row in rows:
+        sent = int(row.body)
+        assert (row.keys, row.tags, row.flag) == (f"k{sent} all", "A", sent % 100)
+        assert row.properties["n"] == str(sent)
+    assert len({row.rowId for row in rows}) == 10_000
+    assert len({row.queueId for row in rows}) == 4
+
+
+def test_rows_of_a_sharding_key_stay_in_order_in_one_queue(spark: "SparkSession", topics: Topics) -> None:
+    """Scenario 28: the same key, the same queue."""
+    topic = topics.make(4)
+    frame = source(spark, 2000, partitions=1).withColumn("shardingKey", concat(lit("key-"), col("id") % 7)).drop("id")
+    write(frame, topics, topic=topic, batchMessages=20)
+    rows = read(spark, topics, subscribe=topic).collect()
+    by_key: dict[int, list[tuple[int, int, int]]] = {}
+    for row in rows:
+        number = int(row.body)
+        by_key.setdefault(number % 7, []).append((row.queueId, row.queueOffset, number))
+    for found in by_key.values():
+        assert len({queue for queue, _, _ in found}) == 1
+        assert [number for _, _, number in sorted(found)] == sorted(number for _, _, number in found)
+
+
+def test_a_queue_can_be_chosen_by_number(spark: "SparkSession", topics: Topics) -> None:
+    topic = topics.make(4)
+    write(source(spark, 40).withColumn("queueId", (col("id") % 4).cast("int")).drop("id"), topics, topic=topic)
+    rows = read(spark, topics, subscribe=topic).collect()
+    assert all(row.queueId == int(row.body) % 4 for row in rows)
+
+
+def test_delayed_rows_arrive_later(spark: "SparkSession", topics: Topics) -> None:
+    """Scenario 28: delay level 1 is a second."""
+    topic = topics.make(1)
+    write(source(spark, 3, 1).withColumn("delayLevel", lit(1)).drop("id"), topics, topic=topic)
+    frame = read_stream(spark, topics, subscribe=topic, startingOffsets="earliest")
+    query = frame.writeStream.format("memory").queryName("delayed").start()
+    try:
+        for _ in range(60):
+            if spark.table("delayed").count() == 3:
+                break
+            query.awaitTermination(1)
+        rows = spark.table("delayed").collect()
+    finally:
+        query.stop()
+    assert len(rows) == 3
+    assert all((row.storeTime - row.bornTime).total_seconds() >= 0.9 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "defect"),
+    [
+        ("body", "cast(null as string)", "is null"),
+        ("topic", "'no blanks allowed'", "only letters"),
+        ("body", "repeat('x', 5 * 1024 * 1024)", "5242880 bytes"),
+        ("properties", "map('a', concat('b', char(1)))", "separator"),
+        ("properties", "map('KEYS', 'k')", "RocketMQ's own"),
+    ],
+)
+def test_a_bad_row_is_named_or_skipped(
+    spark: "SparkSession", topics: Topics, column: str, value: str, defect: str
+) -> None:
+    """Scenario 31: partition, row and column; with badRows=skip the others are sent."""
+    topic = topics.make(1)
+    frame = source(spark, 10, 2).withColumns({"topic": lit(topic), "properties": create_map(lit("a"), lit("b"))})
+    frame = frame.withColumn(column, when(col("id") == 7, expr(value)).otherwise(col(column))).drop("id")
+    with pytest.raises(PythonException, match=rf"partition 1, row 2, column '{column}': .*{defect}"):
+        write(frame, topics)
+    before = Counter(topics.bodies(topic))
+    write(frame, topics, badRows="skip")
+    sent = Counter(topics.bodies(topic)) - before
+    assert sent == Counter(body for body in numbered(10) if body != b"00000007")
+
+
+def test_a_topic_cannot_be_replaced(spark: "SparkSession", topics: Topics) -> None:
+    """Scenario 32."""
+    with pytest.raises(AnalysisException, match="cannot be replaced"):
+        write(source(spark, 1).drop("id"), topics, "overwrite", topic="T")
+    with pytest.raises(AnalysisException, match="ErrorIfExists"):
+        write(source(spark, 1).drop("id"), topics, "error", topic="T")
+
+
+def test_an_unknown_column_is_told_with_the_table(spark: "SparkSession", topics: Topics) -> None:
+    with pytest.raises(AnalysisException, match=r"column 'id' is not known; .*shardingKey: string"):
+        write(source(spark, 1), topics, topic="T")
+
+
+def test_row_ids_are_the_users_own_or_repeat_with_the_write_id(spark: "SparkSession", topics: Topics) -> None:
+    """Scenarios 29 and 30, for batches: the same write twice has each id twice, de-duplicated once."""
+    topic = topics.make(2)
+    for _ in range(2):
+        write(source(spark, 100).drop("id"), topics, topic=topic, writeId="w1")
+    frame = read(spark, topics, subscribe=topic)
+    assert (frame.count(), frame.select("rowId").distinct().count(), deduplicated(frame).count()) == (200, 100, 100)
+    own = topics.make(1)
+    write(source(spark, 10).withColumnRenamed("id", "order"), topics, topic=own, idColumn="order")
+    assert {row.rowId for row in read(spark, topics, subscribe=own).collect()} == {str(number) for number in range(10)}
+
+
+def test_a_stream_goes_from_topic_to_topic(
+    spark: "SparkSession", topics: Topics, checkpoint: Callable[[str], str]
+) -> None:
+    """Scenario 30: row ids of a stream are the query's; the read schema can be written as it is."""
+    origin, target = topics.make(2), topics.make(3)
+    topics.send(origin, numbered(500), tags="A", properties={"a": "b"})
+    frame = read_stream(spark, topics, subscribe=origin, startingOffsets="earliest", maxOffsetsPerTrigger=200)
+    query = (
+        frame.writeStream.format("rocketmq").option("nameServer", topics.namesrv).option("topic", target)
+        .option("checkpointLocation", checkpoint("log")).trigger(availableNow=True).start()
+    )  # fmt: skip
+    assert query.awaitTermination(120)
+    rows = read(spark, topics, subscribe=target).collect()
+    assert sorted(bytes(row.body) for row in rows) == numbered(500)
+    assert {(row.tags, row.properties["a"]) for row in rows} == {("A", "b")}
+    writers = {tuple(row.rowId.split(":")[:2]) for row in rows}
+    assert writers == {(str(query.id).replace("-", "")[:12], str(epoch)) for epoch in range(3)}
+
+
+def test_a_stream_is_deduplicated_within_its_watermark(
+    spark: "SparkSession", topics: Topics, checkpoint: Callable[[str], str]
+) -> None:
+    """Scenario 29, the helper."""
+    topic = topics.make(1)
+    for _ in range(2):
+        write(source(spark, 50).drop("id"), topics, topic=topic, writeId="w2")
+    frame = deduplicated(read_stream(spark, topics, subscribe=topic, startingOffsets="earliest"))
+    drain(frame.select("body"), checkpoint("log"), checkpoint("sink"))
+    assert spark.read.parquet(checkpoint("sink")).count() == 50
