@@ -39,7 +39,6 @@ from triomq.client.consumer.lite_pull import check_wait
 from triomq.client.consumer.pull import PullConsumer as TrioPullConsumer
 from triomq.client.consumer.push import PushConsumer as TrioPushConsumer
 from triomq.client.consumer.queries import QueueQueries as TrioQueueQueries
-from triomq.client.consumer.range_reader import RangeReader as TrioRangeReader
 from triomq.client.face import A, Face, P, T, arguments_of, plain
 from triomq.client.instance import ClientInstance as TrioClientInstance
 from triomq.client.portal import Call, acquire_portal, release_portal
@@ -232,16 +231,6 @@ class PullConsumer(_QueueQueries[TrioPullConsumer]):
     commit = _awaiting(TrioPullConsumer.commit)
     commit_oneway = _awaiting(TrioPullConsumer.commit_oneway)
     send_back = _awaiting(TrioPullConsumer.send_back)
-
-
-class RangeReader(_Awaiting[TrioRangeReader]):
-    """See :class:`triomq.client.consumer.range_reader.RangeReader`."""
-
-    @arguments_of(TrioRangeReader)
-    def __init__(self) -> None: ...
-
-    read = _awaiting(TrioRangeReader.read)
-    seek = plain(TrioRangeReader.seek)
 
 
 class LitePullConsumer(_QueueQueries[TrioLitePullConsumer]):

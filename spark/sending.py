@@ -6,6 +6,7 @@ most.  All others take whatever queue comes next.  Delivery is at least once: a 
 Source: spark.md 3.9.
 """
 
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -73,7 +74,8 @@ class Sender:
         self._lanes: dict[MessageQueue, Future[None]] = {}
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
         self._turns: defaultdict[tuple[str, int], int] = defaultdict(int)
-        self._pace = _Pace(options["rateLimit"])
+        self._pace = Pace(options["rateLimit"])
+        self._counting = threading.Lock()  # threads of the pool count, too
         self.counts = SendCounts()
 
     def send(self, rows: Iterable[OutgoingRow]) -> None:
@@ -166,13 +168,15 @@ class Sender:
             for row in unit.rows:  # to find the row that the broker does not like
                 self._send_unit(_Unit(unit.topic, unit.queue, [row], len(row.message.body)))
             return
-        self.counts.rows += len(messages)
-        self.counts.body_bytes += unit.size
+        with self._counting:
+            self.counts.rows += len(messages)
+            self.counts.body_bytes += unit.size
 
     def _refused(self, row: OutgoingRow, error: MessageRefusedError) -> None:
         if self._options["badRows"] == "fail":
             raise self._encoder.bad(row.number, "body", f"the broker refuses the message: {error}") from error
-        self.counts.skipped += 1
+        with self._counting:
+            self.counts.skipped += 1
 
     def _send_once(self, messages: Sequence[Message], queue: MessageQueue | None) -> None:
         producer = self._producer
@@ -183,7 +187,8 @@ class Sender:
             results = producer.send_batch(messages, queue=queue)
         unsafe = [result.status for result in results if result.status is not SendStatus.SEND_OK]
         if unsafe:
-            self.counts.not_flushed += len(unsafe)
+            with self._counting:
+                self.counts.not_flushed += len(unsafe)
             if self._options["requireFlush"]:
                 raise TriomqError(
                     f"stored, but not as safely as wanted: {unsafe[0].value} at {results[0].queue} "
@@ -199,22 +204,30 @@ class Sender:
             try:
                 return action()
             except TriomqError as exc:
-                self.counts.retries[type(exc).__name__] += 1
+                with self._counting:
+                    self.counts.retries[type(exc).__name__] += 1
                 (busy if is_busy(exc) else away).failed(exc, time.monotonic() - began)
 
 
-class _Pace:
-    """Keeps a task to so many rows per second."""
+class Pace:
+    """Keeps a task to so many rows per second; 0: no limit."""
 
-    def __init__(self, rows_per_s: int) -> None:
+    def __init__(
+        self,
+        rows_per_s: int,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._rows_per_s = rows_per_s
-        self._free_at = time.monotonic()
+        self._clock = clock
+        self._sleep = sleep
+        self._free_at = clock()
 
     def wait(self, rows: int) -> None:
         """Wait until these rows may go."""
         if not self._rows_per_s:
             return
-        now = time.monotonic()
+        now = self._clock()
         if self._free_at > now:
-            time.sleep(self._free_at - now)
+            self._sleep(self._free_at - now)
         self._free_at = max(self._free_at, now) + rows / self._rows_per_s

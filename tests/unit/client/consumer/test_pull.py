@@ -3,8 +3,16 @@ import pytest
 from tests.unit.client.consumer.fake_cluster import BROKER, FakeCluster, FakeInstance, as_instance, pull_answer
 from triomq.client.consumer.pull import PullConsumer, PullStatus
 from triomq.client.instance import ClientInstance
+from triomq.protocol.bodies import TopicOffset, TopicStatsTable
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.errors import ClientClosedError, ClientError, ConfigError, IllegalNameError, SubscriptionParseError
+from triomq.protocol.errors import (
+    ClientClosedError,
+    ClientError,
+    ConfigError,
+    ConnectError,
+    IllegalNameError,
+    SubscriptionParseError,
+)
 from triomq.protocol.message_queue import MessageQueue
 
 QUEUE = MessageQueue("T", BROKER, 0)
@@ -140,3 +148,35 @@ async def test_a_message_is_sent_back_and_an_error_raised_if_nobody_takes_it(
         cluster_with_messages.down = True
         with pytest.raises(ClientError, match="could not be stored"):
             await consumer.send_back(message)
+
+
+async def test_bounds_of_all_queues_cost_one_request_for_each_broker(
+    cluster_with_messages: FakeCluster, instance: ClientInstance
+) -> None:
+    table = TopicStatsTable({QUEUE: TopicOffset(2, 6, 0), MessageQueue("T", BROKER, 1): TopicOffset()})
+    cluster_with_messages.handlers[RequestCode.GET_TOPIC_STATS_INFO] = lambda command: command.reply(
+        body=table.encode()
+    )
+    async with PullConsumer("G", instance=instance) as consumer:
+        bounds = await consumer.bounds("T")
+    assert bounds == (table.offset_table, {})
+    assert len(cluster_with_messages.of(RequestCode.GET_TOPIC_STATS_INFO)) == 1
+
+
+async def test_bounds_tell_which_broker_did_not_answer(
+    cluster_with_messages: FakeCluster, instance: ClientInstance
+) -> None:
+    async with PullConsumer("G", instance=instance) as consumer:
+        cluster_with_messages.down = True
+        bounds = await consumer.bounds("T")
+    assert bounds.offsets == {}
+    assert isinstance(bounds.errors[BROKER], ConnectError)
+
+
+async def test_offsets_of_several_queues_are_stored_without_an_answer(
+    cluster_with_messages: FakeCluster, instance: ClientInstance
+) -> None:
+    other = MessageQueue("T", BROKER, 1)
+    async with PullConsumer("G", instance=instance) as consumer:
+        await consumer.commit_oneway({QUEUE: 3, other: 4})
+    assert cluster_with_messages.committed == {("G", QUEUE): 3, ("G", other): 4}

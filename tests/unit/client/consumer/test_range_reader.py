@@ -1,0 +1,230 @@
+from collections.abc import Awaitable
+from functools import partial
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.unit.client.consumer.fake_cluster import FakeCluster, pull_answer
+from triomq.client.consumer.pull import PullStatus, RawPull
+from triomq.client.consumer.range_reader import RangeReader
+from triomq.client.instance import ClientInstance
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.command import RemotingCommand
+from triomq.protocol.errors import (
+    ClientClosedError,
+    ConfigError,
+    ConnectError,
+    SubscriptionParseError,
+    TopicNotExistError,
+)
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record import decode_records
+
+_EVERYTHING = 2**40
+
+
+def offsets(answers: list[RawPull]) -> list[int]:
+    return [message.queue_offset for answer in answers for message in decode_records(answer.body)]
+
+
+async def read_all(reader: RangeReader) -> list[int]:
+    found = []
+    while answers := await reader.read(_EVERYTHING):
+        found += offsets(answers)
+    return found
+
+
+async def read_into(found: list[int], reader: RangeReader) -> None:
+    """As :func:`read_all`, but what came before an error stays."""
+    while answers := await reader.read(1):
+        found += offsets(answers)
+
+
+def fill(cluster: FakeCluster, queue: MessageQueue, count: int) -> None:
+    cluster.send(queue, *(b"%d" % number for number in range(count)))
+
+
+def at_most(cluster: FakeCluster, count: int) -> None:
+    """Let the broker give few messages for a pull, as from disk."""
+
+    def limited(command: RemotingCommand) -> None:
+        command.ext_fields["maxMsgNums"] = str(min(count, int(command.ext_fields["maxMsgNums"])))
+
+    cluster.handlers[RequestCode.PULL_MESSAGE] = limited
+
+
+async def test_a_range_is_read_in_order_and_not_beyond(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    fill(cluster, topic, 500)
+    async with RangeReader(topic, 7, 333, group="G", instance=instance) as reader:
+        assert await read_all(reader) == list(range(7, 333))
+        assert await reader.read(1) == []
+    pulls = cluster.of(RequestCode.PULL_MESSAGE)
+    assert len(pulls) == 11
+    assert {(pull.ext_fields["sysFlag"], pull.ext_fields["suspendTimeoutMillis"]) for pull in pulls} == {("4", "0")}
+    assert not cluster.committed
+
+
+@pytest.mark.parametrize("given", [1, 5, 8, 31])
+async def test_gaps_of_short_answers_are_filled(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, given: int
+) -> None:
+    fill(cluster, topic, 200)
+    at_most(cluster, given)
+    async with RangeReader(topic, 0, 200, group="G", instance=instance) as reader:
+        found = await read_all(reader)
+    assert sorted(set(found)) == list(range(200))
+    assert len(found) < 250
+    assert len(cluster.of(RequestCode.PULL_MESSAGE)) < 2 * 200 / given + 8
+
+
+async def test_it_asks_for_more_again_after_short_answers(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    fill(cluster, topic, 3000)
+    at_most(cluster, 8)
+    async with RangeReader(topic, 0, 3000, group="G", instance=instance) as reader:
+        await reader.read(1000)
+        del cluster.handlers[RequestCode.PULL_MESSAGE]
+        await read_all(reader)
+    assert cluster.of(RequestCode.PULL_MESSAGE)[-2].ext_fields["maxMsgNums"] == "32"
+
+
+async def test_only_so_many_pulls_are_under_way(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
+) -> None:
+    fill(cluster, topic, 1000)
+    under_way = most = 0
+
+    async def slowly(command: RemotingCommand) -> RemotingCommand:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await trio.sleep(1)
+        under_way -= 1
+        return await cluster._pull(command, topic)
+
+    cluster.handlers[RequestCode.PULL_MESSAGE] = slowly
+    async with RangeReader(topic, 0, 1000, group="G", instance=instance, pulls_in_flight=4) as reader:
+        assert await read_all(reader) == list(range(1000))
+    assert most == 4
+    async with RangeReader(topic, 0, 200, group="G", instance=instance, in_flight_bytes=1) as reader:
+        most = 0
+        assert await read_all(reader) == list(range(200))
+    assert most == 1
+
+
+async def test_a_filter_reads_with_one_pull_under_way(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    fill(cluster, topic, 100)
+    async with RangeReader(topic, 0, 100, group="G", instance=instance, expression="A || B") as reader:
+        assert await read_all(reader) == list(range(100))
+    pulls = cluster.of(RequestCode.PULL_MESSAGE)
+    assert [(pull.ext_fields["queueOffset"], pull.ext_fields["subscription"]) for pull in pulls] == [
+        (str(begin), "A || B") for begin in range(0, 100, 32)
+    ]
+
+
+async def test_a_correction_is_the_last_answer_and_seek_goes_on(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    cluster.min_offsets[topic] = 50
+    fill(cluster, topic, 100)
+    async with RangeReader(topic, 0, 150, group="G", instance=instance) as reader:
+        (answer,) = await reader.read(1)
+        assert (answer.status, answer.next_begin_offset, reader.position) == (PullStatus.OFFSET_ILLEGAL, 50, 0)
+        reader.seek(50)
+        assert await read_all(reader) == list(range(50, 150))
+
+
+async def test_the_end_of_the_queue_before_the_end_of_the_range_is_told(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    fill(cluster, topic, 40)
+    async with RangeReader(topic, 0, 100, group="G", instance=instance) as reader:
+        answers = await reader.read(_EVERYTHING)
+    assert offsets(answers) == list(range(40))
+    assert answers[-1].status in (PullStatus.NO_NEW_MESSAGE, PullStatus.OFFSET_ILLEGAL)
+
+
+async def test_after_an_error_it_goes_on_where_it_stood(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    fill(cluster, topic, 300)
+    async with RangeReader(topic, 0, 300, group="G", instance=instance) as reader:
+        found = offsets(await reader.read(1))
+        cluster.down = True
+        with pytest.raises(ConnectError):
+            await read_into(found, reader)
+        cluster.down = False
+        found += await read_all(reader)
+    assert found == list(range(300))
+
+
+async def test_what_came_before_an_error_is_not_lost(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    fill(cluster, topic, 96)
+
+    def refuse_the_second(command: RemotingCommand) -> RemotingCommand | None:
+        if command.ext_fields["queueOffset"] != "32":
+            return None
+        return command.reply(ResponseCode.TOPIC_NOT_EXIST, remark="gone")
+
+    cluster.handlers[RequestCode.PULL_MESSAGE] = refuse_the_second
+    async with RangeReader(topic, 0, 96, group="G", instance=instance) as reader:
+        assert offsets(await reader.read(_EVERYTHING)) == list(range(32))
+        with pytest.raises(TopicNotExistError):
+            await reader.read(_EVERYTHING)
+
+
+async def test_a_broker_that_stands_still_does_not_keep_the_reader(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    fill(cluster, topic, 10)
+    still = partial(pull_answer, code=ResponseCode.PULL_RETRY_IMMEDIATELY, next_offset=3, min_offset=0, max_offset=10)
+    cluster.handlers[RequestCode.PULL_MESSAGE] = still
+    async with RangeReader(topic, 3, 10, group="G", instance=instance) as reader:
+        (answer,) = await reader.read(1)
+        assert (answer.status, reader.position) == (PullStatus.NO_MATCHED_MESSAGE, 3)
+
+
+async def test_a_cancelled_read_leaves_no_pull_behind(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
+) -> None:
+    fill(cluster, topic, 100)
+    never = trio.Event()
+
+    def wait(_: RemotingCommand) -> Awaitable[RemotingCommand]:
+        return _for_ever(never)
+
+    cluster.handlers[RequestCode.PULL_MESSAGE] = wait
+    async with RangeReader(topic, 0, 100, group="G", instance=instance) as reader:
+        with trio.move_on_after(1):
+            await reader.read(1)
+        assert not reader._window
+        del cluster.handlers[RequestCode.PULL_MESSAGE]
+        assert await read_all(reader) == list(range(100))
+
+
+async def _for_ever(never: trio.Event) -> RemotingCommand:
+    await never.wait()
+    raise AssertionError
+
+
+async def test_a_reader_that_is_not_open_says_so(instance: ClientInstance, topic: MessageQueue) -> None:
+    reader = RangeReader(topic, 0, 10, group="G", instance=instance)
+    with pytest.raises(ClientClosedError):
+        await reader.read(1)
+
+
+async def test_impossible_settings_are_refused(instance: ClientInstance, topic: MessageQueue) -> None:
+    with pytest.raises(ConfigError):
+        RangeReader(topic, -1, 10, group="G", instance=instance)
+    with pytest.raises(ConfigError):
+        RangeReader(topic, 0, 10, group="G", instance=instance, pulls_in_flight=0)
+    with pytest.raises(SubscriptionParseError):
+        RangeReader(topic, 0, 10, group="G", instance=instance, expression="||")

@@ -1,0 +1,343 @@
+"""Scenarios 15 to 22, 26, 38, 41 and 43 of spark.md 6, as decisions of the driver without Spark or broker."""
+
+import json
+from contextlib import ExitStack
+from typing import Any, cast
+
+import pytest
+
+from triomq.client.sync import PullConsumer
+from triomq.protocol.errors import ConnectError, DataLossError, NameServerError, RequestTimeoutError, TriomqError
+from triomq.protocol.message_queue import MessageQueue
+from triomq.spark.discovery import Bounds, Discovery, QueueBounds
+from triomq.spark.driver import StreamDriver
+from triomq.spark.offsets import StreamOffset, batch_ranges
+from triomq.spark.options import Options, Use, parse_options
+from triomq.spark.patience import Patience
+
+Q0, Q1, Q2 = (MessageQueue("T", "a", number) for number in range(3))
+AWAY = MessageQueue("T", "b", 0)
+
+
+class FakeBrokers:
+    """What a driver asks: queues, bounds, times; and what it stores."""
+
+    def __init__(self) -> None:
+        self.queue_bounds: dict[MessageQueue, tuple[int, int]] = {Q0: (0, 100), Q1: (0, 50)}
+        self.errors: dict[str, TriomqError] = {}
+        self.lookup_error: TriomqError | None = None
+        self.first_ms: int | None = 0
+        self.polls = 0
+        self.lookups = 0
+        self.committed: list[dict[MessageQueue, int]] = []
+        self.commit_error: TriomqError | None = None
+        self.consumer = self
+
+    def connect(self, _: ExitStack, options: Options) -> tuple[Discovery, PullConsumer | None]:
+        return cast("Discovery", self), cast("PullConsumer", self) if options["group.id"] else None
+
+    def patience(self) -> Patience:
+        return Patience(0.0, "test")
+
+    def queues(self, _: Patience) -> tuple[MessageQueue, ...]:
+        self.lookups += 1
+        if self.lookup_error is not None:
+            raise self.lookup_error
+        return tuple(sorted(self.queue_bounds))
+
+    def bounds(self, queues: Any, _: Patience) -> Bounds:
+        self.polls += 1
+        found = {
+            queue: QueueBounds(*self.queue_bounds[queue]) for queue in queues if queue.broker_name not in self.errors
+        }
+        return Bounds(found, self.errors)
+
+    def all_bounds(self, queues: Any, patience: Patience) -> dict[MessageQueue, QueueBounds]:
+        return self.bounds(queues, patience).queues
+
+    def first_at(self, queue: MessageQueue, bounds: QueueBounds, timestamp_ms: int) -> int:
+        raise NotImplementedError
+
+    def earliest_store_time(self, _: MessageQueue) -> int | None:
+        return self.first_ms
+
+    def commit_oneway(self, offsets: dict[MessageQueue, int]) -> None:
+        if self.commit_error is not None:
+            raise self.commit_error
+        self.committed.append(dict(offsets))
+
+
+class Setting:
+    """A driver, its brokers and its clock."""
+
+    def __init__(self, **options: object) -> None:
+        self.brokers = FakeBrokers()
+        self.now = 1000.0
+        self.options = options
+        self.driver = self.restart()
+
+    def restart(self, **more: object) -> StreamDriver:
+        given = {"nameServer": "h:1", "subscribe": "T", "startingOffsets": "earliest", **self.options, **more}
+        options = parse_options({name.replace("_", "."): str(value) for name, value in given.items()}, Use.STREAM_READ)
+        self.driver = StreamDriver(
+            options, clock=lambda: self.now, now_ms=lambda: round(self.now * 1000), connect=self.brokers.connect
+        )
+        return self.driver
+
+    def latest(self, start: dict[str, Any], most: int | None = None, after_s: float = 1.0) -> dict[str, Any]:
+        """Ask as Spark does: what comes back went through JSON."""
+        self.now += after_s
+        found: dict[str, Any] = json.loads(json.dumps(self.driver.latest_offset(start, most)))
+        return found
+
+
+def ends(offset: dict[str, Any]) -> dict[MessageQueue, int]:
+    return StreamOffset.from_json(offset).ends
+
+
+def planned(setting: Setting, start: dict[str, Any], end: dict[str, Any]) -> dict[MessageQueue, tuple[int, int]]:
+    return {one.queue: (one.begin, one.end) for part in setting.driver.plan(start, end) for one in part}
+
+
+def test_the_first_batch_takes_all_from_the_initial_offset() -> None:
+    setting = Setting()
+    start = setting.driver.initial_offset()
+    assert ends(start) == {Q0: 0, Q1: 0}
+    end = setting.latest(start)
+    assert planned(setting, start, end) == {Q0: (0, 100), Q1: (0, 50)}
+    assert setting.latest(end) == end
+
+
+def test_latest_is_the_default_and_begins_at_the_ends() -> None:
+    setting = Setting()
+    setting.options.clear()
+    setting.options["startingOffsets"] = "latest"
+    start = setting.restart().initial_offset()
+    assert ends(start) == {Q0: 100, Q1: 50}
+    assert setting.latest(start) == start
+
+
+def test_the_initial_offset_is_the_same_each_time_and_asked_for_once() -> None:
+    setting = Setting(startingOffsets="latest")
+    start = setting.driver.initial_offset()
+    setting.brokers.queue_bounds[Q0] = (0, 500)
+    assert setting.driver.initial_offset() == start
+    assert setting.brokers.polls == 1
+
+
+def test_idle_calls_ask_brokers_once_per_poll_interval() -> None:
+    """Scenario 19: 10 s with a call each 10 ms are 50 polls at most."""
+    setting = Setting(startingOffsets="latest")
+    start = setting.driver.initial_offset()
+    before = setting.brokers.polls
+    for _ in range(1000):
+        assert setting.driver.latest_offset(start, None) is start
+        setting.now += 0.01
+    assert setting.brokers.polls - before <= 51
+    assert setting.brokers.lookups == 1
+
+
+def test_a_limit_is_kept_and_all_queues_move_on() -> None:
+    """Scenario 16."""
+    setting = Setting(maxOffsetsPerTrigger=30)
+    start = setting.driver.initial_offset()
+    sizes = []
+    while (end := setting.latest(start, 30)) != start:
+        ranges = planned(setting, start, end)
+        sizes.append(sum(stop - begin for begin, stop in ranges.values()))
+        assert len(ranges) == 2
+        start = end
+    assert sizes == [30, 30, 30, 30, 30]
+
+
+def test_all_available_is_obeyed_although_there_is_a_limit() -> None:
+    setting = Setting(maxOffsetsPerTrigger=30)
+    start = setting.driver.initial_offset()
+    assert ends(setting.latest(start, None)) == {Q0: 100, Q1: 50}
+
+
+def test_few_offsets_wait_for_more_or_for_the_delay() -> None:
+    """Scenario 18."""
+    setting = Setting(startingOffsets="latest", minOffsetsPerTrigger=100, maxTriggerDelay="2s")
+    start = setting.driver.initial_offset()
+    setting.brokers.queue_bounds[Q0] = (0, 150)
+    assert setting.latest(start, after_s=0.5) == setting.latest(start, after_s=1.5) == start
+    assert ends(setting.latest(start, after_s=0.5))[Q0] == 150
+    start = setting.latest(start)
+    setting.brokers.queue_bounds[Q0] = (0, 250)
+    assert ends(setting.latest(start, after_s=0.5))[Q0] == 250
+
+
+def test_available_now_has_a_fixed_end_and_does_not_wait() -> None:
+    """Scenarios 15 and 18: what comes later, in queues of before or new ones, is for the next run."""
+    setting = Setting(minOffsetsPerTrigger=1000)
+    setting.driver.prepare_available_now()
+    start = setting.driver.initial_offset()
+    setting.brokers.queue_bounds.update({Q0: (0, 900), Q2: (0, 9)})
+    end = setting.latest(start, after_s=60)
+    assert ends(end) == {Q0: 100, Q1: 50}
+    assert setting.latest(end) == end
+    setting.restart(minOffsetsPerTrigger=1).prepare_available_now()
+    assert ends(setting.latest(end)) == {Q0: 900, Q1: 50, Q2: 9}
+
+
+def test_a_new_queue_begins_at_its_first_message_after_a_discovery() -> None:
+    """Scenarios 20 and 21."""
+    setting = Setting(startingOffsets="latest")
+    start = setting.driver.initial_offset()
+    assert setting.latest(start) == start
+    setting.brokers.queue_bounds[Q2] = (3, 9)
+    assert setting.latest(start) == start
+    end = setting.latest(start, after_s=31)
+    assert planned(setting, start, end) == {Q2: (3, 9)}
+
+
+def test_a_repeated_batch_reads_what_was_logged() -> None:
+    """Scenario 38: killed in batch 0 with ``latest``, messages arrive, started again."""
+    setting = Setting(startingOffsets="latest")
+    start = setting.driver.initial_offset()
+    setting.brokers.queue_bounds[Q0] = (0, 110)
+    logged = setting.latest(start)
+    setting.brokers.queue_bounds[Q0] = (0, 500)
+    setting.restart()
+    again = setting.driver.initial_offset()
+    assert ends(again)[Q0] == 500
+    assert planned(setting, again, logged) == {Q0: (100, 110)}
+    assert batch_ranges(StreamOffset.from_json(logged), StreamOffset.from_json(setting.latest(logged))) == {
+        Q0: (110, 500)
+    }
+
+
+def test_a_restart_begins_at_the_checkpoint_whatever_the_option_says() -> None:
+    """Scenario 26: also with fewer queues in the route."""
+    setting = Setting()
+    end = setting.latest(setting.driver.initial_offset())
+    del setting.brokers.queue_bounds[Q1]
+    setting.brokers.queue_bounds[Q0] = (0, 120)
+    setting.restart(startingOffsets="latest")
+    following = setting.latest(end)
+    assert planned(setting, end, following) == {Q0: (100, 120)}
+    assert ends(following)[Q1] == 50
+
+
+def test_retention_that_passed_the_checkpoint_is_loss_with_its_count(caplog: pytest.LogCaptureFixture) -> None:
+    """Scenario 41."""
+    setting = Setting()
+    end = setting.latest(setting.driver.initial_offset())
+    setting.brokers.queue_bounds[Q0] = (130, 200)
+    with pytest.raises(DataLossError, match=r"30 messages of T@a:0 .*offset 100 .*130 to 200"):
+        setting.latest(end)
+    setting.restart(failOnDataLoss="false")
+    following = setting.latest(end)
+    assert planned(setting, end, following) == {Q0: (130, 200)}
+    assert [record.getMessage().count("lost=30") for record in caplog.records] == [1]
+
+
+def test_a_topic_made_again_shorter_begins_anew() -> None:
+    """Scenario 43."""
+    setting = Setting(failOnDataLoss="false")
+    end = setting.latest(setting.driver.initial_offset())
+    setting.brokers.queue_bounds[Q0] = (0, 30)
+    following = setting.latest(end)
+    assert planned(setting, end, following) == {Q0: (0, 30)}
+    with pytest.raises(DataLossError, match="made again"):
+        setting.restart(failOnDataLoss="true").latest_offset(end, None)
+
+
+def test_a_topic_made_again_empty_begins_anew_when_messages_come() -> None:
+    setting = Setting(failOnDataLoss="false")
+    end = setting.latest(setting.driver.initial_offset())
+    setting.brokers.queue_bounds[Q0] = (0, 0)
+    empty = setting.latest(end)
+    assert planned(setting, end, empty) == {}
+    setting.brokers.queue_bounds[Q0] = (0, 5)
+    assert planned(setting, empty, setting.latest(empty)) == {Q0: (0, 5)}
+
+
+def test_a_topic_made_again_longer_is_noticed_at_a_restart() -> None:
+    """Scenario 43: its first message was stored long after the checkpoint."""
+    setting = Setting(failOnDataLoss="false")
+    end = setting.latest(setting.driver.initial_offset())
+    setting.brokers.queue_bounds[Q0] = (0, 300)
+    setting.brokers.first_ms = round(setting.now * 1000) + 61_000
+    setting.restart()
+    following = setting.latest(end)
+    assert planned(setting, end, following)[Q0] == (0, 300)
+    setting.brokers.queue_bounds[Q0] = (0, 310)
+    assert planned(setting, following, setting.latest(following)) == {Q0: (300, 310)}
+
+
+def test_a_topic_of_before_is_not_taken_for_a_new_one() -> None:
+    setting = Setting()
+    end = setting.latest(setting.driver.initial_offset())
+    setting.brokers.first_ms = round(setting.now * 1000) - 5000
+    setting.brokers.queue_bounds[Q0] = (0, 101)
+    setting.restart()
+    assert planned(setting, end, setting.latest(end)) == {Q0: (100, 101)}
+
+
+def test_the_queues_of_a_broker_that_is_away_wait(caplog: pytest.LogCaptureFixture) -> None:
+    setting = Setting()
+    setting.brokers.queue_bounds[AWAY] = (0, 10)
+    start = setting.driver.initial_offset()
+    setting.brokers.errors = {"b": ConnectError("refused")}
+    end = setting.latest(start)
+    assert ends(end) == {Q0: 100, Q1: 50, AWAY: 0}
+    for _ in range(20):
+        setting.latest(end)
+    assert sum("brokers=b" in record.getMessage() for record in caplog.records) == 1
+    setting.brokers.errors = {}
+    assert planned(setting, end, setting.latest(end)) == {AWAY: (0, 10)}
+
+
+def test_a_broker_that_is_away_can_be_an_error() -> None:
+    setting = Setting(failOnUnreachable="true")
+    setting.brokers.queue_bounds[AWAY] = (0, 10)
+    start = setting.driver.initial_offset()
+    setting.brokers.errors = {"b": ConnectError("refused")}
+    with pytest.raises(ConnectError):
+        setting.latest(start)
+
+
+def test_name_servers_may_be_away_once_queues_are_known() -> None:
+    setting = Setting()
+    start = setting.driver.initial_offset()
+    setting.brokers.lookup_error = NameServerError("away")
+    assert ends(setting.latest(start, after_s=60)) == {Q0: 100, Q1: 50}
+    with pytest.raises(NameServerError):
+        setting.restart().initial_offset()
+
+
+def test_the_group_gets_what_is_durable_and_nothing_else() -> None:
+    """Scenario 22."""
+    setting = Setting(group_id="watched")
+    start = setting.driver.initial_offset()
+    end = setting.latest(start)
+    assert setting.brokers.committed == []
+    setting.latest(end)
+    setting.driver.commit(end)
+    assert setting.brokers.committed == [{Q0: 100, Q1: 50}]
+    setting.brokers.queue_bounds[Q1] = (0, 60)
+    following = setting.latest(end)
+    assert len(setting.brokers.committed) == 1
+    setting.driver.latest_offset(following, None)
+    assert setting.brokers.committed[1:] == [{Q1: 60}]
+
+
+def test_a_group_that_cannot_be_stored_does_not_end_the_query() -> None:
+    setting = Setting(group_id="watched")
+    end = setting.latest(setting.driver.initial_offset())
+    setting.brokers.commit_error = RequestTimeoutError("late")
+    assert setting.latest(end) == end
+    setting.brokers.commit_error = None
+    setting.driver.commit(end)
+    assert setting.brokers.committed == [{Q0: 100, Q1: 50}]
+
+
+def test_the_ends_are_reported() -> None:
+    setting = Setting(maxOffsetsPerTrigger=10)
+    assert setting.driver.report_latest() is None
+    setting.latest(setting.driver.initial_offset(), 10)
+    report = setting.driver.report_latest()
+    assert report is not None
+    assert ends(report) == {Q0: 100, Q1: 50}
