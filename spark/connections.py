@@ -20,6 +20,7 @@ from triomq.client.sync import ClientInstance
 from triomq.protocol.errors import ClientClosedError, TriomqError
 from triomq.spark.options import Options
 
+_clock = time.monotonic
 _MOST_CLIENTS: Final = 4
 _IDLE_S: Final = 60.0
 
@@ -60,7 +61,7 @@ def borrow_client(options: Options) -> Iterator[TrioClientInstance]:
     finally:
         with _lock:
             entry.users -= 1
-            entry.last_used = time.monotonic()
+            entry.last_used = _clock()
             if entry.broken:
                 _forget(key, entry)
 
@@ -79,7 +80,7 @@ def _open(key: Key) -> _Entry:
 
 
 def _close_unused(wanted: Key) -> None:
-    now = time.monotonic()
+    now = _clock()
     by_age = sorted(_entries.items(), key=lambda item: item[1].last_used)
     surplus = len(_entries) - _MOST_CLIENTS + (wanted not in _entries)
     for key, entry in by_age:

@@ -1,0 +1,101 @@
+"""The clients that a worker process keeps."""
+
+import os
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from triomq.protocol.errors import ConnectError
+from triomq.spark import connections
+from triomq.spark.connections import borrow_client, close_clients
+from triomq.spark.options import Options, Use, parse_options
+
+
+class FakeShared:
+    """Stands for a client instance of ``client.sync``."""
+
+    opened: list["FakeShared"] = []  # noqa: RUF012  # emptied for each test
+
+    def __init__(self, name_server: str, *_: object) -> None:
+        self.name_server = name_server
+        self.is_open = False
+
+    def __enter__(self) -> Any:
+        self.is_open = True
+        self.opened.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.is_open = False
+
+
+@pytest.fixture(autouse=True)
+def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeShared]]:
+    FakeShared.opened.clear()
+    monkeypatch.setattr(connections, "ClientInstance", FakeShared)
+    yield FakeShared.opened
+    close_clients()
+
+
+def options(port: int = 1) -> Options:
+    return parse_options({"nameServer": f"h:{port}", "subscribe": "T"}, Use.BATCH_READ)
+
+
+def test_tasks_of_a_process_share_a_client(opened: list[FakeShared]) -> None:
+    for _ in range(3):
+        with borrow_client(options()) as client:
+            assert cast("object", client) is opened[0]
+    assert len(opened) == 1
+    close_clients()
+    assert not opened[0].is_open
+
+
+def test_a_client_with_an_error_is_not_used_again(opened: list[FakeShared]) -> None:
+    with pytest.raises(ConnectError), borrow_client(options()):
+        raise ConnectError("refused")
+    assert not opened[0].is_open
+    with borrow_client(options()):
+        assert [one.is_open for one in opened] == [False, True]
+
+
+def test_an_error_of_the_users_own_keeps_the_client(opened: list[FakeShared]) -> None:
+    with pytest.raises(KeyError), borrow_client(options()):
+        raise KeyError
+    assert opened[0].is_open
+
+
+def test_four_clients_are_kept_and_the_oldest_makes_room(opened: list[FakeShared]) -> None:
+    for port in (1, 2, 3, 4, 1, 5):
+        with borrow_client(options(port)):
+            pass
+    assert {one.name_server for one in opened if one.is_open} == {"h:1", "h:3", "h:4", "h:5"}
+
+
+def test_a_client_that_nobody_used_for_a_minute_is_closed(
+    opened: list[FakeShared], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(connections, "_clock", lambda: now)
+    with borrow_client(options(1)):
+        pass
+    now += 61
+    with borrow_client(options(2)):
+        assert [one.is_open for one in opened] == [False, True]
+
+
+def test_a_client_in_use_is_never_taken_away(opened: list[FakeShared]) -> None:
+    with borrow_client(options(1)):
+        for port in range(2, 8):
+            with borrow_client(options(port)):
+                assert opened[0].is_open
+
+
+def test_the_client_of_a_parent_process_is_not_used(opened: list[FakeShared], monkeypatch: pytest.MonkeyPatch) -> None:
+    with borrow_client(options()):
+        pass
+    parent = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: parent + 1)
+    with borrow_client(options()) as client:
+        assert cast("object", client) is opened[1]
+    assert len(opened) == 2
