@@ -170,6 +170,7 @@ class Producer(_Awaiting[TrioProducer]):
 
     send = _awaiting(TrioProducer.send)
     send_batch = _awaiting(TrioProducer.send_batch)
+    send_encoded_batch = _awaiting(TrioProducer.send_encoded_batch)
     send_oneway = _awaiting(TrioProducer.send_oneway)
     publish_queues = _awaiting(TrioProducer.publish_queues)
 

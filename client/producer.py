@@ -18,10 +18,10 @@ from triomq.client.groups import LEAVE_S
 from triomq.client.instance import ClientInstance, use_instance
 from triomq.client.nursery import OpenOnce
 from triomq.client.publish import (
-    RETRY_PREFIX,
     Outgoing,
     Target,
     TopicPlan,
+    check_batch,
     check_topic,
     encode_message_properties,
     split_batch,
@@ -220,7 +220,7 @@ class Producer(OpenOnce):
             MessageIllegalError: no message, different topics or ``wait_store_ok``, a delayed one, one too large.
             IllegalNameError, NoRouteError, BrokerResponseError, ClientError: as :meth:`send`.
         """
-        topic = _check_batch(messages)
+        topic = check_batch(messages)
         self._entered()
         for message in messages:
             self._check_size(message)
@@ -230,14 +230,25 @@ class Producer(OpenOnce):
         stored = 0
         try:
             for batch in split_batch(messages, self._next_id, self._max_message_size_bytes):
-                fields = {"g": _now(), "i": f"WAIT\x01{wait}", "m": "true"}
-                outgoing = Outgoing(_SEND_BATCH, batch.body, batch.message_ids, fields)
-                results.append(await self._deliver(topic, outgoing, choose))
+                results.append(await self._deliver(topic, _batch(batch.body, batch.message_ids, wait), choose))
                 stored = batch.end
         except TriomqError as exc:
             exc.add_note(f"send_batch: {stored} of {len(messages)} messages were stored before this")
             raise
         return results
+
+    async def send_encoded_batch(self, topic: str, body: bytes) -> SendResult:
+        """Send a batch that the caller encoded with ``protocol.batch``, unique ids and ``WAIT`` in the properties.
+
+        Nothing of it is checked.  Queues take turns and a failed try is repeated, as in :meth:`send`.
+
+        Returns:
+            Where it was stored, without ``message_id``.
+
+        Raises:
+            IllegalNameError, NoRouteError, BrokerResponseError, ClientError: as :meth:`send`.
+        """
+        return await self._deliver(topic, _batch(body, "", "true"), None)
 
     async def publish_queues(self, topic: str) -> Queues:
         """Return the queues of a topic that can be sent to, sorted.
@@ -360,6 +371,10 @@ async def _pause(tries: int, deadline: float) -> None:
     await trio.sleep(max(0.0, min(pause, deadline - trio.current_time())))
 
 
+def _batch(body: bytes, message_ids: str, wait: str) -> Outgoing:
+    return Outgoing(_SEND_BATCH, body, message_ids, {"g": _now(), "i": f"WAIT\x01{wait}", "m": "true"})
+
+
 def _now() -> str:
     return str(time.time_ns() // 1_000_000)
 
@@ -375,19 +390,3 @@ def _choice(message: Message, queue: MessageQueue | None, selector: QueueSelecto
     if queue is not None:
         raise MessageIllegalError("send: give a queue or a selector, not both")
     return lambda plan: plan.find(selector(plan.queues, message, key))
-
-
-def _check_batch(messages: Sequence[Message]) -> str:
-    """Return the topic of messages that may be a batch together."""
-    if not messages:
-        raise MessageIllegalError("batch: there is no message in it")
-    topic = messages[0].topic
-    if topic.startswith(RETRY_PREFIX):
-        raise MessageIllegalError("batch: retry topics take single messages only")
-    wait = messages[0].wait_store_ok
-    for message in messages:
-        if message.topic != topic or message.wait_store_ok != wait:
-            raise MessageIllegalError("batch: all messages must have the same topic and the same wait_store_ok")
-        if message.is_delayed:
-            raise MessageIllegalError("batch: delayed messages must be sent one by one")
-    return topic

@@ -184,6 +184,26 @@ def check_topic(topic: str) -> None:
         raise IllegalNameError(f"topic {topic}: brokers write it themselves; clients may not send to it")
 
 
+def check_batch(messages: Sequence[Message]) -> str:
+    """Return the topic of messages that may be a batch together.
+
+    Raises:
+        MessageIllegalError: they may not; the text says why.
+    """
+    if not messages:
+        raise MessageIllegalError("batch: there is no message in it")
+    topic = messages[0].topic
+    if topic.startswith(RETRY_PREFIX):
+        raise MessageIllegalError("batch: retry topics take single messages only")
+    wait = messages[0].wait_store_ok
+    for message in messages:
+        if message.topic != topic or message.wait_store_ok != wait:
+            raise MessageIllegalError("batch: all messages must have the same topic and the same wait_store_ok")
+        if message.is_delayed:
+            raise MessageIllegalError("batch: delayed messages must be sent one by one")
+    return topic
+
+
 def encode_message_properties(message: Message, unique_id: str) -> str:
     """Return the properties of a message as they are sent.
 

@@ -88,6 +88,7 @@ class Producer(_Blocking[TrioProducer]):
 
     send = _blocking(TrioProducer.send)
     send_batch = _blocking(TrioProducer.send_batch)
+    send_encoded_batch = _blocking(TrioProducer.send_encoded_batch)
     send_oneway = _blocking(TrioProducer.send_oneway)
     publish_queues = _blocking(TrioProducer.publish_queues)
 

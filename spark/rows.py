@@ -16,7 +16,7 @@ from triomq.protocol.message import RESERVED_PROPERTY_NAMES, Message
 from triomq.protocol.properties import PropertyName
 from triomq.spark.schema import ROW_ID
 
-#: How much of an incoming batch, which may be 64 MiB, becomes Python objects at a time.
+#: How much of an incoming batch becomes Python objects at a time.
 SLICE_ROWS: Final = 1000
 SLICE_BYTES: Final = 256 * 1024
 _SEPARATORS: Final = ("\x01", "\x02")
@@ -86,21 +86,25 @@ class RowEncoder:
         self._compress_above = compress_above or 2**63
         self._is_read_back = is_read_back
         self._checked_topics: set[str] = set()
-        self._number = 0
         self.skipped = 0
 
-    def encode(self, batch: Any, *, skip_bad: bool = False) -> Iterator[OutgoingRow]:
+    def encode(self, batch: Any, first: int = 0, *, skip_bad: bool = False) -> Iterator[OutgoingRow]:
         """Yield the rows of an Arrow batch in order.
+
+        Args:
+            batch: an Arrow record batch.
+            first: number of its first row.
+            skip_bad: count rows that cannot be messages instead of failing.
 
         Raises:
             MessageIllegalError: a row cannot be a message; the text names partition, row, column and defect.
         """
+        names = [*self._columns, *([self._id_column] if self._id_column else [])]
+        number = first - 1
         for piece in slices(batch):
-            names = [*self._columns, *([self._id_column] if self._id_column else [])]
             values = [_values(piece, name) for name in names]
             for row in zip(*values, strict=True):
-                number = self._number
-                self._number += 1
+                number += 1
                 try:
                     yield self._row(number, dict(zip(names, row, strict=True)))
                 except MessageIllegalError:
@@ -201,12 +205,12 @@ class RowEncoder:
         return text
 
 
-def slices(batch: Any) -> Iterator[Any]:
-    """Cut an Arrow batch, without copying, into pieces that are small as Python objects."""
+def slices(batch: Any, most_bytes: int = SLICE_BYTES) -> Iterator[Any]:
+    """Cut an Arrow batch, which may have 64 MiB, into pieces that are small as Python objects, without copying."""
     rows = batch.num_rows
     if not rows:
         return
-    step = max(1, min(SLICE_ROWS, rows * SLICE_BYTES // max(batch.nbytes, 1)))
+    step = max(1, min(SLICE_ROWS, rows * most_bytes // max(batch.nbytes, 1)))
     for begin in range(0, rows, step):
         yield batch.slice(begin, step)
 

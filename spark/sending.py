@@ -20,6 +20,7 @@ from triomq.client.sync import Producer
 from triomq.protocol.errors import MessageRefusedError, TriomqError
 from triomq.protocol.message import Message
 from triomq.protocol.message_queue import MessageQueue
+from triomq.spark.batch_encoding import EncodedRows
 from triomq.spark.options import Options
 from triomq.spark.patience import Patience, is_busy
 from triomq.spark.rows import OutgoingRow, RowEncoder
@@ -78,8 +79,8 @@ class Sender:
         self._counting = threading.Lock()  # threads of the pool count, too
         self.counts = SendCounts()
 
-    def send(self, rows: Iterable[OutgoingRow]) -> None:
-        """Send all rows; return when brokers have stored all of them.
+    def send(self, rows: Iterable[OutgoingRow | EncodedRows]) -> None:
+        """Send all rows, one by one or encoded; return when brokers have stored all of them.
 
         Raises:
             MessageIllegalError: a row cannot be a message, and bad rows are not skipped.
@@ -91,21 +92,29 @@ class Sender:
         with ThreadPoolExecutor(self._options["sendsInFlight"], "triomq-send") as pool:
             try:
                 for row in rows:
-                    unit = self._unit_for(row)
-                    size = len(row.message.body)
-                    if unit.rows and (row.goes_alone or unit.size + size > most_bytes):
-                        self._submit(pool, unit)
-                        unit = self._unit_for(row)
-                    unit.rows.append(row)
-                    unit.size += size
-                    if row.goes_alone or len(unit.rows) >= most:
-                        self._submit(pool, unit)
+                    if isinstance(row, EncodedRows):
+                        for begin, end in row.cut(most, most_bytes):
+                            self._start(pool, end - begin, self._send_encoded, row, begin, end)
+                    else:
+                        self._add(pool, row, most, most_bytes)
                 for unit in list(self._open.values()):
                     self._submit(pool, unit)
                 self._finish(self._under_way)
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
+
+    def _add(self, pool: ThreadPoolExecutor, row: OutgoingRow, most: int, most_bytes: int) -> None:
+        """Put a row to those that are sent together; send them when they are enough."""
+        unit = self._unit_for(row)
+        size = len(row.message.body)
+        if unit.rows and (row.goes_alone or unit.size + size > most_bytes):
+            self._submit(pool, unit)
+            unit = self._unit_for(row)
+        unit.rows.append(row)
+        unit.size += size
+        if row.goes_alone or len(unit.rows) >= most:
+            self._submit(pool, unit)
 
     def _unit_for(self, row: OutgoingRow) -> _Unit:
         queue = self._queue_of(row)
@@ -138,18 +147,25 @@ class Sender:
         return fitting[turn % len(fitting)]
 
     def _submit(self, pool: ThreadPoolExecutor, unit: _Unit) -> None:
-        """Start a send; wait before it while there are enough of them, or one of the same queue."""
+        """Start the send of a unit; wait before it while there is one of the same queue."""
         del self._open[unit.topic, unit.queue]
-        self._pace.wait(len(unit.rows))
         if unit.queue is not None and (before := self._lanes.get(unit.queue)) is not None:
             self._finish({before})
+        future = self._start(pool, len(unit.rows), self._send_unit, unit)
+        if unit.queue is not None:
+            self._lanes[unit.queue] = future
+
+    def _start(
+        self, pool: ThreadPoolExecutor, rows: int, action: Callable[..., None], *arguments: object
+    ) -> "Future[None]":
+        """Start a send; wait before it while there are enough of them."""
+        self._pace.wait(rows)
         while len(self._under_way) >= self._options["sendsInFlight"]:
             done, _ = wait(self._under_way, return_when=FIRST_COMPLETED)
             self._finish(done)
-        future = pool.submit(self._send_unit, unit)
+        future = pool.submit(action, *arguments)
         self._under_way.add(future)
-        if unit.queue is not None:
-            self._lanes[unit.queue] = future
+        return future
 
     def _finish(self, futures: set[Future[None]]) -> None:
         for future in tuple(futures):
@@ -172,6 +188,20 @@ class Sender:
             self.counts.rows += len(messages)
             self.counts.body_bytes += unit.size
 
+    def _send_encoded(self, rows: EncodedRows, begin: int, end: int) -> None:
+        """Send some encoded rows; in a thread of the pool."""
+        body = rows.body(begin, end)
+        where = f"topic {rows.topic}, rows {rows.first + begin} to {rows.first + end - 1}"
+        try:
+            self._patiently(lambda: self._check([self._producer.send_encoded_batch(rows.topic, body)]), where)
+        except MessageRefusedError:
+            for row in self._encoder.encode(rows.source.slice(begin, end - begin), rows.first + begin):
+                self._send_unit(_Unit(rows.topic, None, [row], len(row.message.body)))
+            return
+        with self._counting:
+            self.counts.rows += end - begin
+            self.counts.body_bytes += int(rows.body_sizes[begin:end].sum())
+
     def _refused(self, row: OutgoingRow, error: MessageRefusedError) -> None:
         if self._options["badRows"] == "fail":
             raise self._encoder.bad(row.number, "body", f"the broker refuses the message: {error}") from error
@@ -185,6 +215,9 @@ class Sender:
             results = [producer.send(messages[0], queue=queue)]
         else:
             results = producer.send_batch(messages, queue=queue)
+        self._check(results)
+
+    def _check(self, results: Sequence[SendResult]) -> None:
         unsafe = [result.status for result in results if result.status is not SendStatus.SEND_OK]
         if unsafe:
             with self._counting:

@@ -7,9 +7,11 @@ Source: spark.md 1.5, 1.6, 3.9.
 """
 
 import logging
+import os
 import secrets
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,9 +20,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from triomq.client.sync import Producer
+from triomq.protocol.host import pack_ip
+from triomq.protocol.message_id import UniqueIdGenerator
+from triomq.spark.batch_encoding import BatchEncoder, EncodedRows
 from triomq.spark.connections import borrow_client
 from triomq.spark.options import Options
-from triomq.spark.rows import OutgoingRow, RowEncoder, RowIds
+from triomq.spark.rows import OutgoingRow, RowEncoder, RowIds, slices
 from triomq.spark.schema import READ_TYPES, check_write_schema
 from triomq.spark.sending import SendCounts, Sender
 
@@ -28,6 +33,8 @@ LOGGER: Final = logging.getLogger("triomq.spark.writer")
 
 _GROUP: Final = "TRIOMQ_SPARK"
 _WRITER_ID_LENGTH: Final = 12
+#: How much of an incoming batch, which may be 64 MiB, is encoded at once.
+_PIECE_BYTES: Final = 1024**2
 _NEVER: Final = 2**31 - 1
 #: Columns that together tell that a DataFrame was read from RocketMQ.
 _READ_BACK: Final = frozenset(("msgId", "queueOffset"))
@@ -64,14 +71,14 @@ class WriteTask:
     def run(self, batches: Iterator[Any], writer_id: str, epoch: int, partition: int) -> WriteResult:
         """Send the rows of one partition."""
         options = self.options
-        encoder = RowEncoder(
-            self.columns,
-            RowIds(writer_id, epoch, partition),
-            topic=options["topic"],
-            id_column=options["idColumn"],
-            compress_above=options["compressAbove"],
-            is_read_back=self.is_read_back,
-        )
+        ids = RowIds(writer_id, epoch, partition)
+        settings = {
+            "topic": options["topic"],
+            "id_column": options["idColumn"],
+            "compress_above": options["compressAbove"],
+            "is_read_back": self.is_read_back,
+        }
+        encoder = RowEncoder(self.columns, ids, **settings)
         with (
             borrow_client(options) as instance,
             Producer(
@@ -83,7 +90,8 @@ class WriteTask:
             ) as producer,
         ):
             sender = Sender(producer, options, encoder)
-            sender.send(_rows(encoder, batches, skip_bad=options["badRows"] == "skip"))
+            quick = BatchEncoder(self.columns, ids, _unique_ids(instance.client_ip), **settings)
+            sender.send(_rows(batches, quick, encoder, skip_bad=options["badRows"] == "skip"))
         sender.counts.skipped += encoder.skipped
         return WriteResult(partition, sender.counts)
 
@@ -149,9 +157,23 @@ def log_totals(what: str, messages: Sequence[WriterCommitMessage | None]) -> Non
     )
 
 
-def _rows(encoder: RowEncoder, batches: Iterator[Any], *, skip_bad: bool) -> Iterator[OutgoingRow]:
+def _rows(
+    batches: Iterator[Any], quick: BatchEncoder, encoder: RowEncoder, *, skip_bad: bool
+) -> Iterator[OutgoingRow | EncodedRows]:
+    """Yield all rows, a slice at a time: encoded at once, or one by one if a row of it needs that."""
+    first = 0
     for batch in batches:
-        yield from encoder.encode(batch, skip_bad=skip_bad)
+        for piece in slices(batch, _PIECE_BYTES):
+            encoded = quick.encode(piece, first)
+            if encoded is not None:
+                yield encoded
+            else:
+                yield from encoder.encode(piece, first, skip_bad=skip_bad)
+            first += piece.num_rows
+
+
+def _unique_ids(ip: str) -> Callable[[], str]:
+    return UniqueIdGenerator(pack_ip(ip), os.getpid(), secrets.randbits(32), lambda: time.time_ns() // 1_000_000).next
 
 
 def _context() -> TaskContext:

@@ -16,7 +16,7 @@ from triomq.client.producer import Producer
 from triomq.client.publish import encode_message_properties, split_batch
 from triomq.client.selectors import select_by_hash
 from triomq.client.send_result import SendStatus
-from triomq.protocol.batch import decode_batch
+from triomq.protocol.batch import decode_batch, encode_batch
 from triomq.protocol.bodies import BrokerData, QueueData, TopicRouteData
 from triomq.protocol.codes import RequestCode, ResponseCode, SerializeType
 from triomq.protocol.command import RemotingCommand
@@ -559,3 +559,13 @@ async def test_an_order_topic_keeps_its_queues_while_a_broker_is_away(
         await producer.send(Message("Order", b"x"), queue=gone)
     with pytest.raises(NoRouteError, match="has no master now"):
         await producer.send(Message("Order", b"x"), selector=select_by_hash, key=4)
+
+
+async def test_an_encoded_batch_is_sent_as_it_is_and_tried_again(fake_broker: FakeBroker, producer: Producer) -> None:
+    body = encode_batch([(0, b"one", b"UNIQ_KEY\x01id"), (0, b"two", b"")])
+    fake_broker.fail(RequestCode.SEND_BATCH_MESSAGE, ResponseCode.SYSTEM_ERROR, times=1)
+    result = await producer.send_encoded_batch("Topic", body)
+    assert (result.queue.topic, result.message_id) == ("Topic", "")
+    requests = fake_broker.of(RequestCode.SEND_BATCH_MESSAGE)
+    assert [request.body for request in requests] == [body, body]
+    assert (requests[0].ext_fields["m"], requests[0].ext_fields["b"]) == ("true", "Topic")

@@ -4,10 +4,12 @@ import threading
 from collections.abc import Iterator
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
 from triomq.client.send_result import SendResult, SendStatus
 from triomq.client.sync import Producer
+from triomq.protocol.batch import decode_batch
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import (
     ConnectError,
@@ -21,6 +23,7 @@ from triomq.protocol.errors import (
 from triomq.protocol.message import Message
 from triomq.protocol.message_queue import MessageQueue
 from triomq.spark import sending
+from triomq.spark.batch_encoding import BatchEncoder, EncodedRows
 from triomq.spark.options import Use, parse_options
 from triomq.spark.patience import Patience
 from triomq.spark.rows import OutgoingRow, RowEncoder, RowIds
@@ -50,6 +53,13 @@ class FakeProducer:
         return self.send_batch([message], queue=queue)[0]
 
     def send_batch(self, messages: list[Message], *, queue: MessageQueue | None = None) -> list[SendResult]:
+        return [self._send([message.body for message in messages], queue)]
+
+    def send_encoded_batch(self, topic: str, body: bytes) -> SendResult:
+        assert topic == "T"
+        return self._send([entry.body for entry in decode_batch(body)], None)
+
+    def _send(self, bodies: list[bytes], queue: MessageQueue | None) -> SendResult:
         with self._lock:
             self.under_way += 1
             self.most = max(self.most, self.under_way)
@@ -60,10 +70,10 @@ class FakeProducer:
             self.under_way -= 1
             if error is not None:
                 raise error
-            if self.refused in [message.body for message in messages]:
+            if self.refused in bodies:
                 raise MessageRefusedError(int(ResponseCode.MESSAGE_ILLEGAL), "no")
-            self.sends.append((queue, [message.body for message in messages]))
-        return [SendResult(self.status, "", "", queue or QUEUES[0], 0)]
+            self.sends.append((queue, bodies))
+        return SendResult(self.status, "", "", queue or QUEUES[0], 0)
 
 
 @pytest.fixture
@@ -206,3 +216,35 @@ def test_a_rate_is_kept() -> None:
     for _ in range(6):
         pace.wait(5)
     assert now == pytest.approx(102.5)
+
+
+def encoded(count: int) -> EncodedRows:
+    batch = pa.RecordBatch.from_pydict({"body": [b"%d" % number for number in range(count)]})
+    made = BatchEncoder(("body",), RowIds("w", 0, 5), lambda: "id", topic="T").encode(batch, 100)
+    assert made is not None
+    return made
+
+
+def test_encoded_rows_go_in_batches_beside_others(producer: FakeProducer) -> None:
+    made = sender(producer, batchMessages=4)
+    made.send([*rows(1), encoded(10)])
+    assert sizes(producer) == [4, 4, 2, 1]
+    assert (made.counts.rows, made.counts.body_bytes) == (11, 11)
+
+
+def test_encoded_rows_are_tried_again(producer: FakeProducer) -> None:
+    producer.errors = [BUSY]
+    made = sender(producer)
+    made.send([encoded(3)])
+    assert (sizes(producer), made.counts.retries) == ([3], {"SystemBusyError": 1})
+
+
+def test_the_encoded_row_that_a_broker_refuses_is_found(producer: FakeProducer) -> None:
+    producer.refused = b"2"
+    with pytest.raises(MessageIllegalError, match="partition 5, row 102, column 'body': the broker refuses"):
+        sender(producer).send([encoded(4)])
+    producer.sends.clear()
+    made = sender(producer, badRows="skip")
+    made.send([encoded(4)])
+    assert [bodies for _, bodies in producer.sends] == [[b"0"], [b"1"], [b"3"]]
+    assert (made.counts.rows, made.counts.skipped) == (3, 1)
