@@ -5,7 +5,7 @@ Source: spark.md 3.3 (4), 3.7.
 
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from triomq.client.instance import ClientInstance
@@ -107,18 +107,7 @@ class Discovery:
 
     def first_at(self, queue: MessageQueue, bounds: QueueBounds, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at a time or later; the queue's end if there is none."""
-        low, high = bounds
-        if low >= high:
-            return high
-        hint = self.consumer.search_offset(queue, timestamp_ms)
-
-        def store_time(queue_offset: int) -> int:
-            messages = self.consumer.pull(queue, queue_offset, max_messages=1).messages
-            if not messages:
-                raise NoRouteError(f"{queue}: the message at {queue_offset} cannot be read")
-            return messages[0].store_timestamp
-
-        return first_at_or_after(store_time, hint, low, high, timestamp_ms)
+        return self.consumer.offset_for_timestamp(queue, timestamp_ms) if bounds.low < bounds.high else bounds.high
 
     def _topics(self, patience: Patience) -> tuple[str, ...]:
         names: tuple[str, ...] | None = self._options["subscribe"]
@@ -157,39 +146,3 @@ class Discovery:
                 raise
             except TriomqError as exc:
                 patience.failed(exc, time.monotonic() - began)
-
-
-def first_at_or_after(store_time: Callable[[int], int], hint: int, low: int, high: int, timestamp_ms: int) -> int:
-    """Return the first offset of ``low`` to ``high`` whose message was stored at a time or later, else ``high``.
-
-    A broker answers a search with the *nearest* message, which may lie before the time or among several of the same
-    millisecond; so its answer is only where the search begins.
-
-    Args:
-        store_time: gives the store time of the message at an offset; times never fall.
-        hint: where to begin.
-        low: first offset there is.
-        high: first offset there is not.
-        timestamp_ms: the time.
-    """
-    hint = min(max(hint, low), high - 1)
-    step = 1
-    if store_time(hint) >= timestamp_ms:
-        late, early = hint, hint - step
-        while early >= low and store_time(early) >= timestamp_ms:
-            step *= 2
-            late, early = early, early - step
-        early = max(early, low - 1)
-    else:
-        early, late = hint, hint + step
-        while late < high and store_time(late) < timestamp_ms:
-            step *= 2
-            early, late = late, late + step
-        late = min(late, high)
-    while late - early > 1:
-        middle = (early + late) // 2
-        if store_time(middle) >= timestamp_ms:
-            late = middle
-        else:
-            early = middle
-    return late

@@ -6,14 +6,12 @@ Source: spark.md 3.9, 4.4.
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from triomq.client.producer import DEFAULT_MAX_MESSAGE_BYTES
 from triomq.client.publish import check_topic
 from triomq.protocol.errors import MessageIllegalError, TriomqError
 from triomq.protocol.message import RESERVED_PROPERTY_NAMES, Message
-from triomq.protocol.properties import PropertyName
 from triomq.spark.schema import ROW_ID
 
 #: How much of an incoming batch becomes Python objects at a time.
@@ -119,8 +117,6 @@ class RowEncoder:
         properties = self._properties(number, get("properties"))
         properties[ROW_ID] = self._row_id(number, body, row)
         deliver_time = get("deliverTime")
-        if deliver_time is not None:
-            properties[PropertyName.TIMER_DELIVER_MILLIS] = str(_milliseconds(deliver_time))
         sharding_key = self._text(number, "shardingKey", get("shardingKey"))
         queue_id, delay_level = get("queueId"), get("delayLevel") or 0
         if delay_level < 0 or (queue_id is not None and queue_id < 0):
@@ -135,9 +131,10 @@ class RowEncoder:
             properties=properties,
             flag=get("flag") or 0,
             delay_level=delay_level,
+            deliver_at=deliver_time,
             sharding_key=sharding_key,
         )
-        alone = delay_level > 0 or deliver_time is not None or len(body) >= self._compress_above
+        alone = message.is_delayed or len(body) >= self._compress_above
         return OutgoingRow(number, message, queue_id, get("broker"), bool(sharding_key), alone)
 
     def bad(self, number: int, column: str, defect: str) -> MessageIllegalError:
@@ -224,7 +221,3 @@ def _values(batch: Any, name: str) -> list[Any]:
 
 def _has_separator(text: str) -> bool:
     return _SEPARATORS[0] in text or _SEPARATORS[1] in text
-
-
-def _milliseconds(time: datetime) -> int:
-    return round(time.timestamp() * 1000)

@@ -72,7 +72,7 @@ def test_delayed_and_long_rows_go_alone() -> None:
     assert not encode(encoder(compress_above=0), body=[b"1234"])[0].goes_alone
     (row,) = encode(encoder("deliverTime"), deliverTime=[datetime(2026, 1, 1, tzinfo=UTC)])
     assert row.goes_alone
-    assert row.message.properties["TIMER_DELIVER_MS"] == "1767225600000"
+    assert row.message.all_properties()["TIMER_DELIVER_MS"] == "1767225600000"
 
 
 @pytest.mark.parametrize(
