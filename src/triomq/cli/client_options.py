@@ -133,6 +133,7 @@ class BrokerStatusOptions(ClientOptions):
     address: str | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MessageShowOptions(ClientOptions):
     """``triomq message show``."""
 
