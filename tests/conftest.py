@@ -38,7 +38,7 @@ class UnavailableModule(pytest.Module):
     """A test module that cannot be imported here: skipped by name, an error when ``CI=true``."""
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
-        reason = lacking(_missing(FOLDERS[self.path.parent]))
+        reason = f"{self.path.name} {lacking(_missing(FOLDERS[self.path.parent]))}"
         if in_ci():
             pytest.fail(f"{reason} (CI=true: nothing may be skipped for a missing tool)", pytrace=False)
         pytest.skip(reason, allow_module_level=True)
