@@ -4,9 +4,9 @@ Source: behaviour.md B.12, ConsumeMessageConcurrentlyService.java.
 """
 
 import logging
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Final, NamedTuple, Protocol
 
 import trio
@@ -19,6 +19,7 @@ from triomq.client.consumer.workers import Slot, Work, call_in_thread, choose_wo
 from triomq.protocol.bodies import ConsumeResult
 from triomq.protocol.message import MessageExt
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.units import QueueOffset
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")
 
@@ -87,18 +88,20 @@ class ConcurrentService(WorkerPool[Slot]):
             self._wake_one()
 
     def put_back(self, work: Sequence[Work]) -> None:
-        """Take messages back that a worker took and did not begin; they are the next ones again."""
-        if not self.stopped:
-            self.pending.extendleft(reversed(work))
-            self._wake_one()
+        """Take messages back that workers took and did not begin; they are the next ones again."""
+        self.pending.extendleft(sorted(work, key=_offset_of, reverse=True))
+        self._wake_one()
 
     def stop(self) -> None:
-        """Forget what no handler has begun; let the workers end."""
+        """Forget what no handler has begun; let the workers end.
+
+        What lies before a message of its queue that was begun is still handled: else that one would come again.
+        """
         self.stopped = True
-        self.pending.clear()
         self._later.clear()
-        for slot in self.slots:
-            slot.share.clear()
+        waiting = [*self.pending, *chain.from_iterable(slot.take_share() for slot in self.slots)]
+        self.pending.clear()
+        self.put_back(_before_begun(waiting))
         self.parked.unpark_all()
 
     async def wait_for_work(self, slot: Slot) -> bool:
@@ -179,9 +182,9 @@ class ConcurrentService(WorkerPool[Slot]):
         """Take from worker threads what they would do next, when they are busy with one message for long."""
         while True:
             await trio.sleep(_RELEASE_INTERVAL_S)
-            for slot in self.slots:
-                if slot.share and self.now() - slot.started_at > _RELEASE_INTERVAL_S:
-                    self.put_back(slot.take_share())
+            busy = [slot for slot in self.slots if self.now() - slot.started_at > _RELEASE_INTERVAL_S]
+            if work := [*chain.from_iterable(slot.take_share() for slot in busy)]:
+                self.put_back(work)
 
     async def _watch(self) -> None:
         """Send back what handlers are busy with for too long; the handlers are left alone."""
@@ -212,3 +215,16 @@ class ConcurrentService(WorkerPool[Slot]):
                 self.expired.discard(message)  # the handler's result will count
             else:
                 self.submit(process_queue, (message,))  # it ended meanwhile, and its result was ignored
+
+
+def _before_begun(waiting: Sequence[Work]) -> list[Work]:
+    """Return what of this lies before a message of its queue that does not wait."""
+    offsets: defaultdict[ProcessQueue, set[QueueOffset]] = defaultdict(set)
+    for message, process_queue in waiting:
+        offsets[process_queue].add(message.queue_offset)
+    begun = {process_queue: process_queue.last_begun(own) for process_queue, own in offsets.items()}
+    return [work for work in waiting if work[0].queue_offset < begun[work[1]]]
+
+
+def _offset_of(work: Work) -> QueueOffset:
+    return work[0].queue_offset

@@ -10,7 +10,7 @@ Source: behaviour.md B.11, ProcessQueue.java.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from itertools import islice, repeat
 from math import inf
 from operator import attrgetter, lt
@@ -146,6 +146,10 @@ class ProcessQueue:
         if first is not None:
             return first
         return None if self.last_offset is None else QueueOffset(self.last_offset + 1)
+
+    def last_begun(self, waiting: Container[QueueOffset]) -> int:
+        """Return the highest offset that is not among those that wait for a handler; -1: none in memory."""
+        return next((queue_offset for queue_offset in reversed(self._order) if queue_offset not in waiting), -1)
 
     def put(self, messages: Sequence[MessageExt]) -> None:
         """Add pulled messages."""

@@ -45,16 +45,18 @@ class Slot:
         messages: which; empty if it has none.
         started_at: since when.
         share: what the worker's thread takes next; anybody may take it away.
+        share_limit: most messages of the next share: as many as a thread had time for.
         retired: there are too many workers: this one ends after what it has begun.
     """
 
-    __slots__ = ("messages", "process_queue", "retired", "share", "started_at")
+    __slots__ = ("messages", "process_queue", "retired", "share", "share_limit", "started_at")
 
     def __init__(self) -> None:
         self.process_queue: ProcessQueue | None = None
         self.messages: Sequence[MessageExt] = ()
         self.started_at = 0.0
         self.share: deque[Work] = deque()
+        self.share_limit = 1
         self.retired = False
 
     def take_share(self) -> list[Work]:
@@ -197,19 +199,25 @@ class _Outcome(NamedTuple):
 async def _work_each_in_threads(service: "ConcurrentService", slot: Slot) -> None:
     """Call a plain function for each message, several of them in one hop to a thread."""
     while await service.wait_for_work(slot):
-        # leave enough for the other workers: whoever comes first must not take all of a slow handler's work
-        share = min(_MAX_SHARE, max(1, len(service.pending) // service.concurrency))
+        # Leave enough for the other workers, and take no more than there is time for: what waits in a share while later
+        # messages are handled keeps their offsets from being committed.
+        share = min(slot.share_limit, max(1, len(service.pending) // service.concurrency))
         slot.share.extend(service.pending.popleft() for _ in range(share))
         slot.started_at = service.now()
         outcomes: list[_Outcome] = []
         failed: list[_Outcome] = []
         try:
             await call_in_thread(service, _call_each, service, slot, outcomes)
-        finally:  # cancelled: what the thread finished so far counts
+        finally:  # cancelled: what the thread finished so far counts, and it begins nothing more
             slot.messages = ()
+            left = slot.take_share()
             failed = [outcome for outcome in outcomes if not _accept(service, outcome)]
-        if slot.share:
-            service.put_back(slot.take_share())
+        if service.now() - slot.started_at < _SHARE_S:
+            slot.share_limit = min(_MAX_SHARE, 2 * slot.share_limit)
+        else:
+            slot.share_limit = max(1, len(outcomes))
+        if left:
+            service.put_back(left)
         for outcome in failed:
             await service.settle(outcome.process_queue, (outcome.message,))
 

@@ -104,3 +104,12 @@ def test_messages_removed_together_leave_the_others_and_their_size() -> None:
     assert (queue.consumed_offset(), asked) == (0, [3])
     queue.remove_all(messages)
     assert (queue.cached_messages, queue.cached_bytes, queue.consumed_offset()) == (0, 0, 5)
+
+
+def test_the_last_begun_offset_is_the_highest_that_does_not_wait() -> None:
+    queue = ProcessQueue(QUEUE)
+    queue.put([make_message(queue_offset) for queue_offset in (1, 3, 5, 7)])
+    queue.remove(make_message(5))
+    assert queue.last_begun({1, 3, 7}) == 5
+    assert queue.last_begun({1, 3}) == 7
+    assert queue.last_begun({1, 3, 5, 7}) == -1

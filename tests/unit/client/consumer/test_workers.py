@@ -235,25 +235,57 @@ async def test_a_blocked_plain_function_does_not_hold_up_the_messages_behind_it(
         release.set()
 
 
-async def test_what_a_thread_finished_counts_when_it_is_abandoned() -> None:
+async def test_what_a_thread_finished_counts_when_it_is_abandoned_and_it_begins_nothing_more() -> None:
     entered, release = threading.Event(), threading.Event()
 
     def on_message(message: MessageExt) -> None:
-        if message.queue_offset == 2:
+        if message.queue_offset == 3:
             entered.set()
             release.wait(30)
 
     bench = Bench(on_message, max_concurrency=1)
-    bench.pull(0, 1, 2, 3)
+    bench.pull(*range(7))  # the thread takes 1, 2, then 4 messages
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(bench.service.run)
             await trio.to_thread.run_sync(entered.wait)
-            bench.service.stop()
+            (slot,) = bench.service.slots
+            assert len(slot.share) == 3
             nursery.cancel_scope.cancel()
-        assert bench.queue.consumed_offset() == 2
+        assert bench.queue.consumed_offset() == 3
+        assert not slot.share
     finally:
         release.set()
+
+
+async def test_stop_leaves_no_hole_before_what_threads_have_begun() -> None:
+    """C.2 scenario 65: what was handled behind a hole would come again."""
+    begun: list[int] = []
+    entered, release = threading.Semaphore(0), threading.Event()
+
+    def on_message(message: MessageExt) -> None:
+        begun.append(message.queue_offset)
+        if message.queue_offset in (0, 8):
+            entered.release()
+            release.wait(30)
+
+    bench = Bench(on_message, max_concurrency=2)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bench.service.run)
+            await wait_all_tasks_blocked()
+            for slot in bench.service.slots:
+                slot.share_limit = 8
+            bench.pull(*range(16))  # the first worker takes 8 messages, the second one half of the others
+            for _ in range(2):
+                await trio.to_thread.run_sync(entered.acquire)
+            assert sorted(begun) == [0, 8]
+            bench.service.stop()
+            release.set()
+    finally:
+        release.set()
+    assert sorted(begun) == [*range(9)]
+    assert bench.queue.consumed_offset() == 9
 
 
 async def test_no_message_is_logged_when_all_goes_well(
@@ -283,12 +315,16 @@ async def test_a_batch_of_a_dropped_queue_is_not_begun(autojump_clock: MockClock
     assert not batches
 
 
-async def test_a_thread_gives_back_what_it_had_no_time_for(mock_clock: MockClock) -> None:
-    def on_message(_message: MessageExt) -> None:
-        mock_clock.jump(0.015)  # busy; the second one exceeds the time of a hop
+async def test_a_thread_gives_back_what_it_had_no_time_for_and_takes_less_then(mock_clock: MockClock) -> None:
+    begun: list[tuple[int, int]] = []
+
+    def on_message(message: MessageExt) -> None:
+        begun.append((message.queue_offset, len(bench.service.slots[0].share)))
+        if message.queue_offset >= 3:
+            mock_clock.jump(0.025)  # longer than a thread goes on
 
     bench = Bench(on_message, max_concurrency=1)
-    bench.pull(*range(5))
-    bench.service.stopped = True  # so what is given back is forgotten
+    bench.pull(*range(7))
+    bench.service.stopped = True  # the worker ends when there is nothing left
     await bench.service.run()
-    assert bench.queue.consumed_offset() == 2
+    assert begun == [(0, 0), (1, 1), (2, 0), (3, 3), (4, 0), (5, 0), (6, 0)]
