@@ -17,12 +17,14 @@ from triomq.protocol.codes import RequestCode
 from triomq.protocol.message import MessageExt
 from triomq.protocol.message_queue import MessageQueue
 
+LIMIT_S = 50.0  # for all of a test on the real clock, and the only time that decides: a machine may be busy
 CLIENT = ClientConfig(
     client_ip="127.0.0.1",
     instance_name="1",
     heartbeat_interval_s=0.05,
     persist_offset_interval_s=0.05,
     poll_namesrv_interval_s=0.05,
+    api_timeout_s=LIMIT_S,
 )
 ANSWERED_BY_THE_CLUSTER = (
     RequestCode.PULL_MESSAGE,
@@ -80,13 +82,14 @@ async def test_everything_goes_on_while_plain_functions_keep_the_processor(
     fake_broker: FakeBroker, cluster: FakeCluster, kind: str
 ) -> None:
     """On the real clock and sockets: the handlers end only when the broker has heard enough."""
-    heard_enough = threading.Event()
+    begun, heard_enough = threading.Semaphore(0), threading.Event()
 
     def handle(message: MessageExt) -> None:
         if message.queue_id == 3:  # one queue moves on
             return
-        if kind == "asleep":
-            heard_enough.wait(30)
+        begun.release()
+        if kind == "asleep" or message.queue_id:
+            heard_enough.wait(LIMIT_S)
         while not heard_enough.is_set():
             sum(range(1_000))
 
@@ -97,8 +100,8 @@ async def test_everything_goes_on_while_plain_functions_keep_the_processor(
         fake_broker.on(code, cluster.answer)
     for queue in queues[:3]:
         cluster.send(queue, b"x")
-    settings = ConsumerConfig(lock_interval_s=0.05)
-    with trio.fail_after(30):
+    settings = ConsumerConfig(lock_interval_s=0.05, lock_timeout_s=LIMIT_S)
+    with trio.fail_after(LIMIT_S):
         async with consumer(
             Inbox(),
             None,
@@ -108,17 +111,19 @@ async def test_everything_goes_on_while_plain_functions_keep_the_processor(
             orderly=True,
             settings=settings,
         ) as push:
-            await push.wait_assigned()
-            before = {code: len(fake_broker.of(code)) for code in (RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ)}
             try:
-                for number in range(5):
+                for _ in queues[:3]:
+                    await trio.to_thread.run_sync(begun.acquire, abandon_on_cancel=True)
+                told = (RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ)
+                before = {code: len(fake_broker.of(code)) for code in told}
+                for number in range(3):
                     cluster.send(queues[3], b"y")
                     while cluster.committed.get(("G", queues[3])) != number + 1:
                         count = len(fake_broker.of(RequestCode.UPDATE_CONSUMER_OFFSET))
                         await fake_broker.wait_for(RequestCode.UPDATE_CONSUMER_OFFSET, count + 1)
                 for code, count in before.items():
-                    await fake_broker.wait_for(code, count + 5)
+                    await fake_broker.wait_for(code, count + 3)
                 assert push.statistics().in_flight == 3
             finally:
                 heard_enough.set()
-    assert [cluster.committed["G", queue] for queue in queues] == [1, 1, 1, 5]
+    assert [cluster.committed["G", queue] for queue in queues] == [1, 1, 1, 3]
