@@ -147,7 +147,7 @@ class ProcessQueue:
             return first
         return None if self.last_offset is None else QueueOffset(self.last_offset + 1)
 
-    def last_begun(self, waiting: Container[QueueOffset]) -> int:
+    def last_begun(self, waiting: Container[int]) -> int:
         """Return the highest offset that is not among those that wait for a handler; -1: none in memory."""
         return next((queue_offset for queue_offset in reversed(self._order) if queue_offset not in waiting), -1)
 

@@ -1,0 +1,55 @@
+"""``python -m tests.chaos``: groups consume while members and the broker come, go and die; prints what it did to them.
+
+The same seed gives the same plan.  Exit code 1: something was lost, out of order, or handled again without a cause.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.chaos.chaos import Chaos, Outcome, sigterm_as_exit
+from tests.chaos.judge import table
+from tests.chaos.plan import Mode
+
+
+def main(arguments: list[str]) -> int:
+    """Run what was asked for; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=120, help="how long things happen; then it ends in peace")
+    parser.add_argument("--messages", type=int, default=200_000, help="spread over that time")
+    parser.add_argument("--seed", type=int, default=0, help="decides what happens when")
+    parser.add_argument("--mode", choices=(*Mode, "both"), default="both")
+    parser.add_argument("--keep", type=Path, help="folder for store and logs, which stays")
+    options = parser.parse_args(arguments)
+    modes = [*Mode] if options.mode == "both" else [Mode(options.mode)]
+    print(f"seed {options.seed}, {options.seconds:.0f} s, {options.messages} messages", flush=True)
+    begun = time.monotonic()
+    with sigterm_as_exit(), tempfile.TemporaryDirectory(prefix="triomq-chaos-") as temporary:
+        folder = options.keep or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        with Chaos(folder, options.seed, options.seconds, options.messages, modes) as chaos:
+            outcome = chaos.run()
+    print(describe(outcome))
+    print(f"{'good' if outcome.is_good else 'BAD'}: seed {options.seed}, {time.monotonic() - begun:.0f} s")
+    return 0 if outcome.is_good else 1
+
+
+def describe(outcome: Outcome) -> str:
+    """Return the table of a run, and what is wrong."""
+    lines = [f"\n{outcome.acknowledged} messages acknowledged, {outcome.resent} of them sent more than once"]
+    lines.append(", ".join(f"{action}: {count}" for action, count in sorted(outcome.happenings.items())))
+    lines += [table(outcome.verdicts), *outcome.complaints]
+    for mode, verdict in outcome.verdicts.items():
+        lines += [f"{mode}: lost {identity}" for identity in verdict.lost[:20]]
+        lines += [f"{mode}: out of order {one}\n  before {other}" for one, other in verdict.out_of_order[:5]]
+        lines += [f"{mode}: unexplained {one}\n  again {other}" for one, other in verdict.examples[:5]]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,348 @@
+"""Runs a plan: a broker, a sender and the members of one or two groups, each a process of its own.
+
+All processes are ended by their ids when the block is left, however that happens.
+"""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from random import SystemRandom
+from typing import IO, Final, NamedTuple, Self
+
+import trio
+
+from tests.chaos.judge import Happening, Identity, Verdict, is_settled, judge
+from tests.chaos.member import Attempt
+from tests.chaos.plan import FIRST_MEMBERS, QUEUES, TOPIC, Action, Event, Mode, plan_events
+from tests.processes import Broker, start_triomq
+from triomq.client import Admin
+
+_BROKER_OPTIONS: Final = (
+    "--commit-log-file-size", "16777216",
+    "--consume-queue-file-size", "20000",
+    "--delay-levels", " ".join(["1s"] * 18),
+)  # fmt: skip
+_LOOK_S: Final = 0.1
+_REPORT_S: Final = 5.0
+#: A run whose messages do not become more for so long has lost those that are missing.
+_STALL_S: Final = 40.0
+_LEAVE_S: Final = 30.0
+_START_S: Final = 30.0
+#: Members end by themselves after the run's time and this.
+_LIFE_S: Final = 300
+#: How members end when they are told to: SIGTERM may come before one has begun to listen to it.
+_ENDS: Final = (0, -signal.SIGKILL, -signal.SIGTERM)
+#: Below the ports that Linux gives to those who connect: one of these could take the broker's while it is away.
+_PORTS: Final = range(20_000, 32_000)
+
+
+class Outcome(NamedTuple):
+    """What a run gave.
+
+    Attributes:
+        acknowledged: messages that were sent.
+        resent: those of them that were sent more than once.
+        happenings: how often each action took place.
+        verdicts: of each group.
+        complaints: what went wrong beside the messages.
+    """
+
+    acknowledged: int
+    resent: int
+    happenings: dict[Action, int]
+    verdicts: dict[Mode, Verdict]
+    complaints: list[str]
+
+    @property
+    def is_good(self) -> bool:
+        """Whether all that must hold held."""
+        return not self.complaints and all(verdict.is_good for verdict in self.verdicts.values())
+
+
+class _Lines:
+    """What a process writes to a file, as it comes."""
+
+    def __init__(self, path: Path) -> None:
+        self.output = path.open("wb")
+        self._input = path.open("rb")
+        self._rest = b""
+
+    def new(self) -> list[str]:
+        """Return the lines that were completed since the last call."""
+        *lines, self._rest = (self._rest + self._input.read()).split(b"\n")
+        return [line.decode() for line in lines]
+
+    def close(self) -> None:
+        """Close the files."""
+        self.output.close()
+        self._input.close()
+
+
+class _Process:
+    """A sender or a member."""
+
+    def __init__(self, name: str, folder: Path, *words: str) -> None:
+        self.name = name
+        self.lines = _Lines(folder / f"{name}.out")
+        self._errors: IO[bytes] = (folder / f"{name}.log").open("wb")
+        self.process = subprocess.Popen(
+            (sys.executable, "-m", *words),
+            stdin=subprocess.DEVNULL,
+            stdout=self.lines.output,
+            stderr=self._errors,
+            process_group=0,  # Ctrl-C is for the one who started them
+        )
+
+    def close(self) -> None:
+        """End it and close its files."""
+        self.process.kill()
+        self.process.wait()
+        self.lines.close()
+        self._errors.close()
+
+
+class _Member(_Process):
+    """A member and what is to become of it."""
+
+    def __init__(self, mode: Mode, number: int, folder: Path, *words: str) -> None:
+        super().__init__(f"{mode}-{number}", folder, "tests.chaos.member", *words)
+        self.mode = mode
+        self.ending: Happening | None = None
+
+
+class Chaos:
+    """One run; use it as a context manager."""
+
+    def __init__(self, folder: Path, seed: int, seconds: float, messages: int, modes: Sequence[Mode]) -> None:
+        """Take settings; nothing is started before the block is entered."""
+        self._folder = folder
+        self._seed, self._seconds, self._messages, self._modes = seed, seconds, messages, modes
+        self._listen = tuple(f"127.0.0.1:{port}" for port in _free_ports())
+        self._members: dict[str, _Member] = {}
+        self._tries: dict[Identity, int] = {}
+        self._attempts: dict[Mode, list[Attempt]] = {mode: [] for mode in modes}
+        self._settled: dict[Mode, set[Identity]] = {mode: set() for mode in modes}
+        self._happenings: list[tuple[Mode | None, Happening]] = []
+        self._complaints: list[str] = []
+        self._lives = 0
+        self._begun = time.monotonic()
+        self._next_report = _REPORT_S
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._stack = stack
+            self._broker = self._start_broker()
+            stack.callback(self._kill_broker)
+            trio.run(self._make_topic)
+            for mode in self._modes:
+                for number in range(FIRST_MEMBERS):
+                    self._start_member(mode, number)
+            words = (self._broker.namesrv, str(self._messages), str(self._seconds))
+            self._sender = _Process("sender", self._folder, "tests.chaos.sender", *words)
+            stack.callback(self._sender.close)
+            self._wait_first()
+            self._stack = stack.pop_all()
+            return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def run(self) -> Outcome:
+        """Let everything happen, wait until all messages are settled, and judge."""
+        for event in plan_events(self._seed, self._seconds, self._modes):
+            self._look_until(event.at_s)
+            self._report(f"{event.action} {event.mode if event.number >= 0 else ''} {max(event.number, 0) or ''}")
+            self._happen(event)
+        self._look_until(self._seconds)
+        self._settle()
+        for member in self._members.values():
+            self._leave(member)
+        self._wait_left()
+        if uncommitted := trio.run(self._uncommitted):
+            self._complaints.append(f"{uncommitted} messages were not committed by the members that left")
+        dead = trio.run(self._dead_letters)
+        try:
+            self._broker.stop()
+        except AssertionError as exc:
+            self._complaints.append(str(exc))
+        return self._judge(dead)
+
+    def _start_broker(self) -> Broker:
+        folder = self._folder / "broker"
+        folder.mkdir(exist_ok=True)
+        self._lives += 1
+        if (log := folder / "broker.log").exists():
+            log.rename(folder / f"broker-{self._lives}.log")
+        broker, namesrv = self._listen
+        return start_triomq(folder, "--listen", broker, "--namesrv-listen", namesrv, *_BROKER_OPTIONS)
+
+    async def _make_topic(self) -> None:
+        async with Admin(namesrv=self._broker.namesrv) as admin:
+            await admin.create_topic(TOPIC, queues=QUEUES)
+
+    def _start_member(self, mode: Mode, number: int) -> None:
+        life = str(int(self._seconds) + _LIFE_S)
+        words = (self._broker.namesrv, mode.value, str(number), str(self._seed), life)
+        member = _Member(mode, number, self._folder, *words)
+        self._stack.callback(member.close)
+        self._members[member.name] = member
+
+    def _wait_first(self) -> None:
+        """Begin the time with the first message: on a busy machine a process needs seconds to start."""
+        deadline = time.monotonic() + _START_S
+        while not self._tries and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)  # about what another process writes
+            self._look()
+        self._begun = time.monotonic()
+        self._next_report = _REPORT_S
+
+    def _happen(self, event: Event) -> None:
+        name = f"{event.mode}-{event.number}"
+        happening = Happening(event.action, "" if event.action.is_of_broker else name, time.monotonic_ns())
+        self._happenings.append((None if event.action.is_of_broker else event.mode, happening))
+        match event.action:
+            case Action.JOIN:
+                self._start_member(event.mode, event.number)
+                happening.ended_ns = time.monotonic_ns()
+            case Action.LEAVE:
+                self._leave(self._members[name], happening)
+            case Action.KILL:
+                self._members[name].ending = happening
+                self._members[name].process.kill()
+            case Action.RESTART | Action.CRASH:
+                if event.action is Action.RESTART:
+                    self._broker.stop()
+                else:
+                    self._broker.kill()
+                self._broker = self._start_broker()
+                happening.ended_ns = time.monotonic_ns()
+
+    def _leave(self, member: _Member, happening: Happening | None = None) -> None:
+        if member.ending is None:
+            member.ending = happening or Happening(Action.LEAVE, member.name, time.monotonic_ns())
+            member.process.send_signal(signal.SIGTERM)
+
+    def _look_until(self, at_s: float) -> None:
+        while (left_s := self._begun + at_s - time.monotonic()) > 0:
+            self._look()
+            time.sleep(min(left_s, _LOOK_S))  # the moments are what the seed decides; no condition stands for them
+
+    def _look(self) -> None:
+        """Take what the processes wrote, and see who has ended."""
+        for line in self._sender.lines.new():
+            key, number, tries = map(int, line.split())
+            self._tries[key, number] = tries
+        for name, member in [*self._members.items()]:
+            code = member.process.poll()  # first: what it wrote before its end is there then
+            attempts = [Attempt.parse(name, line) for line in member.lines.new()]
+            self._attempts[member.mode] += attempts
+            self._settled[member.mode].update((one.key, one.number) for one in attempts if is_settled(one))
+            if code is not None:
+                self._bury(member, code)
+        if time.monotonic() - self._begun > self._next_report:
+            self._next_report += _REPORT_S
+            self._report("")
+
+    def _bury(self, member: _Member, code: int) -> None:
+        del self._members[member.name]
+        member.close()
+        if member.ending is not None:
+            member.ending.ended_ns = time.monotonic_ns()
+        if code not in _ENDS or member.ending is None:
+            self._complaints.append(f"{member.name} ended with {code}, see its log:\n{self._tail(member.name)}")
+
+    def _tail(self, name: str) -> str:
+        return (self._folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")[-2000:]
+
+    def _report(self, what: str) -> None:
+        settled = ", ".join(f"{mode} {len(settled)}" for mode, settled in self._settled.items())
+        at_s = time.monotonic() - self._begun
+        print(f"{at_s:6.1f} s  sent {len(self._tries)}, settled {settled}  {what}".rstrip(), flush=True)
+
+    def _settle(self) -> None:
+        """Wait until the sender has ended and all it sent is settled and committed, or nothing is any more."""
+        progress, changed_at = -1, time.monotonic()
+        while time.monotonic() - changed_at < _STALL_S:
+            is_sent = self._sender.process.poll() is not None
+            self._look()
+            if is_sent and not any(self._tries.keys() - settled for settled in self._settled.values()):
+                if not (uncommitted := trio.run(self._uncommitted)):
+                    break
+            else:
+                uncommitted = 0
+            now = len(self._tries) + sum(map(len, self._settled.values())) - uncommitted
+            if now != progress:
+                progress, changed_at = now, time.monotonic()
+            time.sleep(_LOOK_S)  # about what other processes write
+        if self._sender.process.poll() != 0:
+            self._complaints.append(f"the sender did not come to its end\n{self._tail('sender')}")
+
+    async def _uncommitted(self) -> int:
+        async with Admin(namesrv=self._broker.namesrv) as admin:
+            return sum([row.lag for mode in self._modes for row in await admin.group_lag(mode.group, TOPIC)])
+
+    def _wait_left(self) -> None:
+        deadline = time.monotonic() + _LEAVE_S
+        while self._members and time.monotonic() < deadline:
+            self._look()
+            time.sleep(_LOOK_S)  # about what other processes do
+        self._complaints += [f"{name} did not end in time\n{self._tail(name)}" for name in self._members]
+
+    async def _dead_letters(self) -> dict[Mode, set[Identity]]:
+        """Return the dead letters of each group."""
+        dead: dict[Mode, set[Identity]] = {}
+        async with Admin(namesrv=self._broker.namesrv) as admin:
+            for mode in self._modes:
+                letters = await admin.dead_letters(mode.group, 10**6)
+                dead[mode] = {(int(key), int(number)) for key, number in (one.message.body.split() for one in letters)}
+        return dead
+
+    def _judge(self, dead: dict[Mode, set[Identity]]) -> Outcome:
+        counts: defaultdict[Action, int] = defaultdict(int)
+        for _, happening in self._happenings:
+            counts[happening.action] += 1
+        verdicts = {}
+        for mode in self._modes:
+            happenings = [happening for whose, happening in self._happenings if whose in (None, mode)]
+            verdicts[mode] = judge(mode, self._tries, self._attempts[mode], dead[mode], happenings)
+        resent = sum(tries > 1 for tries in self._tries.values())
+        return Outcome(len(self._tries), resent, dict(counts), verdicts, self._complaints)
+
+    def _kill_broker(self) -> None:
+        if not self._broker.stopped:
+            self._broker.kill()
+
+
+def _free_ports() -> Iterator[int]:
+    """Find two ports that nobody listens on; they are needed again and again while their owner comes and goes."""
+    random = SystemRandom()
+    found: set[int] = set()
+    while len(found) < 2:
+        port = random.choice(_PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.add(port)
+    return iter(found)
+
+
+@contextmanager
+def sigterm_as_exit() -> Iterator[None]:
+    """Let SIGTERM end the block as an exception, so that what it started is ended too."""
+
+    def leave(signal_number: int, _frame: object) -> None:
+        raise SystemExit(128 + signal_number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
