@@ -97,6 +97,7 @@ class RemoteOffsetStore(OffsetTable):
         super().__init__()
         self._requests = requests
         self._told: dict[MessageQueue, QueueOffset] = {}
+        self._complaints: dict[str, str] = {}
 
     def forget(self, queue: MessageQueue) -> None:
         """Remove a queue from memory."""
@@ -119,19 +120,24 @@ class RemoteOffsetStore(OffsetTable):
             if known is not None and not (changed_only and self._told.get(queue) == known):
                 of_broker.setdefault(queue.broker_name, []).append(queue)
         async with trio.open_nursery() as nursery:
-            for broker_queues in of_broker.values():
-                nursery.start_soon(self._persist_at_one_broker, broker_queues)
+            for broker_name, broker_queues in of_broker.items():
+                nursery.start_soon(self._persist_at_one_broker, broker_name, broker_queues)
 
-    async def _persist_at_one_broker(self, queues: Iterable[MessageQueue]) -> None:
+    async def _persist_at_one_broker(self, broker_name: str, queues: Iterable[MessageQueue]) -> None:
         for queue in queues:
             if (queue_offset := self._offsets.get(queue)) is None:  # given up meanwhile
                 continue
             try:
                 await self._requests.commit_oneway(queue, queue_offset)
             except REMOTE_ERRORS as exc:
-                LOGGER.warning("offsets not stored broker=%s error=%s", queue.broker_name, exc)
+                if self._complaints.get(broker_name) != str(exc):  # once, not each time
+                    self._complaints[broker_name] = str(exc)
+                    LOGGER.warning(
+                        "offsets not stored, tried again until it works broker=%s error=%s", broker_name, exc
+                    )
                 return  # the others would fail alike
             self._told[queue] = queue_offset
+        self._complaints.pop(broker_name, None)
 
     async def persist_now(self, queues: Iterable[MessageQueue]) -> None:
         """Store the progress of these queues, side by side, and wait for the brokers' answers."""

@@ -204,16 +204,19 @@ async def test_only_what_changed_is_stored_between_the_full_rounds(
 
 
 async def test_offsets_that_cannot_be_stored_are_tried_again(
-    cluster: FakeCluster, requests: QueueRequests, queues: tuple[MessageQueue, ...]
+    cluster: FakeCluster, requests: QueueRequests, queues: tuple[MessageQueue, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     store = RemoteOffsetStore(requests)
-    store.update(queues[0], QueueOffset(5), increase_only=True)
-    cluster.down = True
-    await store.persist(queues, changed_only=True)
-    await store.persist_now(queues)
-    cluster.down = False
-    await store.persist(queues, changed_only=True)
-    assert cluster.committed == {("G", queues[0]): 5}
+    for outage in (1, 2):
+        store.update(queues[0], QueueOffset(outage), increase_only=True)
+        cluster.down = True
+        for _ in range(3):
+            await store.persist(queues, changed_only=True)
+        assert caplog.text.count("offsets not stored") == outage  # told once
+        await store.persist_now(queues)
+        cluster.down = False
+        await store.persist(queues, changed_only=True)
+        assert cluster.committed == {("G", queues[0]): outage}
 
 
 async def test_persist_now_waits_for_the_broker(
