@@ -1,4 +1,4 @@
-"""The unmodified Apache Go client against our broker."""
+"""The unmodified Apache Go client against our broker (C.2 scenario 69)."""
 
 from typing import Final
 
@@ -17,6 +17,7 @@ SCENARIOS: Final = (
     "send_large_body_compressed",
     "send_unicode_properties",
     "push_concurrent_tags",
+    "push_broadcast",
     "push_retry_then_succeed",
     "push_dead_letter",
     "delayed_message",
@@ -24,6 +25,7 @@ SCENARIOS: Final = (
     "rebalance_join_leave",
     "offsets_persist_across_restart",
     "pull_from",
+    "pull_poll",
     "admin_create_delete_topic",
 )
 

@@ -1,4 +1,4 @@
-"""Unmodified Apache Java clients, 4.9 and 5.x, against our broker."""
+"""Unmodified Apache Java clients, 4.9 and 5.x, against our broker (C.2 scenario 69)."""
 
 from typing import Final
 
@@ -50,14 +50,19 @@ SCENARIOS: Final = (
     "send_unicode_topic_properties",
     "admin_consume_queue",
     "consume_message_directly",
+    "admin_message_track",
     "pull_consumer",
     "pull_offsets",
     "lite_pull_assign_seek",
     "lite_pull_subscribe_poll",
     "admin_create_topic",
     "admin_topic_route",
+    "admin_topic_list",
+    "admin_topic_stats",
     "admin_cluster_list",
     "admin_delete_topic",
+    "namespace_send_consume",
+    "mqadmin_commands",
     "long_poll_latency",
     "big_burst",
 )

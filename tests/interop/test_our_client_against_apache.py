@@ -1,4 +1,4 @@
-"""One suite of our client against our broker, by all its faces, and against unmodified Apache brokers."""
+"""One suite of our client against our broker, by all its faces, and against Apache ones (C.2 scenario 69)."""
 
 from collections.abc import Iterator
 

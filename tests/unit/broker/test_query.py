@@ -44,6 +44,7 @@ def bodies(messages: list[MessageExt]) -> list[bytes]:
 
 
 def test_messages_are_found_by_any_of_their_keys_oldest_first(peer: Peer) -> None:
+    """C.2 scenario 63."""
     put(peer, b"one", KEYS="a b", UNIQ_KEY="U1")
     put(peer, b"two", KEYS="b", UNIQ_KEY="U2")
     put(peer, b"other", topic="U", KEYS="b")
@@ -66,6 +67,7 @@ def test_an_answer_tells_how_far_the_index_is(peer: Peer, clock: Clock) -> None:
 
 
 def test_an_unknown_key_is_not_found_and_says_so_with_zeros(peer: Peer) -> None:
+    """C.2 scenario 63."""
     put(peer, b"one", KEYS="a")
     response = peer.get(RequestCode.QUERY_MESSAGE, query_fields("b"))
     assert response.code == ResponseCode.QUERY_NOT_FOUND

@@ -64,7 +64,7 @@ async def run_for(broker: Broker, seconds: float) -> None:
 
 
 async def test_a_pull_behind_the_minimum_is_told_the_minimum(broker: Broker, peer: Peer) -> None:
-    """behaviour.md C.2 23: queue [0, 10), offset 10 is held; 11 gives 21 with 10; after deletion 3 gives 21 with 4."""
+    """C.2 scenario 23: offset 10 of [0, 10) is held; 11 gives 10; after deletion of [0, 4) 3 gives 4."""
     broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
     for number in range(10):  # four go into the first file, as many as may be deleted
         peer.put("T", bytes(850) if number < 4 else bytes(1000))

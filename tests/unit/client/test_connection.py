@@ -144,6 +144,7 @@ async def test_an_end_without_any_answer_asks_whether_the_port_is_right(pair: Pa
 
 
 async def test_a_cancelled_request_leaves_nothing_behind_and_its_late_answer_is_dropped(pair: Pair) -> None:
+    """C.2 scenario 11: there are no callbacks here; whoever gave up is not called by a late answer."""
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pair.request)

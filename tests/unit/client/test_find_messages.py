@@ -135,6 +135,7 @@ async def test_a_message_is_viewed_at_the_address_in_its_id(
 async def test_a_producers_id_is_looked_for_in_the_topic_and_the_newest_wins(
     brokers: tuple[FakeBroker, FakeBroker], admin: Admin
 ) -> None:
+    """C.2 scenario 63."""
     broker = brokers[0]
     answer(
         broker,

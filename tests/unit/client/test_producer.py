@@ -145,6 +145,7 @@ async def test_a_selector_chooses_among_all_queues(producer: Producer) -> None:
 
 
 async def test_equal_keys_go_to_one_queue(producer: Producer) -> None:
+    """C.2 scenario 12."""
     queues = {
         (await producer.send(Message("Topic", b"x"), selector=select_by_hash, key="order-17")).queue for _ in "abc"
     }
@@ -228,6 +229,7 @@ async def test_a_topic_without_a_writable_queue_says_so(fake_broker: FakeBroker,
 async def test_errors_that_may_pass_are_tried_again_as_the_same_message(
     fake_broker: FakeBroker, producer: Producer, code: int
 ) -> None:
+    """C.2 scenario 10."""
     fake_broker.fail(SEND, code, times=2)
     result = await producer.send(Message("Topic", b"x"))
     requests = fake_broker.of(SEND)
@@ -248,6 +250,7 @@ async def test_after_the_last_try_the_error_tells_the_tries(fake_broker: FakeBro
 async def test_other_errors_are_raised_at_once(
     fake_broker: FakeBroker, producer: Producer, code: int, error: type[BrokerResponseError]
 ) -> None:
+    """C.2 scenario 10."""
     fake_broker.fail(SEND, code)
     with pytest.raises(error):
         await producer.send(Message("Topic", b"x"))
@@ -255,6 +258,7 @@ async def test_other_errors_are_raised_at_once(
 
 
 async def test_with_a_chosen_queue_nothing_is_tried_again(fake_broker: FakeBroker, producer: Producer) -> None:
+    """C.2 scenario 12."""
     fake_broker.fail(SEND, ResponseCode.SYSTEM_ERROR)
     for choice in ({"queue": MessageQueue("Topic", "broker-a", 0)}, {"selector": select_by_hash, "key": "k"}):
         with pytest.raises(BrokerResponseError):
@@ -263,6 +267,7 @@ async def test_with_a_chosen_queue_nothing_is_tried_again(fake_broker: FakeBroke
 
 
 async def test_the_next_try_goes_to_another_broker(fake_broker: FakeBroker, make_broker: BrokerFactory) -> None:
+    """C.2 scenario 10."""
     other = await make_broker("broker-b")
     fake_broker.add_topic("Topic", 4, 6, other)
     async with Producer("group", namesrv=fake_broker.address) as producer:

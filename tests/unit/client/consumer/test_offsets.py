@@ -74,7 +74,10 @@ async def test_a_group_without_offsets_starts_where_it_wants(
     expected: int,
     young: bool,
 ) -> None:
-    """Also on a queue so young that a 4.9 broker says 0 of such a group."""
+    """Also on a queue so young that a 4.9 broker says 0 of such a group.
+
+    C.2 scenario 39: Java's clients read all of a young queue whatever their policy; here the policy holds.
+    """
     shift = 0
     if young:
         cluster.zero_if_none = True
