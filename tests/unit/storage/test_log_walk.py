@@ -65,6 +65,20 @@ def test_a_torn_end_is_a_tail(maker: StoreMaker) -> None:
     assert damage[0].end > offsets[-1] + 1000
 
 
+def test_damage_is_a_tail_if_only_the_blank_end_of_its_file_follows(maker: StoreMaker) -> None:
+    """As a start of the store sees it, which cuts the log there."""
+    root, offsets = closed(maker)
+    in_first = [offset for offset in offsets if offset < 65536]
+    for start in range(65536, offsets[-1] + 1, 65536):
+        log_file(root, start).unlink()
+    overwrite(log_file(root, 0), in_first[-1] + 4, b"\0")
+    found, damage = walked(root)
+    assert found == in_first[:-1]
+    assert [(entry.offset, entry.is_tail) for entry in damage] == [(in_first[-1], True)]
+    log = maker(root).commit_log
+    assert log.max_offset == in_first[-1]
+
+
 def test_a_record_of_another_place_is_none(maker: StoreMaker) -> None:
     root, offsets = closed(maker)
     path = log_file(root, 0)
