@@ -2,12 +2,10 @@
 
 import struct
 import time
-import tracemalloc
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
+from tests.unit.protocol.memory import memory_below
 from triomq.protocol.errors import FrameTooLargeError, ProtocolError
 from triomq.protocol.frame import (
     MAX_FRAME_BYTES,
@@ -26,17 +24,6 @@ FRAME = bytes.fromhex(
 
 def length_field(length: int) -> bytes:
     return struct.pack(">i", length)
-
-
-@contextmanager
-def memory_below(limit_bytes: int) -> Iterator[None]:
-    tracemalloc.start()
-    try:
-        yield
-        _, peak_bytes = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak_bytes < limit_bytes
 
 
 # --- splitting ---

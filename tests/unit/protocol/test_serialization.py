@@ -1,13 +1,11 @@
 """JSON headers, which nearly all peers write, and what holds for all serialisations."""
 
 import time
-import tracemalloc
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import orjson
 import pytest
 
+from tests.unit.protocol.memory import memory_below
 from triomq.protocol.codes import LanguageCode, SerializeType
 from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import ProtocolError
@@ -15,17 +13,6 @@ from triomq.protocol.serialization import UNKNOWN_LANGUAGE, decode_header, encod
 
 JSON, ROCKETMQ = SerializeType.JSON, SerializeType.ROCKETMQ
 MEBIBYTE = 1024**2
-
-
-@contextmanager
-def memory_below(limit_bytes: int) -> Iterator[None]:
-    tracemalloc.start()
-    try:
-        yield
-        _, peak_bytes = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak_bytes < limit_bytes
 
 
 def decode(header: bytes | str, serialize_type: int = JSON) -> RemotingCommand:

@@ -2,13 +2,11 @@
 
 import struct
 import time
-import tracemalloc
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import msgpack
 import pytest
 
+from tests.unit.protocol.memory import memory_below
 from triomq.protocol.codes import SerializeType
 from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import ProtocolError
@@ -16,17 +14,6 @@ from triomq.protocol.serialization import UNKNOWN_LANGUAGE, decode_header, encod
 
 ROCKETMQ, MSGPACK = SerializeType.ROCKETMQ, SerializeType.MSGPACK
 MEBIBYTE = 1024**2
-
-
-@contextmanager
-def memory_below(limit_bytes: int) -> Iterator[None]:
-    tracemalloc.start()
-    try:
-        yield
-        _, peak_bytes = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak_bytes < limit_bytes
 
 
 def decode(header: bytes, serialize_type: int) -> RemotingCommand:
