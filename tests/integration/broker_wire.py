@@ -42,6 +42,11 @@ def namesrv_port(broker: Broker) -> int:
     return broker.addresses["default"][1].port
 
 
+def namesrv_address(broker: Broker) -> str:
+    """Return what clients are given as ``namesrv``."""
+    return f"127.0.0.1:{namesrv_port(broker)}"
+
+
 def vip_port(broker: Broker) -> int:
     return broker_port(broker) - VIP_PORT_DISTANCE
 
@@ -142,3 +147,10 @@ async def until(condition: Callable[[], bool]) -> None:
     """Return as soon as the condition is true; the test's own time limit ends it else."""
     while not condition():
         await trio.lowlevel.checkpoint()
+
+
+async def wait_for(condition: Callable[[], bool], within_s: float = 30) -> None:
+    """Return soon after the condition is true, which other tasks' handlers or other processes see to."""
+    with trio.fail_after(within_s):
+        while not condition():  # noqa: ASYNC110  # nobody could set an event
+            await trio.sleep(0.01)

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 import trio
 
-from tests.integration.broker_wire import broker_port, namesrv_port, running
+from tests.integration.broker_wire import broker_port, namesrv_address, namesrv_port, running
 from triomq.client import Admin, ClientConfig, ClientInstance, Message, MessageExt, Producer, PushConsumer
 from triomq.protocol.codes import RequestCode, SerializeType
 from triomq.protocol.command import RemotingCommand
@@ -23,7 +23,7 @@ async def namesrv(tmp_path: Path) -> AsyncGenerator[str, None]:
     """The name server of a running broker."""
     async with running(tmp_path / "store") as broker:
         assert broker_port(broker) != namesrv_port(broker)
-        yield f"127.0.0.1:{namesrv_port(broker)}"
+        yield namesrv_address(broker)
 
 
 @pytest.fixture

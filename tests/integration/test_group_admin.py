@@ -1,13 +1,13 @@
 """Administration of groups against a running broker: their state, resets, dead letters."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 import trio
 
-from tests.integration.broker_wire import namesrv_port, running
+from tests.integration.broker_wire import namesrv_address, running, wait_for
 from triomq.broker.server import Broker
 from triomq.client import Admin, ConsumerConfig, Message, MessageExt, MessageQueue, Producer, PullConsumer, PushConsumer
 from triomq.protocol.errors import ClientError, NoRouteError
@@ -23,7 +23,7 @@ async def broker(tmp_path: Path) -> AsyncGenerator[Broker, None]:
 
 @pytest.fixture
 def namesrv(broker: Broker) -> str:
-    return f"127.0.0.1:{namesrv_port(broker)}"
+    return namesrv_address(broker)
 
 
 @pytest.fixture
@@ -37,12 +37,6 @@ async def send(namesrv: str, *bodies: bytes, topic: str = "T") -> None:
     async with Producer("P", namesrv=namesrv) as producer:
         for body in bodies:
             await producer.send(Message(topic, body, tags="t", keys=["k"], properties={"color": "red"}))
-
-
-async def until(condition: Callable[[], bool], within_s: float = 30) -> None:
-    with trio.fail_after(within_s):
-        while not condition():  # noqa: ASYNC110  # about what another task's handler notes
-            await trio.sleep(0.01)
 
 
 def consumer(
@@ -72,7 +66,7 @@ async def test_a_member_is_shown_with_its_queues_and_its_progress(namesrv: str, 
     async with consumer(namesrv, seen) as member:
         await member.wait_assigned()
         await send(namesrv, b"1", b"2", b"3")
-        await until(lambda: len(seen) == 3)
+        await wait_for(lambda: len(seen) == 3)
         state = await admin.group_state(GROUP, "T")
         assert state.members is not None
         (connection,) = state.members.connection_set
@@ -114,10 +108,10 @@ async def test_members_that_are_online_consume_again_from_where_they_were_reset_
     await send(namesrv, b"1", b"2", b"3")
     seen: list[MessageExt] = []
     async with consumer(namesrv, seen):
-        await until(lambda: len(seen) == 3)
+        await wait_for(lambda: len(seen) == 3)
         done = await admin.reset_offsets(GROUP, "T", "earliest")
         assert done.is_online
-        await until(lambda: len(seen) >= 6)
+        await wait_for(lambda: len(seen) >= 6)
     assert sorted(message.body for message in seen[3:6]) == [b"1", b"2", b"3"]
 
 

@@ -2,14 +2,14 @@
 
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 import trio
 
-from tests.integration.broker_wire import broker_port, connected, namesrv_port, request, running
+from tests.integration.broker_wire import broker_port, connected, namesrv_address, request, running, wait_for
 from triomq.broker.server import Broker
 from triomq.client import Admin, ConsumerConfig, Message, MessageExt, Producer, PushConsumer
 from triomq.protocol.bodies import ConsumerData, HeartbeatData
@@ -28,7 +28,7 @@ async def broker(tmp_path: Path) -> AsyncGenerator[Broker, None]:
 
 @pytest.fixture
 def namesrv(broker: Broker) -> str:
-    return f"127.0.0.1:{namesrv_port(broker)}"
+    return namesrv_address(broker)
 
 
 def member(
@@ -57,12 +57,6 @@ def shares(*members: PushConsumer) -> list[list[int]]:
     )
 
 
-async def until(condition: Callable[[], bool], within_s: float) -> None:
-    with trio.fail_after(within_s):
-        while not condition():  # noqa: ASYNC110  # about what other tasks and processes do
-            await trio.sleep(0.01)
-
-
 async def make_topic(namesrv: str, queues: int) -> None:
     async with Admin(namesrv=namesrv) as admin:
         await admin.create_topic("T", queues=queues)
@@ -73,13 +67,13 @@ async def test_members_share_eight_queues_soon_after_each_change(namesrv: str) -
     await make_topic(namesrv, 8)
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(member(namesrv))
-        await until(lambda: shares(first) == [[*range(8)]], 30)
+        await wait_for(lambda: shares(first) == [[*range(8)]], 30)
         second = await stack.enter_async_context(member(namesrv))
-        await until(lambda: shares(first, second) == [[0, 1, 2, 3], [4, 5, 6, 7]], SOON_S)
+        await wait_for(lambda: shares(first, second) == [[0, 1, 2, 3], [4, 5, 6, 7]], SOON_S)
         async with member(namesrv) as third:
             thirds = [[0, 1, 2], [3, 4, 5], [6, 7]]
-            await until(lambda: shares(first, second, third) == thirds, SOON_S)
-        await until(lambda: shares(first, second) == [[0, 1, 2, 3], [4, 5, 6, 7]], SOON_S)
+            await wait_for(lambda: shares(first, second, third) == thirds, SOON_S)
+        await wait_for(lambda: shares(first, second) == [[0, 1, 2, 3], [4, 5, 6, 7]], SOON_S)
 
 
 async def test_of_five_members_on_three_queues_three_have_one_each(namesrv: str) -> None:
@@ -87,7 +81,7 @@ async def test_of_five_members_on_three_queues_three_have_one_each(namesrv: str)
     await make_topic(namesrv, 3)
     async with AsyncExitStack() as stack:
         members = [await stack.enter_async_context(member(namesrv)) for _ in range(5)]
-        await until(lambda: shares(*members) == [[], [], [0], [1], [2]], 30)
+        await wait_for(lambda: shares(*members) == [[], [], [0], [1], [2]], 30)
 
 
 async def test_the_queues_of_a_killed_orderly_member_move_at_once(broker: Broker, namesrv: str) -> None:
@@ -98,14 +92,14 @@ async def test_the_queues_of_a_killed_orderly_member_move_at_once(broker: Broker
     process = await trio.lowlevel.open_process(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         async with member(namesrv, seen, orderly=True) as survivor:
-            await until(lambda: [len(share) for share in shares(survivor)] == [2], 30)
+            await wait_for(lambda: [len(share) for share in shares(survivor)] == [2], 30)
             theirs = sorted(set(range(4)).difference(*shares(survivor)))
             process.kill()
-            await until(lambda: shares(survivor) == [[0, 1, 2, 3]], SOON_S)
+            await wait_for(lambda: shares(survivor) == [[0, 1, 2, 3]], SOON_S)
             async with Producer("P", namesrv=namesrv) as producer:
                 for queue in await producer.publish_queues("T"):
                     await producer.send(Message("T", b"%d" % queue.queue_id), queue=queue)
-            await until(lambda: len(seen) == 4, SOON_S)
+            await wait_for(lambda: len(seen) == 4, SOON_S)
             assert {b"%d" % queue_id for queue_id in theirs} <= set(seen)
     finally:
         process.kill()
@@ -146,6 +140,6 @@ async def test_a_stored_offset_above_the_end_is_corrected_and_consumption_goes_o
         broker.offsets.commit(GROUP, "T", 0, 100)
         seen: list[bytes] = []
         async with member(namesrv, seen, offset_illegal_delay_s=0.2):
-            await until(lambda: broker.offsets.query(GROUP, "T", 0) == 3, 10)
+            await wait_for(lambda: broker.offsets.query(GROUP, "T", 0) == 3, 10)
             await producer.send(Message("T", b"4"))
-            await until(lambda: seen == [b"4"], 10)
+            await wait_for(lambda: seen == [b"4"], 10)

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from tests.faces import FACES, Admin, LitePullConsumer, Producer, PushConsumer, use_face
-from tests.integration.broker_wire import namesrv_port, running
+from tests.integration.broker_wire import namesrv_address, running
 from triomq.broker.server import Broker
 from triomq.client import Message, MessageExt
 from triomq.protocol.message_queue import MessageQueue
@@ -24,7 +24,7 @@ def face(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 async def fill(broker: Broker) -> str:
-    address = f"127.0.0.1:{namesrv_port(broker)}"
+    address = namesrv_address(broker)
     async with Admin(namesrv=address) as admin, Producer("P", namesrv=address) as producer:
         await admin.create_topic("T", queues=4)
         for number in range(MESSAGES):

@@ -1,14 +1,12 @@
 """Our orderly consumers on our broker, over sockets: order through joins and leaves, locks of the dead, tools."""
 
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trio
 
-from tests.integration.broker_wire import broker_port, connected, namesrv_port, request, running
-from triomq.broker.server import Broker
+from tests.integration.broker_wire import broker_port, connected, namesrv_address, request, running, wait_for
 from triomq.client import Admin, ConsumerConfig, Message, MessageExt, Producer, PushConsumer
 from triomq.client.selectors import select_by_hash
 from triomq.protocol.bodies import (
@@ -65,16 +63,6 @@ class Orders:
         return sum(map(len, self.steps.values()))
 
 
-async def wait_for(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(30):
-        while not condition():  # noqa: ASYNC110  # about what another task's handler notes
-            await trio.sleep(0.01)
-
-
-def namesrv(broker: Broker) -> str:
-    return f"127.0.0.1:{namesrv_port(broker)}"
-
-
 async def send_orders(address: str) -> None:
     async with Producer("P", namesrv=address) as producer:
         for step in range(STEPS):
@@ -85,7 +73,7 @@ async def send_orders(address: str) -> None:
 async def test_every_order_keeps_its_steps_while_a_member_joins_and_leaves(root: Path) -> None:
     """C.2 scenario 59; nothing comes twice, because handlers end before a queue changes hands."""
     async with running(root) as broker:
-        address, orders = namesrv(broker), Orders()
+        address, orders = namesrv_address(broker), Orders()
         async with Admin(namesrv=address) as admin:
             await admin.create_topic("T", queues=4)
         async with orders.member("a", address), trio.open_nursery() as nursery:
@@ -100,7 +88,7 @@ async def test_every_order_keeps_its_steps_while_a_member_joins_and_leaves(root:
 async def test_the_first_message_after_an_assignment_comes_within_a_second(root: Path) -> None:
     """C.2 scenario 55: also when the queues were another member's until it left."""
     async with running(root) as broker:
-        address, orders = namesrv(broker), Orders()
+        address, orders = namesrv_address(broker), Orders()
         async with Admin(namesrv=address) as admin:
             await admin.create_topic("T", queues=4)
         await send_orders(address)
@@ -137,7 +125,7 @@ async def test_the_locks_of_a_lost_connection_are_free_at_once(root: Path) -> No
 async def test_a_tool_reaches_our_consumer_through_our_broker(root: Path) -> None:
     """C.2 scenario 62."""
     async with running(root) as broker:
-        address, orders = namesrv(broker), Orders()
+        address, orders = namesrv_address(broker), Orders()
         async with Admin(namesrv=address) as admin:
             await admin.create_topic("T", queues=4)
         async with Producer("P", namesrv=address) as producer:
