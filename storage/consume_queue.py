@@ -8,6 +8,7 @@ from collections.abc import Callable
 from mmap import mmap
 
 from triomq.protocol.consume_queue_unit import BLANK_UNIT, UNIT, UNIT_SIZE, ConsumeQueueUnit
+from triomq.storage.checked_units import CheckedUnits
 from triomq.storage.mapped_file import MappedFile
 from triomq.storage.mapped_file_queue import MappedFileQueue
 
@@ -29,6 +30,7 @@ class ConsumeQueue:
         on_arrival: called with this queue after ``max_offset`` has grown.
         files: the mapped files.
         generation: grows when the queue is deleted and begins again.
+        checked: units whose records, of an earlier process, were read and found to be intact.
         flushed_position: units before it are on the disk, as a position in the sequence of files.
     """
 
@@ -37,6 +39,7 @@ class ConsumeQueue:
         "_limit",
         "_map",
         "_position",
+        "checked",
         "files",
         "flushed_position",
         "generation",
@@ -65,6 +68,7 @@ class ConsumeQueue:
         self.max_physical_offset = 0
         self.flushed_position = 0
         self.generation = 0
+        self.checked = CheckedUnits()
 
     def __repr__(self) -> str:
         return f"<ConsumeQueue {self.topic}:{self.queue_id} {self.min_offset}..{self.max_offset}>"
@@ -145,6 +149,7 @@ class ConsumeQueue:
         """Continue behind ``next_offset`` units that are on disk and checked; all of them become visible."""
         self.next_offset = self.max_offset = next_offset
         self.max_physical_offset = max_physical_offset
+        self.checked.clear()
         self.flushed_position = min(self.flushed_position, self.end_position)
         self._current = None
         self._position = self._limit = 0

@@ -8,6 +8,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from triomq.protocol.consume_queue_unit import BLANK_UNIT, UNIT, UNIT_SIZE
+from triomq.protocol.intact_record import is_intact
 from triomq.protocol.record import MESSAGE_MAGIC, find_damage
 from triomq.storage.commit_log import CommitLog
 from triomq.storage.config import StoreConfig
@@ -83,10 +84,14 @@ def get_message(
         per_file = queue.files.file_size // UNIT_SIZE
         following = queue_offset - queue_offset % per_file + per_file
         return GetMessageResult(GetMessageStatus.OFFSET_FOUND_NULL, following, low, high, [], 0, 0)
-    reader = _RecordReader(log, queue.topic_field[1:])
+    reader = _RecordReader(log, queue.topic_field)
     limits = _Limits(log, config, max_msg_nums)
-    scan = reader.scan_own if limits.holds_own(units) else reader.scan
-    scanned, count, size_bytes = scan(units, limits, codes)
+    if limits.may_trust(units, queue, queue_offset, codes):
+        scanned, count, size_bytes = reader.scan_trusted(units, limits, codes)
+    else:
+        scanned, count, size_bytes = reader.scan(units, limits, codes)
+        if count == scanned:  # all were looked at, and all are good
+            queue.checked.add(queue_offset, queue_offset + scanned)
     return GetMessageResult(reader.status, queue_offset + scanned, low, high, reader.buffers, count, size_bytes)
 
 
@@ -113,20 +118,31 @@ class _Limits:
         self.disk_count = min(max_msg_nums, config.max_transfer_count_in_disk)
         self.disk_bytes = config.max_transfer_bytes_in_disk
 
-    def holds_own(self, units: memoryview) -> bool:
-        """Whether all units are of records that this process wrote, and that count as in memory."""
+    def may_trust(
+        self, units: memoryview, queue: ConsumeQueue, queue_offset: int, codes: frozenset[int] | None
+    ) -> bool:
+        """Whether no record needs to be looked at: this process wrote or checked them, and they count as in memory.
+
+        ``units`` are those of ``queue`` from ``queue_offset`` on.  With ``codes`` any number of them may be read.
+        """
         (first,) = _first_offset(units)
-        return bool(first >= max(self._own_from, self.on_disk_below))
+        if first < self.on_disk_below:
+            return False
+        if first >= self._own_from:
+            return True
+        count = len(units) // UNIT_SIZE
+        most = count if codes is not None else min(count, self.memory_count)
+        return queue.checked.covers(queue_offset, queue_offset + most)
 
 
 class _RecordReader:
     """Walks over units and collects the records they name."""
 
-    __slots__ = ("_begin", "_end", "_log", "_topic", "_view", "buffers", "status")
+    __slots__ = ("_begin", "_end", "_log", "_topic_field", "_view", "buffers", "status")
 
-    def __init__(self, log: CommitLog, topic: bytes) -> None:
+    def __init__(self, log: CommitLog, topic_field: bytes) -> None:
         self._log = log
-        self._topic = topic
+        self._topic_field = topic_field
         self._view = memoryview(b"")  # of the commit log file that held the last record
         self._begin = self._end = 0  # where it begins, and how far it may be read
         self.buffers: list[memoryview] = []
@@ -138,6 +154,7 @@ class _RecordReader:
         Records of an earlier process are checked, as a disk may have changed them: a damaged one is skipped and noted.
         """
         own_from = self._log.own_from
+        topic_field = self._topic_field
         on_disk_below = limits.on_disk_below
         memory_count, memory_bytes = limits.memory_count, limits.memory_bytes
         view, begin, end = self._view, self._begin, self._end
@@ -158,19 +175,23 @@ class _RecordReader:
             scanned += 1
             if codes is not None and code not in codes:
                 continue
-            if (
-                offset > end - size
-                or offset < begin
-                or size < _LEAST_RECORD_BYTES
-                or _unpack_identity(view, offset - begin) != (size, MESSAGE_MAGIC, offset)
+            at = offset - begin
+            if not (
+                0 <= at <= end - begin - size
+                and size >= _LEAST_RECORD_BYTES
+                and (
+                    is_intact(view, at, size, offset, topic_field)
+                    if offset < own_from
+                    else _unpack_identity(view, at) == (size, MESSAGE_MAGIC, offset)
+                )
             ):
                 if not self._find(offset, size):
                     skip_below = self._skip_below(offset, size)
                     continue
                 view, begin, end = self._view, self._begin, self._end
-            at = offset - begin
-            if offset < own_from and self._is_damaged(offset, at, size):
-                continue
+                at = offset - begin
+                if offset < own_from and self._is_damaged(offset, at, size):
+                    continue
             if offset != piece_end:
                 if count:
                     append(piece_view[piece_at:piece_stop])
@@ -184,8 +205,8 @@ class _RecordReader:
             append(piece_view[piece_at:piece_stop])
         return scanned, count, total
 
-    def scan_own(self, units: memoryview, limits: _Limits, codes: frozenset[int] | None) -> tuple[int, int, int]:
-        """As ``scan`` for units that this process wrote: they name records, so none of them is looked at."""
+    def scan_trusted(self, units: memoryview, limits: _Limits, codes: frozenset[int] | None) -> tuple[int, int, int]:
+        """As ``scan`` for units that are known to name intact records, so none of them is looked at."""
         max_count, max_bytes = limits.memory_count, limits.memory_bytes
         view, begin, end = self._view, self._begin, self._end
         append = self.buffers.append
@@ -234,7 +255,7 @@ class _RecordReader:
         return True
 
     def _is_damaged(self, offset: int, at: int, size: int) -> bool:
-        reason = find_damage(self._view, at, size, self._topic)
+        reason = find_damage(self._view, at, size, self._topic_field[1:])
         if not reason:
             return False
         self.status = GetMessageStatus.MESSAGE_WAS_REMOVING

@@ -1,11 +1,13 @@
+from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
 
 from tests.unit.storage.making import StoreMaker, put
 from triomq.protocol.consume_queue_unit import UNIT
+from triomq.protocol.intact_record import is_intact
 from triomq.protocol.java import tags_code
-from triomq.protocol.record import decode_records, record_size
+from triomq.protocol.record import decode_records, find_damage, record_size
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.get_message import GetMessageResult, GetMessageStatus
 from triomq.storage.message_store import MessageStore
@@ -199,6 +201,41 @@ def test_own_records_are_read_as_found_ones_are(maker: StoreMaker) -> None:
     own = results()
     as_found_at_start(store)
     assert own == results()
+
+
+def test_records_of_an_earlier_process_are_looked_at_once(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[int] = []  # positions in the file; the first of a read only the thorough look sees
+
+    def noted(look: Callable[..., object]) -> Callable[..., object]:
+        def noting(*arguments: Any) -> object:
+            looked_at.append(arguments[1])
+            return look(*arguments)
+
+        return noting
+
+    monkeypatch.setattr("triomq.storage.get_message.is_intact", noted(is_intact))
+    monkeypatch.setattr("triomq.storage.get_message.find_damage", noted(find_damage))
+    places = [put(store).physical_offset for _ in range(20)]
+    as_found_at_start(store)
+    for begin in range(0, 20, 5):
+        assert offsets(store.get_message(("T", 0), begin, 5)) == list(range(begin, begin + 5))
+    assert looked_at == places
+    looked_at.clear()
+    assert offsets(store.get_message(("T", 0), 0, 32)) == list(range(20))
+    assert offsets(store.get_message(("T", 0), 3, 32, frozenset({77}))) == []
+    assert offsets(store.get_message(("T", 0), 7, 2)) == [7, 8]
+    assert looked_at == []
+
+
+def test_a_damaged_record_of_an_earlier_process_is_skipped_by_every_reader(store: MessageStore) -> None:
+    places = [put(store, body=b"whole") for _ in range(9)]
+    as_found_at_start(store)
+    file = store.commit_log.files.files[0]
+    file.map[places[4].physical_offset + 90] ^= 1
+    for _ in range(3):
+        assert offsets(store.get_message(("T", 0), 0, 32)) == [0, 1, 2, 3, 5, 6, 7, 8]
+        assert outcome(store.get_message(("T", 0), 4, 1)) == (GetMessageStatus.FOUND, 6)
+    assert store.commit_log.damage.count == 1
 
 
 def test_own_records_whose_file_is_gone_send_the_reader_on(maker: StoreMaker) -> None:
