@@ -2,25 +2,12 @@ import io
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from triomq.logs import LineFormatter, RepeatFilter, configure
 from triomq.protocol.errors import ConfigError
-
-
-@pytest.fixture
-def logger() -> Iterator[logging.Logger]:
-    """The logger of all of triomq, as it was before, after the test."""
-    logger = logging.getLogger("triomq")
-    before = (logger.level, logger.handlers[:], logger.propagate)
-    yield logger
-    for handler in logger.handlers:
-        handler.close()
-    logger.level, logger.handlers[:], logger.propagate = before
-    logger.setLevel(before[0])
 
 
 def record(text: str, *arguments: object) -> logging.LogRecord:

@@ -1,0 +1,17 @@
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def logger() -> Iterator[logging.Logger]:
+    """The logger of all of triomq: commands configure it, and after the test it is as it was before."""
+    logger = logging.getLogger("triomq")
+    before = (logger.level, logger.handlers[:], logger.propagate)
+    yield logger
+    for handler in logger.handlers:
+        if handler not in before[1]:
+            handler.close()
+    logger.level, logger.handlers[:], logger.propagate = before
+    logger.setLevel(before[0])
