@@ -113,6 +113,7 @@ class _Member(_Process):
     def __init__(self, mode: Mode, number: int, folder: Path, *words: str) -> None:
         super().__init__(f"{mode}-{number}", folder, "tests.chaos.member", *words)
         self.mode = mode
+        self.joining: Happening | None = None
         self.ending: Happening | None = None
 
 
@@ -142,7 +143,7 @@ class Chaos:
             trio.run(self._make_topic)
             for mode in self._modes:
                 for number in range(FIRST_MEMBERS):
-                    self._start_member(mode, number)
+                    self._happen(Event(0.0, Action.JOIN, mode, number))
             words = (self._broker.namesrv, str(self._messages), str(self._seconds))
             self._sender = _Process("sender", self._folder, "tests.chaos.sender", *words)
             stack.callback(self._sender.close)
@@ -186,12 +187,13 @@ class Chaos:
         async with Admin(namesrv=self._broker.namesrv) as admin:
             await admin.create_topic(TOPIC, queues=QUEUES)
 
-    def _start_member(self, mode: Mode, number: int) -> None:
+    def _start_member(self, mode: Mode, number: int) -> _Member:
         life = str(int(self._seconds) + _LIFE_S)
         words = (self._broker.namesrv, mode.value, str(number), str(self._seed), life)
         member = _Member(mode, number, self._folder, *words)
         self._stack.callback(member.close)
         self._members[member.name] = member
+        return member
 
     def _wait_first(self) -> None:
         """Begin the time with the first message: on a busy machine a process needs seconds to start."""
@@ -206,22 +208,22 @@ class Chaos:
         name = f"{event.mode}-{event.number}"
         happening = Happening(event.action, "" if event.action.is_of_broker else name, time.monotonic_ns())
         self._happenings.append((None if event.action.is_of_broker else event.mode, happening))
-        match event.action:
-            case Action.JOIN:
-                self._start_member(event.mode, event.number)
-                happening.ended_ns = time.monotonic_ns()
-            case Action.LEAVE:
-                self._leave(self._members[name], happening)
-            case Action.KILL:
-                self._members[name].ending = happening
-                self._members[name].process.kill()
-            case Action.RESTART | Action.CRASH:
-                if event.action is Action.RESTART:
-                    self._broker.stop()
-                else:
-                    self._broker.kill()
-                self._broker = self._start_broker()
-                happening.ended_ns = time.monotonic_ns()
+        if event.action.is_of_broker:
+            if event.action is Action.RESTART:
+                self._broker.stop()
+            else:
+                self._broker.kill()
+            self._broker = self._start_broker()
+            happening.ended_ns = time.monotonic_ns()
+        elif event.action is Action.JOIN:
+            self._start_member(event.mode, event.number).joining = happening
+        elif (member := self._members.get(name)) is None:
+            happening.ended_ns = happening.begun_ns  # it has ended by itself, which is complained about already
+        elif event.action is Action.LEAVE:
+            self._leave(member, happening)
+        else:
+            member.ending = happening
+            member.process.kill()
 
     def _leave(self, member: _Member, happening: Happening | None = None) -> None:
         if member.ending is None:
@@ -242,6 +244,8 @@ class Chaos:
             code = member.process.poll()  # first: what it wrote before its end is there then
             attempts = [Attempt.parse(name, line) for line in member.lines.new()]
             self._attempts[member.mode] += attempts
+            if attempts and member.joining is not None:
+                member.joining.ended_ns = min(attempts[0].begun_ns, member.joining.ended_ns)
             self._settled[member.mode].update((one.key, one.number) for one in attempts if is_settled(one))
             if code is not None:
                 self._bury(member, code)

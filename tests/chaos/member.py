@@ -1,7 +1,8 @@
 """``python -m tests.chaos.member NAMESRV MODE NUMBER SEED SECONDS``: a member of a group, until SIGTERM.
 
-Every other member has a plain function as handler.  Writes a line for each message that was handled, or was not: the
-fields of :class:`Attempt` behind ``member``, in one write, so that a kill leaves no half of it.
+Members take turns in the kind of handler they have: a coroutine function, a plain one, one for batches.  Writes a line
+for each message that was handled, or was not: the fields of :class:`Attempt` behind ``member``, in one write, so that a
+kill leaves no half of it.
 """
 
 import logging
@@ -9,12 +10,12 @@ import os
 import signal
 import sys
 import time
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import trio
 
-from tests.chaos.plan import MAX_FAILURES, TOPIC, Fate, Mode, order_for
-from triomq.client import ConsumerConfig, ConsumeStatus, MessageExt, PushConsumer
+from tests.chaos.plan import MAX_FAILURES, TOPIC, Fate, Mode, Order, order_for
+from triomq.client import ConsumeContext, ConsumerConfig, ConsumeStatus, MessageExt, OrderlyContext, PushConsumer
 from triomq.protocol.errors import TriomqError
 
 _SETTINGS = ConsumerConfig(
@@ -64,23 +65,48 @@ class _Handler:
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
-    async def asynchronous(self, message: MessageExt) -> ConsumeStatus:
-        """Handle a message as a coroutine function."""
+    def kind(self, number: int) -> dict[str, Any]:
+        """Return the handler of a member, as arguments of its consumer."""
+        kinds = ({"on_message": self._asynchronous}, {"on_message": self._plain}, {"on_messages": self._batch})
+        return dict(kinds[number % len(kinds)])
+
+    async def _asynchronous(self, message: MessageExt) -> ConsumeStatus:
         begun_ns = time.monotonic_ns()
-        fate, slow_s = order_for(self._seed, *_numbers(message), message.reconsume_times)
+        fate, slow_s = self._order(message)
         if slow_s:
             await trio.sleep(slow_s)
         else:
             await trio.lowlevel.checkpoint()
-        return _end(message, begun_ns, fate)
+        _write(_line(message, begun_ns, time.monotonic_ns(), succeeded=fate is Fate.WELL))
+        return _status(fate)
 
-    def plain(self, message: MessageExt) -> ConsumeStatus:
-        """Handle a message as a plain function, in a thread."""
+    def _plain(self, message: MessageExt) -> ConsumeStatus:
         begun_ns = time.monotonic_ns()
-        fate, slow_s = order_for(self._seed, *_numbers(message), message.reconsume_times)
+        fate, slow_s = self._order(message)
         if slow_s:
             time.sleep(slow_s)
-        return _end(message, begun_ns, fate)
+        _write(_line(message, begun_ns, time.monotonic_ns(), succeeded=fate is Fate.WELL))
+        return _status(fate)
+
+    async def _batch(self, messages: list[MessageExt], context: ConsumeContext | OrderlyContext) -> ConsumeStatus:
+        """Handle messages up to the first that fails; orderly, and where it raises, the whole batch has failed then."""
+        times, worst, done = [], Fate.WELL, len(messages)
+        for index, message in enumerate(messages):
+            begun_ns = time.monotonic_ns()
+            fate, slow_s = self._order(message)
+            await trio.sleep(slow_s)
+            times.append((begun_ns, time.monotonic_ns()))
+            if worst is Fate.WELL is not fate:
+                worst, done = fate, index
+        if worst is Fate.LATER and isinstance(context, ConsumeContext):
+            context.ack_index, worst = done - 1, Fate.WELL
+        elif worst is not Fate.WELL:
+            done = 0
+        _write(*(_line(one, *times[at], succeeded=at < done) for at, one in enumerate(messages)))
+        return _status(worst)
+
+    def _order(self, message: MessageExt) -> Order:
+        return order_for(self._seed, *_numbers(message), message.reconsume_times)
 
 
 def _numbers(message: MessageExt) -> tuple[int, int]:
@@ -88,18 +114,17 @@ def _numbers(message: MessageExt) -> tuple[int, int]:
     return int(key), int(number)
 
 
-def _end(message: MessageExt, begun_ns: int, fate: Fate) -> ConsumeStatus:
-    fields = (
-        *_numbers(message),
-        int(fate is Fate.WELL),
-        message.queue_id,
-        message.queue_offset,
-        message.reconsume_times,
-        message.message_id,
-        begun_ns,
-        time.monotonic_ns(),
-    )
-    os.write(1, (" ".join(map(str, fields)) + "\n").encode())
+def _line(message: MessageExt, begun_ns: int, ended_ns: int, *, succeeded: bool) -> str:
+    key, number = _numbers(message)
+    place = f"{message.queue_id} {message.queue_offset} {message.reconsume_times} {message.message_id}"
+    return f"{key} {number} {succeeded:d} {place} {begun_ns} {ended_ns}\n"
+
+
+def _write(*lines: str) -> None:
+    os.write(1, "".join(lines).encode())
+
+
+def _status(fate: Fate) -> ConsumeStatus:
     if fate is Fate.RAISE:
         raise ValueError("as the seed says")
     return ConsumeStatus.SUCCESS if fate is Fate.WELL else ConsumeStatus.RECONSUME_LATER
@@ -107,21 +132,20 @@ def _end(message: MessageExt, begun_ns: int, fate: Fate) -> ConsumeStatus:
 
 async def main(namesrv: str, mode: Mode, number: int, seed: int) -> None:
     """Be a member until SIGTERM; while no name server answers, try again."""
-    handler = _Handler(seed)
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_stay, namesrv, mode, handler.plain if number % 2 else handler.asynchronous)
+            nursery.start_soon(_stay, namesrv, mode, _Handler(seed).kind(number))
             await anext(signals)
             nursery.cancel_scope.cancel()  # the consumer ends in order
 
 
-async def _stay(namesrv: str, mode: Mode, on_message: object) -> None:
+async def _stay(namesrv: str, mode: Mode, handler: dict[str, Any]) -> None:
     while True:
         try:
             async with PushConsumer(
                 mode.group,
                 namesrv=namesrv,
-                on_message=on_message,  # type: ignore[arg-type]  # one of the two kinds
+                **handler,
                 subscriptions={TOPIC: "*"},
                 start="earliest",
                 orderly=mode is Mode.ORDERLY,
