@@ -24,7 +24,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--keep", type=Path, help="folder for store and logs, which stays")
     options = parser.parse_args(arguments)
     modes = [*Mode] if options.mode == "both" else [Mode(options.mode)]
-    print(f"seed {options.seed}, {options.seconds:.0f} s, {options.messages} messages", flush=True)
+    command = f"python -m tests.chaos --seed {options.seed} --seconds {options.seconds:g} --messages {options.messages}"
+    command += f" --mode {options.mode}"
+    print(command, flush=True)
     begun = time.monotonic()
     with sigterm_as_exit(), tempfile.TemporaryDirectory(prefix="triomq-chaos-") as temporary:
         folder = options.keep or Path(temporary)
@@ -32,7 +34,7 @@ def main(arguments: list[str]) -> int:
         with Chaos(folder, options.seed, options.seconds, options.messages, modes) as chaos:
             outcome = chaos.run()
     print(describe(outcome))
-    print(f"{'good' if outcome.is_good else 'BAD'}: seed {options.seed}, {time.monotonic() - begun:.0f} s")
+    print(f"{'good' if outcome.is_good else 'BAD'} after {time.monotonic() - begun:.0f} s: {command}")
     return 0 if outcome.is_good else 1
 
 

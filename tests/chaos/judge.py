@@ -42,7 +42,7 @@ class Cause(StrEnum):
     KILLED = "its member was killed"
     CRASHED = "the broker was killed"
     RESTARTED = "the broker was restarted"
-    RETRIED = "it failed and was stored for another try twice"
+    RETRIED = "it came again beside its own retry"
     LEFT = "its member left"
     MOVED = "its queue changed hands"
     UNEXPLAINED = "unexplained"
@@ -150,7 +150,8 @@ def _cause(
         return Cause.RESTARTED
     if mode is Mode.ORDERLY:
         return Cause.UNEXPLAINED
-    if again.failures and sum(not attempt.succeeded for attempt in own) > 1:
+    failures = sum(not attempt.succeeded for attempt in own)
+    if again.failures and (failures > 1 or (failures and near)):  # stored for another try twice, or replayed meanwhile
         return Cause.RETRIED
     if any(one.action is Action.LEAVE and one.member == before.member for one in near):
         return Cause.LEFT

@@ -89,7 +89,10 @@ class _Handler:
         return _status(fate)
 
     async def _batch(self, messages: list[MessageExt], context: ConsumeContext | OrderlyContext) -> ConsumeStatus:
-        """Handle messages up to the first that fails; orderly, and where it raises, the whole batch has failed then."""
+        """Handle a batch: up to the first message that fails, or not at all if it raises or the mode is orderly.
+
+        So neighbours of a message that fails always may become dead letters with it.
+        """
         times, worst, done = [], Fate.WELL, len(messages)
         for index, message in enumerate(messages):
             begun_ns = time.monotonic_ns()

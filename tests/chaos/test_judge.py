@@ -108,12 +108,14 @@ def test_two_copies_need_a_second_try_of_their_sender() -> None:
     assert not verdict(*twice).is_good
 
 
-def test_a_message_that_failed_twice_may_have_been_stored_twice_for_another_try() -> None:
-    def failed(times: int) -> Verdict:
-        failures = [attempt(0, at_s, succeeded=False) for at_s in range(times)]
-        return verdict(*failures, attempt(0, 5, failures=1), attempt(0, 6, failures=1), mode=Mode.CONCURRENT)
+def test_a_message_may_come_again_beside_its_own_retry() -> None:
+    def failed(times: int, *happenings: Happening) -> Verdict:
+        attempts = [attempt(0, at_s, succeeded=False) for at_s in range(times)]
+        attempts += [attempt(0, 5, failures=1), attempt(0, 6, failures=1)]
+        return verdict(*attempts, mode=Mode.CONCURRENT, happenings=happenings)
 
     assert failed(2).duplicates == {Cause.RETRIED: 1}
+    assert failed(1, happening(Action.JOIN, 4, "b")).duplicates == {Cause.RETRIED: 1}
     assert failed(1).duplicates == {Cause.UNEXPLAINED: 1}
 
 
