@@ -3,7 +3,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.client.consumer.fake_cluster import make_message
-from tests.unit.client.consumer.service_bench import QUEUE, Bench, Sender
+from tests.unit.client.consumer.service_bench import QUEUE, Bench, Sender, consume_beside
 from triomq.client.consumer.config import ConsumeContext, ConsumeStatus
 from triomq.client.consumer.turns import TURN_S
 from triomq.protocol.bodies import ConsumeResult
@@ -45,18 +45,10 @@ async def test_a_slow_message_holds_the_offset_but_not_the_others(autojump_clock
 
 
 async def test_all_workers_together_leave_the_loop_to_others_after_one_turn(mock_clock: MockClock) -> None:
-    gaps: list[float] = []
-
     async def on_message(_message: MessageExt) -> None:
         mock_clock.jump(0.001)  # busy
 
-    bench = Bench(on_message)
-    async with bench.running():
-        bench.pull(*range(200))
-        while bench.queue.cached_messages:
-            before = trio.current_time()
-            await trio.lowlevel.checkpoint()
-            gaps.append(trio.current_time() - before)
+    gaps = await consume_beside(Bench(on_message), 200)
     # a turn ends with the message that exceeds it; trio may run this task first in one pass and last in the next
     assert max(gaps) <= 2 * (TURN_S + 0.0015)
     assert sum(gaps) == pytest.approx(0.2)
@@ -204,18 +196,10 @@ async def test_a_batch_that_was_sent_back_while_busy_is_not_settled_again(autoju
 
 
 async def test_batches_leave_the_loop_to_others_as_well(mock_clock: MockClock) -> None:
-    gaps: list[float] = []
-
     async def on_messages(_messages: list[MessageExt], _context: ConsumeContext) -> None:
         mock_clock.jump(0.004)  # busy
 
-    bench = Bench(on_messages=on_messages, batch_max_size=1)
-    async with bench.running():
-        bench.pull(*range(50))
-        while bench.queue.cached_messages:
-            before = trio.current_time()
-            await trio.lowlevel.checkpoint()
-            gaps.append(trio.current_time() - before)
+    gaps = await consume_beside(Bench(on_messages=on_messages, batch_max_size=1), 50)
     assert max(gaps) <= 2 * (TURN_S + 0.0045)
 
 

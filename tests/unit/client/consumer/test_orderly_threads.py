@@ -8,6 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from tests.unit.client.consumer.orderly_bench import SUSPEND, OrderlyBench
+from tests.unit.client.consumer.service_bench import consume_beside
 from triomq.client.consumer.config import ConsumeStatus
 from triomq.client.consumer.turns import TURN_S
 from triomq.protocol.message import MessageExt
@@ -91,17 +92,9 @@ async def test_a_thread_begins_nothing_more_in_a_queue_that_is_given_up() -> Non
 
 
 async def test_workers_leave_the_loop_to_others_after_one_turn(mock_clock: MockClock) -> None:
-    gaps: list[float] = []
-
     async def on_message(_message: MessageExt) -> None:
         mock_clock.jump(0.001)  # busy, without waiting for anything
 
-    bench = OrderlyBench(on_message=on_message)
-    async with bench.running():
-        bench.pull(*range(200))
-        while bench.queue.cached_messages:
-            before = trio.current_time()
-            await trio.lowlevel.checkpoint()
-            gaps.append(trio.current_time() - before)
+    gaps = await consume_beside(OrderlyBench(on_message=on_message), 200)
     assert max(gaps) <= 2 * (TURN_S + 0.0015)
     assert sum(gaps) == pytest.approx(0.2)
