@@ -132,6 +132,11 @@ class ApacheBrokers:
             done = run([KIT / "run-apache.sh", "stop", folder, "--kill", "--purge"], STOP_TIMEOUT_S)
             assert done.returncode == 0, done.stderr
 
+    def stop_broker(self, folder: Path, *, kill: bool) -> None:
+        """End the broker of one folder and leave its store there; an orderly end may take 20 s."""
+        done = run([KIT / "run-apache.sh", "stop-broker", folder, *(["--kill"] if kill else [])], STOP_TIMEOUT_S)
+        assert done.returncode == 0, done.stderr
+
     def stop_all(self) -> None:
         """End the shared brokers."""
         with ExitStack() as stack:  # one that does not end must not keep the others alive

@@ -1,16 +1,15 @@
 """A store directory that our broker wrote, served by an unmodified Apache 4.9.7 broker."""
 
-from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import pytest
-import trio
 
 from tests.interop.kit_driver import ApacheBrokers
+from tests.interop.store_exchange import Row, file_size, read_all, row, within
 from tests.interop.suite_tools import Inbox, fresh
 from tests.processes import start_triomq
-from triomq.client import Admin, Message, MessageExt, Producer, PullConsumer, PushConsumer
+from triomq.client import Admin, Message, Producer, PullConsumer, PushConsumer
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 
@@ -22,22 +21,6 @@ SMALL_FILES: Final = (  # so that all roll over
     *("--commit-log-file-size", "131072", "--consume-queue-file-size", "2000"),
     *("--index-slots", "50", "--index-units", "150"),
 )
-
-Outcome = TypeVar("Outcome")
-Row = tuple[int, int, bytes, str | None, tuple[str, ...], str, str | None]
-
-
-def row(message: MessageExt) -> Row:
-    """What must be the same on both sides of the move, place in the queue included."""
-    return (
-        message.queue_id,
-        message.queue_offset,
-        message.body,
-        message.tags,
-        message.keys,
-        message.message_id,
-        message.properties.get("number"),
-    )
 
 
 def messages() -> list[Message]:
@@ -69,19 +52,6 @@ async def fill(namesrv: str) -> None:
     async with PullConsumer(GROUP, namesrv=namesrv) as pull:
         for queue in await pull.queues(TOPIC):
             await pull.commit(queue, min(CONSUMED // 3, await pull.max_offset(queue)))
-
-
-async def read_all(namesrv: str) -> list[Row]:
-    """Every message of every queue, by pulling from the first offset to the last."""
-    rows: list[Row] = []
-    async with PullConsumer(fresh("reader"), namesrv=namesrv) as pull:
-        for queue in await pull.queues(TOPIC):
-            offset = await pull.min_offset(queue)
-            while offset < await pull.max_offset(queue):
-                result = await pull.pull(queue, offset)
-                rows.extend(map(row, result.messages))
-                offset = result.next_begin_offset
-    return rows
 
 
 async def find_all(namesrv: str) -> list[list[Row]]:
@@ -116,26 +86,10 @@ async def send_one_more(namesrv: str) -> list[int]:
         return [(await producer.send(Message(TOPIC, b"more"), queue=queue)).queue_offset for queue in queues]
 
 
-def file_size(files: Iterable[Path]) -> int:
-    """The one size that all files have: Apache's broker refuses a store with another."""
-    (size,) = {path.stat().st_size for path in files}
-    return size
-
-
-def within(limit_s: float, action: Callable[..., Awaitable[Outcome]], *arguments: object) -> Outcome:
-    """Run a coroutine function to its end."""
-
-    async def limited() -> Outcome:
-        with trio.fail_after(limit_s):
-            return await action(*arguments)
-
-    return trio.run(limited)
-
-
 def test_apache_delivers_every_message_of_our_store(tmp_path: Path, apache_brokers: ApacheBrokers) -> None:
     with start_triomq(tmp_path, *SMALL_FILES) as ours:
         within(60, fill, ours.namesrv)
-        expected = within(60, read_all, ours.namesrv)
+        expected = within(60, read_all, ours.namesrv, TOPIC)
         found = within(60, find_all, ours.namesrv)
     assert len(expected) == COUNT
     assert len(list(Path(ours.store, "index").iterdir())) > 5
@@ -154,12 +108,14 @@ def test_apache_delivers_every_message_of_our_store(tmp_path: Path, apache_broke
     index = {path.name: path.read_bytes() for path in (store / "index").iterdir()}
     apache = apache_brokers.start("4.9.7", folder, settings)
     try:
-        assert within(60, read_all, apache.namesrv) == expected
+        assert within(60, read_all, apache.namesrv, TOPIC) == expected
         assert within(60, find_all, apache.namesrv) == found
         assert {path.name: path.read_bytes() for path in (store / "index").iterdir()} == index
-        rest = [place for place in expected if place[1] >= CONSUMED // 3]
+        rest = [place for place in expected if place.queue_offset >= CONSUMED // 3]
         assert sorted(within(60, consume_rest, apache.namesrv, len(rest))) == sorted(rest)
-        ends = [1 + max(place[1] for place in expected if place[0] == queue_id) for queue_id in range(3)]
+        ends = [
+            1 + max(place.queue_offset for place in expected if place.queue_id == queue_id) for queue_id in range(3)
+        ]
         assert within(60, send_one_more, apache.namesrv) == ends
     finally:
         apache_brokers.stop(folder)

@@ -1,0 +1,100 @@
+"""What the tests share that hand a store directory from one broker to the other."""
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+import trio
+
+from triomq.client import MessageExt, PullConsumer
+
+COMMIT_LOG_FILE_SIZE: Final = 65536  # the sizes of the fixtures: small, so that all files roll over
+_CONSUME_QUEUE_FILE_SIZE: Final = 1000
+_INDEX_SLOTS: Final = 50
+_INDEX_UNITS: Final = 150
+FIXTURE_SIZES: Final = (
+    *("--commit-log-file-size", str(COMMIT_LOG_FILE_SIZE)),
+    *("--consume-queue-file-size", str(_CONSUME_QUEUE_FILE_SIZE)),
+    *("--index-slots", str(_INDEX_SLOTS), "--index-units", str(_INDEX_UNITS)),
+)
+"""Options of our broker."""
+
+APACHE_FIXTURE_SIZES: Final = {
+    "mappedFileSizeCommitLog": COMMIT_LOG_FILE_SIZE,
+    "mappedFileSizeConsumeQueue": _CONSUME_QUEUE_FILE_SIZE,
+    "maxHashSlotNum": _INDEX_SLOTS,
+    "maxIndexNum": _INDEX_UNITS,
+}
+"""The same as settings of Apache's broker."""
+
+Outcome = TypeVar("Outcome")
+
+
+class Row(NamedTuple):
+    """What must be the same of a message whichever broker delivers it, place in queue and log included."""
+
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    body: bytes
+    tags: str | None
+    keys: tuple[str, ...]
+    message_id: str
+    number: str | None
+
+
+def row(message: MessageExt) -> Row:
+    """Pick these fields."""
+    return Row(
+        message.queue_id,
+        message.queue_offset,
+        message.physical_offset,
+        message.body,
+        message.tags,
+        message.keys,
+        message.message_id,
+        message.properties.get("number"),
+    )
+
+
+async def read_all(namesrv: str, topic: str) -> list[Row]:
+    """Every message of every queue of ``topic``, by pulling from the first offset to the last."""
+    rows: list[Row] = []
+    async with PullConsumer("store-exchange-reader", namesrv=namesrv) as pull:
+        for queue in await pull.queues(topic):
+            offset = await pull.min_offset(queue)
+            while offset < await pull.max_offset(queue):
+                result = await pull.pull(queue, offset)
+                rows.extend(map(row, result.messages))
+                offset = result.next_begin_offset
+    return rows
+
+
+def gaps(rows: Iterable[Row]) -> list[tuple[int, int]]:
+    """Queue and queue offset of each message that is missing between the first and the last of its queue."""
+    found: defaultdict[int, set[int]] = defaultdict(set)
+    for each in rows:
+        found[each.queue_id].add(each.queue_offset)
+    return [
+        (queue_id, offset)
+        for queue_id, offsets in sorted(found.items())
+        for offset in range(min(offsets), max(offsets))
+        if offset not in offsets
+    ]
+
+
+def file_size(files: Iterable[Path]) -> int:
+    """The one size that all files have: Apache's broker refuses a store with another."""
+    (size,) = {path.stat().st_size for path in files}
+    return size
+
+
+def within(limit_s: float, action: Callable[..., Awaitable[Outcome]], *arguments: object) -> Outcome:
+    """Run a coroutine function to its end."""
+
+    async def limited() -> Outcome:
+        with trio.fail_after(limit_s):
+            return await action(*arguments)
+
+    return trio.run(limited)
