@@ -9,15 +9,15 @@ from tests.chaos.chaos import Chaos
 from tests.chaos.plan import Action, Event, Mode, plan_events
 
 SEED = 2
-SECONDS = 4.0
+SECONDS = 3.0
 
 
 @pytest.mark.timeout(180)
 def test_groups_lose_and_disorder_nothing_while_members_and_the_broker_come_and_go(tmp_path: Path) -> None:
-    with Chaos(tmp_path, SEED, SECONDS, 1280, [*Mode]) as chaos:
+    with Chaos(tmp_path, SEED, SECONDS, 960, [*Mode]) as chaos:
         outcome = chaos.run()
     assert outcome.is_good, describe(outcome)
-    assert outcome.acknowledged == 1280
+    assert outcome.acknowledged == 960
     assert outcome.happenings.keys() == {*Action}
 
 
