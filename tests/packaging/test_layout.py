@@ -85,12 +85,12 @@ def test_room_on_the_hot_path_loads_neither_construct_nor_asyncio(room: str) -> 
     assert not top_level(loaded) & {"construct", "asyncio"}
 
 
-def python_files() -> set[str]:
+def packaged_files() -> set[str]:
     """What a built package has to contain, as paths below ``triomq``."""
     of_rooms = {str(path.relative_to(ROOT)) for room in ROOMS for path in (ROOT / room).rglob("*.py")}
     source = ROOT / "src" / "triomq"
     of_source = {str(path.relative_to(source)) for path in source.rglob("*.py")}  # does not follow the links
-    return of_rooms | of_source | {"py.typed"}
+    return of_rooms | of_source | {"py.typed", "spark/jobs/shared/log4j2.properties"}
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_wheel_holds_every_room_and_nothing_else(built: Path) -> None:
     assert wheel.name.endswith("-py3-none-any.whl")
     names = zipfile.ZipFile(wheel).namelist()
     packaged = {name.removeprefix("triomq/") for name in names if name.startswith("triomq/")}
-    assert packaged == python_files()
+    assert packaged == packaged_files()
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"triomq"}
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
@@ -135,4 +135,4 @@ def test_sdist_holds_every_room(built: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/src/triomq/")[2] for name in archive.getnames() if "/src/triomq/" in name}
-    assert python_files() <= names
+    assert packaged_files() <= names

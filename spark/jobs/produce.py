@@ -1,0 +1,116 @@
+"""Write files, or rows that Spark makes, to a topic.
+
+A row becomes the JSON of its columns, unless a column is named that is the body.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.functions import col, struct, to_json
+
+from triomq.cli.values import parse_positive
+from triomq.protocol.errors import ConfigError
+from triomq.spark.jobs.shared.arguments import JobParser
+from triomq.spark.jobs.shared.program import Job, Run, run_job
+from triomq.spark.jobs.shared.running import observed, run_batch, run_stream
+from triomq.spark.options import Use
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_FORMATS: Final = ("csv", "json", "parquet")
+_ID: Final = "id"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the job and return its exit code."""
+    return run_job(JOB, argv)
+
+
+def _add_arguments(parser: JobParser) -> None:
+    add = parser.add_argument
+    add("files", metavar="FILE", nargs="*", help="files or folders, as Spark names them")
+    add("--topic", required=True, help="where to")
+    add("--format", choices=_FORMATS, help="of the files (by the first one's name)")
+    add("--schema", metavar="DDL", help="columns of the files, such as 'carrier string, delay double' (inferred)")
+    add("--null", metavar="TEXT", help="how CSV files write that there is no value, such as NA (nothing)")
+    add("--body", metavar="COLUMN", help="the column that is the body (JSON of all columns)")
+    add("--keys", metavar="COLUMN", help="the column that is the message's key")
+    add("--tags", metavar="COLUMN", help="the column that is its tag")
+    add("--sharding-key", metavar="COLUMN", help="rows with equal values go to one queue, in their order")
+    add("--id", metavar="COLUMN", help="the column that tells repeats apart, see docs/spark.md (made of the row)")
+    add("--rate-source", action="store_true", help="instead of files: rows with a time stamp and a number")
+    add("--rows", metavar="N", type=parse_positive, help="with --rate-source: end after so many (at a signal)")
+    add("--rate", metavar="N", type=parse_positive, help="rows per second, about (no limit; --rate-source: 1000)")
+
+
+def _prepare(arguments: argparse.Namespace) -> Mapping[Use, Mapping[str, str]]:
+    if bool(arguments.files) == arguments.rate_source:
+        raise ConfigError("give files, or --rate-source")
+    if arguments.rows is not None and not arguments.rate_source:
+        raise ConfigError("--rows is for --rate-source")
+    if arguments.files and arguments.format is None:
+        suffix = PurePath(arguments.files[0]).suffix.removeprefix(".")
+        if suffix not in _FORMATS:
+            raise ConfigError(f"--format is needed: the name of the first file does not end in {', '.join(_FORMATS)}")
+        arguments.format = suffix
+    options = {"topic": arguments.topic}
+    if arguments.id is not None:
+        options["idColumn"] = _ID
+    return {Use.WRITE: options}
+
+
+def _run(run: Run) -> None:
+    if run.arguments.rate_source:
+        _run_rate_source(run)
+        return
+    arguments = run.arguments
+    reader = run.spark.read.format(arguments.format)
+    if arguments.format == "csv":
+        reader = reader.options(header="true", nullValue=arguments.null or "")
+    if arguments.schema is not None:
+        reader = reader.schema(arguments.schema)
+    elif arguments.format == "csv":
+        reader = reader.option("inferSchema", "true")
+    frame = messages(reader.load(arguments.files), arguments)
+    options = dict(run.write_options)
+    if arguments.rate is not None:
+        at_once = min(frame.rdd.getNumPartitions(), run.spark.sparkContext.defaultParallelism)
+        options["rateLimit"] = str(max(1, arguments.rate // max(1, at_once)))
+    run_batch(run, frame, lambda found: found.write.format("rocketmq").options(**options).mode("append").save())
+
+
+def _run_rate_source(run: Run) -> None:
+    arguments = run.arguments
+    frame = run.spark.readStream.format("rate").option("rowsPerSecond", arguments.rate or 1000).load()
+    if arguments.rows is not None:
+        frame = frame.where(col("value") < arguments.rows)
+    writer = observed(messages(frame, arguments)).writeStream.format("rocketmq").options(**run.write_options)
+    run_stream(run, writer, None, enough_rows=arguments.rows)
+
+
+def messages(frame: "DataFrame", arguments: argparse.Namespace) -> "DataFrame":
+    """Return the columns that the data source writes."""
+    body = to_json(struct("*")) if arguments.body is None else col(arguments.body)
+    columns = [body.alias("body")]
+    for name, source in (("keys", arguments.keys), ("tags", arguments.tags), ("shardingKey", arguments.sharding_key)):
+        if source is not None:
+            columns.append(col(source).cast("string").alias(name))
+    if arguments.id is not None:
+        columns.append(col(arguments.id).alias(_ID))
+    return frame.select(*columns)
+
+
+JOB: Final = Job(
+    name="produce",
+    description="Write CSV, JSON or Parquet files, or rows that Spark makes, to a topic.",
+    add_arguments=_add_arguments,
+    prepare=_prepare,
+    run=_run,
+)
+
+if __name__ == "__main__":
+    sys.exit(main())

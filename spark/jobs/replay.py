@@ -1,0 +1,89 @@
+"""Copy what a topic got in a range of time to another topic.
+
+A message's row id becomes that of the original, so that :func:`triomq.spark.deduplicated` drops the repeats of a replay
+that was run twice.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.functions import coalesce, col
+
+from triomq.cli.values import parse_positive
+from triomq.protocol.errors import ConfigError
+from triomq.protocol.properties import PropertyName
+from triomq.spark.jobs.shared.arguments import JobParser, start_options
+from triomq.spark.jobs.shared.program import Job, Run, run_job
+from triomq.spark.jobs.shared.running import run_batch
+from triomq.spark.options import Use
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_TIME: Final = "milliseconds since 1970 or ISO 8601"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the job and return its exit code."""
+    return run_job(JOB, argv)
+
+
+def _add_arguments(parser: JobParser) -> None:
+    add = parser.add_argument
+    add("--subscribe", metavar="TOPIC", required=True, help="the topic to read")
+    add("--topic", required=True, help="where to")
+    add("--from", dest="start", metavar="TIME", help=f"first store time: {_TIME} (the first message there is)")
+    add("--to", dest="end", metavar="TIME", help="store time to end before (all there is at the start)")
+    add("--tags", metavar="A||B", help="only messages with these tags")
+    add("--rate", metavar="N", type=parse_positive, help="messages per second, about (no limit)")
+
+
+def _prepare(arguments: argparse.Namespace) -> Mapping[Use, Mapping[str, str]]:
+    if arguments.topic in arguments.subscribe.split(","):
+        raise ConfigError("--topic must not be a topic that is read")
+    reading = {
+        "subscribe": arguments.subscribe,
+        **start_options("starting", arguments.start),
+        **start_options("ending", arguments.end),
+    }
+    if arguments.tags is not None:
+        reading["tags"] = arguments.tags
+    return {Use.BATCH_READ: reading, Use.WRITE: {"topic": arguments.topic, "idColumn": "rowId"}}
+
+
+def _run(run: Run) -> None:
+    frame = run.spark.read.format("rocketmq").options(**run.read_options).load()
+    options = dict(run.write_options)
+    if run.arguments.rate is not None:
+        at_once = min(frame.rdd.getNumPartitions(), run.spark.sparkContext.defaultParallelism)
+        options["rateLimit"] = str(max(1, run.arguments.rate // max(1, at_once)))
+    run_batch(run, copies(frame), lambda found: found.write.format("rocketmq").options(**options).mode("append").save())
+
+
+def copies(frame: "DataFrame") -> "DataFrame":
+    """Return messages as they are to be sent: with what their producer gave them, but not delayed a second time."""
+    return frame.select(
+        "body",
+        "keys",
+        "tags",
+        "flag",
+        "properties",
+        col("properties")[str(PropertyName.SHARDING_KEY)].alias("shardingKey"),
+        "msgId",
+        "queueOffset",
+        coalesce("rowId", "msgId").alias("rowId"),
+    )
+
+
+JOB: Final = Job(
+    name="replay",
+    description="Copy what a topic got in a range of time to another topic.",
+    add_arguments=_add_arguments,
+    prepare=_prepare,
+    run=_run,
+)
+
+if __name__ == "__main__":
+    sys.exit(main())

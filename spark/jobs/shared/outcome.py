@@ -1,0 +1,90 @@
+"""What a job has done, as tables or one line of JSON, and errors as one line.
+
+Spark wraps an error of a Python source into its own, several times, each with a traceback.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from triomq.cli.output import Cell, write_json, write_table
+
+_LONGEST_ERROR: Final = 2000
+#: How Python's traceback ends, inside of what the JVM says.
+_OUR_ERROR: Final = re.compile(r"^(?:triomq\.[\w.]+|[A-Za-z_.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
+_OURS_FIRST: Final = re.compile(r"triomq\.protocol\.errors\.\w+: (.+)")
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """Counts of a run.
+
+    Attributes:
+        job: its name.
+        rows: messages read or written; ``None``: not known, since a batch did not end.
+        body_bytes: of their bodies.
+        batches: micro-batches; ``None``: not a stream.
+        seconds: without the start of Spark.
+        more: further counts of this job by name.
+        table: what the job found: title, columns, rows.
+    """
+
+    job: str
+    rows: int | None = None
+    body_bytes: int | None = None
+    batches: int | None = None
+    seconds: float = 0.0
+    more: dict[str, Cell] = field(default_factory=dict)
+    table: tuple[str, Sequence[str], Sequence[Sequence[Cell]]] | None = None
+
+    def counts(self) -> dict[str, Cell]:
+        """Return the counts by name, those that make sense for the job."""
+        counts: dict[str, Cell] = {"job": self.job, "rows": self.rows, "bytes": self.body_bytes}
+        if self.batches is not None:
+            counts["batches"] = self.batches
+        counts |= self.more
+        counts["seconds"] = round(self.seconds, 1)
+        counts["rows/s"] = None if self.rows is None or not self.seconds else round(self.rows / self.seconds)
+        return counts
+
+    def write(self, *, as_json: bool) -> None:
+        """Write tables, the counts last, or one line of JSON."""
+        counts = self.counts()
+        if as_json:
+            found: dict[str, Any] = dict(counts)
+            if self.table is not None:
+                _, columns, rows = self.table
+                found["table"] = [dict(zip(columns, row, strict=True)) for row in rows]
+            write_json(found)
+            return
+        if self.table is not None:
+            write_table(*self.table)
+        write_table("", tuple(counts), [tuple(counts.values())])
+
+
+def one_line(error: BaseException) -> str:
+    """Return what a user has to know of an error: ours inside of Spark's if there is one."""
+    text = str(error)
+    found = _OURS_FIRST.search(text) or _last(_OUR_ERROR, text)
+    line = found[1] if found else next(iter(text.strip().splitlines()), type(error).__name__)
+    return " ".join(line.split())[:_LONGEST_ERROR]
+
+
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    return next(reversed(list(pattern.finditer(text))), None)
+
+
+def as_pairs(texts: Sequence[str]) -> Mapping[str, str]:
+    """Read ``NAME=VALUE`` texts.
+
+    Raises:
+        ValueError: one has no ``=``.
+    """
+    pairs = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise ValueError(f"--option takes NAME=VALUE, not {name!r}")
+        pairs[name.strip()] = value
+    return pairs

@@ -1,0 +1,166 @@
+"""What runs a job: its command line, session, signals, counts and exit code."""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from triomq.cli.exit_codes import SIGNAL_BASE, ExitCode
+from triomq.cli.output import write_text
+from triomq.protocol.errors import ConfigError, TriomqError
+from triomq.spark.jobs.shared.arguments import JobParser
+from triomq.spark.jobs.shared.jvm_end import told_by_jvm
+from triomq.spark.jobs.shared.outcome import Outcome, as_pairs, one_line
+from triomq.spark.jobs.shared.session import open_session
+from triomq.spark.jobs.shared.stopping import Stopper
+from triomq.spark.options import Use, parse_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: What a job may fail with: the sink or source, the JVM or the connection to it, the file system.
+EXPECTED_ERRORS: Final = (TriomqError, PySparkException, Py4JError, OSError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What a job gets.
+
+    Attributes:
+        spark: the session.
+        arguments: as parsed.
+        read_options, write_options: checked options of the data source.
+        stopper: tells whether a signal came.
+        outcome: where the job counts.
+        say: writes a line of progress.
+    """
+
+    spark: "SparkSession"
+    arguments: argparse.Namespace
+    read_options: Mapping[str, str]
+    write_options: Mapping[str, str]
+    stopper: Stopper
+    outcome: Outcome
+    say: Callable[[str], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One job.
+
+    Attributes:
+        name: of its module.
+        description: for ``--help``.
+        add_arguments: adds its own arguments.
+        prepare: checks what argparse cannot, and returns its options for each use of the data source; raises
+            ``ConfigError``.
+        run: does it, until all is done or a signal came.
+    """
+
+    name: str
+    description: str
+    add_arguments: Callable[[JobParser], None]
+    prepare: Callable[[argparse.Namespace], Mapping[Use, Mapping[str, str]]]
+    run: Callable[[Run], None]
+
+
+def run_job(job: Job, argv: Sequence[str] | None) -> int:
+    """Run a job and return its exit code: nothing was started if that is 2."""
+    parser = JobParser(job.name, job.description)
+    job.add_arguments(parser)
+    try:
+        arguments = parser.parse_args(argv)
+        try:
+            options = _checked_options(arguments, job.prepare(arguments))
+        except (ConfigError, ValueError) as exc:
+            parser.error(str(exc))
+    except SystemExit as exc:  # argparse ends by itself; callers want a number
+        return int(exc.code or 0)
+    outcome = Outcome(job=job.name)
+    with Stopper() as stopper:
+        try:
+            code = _run(job, arguments, options, stopper, outcome)
+        except EXPECTED_ERRORS as exc:
+            code = ExitCode.FAILED
+            if stopper.signal is None:
+                sys.stderr.write(f"{parser.prog}: {one_line(exc)}\n")
+                sys.stderr.flush()
+        if stopper.signal is not None:
+            code = SIGNAL_BASE + stopper.signal
+        outcome.write(as_json=arguments.json)
+    return code
+
+
+def _run(
+    job: Job,
+    arguments: argparse.Namespace,
+    options: Mapping[Use, Mapping[str, str]],
+    stopper: Stopper,
+    outcome: Outcome,
+) -> int:
+    say = _say_nothing if arguments.json else write_text
+    spark = open_session(job.name, arguments.master)
+    stopper.rearm()
+    reading = next((found for use, found in options.items() if use is not Use.WRITE), {})
+    run = Run(
+        spark=spark,
+        arguments=arguments,
+        read_options=reading,
+        write_options=options.get(Use.WRITE, {}),
+        stopper=stopper,
+        outcome=outcome,
+        say=say,
+    )
+    began = time.monotonic()
+    try:
+        with told_by_jvm(spark, stopper):
+            if stopper.signal is None:
+                job.run(run)
+    finally:
+        outcome.seconds = time.monotonic() - began
+        _stop(spark)
+    return ExitCode.OK
+
+
+def _stop(spark: "SparkSession") -> None:
+    try:
+        spark.stop()
+    except (Py4JError, OSError):
+        return  # the JVM is gone, as after a SIGTERM of spark-submit
+
+
+def _checked_options(
+    arguments: argparse.Namespace, by_use: Mapping[Use, Mapping[str, str]]
+) -> dict[Use, dict[str, str]]:
+    """Add what all jobs know, and check it before Spark starts: that takes seconds."""
+    given = as_pairs(arguments.option)
+    found = {}
+    for use, options in by_use.items():
+        mine = {**options, **_for_use(given, use, alone=len(by_use) == 1)}
+        if arguments.namesrv is not None:
+            mine.setdefault("nameServer", arguments.namesrv)
+        parse_options(mine, use)
+        found[use] = mine
+    return found
+
+
+def _for_use(given: Mapping[str, str], use: Use, *, alone: bool) -> dict[str, str]:
+    """Return the user's options: of a job that reads and writes, each side gets those that it knows."""
+    if alone:
+        return dict(given)
+    return {name: value for name, value in given.items() if not _is_only_for_others(name, use)}
+
+
+def _is_only_for_others(name: str, use: Use) -> bool:
+    from triomq.spark.options import OPTIONS
+
+    return any(option.name.lower() == name.lower() and use not in option.uses for option in OPTIONS)
+
+
+def _say_nothing(_text: str) -> None:
+    """Take the lines of progress where the output is JSON."""

@@ -1,0 +1,66 @@
+"""The Spark session of a job: quiet, small, and with this interpreter for local workers.
+
+Source: spark.md 7 (3, 12), 8.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from triomq.spark import register
+from triomq.spark.jobs.shared.jvm_end import SUBMITTED
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+#: A task that fails is tried again, as on a cluster; with ``local[*]`` it would end the job.
+DEFAULT_MASTER: Final = "local[*,4]"
+_DRIVER_MEMORY: Final = "1g"
+_STOP_TIMEOUT: Final = "30s"
+_LOOPBACK: Final = "127.0.0.1"
+
+
+def submit_settings() -> dict[str, str]:
+    """Return the settings that have to be there before the JVM starts, so that it is quiet from the first line."""
+    return {
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.ui.enabled": "false",
+    }
+
+
+def open_session(job: str, master: str | None) -> "SparkSession":
+    """Start a session, or take the one that ``spark-submit`` has prepared, and register the data source.
+
+    Args:
+        job: its name, for the application's.
+        master: Spark's master; ``None``: that of ``spark-submit``, else the cores of this machine.
+    """
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(f"triomq {job}")
+    is_submitted = SUBMITTED in os.environ
+    if not is_submitted:
+        master = master or DEFAULT_MASTER
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        if master.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)  # nobody else has to reach this JVM
+        for name, value in submit_settings().items():
+            builder = builder.config(name, value)
+        builder = builder.config("spark.driver.memory", _DRIVER_MEMORY)
+    if master is not None:
+        builder = builder.master(master)
+    spark = builder.getOrCreate()
+    context = spark.sparkContext
+    defaults = {
+        "spark.sql.shuffle.partitions": str(2 * context.defaultParallelism),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.stopTimeout": _STOP_TIMEOUT,
+    }
+    for name, value in defaults.items():
+        if not context.getConf().contains(name):
+            spark.conf.set(name, value)
+    register(spark)
+    return spark
