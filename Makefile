@@ -11,7 +11,7 @@ INSTALLED := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test unit interop spark check static coverage fix demo bench dist docker-check clean distclean
+.PHONY: help venv test unit interop spark check static coverage fix demo spark-demo spark-zip bench dist docker-check clean distclean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,13 @@ fix: $(INSTALLED) ## Format, and repair what the linter can
 
 demo: $(INSTALLED) ## Run the demo: broker, producer, two consumer groups, real data
 	@$(BIN)/python -m triomq.demo $(DEMO_ARGS)
+
+spark-demo: $(INSTALLED) ## Run the data pipeline: real data by Spark into a topic and out of it, counted (Java)
+	@$(BIN)/python -m triomq.demo.pipeline $(DEMO_ARGS)
+
+spark-zip: $(INSTALLED) ## Build dist/triomq-spark.zip for spark-submit --py-files
+	@mkdir -p dist
+	@$(BIN)/python -m triomq.spark.archive dist/triomq-spark.zip
 
 bench: $(INSTALLED) ## Run the load tests (BENCH_ARGS=--help tells the options)
 	@$(BIN)/python -m bench $(BENCH_ARGS)

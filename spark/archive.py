@@ -1,0 +1,162 @@
+"""``python -m triomq.spark.archive OUT.zip``: this package and its needs in one zip, for ``spark-submit --py-files``.
+
+Spark puts such a zip on Python's path and does not unpack it.  Python code is read from there, native modules cannot
+be: those of ``orjson`` are copied out by a loader that takes their package's place.  So the zip is for the version of
+Python and the kind of machine it was made on, and says so elsewhere.  ``msgpack`` goes on without its native part;
+pyspark, pyarrow, numpy and pandas are not in it: nodes that run PySpark have them.
+
+Source: spark.md 3.12.
+"""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import os
+import re
+import sys
+import zipfile
+from collections.abc import Iterator, Sequence
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from triomq.protocol.errors import ConfigError
+
+_PACKAGE: Final = "triomq"
+#: What cannot do without its native part.
+_NATIVE_PACKAGES: Final = frozenset(("orjson",))
+_NATIVE_SUFFIXES: Final = tuple(EXTENSION_SUFFIXES)
+_LEFT_OUT: Final = frozenset(("__pycache__", "demo"))
+_REQUIREMENT: Final = re.compile(r"[A-Za-z0-9._-]+")
+#: Same bytes from the same files: zips know times from here on.
+_TIME: Final = (1980, 1, 1, 0, 0, 0)
+_LOADER: Final = '''\
+"""Made by triomq.spark.archive: copies the native module out of the zip, loads it, and takes its names."""
+
+import importlib.machinery
+import importlib.util
+import os
+import pkgutil
+import sys
+import tempfile
+
+_BUILT_FOR = {built_for!r}
+_HERE = (sys.implementation.cache_tag, sys.platform, os.uname().machine)
+if _HERE != _BUILT_FOR:
+    raise ImportError(
+        f"this zip of triomq was made for {{' '.join(_BUILT_FOR)}}, this is {{' '.join(_HERE)}}: "
+        "make it on such a machine, or install triomq on the nodes"
+    )
+with tempfile.TemporaryDirectory(prefix="triomq-") as _folder:
+    _path = os.path.join(_folder, {file!r})
+    with open(_path, "wb") as _file:
+        _file.write(pkgutil.get_data(__name__, {file!r}))
+    _loader = importlib.machinery.ExtensionFileLoader(__name__ + "." + {module!r}, _path)
+    _module = importlib.util.module_from_spec(importlib.util.spec_from_loader(_loader.name, _loader))
+    _loader.exec_module(_module)
+sys.modules[_loader.name] = _module
+globals().update({{_name: getattr(_module, _name) for _name in dir(_module) if not _name.startswith("_")}})
+__version__ = _module.__version__
+'''
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the zip and tell its size; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m triomq.spark.archive", description=(__doc__ or "").split("\n\n")[1]
+    )
+    parser.add_argument("path", metavar="OUT.zip", type=Path)
+    path: Path = parser.parse_args(argv).path
+    if path.suffix != ".zip":
+        parser.error("the name must end in .zip: Spark puts no other files on Python's path")
+    try:
+        names = write_archive(path)
+    except (ConfigError, OSError) as exc:
+        parser.error(str(exc))
+    sys.stdout.write(f"{path}: {path.stat().st_size / 1e6:.1f} MB, {', '.join(names)}\n")
+    return 0
+
+
+def write_archive(path: Path) -> list[str]:
+    """Write the zip; return the names of the distributions in it.
+
+    Raises:
+        ConfigError: a dependency is not installed.
+    """
+    names = dependencies()
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in sorted(_own_files()):
+            _add(archive, name, data)
+        for distribution in names:
+            for name, data in sorted(_files_of(distribution)):
+                _add(archive, name, data)
+    return [_PACKAGE, *names]
+
+
+def dependencies() -> list[str]:
+    """Return the distributions that this one needs, without extras, and theirs, sorted.
+
+    Raises:
+        ConfigError: one is not installed.
+    """
+    found: set[str] = set()
+    wanted = [_PACKAGE]
+    while wanted:
+        name = wanted.pop()
+        try:
+            requires = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            raise ConfigError(f"{name} is not installed, but needed: pip install 'triomq[spark]'") from None
+        for text in requires:
+            match = _REQUIREMENT.match(text)
+            if match is None or ";" in text:  # of an extra, or of another system or version of Python
+                continue
+            if match[0].lower() not in found:
+                found.add(match[0].lower())
+                wanted.append(match[0])
+    return sorted(found)
+
+
+def _own_files() -> Iterator[tuple[str, bytes]]:
+    """Yield names and contents; the rooms are links in a checkout."""
+    spec = importlib.util.find_spec(_PACKAGE)
+    assert spec is not None
+    assert spec.origin is not None
+    root = Path(spec.origin).parent
+    for folder, folders, files in os.walk(root, followlinks=True):
+        folders[:] = [name for name in folders if name not in _LEFT_OUT]
+        for file in files:
+            path = Path(folder, file)
+            yield str(PurePosixPath(_PACKAGE, path.relative_to(root))), path.read_bytes()
+
+
+def _files_of(name: str) -> Iterator[tuple[str, bytes]]:
+    """Yield names and contents of what another distribution installed, native modules only if they are loaded."""
+    for file in importlib.metadata.files(name) or ():
+        if file.parts[0].endswith(".dist-info") or ".." in file.parts or not _LEFT_OUT.isdisjoint(file.parts):
+            continue
+        is_native = file.name.endswith(_NATIVE_SUFFIXES)
+        if is_native and name not in _NATIVE_PACKAGES:
+            continue
+        data = file.read_binary()
+        if name in _NATIVE_PACKAGES and file.name == "__init__.py":
+            continue  # the loader takes its place
+        if is_native:
+            yield str(file.parent / "__init__.py"), _loader(file.name)
+        yield str(file), data
+
+
+def _loader(file: str) -> bytes:
+    built_for = (sys.implementation.cache_tag, sys.platform, os.uname().machine)
+    return _LOADER.format(built_for=built_for, file=file, module=file.partition(".")[0]).encode()
+
+
+def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+    info = zipfile.ZipInfo(name, _TIME)
+    info.compress_type = zipfile.ZIP_DEFLATED
+    info.external_attr = 0o644 << 16
+    archive.writestr(info, data)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

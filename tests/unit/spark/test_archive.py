@@ -1,0 +1,60 @@
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from triomq.spark import archive
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("archive") / "triomq-spark.zip"
+    assert archive.main([str(found)]) == 0
+    return found
+
+
+def isolated(path: Path, code: str) -> subprocess.CompletedProcess[str]:
+    """Run code with nothing on the path but the standard library and the zip."""
+    begin = f"import sys; sys.path.insert(0, {str(path)!r})\n"
+    return subprocess.run(
+        [sys.executable, "-I", "-S", "-c", begin + code], capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+def test_the_zip_alone_is_enough_for_a_client(path: Path) -> None:
+    done = isolated(
+        path,
+        "import orjson, triomq.client.sync, triomq.cli.output\n"
+        "from triomq.protocol.fastjson import loads\n"
+        "print(triomq.__file__, orjson.__file__, loads(b'{\"a\": [1, 2.5]}'))",
+    )
+    assert done.stdout.split(maxsplit=2) == [
+        f"{path}/triomq/__init__.py", f"{path}/orjson/__init__.py", "{'a': [1, 2.5]}\n"
+    ], done.stderr  # fmt: skip
+
+
+def test_another_version_of_python_is_told_what_the_zip_is_for(path: Path) -> None:
+    done = isolated(path, "sys.implementation.cache_tag = 'cpython-399'\nimport orjson")
+    assert f"was made for {sys.implementation.cache_tag} {sys.platform}" in done.stderr
+    assert "this is cpython-399" in done.stderr
+
+
+def test_the_zip_has_no_bytecode_no_demo_and_no_native_module_that_nobody_loads(path: Path) -> None:
+    names = zipfile.ZipFile(path).namelist()
+    assert len(names) == len(set(names))
+    assert not [name for name in names if "__pycache__" in name or name.startswith("triomq/demo/")]
+    assert {name.partition("/")[0] for name in names if name.endswith(".so")} == {"orjson"}
+
+
+def test_equal_files_give_an_equal_zip(path: Path, tmp_path: Path) -> None:
+    archive.write_archive(tmp_path / "again.zip")
+    assert (tmp_path / "again.zip").read_bytes() == path.read_bytes()
+
+
+def test_another_ending_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        archive.main(["triomq.whl"])
+    assert ended.value.code == 2
+    assert "must end in .zip" in capsys.readouterr().err
