@@ -145,7 +145,7 @@ class MappedFile:
             for start, end in self._file_system.data_ranges(self.file, position, self.size):
                 for at in range(start, end, _COMPARED_AT_ONCE):
                     stop = min(at + _COMPARED_AT_ONCE, end)
-                    if self.view[at:stop] != _ZEROS[: stop - at]:
+                    if self.map[at:stop] != _ZEROS[: stop - at]:  # bytes: a view is compared one by one
                         self._file_system.zero(self.file, at, stop - at)
                         touched += stop - at
         return touched

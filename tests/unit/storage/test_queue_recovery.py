@@ -170,8 +170,13 @@ def test_blank_units_stay_hidden_even_if_the_log_begins_at_zero(tmp_path: Path) 
         max_size=20,
     ),
     st.integers(0, 3),
+    st.sampled_from([0, 0, 0, 500, 511, 512, 513, 1024, 1030]),
 )
-def test_counting_all_units_at_once_gives_what_one_by_one_gives(units: list[tuple[int, int, int]], more: int) -> None:
+def test_counting_many_units_at_once_gives_what_one_by_one_gives(
+    last: list[tuple[int, int, int]], more: int, good: int
+) -> None:
+    units = [(7, 100, 5)] * good + last
+
     class InMemory:
         path = Path("file")
         size = len(units) * 20 + more * 20
