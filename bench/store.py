@@ -6,10 +6,12 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from bench.report import percentile, print_table, write_json
+from triomq.cli.process import raise_open_files_limit
 from triomq.protocol.host import encode_host
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.message_store import MessageStore
@@ -20,6 +22,7 @@ _PROPERTIES: Final = b"UNIQ_KEY\x017F0000010001B4AAC216D2F36E000100\x02CLUSTER\x
 _MIB: Final = 1024**2
 _FLUSHES: Final = 200
 _READS: Final = 5000
+_OPERATIONS: Final = 20_000
 Figures = dict[str, Any]
 
 
@@ -28,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dir", type=Path, help="where to work; the default is the directory for temporary files")
     parser.add_argument("--megabytes", type=int, default=256, help="length of the log of each part")
     parser.add_argument("--queues", type=int, default=8, help="queues that share the messages")
+    parser.add_argument("--many-queues", type=int, default=1000, help="queues of the part that compares few with many")
     parser.add_argument("--json", metavar="FILE", help="also write the figures there")
 
 
@@ -41,6 +45,8 @@ def run(options: argparse.Namespace) -> int:
             figures |= _starts(root, body_bytes)
             shutil.rmtree(root)
         figures |= _flush(Path(base) / "flush")
+        for count in (10, options.many_queues):
+            figures |= _with_queues(Path(base) / f"queues-{count}", count)
     print_table("store", ("what", "figure"), [(name, f"{value:,.3g}") for name, value in figures.items()])
     if options.json:
         write_json(options.json, figures)
@@ -81,17 +87,26 @@ def _append(root: Path, body_bytes: int, options: argparse.Namespace) -> Figures
         f"append {body_bytes} B, MB/s": count * body_bytes / seconds / 1e6,
         f"append {body_bytes} B, us of CPU": cpu_s / count * 1e6,
     }
-    queue, last = queues[0], max(queues[0].max_offset - 32, 1)
-    reads = _timed_twice(lambda: [store.get_message(queue, number * 32 % last, 32) for number in range(_READS)])
-    figures[f"get_message of up to 32 x {body_bytes} B, us"] = reads[0] / _READS * 1e6
-    figures[f"get_message of up to 32 x {body_bytes} B, us of CPU"] = reads[1] / _READS * 1e6
+    figures |= _read(store, f"get_message of up to 32 x {body_bytes} B")
     figures[f"close {body_bytes} B, s"] = _timed(store.close)
     return figures
+
+
+def _read(store: MessageStore, name: str) -> Figures:
+    """Read one queue from its begin on, each message once."""
+    queue = store.queue(_TOPIC, 0)
+    last = max(queue.max_offset - 32, 1)
+    count = min(_READS, -(-last // 32))  # no message twice: the second time it is cheaper
+    seconds, cpu_s = _timed_twice(lambda: [store.get_message(queue, number * 32, 32) for number in range(count)])
+    return {f"{name}, us": seconds / count * 1e6, f"{name}, us of CPU": cpu_s / count * 1e6}
 
 
 def _starts(root: Path, body_bytes: int) -> Figures:
     """Start after a clean stop, after a crash without checkpoint, and without consume queues."""
     figures: Figures = {f"clean start {body_bytes} B, s": _start(root)[0][0]}
+    with _open(root) as store:  # of another process, as it were: each record is checked once
+        for time_ in ("the first time", "again"):
+            figures |= _read(store, f"get_message of up to 32 x {body_bytes} B of an earlier process {time_}")
     for name in ("crash scan", "rebuild"):
         (root / "checkpoint").unlink()
         (root / "abort").touch()
@@ -112,6 +127,50 @@ def _start(root: Path) -> tuple[tuple[float, float], int, int]:
     assert not report.truncated_bytes, "nothing of a whole log is cut"
     store.close()
     return seconds, report.records, report.log_end - report.scan_begin
+
+
+def _with_queues(root: Path, count: int) -> Figures:
+    """What an append, a read and a start cost with ``count`` queues; each takes two open files and one mapping."""
+    raise_open_files_limit()
+    store = _open(root)
+    queues = [store.queue(f"{_TOPIC}-{number // 8}", number % 8) for number in range(count)]
+    body = os.urandom(128)
+
+    def append(number: int) -> None:
+        store.put(queues[number % count], body, _PROPERTIES, 0, 0, 0, 0, _HOST, _HOST)
+
+    def read(number: int) -> None:
+        queue = queues[number * 7 % count]
+        store.get_message(queue, queue.max_offset - 1, 32)
+
+    for number in range(2 * count):  # the first messages of a queue make its files
+        append(number)
+    figures: Figures = {}
+    for name, action in (("append", append), ("get_message of one", read)):
+        cpu_s = _timed_twice(partial(_repeat, action))[1]
+        figures[f"{name} with {count} queues, us of CPU"] = cpu_s / _OPERATIONS * 1e6
+    store.close()
+    store = MessageStore(StoreConfig(root=root, disk_full_ratio=100))
+    seconds, cpu_s = _timed_twice(store.open)
+    figures[f"clean start with {count} queues, s"] = seconds
+    figures[f"clean start with {count} queues, s of CPU"] = cpu_s
+    figures[f"memory with {count} queues, without mapped files, MiB"] = _own_memory_mib()
+    store.close()
+    shutil.rmtree(root)
+    return figures
+
+
+def _repeat(action: Callable[[int], None]) -> None:
+    for number in range(_OPERATIONS):
+        action(number)
+
+
+def _own_memory_mib() -> float:
+    """Return what this process has in memory that belongs to no file."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) / 1024
+    return float("nan")
 
 
 def _flush(root: Path) -> Figures:
