@@ -22,7 +22,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give what Spark does time: a first job alone takes 7 s on a slow machine."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.timeout(180))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(180))
             # Sockets that PySpark leaves to the garbage collector, and what it uses of pandas.
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
             item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning"))
