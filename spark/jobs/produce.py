@@ -15,7 +15,7 @@ from triomq.cli.values import parse_positive
 from triomq.protocol.errors import ConfigError
 from triomq.spark.jobs.shared.arguments import JobParser
 from triomq.spark.jobs.shared.program import Job, Run, run_job
-from triomq.spark.jobs.shared.running import observed, run_batch, run_stream
+from triomq.spark.jobs.shared.running import observed, run_stream, write_topic
 from triomq.spark.options import Use
 
 if TYPE_CHECKING:
@@ -75,12 +75,7 @@ def _run(run: Run) -> None:
         reader = reader.schema(arguments.schema)
     elif arguments.format == "csv":
         reader = reader.option("inferSchema", "true")
-    frame = messages(reader.load(arguments.files), arguments)
-    options = dict(run.write_options)
-    if arguments.rate is not None:
-        at_once = min(frame.rdd.getNumPartitions(), run.spark.sparkContext.defaultParallelism)
-        options["rateLimit"] = str(max(1, arguments.rate // max(1, at_once)))
-    run_batch(run, frame, lambda found: found.write.format("rocketmq").options(**options).mode("append").save())
+    write_topic(run, messages(reader.load(arguments.files), arguments), arguments.rate)
 
 
 def _run_rate_source(run: Run) -> None:

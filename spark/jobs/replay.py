@@ -16,7 +16,7 @@ from triomq.protocol.errors import ConfigError
 from triomq.protocol.properties import PropertyName
 from triomq.spark.jobs.shared.arguments import JobParser, start_options
 from triomq.spark.jobs.shared.program import Job, Run, run_job
-from triomq.spark.jobs.shared.running import run_batch
+from triomq.spark.jobs.shared.running import write_topic
 from triomq.spark.options import Use
 
 if TYPE_CHECKING:
@@ -55,11 +55,7 @@ def _prepare(arguments: argparse.Namespace) -> Mapping[Use, Mapping[str, str]]:
 
 def _run(run: Run) -> None:
     frame = run.spark.read.format("rocketmq").options(**run.read_options).load()
-    options = dict(run.write_options)
-    if run.arguments.rate is not None:
-        at_once = min(frame.rdd.getNumPartitions(), run.spark.sparkContext.defaultParallelism)
-        options["rateLimit"] = str(max(1, run.arguments.rate // max(1, at_once)))
-    run_batch(run, copies(frame), lambda found: found.write.format("rocketmq").options(**options).mode("append").save())
+    write_topic(run, copies(frame), run.arguments.rate)
 
 
 def copies(frame: "DataFrame") -> "DataFrame":

@@ -11,6 +11,11 @@ from typing import Any, Final
 from triomq.cli.output import Cell, write_json, write_table
 
 _LONGEST_ERROR: Final = 2000
+_NO_PACKAGE: Final = re.compile(r"No module named '(?:triomq|orjson|trio)\b")
+_NO_PACKAGE_HINT: Final = (
+    "; install it on all nodes, or make a zip with 'python -m triomq.spark.archive triomq-spark.zip' and give "
+    "spark-submit --py-files triomq-spark.zip"
+)
 #: How Python's traceback ends, inside of what the JVM says.
 _OUR_ERROR: Final = re.compile(r"^(?:triomq\.[\w.]+|[A-Za-z_.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
 _OURS_FIRST: Final = re.compile(r"triomq\.protocol\.errors\.\w+: (.+)")
@@ -68,7 +73,8 @@ def one_line(error: BaseException) -> str:
     text = str(error)
     found = _OURS_FIRST.search(text) or _last(_OUR_ERROR, text)
     line = found[1] if found else next(iter(text.strip().splitlines()), type(error).__name__)
-    return " ".join(line.split())[:_LONGEST_ERROR]
+    hint = _NO_PACKAGE_HINT if _NO_PACKAGE.search(line) else ""
+    return " ".join(line.split())[:_LONGEST_ERROR] + hint
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:

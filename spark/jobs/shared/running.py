@@ -37,18 +37,28 @@ def _metrics(body: "Column") -> tuple["Column", "Column"]:
     return count(lit(1)).alias("rows"), coalesce(total(length(body)), lit(0)).alias("bytes")
 
 
-def run_batch(run: Run, frame: "DataFrame", save: Callable[["DataFrame"], object]) -> None:
-    """Save a frame that has a column ``body`` and count it; at a signal its tasks are cancelled.
+def write_topic(run: Run, frame: "DataFrame", rate: int | None) -> None:
+    """Write a frame to a topic and count it; at a signal its tasks are cancelled.
+
+    Args:
+        run: the job's.
+        frame: with the columns of a write.
+        rate: rows per second of all tasks together, about; ``None``: no limit.
 
     Raises:
         PySparkException: it failed, or was cancelled.
     """
+    options = dict(run.write_options)
+    if rate is not None:
+        at_once = min(frame.rdd.getNumPartitions(), run.spark.sparkContext.defaultParallelism)
+        options["rateLimit"] = str(max(1, rate // max(1, at_once)))
     observation = Observation(_METRICS)
     done = threading.Event()
     watcher = threading.Thread(target=_watch, args=(run, done), daemon=True)
     watcher.start()
     try:
-        save(frame.observe(observation, *_metrics(col("body"))))
+        counted = frame.observe(observation, *_metrics(col("body")))
+        counted.write.format("rocketmq").options(**options).mode("append").save()
     finally:
         done.set()
         watcher.join()

@@ -19,6 +19,7 @@ LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 DEFAULT_MASTER: Final = "local[*,4]"
 _DRIVER_MEMORY: Final = "1g"
 _STOP_TIMEOUT: Final = "30s"
+_PY_FILES: Final = "spark.submit.pyFiles"
 _LOOPBACK: Final = "127.0.0.1"
 
 
@@ -62,5 +63,8 @@ def open_session(job: str, master: str | None) -> "SparkSession":
     for name, value in defaults.items():
         if not context.getConf().contains(name):
             spark.conf.set(name, value)
+    if context.getConf().get(_PY_FILES):
+        # Spark 4.3 does not give these files to the process of a stream's reader, which runs beside the driver.
+        context.environment.setdefault("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     register(spark)
     return spark

@@ -1,0 +1,131 @@
+"""Scenarios 37, 47 and 48: the jobs on a standalone cluster, the package as a zip."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+from tests.spark.cluster import Cluster, open_cluster
+from tests.spark.harness import Topics
+from triomq.spark.archive import write_archive
+from triomq.spark.jobs import consume, produce
+
+ROWS = 20_000
+JOB_S = 170
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with open_cluster(tmp_path_factory.mktemp("cluster"), workers=2) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def package(cluster: Cluster) -> str:
+    path = cluster.folder / "triomq-spark.zip"
+    write_archive(path)
+    return str(path)
+
+
+def path_of(job: Any) -> Path:
+    return Path(job.__file__)
+
+
+def submit(cluster: Cluster, command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=JOB_S, check=False, env={**cluster.environment, **environment}
+    )
+
+
+def executors_with_tasks(log: Path) -> set[str]:
+    """Ids of the executors that ended a task well, by Spark's event log."""
+    (path,) = (file for file in log.rglob("*") if file.is_file() and not file.name.startswith("."))
+    events = map(json.loads, path.read_text().splitlines())
+    return {
+        event["Task Info"]["Executor ID"]
+        for event in events
+        if event["Event"] == "SparkListenerTaskEnd" and event["Task End Reason"]["Reason"] == "Success"
+    }
+
+
+@pytest.fixture(scope="module")
+def topic(topics: Topics) -> str:
+    return topics.make(4)
+
+
+def test_a_zip_is_all_that_executors_need(
+    cluster: Cluster, package: str, topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    """Scenario 47, produce: all rows are there, and both executors worked."""
+    source, events = tmp_path / "rows", tmp_path / "events"
+    source.mkdir()
+    events.mkdir()
+    for part in range(4):
+        lines = (json.dumps({"n": n, "filler": "x" * 100}) for n in range(part, ROWS, 4))
+        (source / f"{part}.json").write_text("\n".join(lines) + "\n")
+    settings = {
+        "spark.submit.pyFiles": package,
+        "spark.sql.files.openCostInBytes": "16777216",  # so that each file is a task
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",  # and nobody begins alone
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.rolling.enabled": "false",
+    }
+    words = ("--topic", topic, "--format", "json", "--namesrv", topics.namesrv, "--json", str(source))
+    done = submit(cluster, cluster.command(path_of(produce), *words, settings=settings))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["rows"] == ROWS
+    assert executors_with_tasks(events) == {"0", "1"}
+    assert sorted(json.loads(body)["n"] for body in topics.bodies(topic)) == list(range(ROWS))
+
+
+def test_an_executor_killed_while_a_stream_runs_costs_nothing(
+    cluster: Cluster, package: str, topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    """Scenarios 37 and 47, consume: what the test before sent is in the sink, each message once."""
+    sink = tmp_path / "sink"
+    words = ("--subscribe", topic, "--to", "parquet", "--path", str(sink), "--checkpoint", str(tmp_path / "log"))
+    limits = ("--max-per-trigger", "5000", "--namesrv", topics.namesrv)
+    command = cluster.command(path_of(consume), *words, *limits, settings={"spark.submit.pyFiles": package})
+    said: list[str] = []
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=dict(cluster.environment)
+    ) as running:
+        assert running.stdout is not None
+        try:
+            for line in running.stdout:
+                said.append(line)
+                if line.startswith("batch 0:"):
+                    os.kill(cluster.executors()[0], signal.SIGKILL)
+        except BaseException:
+            running.terminate()
+            raise
+    assert running.returncode == 0, "".join(said)
+    assert said[-1].split()[:2] == ["consume", str(ROWS)]
+    rows = pyarrow.parquet.read_table(sink, columns=["queueId", "queueOffset", "body"]).to_pylist()
+    assert len({(row["queueId"], row["queueOffset"]) for row in rows}) == len(rows) == ROWS
+    assert sorted(json.loads(row["body"])["n"] for row in rows) == list(range(ROWS))
+
+
+def test_executors_without_the_package_are_told_which_file_to_pass(
+    cluster: Cluster, package: str, topics: Topics
+) -> None:
+    """Scenario 48: the driver has it, on its own path."""
+    topic = topics.make(1)
+    topics.send(topic, [b"x"])
+    words = ("--subscribe", topic, "--namesrv", topics.namesrv, "--json")
+    done = submit(cluster, cluster.command(path_of(consume), *words), PYTHONPATH=package)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "No module named 'triomq'" in done.stdout
+    assert "--py-files triomq-spark.zip" in done.stdout
+    assert "python -m triomq.spark.archive" in done.stdout
