@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
+from triomq.broker.services.flush_thread import FlushThread
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.command import RemotingCommand
 
@@ -117,18 +118,22 @@ class GroupCommit:
 
     async def run(self) -> None:
         """Flush whenever somebody waits, until cancelled."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._watch_deadlines)
-            while True:
-                await self._wanted.wait()
-                self._wanted = trio.Event()  # before the flush: who comes during it waits for the next one
-                plan = self._broker.store.flush_plan()
-                if plan is not None:
-                    await trio.to_thread.run_sync(plan.run)
-                    self._broker.store.flush_done(plan)
-                    self._broker.store.dispatch_flushed()
-                self._answer(self._broker.store.commit_log.flushed_offset)
-                self._broker.end_step()
+        with FlushThread() as thread:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch_deadlines)
+                await self._flush_groups(thread)
+
+    async def _flush_groups(self, thread: FlushThread) -> None:
+        while True:
+            await self._wanted.wait()
+            self._wanted = trio.Event()  # before the flush: who comes during it waits for the next one
+            plan = self._broker.store.flush_plan()
+            if plan is not None:
+                await thread.run(plan.run)
+                self._broker.store.flush_done(plan)
+                self._broker.store.dispatch_flushed()
+            self._answer(self._broker.store.commit_log.flushed_offset)
+            self._broker.end_step()
 
     def _answer(self, flushed_offset: int) -> None:
         waiting = self._waiting
