@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from bench import cold, compare, load, spark, store, waiting
+from bench import cold, compare, load, peers, spark, store, waiting
 
 
 class Mode(NamedTuple):
@@ -33,6 +33,7 @@ MODES: Final = {
     "spark": Mode(
         "the PySpark data source beside a bare one (needs Java, triomq[spark])", spark.add_arguments, spark.run
     ),
+    "peers": Mode("our client beside redis-py, nats-py and aiokafka", peers.add_arguments, peers.run),
     "compare": Mode(
         "our broker and Apache's in turns, by Apache's Java client (needs Java, Maven)",
         compare.add_arguments,

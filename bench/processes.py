@@ -4,12 +4,13 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 KIT: Final = ROOT / "tests" / "interop" / "kit"
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 _STOP_TIMEOUT_S: Final = 15.0
+_START_LIMIT_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,34 @@ def apache_server(folder: Path, version: str) -> Iterator[Server]:
         yield Server(f"apache-{version}", ready["namesrv"], tuple(ready["pids"].values()), ready_s)
     finally:
         subprocess.run([script, "stop", str(folder), "--purge"], check=False, stdout=subprocess.DEVNULL)
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def listening_server(command: Sequence[str], log: Path, port: int) -> Iterator[None]:
+    """Run a server until the block ends; it is ready when it accepts a connection."""
+    with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output, cwd=log.parent) as process:
+        try:
+            deadline = time.monotonic() + _START_LIMIT_S
+            while True:
+                with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                    break
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"{command[0]} did not start: {log.read_text()[-500:]}")
+                time.sleep(0.1)
+            yield
+        finally:
+            process.terminate()
+            try:
+                process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 @contextmanager
