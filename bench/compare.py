@@ -28,6 +28,9 @@ class Load(NamedTuple):
 
 
 _RATE: Final = "msgs_per_s"
+_SETTLE_STEP_S: Final = 0.5
+_SETTLE_LIMIT_S: Final = 20.0
+_IDLE_SHARE: Final = 0.1  # of one core
 LOADS: Final = (
     Load("produce 128 B, 64 threads", ("produce", "--size", "128", "--threads", "64"), _RATE, True, 1.3, 1.8),
     Load("produce 1 KiB, 64 threads", ("produce", "--size", "1024", "--threads", "64"), _RATE, True, 1.3, 1.8),
@@ -94,10 +97,21 @@ def _turn(server: Server, load: Load, turn: int, options: argparse.Namespace) ->
     command = [str(KIT / "run.sh"), "--client", options.client, "bench", *load.arguments, *arguments]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     figures: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
+    _settle(server)  # what it put off is its own, and must not disturb the other's turn
     figures |= {"server": server.name, "load": load.name, "turn": turn, "broker_cpu_s": server.cpu_s() - cpu_s}
     figures |= {"rss_mib": server.memory_mib(), "anonymous_mib": server.anonymous_mib()}
     print(f"{load.name:28} {server.name:14} turn {turn + 1}: {figures[load.metric]}", file=sys.stderr, flush=True)
     return figures
+
+
+def _settle(server: Server) -> None:
+    """Wait until a server has nothing left to do."""
+    deadline = time.monotonic() + _SETTLE_LIMIT_S
+    while time.monotonic() < deadline:
+        cpu_s = server.cpu_s()
+        time.sleep(_SETTLE_STEP_S)
+        if server.cpu_s() - cpu_s < _IDLE_SHARE * _SETTLE_STEP_S:
+            return
 
 
 def _summary(load: Load, results: list[dict[str, Any]], servers: tuple[Server, ...]) -> dict[str, Any]:

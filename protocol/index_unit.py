@@ -20,17 +20,21 @@ UNIT: Final = Struct(">iqii")
 
 UNIT_SIZE: Final = UNIT.size
 
-KEY_WIDTH: Final = 32
-"""``key_hashes`` takes keys padded on the left to this length: that of the unique keys of all clients."""
+KEY_WIDTH: Final = 64
+"""``key_hashes`` takes keys up to this length: the unique keys of clients have 32 characters, or 56 with IPv6."""
 
 _MASK: Final = 0xFFFF_FFFF
 _MAX_HASH: Final = 0x7FFF_FFFF
 _POWERS: Final[tuple[int, ...]] = tuple(pow(31, exponent, 1 << 32) for exponent in range(KEY_WIDTH + 1))
 _P8: Final = _POWERS[8]
 _P16: Final = _POWERS[16]
-_TWO_HALVES: Final = Struct(">12xI12xI")  # of one key: the sums of its first and its last 16 characters
+_P32: Final = _POWERS[32]
+_P48: Final = _POWERS[48]
+_USUAL_WIDTH: Final = 32
+_TWO_PARTS: Final = Struct(">12xI12xI")  # of a key up to 32 long, padded: the sums of each 16 characters
+_FOUR_PARTS: Final = Struct(">12xI12xI12xI12xI")  # of a longer one
 
-_AT_ONCE: Final = 512  # keys in one number; a shorter number makes no use of the rest of these masks
+_AT_ONCE: Final = 256  # keys in one number; a shorter number makes no use of the rest of these masks
 _PAIRS, _FOURS, _EIGHTS, _HALVES = (
     int.from_bytes(pattern * (KEY_WIDTH * _AT_ONCE // len(pattern)), "big")
     for pattern in (b"\x00\xff", b"\x00\x00\xff\xff", bytes(4) + b"\xff" * 4, bytes(12) + b"\xff" * 4)
@@ -75,26 +79,34 @@ def topic_share(topic: str) -> tuple[int, ...]:
 
 
 def key_hashes(keys: Sequence[bytes], shares: Sequence[int]) -> list[int]:
-    """Return ``key_hash`` of many ASCII keys: 0.25 us each instead of 1 us.
+    """Return ``key_hash`` of many ASCII keys: 0.3 to 0.5 us each instead of 1 to 2 us.
 
     Keys lie side by side in one big number, and each operation adds neighbours in all of them at once.
 
     Args:
-        keys: padded on the left with zero bytes to ``KEY_WIDTH``.
-        shares: for each key what ``topic_share`` says for its topic and its length before padding.
+        keys: at most ``KEY_WIDTH`` long.
+        shares: for each key what ``topic_share`` says for its topic and its length.
     """
     hashes: list[int] = []
     for start in range(0, len(keys), _AT_ONCE):
         some = keys[start : start + _AT_ONCE]
-        lanes = int.from_bytes(b"".join(some), "big")
+        width = _USUAL_WIDTH if max(map(len, some)) <= _USUAL_WIDTH else KEY_WIDTH
+        lanes = int.from_bytes(b"".join([key.rjust(width, b"\0") for key in some]), "big")
         lanes = (lanes >> 8 & _PAIRS) * 31 + (lanes & _PAIRS)
         lanes = (lanes >> 16 & _FOURS) * 31**2 + (lanes & _FOURS)
         lanes = (lanes >> 32 & _EIGHTS) * 31**4 + (lanes & _EIGHTS)  # each below 2**43
         lanes = (lanes >> 64 & _HALVES) * _P8 + (lanes & _HALVES)  # only the lowest 32 bits of a lane count
-        sums = _TWO_HALVES.iter_unpack(lanes.to_bytes(KEY_WIDTH * len(some), "big"))
+        parts = lanes.to_bytes(width * len(some), "big")
         some_shares = shares[start : start + _AT_ONCE]
-        hashes += [
-            hashed if (hashed := (first * _P16 + last + share) & _MASK) <= _MAX_HASH else -hashed & _MAX_HASH
-            for (first, last), share in zip(sums, some_shares, strict=True)
-        ]
+        if width == _USUAL_WIDTH:
+            sums = [
+                first * _P16 + last + share
+                for (first, last), share in zip(_TWO_PARTS.iter_unpack(parts), some_shares, strict=True)
+            ]
+        else:
+            sums = [
+                first * _P48 + second * _P32 + third * _P16 + last + share
+                for (first, second, third, last), share in zip(_FOUR_PARTS.iter_unpack(parts), some_shares, strict=True)
+            ]
+        hashes += [hashed if (hashed := each & _MASK) <= _MAX_HASH else -hashed & _MAX_HASH for each in sums]
     return hashes

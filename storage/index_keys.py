@@ -20,7 +20,7 @@ _UNIQUE_KEY_NEEDLE: Final = _UNIQUE_KEY + b"\x01"
 _KEYS_NEEDLE: Final = _KEYS + b"\x01"
 _PROPERTY_END: Final = b"\x02"
 _END_BYTE: Final = 2
-_NO_KEY: Final = bytes(KEY_WIDTH)  # adds nothing to a hash
+_NO_KEY: Final = b""  # adds nothing to a hash
 _HEAD: Final = Struct(">ii28xi16xq20xi")  # size, magic, sysFlag, store time and body length with IPv4 hosts
 _BODY_AT: Final = _HEAD.size
 _unpack_head = _HEAD.unpack_from
@@ -90,7 +90,7 @@ class KeyReader:
     def _read_plain(self, batch: IndexBatch, file: MappedFile, at: int, limit: int, left: int) -> tuple[int, int]:
         """Read ``left`` records, but stop before what is no record with IPv4 hosts.
 
-        Returns how many are left then, and where the next one begins.  All clients send unique keys of up to 32 ASCII
+        Returns how many are left then, and where the next one begins.  All clients send unique keys of up to 56 ASCII
         characters, and few send other keys, so such a record is dealt with here: calls would double what it costs.
         """
         content, start, last_head = file.map, file.start, limit - _BODY_AT - _LEAST_TAIL
@@ -111,7 +111,7 @@ class KeyReader:
                 shares = shares_of(tail[: properties_at - 2])
                 length = len(key)
                 if shares and 0 < length <= KEY_WIDTH and key.isascii():
-                    add_key(key.rjust(KEY_WIDTH, b"\0"))
+                    add_key(key)
                     add_share(shares[length])
                     add_offset(start + at)
                     add_timestamp(timestamp)
@@ -135,7 +135,7 @@ class KeyReader:
                 continue
             if len(key) <= KEY_WIDTH and key.isascii():
                 shares = self._shares_of.get(topic) or self._remember(topic)
-                batch.keys.append(key.rjust(KEY_WIDTH, b"\0"))
+                batch.keys.append(key)
                 batch.shares.append(shares[len(key)])
             else:
                 batch.keys.append(_NO_KEY)

@@ -136,6 +136,11 @@ class MessageIndex:
             removed = []
         return (*self._resume(), *removed)
 
+    @property
+    def lag_bytes(self) -> int:
+        """How much of the commit log is not indexed yet; 0 if nothing shall be."""
+        return max(self._log.max_offset - self.position, 0) if self._is_enabled else 0
+
     def catch_up(self, end: int | None = None) -> bool:
         """Index some more records, a few hundred at most; return whether others are left.
 

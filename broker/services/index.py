@@ -1,6 +1,7 @@
 """Indexes messages behind the backs of senders: some times a second, in slices between the steps of others.
 
-Nobody waits for it, because a search first goes on to the end of the log itself.
+Nobody waits for it, because a search first goes on to the end of the log itself.  So while messages come in crowds it
+stays behind, up to a limit, and makes up for that when there are fewer.
 """
 
 import logging
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 LOGGER: Final = logging.getLogger("triomq.broker.index")
 
 _INTERVAL_S: Final = 0.1
+_CROWD: Final = 1_000  # messages in this time
+_MAX_LAG_BYTES: Final = 256 * 1024**2  # of the log: less than a second's work, and still in memory
 
 
 class Indexing:
@@ -23,14 +26,24 @@ class Indexing:
 
     def __init__(self, broker: "Broker") -> None:
         self._index = broker.store.index
+        self._statistics = broker.statistics
         self._is_refused = False
 
     async def run(self) -> None:
         """Index until cancelled."""
-        is_more_left = False
         while True:
-            await trio.sleep(0 if is_more_left else _INTERVAL_S)
-            is_more_left = self._catch_up()
+            put = self._statistics.put_messages
+            await trio.sleep(_INTERVAL_S)
+            is_crowded = self._statistics.put_messages - put > _CROWD
+            await self._follow(_MAX_LAG_BYTES if is_crowded else 0)
+
+    async def _follow(self, allowed_lag_bytes: int) -> None:
+        """Index until no more than this is left, or a crowd comes while all would have been done."""
+        put = self._statistics.put_messages
+        while self._index.lag_bytes > allowed_lag_bytes and self._catch_up():
+            await trio.lowlevel.checkpoint()
+            if not allowed_lag_bytes and self._statistics.put_messages - put > _CROWD:
+                return
 
     def _catch_up(self) -> bool:
         try:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
@@ -162,6 +163,29 @@ async def test_messages_are_indexed_without_a_search(peer: Peer, autojump_clock:
         await trio.sleep(0.2)
         nursery.cancel_scope.cancel()
     assert store.index.position == store.commit_log.max_offset
+
+
+async def test_indexing_stays_behind_a_crowd_but_not_without_limit(
+    peer: Peer, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("triomq.broker.services.index._CROWD", 100)
+    monkeypatch.setattr("triomq.broker.services.index._MAX_LAG_BYTES", 200_000)
+    index = peer.broker.store.index
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(Indexing(peer.broker).run)
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(200):
+            put(peer, b"%d" % number, KEYS="all")
+        await trio.sleep(0.15)
+        assert index.position == 0
+        await trio.sleep(0.1)  # nothing came in this time
+        assert index.lag_bytes == 0
+        for _ in range(200):
+            put(peer, bytes(2000), KEYS="all")
+        behind = index.lag_bytes
+        await trio.sleep(0.1)
+        assert 0 < index.lag_bytes <= 200_000 < behind
+        nursery.cancel_scope.cancel()
 
 
 async def test_indexing_survives_a_disk_that_refuses(
