@@ -1,7 +1,7 @@
 """Indexes messages behind the backs of senders: some times a second, in slices between the steps of others.
 
-Nobody waits for it, because a search first goes on to the end of the log itself.  So while messages come in crowds it
-stays behind, up to a limit, and makes up for that when there are fewer.
+Nobody waits for it, because a search first goes on to the end of the log itself.  So while messages come or go in
+crowds it stays behind, up to a limit, and makes up for that when there are fewer.
 """
 
 import logging
@@ -32,18 +32,20 @@ class Indexing:
     async def run(self) -> None:
         """Index until cancelled."""
         while True:
-            put = self._statistics.put_messages
+            before = self._passed()
             await trio.sleep(_INTERVAL_S)
-            is_crowded = self._statistics.put_messages - put > _CROWD
-            await self._follow(_MAX_LAG_BYTES if is_crowded else 0)
+            await self._follow(_MAX_LAG_BYTES if self._passed() - before > _CROWD else 0)
 
     async def _follow(self, allowed_lag_bytes: int) -> None:
         """Index until no more than this is left, or a crowd comes while all would have been done."""
-        put = self._statistics.put_messages
+        before = self._passed()
         while self._index.lag_bytes > allowed_lag_bytes and self._catch_up():
             await trio.lowlevel.checkpoint()
-            if not allowed_lag_bytes and self._statistics.put_messages - put > _CROWD:
+            if not allowed_lag_bytes and self._passed() - before > _CROWD:
                 return
+
+    def _passed(self) -> int:
+        return self._statistics.put_messages + self._statistics.get_messages
 
     def _catch_up(self) -> bool:
         try:
