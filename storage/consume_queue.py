@@ -26,7 +26,7 @@ class ConsumeQueue:
         next_offset: queue offset of the next message.
         max_offset: messages before it are visible to consumers.
         min_offset: the first message that is still in the commit log.
-        max_physical_offset: end of the newest record that has a unit here.
+        max_physical_offset: end of the newest record that has a unit here, or of the run that it was written with.
         on_arrival: called with this queue after ``max_offset`` has grown.
         files: the mapped files.
         generation: grows when the queue is deleted and begins again.
@@ -109,7 +109,7 @@ class ConsumeQueue:
         return self._position + UNIT_SIZE * count <= self._limit
 
     def append_run(self, units: bytes, physical_end: int) -> None:
-        """Write packed units for which ``has_room`` has found room; the last record ends at ``physical_end``."""
+        """Write packed units for which ``has_room`` has found room; no record ends behind ``physical_end``."""
         position = self._position
         self._position = end = position + len(units)
         self._map[position:end] = units

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from triomq.protocol.codes import TRANSACTION_MASK
 from triomq.protocol.consume_queue_unit import BLANK_UNIT, UNIT, ConsumeQueueUnit
@@ -21,7 +22,9 @@ from triomq.storage.log_scan import Progress
 from triomq.storage.log_walk import Damage, walk
 from triomq.storage.queue_recovery import first_offset
 from triomq.storage.stopped_store import StoppedStore
+from triomq.storage.timer_times import TIMER_TOPIC
 
+_WAITING_TOPICS: Final = frozenset((SCHEDULE_TOPIC, TIMER_TOPIC))
 _BLANK = ConsumeQueueUnit._make(UNIT.unpack(BLANK_UNIT))
 
 
@@ -153,8 +156,8 @@ class _Checker:
     def _check_tags_code(self, queue: ConsumeQueue, record: RecordCheck, unit: ConsumeQueueUnit) -> None:
         if unit.tags_code == record.tags_code:
             return
-        # Of a delayed message it is the delivery time, which depends on the levels of then.
-        if queue.topic == SCHEDULE_TOPIC and unit.tags_code >= record.store_timestamp:
+        # Of a message that waits it is the delivery time, which depends on the levels or the turns of waiting of then.
+        if queue.topic in _WAITING_TOPICS and unit.tags_code >= record.store_timestamp:
             return
         text = f"tags code {unit.tags_code} instead of {record.tags_code}"
         self._add(ProblemKind.WRONG_UNIT, _name(queue), record.queue_offset, text)

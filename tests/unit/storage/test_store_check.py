@@ -11,6 +11,7 @@ from triomq.protocol.codes import MessageSysFlag
 from triomq.storage.delay_levels import SCHEDULE_TOPIC
 from triomq.storage.stopped_store import StoppedStore
 from triomq.storage.store_check import CheckReport, Problem, ProblemKind, check
+from triomq.storage.timer_times import TIMER_TOPIC
 
 Unpack = Callable[[str], Path]
 
@@ -138,6 +139,13 @@ def test_delayed_messages_may_have_their_delivery_time(maker: StoreMaker) -> Non
     assert [(p.kind, p.place) for p in checked(store.config.root).problems] == [
         (ProblemKind.WRONG_UNIT, f"{SCHEDULE_TOPIC}:3")
     ]
+
+
+def test_messages_with_a_time_of_their_own_may_have_it_in_their_units(maker: StoreMaker) -> None:
+    store = maker()
+    put(store, TIMER_TOPIC, 0, tags_code=store.now_ms() + 600_000)
+    store.close()
+    assert checked(store.config.root).problems == []
 
 
 def test_prepared_records_need_no_unit(maker: StoreMaker) -> None:
