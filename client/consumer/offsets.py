@@ -8,6 +8,7 @@ Source: behaviour.md B.6, RemoteBrokerOffsetStore.java, RebalancePushImpl.comput
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from math import inf
 from typing import Final, Protocol, TypeVar
 
 import trio
@@ -24,6 +25,10 @@ LOGGER: Final = logging.getLogger("triomq.client.consumer.offsets")
 _T = TypeVar("_T")
 #: Messages looked at once when the first one of a time is searched.
 _SEARCH_BATCH: Final = 32
+#: After this time a broker has handled what was sent to it, also if it did not answer.
+_SETTLED_AFTER_S: Final = 0.1
+#: How often a broker is told the last progress, if it goes back.
+_MAX_TELLS: Final = 4
 
 
 class OffsetStore(Protocol):
@@ -97,20 +102,27 @@ class RemoteOffsetStore(OffsetTable):
         super().__init__()
         self._requests = requests
         self._told: dict[MessageQueue, QueueOffset] = {}
+        self._sent_at: dict[MessageQueue, float] = {}  # what is not answered, or never will be
         self._complaints: dict[str, str] = {}
 
     def forget(self, queue: MessageQueue) -> None:
         """Remove a queue from memory."""
         super().forget(queue)
         self._told.pop(queue, None)
+        self._sent_at.pop(queue, None)
 
     def for_pull(self, queue: MessageQueue) -> QueueOffset | None:
-        """Return the progress, so that it is stored by the way; 0 is not worth it."""
-        return self._offsets.get(queue) or None
+        """Return the progress if it is news, so that it is stored by the way; 0 is not worth it."""
+        known = self._offsets.get(queue)
+        if not known or known == self._told.get(queue):
+            return None
+        self._sent_at[queue] = trio.current_time()
+        return known
 
     def told(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
         """Note that a pull told the broker of this progress."""
         self._told[queue] = queue_offset
+        self._sent_at.pop(queue, None)
 
     async def persist(self, queues: Iterable[MessageQueue], *, changed_only: bool) -> None:
         """Send the progress of these queues, to all brokers side by side; what fails is tried again next time."""
@@ -137,12 +149,31 @@ class RemoteOffsetStore(OffsetTable):
                     )
                 return  # the others would fail alike
             self._told[queue] = queue_offset
+            self._sent_at[queue] = trio.current_time()
         self._complaints.pop(broker_name, None)
 
     async def persist_now(self, queues: Iterable[MessageQueue]) -> None:
-        """Store the progress of these queues, side by side, and wait for the brokers' answers."""
+        """Store the progress of these queues, side by side, and wait until the brokers have it for good.
+
+        A broker of many threads may handle a pull or a oneway request that was sent before this one, and the
+        older progress in it, only after this one (Apache 5.5.0 does so under load).  So where something
+        may still be on its way, what the broker has is looked at, and told again if it went back.
+        """
         known = {queue: self._offsets[queue] for queue in queues if queue in self._offsets}
-        await for_each(known, lambda queue: self._requests.commit(queue, known[queue]), "offset not stored")
+
+        async def store(queue: MessageQueue) -> None:
+            settled_at = self._sent_at.get(queue, -inf) + _SETTLED_AFTER_S
+            for _ in range(_MAX_TELLS):
+                await self._requests.commit(queue, known[queue])
+                if trio.current_time() >= settled_at:
+                    return
+                await trio.sleep_until(settled_at)
+                stored = await self._requests.committed(queue)
+                if stored is None or stored >= known[queue]:
+                    return
+                settled_at = trio.current_time() + _SETTLED_AFTER_S
+
+        await for_each(known, store, "offset not stored")
 
     async def stored(self, queue: MessageQueue) -> QueueOffset | None:
         """Ask the broker."""

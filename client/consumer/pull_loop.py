@@ -82,6 +82,7 @@ class PullLoop:
         self._complaint = ""
         if not context.lite:
             context.offsets.update(queue, first_offset, increase_only=False)
+            context.offsets.told(queue, first_offset)
 
     async def run(self) -> None:
         """Pull until cancelled or given up.

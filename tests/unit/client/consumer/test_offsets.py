@@ -1,6 +1,8 @@
 from datetime import UTC, datetime
 
 import pytest
+import trio
+from trio.testing import MockClock
 
 from tests.unit.client.consumer.fake_cluster import FakeCluster
 from triomq.client.consumer.config import StartPolicy
@@ -229,3 +231,52 @@ async def test_persist_now_waits_for_the_broker(
     store.update(queues[1], QueueOffset(9), increase_only=True)
     await store.persist_now(queues)
     assert cluster.committed == {("G", queues[1]): 9}
+
+
+async def test_a_pull_carries_only_progress_that_the_broker_was_not_told(
+    requests: QueueRequests, queues: tuple[MessageQueue, ...]
+) -> None:
+    store, queue = RemoteOffsetStore(requests), queues[0]
+    store.update(queue, QueueOffset(5), increase_only=True)
+    assert store.for_pull(queue) == 5
+    assert store.for_pull(queue) == 5  # the first one was not answered
+    store.told(queue, QueueOffset(5))
+    assert store.for_pull(queue) is None
+    store.update(queue, QueueOffset(6), increase_only=True)
+    assert store.for_pull(queue) == 6
+
+
+async def test_the_last_progress_outlasts_a_pull_that_the_broker_handles_after_it(
+    autojump_clock: MockClock,
+    cluster: FakeCluster,
+    requests: QueueRequests,
+    queues: tuple[MessageQueue, ...],
+    nursery: trio.Nursery,
+) -> None:
+    """Found with Apache 5.5.0 under load: its pull threads may be later than those that store offsets."""
+    store, queue = RemoteOffsetStore(requests), queues[0]
+    store.update(queue, QueueOffset(5), increase_only=True)
+    late = store.for_pull(queue)
+    assert late == 5
+
+    async def handle_late() -> None:
+        await trio.sleep(0.05)
+        cluster.committed["G", queue] = late
+
+    store.update(queue, QueueOffset(9), increase_only=True)
+    nursery.start_soon(handle_late)
+    await store.persist_now([queue])
+    assert trio.current_time() > 0.05
+    assert cluster.committed["G", queue] == 9
+
+
+async def test_a_broker_that_goes_back_again_and_again_does_not_hold_the_consumer(
+    autojump_clock: MockClock, cluster: FakeCluster, requests: QueueRequests, queues: tuple[MessageQueue, ...]
+) -> None:
+    store, queue = RemoteOffsetStore(requests), queues[0]
+    store.update(queue, QueueOffset(5), increase_only=True)
+    store.for_pull(queue)
+    cluster.handlers[RequestCode.QUERY_CONSUMER_OFFSET] = lambda command: command.reply(ext_fields={"offset": "3"})
+    await store.persist_now([queue])
+    assert len(cluster.of(RequestCode.UPDATE_CONSUMER_OFFSET)) == 4
+    assert trio.current_time() < 1

@@ -23,10 +23,10 @@ async def test_leaving_lets_running_handlers_end_and_forgets_the_rest(
     async with consumer(inbox, instance, max_concurrency=4):
         await trio.sleep(1)
     assert sorted(inbox.begun) == sorted(inbox.ended) == [0, 1, 2, 3]
-    assert trio.current_time() == pytest.approx(3)
+    assert trio.current_time() == pytest.approx(3, abs=0.2)
     assert cluster.committed["G", topic] == 4
-    codes = [command.code for command in cluster.requests]
-    assert codes[-1] == RequestCode.UPDATE_CONSUMER_OFFSET
+    told = [command.code for command in cluster.requests if command.code != RequestCode.QUERY_CONSUMER_OFFSET]
+    assert told[-1] == RequestCode.UPDATE_CONSUMER_OFFSET
 
 
 async def test_handlers_that_exceed_the_grace_time_are_cancelled(

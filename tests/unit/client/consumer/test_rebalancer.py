@@ -138,6 +138,7 @@ async def test_a_queue_given_up_has_its_progress_stored_first(autojump_clock: Mo
             await wait_all_tasks_blocked()
             assert cluster.committed[GROUP, queues[1]] == 1
             assert loop.process_queue.dropped
+            await trio.sleep(0.2)
             assert first.offsets.get(queues[1]) is None
 
 
