@@ -4,9 +4,12 @@ A page of a mapped file that is not in memory is read while the thread that touc
 cannot read it kills the process (SIGBUS).  So before a read the kernel is asked whether the pages are there
 (``mincore``); those that are not are read with ``pread`` in a worker thread, where a failure is an error.
 
-What was written a moment ago is in memory, and nobody is asked: the usual read costs two comparisons more.
+What was written a moment ago is in memory, and nobody is asked: the usual read costs two comparisons more.  Behind
+that the kernel is asked about a window at a time, and what it says of a whole window holds for a moment, so that a
+consumer which catches up asks once for many reads.
 """
 
+import time
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
@@ -22,7 +25,12 @@ _UNITS_SCANNED: Final = 800  # of one read, see get_message
 _UNITS_IN_ONE_PAGE: Final = 200
 _READ_AHEAD_BYTES: Final = 1024 * 1024  # a consumer of old messages goes on with those behind
 _GAP_BYTES: Final = 64 * 1024  # records nearer than that are asked for together
-_iter_units = Struct(">qi4xi").iter_unpack
+_WINDOW_BYTES: Final = 1024 * 1024
+_MOST_WINDOWS: Final = 8  # of one read
+_MOST_REMEMBERED: Final = 1024
+_REMEMBERED_S: Final = 0.2
+_unit = Struct(">qi4xi")
+_iter_units = _unit.iter_unpack
 
 
 class ColdRange(NamedTuple):
@@ -36,7 +44,7 @@ class ColdRange(NamedTuple):
 class ColdReads:
     """Tells what must be read from the disk before messages can be."""
 
-    __slots__ = ("_config", "_file_system", "_log", "_opened_at")
+    __slots__ = ("_config", "_file_system", "_log", "_opened_at", "_warm_until")
 
     def __init__(self, log: CommitLog, config: StoreConfig, file_system: FileSystem | None = None) -> None:
         """Prepare for a store that has just been opened: what is older than now may be on disk only."""
@@ -44,6 +52,7 @@ class ColdReads:
         self._config = config
         self._file_system = file_system or FileSystem()
         self._opened_at = log.max_offset
+        self._warm_until: dict[tuple[int, int], float] = {}  # file's id and number of a window
 
     def find(
         self, queue: ConsumeQueue, queue_offset: int, max_msg_nums: int, codes: frozenset[int] | None
@@ -69,8 +78,12 @@ class ColdReads:
         if units is None or file is None:
             return []
         start = queue_offset * UNIT_SIZE - file.start
-        if cold := self._cold_part(file, start, start + len(units)):
-            return [cold]
+        end = start + len(units)
+        written_to = min(queue.max_offset * UNIT_SIZE - file.start, file.size)
+        if not (self._is_warm(file, start, end, written_to) or self._is_resident(file, start, end)):
+            return [ColdRange(file, start, end)]
+        if self._are_records_warm(units):
+            return []
         wanted = self._wanted(units, max_msg_nums, codes)
         parts = (self._cold_record_part(begin, end) for begin, end in _joined(wanted))
         return [part for part in parts if part is not None]
@@ -93,10 +106,37 @@ class ColdReads:
         file = self._log.files.file_at(begin)
         if file is None or end > self._log.max_offset:  # deleted, or damaged: the read will tell
             return None
-        return self._cold_part(file, begin - file.start, min(end - file.start, file.size))
+        start, end = begin - file.start, min(end - file.start, file.size)
+        return None if self._is_resident(file, start, end) else ColdRange(file, start, end)
 
-    def _cold_part(self, file: MappedFile, start: int, end: int) -> ColdRange | None:
-        return None if self._file_system.is_resident(file.map, start, end) else ColdRange(file, start, end)
+    def _are_records_warm(self, units: memoryview) -> bool:
+        """Whether all that lies between the first and the last record of some units is in memory."""
+        begin, _, _ = _unit.unpack_from(units)
+        last, size, _ = _unit.unpack_from(units, len(units) - UNIT_SIZE)
+        file, end = self._log.files.file_at(begin), last + size
+        if file is None or not begin < end <= min(file.end, self._log.max_offset):
+            return False
+        if end - begin > _MOST_WINDOWS * _WINDOW_BYTES:
+            return False
+        return self._is_warm(file, begin - file.start, end - file.start, self._log.max_offset - file.start)
+
+    def _is_warm(self, file: MappedFile, start: int, end: int, written_to: int) -> bool:
+        """Whether all windows that hold a part of [start, end) are or were just now in memory, as far as written."""
+        now, number = time.monotonic(), start // _WINDOW_BYTES
+        while number * _WINDOW_BYTES < end:
+            key = (id(file), number)
+            if self._warm_until.get(key, 0.0) < now:
+                begin = number * _WINDOW_BYTES
+                if not self._is_resident(file, begin, min(begin + _WINDOW_BYTES, file.size, written_to)):
+                    return False
+                if len(self._warm_until) >= _MOST_REMEMBERED:
+                    self._warm_until.clear()
+                self._warm_until[key] = now + _REMEMBERED_S
+            number += 1
+        return True
+
+    def _is_resident(self, file: MappedFile, start: int, end: int) -> bool:
+        return self._file_system.is_resident(file.map, start, end)
 
 
 def _joined(records: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

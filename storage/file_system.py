@@ -21,6 +21,7 @@ _BAD_DISK: Final = frozenset({errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM}
 _TOO_MANY_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _ZEROS: Final = bytes(1024 * 1024)
 _PAGE: Final = mmap.PAGESIZE
+_RESIDENT_FLAGS: Final = bytes(range(1, 256, 2))  # of mincore: the lowest bit tells, others may mean anything
 _mincore = ctypes.PyDLL(None).mincore  # so short that giving the lock of the interpreter away would cost more
 
 
@@ -143,7 +144,7 @@ class FileSystem:
         address = ctypes.addressof(ctypes.c_char.from_buffer(map_)) + begin
         if _mincore(ctypes.c_void_p(address), ctypes.c_size_t(end - begin), flags) != 0:
             return True
-        return all(flag & 1 for flag in flags)
+        return not bytes(flags).translate(None, _RESIDENT_FLAGS)
 
     def read_into_memory(self, file: OpenFile, start: int, end: int) -> None:
         """Read [start, end), waiting for the disk, so that mappings have it too."""

@@ -120,6 +120,35 @@ def test_records_far_apart_are_asked_for_one_by_one_and_filtered_ones_not_at_all
     assert sum(each.end - each.start for each in records) < 1000
 
 
+def test_a_window_in_memory_is_not_asked_for_again_for_a_moment(
+    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("triomq.storage.cold_read.time.monotonic", lambda: now)
+    store, queue = old(maker)
+    cold = reads(store, memory := Memory())
+    files = [*queue.files.files, *store.commit_log.files.files]
+    memory.load([(file, 0, file.size) for file in files])
+    assert cold.find(queue, 0, 16, None) == []
+    assert memory.asked == 2
+    for queue_offset in range(1, 9):
+        assert cold.find(queue, queue_offset, 4, None) == []
+    assert memory.asked == 2
+    now += 0.3
+    memory.read.clear()
+    assert cold.find(queue, 1, 4, None) != []
+
+
+def test_one_cold_page_of_a_window_is_found_where_it_matters_only(maker: StoreMaker) -> None:
+    store, queue = old(maker)
+    cold = reads(store, memory := Memory())
+    files = [*queue.files.files, *store.commit_log.files.files]
+    memory.load([(file, 0, file.size) for file in files])
+    memory.read.remove((id(store.commit_log.files.files[0].map), 0))
+    assert cold.find(queue, 0, 1, None) != []
+    assert cold.find(queue, 90, 1, None) == []
+
+
 def test_deleted_and_damaged_places_are_left_to_the_read(maker: StoreMaker) -> None:
     store, queue = old(maker)
     memory = Memory()
