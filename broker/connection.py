@@ -10,7 +10,7 @@ serves another connection, and only what the kernel does not take at once needs 
 
 import logging
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -210,8 +210,11 @@ class Connection:
             self.is_scheduled = True
             self.broker.unflushed.append(self)
 
-    def send_chunks(self, head: bytes, chunks: Iterable[bytes | memoryview]) -> None:
-        """Queue the buffers of a whole frame."""
+    def send_chunks(self, head: bytes, chunks: Sequence[bytes | memoryview], size_bytes: int) -> None:
+        """Queue the buffers of a whole frame; those behind ``head`` are ``size_bytes``."""
+        if size_bytes <= _JOIN_BYTES:
+            self.send_frame(b"".join((head, *chunks)))
+            return
         self.send_frame(head)
         if not (self.closed or self._is_deaf):
             for chunk in chunks:

@@ -133,7 +133,7 @@ def _answer(
         if command.serialize_type == SerializeType.JSON:
             numbers = (found.max_offset, found.min_offset, found.next_begin_offset, command.opaque)
             prefix = frame_prefix(SerializeType.JSON, FOUND_IN_JSON % numbers, found.size_bytes)
-            connection.send_chunks(prefix, found.buffers)
+            connection.send_chunks(prefix, found.buffers, found.size_bytes)
             return
     response = RemotingCommand(
         code,
@@ -149,7 +149,7 @@ def _answer(
         serialize_type=command.serialize_type,
     )
     if code == ResponseCode.SUCCESS:
-        connection.send_chunks(response.encode_prefix(found.size_bytes), found.buffers)
+        connection.send_chunks(response.encode_prefix(found.size_bytes), found.buffers, found.size_bytes)
     else:
         connection.send(response)
 

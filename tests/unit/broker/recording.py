@@ -1,6 +1,6 @@
 """What unit tests of the broker have instead of sockets and time."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast
 
 from triomq.broker.connection import Connection
@@ -51,9 +51,9 @@ class Peer:
         self.send_frame(command.encode())
 
     def send_frame(self, frame: bytes) -> None:
-        self.send_chunks(frame, ())
+        self.send_chunks(frame, (), 0)
 
-    def send_chunks(self, head: bytes, chunks: Iterable[bytes | memoryview]) -> None:
+    def send_chunks(self, head: bytes, chunks: Sequence[bytes | memoryview], size_bytes: int) -> None:
         frames, error = self._splitter.split(b"".join((head, *chunks)))
         assert error is None
         self.sent += map(RemotingCommand.decode, frames)
