@@ -173,7 +173,7 @@ class RemoteOffsetStore(OffsetTable):
                     return
                 settled_at = trio.current_time() + _SETTLED_AFTER_S
 
-        await for_each(known, store, "offset not stored")
+        await _store_each(known, store, "offset not stored")
 
     async def stored(self, queue: MessageQueue) -> QueueOffset | None:
         """Ask the broker."""
@@ -185,9 +185,22 @@ class RemoteOffsetStore(OffsetTable):
 
     async def store_first(self, first_offsets: Mapping[MessageQueue, QueueOffset]) -> Collection[MessageQueue]:
         """Store where these queues begin, side by side, and wait for the brokers' answers."""
-        return await for_each(
+        return await _store_each(
             first_offsets, lambda queue: self._requests.commit(queue, first_offsets[queue]), "first offset not stored"
         )
+
+
+async def _store_each(
+    queues: Collection[MessageQueue], function: Callable[[MessageQueue], Awaitable[None]], complaint: str
+) -> Collection[MessageQueue]:
+    """Store something of all queues: of one of each topic at each broker first, then of the others side by side.
+
+    Two threads of an Apache broker that store the first offsets of a group each make a table for it, and one of the
+    tables, with what is in it, is lost (ConsumerOffsetManager.commitOffset).
+    """
+    first = list({(queue.topic, queue.broker_name): queue for queue in queues}.values())
+    stored = await for_each(first, function, complaint)
+    return [*stored, *await for_each([queue for queue in queues if queue not in first], function, complaint)]
 
 
 async def for_each(

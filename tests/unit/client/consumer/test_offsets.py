@@ -2,7 +2,7 @@ from datetime import UTC, datetime
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.client.consumer.fake_cluster import FakeCluster
 from triomq.client.consumer.config import StartPolicy
@@ -10,6 +10,7 @@ from triomq.client.consumer.offsets import FirstOffsets, RemoteOffsetStore
 from triomq.client.consumer.remote import QueueRequests
 from triomq.client.instance import ClientInstance
 from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.command import RemotingCommand
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset
 
@@ -280,3 +281,27 @@ async def test_a_broker_that_goes_back_again_and_again_does_not_hold_the_consume
     await store.persist_now([queue])
     assert len(cluster.of(RequestCode.UPDATE_CONSUMER_OFFSET)) == 4
     assert trio.current_time() < 1
+
+
+async def test_the_first_offset_of_a_topic_is_stored_alone(cluster: FakeCluster, requests: QueueRequests) -> None:
+    """Apache's brokers lose one of two that come at once; seen under load."""
+    store, queues = RemoteOffsetStore(requests), cluster.add_topic("U", 4)
+    under_way = 0
+    orders: list[int] = []
+
+    async def slow(command: RemotingCommand) -> RemotingCommand:
+        nonlocal under_way
+        under_way += 1
+        orders.append(under_way)
+        await wait_all_tasks_blocked()
+        under_way -= 1
+        return command.reply()
+
+    cluster.handlers[RequestCode.UPDATE_CONSUMER_OFFSET] = slow
+    for queue in queues:
+        store.update(queue, QueueOffset(5), increase_only=True)
+    await store.persist_now(queues)
+    assert orders == [1, 1, 2, 3]
+    orders.clear()
+    assert set(await store.store_first(dict.fromkeys(queues, QueueOffset(5)))) == set(queues)
+    assert orders == [1, 1, 2, 3]
