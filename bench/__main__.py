@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from bench import cold, compare, load, peers, spark, store, waiting
+from bench import cold, compare, load, peers, spark, store, sync, waiting
 
 
 class Mode(NamedTuple):
@@ -30,6 +30,9 @@ MODES: Final = {
     "waiting": Mode("what thousands of waiting pulls cost our broker", waiting.add_arguments, waiting.run),
     "cold": Mode("old messages are read from the disk beside the newest ones", cold.add_arguments, cold.run),
     "store": Mode("the store alone: append, read, flush, start, rebuild", store.add_arguments, store.run),
+    "sync": Mode(
+        "durability sync through sockets: one sender and many, beside fdatasync", sync.add_arguments, sync.run
+    ),
     "spark": Mode(
         "the PySpark data source beside a bare one (needs Java, triomq[spark])", spark.add_arguments, spark.run
     ),

@@ -102,7 +102,7 @@ class Connection:
         self.idle_s = 0.0  # time since the last read or write, kept by housekeeping
         self._socket = sock
         self._processors = processors
-        takes_plain_sends = RequestCode.SEND_MESSAGE_V2 in processors and broker.group_commit is None
+        takes_plain_sends = RequestCode.SEND_MESSAGE_V2 in processors
         self._next_command = broker.plain_sends.serve if takes_plain_sends else _next_command
         self._splitter = FrameSplitter(broker.config.max_frame_bytes)
         self._writes = WriteQueue()

@@ -131,10 +131,10 @@ class Broker:
             max_delay_ms=round(config.timer_max_delay_s * 1000),
             wake=self.schedule.wake,
         )
+        self.group_commit: Final = GroupCommit(self) if config.store.durability is Durability.SYNC else None
         self.send_targets: Final = SendTargets(self.topics, store)
         self.plain_sends: Final = PlainSends(self)
         self.send_response: Final = response_template(config.region)
-        self.group_commit: Final = GroupCommit(self) if config.store.durability is Durability.SYNC else None
         self.retention: Final = RetentionService(self)
         self.connections: Final[set[Connection]] = set()
         self.unflushed: Final[list[Connection]] = []

@@ -1,8 +1,9 @@
 """SEND_MESSAGE_V2 (310) as nearly every producer sends it nearly always: the hottest path of all.
 
 A plain send is one message for a known queue of a known topic, neither delayed nor part of a transaction nor a retry,
-with its header in JSON, and nobody waits for the disk.  Everything else takes the long way in ``send.py``; so does
-whatever looks unusual here.  Both ways store and answer the same bytes, which a test holds together.
+with its header in JSON, whose sender waits for the disk if the durability is sync.  Everything else takes the long way
+in ``send.py``; so does whatever looks unusual here.  Both ways store and answer the same bytes, which a test holds
+together.
 
 Plain sends that one read brought behind one another are stored as one run and answered with one buffer.  None of the
 typed header, the look-up of the topic, the response object and the append of each message by itself is needed then;
@@ -35,6 +36,7 @@ _JOINED_BODY_LIMIT: Final = 16 * 1024  # a longer body is not worth another copy
 _UNIQUE_ID: Final = b"UNIQ_KEY\x01"
 _SEPARATOR: Final = b"\x02"
 _WAIT_AT_END: Final = b"\x02WAIT\x01true"
+_WAITS_NOT: Final = b"WAIT\x01false"
 _pack_prefix = PREFIX.pack
 _loads = orjson.loads
 
@@ -52,10 +54,11 @@ def response_template(region: str) -> bytes:
 class PlainSends:
     """Knows plain sends when it sees them, and what the store keeps of them."""
 
-    __slots__ = ("_born", "_born_text", "_broker", "_cluster", "_find")
+    __slots__ = ("_born", "_born_text", "_broker", "_cluster", "_find", "_group_commit")
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
+        self._group_commit = broker.group_commit
         self._find = broker.send_targets.find
         self._cluster = append_property(b"x", b"CLUSTER", broker.cluster_name)[1:]
         self._born_text = ""  # the newest time that was read: many messages are born in the same millisecond
@@ -125,6 +128,8 @@ class PlainSends:
         if _SEPARATOR in properties or properties[: len(_UNIQUE_ID)] != _UNIQUE_ID:  # more than the unique id
             if b"DEL" in properties or b"TRAN_MSG\x01" in properties:  # DELAY, TIMER_DELAY_..., TIMER_DELIVER_MS
                 return None
+            if self._group_commit is not None and _WAITS_NOT in properties:
+                return None
             properties = remove_property(properties, b"WAIT")
             tags_code = tags_code_of(properties)
         cluster = self._cluster
@@ -151,5 +156,8 @@ class PlainSends:
             answers += (_pack_prefix(_HEADER_AT + header_length, header_length), header)
             counts[queue.topic] = counts.get(queue.topic, 0) + 1
             size_bytes += len(entry[1])
-        connection.send_frame(b"".join(answers))
+        if self._group_commit is not None:
+            self._group_commit.defer(connection, b"".join(answers))
+        else:
+            connection.send_frame(b"".join(answers))
         broker.statistics.put_run(counts, size_bytes)

@@ -86,7 +86,7 @@ def _send(connection: "Connection", command: RemotingCommand, header: SendHeader
     )
     if broker.group_commit is not None:
         if wants_flush and not command.is_oneway:
-            broker.group_commit.defer(connection, response)
+            broker.group_commit.defer(connection, response.encode())
             return None
         broker.group_commit.wake()
     return response

@@ -62,7 +62,7 @@ def send_message_back(connection: "Connection", command: RemotingCommand) -> Rem
     response = command.reply()
     if broker.group_commit is not None:
         if not command.is_oneway:
-            broker.group_commit.defer(connection, response)
+            broker.group_commit.defer(connection, response.encode())
             return None
         broker.group_commit.wake()
     return response

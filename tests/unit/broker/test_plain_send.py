@@ -16,6 +16,7 @@ from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.message import MessageExt
 from triomq.protocol.record import decode_record
+from triomq.storage.config import Durability
 
 PLAIN: Final = {
     "a": "P", "b": "T", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1700000000000", "h": "0",
@@ -195,6 +196,28 @@ def test_a_region_is_written_as_json_whatever_is_in_it() -> None:
     header = response_template('100% "ours"') % (b"I", 0, 0, 0, 1)
     frame = len(header).to_bytes(4) + header
     assert RemotingCommand.decode(frame).ext_fields["MSG_REGION"] == '100% "ours"'
+
+
+async def test_with_durability_sync_the_answers_of_a_run_wait_for_the_disk(make_broker: MakeBroker) -> None:
+    peer = Peer(make_broker({"durability": Durability.SYNC}))
+    peer.broker.topics.put(TOPIC)
+    assert peer.broker.group_commit is not None
+    assert short_way(peer, request(PLAIN)) == ([], None)  # makes the files
+    assert peer.broker.group_commit.waiting == 1
+    assert short_way(peer, request(PLAIN), request(PLAIN)) == ([], None)
+    assert peer.broker.group_commit.waiting == 2
+    assert peer.broker.statistics.put_messages == 3
+
+
+@pytest.mark.parametrize("durability", Durability)
+def test_a_sender_who_does_not_wait_for_the_disk_is_answered_at_once(
+    make_broker: MakeBroker, durability: Durability
+) -> None:
+    peer = Peer(make_broker({"durability": durability}))
+    peer.broker.topics.put(TOPIC)
+    fields = {**PLAIN, "i": "UNIQ_KEY\x01C0A8\x02WAIT\x01false"}
+    assert is_plain(peer, fields) == (durability is Durability.ASYNC)
+    assert long_way(peer, request(fields)).code == ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize("header_format", [SerializeType.ROCKETMQ, SerializeType.MSGPACK])

@@ -1,0 +1,163 @@
+"""Group commit: who shares a flush, who waits for whom and for how long, and what those learn who waited too long."""
+
+import threading
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from tests.unit.broker.recording import MakeBroker, Peer
+from triomq.broker.server import Broker
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.command import RemotingCommand
+from triomq.storage.config import Durability
+from triomq.storage.flush import FlushPlan
+
+SEND = {"a": "P", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1_795_000_000_000, "h": 0}
+
+
+class Disk:
+    """Lets each flush wait until the test ends it, after ``seconds`` of trio's clock."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, clock: MockClock) -> None:
+        self._clock = clock
+        self._begun = 0
+        self._may_end = threading.Semaphore(0)
+        run = FlushPlan.run
+
+        def slow(plan: FlushPlan) -> None:
+            self._begun += 1
+            assert self._may_end.acquire(timeout=30)
+            run(plan)
+
+        monkeypatch.setattr(FlushPlan, "run", slow)
+
+    @property
+    def flushes(self) -> int:
+        """How many have begun."""
+        return self._begun
+
+    async def flush(self, number: int, *, seconds: float = 0.0) -> None:
+        """Wait for the beginning of a flush, counted from 1, and end it."""
+        await until(lambda: self._begun == number)
+        self._clock.jump(seconds)
+        self._may_end.release()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # a thread makes it true
+        await trio.lowlevel.checkpoint()
+
+
+@pytest.fixture
+def broker(make_broker: MakeBroker) -> Broker:
+    return make_broker({"durability": Durability.SYNC})
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock) -> Disk:
+    return Disk(monkeypatch, mock_clock)
+
+
+@asynccontextmanager
+async def committing(broker: Broker) -> AsyncGenerator[None]:
+    assert broker.group_commit is not None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(broker.group_commit.run)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+def send(*peers: Peer) -> None:
+    """Store a message for each of them; nobody is answered yet."""
+    for peer in peers:
+        peer.sent.clear()
+        assert peer.ask(RequestCode.SEND_MESSAGE_V2, SEND, b"body") is None
+
+
+async def answered(*peers: Peer) -> None:
+    await until(lambda: all(peer.sent for peer in peers))
+    assert [response.code for peer in peers for response in peer.sent] == [ResponseCode.SUCCESS] * len(peers)
+
+
+async def flushed_together(disk: Disk, first: Peer, second: Peer, *, seconds: float) -> None:
+    """Let two senders be answered by one flush that takes so long."""
+    send(first, second)
+    await disk.flush(1, seconds=seconds)
+    await answered(first, second)
+
+
+async def test_all_who_wait_when_a_flush_begins_are_answered_by_it(peer: Peer, another_peer: Peer, disk: Disk) -> None:
+    async with committing(peer.broker):
+        await flushed_together(disk, peer, another_peer, seconds=0)
+        assert disk.flushes == 1
+
+
+async def test_who_comes_during_a_flush_waits_for_the_next(peer: Peer, another_peer: Peer, disk: Disk) -> None:
+    async with committing(peer.broker):
+        send(peer)
+        await until(lambda: disk.flushes == 1)
+        send(another_peer)
+        await disk.flush(1)
+        await answered(peer)
+        assert another_peer.sent == []
+        await disk.flush(2)
+        await answered(another_peer)
+
+
+async def test_senders_who_were_answered_together_are_flushed_together_again(
+    peer: Peer, another_peer: Peer, disk: Disk
+) -> None:
+    async with committing(peer.broker):
+        await flushed_together(disk, peer, another_peer, seconds=4)
+        send(peer)
+        await wait_all_tasks_blocked()
+        send(another_peer)
+        await disk.flush(2)
+        await answered(peer, another_peer)
+        assert disk.flushes == 2
+
+
+async def test_a_sender_who_does_not_come_again_is_not_waited_for_longer_than_an_eighth_of_a_flush(
+    peer: Peer, another_peer: Peer, disk: Disk, mock_clock: MockClock
+) -> None:
+    async with committing(peer.broker):
+        await flushed_together(disk, peer, another_peer, seconds=4)
+        send(peer)
+        await wait_all_tasks_blocked()
+        mock_clock.jump(0.51)
+        await disk.flush(2)
+        await answered(peer)
+        send(peer)  # he is alone now, and known to be
+        await disk.flush(3)
+        await answered(peer)
+
+
+async def test_a_sender_who_is_alone_waits_for_nobody(peer: Peer, disk: Disk) -> None:
+    async with committing(peer.broker):
+        for number in range(1, 4):
+            send(peer)
+            await disk.flush(number, seconds=4)
+            await answered(peer)
+
+
+async def test_who_waits_too_long_is_told_so_each_message_of_a_run_for_itself(
+    peer: Peer, disk: Disk, mock_clock: MockClock
+) -> None:
+    """Source: store.md 5.9."""
+    peer.broker.topics.create_by_sending("T", "TBW102", 4)
+    fields = {name: str(value) for name, value in {**SEND, "i": "TAGS\x01A", "n": "broker-a"}.items()}
+    run = [RemotingCommand(RequestCode.SEND_MESSAGE_V2, opaque, ext_fields=fields) for opaque in (7, 8)]
+    async with committing(peer.broker):
+        peer.broker.plain_sends.serve(peer.as_connection, iter([each.encode()[4:] for each in run]))
+        await until(lambda: disk.flushes == 1)
+        assert peer.sent == []
+        mock_clock.jump(peer.broker.config.sync_flush_timeout_s + 0.3)
+        await until(lambda: len(peer.sent) == 2)
+        assert [each.opaque for each in peer.sent] == [7, 8]
+        assert {each.code for each in peer.sent} == {ResponseCode.FLUSH_DISK_TIMEOUT}
+        assert [each.ext_fields["queueOffset"] for each in peer.sent] == ["0", "1"]
+        await disk.flush(1)
+    assert len(peer.sent) == 2
