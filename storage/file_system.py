@@ -109,6 +109,10 @@ class FileSystem:
         """Map a whole file, shared."""
         return mmap.mmap(file.fileno(), size_bytes)
 
+    def expect_order(self, map_: mmap.mmap, *, in_order: bool) -> None:
+        """Tell the system whether to read more than the page that is touched, as it does by default: up to 8 MiB."""
+        map_.madvise(mmap.MADV_NORMAL if in_order else mmap.MADV_RANDOM)
+
     def reserve(self, file: OpenFile, start: int, length: int) -> None:
         """Allocate disk blocks, so that writing there through a mapping cannot fail; content is unchanged."""
         os.posix_fallocate(file.fileno(), start, length)

@@ -231,6 +231,7 @@ class IndexFile:
             with translated("open", self.path):
                 file = self._file_system.open_file(self.path)
             self._mapped = MappedFile(self._file_system, file, 0, self._layout.file_size)
+            self._mapped.expect_order(in_order=False)  # slots, and the units of a slot, lie anywhere
         return self._mapped
 
 

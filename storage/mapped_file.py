@@ -77,6 +77,10 @@ class MappedFile:
             return False
         return True
 
+    def expect_order(self, *, in_order: bool) -> None:
+        """Let the system read ahead of what is read through the mapping, as it does by default, or not."""
+        self._file_system.expect_order(self.map, in_order=in_order)
+
     def assume_reserved(self, position: int) -> None:
         """Note that all before ``position`` has been written already."""
         self.reserved = max(self.reserved, position)

@@ -149,6 +149,11 @@ class MappedFileQueue:
         number = (position - self.files[0].start) // self.file_size
         return self.files[number] if 0 <= number < len(self.files) else None
 
+    def expect_order(self, *, in_order: bool) -> None:
+        """Let the system read ahead of what is read through the mappings, as it does by default, or not."""
+        for file in self.files:
+            file.expect_order(in_order=in_order)
+
     def remove_from(self, number: int) -> int:
         """Delete the files from index ``number`` on and return how many they were.
 

@@ -39,6 +39,7 @@ from triomq.storage.queue_recovery import (
     oldest_unit,
     record_before,
     recover_queue,
+    resume_queue,
     truncate_queue,
 )
 from triomq.storage.queue_table import QueueTable
@@ -143,6 +144,7 @@ class Recovery:
             self._sync(min([scan.begin, *(part.begin for part in self._damage)]))
         for queue in self._queues:
             queue.flushed_position = queue.end_position
+            queue.files.expect_order(in_order=True)
         return RecoveryReport(
             clean=clean,
             scan_begin=scan.begin,
@@ -166,12 +168,15 @@ class Recovery:
         log_end = log.files.files[-1].end
         log.max_offset = log_end  # until the end is known all of it may be read
         if clean:
-            dropped_from = self._recover_queues(log_end)
+            for files in (log.files, *(queue.files for queue in self._queues)):
+                files.expect_order(in_order=False)  # a page or two of each is all that is needed
+            dropped_from = self._recover_queues(None)
             wanted_from = max((queue.max_physical_offset for queue in self._queues), default=0)
             begin = self._last_record(wanted_from)
             if dropped_from < begin:  # a record or its unit is damaged: look which of them
                 before = max(record_before(queue, log, dropped_from) for queue in self._queues)
                 wanted_from = begin = max(before, log.min_offset)
+            log.files.expect_order(in_order=True)
         else:
             first_file = self._first_file()
             self._recover_queues(first_file)
@@ -201,11 +206,17 @@ class Recovery:
                 return file.start
         return log.min_offset
 
-    def _recover_queues(self, checked_from: int) -> int:
-        """Let queues end with a unit whose record is there; return where the first record begins that is not."""
+    def _recover_queues(self, checked_from: int | None) -> int:
+        """Let queues end with a unit whose record is there; return where the first record begins that is not.
+
+        After a crash units are looked at from the record at ``checked_from`` on, see ``recover_queue``.
+        """
         dropped_from = self._log.files.files[-1].end
         for queue in self._queues:
-            recover_queue(queue, self._file_system, checked_from)
+            if checked_from is None:
+                resume_queue(queue, self._file_system)
+            else:
+                recover_queue(queue, self._file_system, checked_from)
             oldest = oldest_unit(queue)
             if oldest is not None and oldest.physical_offset < self._deleted.end_of(queue.topic):
                 queue.destroy()  # the topic was deleted, but the machine stopped before its files were

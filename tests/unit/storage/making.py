@@ -201,3 +201,16 @@ def filled(maker: StoreMaker, count: int = 200, topics: tuple[str, ...] = ("T", 
         maker.clock.now_ms += 10
         put(store, topics[number % len(topics)], body=body(number))
     return store
+
+
+def mapped_without_read_ahead(root: Path) -> set[str]:
+    """Names of the mapped files below ``root`` of which the kernel reads only the pages that are touched."""
+    found: set[str] = set()
+    name = ""
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
+        words = line.split()
+        if not words[0].endswith(":"):
+            name = words[-1]
+        elif words[0] == "VmFlags:" and "rr" in words and Path(name).is_relative_to(root):
+            found.add(name.removeprefix(f"{root}/"))
+    return found

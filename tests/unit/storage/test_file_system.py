@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.storage.making import FaultyFileSystem
+from tests.unit.storage.making import FaultyFileSystem, mapped_without_read_ahead
 from triomq.protocol.errors import StoreError, StoreFullError, StoreLayoutError
 from triomq.storage.file_system import DiskSpace, FileSystem, OpenFile, list_store_directory, store_error, translated
 
@@ -118,3 +118,12 @@ def test_small_files_are_written_and_read_whole_or_in_part(tmp_path: Path) -> No
     FILES.write_file(tmp_path / "small", b"abc")
     assert FILES.read_file(tmp_path / "small") == b"abc"
     assert FILES.read_head(tmp_path / "small", 2) == b"ab"
+
+
+def test_the_kernel_is_told_whether_pages_are_read_in_order(tmp_path: Path) -> None:
+    map_ = FILES.map_file(FILES.create_file(tmp_path / "0", 5000, tmp_path / "1"), 5000)
+    assert mapped_without_read_ahead(tmp_path) == set()
+    FILES.expect_order(map_, in_order=False)
+    assert mapped_without_read_ahead(tmp_path) == {"0"}
+    FILES.expect_order(map_, in_order=True)
+    assert mapped_without_read_ahead(tmp_path) == set()

@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,16 +9,18 @@ from tests.unit.storage.making import FaultyFileSystem, StoreMaker, put
 from triomq.protocol.consume_queue_unit import BLANK_UNIT, UNIT
 from triomq.protocol.errors import StoreError
 from triomq.storage.consume_queue import ConsumeQueue
-from triomq.storage.file_system import FileSystem
+from triomq.storage.file_system import FileSystem, OpenFile
 from triomq.storage.mapped_file import MappedFile
 from triomq.storage.mapped_file_queue import MappedFileQueue, check_directory
 from triomq.storage.queue_recovery import (
     correct_min_offset,
     count_good_units,
+    count_to_last_unit,
     cut_queue,
     newest_unit,
     oldest_unit,
     recover_queue,
+    resume_queue,
     truncate_queue,
 )
 
@@ -73,7 +76,7 @@ def test_the_queue_ends_before_the_first_bad_unit_and_the_rest_is_cleared(tmp_pa
     assert not any(queue.files.files[1].view[60:])
 
 
-def test_only_the_last_three_files_are_looked_at_after_a_clean_exit(tmp_path: Path) -> None:
+def test_the_last_three_files_are_looked_at_after_a_crash_whatever_is_in_them(tmp_path: Path) -> None:
     overwrite(fill(make(tmp_path), 22), 3, bytes(20))
     queue = loaded(tmp_path)
     recover_queue(queue, FileSystem(), 2**62)
@@ -158,6 +161,63 @@ def test_blank_units_stay_hidden_even_if_the_log_begins_at_zero(tmp_path: Path) 
     fill(queue, 2)
     correct_min_offset(queue, 0)
     assert queue.min_offset == 8
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 5, 6, 14, 15, 16, 40])
+def test_after_a_clean_exit_a_queue_goes_on_behind_its_last_unit(tmp_path: Path, count: int) -> None:
+    fill(make(tmp_path), count)
+    queue = loaded(tmp_path)
+    resume_queue(queue, FileSystem())
+    assert (queue.next_offset, queue.max_offset) == (count, count)
+    assert queue.max_physical_offset == (1000 + count * 100 if count else 0)
+    fill(queue, 7)
+    assert queue.unit(count) == (1000 + count * 100, 100, 7)
+
+
+def test_after_a_clean_exit_a_damaged_unit_costs_no_unit_behind_it(tmp_path: Path) -> None:
+    overwrite(fill(make(tmp_path), 14), 11, bytes(20))
+    queue = loaded(tmp_path)
+    resume_queue(queue, FileSystem())
+    assert queue.next_offset == 14
+
+
+@pytest.mark.parametrize("unit", [bytes(20), UNIT.pack(-1, 100, 0), UNIT.pack(5000, 0, 0), UNIT.pack(5000, -100, 0)])
+@pytest.mark.parametrize("first_bad", [0, 3, 5, 9, 10])
+def test_after_a_clean_exit_what_is_no_unit_at_the_end_is_cleared(tmp_path: Path, unit: bytes, first_bad: int) -> None:
+    queue = fill(make(tmp_path), 11)
+    for number in range(first_bad, 11):
+        overwrite(queue, number, unit)
+    queue = loaded(tmp_path)
+    resume_queue(queue, FileSystem())
+    assert queue.next_offset == first_bad
+    assert len(queue.files.files) == -(-first_bad // PER_FILE)
+    assert not any(queue.files.files[-1].view[first_bad % PER_FILE * 20 :] if first_bad % PER_FILE else b"")
+
+
+def test_after_a_clean_exit_only_the_last_file_of_a_queue_is_looked_at(tmp_path: Path) -> None:
+    looked_at: set[str] = set()
+
+    class Watched(FileSystem):
+        def data_ranges(self, file: OpenFile, start: int, end: int) -> Iterator[tuple[int, int]]:
+            looked_at.add(file.path.name)
+            return super().data_ranges(file, start, end)
+
+    fill(make(tmp_path), 22)
+    queue = make(tmp_path, Watched())
+    queue.files.load(check_directory(tmp_path / "q", FileSystem().list_directory(tmp_path / "q"), 100))
+    resume_queue(queue, Watched())
+    assert queue.next_offset == 22
+    assert looked_at == {f"{400:020d}"}
+
+
+@pytest.mark.parametrize("good", [0, 1, 511, 512, 513, 1024, 1025])
+@pytest.mark.parametrize("more", [1, 511, 512, 2000])
+def test_the_last_unit_is_found_however_many_zeros_are_behind_it(tmp_path: Path, good: int, more: int) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(UNIT.pack(5000, 100, 0) * good + bytes(more * 20))
+    files = FileSystem()
+    file = MappedFile(files, files.open_file(path), 0, path.stat().st_size)
+    assert count_to_last_unit(file, files) == good
 
 
 @given(

@@ -14,6 +14,7 @@ from tests.unit.storage.making import (
     body,
     filled,
     log_file,
+    mapped_without_read_ahead,
     overwrite,
     put,
     queue_file,
@@ -21,7 +22,9 @@ from tests.unit.storage.making import (
 )
 from triomq.protocol.consume_queue_unit import ConsumeQueueUnit
 from triomq.protocol.errors import StoreError
+from triomq.protocol.record import RecordCheck
 from triomq.storage.checkpoint import Checkpoint
+from triomq.storage.commit_log import CommitLog
 from triomq.storage.file_system import FileSystem
 from triomq.storage.message_store import MessageStore
 
@@ -52,6 +55,24 @@ def test_a_clean_start_looks_only_at_the_last_record(maker: StoreMaker) -> None:
     assert report(again).records == 1
     assert report(again).log_end == end
     assert bodies(again) == [body(number) for number in range(0, 200, 2)]
+
+
+def test_a_clean_start_reads_single_pages_and_leaves_it_to_readers_to_read_ahead(
+    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(maker).close()
+    seen: list[set[str]] = []
+
+    def watched(log: CommitLog, offset: int, *, check_crc: bool) -> RecordCheck:
+        seen.append({name.split("/")[0] for name in mapped_without_read_ahead(maker.root / "store")})
+        return check(log, offset, check_crc=check_crc)
+
+    check = CommitLog.check
+    monkeypatch.setattr(CommitLog, "check", watched)
+    maker()
+    assert seen[0] == {"commitlog", "consumequeue"}  # the last record of a queue
+    assert seen[-1] == {"consumequeue"}  # the walk over the log
+    assert mapped_without_read_ahead(maker.root / "store") == set()
 
 
 def test_records_before_the_checkpoint_are_not_read_again_after_a_crash(maker: StoreMaker) -> None:
