@@ -4,12 +4,13 @@ Source: DefaultMessageStore.java, getMessage; store.md 7.1, 7.3, 7.4.
 """
 
 from enum import Enum
+from mmap import mmap
 from operator import add
 from struct import Struct
 from typing import Final, NamedTuple
 
 from triomq.protocol.consume_queue_unit import BLANK_UNIT, UNIT, UNIT_SIZE
-from triomq.protocol.intact_record import is_intact
+from triomq.protocol.intact_record import are_intact
 from triomq.protocol.record import MESSAGE_MAGIC, find_damage
 from triomq.storage.commit_log import CommitLog
 from triomq.storage.config import StoreConfig
@@ -89,7 +90,10 @@ def get_message(
         following = queue_offset - queue_offset % per_file + per_file
         return GetMessageResult(GetMessageStatus.OFFSET_FOUND_NULL, following, low, high, [], 0, 0)
     count = min(max_msg_nums, len(units) // UNIT_SIZE)
-    if codes is None and 0 < count <= _MOST_AT_ONCE and (run := _read_run(log, config, units, count)) is not None:
+    run = None
+    if codes is None and 0 < count <= _MOST_AT_ONCE:
+        run = _read_run(log, config, queue, queue_offset, units, count)
+    if run is not None:
         buffers, size_bytes = run
         return GetMessageResult(GetMessageStatus.FOUND, queue_offset + count, low, high, buffers, count, size_bytes)
     reader = _RecordReader(log, queue.topic_field)
@@ -104,17 +108,25 @@ def get_message(
 
 
 def _read_run(
-    log: CommitLog, config: StoreConfig, units: memoryview, count: int
+    log: CommitLog, config: StoreConfig, queue: ConsumeQueue, queue_offset: int, units: memoryview, count: int
 ) -> tuple[list[memoryview], int] | None:
     """Return the records of the first ``count`` units, and their bytes, by a short way for what is read most.
 
-    ``None`` if the way is too short: some may be of an earlier process, or count as on disk, or are too many or too
-    long for one read, or lie in several files.
+    Records of an earlier process are looked at, all of them at once, unless that was done before.
+
+    Args:
+        log, config, queue, queue_offset: as for ``get_message``.
+        units: of ``queue`` from ``queue_offset`` on.
+        count: how many of them are wanted.
+
+    Returns:
+        ``None`` if the way is too short: some records may be damaged, or count as on disk, or are too many or too long
+        for one read, or lie in several files.
     """
     numbers = _UNPACK_UNITS[count](units)
     offsets, sizes = numbers[::2], numbers[1::2]
     first, last_end, total = offsets[0], offsets[-1] + sizes[-1], sum(sizes)
-    if first < log.own_from or first < log.max_offset - config.in_memory_bytes:
+    if first < log.max_offset - config.in_memory_bytes:
         return None
     file = log.files.file_at(first)
     if file is None or min(offsets) < first or last_end > min(file.end, log.max_offset):
@@ -122,9 +134,15 @@ def _read_run(
     if total > config.max_transfer_bytes_in_memory or count > config.max_transfer_count_in_memory:
         return None
     view, begin = file.view, file.start
+    starts = [offset - begin for offset in offsets] if begin else offsets
+    if first < log.own_from and not queue.checked.covers(queue_offset, queue_offset + count):
+        if min(sizes) < _LEAST_RECORD_BYTES or max(map(add, offsets, sizes)) > last_end:
+            return None
+        if not are_intact(file.map, starts, sizes, offsets, queue.topic_field):
+            return None
+        queue.checked.add(queue_offset, queue_offset + count)
     if last_end - first == total:
         return [view[first - begin : last_end - begin]], total
-    starts = [offset - begin for offset in offsets] if begin else offsets
     return list(map(view.__getitem__, map(slice, starts, map(add, starts, sizes)))), total
 
 
@@ -171,12 +189,13 @@ class _Limits:
 class _RecordReader:
     """Walks over units and collects the records they name."""
 
-    __slots__ = ("_begin", "_end", "_log", "_topic_field", "_view", "buffers", "status")
+    __slots__ = ("_begin", "_end", "_log", "_map", "_topic_field", "_view", "buffers", "status")
 
     def __init__(self, log: CommitLog, topic_field: bytes) -> None:
         self._log = log
         self._topic_field = topic_field
         self._view = memoryview(b"")  # of the commit log file that held the last record
+        self._map: mmap | bytes = b""  # the same file
         self._begin = self._end = 0  # where it begins, and how far it may be read
         self.buffers: list[memoryview] = []
         self.status = GetMessageStatus.NO_MATCHED_MESSAGE
@@ -190,7 +209,7 @@ class _RecordReader:
         topic_field = self._topic_field
         on_disk_below = limits.on_disk_below
         memory_count, memory_bytes = limits.memory_count, limits.memory_bytes
-        view, begin, end = self._view, self._begin, self._end
+        map_, view, begin, end = self._map, self._view, self._begin, self._end
         append = self.buffers.append
         scanned = count = total = 0
         piece_view, piece_at, piece_stop, piece_end = view, 0, 0, -1
@@ -213,7 +232,7 @@ class _RecordReader:
                 0 <= at <= end - begin - size
                 and size >= _LEAST_RECORD_BYTES
                 and (
-                    is_intact(view, at, size, offset, topic_field)
+                    are_intact(map_, (at,), (size,), (offset,), topic_field)
                     if offset < own_from
                     else _unpack_identity(view, at) == (size, MESSAGE_MAGIC, offset)
                 )
@@ -221,7 +240,7 @@ class _RecordReader:
                 if not self._find(offset, size):
                     skip_below = self._skip_below(offset, size)
                     continue
-                view, begin, end = self._view, self._begin, self._end
+                map_, view, begin, end = self._map, self._view, self._begin, self._end
                 at = offset - begin
                 if offset < own_from and self._is_damaged(offset, at, size):
                     continue
@@ -284,7 +303,7 @@ class _RecordReader:
             return False
         if _unpack_identity(file.view, offset - file.start) != (size, MESSAGE_MAGIC, offset):
             return False
-        self._view, self._begin, self._end = file.view, file.start, end
+        self._map, self._view, self._begin, self._end = file.map, file.view, file.start, end
         return True
 
     def _is_damaged(self, offset: int, at: int, size: int) -> bool:

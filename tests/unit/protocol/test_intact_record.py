@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triomq.protocol.codes import MessageSysFlag
-from triomq.protocol.intact_record import is_intact
+from triomq.protocol.intact_record import are_intact
 from triomq.protocol.record import encode_record, find_damage
 
 AT: Final = 40  # in the file, with something before and behind
@@ -31,8 +31,8 @@ def record(body: bytes = b"a body", host: bytes = bytes(8), topic: bytes = b"ord
 
 
 def looks(content: bytes, size: int | None = None) -> bool:
-    buffer = memoryview(bytes(AT) + content + bytes(100))
-    return is_intact(buffer, AT, len(content) if size is None else size, OFFSET, TOPIC_FIELD)
+    buffer = bytes(AT) + content + bytes(300)
+    return are_intact(buffer, [AT], [len(content) if size is None else size], [OFFSET], TOPIC_FIELD)
 
 
 @given(st.binary(min_size=1, max_size=300))
@@ -44,9 +44,8 @@ def test_a_good_record_is_intact(body: bytes) -> None:
 def test_a_record_with_a_flipped_bit_is_intact_only_where_nothing_can_be_seen(at: int, bit: int) -> None:
     content = bytearray(record())
     content[at] ^= 1 << bit
-    buffer = memoryview(bytes(AT) + content + bytes(100))
-    if is_intact(buffer, AT, len(content), OFFSET, TOPIC_FIELD):
-        assert not find_damage(buffer, AT, len(content), TOPIC_FIELD[1:])
+    if looks(bytes(content)):
+        assert not find_damage(content, 0, len(content), TOPIC_FIELD[1:])
         assert not 0 <= at < 12, "size, magic and CRC are compared"
         assert not 28 <= at < 36, "the physical offset is compared"
 
@@ -65,3 +64,14 @@ def test_what_is_rare_is_left_to_the_thorough_look() -> None:
     assert not looks(record(body=b""))
     assert not looks(record(host=bytes(20)))
     assert not looks(record(topic=b"others"))
+
+
+@given(st.integers(0, 4))
+def test_one_bad_record_among_good_ones_is_noticed(bad: int) -> None:
+    records = [record(b"%d" % number) for number in range(5)]
+    positions = [len(b"".join(records[:number])) for number in range(5)]
+    sizes = [len(each) for each in records]
+    offsets = [OFFSET] * 5
+    assert are_intact(b"".join(records), positions, sizes, offsets, TOPIC_FIELD)
+    offsets[bad] += 1
+    assert not are_intact(b"".join(records), positions, sizes, offsets, TOPIC_FIELD)

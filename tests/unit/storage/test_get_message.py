@@ -1,13 +1,14 @@
-from collections.abc import Callable
+from collections.abc import Sequence
+from mmap import mmap
 from typing import Any, Final
 
 import pytest
 
 from tests.unit.storage.making import StoreMaker, put
 from triomq.protocol.consume_queue_unit import UNIT
-from triomq.protocol.intact_record import is_intact
+from triomq.protocol.intact_record import are_intact
 from triomq.protocol.java import tags_code
-from triomq.protocol.record import decode_records, find_damage, record_size
+from triomq.protocol.record import decode_records, record_size
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.get_message import GetMessageResult, GetMessageStatus
 from triomq.storage.message_store import MessageStore
@@ -205,17 +206,14 @@ def test_own_records_are_read_as_found_ones_are(maker: StoreMaker) -> None:
 
 
 def test_records_of_an_earlier_process_are_looked_at_once(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_at: list[int] = []  # positions in the file; the first of a read only the thorough look sees
+    looked_at: list[int] = []  # positions in the file
 
-    def noted(look: Callable[..., object]) -> Callable[..., object]:
-        def noting(*arguments: Any) -> object:
-            looked_at.append(arguments[1])
-            return look(*arguments)
+    def noted(buffer: mmap, positions: Sequence[int], *arguments: Any) -> bool:
+        looked_at.extend(positions)
+        return are_intact(buffer, positions, *arguments)
 
-        return noting
-
-    monkeypatch.setattr("triomq.storage.get_message.is_intact", noted(is_intact))
-    monkeypatch.setattr("triomq.storage.get_message.find_damage", noted(find_damage))
+    monkeypatch.setattr("triomq.storage.get_message.are_intact", noted)
+    monkeypatch.setattr("triomq.storage.get_message.find_damage", lambda *_: pytest.fail("none is suspected"))
     places = [put(store).physical_offset for _ in range(20)]
     as_found_at_start(store)
     for begin in range(0, 20, 5):
