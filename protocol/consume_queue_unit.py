@@ -13,8 +13,18 @@ UNIT: Final = Struct(">qiq")
 
 UNIT_SIZE: Final = UNIT.size
 
-BLANK_UNIT: Final = UNIT.pack(0, 0x7FFF_FFFF, 0)
+_BLANK: Final = (0, 0x7FFF_FFFF, 0)
+
+BLANK_UNIT: Final = UNIT.pack(*_BLANK)
 """Fills a file before its first message: size > 0, so recovery counts it, and offset 0, so it stays hidden."""
+
+REPEATED: Final = 0x7FFF_FFFF
+"""Upper half of the tags code of a unit that names the record of a later one, as its own is lost: ``lost_units``.
+
+The lower half, which alone is compared with the tags that are wanted, is 0, as of a message without tags.
+"""
+
+REPEATED_CODE: Final = REPEATED << 32
 
 
 class ConsumeQueueUnit(NamedTuple):
@@ -23,3 +33,8 @@ class ConsumeQueueUnit(NamedTuple):
     physical_offset: PhysicalOffset
     size: int
     tags_code: int  # of a delayed message: its delivery time in ms
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it stands in the place of a lost message, or before the first one of its file."""
+        return self.tags_code == REPEATED_CODE or self == _BLANK

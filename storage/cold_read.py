@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
-from triomq.protocol.consume_queue_unit import UNIT_SIZE
+from triomq.protocol.consume_queue_unit import BLANK_UNIT, REPEATED, UNIT, UNIT_SIZE
 from triomq.storage.commit_log import CommitLog
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue import ConsumeQueue
@@ -29,7 +29,8 @@ _WINDOW_BYTES: Final = 1024 * 1024
 _MOST_WINDOWS: Final = 8  # of one read
 _MOST_REMEMBERED: Final = 1024
 _REMEMBERED_S: Final = 0.2
-_unit = Struct(">qi4xi")
+_BLANK_SIZE: Final = UNIT.unpack(BLANK_UNIT)[1]
+_unit = Struct(">qiii")  # of the tags code both halves
 _iter_units = _unit.iter_unpack
 
 
@@ -93,8 +94,8 @@ class ColdReads:
         config = self._config
         most, room = min(max_msg_nums, config.max_transfer_count_in_memory), config.max_transfer_bytes_in_memory
         found: list[tuple[int, int]] = []
-        for offset, size, code in _iter_units(units):
-            if size <= 0 or (codes is not None and code not in codes):
+        for offset, size, upper, code in _iter_units(units):
+            if size <= 0 or size == _BLANK_SIZE or upper == REPEATED or (codes is not None and code not in codes):
                 continue
             if found and (len(found) >= most or size > room):
                 break
@@ -111,8 +112,8 @@ class ColdReads:
 
     def _are_records_warm(self, units: memoryview) -> bool:
         """Whether all that lies between the first and the last record of some units is in memory."""
-        begin, _, _ = _unit.unpack_from(units)
-        last, size, _ = _unit.unpack_from(units, len(units) - UNIT_SIZE)
+        begin, _, _, _ = _unit.unpack_from(units)
+        last, size, _, _ = _unit.unpack_from(units, len(units) - UNIT_SIZE)
         file, end = self._log.files.file_at(begin), last + size
         if file is None or not begin < end <= min(file.end, self._log.max_offset):
             return False

@@ -7,8 +7,9 @@ Source: ConsumeQueue.java; store.md 3.
 from collections.abc import Callable
 from mmap import mmap
 
-from triomq.protocol.consume_queue_unit import BLANK_UNIT, UNIT, UNIT_SIZE, ConsumeQueueUnit
+from triomq.protocol.consume_queue_unit import UNIT, UNIT_SIZE, ConsumeQueueUnit
 from triomq.storage.checked_units import CheckedUnits
+from triomq.storage.lost_units import lost_units
 from triomq.storage.mapped_file import MappedFile
 from triomq.storage.mapped_file_queue import MappedFileQueue
 
@@ -37,6 +38,7 @@ class ConsumeQueue:
     __slots__ = (
         "_current",
         "_limit",
+        "_log_file_size",
         "_map",
         "_position",
         "checked",
@@ -53,7 +55,8 @@ class ConsumeQueue:
         "topic_field",
     )
 
-    def __init__(self, topic: str, queue_id: int, files: MappedFileQueue) -> None:
+    def __init__(self, topic: str, queue_id: int, files: MappedFileQueue, log_file_size: int) -> None:
+        """Describe the queue that has these files; ``log_file_size`` is that of the commit log's."""
         text = topic.encode()
         self.topic = topic
         self.queue_id = queue_id
@@ -61,6 +64,7 @@ class ConsumeQueue:
         self.files = files
         self.on_arrival: Callable[[ConsumeQueue], None] | None = None
         self._map: mmap
+        self._log_file_size = log_file_size
         self._current: MappedFile | None = None
         self._position = 0  # in the current file
         self._limit = 0  # up to here the current file may be written
@@ -137,13 +141,20 @@ class ConsumeQueue:
             return None
         return ConsumeQueueUnit._make(UNIT.unpack_from(file.map, position - file.start))
 
-    def overwrite(self, queue_offset: int, unit: bytes) -> None:
-        """Replace a unit that is there by another packed one."""
-        position = queue_offset * UNIT_SIZE
-        file = self.files.file_at(position)
-        assert file is not None, "there is a unit"
-        at = position - file.start
-        file.map[at : at + UNIT_SIZE] = unit
+    def lose(self, begin: int, end: int) -> None:
+        """Note that the messages of [begin, end) are lost; there is a unit behind them."""
+        following = self.unit(end)
+        assert following is not None, "at the end of a queue units are cut"
+        units = self._lost(end - begin, following.physical_offset, following.size)
+        at = 0
+        while at < len(units):
+            position = begin * UNIT_SIZE + at
+            file = self.files.file_at(position)
+            assert file is not None, "there is a unit"
+            part = units[at : at + file.end - position]
+            file.map[position - file.start : position - file.start + len(part)] = part
+            at += len(part)
+        self.checked.clear()
 
     def resume(self, next_offset: int, max_physical_offset: int) -> None:
         """Continue behind ``next_offset`` units that are on disk and checked; all of them become visible."""
@@ -159,8 +170,10 @@ class ConsumeQueue:
             file.assume_reserved(position - file.start)
             self._enter(file, position - file.start)
 
-    def begin_at(self, queue_offset: int) -> None:
-        """Let an empty queue begin in the middle: units before ``queue_offset`` in its file become blank ones.
+    def begin_at(self, queue_offset: int, physical_offset: int, size: int) -> None:
+        """Let an empty queue begin in the middle: units before ``queue_offset`` in its file become lost ones.
+
+        ``physical_offset`` and ``size`` tell the record that will come first.
 
         Raises:
             StoreFullError, StoreError: the file cannot be made.
@@ -169,21 +182,23 @@ class ConsumeQueue:
         file = self.files.create_next(position - position % self.files.file_size)
         blank_bytes = position - file.start
         self.files.reserve(file, blank_bytes)
-        file.map[:blank_bytes] = BLANK_UNIT * (blank_bytes // UNIT_SIZE)
+        file.map[:blank_bytes] = self._lost(blank_bytes // UNIT_SIZE, physical_offset, size)
         self._enter(file, blank_bytes)
         self.next_offset = self.max_offset = self.min_offset = queue_offset
         self.flushed_position = file.start
 
-    def append_blanks(self, count: int) -> None:
+    def append_lost(self, count: int, physical_offset: int, size: int) -> None:
         """Append units of messages that are lost, so that the numbers of the following ones stay right.
+
+        ``physical_offset`` and ``size`` tell the record that will come behind them.
 
         Raises:
             StoreFullError, StoreError: as ``reserve``.
         """
         newest = self.max_physical_offset
-        for _ in range(count):
+        for unit in UNIT.iter_unpack(self._lost(count, physical_offset, size)):
             self.reserve(1)
-            self.append(*UNIT.unpack(BLANK_UNIT))
+            self.append(*unit)
         self.max_physical_offset = newest
         self.max_offset = self.next_offset
 
@@ -202,6 +217,9 @@ class ConsumeQueue:
         """Let go of the files: the store is closed.  Views that readers hold stay valid."""
         self.files.files.clear()
         self.resume(0, 0)
+
+    def _lost(self, count: int, physical_offset: int, size: int) -> bytes:
+        return lost_units(count, self.topic, self._log_file_size, physical_offset, size)
 
     def _enter(self, file: MappedFile, position: int) -> None:
         self._current = file

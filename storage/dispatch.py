@@ -115,7 +115,7 @@ class Redispatcher:
                 self.headless.add(queue)
             return
         if self.from_log_begin and not queue.files.files and record.queue_offset > 0:
-            queue.begin_at(record.queue_offset)
+            queue.begin_at(record.queue_offset, physical_offset, record.size)
         if record.queue_offset > queue.next_offset:
             self.gaps.setdefault(queue, record.queue_offset)
         elif record.queue_offset == queue.next_offset:

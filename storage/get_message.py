@@ -9,7 +9,7 @@ from operator import add
 from struct import Struct
 from typing import Final, NamedTuple
 
-from triomq.protocol.consume_queue_unit import BLANK_UNIT, UNIT, UNIT_SIZE
+from triomq.protocol.consume_queue_unit import BLANK_UNIT, REPEATED, UNIT, UNIT_SIZE
 from triomq.protocol.intact_record import are_intact
 from triomq.protocol.record import MESSAGE_MAGIC, find_damage
 from triomq.storage.commit_log import CommitLog
@@ -23,6 +23,8 @@ _iter_units = Struct(">qi4xi").iter_unpack  # of the tags code only the low 32 b
 #: Units whose records are collected at once; Java's consumers ask for 32 messages.
 _MOST_AT_ONCE: Final = 64
 _UNPACK_UNITS: Final = tuple(Struct(">" + "qi8x" * count).unpack_from for count in range(_MOST_AT_ONCE + 1))
+_iter_halved_units = Struct(">qiii").iter_unpack  # the upper ones too: what lost messages are known by
+_REPEATED_BYTES: Final = REPEATED.to_bytes(4)  # upper half of a tags code
 _first_offset = Struct(">q").unpack_from
 _unpack_identity = Struct(">ii20xq").unpack_from  # totalSize, magic, physicalOffset of a record
 
@@ -138,6 +140,8 @@ def _read_run(
     if first < log.own_from and not queue.checked.covers(queue_offset, queue_offset + count):
         if min(sizes) < _LEAST_RECORD_BYTES or max(map(add, offsets, sizes)) > last_end:
             return None
+        if _REPEATED_BYTES in bytes(units[: count * UNIT_SIZE]):  # a lost message's unit names another message
+            return None
         if not are_intact(file.map, starts, sizes, offsets, queue.topic_field):
             return None
         queue.checked.add(queue_offset, queue_offset + count)
@@ -214,8 +218,8 @@ class _RecordReader:
         scanned = count = total = 0
         piece_view, piece_at, piece_stop, piece_end = view, 0, 0, -1
         skip_below = -1
-        for offset, size, code in _iter_units(units):
-            if offset < skip_below:
+        for offset, size, upper, code in _iter_halved_units(units):
+            if offset < skip_below or upper == REPEATED:
                 scanned += 1
                 continue
             if count and (  # the first one is taken whatever its size

@@ -6,6 +6,7 @@ Source: ConsumeQueue.java, getOffsetInQueueByTime; store.md 7.5.
 from triomq.protocol.consume_queue_unit import UNIT_SIZE
 from triomq.storage.commit_log import CommitLog
 from triomq.storage.consume_queue import ConsumeQueue
+from triomq.storage.queue_recovery import physical_offset_of
 
 
 def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> int:
@@ -31,9 +32,9 @@ def _nearest(log: CommitLog, queue: ConsumeQueue, file_start: int, low: int, hig
     left = right = left_time = right_time = -1
     while low <= high:
         middle = file_start + (low + high - 2 * file_start) // 2
-        unit = queue.unit(middle)
-        time = -1 if unit is None else log.store_time(unit.physical_offset)
-        if unit is not None and unit.physical_offset < log.min_offset:
+        physical_offset = physical_offset_of(queue, middle)
+        time = log.store_time(physical_offset)
+        if physical_offset < log.min_offset:
             low, left = middle + 1, middle
         elif time < 0:
             return queue.min_offset
@@ -51,5 +52,4 @@ def _nearest(log: CommitLog, queue: ConsumeQueue, file_start: int, low: int, hig
 
 
 def _store_time(log: CommitLog, queue: ConsumeQueue, queue_offset: int) -> int:
-    unit = queue.unit(queue_offset)
-    return -1 if unit is None else log.store_time(unit.physical_offset)
+    return log.store_time(physical_offset_of(queue, queue_offset))

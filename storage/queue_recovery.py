@@ -15,7 +15,6 @@ from triomq.storage.file_system import FileSystem, translated
 from triomq.storage.mapped_file import MappedFile
 
 _FILES_CHECKED: Final = 3
-_BLANK: Final = ConsumeQueueUnit._make(UNIT.unpack(BLANK_UNIT))
 _COMPARED_AT_ONCE: Final = 1024
 _BLANKS: Final = BLANK_UNIT * _COMPARED_AT_ONCE
 _BEHIND_ALL: Final = 2**63 - 1
@@ -72,7 +71,7 @@ def drop_dangling_units(queue: ConsumeQueue, log: CommitLog, *, check_crc: bool)
     dropped = []
     while end > first_offset(queue):
         unit = queue.unit(end - 1)
-        if unit is None or unit == _BLANK or 0 <= unit.physical_offset < log.min_offset:
+        if unit is None or unit.is_lost or 0 <= unit.physical_offset < log.min_offset:
             break
         record = log.check(unit.physical_offset, check_crc=check_crc)
         if record.kind is RecordKind.MESSAGE and record.size == unit.size:
@@ -92,7 +91,7 @@ def truncate_queue(queue: ConsumeQueue, log_end: int) -> int:
     end = queue.next_offset
     while end > first_offset(queue):
         unit = queue.unit(end - 1)
-        if unit is None or unit == _BLANK or unit.physical_offset + unit.size <= log_end:
+        if unit is None or unit.is_lost or unit.physical_offset + unit.size <= log_end:
             break
         end -= 1
     return _cut_if_shorter(queue, end)
@@ -120,7 +119,7 @@ def cut_queue(queue: ConsumeQueue, next_offset: int) -> None:
     queue.max_physical_offset = newest.physical_offset + newest.size if newest is not None else 0
 
 
-def blank_units(queue: ConsumeQueue, begin: int, end: int) -> int:
+def lose_units(queue: ConsumeQueue, begin: int, end: int) -> int:
     """Note that the messages between two physical offsets are lost; return how many these were.
 
     At the end of the queue their units are cut, as RocketMQ takes a blank one there for the end of a record.
@@ -130,17 +129,15 @@ def blank_units(queue: ConsumeQueue, begin: int, end: int) -> int:
     """
     first = first_offset(queue)
     units = range(first, queue.next_offset)
-    number = first + bisect_left(units, begin, key=lambda number: _physical_offset(queue, number))
+    start = number = first + bisect_left(units, begin, key=lambda number: physical_offset_of(queue, number))
     lost = 0
-    while (unit := queue.unit(number)) is not None and (unit == _BLANK or unit.physical_offset < end):
-        if unit != _BLANK:
-            queue.overwrite(number, BLANK_UNIT)
-            lost += 1
+    while (unit := queue.unit(number)) is not None and (unit.is_lost or unit.physical_offset < end):
+        lost += not unit.is_lost
         number += 1
-    if lost and number == queue.next_offset:
-        while number > first and queue.unit(number - 1) == _BLANK:
-            number -= 1
-        cut_queue(queue, number if number > first else 0)
+    if lost and number < queue.next_offset:
+        queue.lose(start, number)
+    elif lost:
+        _cut_if_shorter(queue, start)
     return lost
 
 
@@ -148,46 +145,46 @@ def record_before(queue: ConsumeQueue, log: CommitLog, physical_offset: int) -> 
     """Return where the queue's last record before ``physical_offset`` begins, or -1."""
     first = first_offset(queue)
     units = range(first, queue.max_offset)
-    behind = bisect_left(units, physical_offset, key=lambda number: _physical_offset(queue, number))
+    behind = bisect_left(units, physical_offset, key=lambda number: physical_offset_of(queue, number))
     if not behind:
         return -1
-    found = _physical_offset(queue, units[behind - 1])
+    found = physical_offset_of(queue, units[behind - 1])
     return found if log.check(found, check_crc=False).kind is RecordKind.MESSAGE else -1
 
 
 def correct_min_offset(queue: ConsumeQueue, log_begin: int) -> None:
     """Set ``min_offset`` to the first message whose record is at or behind ``log_begin``."""
     number = first_offset(queue)
-    if _physical_offset(queue, number) < log_begin:  # else nothing has expired, and no other unit need be looked at
+    if physical_offset_of(queue, number) < log_begin:  # else nothing has expired, and no other unit need be looked at
         units = range(number, queue.max_offset)
-        number += bisect_left(units, log_begin, key=lambda number: _physical_offset(queue, number))
-    queue.min_offset = _behind_blanks(queue, number)
+        number += bisect_left(units, log_begin, key=lambda number: physical_offset_of(queue, number))
+    queue.min_offset = _behind_lost(queue, number)
 
 
 def last_stored_before(queue: ConsumeQueue, log: CommitLog, timestamp: int) -> int:
     """Return the physical offset of the queue's last record with a store time up to ``timestamp``, or -1."""
     units = range(first_offset(queue), queue.max_offset)
-    behind = bisect_right(units, timestamp, key=lambda n: log.store_time(_physical_offset(queue, n)))
+    behind = bisect_right(units, timestamp, key=lambda n: log.store_time(physical_offset_of(queue, n)))
     if not behind:
         return -1
-    physical_offset = _physical_offset(queue, units[behind - 1])
+    physical_offset = physical_offset_of(queue, units[behind - 1])
     return physical_offset if log.store_time(physical_offset) >= 0 else -1
 
 
 def newest_unit(queue: ConsumeQueue) -> ConsumeQueueUnit | None:
-    """Return the last unit that is not blank."""
+    """Return the last unit that is not lost."""
     for number in range(queue.next_offset - 1, first_offset(queue) - 1, -1):
         unit = queue.unit(number)
-        if unit is not None and unit != _BLANK:
+        if unit is not None and not unit.is_lost:
             return unit
     return None
 
 
 def oldest_unit(queue: ConsumeQueue) -> ConsumeQueueUnit | None:
-    """Return the first unit that is not blank."""
+    """Return the first unit that is not lost."""
     for number in range(first_offset(queue), queue.next_offset):
         unit = queue.unit(number)
-        if unit is not None and unit != _BLANK:
+        if unit is not None and not unit.is_lost:
             return unit
     return None
 
@@ -254,9 +251,13 @@ def _count_good(units: bytes) -> int:
 
 
 def _cut_if_shorter(queue: ConsumeQueue, end: int) -> int:
+    """Let the queue end at ``end``, or earlier, so that it does not end with lost messages."""
     cut = queue.next_offset - end
     if cut:
-        cut_queue(queue, end)
+        first = first_offset(queue)
+        while end > first and (unit := queue.unit(end - 1)) is not None and unit.is_lost:
+            end -= 1
+        cut_queue(queue, end if end > first else 0)
     return cut
 
 
@@ -265,22 +266,22 @@ def _begins_before(file: MappedFile, physical_offset: int) -> bool:
     return first.size > 0 and 0 <= first.physical_offset < physical_offset
 
 
-def _physical_offset(queue: ConsumeQueue, number: int) -> int:
-    """Return where the record of a unit begins; a blank one counts as the next that is not, so that all of them ascend.
+def physical_offset_of(queue: ConsumeQueue, number: int) -> int:
+    """Return where the record of a unit begins; a lost one counts as the next that is not, so that all of them ascend.
 
-    Behind blank units without any other it is behind every record.
+    Behind lost units without any other it is behind every record.
     """
     unit = queue.unit(number)
-    if unit == _BLANK:
-        unit = queue.unit(_behind_blanks(queue, number))
+    if unit is not None and unit.is_lost:
+        unit = queue.unit(_behind_lost(queue, number))
     return _BEHIND_ALL if unit is None else unit.physical_offset
 
 
-def _behind_blanks(queue: ConsumeQueue, number: int) -> int:
-    """Return the first unit from ``number`` on that is not blank; the end of the queue if there is none."""
+def _behind_lost(queue: ConsumeQueue, number: int) -> int:
+    """Return the first unit from ``number`` on that is not lost; the end of the queue if there is none."""
     while (units := queue.units_from(number, _COMPARED_AT_ONCE)) is not None:
         if units != _BLANKS[: len(units)]:
-            while queue.unit(number) == _BLANK:
+            while (unit := queue.unit(number)) is not None and unit.is_lost:
                 number += 1
             break
         number += len(units) // UNIT_SIZE

@@ -134,7 +134,9 @@ class QueueTable:
             reserve_step_bytes=self._config.consume_queue_reserve_step_bytes,
             scratch=self._scratch,
         )
-        queue = self._queues[topic, queue_id] = ConsumeQueue(topic, queue_id, files)
+        queue = self._queues[topic, queue_id] = ConsumeQueue(
+            topic, queue_id, files, self._config.commit_log_file_size_bytes
+        )
         return queue
 
 

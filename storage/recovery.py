@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from triomq.protocol.consume_queue_unit import UNIT_SIZE
-from triomq.protocol.record import RecordKind
+from triomq.protocol.record import RecordCheck, RecordKind
 from triomq.storage.checkpoint import Checkpoint
 from triomq.storage.commit_log import CommitLog
 from triomq.storage.config import StoreConfig
@@ -30,11 +30,11 @@ from triomq.storage.file_system import FileSystem
 from triomq.storage.flush import FlushPlan
 from triomq.storage.log_scan import LogScan, Progress
 from triomq.storage.queue_recovery import (
-    blank_units,
     correct_min_offset,
     cut_queue,
     drop_dangling_units,
     last_stored_before,
+    lose_units,
     newest_unit,
     oldest_unit,
     record_before,
@@ -248,7 +248,7 @@ class Recovery:
         plan = FlushPlan(self._file_system, _ignore)
         for part in scan.damage:
             for queue in self._queues:
-                if lost := blank_units(queue, part.begin, part.end):
+                if lost := lose_units(queue, part.begin, part.end):
                     self._lost_messages += lost
                     plan.add(queue.files, 0, queue.end_position + 1)
         plan.run()
@@ -299,19 +299,19 @@ class Recovery:
             if queue is not None and queue in wanted:
                 dispatcher.gaps.pop(queue, None)
                 dispatcher.dispatch(record, offset)
-                if queue in dispatcher.gaps:  # what came before is gone from the log too
-                    self._bridge(queue, dispatcher.gaps.pop(queue))
+                if dispatcher.gaps.pop(queue, None) is not None:  # what came before is gone from the log too
+                    self._bridge(queue, record, offset)
                     dispatcher.dispatch(record, offset)
         self._heal(scan)
 
-    def _bridge(self, queue: ConsumeQueue, queue_offset: int) -> None:
-        """Let a queue go on at ``queue_offset`` though the records before it are gone."""
-        missing = queue_offset - queue.next_offset
+    def _bridge(self, queue: ConsumeQueue, record: RecordCheck, physical_offset: int) -> None:
+        """Let a queue go on with a record though those before it are gone."""
+        missing = record.queue_offset - queue.next_offset
         if queue.max_physical_offset <= self._log.min_offset:
             cut_queue(queue, 0)
-            queue.begin_at(queue_offset)
+            queue.begin_at(record.queue_offset, physical_offset, record.size)
         elif missing <= queue.files.file_size // UNIT_SIZE:
-            queue.append_blanks(missing)
+            queue.append_lost(missing, physical_offset, record.size)
         else:  # no loss explains such a number: the record's own is wrong
             self._dispatcher.ignored_records += 1
 

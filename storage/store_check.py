@@ -9,23 +9,18 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
 
 from triomq.protocol.codes import TRANSACTION_MASK
-from triomq.protocol.consume_queue_unit import BLANK_UNIT, UNIT, ConsumeQueueUnit
+from triomq.protocol.consume_queue_unit import REPEATED_CODE, ConsumeQueueUnit
 from triomq.protocol.record import RecordCheck, RecordKind
 from triomq.storage.consume_queue import ConsumeQueue
-from triomq.storage.delay_levels import SCHEDULE_TOPIC
 from triomq.storage.dispatch import WITHOUT_UNIT
 from triomq.storage.index_check import check_index
 from triomq.storage.log_scan import Progress
 from triomq.storage.log_walk import Damage, walk
+from triomq.storage.lost_units import WAITING_TOPICS
 from triomq.storage.queue_recovery import first_offset
 from triomq.storage.stopped_store import StoppedStore
-from triomq.storage.timer_times import TIMER_TOPIC
-
-_WAITING_TOPICS: Final = frozenset((SCHEDULE_TOPIC, TIMER_TOPIC))
-_BLANK = ConsumeQueueUnit._make(UNIT.unpack(BLANK_UNIT))
 
 
 class ProblemKind(Enum):
@@ -146,7 +141,7 @@ class _Checker:
             return
         queue = store.queues.find(record.topic, record.queue_id)
         unit = queue.unit(record.queue_offset) if queue is not None else None
-        if queue is None or unit is None or unit == _BLANK:
+        if queue is None or unit is None or unit.is_lost:
             place = f"{record.topic}:{record.queue_id}"
             self._add(ProblemKind.MISSING_UNIT, place, record.queue_offset, f"of the record at {offset}")
         elif unit[:2] == (offset, record.size):
@@ -157,7 +152,7 @@ class _Checker:
         if unit.tags_code == record.tags_code:
             return
         # Of a message that waits it is the delivery time, which depends on the levels or the turns of waiting of then.
-        if queue.topic in _WAITING_TOPICS and unit.tags_code >= record.store_timestamp:
+        if queue.topic in WAITING_TOPICS and unit.tags_code >= record.store_timestamp:
             return
         text = f"tags code {unit.tags_code} instead of {record.tags_code}"
         self._add(ProblemKind.WRONG_UNIT, _name(queue), record.queue_offset, text)
@@ -168,19 +163,21 @@ class _Checker:
         if self._matched[queue] == len(valid):  # the records have led to all of them already
             self._report.units += len(valid)
             return
-        blanks = 0
+        lost = 0
         for number in valid:
             unit = queue.unit(number)
-            if unit == _BLANK:
-                blanks += 1
-            elif reason := self._reason(queue, number, unit):
+            lost += unit is not None and unit.is_lost
+            if reason := self._reason(queue, number, unit):
                 self._add(ProblemKind.WRONG_UNIT, _name(queue), number, reason)
-        self._report.units += len(valid) - blanks
+        self._report.units += len(valid) - lost
 
     def _reason(self, queue: ConsumeQueue, number: int, unit: ConsumeQueueUnit | None) -> str:
         """Return what is wrong with a unit, "" if nothing is."""
         if unit is None or unit.size <= 0:
             return "an empty unit in the middle"
+        is_repeated = unit.tags_code == REPEATED_CODE
+        if unit.is_lost and not is_repeated:
+            return ""
         if 0 <= unit.physical_offset < self._store.deleted.end_of(queue.topic):
             return ""
         record = self._store.log.check(unit.physical_offset, check_crc=False)
@@ -188,7 +185,10 @@ class _Checker:
             return f"no record at {unit.physical_offset}: {record.reason}"
         if record.size != unit.size:
             return f"{unit.size} bytes, but the record at {unit.physical_offset} has {record.size}"
-        if (record.topic, record.queue_id, record.queue_offset) != (queue.topic, queue.queue_id, number):
+        is_later = is_repeated and record.queue_offset > number
+        if (record.topic, record.queue_id) != (queue.topic, queue.queue_id) or not (
+            record.queue_offset == number or is_later
+        ):
             return (
                 f"the record at {unit.physical_offset} is number {record.queue_offset}"
                 f" of {record.topic}:{record.queue_id}"

@@ -162,9 +162,9 @@ class _Builder:
     def _append(self, queue: ConsumeQueue, record: RecordCheck, offset: int) -> None:
         missing = record.queue_offset - queue.next_offset
         if missing and not queue.files.files:
-            queue.begin_at(record.queue_offset)
+            queue.begin_at(record.queue_offset, offset, record.size)
         elif 0 < missing <= queue.files.file_size // UNIT_SIZE:
-            queue.append_blanks(missing)
+            queue.append_lost(missing, offset, record.size)
         elif missing:  # no loss explains such a number
             self.records_ignored += 1
             return

@@ -58,14 +58,14 @@ def row(message: MessageExt) -> Row:
     )
 
 
-async def read_all(namesrv: str, topic: str) -> list[Row]:
-    """Every message of every queue of ``topic``, by pulling from the first offset to the last."""
+async def read_all(namesrv: str, topic: str, tags: str = "*") -> list[Row]:
+    """Every message of every queue of ``topic``, or those with ``tags``, by pulling from begin to end."""
     rows: list[Row] = []
     async with PullConsumer("store-exchange-reader", namesrv=namesrv) as pull:
         for queue in await pull.queues(topic):
             offset = await pull.min_offset(queue)
             while offset < await pull.max_offset(queue):
-                result = await pull.pull(queue, offset)
+                result = await pull.pull(queue, offset, tags)
                 rows.extend(map(row, result.messages))
                 offset = result.next_begin_offset
     return rows

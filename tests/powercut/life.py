@@ -21,7 +21,6 @@ from tests.powercut.expected import Intent, Stored, records_of, stored_record
 from tests.powercut.model_disk import ModelDisk, PowerCutError
 from triomq.broker.offsets import ConsumerOffsetTable
 from triomq.protocol.codes import TRANSACTION_MASK, MessageSysFlag
-from triomq.protocol.consume_queue_unit import BLANK_UNIT, UNIT, ConsumeQueueUnit
 from triomq.protocol.host import encode_host
 from triomq.protocol.index_unit import key_hash
 from triomq.protocol.java import tags_code
@@ -40,7 +39,6 @@ FILE_SIZE: Final = 8192
 _MAX_BODY: Final = 1500
 _MOST_OPERATIONS: Final = 40
 _ALL_CUTS: Final = 3
-BLANK: Final = ConsumeQueueUnit._make(UNIT.unpack(BLANK_UNIT))
 Key = tuple[str, int]
 
 
@@ -308,7 +306,7 @@ class Life:
             units = wanted.pop((queue.topic, queue.queue_id), {})
             assert queue.max_offset == max(units, default=-1) + 1, f"{queue}: {sorted(units)}"
             lost = set(range(queue.min_offset, queue.max_offset)) - set(units)
-            assert {queue.unit(number) for number in lost} <= {BLANK}, f"{queue}: {lost}"
+            assert all((unit := queue.unit(number)) and unit.is_lost for number in lost), f"{queue}: {lost}"
             for number, stored in units.items():
                 unit = queue.unit(number)
                 assert unit is not None

@@ -10,13 +10,14 @@ from triomq.storage.file_system import FileSystem
 from triomq.storage.mapped_file_queue import MappedFileQueue
 
 PER_FILE = 5
+LOG_FILE_SIZE = 1000  # records of these tests lie behind the first file
 
 
 def make(root: Path, file_system: FileSystem | None = None) -> ConsumeQueue:
     files = MappedFileQueue(
         file_system or FileSystem(), root / "T" / "3", PER_FILE * 20, reserve_step_bytes=40, scratch=root / "scratch"
     )
-    return ConsumeQueue("T", 3, files)
+    return ConsumeQueue("T", 3, files, LOG_FILE_SIZE)
 
 
 def fill(queue: ConsumeQueue, count: int) -> None:
@@ -103,7 +104,7 @@ def test_a_read_ends_with_its_file_the_visible_units_and_its_limit(tmp_path: Pat
 
 def test_a_queue_that_begins_in_the_middle_is_filled_with_blank_units(tmp_path: Path) -> None:
     queue = make(tmp_path)
-    queue.begin_at(13)
+    queue.begin_at(13, 2300, 100)
     assert queue.files.start == 200
     assert bytes(queue.files.files[0].view) == BLANK_UNIT * 3 + bytes(40)
     assert (queue.min_offset, queue.max_offset, queue.next_offset) == (13, 13, 13)
@@ -114,7 +115,7 @@ def test_a_queue_that_begins_in_the_middle_is_filled_with_blank_units(tmp_path: 
 
 def test_a_queue_that_begins_with_a_file_needs_no_blank_unit(tmp_path: Path) -> None:
     queue = make(tmp_path)
-    queue.begin_at(10)
+    queue.begin_at(10, 2000, 100)
     assert queue.files.start == 200
     assert not any(queue.files.files[0].view)
 
@@ -122,7 +123,7 @@ def test_a_queue_that_begins_with_a_file_needs_no_blank_unit(tmp_path: Path) -> 
 def test_lost_messages_keep_their_numbers(tmp_path: Path) -> None:
     queue = make(tmp_path)
     fill(queue, 4)
-    queue.append_blanks(3)
+    queue.append_lost(3, 1700, 100)
     assert (queue.next_offset, queue.max_offset, queue.max_physical_offset) == (7, 7, 1400)
     assert queue.unit(6) == UNIT.unpack(BLANK_UNIT)
 

@@ -58,6 +58,57 @@ def test_a_damaged_record_costs_only_its_message(maker: StoreMaker, kind: str, q
     assert put(again).queue_offset == 100
 
 
+@pytest.mark.parametrize("hurt", [(0,), (3,), (0, 1, 2, 9, 17, 18), tuple(range(20))])
+@pytest.mark.parametrize("queues", ["kept", "deleted"])
+@pytest.mark.parametrize("most", [1, 32])
+def test_damage_in_the_first_file_costs_only_its_messages_too(
+    maker: StoreMaker, hurt: tuple[int, ...], queues: str, most: int
+) -> None:
+    store = filled(maker)
+    wanted = bodies(store)
+    copy = maker.killed_copy(store)
+    for number in hurt:
+        offset, _ = place(store, number)
+        assert offset < 65536
+        overwrite(log_file(copy, 0), offset + 8, b"\1\2\3\4")
+    if queues == "deleted":
+        shutil.rmtree(copy / "consumequeue")
+    again = maker(copy)
+    kept = [number for number in range(100) if number not in hurt]
+    assert [body for _, body in numbered(again, most)] == [wanted[number] for number in kept]
+    assert [number for number, _ in numbered(again, most)] == kept
+    files = queue_files(copy)
+    again.close()
+    shutil.rmtree(copy / "consumequeue")
+    assert bodies(maker(copy)) == [wanted[number] for number in kept]
+    assert queue_files(copy) == files, "what is lost is known by the log"
+
+
+def numbered(store: MessageStore, most: int) -> list[tuple[int, bytes]]:
+    """Return queue offset and body of every message, as its record has them."""
+    found: list[tuple[int, bytes]] = []
+    queue_offset = 0
+    while (result := store.get_message(("T", 0), queue_offset, most)).next_begin_offset > queue_offset:
+        records = map(decode_record, [bytes(record) for view in result.buffers for record in records_in(view)])
+        found += [(record.queue_offset, record.stored_body) for record in records]
+        queue_offset = result.next_begin_offset
+    return found
+
+
+def records_in(view: memoryview) -> list[memoryview]:
+    """Split a view at the lengths of its records."""
+    found = []
+    while view:
+        size = int.from_bytes(view[:4])
+        found.append(view[:size])
+        view = view[size:]
+    return found
+
+
+def queue_files(root: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (root / "consumequeue" / "T" / "0").iterdir()}
+
+
 def test_what_stood_in_a_damaged_place_is_kept_and_the_log_has_no_hole(maker: StoreMaker) -> None:
     store = filled(maker)
     copy = maker.killed_copy(store)

@@ -17,6 +17,7 @@ from triomq.storage.queue_recovery import (
     count_good_units,
     count_to_last_unit,
     cut_queue,
+    lose_units,
     newest_unit,
     oldest_unit,
     recover_queue,
@@ -25,13 +26,14 @@ from triomq.storage.queue_recovery import (
 )
 
 PER_FILE = 5
+LOG_FILE_SIZE = 1000  # records of these tests lie behind the first file, if nothing else is said
 
 
-def make(root: Path, file_system: FileSystem | None = None) -> ConsumeQueue:
+def make(root: Path, file_system: FileSystem | None = None, log_file_size: int = LOG_FILE_SIZE) -> ConsumeQueue:
     files = MappedFileQueue(
         file_system or FileSystem(), root / "q", PER_FILE * 20, reserve_step_bytes=100, scratch=root / "scratch"
     )
-    return ConsumeQueue("T", 0, files)
+    return ConsumeQueue("T", 0, files, log_file_size)
 
 
 def fill(queue: ConsumeQueue, count: int) -> ConsumeQueue:
@@ -120,7 +122,7 @@ def test_a_queue_without_files_stays_empty(tmp_path: Path) -> None:
 
 def test_blank_units_count_as_units_but_not_as_messages(tmp_path: Path) -> None:
     queue = make(tmp_path)
-    queue.begin_at(8)
+    queue.begin_at(8, 1800, 100)
     queue = loaded(tmp_path)
     recover_queue(queue, FileSystem(), 2**62)
     assert (queue.next_offset, queue.max_physical_offset) == (8, 0)
@@ -157,7 +159,7 @@ def test_min_offset_is_the_first_message_the_log_still_has(tmp_path: Path) -> No
 
 def test_blank_units_stay_hidden_even_if_the_log_begins_at_zero(tmp_path: Path) -> None:
     queue = make(tmp_path)
-    queue.begin_at(8)
+    queue.begin_at(8, 1800, 100)
     fill(queue, 2)
     correct_min_offset(queue, 0)
     assert queue.min_offset == 8
@@ -281,9 +283,10 @@ def test_a_unit_of_an_expired_record_is_no_dangling_one(maker: StoreMaker) -> No
 
 
 @pytest.mark.parametrize("log_begin", [0, 1, 1000, 1150, 1200, 1250, 5000])
-def test_blank_units_in_the_middle_hide_no_message(tmp_path: Path, log_begin: int) -> None:
-    queue = fill(make(tmp_path), 3)
-    queue.append_blanks(1500)
+@pytest.mark.parametrize("log_file_size", [LOG_FILE_SIZE, 10**6])
+def test_lost_messages_in_the_middle_hide_no_other(tmp_path: Path, log_begin: int, log_file_size: int) -> None:
+    queue = fill(make(tmp_path, log_file_size=log_file_size), 3)
+    queue.append_lost(1500, 151_300, 100)
     fill(queue, 2)
     real = [0, 1, 2, 1503, 1504]
     correct_min_offset(queue, log_begin)
@@ -291,12 +294,36 @@ def test_blank_units_in_the_middle_hide_no_message(tmp_path: Path, log_begin: in
     assert queue.min_offset == (kept[0] if kept else 1505)
 
 
-def test_blank_units_at_the_begin_and_the_end_are_hidden(tmp_path: Path) -> None:
-    queue = make(tmp_path)
-    queue.begin_at(4)
+@pytest.mark.parametrize("log_file_size", [LOG_FILE_SIZE, 10**6])
+def test_lost_messages_at_the_begin_and_the_end_are_hidden(tmp_path: Path, log_file_size: int) -> None:
+    queue = make(tmp_path, log_file_size=log_file_size)
+    queue.begin_at(4, 1400, 100)
     fill(queue, 1)
-    queue.append_blanks(3)
+    queue.append_lost(3, 1800, 100)
     correct_min_offset(queue, 0)
     assert queue.min_offset == 4
     correct_min_offset(queue, 10_000)
     assert queue.min_offset == 8
+
+
+@pytest.mark.parametrize("log_file_size", [LOG_FILE_SIZE, 10**6])
+def test_messages_are_lost_with_those_that_stand_for_them(tmp_path: Path, log_file_size: int) -> None:
+    queue = fill(make(tmp_path, log_file_size=log_file_size), 12)
+    assert lose_units(queue, 1300, 1500) == 2
+    assert lose_units(queue, 1500, 1600) == 1
+    assert lose_units(queue, 1300, 1600) == 0
+    units = [queue.unit(number) for number in range(12)]
+    assert [number for number, unit in enumerate(units) if unit is not None and unit.is_lost] == [3, 4, 5]
+    assert len(set(units[3:6])) == 1
+    assert units[6] == (1600, 100, 7)
+
+
+@pytest.mark.parametrize("log_file_size", [LOG_FILE_SIZE, 10**6])
+def test_a_queue_that_is_cut_does_not_end_with_lost_messages(tmp_path: Path, log_file_size: int) -> None:
+    queue = fill(make(tmp_path, log_file_size=log_file_size), 8)
+    lose_units(queue, 1500, 1700)
+    assert truncate_queue(queue, 1750) == 1
+    assert queue.next_offset == 5
+    lose_units(queue, 1000, 1400)
+    assert truncate_queue(queue, 1450) == 1
+    assert queue.files.files == []

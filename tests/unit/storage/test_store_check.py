@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.storage.making import StoreMaker, filled, log_file, overwrite, put, queue_file
 from triomq.protocol.codes import MessageSysFlag
+from triomq.protocol.consume_queue_unit import REPEATED_CODE, UNIT
 from triomq.storage.delay_levels import SCHEDULE_TOPIC
 from triomq.storage.stopped_store import StoppedStore
 from triomq.storage.store_check import CheckReport, Problem, ProblemKind, check
@@ -221,3 +222,17 @@ def test_our_index_is_verified_too(maker: StoreMaker) -> None:
     store.close()
     report = checked(store.config.root)
     assert (report.index_units, report.problems) == (200, [])
+
+
+def test_units_of_lost_messages_are_no_problem_unless_they_name_nothing_of_their_queue(maker: StoreMaker) -> None:
+    store = filled(maker)
+    copy = maker.killed_copy(store)
+    lost = store.queue_units("T", 0, 3, 1)[0]
+    overwrite(log_file(copy, 0), lost.physical_offset + 8, b"\1\2\3\4")
+    again = maker(copy)
+    assert again.queue_units("T", 0, 3, 1)[0].is_lost
+    other = again.queue_units("U", 0, 9, 1)[0]
+    again.close()
+    assert checked(copy).problems == []
+    overwrite(queue_file(copy, "T", 0), 3 * 20, UNIT.pack(other.physical_offset, other.size, REPEATED_CODE))
+    assert kinds(checked(copy)) == [(ProblemKind.WRONG_UNIT, 3, 1)]
