@@ -17,6 +17,7 @@ from triomq.broker.delivery import RETRY_MS, Delivery, with_real_place
 from triomq.broker.statistics import BrokerStatistics
 from triomq.protocol.consume_queue_unit import UNIT
 from triomq.protocol.properties import set_property
+from triomq.storage.cold_read import Lookup
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.delay_levels import SCHEDULE_TOPIC
 from triomq.storage.message_store import MessageStore
@@ -101,6 +102,18 @@ class Schedule:
     def wake(self) -> None:
         """Let who waits for :attr:`arrived` look again."""
         self.arrived.set()
+
+    def prepare(self, now_ms: int) -> Lookup[None]:
+        """Let the messages that ``deliver`` is about to deliver be read, if they are on the disk only."""
+        cold = self._store.cold_reads
+        for level in self._levels:
+            queue, queue_offset = level.queue, self._next_offset(level)
+            if queue_offset < queue.max_offset:
+                yield from cold.load_units(queue, queue_offset)
+                unit = queue.unit(queue_offset)
+                if unit is not None and not now_ms < unit.tags_code <= now_ms + level.delay_ms:
+                    queue_offsets = range(queue_offset, min(queue_offset + _MOST_MESSAGES, queue.max_offset))
+                    yield from cold.load_messages(queue, queue_offsets, _MOST_BYTES)
 
     def deliver(self, now_ms: int) -> int | None:
         """Deliver messages that are due at ``now_ms``, of each level a bounded number.

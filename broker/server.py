@@ -18,14 +18,14 @@ import trio
 from triomq.broker.addresses import Address, plain_ip, resolve_ip
 from triomq.broker.client_requests import ClientRequests
 from triomq.broker.clients import ConsumerGroups, ProducerGroups
-from triomq.broker.cold_pulls import ColdPulls
 from triomq.broker.config import BrokerConfig, Listener
 from triomq.broker.connection import Connection
 from triomq.broker.delivery import Delivery
 from triomq.broker.locks import QueueLocks
+from triomq.broker.lookups import Lookups
 from triomq.broker.offsets import ConsumerOffsetTable
 from triomq.broker.processors.plain_send import PlainSends, response_template
-from triomq.broker.processors.pull import answer, serve_held
+from triomq.broker.processors.pull import serve_held
 from triomq.broker.processors.table import BROKER_PROCESSORS, NAMESRV_PROCESSORS, VIP_PROCESSORS, Processor
 from triomq.broker.pull_hold import PullHold
 from triomq.broker.schedule import Schedule
@@ -119,7 +119,7 @@ class Broker:
         self.client_requests: Final = ClientRequests(self.next_opaque)
         self.stalls: Final = StallWatch(self)
         self.pull_hold: Final = PullHold(filtered_hold_s=config.filtered_hold_s)
-        self.cold_pulls: Final = ColdPulls(self, answer)
+        self.lookups: Final = Lookups(self)
         self.statistics: Final = BrokerStatistics(clock_ms())
         self.delivery: Final = Delivery(store, self.statistics)
         self.schedule: Final = Schedule(store, JsonTable(tables / "delayOffset.json"), self.statistics, self.delivery)

@@ -22,6 +22,7 @@ from triomq.protocol.consume_queue_unit import UNIT
 from triomq.protocol.errors import MessageIllegalError
 from triomq.protocol.properties import MAX_PROPERTIES_BYTES, PropertyName, get_property, set_property
 from triomq.protocol.record_copy import RecordSource
+from triomq.storage.cold_read import Lookup
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.message_store import MessageStore
 from triomq.storage.store_writer import Appended, Origin, RecordCopy
@@ -169,21 +170,31 @@ class Timer:
             self._next_ms = time_ms
             self._wake()
 
+    def prepare(self, now_ms: int) -> Lookup[None]:
+        """Let the messages that ``deliver`` is about to deliver be read, if they are on the disk only."""
+        self._take(now_ms)
+        if self._batch:
+            queue_offsets = [queue_offset for _, queue_offset in self._batch]
+            yield from self._store.cold_reads.load_messages(self._queue, queue_offsets, _MOST_BYTES)
+
     def deliver(self, now_ms: int) -> int | None:
         """Deliver a bounded number of messages that are due at ``now_ms``.
 
         Returns:
             When to call again, ms: ``now_ms`` if more is due already; ``None`` if nothing waits.
         """
-        if not self._batch:
-            self._batch = self._index.take(now_ms, _MOST_MESSAGES)
-            if self._batch:
-                self._taken_ms = max(self._taken_ms, self._batch[-1][0])
+        self._take(now_ms)
         next_ms = self._deliver_batch(now_ms) if self._batch else self._index.next_time()
         if next_ms is not None:
             next_ms = max(next_ms, now_ms)
         self._next_ms = next_ms
         return next_ms
+
+    def _take(self, now_ms: int) -> None:
+        if not self._batch:
+            self._batch = self._index.take(now_ms, _MOST_MESSAGES)
+            if self._batch:
+                self._taken_ms = max(self._taken_ms, self._batch[-1][0])
 
     def _deliver_batch(self, now_ms: int) -> int | None:
         copies: list[RecordCopy] = []

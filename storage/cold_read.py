@@ -4,15 +4,18 @@ A page of a mapped file that is not in memory is read while the thread that touc
 cannot read it kills the process (SIGBUS).  So before a read the kernel is asked whether the pages are there
 (``mincore``); those that are not are read with ``pread`` in a worker thread, where a failure is an error.
 
+A ``Lookup`` is a look into the store in steps: it yields what must be read before it can go on, so that whoever runs
+it decides who waits for that.
+
 What was written a moment ago is in memory, and nobody is asked: the usual read costs two comparisons more.  Behind
 that the kernel is asked about a window at a time, and what it says of a whole window holds for a moment, so that a
 consumer which catches up asks once for many reads.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from triomq.protocol.consume_queue_unit import BLANK_UNIT, REPEATED, UNIT, UNIT_SIZE
 from triomq.storage.commit_log import CommitLog
@@ -21,9 +24,15 @@ from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.file_system import FileSystem, translated
 from triomq.storage.mapped_file import MappedFile
 
+Found = TypeVar("Found")
+
+_HEAD_BYTES: Final = 4096  # of a record whose length is not known: most records are in it as a whole
+_LOG_ROUNDS: Final = 2  # the heads of records, then the rest
+_READ_ROUNDS: Final = 4  # units, records, and once more if memory is so short that they were dropped again
 _UNITS_SCANNED: Final = 800  # of one read, see get_message
 _UNITS_IN_ONE_PAGE: Final = 200
 _READ_AHEAD_BYTES: Final = 1024 * 1024  # a consumer of old messages goes on with those behind
+_LENGTH_BYTES: Final = 4
 _GAP_BYTES: Final = 64 * 1024  # records nearer than that are asked for together
 _WINDOW_BYTES: Final = 1024 * 1024
 _MOST_WINDOWS: Final = 8  # of one read
@@ -40,19 +49,33 @@ class ColdRange(NamedTuple):
     file: MappedFile
     start: int
     end: int
+    ahead_to: int = 0  # the kernel may begin with what lies behind, up to here
+
+
+Lookup = Generator[Sequence[ColdRange], None, Found]
+"""A look into the store that says before each step what must be read for it; nothing to read is a pause."""
+
+
+def finish(lookup: Lookup[Found]) -> Found:
+    """Run a lookup to its end, waiting here for the disk if need be."""
+    while True:
+        try:
+            next(lookup)
+        except StopIteration as done:
+            found: Found = done.value
+            return found
 
 
 class ColdReads:
     """Tells what must be read from the disk before messages can be."""
 
-    __slots__ = ("_config", "_file_system", "_log", "_opened_at", "_warm_until")
+    __slots__ = ("_config", "_file_system", "_log", "_warm_until")
 
-    def __init__(self, log: CommitLog, config: StoreConfig, file_system: FileSystem | None = None) -> None:
-        """Prepare for a store that has just been opened: what is older than now may be on disk only."""
+    def __init__(self, log: CommitLog, config: StoreConfig, file_system: FileSystem) -> None:
+        """Prepare for a store; what an earlier process wrote, or this one long ago, may be on disk only."""
         self._log = log
         self._config = config
-        self._file_system = file_system or FileSystem()
-        self._opened_at = log.max_offset
+        self._file_system = file_system
         self._warm_until: dict[tuple[int, int], float] = {}  # file's id and number of a window
 
     def find(
@@ -64,12 +87,79 @@ class ColdReads:
         """
         if not queue.min_offset <= queue_offset < queue.max_offset:
             return []
-        hot_from = max(self._log.max_offset - self._config.hot_bytes, self._opened_at)
+        hot_from = self._hot_from()
         if queue.max_physical_offset > hot_from and queue.max_offset - queue_offset < _UNITS_IN_ONE_PAGE:
             unit = queue.unit(queue_offset)
             if unit is not None and unit.physical_offset >= hot_from:
                 return []
         return self._ask(queue, queue_offset, max_msg_nums, codes)
+
+    def rest(
+        self, queue: ConsumeQueue, queue_offset: int, max_msg_nums: int, codes: frozenset[int] | None
+    ) -> Lookup[None]:
+        """Go on where ``find`` has found something, and that was read."""
+        for _ in range(_READ_ROUNDS - 1):
+            ranges = self.find(queue, queue_offset, max_msg_nums, codes)
+            if not ranges:
+                return
+            yield ranges
+
+    def load_units(self, queue: ConsumeQueue, queue_offset: int, count: int = 1) -> Lookup[None]:
+        """Let units of some messages be read."""
+        if cold := list(self._cold_units(queue, queue_offset, count)):
+            yield cold
+
+    def load_records(self, physical_offsets: Sequence[int]) -> Lookup[None]:
+        """Let the records that begin at these places be read, if any do."""
+        for _ in range(_LOG_ROUNDS):
+            cold = [self._cold_record(offset) for offset in physical_offsets]
+            if found := [part for part in cold if part is not None]:
+                yield found
+
+    def load_messages(self, queue: ConsumeQueue, queue_offsets: Sequence[int], most_bytes: int) -> Lookup[None]:
+        """Let units and records of some messages of a queue be read, up to so many bytes of records."""
+        oldest = min(queue_offsets)
+        yield from self.load_units(queue, oldest)
+        unit = queue.unit(oldest)
+        if unit is None or unit.physical_offset >= self._hot_from():
+            return
+        if cold := [part for queue_offset in queue_offsets for part in self._cold_units(queue, queue_offset, 1)]:
+            yield cold
+        places = []
+        for unit in map(queue.unit, queue_offsets):
+            if unit is not None and not unit.is_lost:
+                places.append((unit.physical_offset, unit.size))
+                most_bytes -= unit.size
+            if most_bytes < 0:
+                break
+        parts = (self._cold_record_part(begin, end) for begin, end in _joined(places))
+        if cold := [part for part in parts if part is not None]:
+            yield cold
+
+    def _hot_from(self) -> int:
+        return max(self._log.max_offset - self._config.hot_bytes, self._log.own_from)
+
+    def _cold_units(self, queue: ConsumeQueue, queue_offset: int, count: int) -> Iterator[ColdRange]:
+        end_offset = queue_offset + count
+        while (units := queue.units_from(queue_offset, end_offset - queue_offset)) is not None:
+            file = queue.files.file_at(queue_offset * UNIT_SIZE)
+            assert file is not None, "it has units"
+            start = queue_offset * UNIT_SIZE - file.start
+            if not self._is_resident(file, start, start + len(units)):
+                yield ColdRange(file, start, start + len(units))
+            queue_offset += len(units) // UNIT_SIZE
+
+    def _cold_record(self, physical_offset: int) -> ColdRange | None:
+        """Return what must be read of a record whose length is not known before its head is in memory."""
+        log = self._log
+        file = log.files.file_at(physical_offset) if physical_offset < self._hot_from() else None
+        if file is None or physical_offset >= log.max_offset:
+            return None
+        start, limit = physical_offset - file.start, min(file.end, log.max_offset) - file.start
+        end = min(start + _HEAD_BYTES, limit)
+        if self._is_resident(file, start, end):
+            end = min(start + max(int.from_bytes(file.view[start : start + _LENGTH_BYTES]), 0), limit)
+        return None if self._is_resident(file, start, end) else ColdRange(file, start, end)
 
     def _ask(
         self, queue: ConsumeQueue, queue_offset: int, max_msg_nums: int, codes: frozenset[int] | None
@@ -82,12 +172,12 @@ class ColdReads:
         end = start + len(units)
         written_to = min(queue.max_offset * UNIT_SIZE - file.start, file.size)
         if not (self._is_warm(file, start, end, written_to) or self._is_resident(file, start, end)):
-            return [ColdRange(file, start, end)]
+            return _with_read_ahead([ColdRange(file, start, end)])
         if self._are_records_warm(units):
             return []
         wanted = self._wanted(units, max_msg_nums, codes)
         parts = (self._cold_record_part(begin, end) for begin, end in _joined(wanted))
-        return [part for part in parts if part is not None]
+        return _with_read_ahead([part for part in parts if part is not None])
 
     def _wanted(self, units: memoryview, max_msg_nums: int, codes: frozenset[int] | None) -> list[tuple[int, int]]:
         """Return offset and size of the records that one read gives at most."""
@@ -151,16 +241,23 @@ def _joined(records: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return parts
 
 
+def _with_read_ahead(parts: list[ColdRange]) -> list[ColdRange]:
+    if parts:
+        last = parts[-1]
+        parts[-1] = last._replace(ahead_to=min(last.end + _READ_AHEAD_BYTES, last.file.size))
+    return parts
+
+
 def read_ranges(ranges: Sequence[ColdRange], file_system: FileSystem | None = None) -> None:
-    """Bring ranges into memory, and let the kernel begin with what follows them; in a worker thread.
+    """Bring ranges into memory, and let the kernel begin with what may be wanted next; in a worker thread.
 
     Raises:
         StoreError: the disk cannot read: touching these pages would kill the process.
     """
     files = file_system or FileSystem()
-    for file, start, end in ranges:
+    for file, start, end, ahead_to in ranges:
         with translated("read", file.path):
             files.read_into_memory(file.file, start, end)
-    file, _, end = ranges[-1]
-    with translated("read ahead in", file.path):
-        files.read_ahead(file.file, end, min(end + _READ_AHEAD_BYTES, file.size))
+        if ahead_to > end:
+            with translated("read ahead in", file.path):
+                files.read_ahead(file.file, end, ahead_to)

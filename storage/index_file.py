@@ -7,7 +7,7 @@ Source: IndexFile.java, IndexHeader.java; store.md 4.
 
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from operator import lt
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from triomq.protocol.errors import IndexDamagedError
 from triomq.protocol.index_unit import HEADER, SLOT_SIZE, UNIT, UNIT_SIZE, IndexHeader, IndexUnit
 from triomq.protocol.units import PhysicalOffset
+from triomq.storage.cold_read import ColdRange, Lookup
 from triomq.storage.file_system import FileSystem, OpenFile, translated
 from triomq.storage.mapped_file import MappedFile
 
@@ -24,6 +25,7 @@ NO_UNITS: Final = IndexHeader(0, 0, PhysicalOffset(0), PhysicalOffset(0), 0, 1)
 _MAX_DIFF_S: Final = 2**31 - 1
 _WORDS: Final = UNIT_SIZE // 4  # of a unit: hash, offset (two of them), time, previous unit
 _RESERVE_STEP_BYTES: Final = 1024**2
+_WINDOW_BYTES: Final = 16 * 1024  # read together: the units of one key are mostly far apart
 _CHAIN_STEPS_AT_ONCE: Final = 2048  # 1 ms
 
 
@@ -176,10 +178,8 @@ class IndexFile:
 
     def select(
         self, key_hash: int, begin_timestamp: int, end_timestamp: int, max_found: int, found: list[int]
-    ) -> Iterator[None]:
+    ) -> Lookup[None]:
         """Append physical offsets of units with a hash and a time, from the newest on, up to ``max_found`` in all.
-
-        Yields now and then, where the caller may do something else.
 
         Raises:
             StoreError: the file cannot be mapped, or is damaged.
@@ -187,16 +187,22 @@ class IndexFile:
         header, layout = self.header, self._layout
         if header.index_count <= 1:
             return
-        view = self._map().view
+        mapped = self._map()
+        view = mapped.view
         slot = key_hash % layout.slots
+        yield from self._load(mapped, HEADER.size + SLOT_SIZE * slot)
         number = int.from_bytes(view[HEADER.size + SLOT_SIZE * slot :][:SLOT_SIZE], "big", signed=True)
         limit = header.index_count
         steps = 0
+        loaded = range(0)
         while number and len(found) < max_found:
             if not 0 < number < limit:
                 raise IndexDamagedError(f"{self.path}: slot {slot} leads to unit {number}, where only {limit} may be")
             limit = number
-            hashed, offset, diff_s, number = UNIT.unpack_from(view, layout.units_at + UNIT_SIZE * number)
+            at = layout.units_at + UNIT_SIZE * number
+            if at not in loaded:
+                loaded = yield from self._load(mapped, at)
+            hashed, offset, diff_s, number = UNIT.unpack_from(view, at)
             if (
                 hashed % layout.slots != slot
                 or diff_s < 0
@@ -210,7 +216,15 @@ class IndexFile:
                 return
             steps += 1
             if steps % _CHAIN_STEPS_AT_ONCE == 0:
-                yield
+                yield ()
+
+    def _load(self, mapped: MappedFile, at: int) -> Lookup[range]:
+        """Bring what lies around a slot or a unit into memory; return where units may begin there."""
+        begin = at // _WINDOW_BYTES * _WINDOW_BYTES
+        end = min(begin + _WINDOW_BYTES + UNIT_SIZE, mapped.size)
+        if not self._file_system.is_resident(mapped.map, begin, end):
+            yield (ColdRange(mapped, begin, end),)
+        return range(begin, begin + _WINDOW_BYTES)
 
     def check_ends(self) -> None:
         """Compare the first and the last unit with the header.

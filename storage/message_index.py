@@ -11,14 +11,15 @@ Source: IndexService.java; store.md 4, 5.4, 5.7.
 
 import logging
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from triomq.protocol.errors import IndexDamagedError, StoreError
 from triomq.protocol.index_unit import IndexHeader, key_hash, key_hashes
 from triomq.protocol.record import RecordKind
 from triomq.storage.checkpoint import Checkpoint
+from triomq.storage.cold_read import Lookup
 from triomq.storage.commit_log import CommitLog
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.file_system import DirectoryEntry, FileSystem, list_store_directory, translated
@@ -47,10 +48,6 @@ class IndexMatches(NamedTuple):
     offsets: list[int]
     last_update_timestamp: int = 0
     last_update_offset: int = 0
-
-
-IndexSearch: TypeAlias = Generator[None, None, IndexMatches]
-"""A search under way: each step is a millisecond or so of work."""
 
 
 class MessageIndex:
@@ -176,12 +173,13 @@ class MessageIndex:
                 LOGGER.warning("index not complete position=%d log_end=%d", self.position, self._log.max_offset)
                 return
 
-    def search(self, topic: str, key: str, max_matches: int, begin_timestamp: int, end_timestamp: int) -> IndexSearch:
+    def search(
+        self, topic: str, key: str, max_matches: int, begin_timestamp: int, end_timestamp: int
+    ) -> Lookup[IndexMatches]:
         """Find the newest messages with a key that were stored in a time range (ms), both ends included.
 
-        This is a generator that returns what it has found; it yields after each ms or so of work, so that a step of the
-        event loop need not do all of it.  Store times count as whole seconds after the begin of an index file, so a
-        message may count as stored up to a second before it was.  Source: store.md 4.6.
+        Each step is a millisecond or so of work.  Store times count as whole seconds after the begin of an index file,
+        so a message may count as stored up to a second before it was.  Source: store.md 4.6.
 
         Raises:
             StoreError: a file cannot be read.
@@ -190,7 +188,7 @@ class MessageIndex:
         for _ in range(_CATCH_UP_STEPS):
             if self.position >= wanted or not self.catch_up():
                 break
-            yield
+            yield ()
         max_matches = min(max_matches, MAX_MATCHES)
         hashed = key_hash(topic, key)
         newest = self._files[-1].header if self._files else NO_UNITS

@@ -15,6 +15,7 @@ from typing import Final, Self
 from triomq.protocol.errors import StoreClosedError, StoreError, StoreFullError
 from triomq.protocol.properties import MAX_PROPERTIES_BYTES
 from triomq.storage.checkpoint import Checkpoint, load_checkpoint
+from triomq.storage.cold_read import ColdReads
 from triomq.storage.commit_log import CommitLog
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.deleted_topics import DeletedTopics
@@ -68,7 +69,7 @@ class MessageStore(StoreWriter):
     """A store directory; ``open`` it, or use it in a ``with`` block.
 
     Attributes:
-        config, commit_log, queues, index: see ``StoreReader``.
+        config, commit_log, queues, index, cold_reads: see ``StoreReader``.
         recovery: what the last ``open`` found.
     """
 
@@ -358,6 +359,7 @@ class MessageStore(StoreWriter):
             )
         )
         self.queues = QueueTable(self.config, self._file_system, directory.consume_queue, directory.scratch)
+        self.cold_reads = ColdReads(self.commit_log, self.config, self._file_system)
         paths = directory.index, directory.scratch
         self.index = MessageIndex(self.config, self._file_system, self.commit_log, *paths, self._clock_ms)
         self._deleted = DeletedTopics(directory.config / "deletedTopics.json", self._file_system)

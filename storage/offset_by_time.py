@@ -4,12 +4,13 @@ Source: ConsumeQueue.java, getOffsetInQueueByTime; store.md 7.5.
 """
 
 from triomq.protocol.consume_queue_unit import UNIT_SIZE
+from triomq.storage.cold_read import ColdReads, Lookup
 from triomq.storage.commit_log import CommitLog
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.queue_recovery import physical_offset_of
 
 
-def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> int:
+def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int, cold: ColdReads) -> Lookup[int]:
     """Return the queue offset of the message stored nearest to ``timestamp`` (ms), 0 for an empty queue.
 
     Only the file that covers the time is searched.  RocketMQ picks it by modification time, which a copied
@@ -22,17 +23,27 @@ def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> int:
         if behind <= first:
             continue
         begin = max(file.start // UNIT_SIZE, first)
-        if behind == queue.max_offset or _store_time(log, queue, behind - 1) >= timestamp:
-            return _nearest(log, queue, file.start // UNIT_SIZE, begin, behind - 1, timestamp)
+        if behind < queue.max_offset:
+            yield from cold.load_units(queue, behind - 1)
+            newest = physical_offset_of(queue, behind - 1)
+            yield from cold.load_records((newest,))
+            if log.store_time(newest) < timestamp:
+                continue
+        return (yield from _nearest(log, queue, file.start // UNIT_SIZE, range(begin, behind), timestamp, cold))
     return first
 
 
-def _nearest(log: CommitLog, queue: ConsumeQueue, file_start: int, low: int, high: int, timestamp: int) -> int:
-    """Search the units low to high, with the middles RocketMQ takes, as they decide between equal times."""
+def _nearest(
+    log: CommitLog, queue: ConsumeQueue, file_start: int, units: range, timestamp: int, cold: ColdReads
+) -> Lookup[int]:
+    """Search some units, with the middles RocketMQ takes, as they decide between equal times."""
+    low, high = units[0], units[-1]
     left = right = left_time = right_time = -1
     while low <= high:
         middle = file_start + (low + high - 2 * file_start) // 2
+        yield from cold.load_units(queue, middle)
         physical_offset = physical_offset_of(queue, middle)
+        yield from cold.load_records((physical_offset,))
         time = log.store_time(physical_offset)
         if physical_offset < log.min_offset:
             low, left = middle + 1, middle
@@ -49,7 +60,3 @@ def _nearest(log: CommitLog, queue: ConsumeQueue, file_start: int, low: int, hig
     if right_time < 0 or timestamp - left_time <= right_time - timestamp:
         return left
     return right
-
-
-def _store_time(log: CommitLog, queue: ConsumeQueue, queue_offset: int) -> int:
-    return log.store_time(physical_offset_of(queue, queue_offset))

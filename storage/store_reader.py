@@ -1,7 +1,10 @@
 """What can be asked of a store; nothing here changes it."""
 
+from collections.abc import Sequence
+
 from triomq.protocol.consume_queue_unit import ConsumeQueueUnit
 from triomq.protocol.errors import StoreClosedError
+from triomq.storage.cold_read import ColdReads, Lookup
 from triomq.storage.commit_log import CommitLog
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue import ConsumeQueue
@@ -21,12 +24,14 @@ class StoreReader:
         commit_log: all records.
         queues: all consume queues.
         index: finds messages by their keys.
+        cold_reads: knows what is on the disk only.
     """
 
     config: StoreConfig
     commit_log: CommitLog
     queues: QueueTable
     index: MessageIndex
+    cold_reads: ColdReads
     _is_open: bool
 
     def get_message(
@@ -58,24 +63,30 @@ class StoreReader:
         queue = self.queues.find(topic, queue_id)
         return queue.max_offset if queue is not None else 0
 
-    def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
+    def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> Lookup[int]:
         """Return the queue offset of the message stored nearest to ``timestamp`` (ms), 0 without messages."""
         self._require_open()
         queue = self.queues.find(topic, queue_id)
-        return offset_by_time(self.commit_log, queue, timestamp) if queue is not None else 0
+        if queue is None:
+            return 0
+        return (yield from offset_by_time(self.commit_log, queue, timestamp, self.cold_reads))
 
-    def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
+    def store_time(self, topic: str, queue_id: int, queue_offset: int) -> Lookup[int]:
         """Return when a message was stored, ms; -1 if there is none at ``queue_offset``."""
         self._require_open()
         queue = self.queues.find(topic, queue_id)
         if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
             return -1
+        yield from self.cold_reads.load_units(queue, queue_offset)
         unit = queue.unit(queue_offset)
-        return self.commit_log.store_time(unit.physical_offset) if unit is not None else -1
+        if unit is None:
+            return -1
+        yield from self.cold_reads.load_records((unit.physical_offset,))
+        return self.commit_log.store_time(unit.physical_offset)
 
-    def earliest_store_time(self, topic: str, queue_id: int) -> int:
+    def earliest_store_time(self, topic: str, queue_id: int) -> Lookup[int]:
         """Return when the first message of the queue was stored, ms; -1 without messages."""
-        return self.store_time(topic, queue_id, self.min_offset_in_queue(topic, queue_id))
+        return (yield from self.store_time(topic, queue_id, self.min_offset_in_queue(topic, queue_id)))
 
     def look_message(self, physical_offset: int, size: int | None = None) -> memoryview | None:
         """Return the record that begins at ``physical_offset`` (and has ``size`` bytes), ``None`` if none does.
@@ -84,6 +95,12 @@ class StoreReader:
         """
         self._require_open()
         return self.commit_log.look_message(physical_offset, size)
+
+    def look_up(self, physical_offsets: Sequence[int]) -> Lookup[list[memoryview | None]]:
+        """Return what ``look_message`` returns for each offset."""
+        self._require_open()
+        yield from self.cold_reads.load_records(physical_offsets)
+        return [self.look_message(physical_offset) for physical_offset in physical_offsets]
 
     def queue_units(self, topic: str, queue_id: int, index: int, count: int) -> list[ConsumeQueueUnit]:
         """Return up to ``count`` visible units of a queue from queue offset ``index`` on."""

@@ -6,9 +6,11 @@ Source: wire.md 9.8; AdminBrokerProcessor.java, prepareRuntimeInfo.
 from typing import TYPE_CHECKING, Final
 
 import triomq
+from triomq.broker.lookups import in_steps
 from triomq.protocol.bodies import KVTable
 from triomq.protocol.codes import VERSION
 from triomq.protocol.command import RemotingCommand
+from triomq.storage.cold_read import Lookup
 from triomq.storage.delay_levels import SCHEDULE_TOPIC
 from triomq.storage.file_system import FileSystem, translated
 
@@ -24,9 +26,11 @@ _THREAD_POOLS: Final = ("send", "pull", "query", "endTransaction")
 _MS_PER_DAY: Final = 86_400_000
 
 
-def get_broker_runtime_info(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+@in_steps
+def get_broker_runtime_info(connection: "Connection", command: RemotingCommand) -> Lookup[RemotingCommand]:
     """Answer with version, times, rates, totals, and the state of the store."""
     broker = connection.broker
+    yield from broker.store.cold_reads.load_records((broker.store.commit_log.min_offset,))
     figures = {**_process(broker), **_traffic(broker), **_store(broker), **_delays(broker), **_groups(broker)}
     return command.reply(body=KVTable(figures).encode())
 

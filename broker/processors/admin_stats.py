@@ -6,6 +6,7 @@ Source: behaviour.md A.15; wire.md 7, 9.6, 9.10; AdminBrokerProcessor.java.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from triomq.broker.lookups import in_steps
 from triomq.broker.refusal import RequestRefusedError
 from triomq.protocol import fastjson
 from triomq.protocol.admin_requests import GetConsumeStatsRequestHeader, ProducerGroupRequestHeader, TopicRequestHeader
@@ -28,6 +29,7 @@ from triomq.protocol.codes import LanguageCode, ResponseCode
 from triomq.protocol.command import RemotingCommand
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.requests import ConsumerGroupRequestHeader
+from triomq.storage.cold_read import Lookup
 
 if TYPE_CHECKING:
     from triomq.broker.clients import Member
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
     from triomq.broker.server import Broker
 
 
-def get_topic_stats_info(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+@in_steps
+def get_topic_stats_info(connection: "Connection", command: RemotingCommand) -> Lookup[RemotingCommand]:
     """Answer with first and next offset of every write queue, and when its newest message was stored."""
     topic = TopicRequestHeader.decode(command.ext_fields).topic
     broker = connection.broker
@@ -48,19 +51,20 @@ def get_topic_stats_info(connection: "Connection", command: RemotingCommand) -> 
         table[MessageQueue(topic, broker.config.broker_name, queue_id)] = TopicOffset(
             min_offset=broker.store.min_offset_in_queue(topic, queue_id),
             max_offset=max_offset,
-            last_update_timestamp=_store_time(broker, topic, queue_id, max_offset - 1),
+            last_update_timestamp=(yield from _store_time(broker, topic, queue_id, max_offset - 1)),
         )
     return command.reply(body=TopicStatsTable(table).encode())
 
 
-def _store_time(broker: "Broker", topic: str, queue_id: int, queue_offset: int) -> int:
+def _store_time(broker: "Broker", topic: str, queue_id: int, queue_offset: int) -> Lookup[int]:
     """Return when a message was stored, in ms; 0 if it is not there."""
     if queue_offset < 0:
         return 0
-    return max(broker.store.store_time(topic, queue_id, queue_offset), 0)
+    return max((yield from broker.store.store_time(topic, queue_id, queue_offset)), 0)
 
 
-def get_consume_stats(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+@in_steps
+def get_consume_stats(connection: "Connection", command: RemotingCommand) -> Lookup[RemotingCommand]:
     """Answer with what a group has consumed of each read queue, of one topic or of all it has offsets in."""
     header = GetConsumeStatsRequestHeader.decode(command.ext_fields)
     broker = connection.broker
@@ -73,18 +77,18 @@ def get_consume_stats(connection: "Connection", command: RemotingCommand) -> Rem
             continue
         for queue_id in range(config.read_queue_nums):
             queue = MessageQueue(topic, broker.config.broker_name, queue_id)
-            stats.offset_table[queue] = _offset_wrapper(broker, group, queue)
+            stats.offset_table[queue] = yield from _offset_wrapper(broker, group, queue)
         stats.consume_tps += broker.statistics.group_rate(group, topic)
     return command.reply(body=stats.encode())
 
 
-def _offset_wrapper(broker: "Broker", group: str, queue: MessageQueue) -> OffsetWrapper:
+def _offset_wrapper(broker: "Broker", group: str, queue: MessageQueue) -> Lookup[OffsetWrapper]:
     topic, _, queue_id = queue
     consumer_offset = broker.offsets.query(group, topic, queue_id) or 0
     return OffsetWrapper(
         broker_offset=broker.store.max_offset_in_queue(topic, queue_id),
         consumer_offset=consumer_offset,
-        last_timestamp=_store_time(broker, topic, queue_id, consumer_offset - 1),
+        last_timestamp=(yield from _store_time(broker, topic, queue_id, consumer_offset - 1)),
         lock_owner=broker.locks.owner(group, queue),
         progress_timestamp=broker.offsets.changed_ms(group, topic, queue_id),
         stalled_timestamp=broker.stalls.since_ms(group, queue),

@@ -6,6 +6,7 @@ QueryMessageProcessor.java.
 
 from typing import TYPE_CHECKING
 
+from triomq.broker.lookups import in_steps
 from triomq.broker.refusal import RequestRefusedError
 from triomq.protocol.admin_requests import CloneGroupOffsetRequestHeader
 from triomq.protocol.codes import ResponseCode
@@ -20,13 +21,15 @@ from triomq.protocol.requests import (
     UpdateConsumerOffsetRequestHeader,
 )
 from triomq.protocol.units import QueueOffset
+from triomq.storage.cold_read import Lookup
 
 if TYPE_CHECKING:
     from triomq.broker.connection import Connection
     from triomq.storage.message_store import MessageStore
 
 
-def query_consumer_offset(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+@in_steps
+def query_consumer_offset(connection: "Connection", command: RemotingCommand) -> Lookup[RemotingCommand]:
     """Answer with the group's stored offset, or with 0 for a group that is new on a young queue.
 
     Clients apply their consume-from-where policy only to QUERY_NOT_FOUND, so on a queue whose first message is still
@@ -40,8 +43,8 @@ def query_consumer_offset(connection: "Connection", command: RemotingCommand) ->
     if header.set_zero_if_not_found is False:  # 5.x callers that do not want the 0 below
         raise RequestRefusedError(ResponseCode.QUERY_NOT_FOUND, "Not found, do not set to zero")
     store = broker.store
-    if store.min_offset_in_queue(header.topic, header.queue_id) > 0 or _first_is_on_disk(
-        store, header.topic, header.queue_id
+    if store.min_offset_in_queue(header.topic, header.queue_id) > 0 or (
+        yield from _first_is_on_disk(store, header.topic, header.queue_id)
     ):
         raise RequestRefusedError(
             ResponseCode.QUERY_NOT_FOUND, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
@@ -49,8 +52,10 @@ def query_consumer_offset(connection: "Connection", command: RemotingCommand) ->
     return _offset(command, 0)
 
 
-def _first_is_on_disk(store: "MessageStore", topic: str, queue_id: int) -> bool:
+def _first_is_on_disk(store: "MessageStore", topic: str, queue_id: int) -> Lookup[bool]:
     """Whether message 0 lies so far back in the log that reading it would be a look into the past."""
+    if (queue := store.queues.find(topic, queue_id)) is not None:
+        yield from store.cold_reads.load_units(queue, 0)
     units = store.queue_units(topic, queue_id, 0, 1)
     return bool(units) and units[0].physical_offset < store.commit_log.max_offset - store.config.in_memory_bytes
 
@@ -102,10 +107,12 @@ def clone_group_offset(connection: "Connection", command: RemotingCommand) -> Re
     return command.reply()
 
 
-def search_offset_by_timestamp(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+@in_steps
+def search_offset_by_timestamp(connection: "Connection", command: RemotingCommand) -> Lookup[RemotingCommand]:
     """Answer with the offset of the message that was stored nearest to a time; 0 for an unknown queue."""
     header = SearchOffsetRequestHeader.decode(command.ext_fields)
-    return _offset(command, connection.broker.store.offset_by_time(header.topic, header.queue_id, header.timestamp))
+    store = connection.broker.store
+    return _offset(command, (yield from store.offset_by_time(header.topic, header.queue_id, header.timestamp)))
 
 
 def get_max_offset(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
@@ -120,10 +127,11 @@ def get_min_offset(connection: "Connection", command: RemotingCommand) -> Remoti
     return _offset(command, connection.broker.store.min_offset_in_queue(header.topic, header.queue_id))
 
 
-def get_earliest_store_time(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+@in_steps
+def get_earliest_store_time(connection: "Connection", command: RemotingCommand) -> Lookup[RemotingCommand]:
     """Answer with the time, in ms, at which the queue's oldest message was stored; -1 if there is none."""
     header = QueueRequestHeader.decode(command.ext_fields)
-    timestamp = connection.broker.store.earliest_store_time(header.topic, header.queue_id)
+    timestamp = yield from connection.broker.store.earliest_store_time(header.topic, header.queue_id)
     return command.reply(ext_fields=TimestampResponseHeader(timestamp).encode())
 
 

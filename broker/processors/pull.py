@@ -4,12 +4,11 @@ Source: behaviour.md A.9, A.10; PullMessageProcessor.java.
 """
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
 from triomq.broker.clients import TAG
-from triomq.broker.cold_pulls import ReadablePull
 from triomq.broker.pull_hold import HeldPull
 from triomq.broker.refusal import RequestRefusedError, remark_of
 from triomq.protocol.bodies import MessageModel
@@ -18,10 +17,12 @@ from triomq.protocol.command import RemotingCommand
 from triomq.protocol.filter import TagFilter
 from triomq.protocol.frame import frame_prefix
 from triomq.protocol.requests import PullMessageRequestHeader
+from triomq.storage.cold_read import Lookup
 from triomq.storage.get_message import GetMessageResult, GetMessageStatus
 
 if TYPE_CHECKING:
     from triomq.broker.connection import Connection
+    from triomq.storage.consume_queue import ConsumeQueue
 
 LOGGER: Final = logging.getLogger("triomq.broker.pull")
 
@@ -49,6 +50,16 @@ _CODES: Final = {
 _EMPTY_QUEUE: Final = (GetMessageStatus.NO_MESSAGE_IN_QUEUE, GetMessageStatus.NO_MATCHED_LOGIC_QUEUE)
 
 
+class ReadablePull(NamedTuple):
+    """A pull that was checked: only its messages have to be read."""
+
+    connection: "Connection"
+    command: RemotingCommand
+    header: PullMessageRequestHeader
+    codes: frozenset[int] | None  # tag codes wanted; None: all
+    queue: "ConsumeQueue"
+
+
 def pull_message(connection: "Connection", command: RemotingCommand) -> RemotingCommand | None:
     """Answer with messages, hold the request until some arrive, or say why there are none."""
     header = PullMessageRequestHeader.decode(command.ext_fields)
@@ -60,12 +71,21 @@ def pull_message(connection: "Connection", command: RemotingCommand) -> Remoting
     if command.flag & _ONEWAY:  # nobody waits for an answer
         return None
     pull = ReadablePull(connection, command, header, codes, queue)
-    if not broker.cold_pulls.take(pull):
-        answer(pull)
+    place = queue, header.queue_offset, max(header.max_msg_nums, 1), codes
+    cold = broker.store.cold_reads
+    if ranges := cold.find(*place):
+        broker.lookups.wait(connection, command, _when_read(cold.rest(*place), pull), ranges)
+    else:
+        _answer_pull(pull)
     return None
 
 
-def answer(pull: ReadablePull) -> None:
+def _when_read(reading: Lookup[None], pull: ReadablePull) -> Lookup[None]:
+    yield from reading
+    _answer_pull(pull)
+
+
+def _answer_pull(pull: ReadablePull) -> None:
     """Answer a pull whose messages are in memory, or let it wait for some to arrive."""
     connection, command, header, codes, queue = pull
     broker = connection.broker

@@ -5,13 +5,11 @@ Source: behaviour.md A.15, A.16; store.md 4.6; QueryMessageProcessor.java, Admin
 
 from typing import TYPE_CHECKING, Final
 
-import trio
-
-from triomq.broker.refusal import RequestRefusedError, remark_of, response_code
+from triomq.broker.lookups import in_steps
+from triomq.broker.refusal import RequestRefusedError
 from triomq.protocol.admin_requests import QueryConsumeQueueRequestHeader
-from triomq.protocol.codes import CommandFlag, ResponseCode
+from triomq.protocol.codes import ResponseCode
 from triomq.protocol.command import RemotingCommand
-from triomq.protocol.errors import TriomqError
 from triomq.protocol.requests import (
     QueryMessageRequestHeader,
     QueryMessageResponseHeader,
@@ -19,80 +17,41 @@ from triomq.protocol.requests import (
 )
 from triomq.protocol.stats_bodies import ConsumeQueueData, QueryConsumeQueueResponseBody
 from triomq.protocol.units import PhysicalOffset
+from triomq.storage.cold_read import Lookup
 
 if TYPE_CHECKING:
     from triomq.broker.connection import Connection
-    from triomq.storage.message_index import IndexMatches, IndexSearch
+    from triomq.storage.message_index import IndexMatches
     from triomq.storage.message_store import MessageStore
 
 _UNIQUE_KEY_MATCHES: Final = 32  # defaultQueryMaxNum
-_STEPS_AT_ONCE: Final = 3  # of a search, 1 ms each
 _HEAD_BYTES: Final = 64 * 1024  # of the largest frame, for its header
 _MAX_UNITS: Final = 10_000
-_ONEWAY: Final = int(CommandFlag.ONEWAY)
 
 
-def query_message(connection: "Connection", command: RemotingCommand) -> RemotingCommand | None:
-    """Answer with the newest messages of a topic that have a key, as far as hashes tell; clients compare the key.
-
-    What takes longer than a few milliseconds, such as a look far back along a key that many messages have, goes on
-    between the steps of others.
-    """
+@in_steps
+def query_message(connection: "Connection", command: RemotingCommand) -> Lookup[RemotingCommand]:
+    """Answer with the newest messages of a topic that have a key, as far as hashes tell; clients compare the key."""
     header = QueryMessageRequestHeader.decode(command.ext_fields)
+    broker = connection.broker
     most = _UNIQUE_KEY_MATCHES if header.unique_key_query else header.max_num
-    search = connection.broker.store.index.search(
+    matches = yield from broker.store.index.search(
         header.topic, header.key, most, header.begin_timestamp, header.end_timestamp
     )
-    for _ in range(_STEPS_AT_ONCE):
-        matches = _advance(search)
-        if matches is not None:
-            return _messages(connection, command, matches)
-    connection.broker.connection_nursery.start_soon(_finish, connection, command, search)
-    return None
-
-
-def _advance(search: "IndexSearch") -> "IndexMatches | None":
-    """Let a search do one more step; return what it has found when it is done."""
-    try:
-        next(search)
-    except StopIteration as done:
-        matches: IndexMatches = done.value
-        return matches
-    return None
-
-
-async def _finish(connection: "Connection", command: RemotingCommand, search: "IndexSearch") -> None:
-    broker = connection.broker
-    try:
-        matches = None
-        while matches is None and not connection.closed:
-            await trio.lowlevel.checkpoint()
-            matches = _advance(search)
-        if matches is None:
-            return
-        response = _messages(connection, command, matches)
-    except TriomqError as exc:
-        response = broker.refuse(connection, command, response_code(exc), remark_of(exc))
-    if not command.flag & _ONEWAY:
-        connection.send(response)
-        broker.end_step()
-
-
-def _messages(connection: "Connection", command: RemotingCommand, matches: "IndexMatches") -> RemotingCommand:
-    broker = connection.broker
+    body = yield from _records(broker.store, matches, broker.config.max_frame_bytes - _HEAD_BYTES)
     fields = QueryMessageResponseHeader(matches.last_update_timestamp, PhysicalOffset(matches.last_update_offset))
-    body = _records(broker.store, matches.offsets, broker.config.max_frame_bytes - _HEAD_BYTES)
     if not body:
         remark = "can not find message, maybe time range not correct"
         return command.reply(ResponseCode.QUERY_NOT_FOUND, fields.encode(), remark=remark)
     return command.reply(ext_fields=fields.encode(), body=body)
 
 
-def _records(store: "MessageStore", offsets: list[int], max_bytes: int) -> bytes:
+def _records(store: "MessageStore", matches: "IndexMatches", max_bytes: int) -> Lookup[bytes]:
     """Join the records that are still there; of more than a frame holds the newest."""
     found: list[memoryview] = []
     size = 0
-    for record in map(store.look_message, reversed(offsets)):
+    records = yield from store.look_up(matches.offsets)
+    for record in reversed(records):
         if record is not None:
             size += len(record)
             if size > max_bytes:
@@ -101,21 +60,24 @@ def _records(store: "MessageStore", offsets: list[int], max_bytes: int) -> bytes
     return b"".join(reversed(found))
 
 
-def view_message_by_id(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+@in_steps
+def view_message_by_id(connection: "Connection", command: RemotingCommand) -> Lookup[RemotingCommand]:
     """Answer with the record at a commit log offset, which the client took from an offset message id."""
     header = ViewMessageRequestHeader.decode(command.ext_fields)
-    record = connection.broker.store.look_message(header.offset)
+    (record,) = yield from connection.broker.store.look_up((header.offset,))
     if record is None:
         raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}")
     return command.reply(body=record)
 
 
-def query_consume_queue(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+@in_steps
+def query_consume_queue(connection: "Connection", command: RemotingCommand) -> Lookup[RemotingCommand]:
     """Answer with units of a queue; with a group also with its subscription, and which units that lets through."""
     header = QueryConsumeQueueRequestHeader.decode(command.ext_fields)
     broker = connection.broker
     topic, queue_id, index = header.topic, header.queue_id, header.index
-    if broker.store.queues.find(topic, queue_id) is None:
+    queue = broker.store.queues.find(topic, queue_id)
+    if queue is None:
         raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
     begin, end = broker.store.min_offset_in_queue(topic, queue_id), broker.store.max_offset_in_queue(topic, queue_id)
     if not begin <= index < end:
@@ -129,6 +91,8 @@ def query_consume_queue(connection: "Connection", command: RemotingCommand) -> R
             answer.filter_data = f"{header.consumer_group}@{topic} is not online!"
         else:
             answer.subscription_data, tag_filter = subscription.data, subscription.tag_filter
+    count = min(header.count, _MAX_UNITS)
+    yield from broker.store.cold_reads.load_units(queue, index, count)
     answer.queue_data = [
         ConsumeQueueData(
             physic_offset=unit.physical_offset,
@@ -136,6 +100,6 @@ def query_consume_queue(connection: "Connection", command: RemotingCommand) -> R
             tags_code=unit.tags_code,
             eval=tag_filter is not None and tag_filter.matches_code(unit.tags_code),
         )
-        for unit in broker.store.queue_units(topic, queue_id, index, min(header.count, _MAX_UNITS))
+        for unit in broker.store.queue_units(topic, queue_id, index, count)
     ]
     return command.reply(body=answer.encode())

@@ -8,6 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from triomq.broker.client_requests import NoAnswer
+from triomq.broker.lookups import in_steps
 from triomq.broker.refusal import RequestRefusedError
 from triomq.protocol.bodies import GetConsumerStatusBody, ResetOffsetBody
 from triomq.protocol.codes import CommandFlag, LanguageCode, RequestCode, ResponseCode
@@ -21,6 +22,7 @@ from triomq.protocol.requests import (
     GetConsumerStatusRequestHeader,
     ResetOffsetRequestHeader,
 )
+from triomq.storage.cold_read import Lookup
 
 if TYPE_CHECKING:
     from triomq.broker.connection import Connection
@@ -34,14 +36,15 @@ _END_OF_QUEUE: Final = -1
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
 
 
-def reset_consumer_offset(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+@in_steps
+def reset_consumer_offset(connection: "Connection", command: RemotingCommand) -> Lookup[RemotingCommand]:
     """Tell all members of a group where to go on in a topic; answer with these offsets.
 
     The broker's own offsets change when the members commit.  Without force nothing moves forward.
     """
     header = ResetOffsetRequestHeader.decode(command.ext_fields)
     broker = connection.broker
-    body = ResetOffsetBody(_reset_targets(broker, header))
+    body = ResetOffsetBody((yield from _reset_targets(broker, header)))
     group = broker.consumer_groups.get(header.group)
     if group is None:
         raise RequestRefusedError(
@@ -58,7 +61,7 @@ def reset_consumer_offset(connection: "Connection", command: RemotingCommand) ->
     return command.reply(body=body.encode())
 
 
-def _reset_targets(broker: "Broker", header: ResetOffsetRequestHeader) -> dict[MessageQueue, int]:
+def _reset_targets(broker: "Broker", header: ResetOffsetRequestHeader) -> Lookup[dict[MessageQueue, int]]:
     config = broker.topics.get(header.topic)
     if config is None:
         raise RequestRefusedError(
@@ -73,7 +76,7 @@ def _reset_targets(broker: "Broker", header: ResetOffsetRequestHeader) -> dict[M
         if header.timestamp == _END_OF_QUEUE:
             target = store.max_offset_in_queue(header.topic, queue_id)
         else:
-            target = store.offset_by_time(header.topic, queue_id, header.timestamp)
+            target = yield from store.offset_by_time(header.topic, queue_id, header.timestamp)
         target = max(target, 0)
         queue = MessageQueue(header.topic, broker.config.broker_name, queue_id)
         targets[queue] = target if header.is_force else min(target, current)
@@ -117,18 +120,18 @@ def get_consumer_running_info(connection: "Connection", command: RemotingCommand
     return None
 
 
-def consume_message_directly(connection: "Connection", command: RemotingCommand) -> RemotingCommand | None:
+@in_steps
+def consume_message_directly(connection: "Connection", command: RemotingCommand) -> Lookup[None]:
     """Let a member handle one stored message, which its offset message id names; the member answers."""
     header = ConsumeMessageDirectlyRequestHeader.decode(command.ext_fields)
     broker = connection.broker
     record = None
     if header.msg_id:
-        record = broker.store.look_message(parse_offset_message_id(header.msg_id)[2])
+        (record,) = yield from broker.store.look_up((parse_offset_message_id(header.msg_id)[2],))
     if record is None:
         raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"no message with id {header.msg_id}")
     fields = {**command.ext_fields, "brokerName": broker.config.broker_name}
     _forward(connection, command, header.consumer_group, header.client_id or "", fields, record)
-    return None
 
 
 def _forward(

@@ -6,6 +6,7 @@ Source: behaviour.md A.7, store.md 8.5; AbstractSendMessageProcessor.java.
 import random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from triomq.broker.lookups import in_steps
 from triomq.broker.refusal import RequestRefusedError, remark_of
 from triomq.broker.retries import dead_letter_topic, retry_limit
 from triomq.broker.topics import RETRY_PREFIX
@@ -17,6 +18,7 @@ from triomq.protocol.message import MessageExt
 from triomq.protocol.properties import append_property, get_property, set_property
 from triomq.protocol.record import decode_record, tags_code_of
 from triomq.protocol.requests import ConsumerSendMsgBackRequestHeader
+from triomq.storage.cold_read import Lookup
 
 if TYPE_CHECKING:
     from triomq.broker.connection import Connection
@@ -34,7 +36,8 @@ class _Target(NamedTuple):
     level: int  # 0: at once
 
 
-def send_message_back(connection: "Connection", command: RemotingCommand) -> RemotingCommand | None:
+@in_steps
+def send_message_back(connection: "Connection", command: RemotingCommand) -> Lookup[RemotingCommand | None]:
     """Store a message again: for the group's retry topic after a delay, or in its dead-letter topic.
 
     With durability sync the answer waits for the disk, unlike in RocketMQ: for it the consumer gives the message up.
@@ -49,7 +52,7 @@ def send_message_back(connection: "Connection", command: RemotingCommand) -> Rem
     if group.retry_queue_nums <= 0:  # the group wants no message again
         return command.reply()
     target = _retry_target(broker, header, group)
-    record = broker.store.look_message(header.offset)
+    (record,) = yield from broker.store.look_up((header.offset,))
     if record is None:
         raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
     message = decode_record(record)

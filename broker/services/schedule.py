@@ -8,11 +8,13 @@ Source: behaviour.md A.5, store.md 8.3.
 """
 
 import logging
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from triomq.protocol.errors import StoreError
+from triomq.storage.cold_read import read_ranges
 
 if TYPE_CHECKING:
     from triomq.broker.server import Broker
@@ -30,13 +32,32 @@ class ScheduledDelivery:
         self._broker = broker
         self._tables = (broker.schedule.offsets, broker.timer.progress)
         self._is_saving_refused = False
+        self._is_reading_refused = False
 
     async def run(self) -> None:
         """Deliver until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._save_offsets)
             while True:
-                await self._wait(self._deliver())
+                if await self._load():
+                    await self._wait(self._deliver())
+                else:
+                    await trio.sleep(_MAX_SLEEP_S)
+
+    async def _load(self) -> bool:
+        """Read what is due and on the disk only, in a worker thread; ``False`` if the disk cannot."""
+        schedule, timer = self._broker.schedule, self._broker.timer
+        now_ms = self._broker.clock_ms()
+        try:
+            for ranges in chain(schedule.prepare(now_ms), timer.prepare(now_ms)):
+                await trio.to_thread.run_sync(read_ranges, ranges)
+        except StoreError as exc:
+            if not self._is_reading_refused:
+                LOGGER.error("delayed messages cannot be read for now: %s", exc)
+            self._is_reading_refused = True
+            return False
+        self._is_reading_refused = False
+        return True
 
     def _deliver(self) -> float | None:
         """Deliver what is due; return for how long there is nothing to do, s, ``None``: until a message comes."""

@@ -16,6 +16,7 @@ from triomq.broker.services.schedule import ScheduledDelivery
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import StoreError
 from triomq.protocol.record import decode_records
+from triomq.storage.cold_read import finish
 from triomq.storage.config import Durability
 from triomq.storage.flush import FlushPlan
 
@@ -106,7 +107,7 @@ async def test_one_task_sleeps_for_all_levels_until_the_first_is_due(
         assert peer.broker.delivery.delivered == 300
         assert len(calls) < 25  # it looks at the wall clock once a second besides
         units = [unit for queue_id in range(3) for unit in peer.broker.store.queue_units(SCHEDULE, queue_id, 0, 100)]
-        times = [peer.broker.store.store_time("T", 0, number) for number in range(300)]
+        times = [finish(peer.broker.store.store_time("T", 0, number)) for number in range(300)]
         assert times == sorted(unit.tags_code for unit in units)
 
 
@@ -123,7 +124,8 @@ async def test_messages_that_are_due_at_nearly_the_same_time_are_delivered_toget
         assert peer.broker.delivery.delivered == 1000
         assert len(calls) - began < 130
         late = [
-            peer.broker.store.store_time("T", 0, n) - peer.broker.store.store_time(SCHEDULE, 0, n) for n in range(1000)
+            finish(peer.broker.store.store_time("T", 0, n)) - finish(peer.broker.store.store_time(SCHEDULE, 0, n))
+            for n in range(1000)
         ]
         assert min(late) >= 1000
         assert max(late) <= 1011

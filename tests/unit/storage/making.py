@@ -12,6 +12,7 @@ from triomq.protocol.host import encode_host
 from triomq.protocol.java import tags_code
 from triomq.protocol.properties import encode_properties
 from triomq.protocol.record import decode_records
+from triomq.storage.cold_read import finish
 from triomq.storage.config import StoreConfig
 from triomq.storage.file_system import FileSystem, OpenFile
 from triomq.storage.message_index import IndexMatches
@@ -166,13 +167,7 @@ def matches(
     store: MessageStore, topic: str, key: str, most: int = 64, begin: int = 0, end: int = 2**63 - 1
 ) -> IndexMatches:
     """What a search in the index finds."""
-    search = store.index.search(topic, key, most, begin, end)
-    while True:
-        try:
-            next(search)
-        except StopIteration as done:
-            found: IndexMatches = done.value
-            return found
+    return finish(store.index.search(topic, key, most, begin, end))
 
 
 def report(store: MessageStore) -> RecoveryReport:

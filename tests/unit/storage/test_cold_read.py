@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.storage.making import FaultyFileSystem, StoreMaker, body, put
 from triomq.protocol.errors import StoreError
-from triomq.storage.cold_read import ColdReads, read_ranges
+from triomq.storage.cold_read import ColdRange, ColdReads, read_ranges
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.file_system import FileSystem
 from triomq.storage.message_store import MessageStore
@@ -29,7 +29,7 @@ class Memory(FileSystem):
         return all((id(map_), page) in self.read for page in range(start // 4096, -(-end // 4096)))
 
     def load(self, ranges: list[Any]) -> None:
-        for file, start, end in ranges:
+        for file, start, end, _ in ranges:
             self.read |= {(id(file.map), page) for page in range(start // 4096, -(-end // 4096))}
 
 
@@ -41,6 +41,8 @@ def old(maker: StoreMaker, count: int = 100, **settings: Any) -> tuple[MessageSt
     store = maker(**settings)
     for number in range(count):
         put(store, body=body(number))
+    store.close()
+    store = maker(**settings)
     return store, store.queue("T", 0)
 
 
@@ -110,6 +112,8 @@ def test_records_far_apart_are_asked_for_one_by_one_and_filtered_ones_not_at_all
     for number in range(3):
         put(store, tags="A", body=b"wanted %d" % number)
         put(store, tags="B", body=bytes(100_000))
+    store.close()
+    store = maker(commit_log_file_size_bytes=1024 * 1024)
     queue = store.queue("T", 0)
     memory = Memory()
     cold = reads(store, memory)
@@ -128,7 +132,7 @@ def test_a_window_in_memory_is_not_asked_for_again_for_a_moment(
     store, queue = old(maker)
     cold = reads(store, memory := Memory())
     files = [*queue.files.files, *store.commit_log.files.files]
-    memory.load([(file, 0, file.size) for file in files])
+    memory.load([ColdRange(file, 0, file.size) for file in files])
     assert cold.find(queue, 0, 16, None) == []
     assert memory.asked == 2
     for queue_offset in range(1, 9):
@@ -143,7 +147,7 @@ def test_one_cold_page_of_a_window_is_found_where_it_matters_only(maker: StoreMa
     store, queue = old(maker)
     cold = reads(store, memory := Memory())
     files = [*queue.files.files, *store.commit_log.files.files]
-    memory.load([(file, 0, file.size) for file in files])
+    memory.load([ColdRange(file, 0, file.size) for file in files])
     memory.read.remove((id(store.commit_log.files.files[0].map), 0))
     assert cold.find(queue, 0, 1, None) != []
     assert cold.find(queue, 90, 1, None) == []

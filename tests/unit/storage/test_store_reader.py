@@ -4,6 +4,7 @@ import pytest
 
 from tests.unit.storage.making import put
 from triomq.protocol.errors import StoreClosedError
+from triomq.storage.cold_read import finish
 from triomq.storage.message_store import MessageStore
 
 
@@ -35,9 +36,9 @@ def test_units_are_given_within_the_visible_range(
         lambda store: store.get_message(("T", 0), 0, 1),
         lambda store: store.min_offset_in_queue("T", 0),
         lambda store: store.max_offset_in_queue("T", 0),
-        lambda store: store.offset_by_time("T", 0, 0),
-        lambda store: store.store_time("T", 0, 0),
-        lambda store: store.earliest_store_time("T", 0),
+        lambda store: finish(store.offset_by_time("T", 0, 0)),
+        lambda store: finish(store.store_time("T", 0, 0)),
+        lambda store: finish(store.earliest_store_time("T", 0)),
         lambda store: store.look_message(0),
         lambda store: store.queue_units("T", 0, 0, 1),
         lambda store: store.statistics(),
