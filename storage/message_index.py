@@ -228,8 +228,8 @@ class MessageIndex:
     def fill_flush_plan(self, plan: FlushPlan, checkpoint: Checkpoint, *, before_close: bool = False) -> int:
         """Plan to flush full files; return the time that the checkpoint may hold of the index when the plan has run.
 
-        That is the end of a full file, and a message stored later must be on the disk: without one, another file could
-        come to end at the same time.
+        That is the end of a full file, and a message stored later must be on the disk and in the index: without one,
+        another file could come to end at the same time.
 
         Args:
             plan: what is added to.
@@ -240,9 +240,10 @@ class MessageIndex:
             StoreError: a file cannot be opened.
         """
         reached = checkpoint.indexes
+        passed = min(checkpoint.physic, self._files[-1].header.end_timestamp) if self._files else 0
         for file in self._files:
             end = file.header.end_timestamp
-            is_certain = not file.room and checkpoint.indexes < end < checkpoint.physic
+            is_certain = not file.room and checkpoint.indexes < end < passed
             if is_certain or (before_close and (end > checkpoint.indexes or file is self._files[-1])):
                 self._keep_mapped(file)
                 plan.add_file(file.open_file, (self.directory, self.directory.parent))

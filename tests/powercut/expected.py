@@ -27,6 +27,30 @@ class Stored(NamedTuple):
         return self.physical_offset + len(self.record)
 
 
+class DeletedFiles:
+    """Files of the log that were deleted.
+
+    Attributes:
+        gone, going: the log begins at a file border from here, up to which all is deleted, to there.
+        ends: behind the last message of each queue that was in such a file.
+    """
+
+    def __init__(self) -> None:
+        self.gone = self.going = 0
+        self.ends: dict[tuple[str, int], int] = {}
+
+    def expire(self, history: list[Stored], log_begin: int) -> list[Stored]:
+        """Return what is left of a history if the log begins there; -1: nothing is left but what nobody flushed."""
+        begin = self.going if log_begin < 0 else log_begin
+        assert self.gone <= begin <= self.going, f"the log begins at {begin}, not from {self.gone} to {self.going}"
+        self.gone = self.going = max(log_begin, 0)
+        for stored in history:
+            if stored.has_unit and stored.physical_offset < begin:
+                queue = stored.topic, stored.queue_id
+                self.ends[queue] = max(self.ends.get(queue, 0), stored.queue_offset + 1)
+        return [stored for stored in history if stored.physical_offset >= begin]
+
+
 class Intent(NamedTuple):
     """A message that is being put: it may be found or not."""
 

@@ -6,6 +6,7 @@ recovery from the cut before.  After each cut the store is opened and compared w
 * every record that was acknowledged (a flush that covers it was completed, or the store was closed) is there, equal
   byte by byte, and readable through its queue at its number;
 * every record in the log is one that was put, at its place, but for those that fill a hole the power cut has left;
+* files of the log that were deleted for certain are gone, and only those that were to be deleted;
 * consume queues hold exactly the units of the records in the log;
 * the index, once it has gone on to the end of the log, holds each key of the records in the log once, in their order;
 * stored consumer offsets are readable, were written once, and after the broker's correction end within their queue;
@@ -17,7 +18,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from tests.powercut.expected import Intent, Stored, records_of, stored_record
+from tests.powercut.expected import DeletedFiles, Intent, Stored, records_of, stored_record
 from tests.powercut.model_disk import ModelDisk, PowerCutError
 from triomq.broker.offsets import ConsumerOffsetTable
 from triomq.protocol.codes import TRANSACTION_MASK, MessageSysFlag
@@ -29,6 +30,7 @@ from triomq.protocol.record import decode_record
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.delay_levels import SCHEDULE_TOPIC
 from triomq.storage.message_store import MessageStore
+from triomq.storage.retention import Reason, Retention
 from triomq.storage.tables import JsonTable
 
 HOST: Final = encode_host("127.0.0.1", 10911)
@@ -63,6 +65,7 @@ class Life:
         self.now_ms = 1_800_000_000_000
         self.history: list[Stored] = []
         self.durable_end = 0
+        self.deleted_files = DeletedFiles()
         self.deleted: dict[str, int] = {}
         self.intents: list[Intent] = []
         self.deleting: str | None = None
@@ -78,6 +81,7 @@ class Life:
             index_slots=self.random.choice((1, 7)),
             index_units=self.random.choice((2, 5, 40)),
             disk_full_ratio=100,
+            retention_bytes=self.random.choice((None, FILE_SIZE, 2 * FILE_SIZE)),
         )
 
     def run(self) -> "Life":
@@ -167,6 +171,23 @@ class Life:
         self.store.delete_topic(self.deleting)
         self.deleted[self.deleting] = end
         self.deleting = None
+
+    def delete_old_files(self) -> None:
+        """Delete what is too long, also what is too old, or what makes the disk too full."""
+        retention = Retention(self.store, (self.store.index.delete_expired,))
+        reason = self.random.choice(list(Reason))
+        if reason is Reason.AGE:
+            retention.request()
+        elif reason is Reason.DISK:
+            self.disk.capacity_bytes = self.store.check_disk().used_bytes * 10 // 9
+        files = self.store.commit_log.files.files
+        self.deleted_files.going = files[len(retention.plan())].start if files else 0
+        retention.run()
+        self.disk.capacity_bytes = 1024**4
+        for queue in self.store.queues:
+            first = queue.unit(queue.min_offset)
+            assert first is None or first.physical_offset >= self.store.commit_log.min_offset, queue
+        self.history = self.deleted_files.expire(self.history, self.store.commit_log.min_offset)
 
     def restart(self) -> None:
         end = self.store.commit_log.max_offset
@@ -270,6 +291,7 @@ class Life:
 
     def _learn(self) -> None:
         """Take over what the store has found: all that was acknowledged, and of the rest what survived."""
+        self.history = self.deleted_files.expire(self.history, self.store.commit_log.min_offset)
         found = dict(records_of(self.store))
         for stored in self.history:
             if stored.end <= self.durable_end:
@@ -304,7 +326,10 @@ class Life:
                 wanted.setdefault((stored.topic, stored.queue_id), {})[stored.queue_offset] = stored
         for queue in self.store.queues:
             units = wanted.pop((queue.topic, queue.queue_id), {})
-            assert queue.max_offset == max(units, default=-1) + 1, f"{queue}: {sorted(units)}"
+            if units or not self.deleted_files.gone:
+                assert queue.max_offset == max(units, default=-1) + 1, f"{queue}: {sorted(units)}"
+            else:
+                assert queue.min_offset == queue.max_offset, f"{queue}: all its messages have expired"
             lost = set(range(queue.min_offset, queue.max_offset)) - set(units)
             assert all((unit := queue.unit(number)) and unit.is_lost for number in lost), f"{queue}: {lost}"
             for number, stored in units.items():
@@ -328,8 +353,10 @@ class Life:
             for key in message.keys
         ]
         files = self.store.index._files
-        units = [file.unit(number) for file in files for number in range(1, file.header.index_count)]
-        assert [unit[:2] for unit in units] == wanted, "the index is not that of the log"
+        units = [file.unit(number)[:2] for file in files for number in range(1, file.header.index_count)]
+        assert [unit for unit in units if unit[1] >= self.deleted_files.gone] == wanted, (
+            "the index is not that of the log"
+        )
 
     def _offsets(self, disk: ModelDisk) -> ConsumerOffsetTable:
         table = JsonTable(self.root / "config" / "consumerOffset.json", disk)
@@ -347,7 +374,10 @@ class Life:
         self.offset_tables = [saved]
         for (topic, queue_id), offset in saved.items():
             if self.config.durability is Durability.SYNC and topic not in self.deleted:
-                assert offset <= self.store.max_offset_in_queue(topic, queue_id), "consumed, but lost"
+                end = max(
+                    self.store.max_offset_in_queue(topic, queue_id), self.deleted_files.ends.get((topic, queue_id), 0)
+                )
+                assert offset <= end, "consumed, but lost"
         table.restrict(self.store.max_offset_in_queue)
         for topic, by_id in table.of_group(GROUP).items():
             assert all(offset <= self.store.max_offset_in_queue(topic, queue_id) for queue_id, offset in by_id.items())
@@ -363,6 +393,8 @@ OPERATIONS: Final[tuple[Callable[[Life], None], ...]] = (
     *[Life.pass_time] * 2,
     Life.write_offsets,
     Life.delete_topic,
+    Life.delete_old_files,
+    Life.delete_old_files,
     Life.restart,
     Life.kill,
 )

@@ -87,6 +87,7 @@ class ModelDisk(FileSystem):
     def __init__(self, base: Path, random: Random) -> None:
         self.base = base
         self.random = random
+        self.capacity_bytes = 1024**4
         self.boundaries = 0
         self.boundary: Callable[[], None] = lambda: None
         self._names: dict[Path, Node] = {base: None}
@@ -286,7 +287,8 @@ class ModelDisk(FileSystem):
         inode.sync()
 
     def space(self, path: Path) -> DiskSpace:
-        return DiskSpace(0, 1024**4)
+        used = sum(len(content) for content in self.content().values())
+        return DiskSpace(used, max(self.capacity_bytes - used, 0))
 
     def _new_map(self, size_bytes: int) -> _Map:
         mapping = _Map(-1, size_bytes)

@@ -14,6 +14,7 @@ from tests.powercut.model_disk import SECTOR, ModelDisk
 from triomq.storage.file_system import FileSystem
 from triomq.storage.mapped_file_queue import FoundFiles
 from triomq.storage.recovery import Recovery
+from triomq.storage.retention import Deletion, Retention
 
 SEEDS = range(100_000, 100_400)
 EXHAUSTIVE_SEEDS = 4
@@ -58,6 +59,8 @@ def test_a_failing_seed_is_named_with_the_command_that_replays_it(
         (ModelDisk, "sync_directory", lambda self, path: None),
         (Recovery, "_sync", lambda self, begin: None),
         (Recovery, "_heal", lambda self, scan: None),
+        (Deletion, "finish", lambda self: True),
+        (Retention, "correct_queues", lambda self, queues: None),
         (FoundFiles, "__new__", lambda cls, *found: tuple.__new__(cls, (found[0], [], []))),
     ],
 )

@@ -260,6 +260,21 @@ def test_the_checkpoint_names_the_end_of_the_newest_full_file(maker: StoreMaker)
     assert checkpoint.indexes == store_time_of_the_last_full_file(maker)
 
 
+def test_the_checkpoint_waits_for_all_files_that_end_at_the_same_time(maker: StoreMaker) -> None:
+    store = maker(index_units=3)
+    for number in range(6):
+        put(store, properties=b"KEYS\x01key-%d" % number)
+        if number == 2:
+            index_all(store)
+    maker.clock.now_ms += 10
+    put(store, properties=b"KEYS\x01later")
+    store.flush()  # the last message is on the disk, but its index is behind: more files come to end before it
+    assert load_checkpoint(FileSystem(), store.config.root / "checkpoint").indexes == 0
+    index_all(store)
+    store.flush()
+    assert load_checkpoint(FileSystem(), store.config.root / "checkpoint").indexes == maker.clock.now_ms - 10
+
+
 def store_time_of_the_last_full_file(maker: StoreMaker) -> int:
     *_, full, newest = maker().index._files
     assert newest.room
