@@ -138,7 +138,10 @@ def start_apache(brokers: ApacheBrokers, store: Path) -> ApacheBroker:
     return brokers.start("4.9.7", folder, APACHE_FIXTURE_SIZES)
 
 
-@pytest.mark.parametrize(("name", "kill"), [("store-normal", False), ("store-crash", True)])
+@pytest.mark.parametrize(
+    ("name", "kill"),
+    [("store-normal", False), ("store-crash", True), ("store-powerloss", True), ("store-trimmed", False)],
+)
 def test_a_store_goes_from_apache_to_us_and_back_and_to_us_again(
     name: str, kill: bool, tmp_path: Path, apache_brokers: ApacheBrokers
 ) -> None:
