@@ -1,6 +1,5 @@
 """A broker on a file system of a few megabytes: what does not fit is refused, what was acknowledged stays."""
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -9,6 +8,7 @@ import pytest
 import trio
 
 from tests.integration.broker_wire import Wire, broker_port, connected, pull_fields, running, send_fields
+from tests.integration.mounts import mounted
 from triomq.broker.server import Broker
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.command import RemotingCommand
@@ -23,17 +23,8 @@ STORE: Final = {"commit_log_file_size_bytes": 1024 * 1024, "reserve_step_bytes":
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A mounted file system of 8 MiB."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "triomq-test", str(path)]
-    try:
-        mounted = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except OSError as exc:
-        pytest.skip(f"needs the program mount: {exc}")
-    if mounted.returncode:
-        pytest.skip(f"needs the right to mount a file system: {mounted.stderr.strip()}")
-    yield path
-    subprocess.run(["umount", "--lazy", str(path)], timeout=10, check=True)
+    with mounted(tmp_path / "disk", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "triomq-test") as path:
+        yield path
 
 
 async def send(wire: Wire, number: int) -> RemotingCommand:
