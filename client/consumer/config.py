@@ -140,6 +140,7 @@ class PullConfig:
     offset_illegal_delay_s: float = 10.0  # how long running handlers of a queue with a wrong offset may end
     pull_expiry_s: float = 120.0  # rocketmq.client.pull.pullMaxIdleTime
     missing_topic_interval_s: float = 5.0  # how often the route of a topic without one is asked for
+    local_offset_dir: str | PathLike[str] | None = None  # rocketmq.client.localOffsetStoreDir, for broadcasting
     retry_interval_s: float = 1.0  # a rebalance that could not be completed is tried again after this time
 
     def __post_init__(self) -> None:
@@ -175,7 +176,6 @@ class ConsumerConfig(PullConfig):
     lock_life_s: float = 30.0  # rocketmq.client.rebalance.lockMaxLiveTime: without renewal no message is handled
     lock_timeout_s: float = 1.0
     grace_s: float = 10.0  # awaitTerminationMillisWhenShutdown, there 0
-    local_offset_dir: str | PathLike[str] | None = None  # rocketmq.client.localOffsetStoreDir, for broadcasting
     send_back_timeout_s: float = 5.0
     resubmit_delay_s: float = 5.0  # a message that could not be sent back is handled again after this time
 

@@ -8,8 +8,7 @@ Source: behaviour.md B.5 (start), B.17 (requests of brokers), B.18 (shutdown).
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,9 +20,8 @@ from triomq.client.consumer.controls import PushControls
 from triomq.client.consumer.flow_control import FlowLimits
 from triomq.client.consumer.handlers import Handler
 from triomq.client.consumer.hooks import FilterHook
-from triomq.client.consumer.local_offsets import open_local_offsets
 from triomq.client.consumer.locks import LockKeeper
-from triomq.client.consumer.offsets import FirstOffsets, OffsetStore, RemoteOffsetStore
+from triomq.client.consumer.offsets import FirstOffsets, OffsetStore
 from triomq.client.consumer.orderly import OrderlyService
 from triomq.client.consumer.pull_context import PullContext
 from triomq.client.consumer.rebalance import AllocateStrategy
@@ -61,27 +59,6 @@ class Plan:
     def is_broadcast(self) -> bool:
         """Whether each member has all queues."""
         return self.model is MessageModel.BROADCASTING
-
-
-@asynccontextmanager
-async def open_offsets(instance: ClientInstance, plan: Plan) -> AsyncGenerator[OffsetStore, None]:
-    """Open the place where the group's progress is kept: at the brokers, in broadcasting in a file.
-
-    Raises:
-        ConfigError, ClientError, ProtocolError: the file cannot be used.
-    """
-    if not plan.is_broadcast:
-        yield RemoteOffsetStore(QueueRequests(instance, plan.group))
-        return
-    if instance.config.instance_name is None:
-        LOGGER.warning(
-            "broadcasting on an instance without instance_name: its client id %s is new each time, so a restart does "
-            "not go on where it was group=%s",
-            instance.client_id,
-            plan.group,
-        )
-    async with open_local_offsets(plan.config.local_offset_dir, instance.client_id, plan.group) as offsets:
-        yield offsets
 
 
 class Engine:

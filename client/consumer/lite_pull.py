@@ -12,6 +12,8 @@ import trio
 from triomq.client.config import ClientConfig
 from triomq.client.consumer.config import LitePullConfig, Start, StartPolicy
 from triomq.client.consumer.lite_pull_engine import LitePullEngine, LitePullPlan
+from triomq.client.consumer.local_offsets import open_offsets, with_stable_name
+from triomq.client.consumer.offsets import OffsetStore
 from triomq.client.consumer.queries import QueueQueries
 from triomq.client.consumer.rebalance import AllocateStrategy, allocate_averagely
 from triomq.client.consumer.remote import QueueRequests
@@ -50,6 +52,11 @@ class LitePullConsumer(QueueQueries):
     before the next.  Nothing is committed at the end by itself: who goes on after a restart may see the messages of
     the last polls again, at least once.
 
+    With ``model=MessageModel.BROADCASTING`` every member gets every message of what it subscribes to, and commits go to
+    a file on its machine, the same as a push consumer's: see there for its place and for what ``config`` should name.
+
+    When an administrator resets the group's offsets, its positions move there, as by :meth:`seek`, and are committed.
+
     There is no retry topic: what to do with a message that cannot be handled is the user's matter.
     """
 
@@ -76,8 +83,8 @@ class LitePullConsumer(QueueQueries):
             start: where a group without committed offsets begins: "earliest", "latest", or with the first message
                 stored at or after a time.  Of a topic that is made later always with the first message.
             auto_commit: whether polls commit what earlier polls returned.
-            model: CLUSTERING.
-            allocate: how queues are shared among members; all members must use the same.
+            model: whether the members share the queues (CLUSTERING) or each gets every message (BROADCASTING).
+            allocate: how queues are shared among members; all members must use the same.  Not asked in broadcasting.
             settings: all other settings.
 
         Raises:
@@ -85,17 +92,17 @@ class LitePullConsumer(QueueQueries):
             ConfigError: an impossible value.
         """
         validate_group(group)
-        if model is not MessageModel.CLUSTERING:
-            raise ConfigError(f"model: {model} is not available for lite pull; assign all queues instead")
         self.group = group
         self.auto_commit = auto_commit
-        self._plan = LitePullPlan(group, StartPolicy.parse(start), allocate, settings or LitePullConfig())
+        self._plan = LitePullPlan(group, StartPolicy.parse(start), allocate, settings or LitePullConfig(), model)
         self._namesrv = namesrv
-        self._config = config
+        is_broadcast = model is MessageModel.BROADCASTING
+        self._config = with_stable_name(config) if is_broadcast and instance is None else config
         self._shared_instance = instance
         self._engine: LitePullEngine | None = None
         self._next_auto_commit = 0.0
         self._nursery: trio.Nursery
+        self._offsets: OffsetStore
 
     # --- what to consume -----------------------------------------------------------------------------------------
 
@@ -263,20 +270,23 @@ class LitePullConsumer(QueueQueries):
         self._seek(queue, await self.offset_for_timestamp(queue, timestamp_ms))
 
     async def commit(self, offsets: ToCommit = None) -> None:
-        """Commit and wait until the brokers have it.
+        """Commit and wait until the brokers have it, or in broadcasting the file.
 
         Args:
             offsets: offsets by queue; or queues, whose positions are committed; all queues if not given.
 
         Raises:
             ConfigError: a negative offset.
-            ClientError: a queue is not held, given up meanwhile perhaps; or a broker cannot be reached.
+            ClientError: a queue is not held, given up meanwhile perhaps; or a broker cannot be reached, the file not
+                written.
             BrokerResponseError: a broker refused.
         """
         await self._started().commit(self._positions(offsets))
 
     def commit_nowait(self, offsets: ToCommit = None) -> None:
         """Commit without waiting: brokers are told with the next pull, within half a second else.
+
+        In broadcasting the file is written every ``persist_offset_interval_s``.
 
         Raises:
             ConfigError: a negative offset.
@@ -289,8 +299,8 @@ class LitePullConsumer(QueueQueries):
 
         A broker older than 5.0 may say 0 of a group without offset while the queue's first message is young.
         """
-        requests = self._open()
-        return await (requests if self._engine is None else self._engine).committed(queue)
+        self._open()
+        return await (self._offsets.stored if self._engine is None else self._engine.committed)(queue)
 
     def statistics(self) -> LitePullStatistics:
         """Return an immutable picture of what was polled and of each queue, also after the end.
@@ -307,7 +317,7 @@ class LitePullConsumer(QueueQueries):
     def _start(self, *, assigned: bool) -> LitePullEngine:
         instance = self._open_instance()
         if self._engine is None:
-            self._engine = LitePullEngine(instance, self._plan, assigned=assigned)
+            self._engine = LitePullEngine(instance, self._plan, self._offsets, assigned=assigned)
             self._nursery.start_soon(self._engine.run)
         elif self._engine.assigned is not assigned:
             raise ClientError("subscribe and assign are mutually exclusive: use another consumer for the other")
@@ -338,6 +348,7 @@ class LitePullConsumer(QueueQueries):
     async def _run(self) -> AsyncGenerator[None, None]:
         async with (
             use_instance(self._namesrv, self._config, self._shared_instance) as instance,
+            open_offsets(instance, self.group, self._plan.model, self._plan.config.local_offset_dir) as self._offsets,
             open_service_nursery() as self._nursery,
         ):
             self._instance = instance

@@ -16,13 +16,13 @@ import trio
 from triomq.client.consumer.config import LitePullConfig, StartPolicy
 from triomq.client.consumer.controls import Controls
 from triomq.client.consumer.flow_control import FlowLimits
-from triomq.client.consumer.offsets import FirstOffsets, RemoteOffsetStore
+from triomq.client.consumer.offsets import FirstOffsets, OffsetStore
 from triomq.client.consumer.poll_buffer import PollBuffer
 from triomq.client.consumer.pull_context import PullContext
 from triomq.client.consumer.pull_loop import PullLoop
 from triomq.client.consumer.rebalance import AllocateStrategy
 from triomq.client.consumer.rebalancer import Rebalancer
-from triomq.client.consumer.remote import REMOTE_ERRORS, QueueRequests
+from triomq.client.consumer.remote import QueueRequests
 from triomq.client.consumer.running_info import running_info
 from triomq.client.consumer.statistics import LitePullStatistics
 from triomq.client.consumer.subscription import Subscriptions
@@ -36,7 +36,7 @@ from triomq.protocol.bodies import (
     ConsumeType,
     MessageModel,
 )
-from triomq.protocol.errors import ClientError, TriomqError
+from triomq.protocol.errors import ClientError
 from triomq.protocol.filter import SUBSCRIBE_ALL
 from triomq.protocol.message import MessageExt
 from triomq.protocol.message_queue import MessageQueue
@@ -51,6 +51,7 @@ class LitePullPlan:
     start: StartPolicy
     strategy: AllocateStrategy
     config: LitePullConfig
+    model: MessageModel = MessageModel.CLUSTERING
 
 
 class LitePullEngine:
@@ -62,7 +63,7 @@ class LitePullEngine:
         controls: what the user may change of the subscriptions.
     """
 
-    def __init__(self, instance: ClientInstance, plan: LitePullPlan, *, assigned: bool) -> None:
+    def __init__(self, instance: ClientInstance, plan: LitePullPlan, offsets: OffsetStore, *, assigned: bool) -> None:
         """Join the group.
 
         Raises:
@@ -73,12 +74,12 @@ class LitePullEngine:
         self._instance = instance
         self._plan = plan
         self._started_ms = time.time_ns() // 1_000_000
-        self._requests = requests = QueueRequests(instance, plan.group)
-        self._offsets = RemoteOffsetStore(requests)
-        self._upkeep = Upkeep(instance, plan.group, self._offsets)
+        self._offsets = offsets
+        self._upkeep = Upkeep(instance, plan.group, offsets)
+        requests = QueueRequests(instance, plan.group)
         self._context = PullContext(
             requests,
-            self._offsets,
+            offsets,
             self.buffer,
             plan.config,
             FlowLimits.of(plan.config, 1),
@@ -89,7 +90,7 @@ class LitePullEngine:
             plan.group, {}, lambda: time.time_ns() // 1_000_000, with_retry_topic=False, may_be_empty=True
         )
         first_offsets = FirstOffsets(
-            requests, self._offsets, plan.start, self._subscriptions.retry_topic, is_stored=not assigned
+            requests, offsets, plan.start, self._subscriptions.retry_topic, is_stored=not assigned
         )
         self._chosen: dict[str, frozenset[MessageQueue]] = {}
         self._rebalancer = Rebalancer(
@@ -97,7 +98,7 @@ class LitePullEngine:
             self._context,
             self._subscriptions,
             first_offsets,
-            plan.strategy,
+            None if plan.model is MessageModel.BROADCASTING else plan.strategy,
             chosen=self._chosen if assigned else None,
         )
         self.controls: Final = Controls(instance, self._subscriptions, self._context, self._rebalancer)
@@ -165,28 +166,13 @@ class LitePullEngine:
             self._offsets.update(queue, queue_offset, increase_only=False)
 
     async def commit(self, offsets: Mapping[MessageQueue, QueueOffset]) -> None:
-        """Note progress and store it, side by side, and wait until the brokers have it."""
-        self.commit_nowait(offsets)
-        errors: list[TriomqError] = []
-
-        async def commit_one(queue: MessageQueue, queue_offset: QueueOffset) -> None:
-            try:
-                await self._requests.commit(queue, queue_offset)
-            except REMOTE_ERRORS as exc:
-                errors.append(exc)
-            else:
-                self._offsets.told(queue, queue_offset)
-
-        async with trio.open_nursery() as nursery:
-            for queue, queue_offset in offsets.items():
-                nursery.start_soon(commit_one, queue, queue_offset)
-        if errors:
-            raise errors[0]
+        """Note progress, store it, and wait until it is stored."""
+        await self._offsets.commit(offsets)
 
     async def committed(self, queue: MessageQueue) -> QueueOffset | None:
         """Return the progress in memory, else what is stored."""
         known = self._offsets.get(queue)
-        return await self._requests.committed(queue) if known is None else known
+        return await self._offsets.stored(queue) if known is None else known
 
     def statistics(self) -> LitePullStatistics:
         """Return a picture of now."""
@@ -208,7 +194,7 @@ class LitePullEngine:
         return ConsumerData(
             group_name=self._plan.group,
             consume_type=ConsumeType.CONSUME_ACTIVELY,
-            message_model=MessageModel.CLUSTERING,
+            message_model=self._plan.model,
             consume_from_where=self._plan.start.consume_from_where,
             subscription_data_set=[] if self.assigned else self._subscriptions.data(),
         )

@@ -14,14 +14,18 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self
 
 import trio
 from trio.to_thread import run_sync as run_in_thread
 
-from triomq.client.consumer.offsets import OffsetTable
-from triomq.protocol.bodies import LocalOffsets
+from triomq.client.config import ClientConfig
+from triomq.client.consumer.offsets import OffsetStore, OffsetTable, RemoteOffsetStore
+from triomq.client.consumer.remote import QueueRequests
+from triomq.client.instance import ClientInstance
+from triomq.protocol.bodies import LocalOffsets, MessageModel
 from triomq.protocol.errors import ClientError, ConfigError, ProtocolError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset
@@ -31,6 +35,8 @@ LOGGER: Final = logging.getLogger("triomq.client.consumer.offsets")
 #: Under the user's home folder.  Source: LocalFileOffsetStore.java.
 DEFAULT_DIRECTORY: Final = ".rocketmq_offsets"
 _FILE_NAME: Final = "offsets.json"
+#: Source: ClientConfig.java; in clustering Java puts the process id in its place.
+_BROADCASTING_INSTANCE: Final = "DEFAULT"
 
 Offsets = Mapping[MessageQueue, QueueOffset]
 
@@ -163,6 +169,17 @@ class LocalOffsetStore(OffsetTable):
         """Write the file if the progress of these queues is not in it."""
         await self._save({queue: self._offsets[queue] for queue in queues if queue in self._offsets})
 
+    async def commit(self, offsets: Offsets) -> None:
+        """Note progress and write the file.
+
+        Raises:
+            ClientError: it cannot be written; it is tried again in time.
+        """
+        for queue, queue_offset in offsets.items():
+            self.update(queue, queue_offset, increase_only=False)
+        if error := await self._save(offsets):
+            raise ClientError(f"offsets {self._file.path} not stored: {error}") from error
+
     async def stored(self, queue: MessageQueue) -> QueueOffset | None:
         """Return what the file has."""
         await trio.lowlevel.checkpoint()
@@ -177,11 +194,12 @@ class LocalOffsetStore(OffsetTable):
         await self._save(first_offsets)
         return first_offsets.keys()
 
-    async def _save(self, offsets: Offsets) -> None:
+    async def _save(self, offsets: Offsets) -> OSError | None:
+        """Write the file if it has not all of this; return the error, which is logged, if it cannot be written."""
         async with self._saving:
             wanted = {**self._stored, **offsets}
             if wanted == self._stored:
-                return
+                return None
             try:
                 # Not abandoned when cancelled: the next write would meet this one in the same file.
                 await run_in_thread(self._file.save, wanted)
@@ -191,9 +209,10 @@ class LocalOffsetStore(OffsetTable):
                     LOGGER.warning(
                         "offsets not stored, tried again until it works file=%s error=%s", self._file.path, exc
                     )
-                return
+                return exc
             self._complaint = ""
             self._stored = wanted
+            return None
 
 
 @asynccontextmanager
@@ -213,3 +232,32 @@ async def open_local_offsets(
         yield LocalOffsetStore(file, await run_in_thread(file.load))
     finally:
         file.close()
+
+
+@asynccontextmanager
+async def open_offsets(
+    instance: ClientInstance, group: str, model: MessageModel, directory: str | os.PathLike[str] | None
+) -> AsyncGenerator[OffsetStore, None]:
+    """Open the place where a group's progress is kept: at the brokers, in broadcasting in a file below a folder.
+
+    Raises:
+        ConfigError, ClientError, ProtocolError: as :func:`open_local_offsets`.
+    """
+    if model is not MessageModel.BROADCASTING:
+        yield RemoteOffsetStore(QueueRequests(instance, group))
+        return
+    if instance.config.instance_name is None:
+        LOGGER.warning(
+            "broadcasting on an instance without instance_name: its client id %s is new each time, so a restart does "
+            "not go on where it was group=%s",
+            instance.client_id,
+            group,
+        )
+    async with open_local_offsets(directory, instance.client_id, group) as offsets:
+        yield offsets
+
+
+def with_stable_name(config: ClientConfig | None) -> ClientConfig:
+    """Name the instance as Java names those of broadcasting: a stable client id finds the file of its offsets again."""
+    config = config or ClientConfig()
+    return config if config.instance_name else replace(config, instance_name=_BROADCASTING_INSTANCE)

@@ -15,7 +15,7 @@ import trio
 
 from triomq.client.consumer.config import StartPolicy, StartPosition
 from triomq.client.consumer.remote import REMOTE_ERRORS, PullStatus, QueueRequests
-from triomq.protocol.errors import RequestCodeNotSupportedError
+from triomq.protocol.errors import RequestCodeNotSupportedError, TriomqError
 from triomq.protocol.filter import SUBSCRIBE_ALL
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset, Timestamp
@@ -57,6 +57,9 @@ class OffsetStore(Protocol):
 
     async def persist_now(self, queues: Iterable[MessageQueue]) -> None:
         """Store the progress of these queues and return when the store has it, or did not take it."""
+
+    async def commit(self, offsets: Mapping[MessageQueue, QueueOffset]) -> None:
+        """Note progress, up or down, and store it; raises one of ``REMOTE_ERRORS`` if that fails for a queue."""
 
     def for_pull(self, queue: MessageQueue) -> QueueOffset | None:
         """Return the progress that the next pull shall tell the broker, ``None``: nothing."""
@@ -174,6 +177,29 @@ class RemoteOffsetStore(OffsetTable):
                 settled_at = trio.current_time() + _SETTLED_AFTER_S
 
         await _store_each(known, store, "offset not stored")
+
+    async def commit(self, offsets: Mapping[MessageQueue, QueueOffset]) -> None:
+        """Note progress and store it, side by side, and wait until the brokers have it.
+
+        Raises:
+            ClientError, BrokerResponseError, ProtocolError: the first failure; the other queues' progress is stored.
+        """
+        errors: list[TriomqError] = []
+
+        async def commit_one(queue: MessageQueue, queue_offset: QueueOffset) -> None:
+            try:
+                await self._requests.commit(queue, queue_offset)
+            except REMOTE_ERRORS as exc:
+                errors.append(exc)
+            else:
+                self.told(queue, queue_offset)
+
+        async with trio.open_nursery() as nursery:
+            for queue, queue_offset in offsets.items():
+                self.update(queue, queue_offset, increase_only=False)
+                nursery.start_soon(commit_one, queue, queue_offset)
+        if errors:
+            raise errors[0]
 
     async def stored(self, queue: MessageQueue) -> QueueOffset | None:
         """Ask the broker."""

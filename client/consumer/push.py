@@ -7,15 +7,15 @@ import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Final
 
 import trio
 
 from triomq.client.config import ClientConfig
 from triomq.client.consumer.config import ConsumerConfig, Start, StartPolicy
-from triomq.client.consumer.engine import Engine, Plan, open_offsets
+from triomq.client.consumer.engine import Engine, Plan
 from triomq.client.consumer.handlers import Handler, OnMessage, OnMessages
 from triomq.client.consumer.hooks import ConsumeHook, FilterHook, with_hooks
+from triomq.client.consumer.local_offsets import open_offsets, with_stable_name
 from triomq.client.consumer.rebalance import AllocateStrategy, allocate_averagely
 from triomq.client.consumer.statistics import ConsumerStatistics
 from triomq.client.consumer.subscription import Subscriptions
@@ -24,9 +24,6 @@ from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.protocol.bodies import MessageModel
 from triomq.protocol.errors import ClientClosedError
 from triomq.protocol.message import validate_group
-
-#: Source: ClientConfig.java; in clustering Java puts the process id in its place.
-_BROADCASTING_INSTANCE: Final = "DEFAULT"
 
 
 class PushConsumer(OpenOnce):
@@ -135,7 +132,7 @@ class PushConsumer(OpenOnce):
             tuple(filters),
         )
         self._namesrv = namesrv
-        self._client_config = _with_stable_name(config) if is_broadcast and instance is None else config
+        self._client_config = with_stable_name(config) if is_broadcast and instance is None else config
         self._shared_instance = instance
         self._engine: Engine | None = None
         self._is_open = False
@@ -251,7 +248,7 @@ class PushConsumer(OpenOnce):
             with trio.CancelScope() as scope:
                 async with (
                     use_instance(self._namesrv, self._client_config, self._shared_instance) as instance,
-                    open_offsets(instance, self._plan) as offsets,
+                    open_offsets(instance, self.group, self._plan.model, self._plan.config.local_offset_dir) as offsets,
                 ):
                     engine = Engine(instance, self._plan, offsets)
 
@@ -264,12 +261,6 @@ class PushConsumer(OpenOnce):
                     await engine.serve(life.stopping, on_start)
         finally:
             life.stopped.set()
-
-
-def _with_stable_name(config: ClientConfig | None) -> ClientConfig:
-    """Name the instance as Java names those of broadcasting: a stable client id finds the file of its offsets again."""
-    config = config or ClientConfig()
-    return config if config.instance_name else replace(config, instance_name=_BROADCASTING_INSTANCE)
 
 
 class _Life:

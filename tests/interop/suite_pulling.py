@@ -1,13 +1,14 @@
 """Scenarios of the client suite: pull consumers and lite pull consumers."""
 
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import pytest
 import trio
 
 from tests.faces import LitePullConsumer, Producer, PullConsumer
-from tests.interop.suite_tools import Scenario, fresh, new_topic, send_all, send_numbered
-from triomq.client import Message
+from tests.interop.suite_tools import Scenario, fresh, new_topic, poll_bodies, send_all, send_numbered
+from triomq.client import ClientConfig, LitePullConfig, Message, MessageModel
 from triomq.protocol.errors import ClientError, ConfigError, NoRouteError
 
 
@@ -68,13 +69,6 @@ async def a_waiting_pull_ends_with_the_next_message(namesrv: str) -> None:
     assert got == [b"late 0"]
 
 
-async def poll_bodies(consumer: LitePullConsumer, count: int) -> list[bytes]:
-    got: list[bytes] = []
-    while len(got) < count:
-        got += [message.body for message in await consumer.poll()]
-    return got
-
-
 async def a_subscription_is_polled_dry_and_gone_on_with_after_a_restart(namesrv: str) -> None:
     topic, group = await new_topic(namesrv), fresh("group")
     for name in ("before", "after"):
@@ -117,6 +111,35 @@ async def lite_pull_members_share_the_queues(namesrv: str) -> None:
                 got[id(consumer)] += [message.body for message in await consumer.poll(0.05)]
         assert sorted(got[id(first)] + got[id(second)]) == sorted(sent)
         assert {len(bodies) for bodies in got.values()} == {10}
+
+
+async def broadcasting_members_poll_everything_and_go_on_where_they_were(namesrv: str) -> None:
+    """C.2 scenario 38: progress is in the members' own files, not at the broker."""
+    topic, group = await new_topic(namesrv), fresh("group")
+
+    def member(name: str) -> LitePullConsumer:
+        return LitePullConsumer(
+            group,
+            namesrv=namesrv,
+            config=ClientConfig(instance_name=f"{group}-{name}"),
+            model=MessageModel.BROADCASTING,
+            start="earliest",
+            auto_commit=False,
+            settings=LitePullConfig(local_offset_dir=folder),
+        )
+
+    with TemporaryDirectory() as folder:
+        for round_name in ("before", "after"):
+            sent = await send_numbered(namesrv, topic, round_name, 20)
+            async with member("one") as one, member("two") as two:
+                for consumer in (one, two):
+                    await consumer.subscribe(topic)
+                    assert sorted(await poll_bodies(consumer, 20)) == sorted(sent)
+                    await consumer.commit()
+                    assert sum([await consumer.committed(queue) or 0 for queue in consumer.assignment()]) % 20 == 0
+                await one.seek_to_begin(one.assignment()[0])  # and does not commit it
+    async with PullConsumer(group, namesrv=namesrv) as pull:
+        assert not any([await pull.committed(queue) for queue in await pull.queues(topic)])
 
 
 async def assigned_queues_are_sought_paused_and_resumed(namesrv: str) -> None:
@@ -181,6 +204,7 @@ PULLING: Final[tuple[Scenario, ...]] = (
     a_subscription_is_polled_dry_and_gone_on_with_after_a_restart,
     a_lite_pull_consumer_filters_by_tag,
     lite_pull_members_share_the_queues,
+    broadcasting_members_poll_everything_and_go_on_where_they_were,
     assigned_queues_are_sought_paused_and_resumed,
     a_message_that_was_not_polled_is_never_committed,
 )

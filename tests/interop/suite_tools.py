@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import trio
 
-from tests.faces import Admin, Producer, PushConsumer
+from tests.faces import Admin, LitePullConsumer, Producer, PushConsumer
 from triomq.client import ConsumeContext, Message, MessageExt, SendResult
 from triomq.protocol.errors import NoRouteError
 
@@ -96,3 +96,10 @@ async def consume(namesrv: str, topic: str, count: int, expression: str = "*") -
     ):
         await inbox.wait_count(count)
     return inbox.messages
+
+
+async def poll_bodies(consumer: LitePullConsumer, count: int) -> list[bytes]:
+    got: list[bytes] = []
+    while len(got) < count:
+        got += [message.body for message in await consumer.poll()]
+    return got

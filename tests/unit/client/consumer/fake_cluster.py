@@ -218,7 +218,8 @@ class FakeCluster:
             self.committed[fields["consumerGroup"], queue] = int(fields["commitOffset"])
         wanted, low = int(fields["queueOffset"]), self.min_offsets[queue]
         if wanted == self.max_offset(queue) and int(fields["sysFlag"]) & 2:
-            self._arrived[queue] = trio.Event()
+            if self._arrived[queue].is_set():  # else others wait for it already
+                self._arrived[queue] = trio.Event()
             with trio.move_on_after(int(fields["suspendTimeoutMillis"]) / 1000):
                 await self._arrived[queue].wait()
         high = self.max_offset(queue)

@@ -7,7 +7,7 @@ from tests.unit.client.consumer.lite_pull_bench import G, assigned, fill, poll_a
 from triomq.client.consumer.config import LitePullConfig
 from triomq.client.consumer.lite_pull import LitePullConsumer
 from triomq.client.instance import ClientInstance
-from triomq.protocol.bodies import ConsumeType, MessageModel
+from triomq.protocol.bodies import ConsumeType
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import (
     ClientClosedError,
@@ -154,8 +154,6 @@ async def test_pulls_of_a_lite_pull_consumer_say_so_and_name_their_expression(
 async def test_what_cannot_be_consumed_is_refused(topic: MessageQueue, instance: ClientInstance) -> None:
     with pytest.raises(IllegalNameError):
         LitePullConsumer("a b")
-    with pytest.raises(ConfigError, match="BROADCASTING"):
-        LitePullConsumer(G, model=MessageModel.BROADCASTING)
     with pytest.raises(ConfigError, match="auto_commit_interval_s"):
         LitePullConfig(auto_commit_interval_s=0.5)
     async with LitePullConsumer(G, instance=instance) as consumer:

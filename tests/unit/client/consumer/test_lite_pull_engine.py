@@ -8,7 +8,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance, offsets_of
 from triomq.client.consumer.config import LitePullConfig, StartPolicy
 from triomq.client.consumer.lite_pull_engine import LitePullEngine, LitePullPlan
+from triomq.client.consumer.offsets import RemoteOffsetStore
 from triomq.client.consumer.rebalance import allocate_averagely
+from triomq.client.consumer.remote import QueueRequests
 from triomq.protocol.bodies import ConsumeMessageDirectlyResult, ConsumeResult, ConsumerRunningInfo
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import BrokerSystemError
@@ -20,7 +22,8 @@ PLAN = LitePullPlan("G", StartPolicy.parse("earliest"), allocate_averagely, Lite
 
 @asynccontextmanager
 async def running(fake: FakeInstance, topic: MessageQueue) -> AsyncGenerator[LitePullEngine, None]:
-    engine = LitePullEngine(as_instance(fake), PLAN, assigned=False)
+    instance = as_instance(fake)
+    engine = LitePullEngine(instance, PLAN, RemoteOffsetStore(QueueRequests(instance, "G")), assigned=False)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(engine.run)
         await engine.controls.subscribe(topic.topic, "*")

@@ -1,18 +1,16 @@
 """Push consumers in broadcasting."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance
+from tests.unit.client.consumer.broadcast_bench import COMMITTING, Machine
+from tests.unit.client.consumer.fake_cluster import FakeCluster
 from tests.unit.client.consumer.push_bench import Inbox, consumer
 from triomq.client.config import ClientConfig
-from triomq.client.consumer import local_offsets
 from triomq.client.consumer.config import ConsumerConfig, ConsumeStatus
-from triomq.client.consumer.local_offsets import OffsetsFile
 from triomq.client.consumer.push import PushConsumer
 from triomq.client.instance import ClientInstance
 from triomq.protocol.bodies import MessageModel
@@ -21,42 +19,16 @@ from triomq.protocol.errors import ClientError
 from triomq.protocol.message import MessageExt
 from triomq.protocol.message_queue import MessageQueue
 
-COMMITTING = (RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.LOCK_BATCH_MQ)
+pytestmark = pytest.mark.usefixtures("files_take_no_time")
 
 
-class Station:
-    """A machine with consumers of the group "G"."""
-
-    def __init__(self, cluster: FakeCluster, folder: Path) -> None:
-        self.cluster = cluster
-        self.folder = folder
-
-    def instance(self, name: str) -> ClientInstance:
-        return as_instance(FakeInstance(self.cluster, name, ClientConfig(instance_name=name)))
+class Station(Machine):
+    """Its members are push consumers."""
 
     def consumer(self, inbox: Inbox, name: str = "one", **more: object) -> PushConsumer:
         settings = ConsumerConfig(local_offset_dir=self.folder, orderly_max_reconsume_times=2)
         given: dict[str, object] = {"model": MessageModel.BROADCASTING, "settings": settings}
         return consumer(inbox, self.instance(name), **(given | more))
-
-    def offsets(self, name: str = "one") -> dict[MessageQueue, int]:
-        """What the file has; read it while no consumer has it open."""
-        file = OffsetsFile.open(self.folder, name, "G")
-        try:
-            return dict(file.load())
-        finally:
-            file.close()
-
-
-@pytest.fixture(autouse=True)
-def _files_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without threads: the clock would jump while one works."""
-
-    async def call(function: Callable[..., object], *arguments: object) -> object:
-        await trio.lowlevel.checkpoint()
-        return function(*arguments)
-
-    monkeypatch.setattr(local_offsets, "run_in_thread", call)
 
 
 @pytest.fixture
