@@ -197,7 +197,7 @@ class Engine:
 
     def reset_offsets(self, _topic: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Go on from these offsets in the queues that are held; each queue's own task does it."""
-        self._rebalancer.move(offsets)
+        self._rebalancer.reset(offsets)
 
     def consumer_status(self, topic: str) -> Mapping[MessageQueue, int]:
         """Return the offsets in memory."""

@@ -216,9 +216,7 @@ class LitePullEngine:
 
     def reset_offsets(self, _topic: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Go on from these offsets in the queues that are held, and store them; Java's lite pull ignores this."""
-        held = {queue: QueueOffset(offset) for queue, offset in offsets.items() if queue in self._rebalancer.loops}
-        self.commit_nowait(held)
-        self._rebalancer.move(held)
+        self._rebalancer.reset(offsets)
 
     def consumer_status(self, topic: str) -> Mapping[MessageQueue, int]:
         """Return the offsets in memory."""

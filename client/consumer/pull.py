@@ -1,7 +1,8 @@
 """The pull consumer: plain requests for messages and offsets; the caller keeps the progress.
 
 It joins no group: nothing is shared out, and brokers do not list it as a member.  So it can read beside the
-members of a push consumer's group without taking queues from them.  Java's can also join one, to hear which queues are
+members of a push consumer's group without taking queues from them.  Nor is it told when an administrator resets the
+group's offsets: that changes what is committed.  Java's can also join one, to hear which queues are
 its share: here that is a lite pull consumer's ``wait_assignment_changed``.
 
 Source: behaviour.md B.15 (pull consumer).

@@ -114,6 +114,11 @@ class PullLoop:
             self._move_to = queue_offset
             self._pulling.cancel()
 
+    def reset(self, queue_offset: QueueOffset) -> None:
+        """Go on from another offset, which is the group's progress now."""
+        self._context.offsets.update(self.queue, queue_offset, increase_only=False)
+        self.move(queue_offset)
+
     def pause(self) -> None:
         """Pull nothing more; what is cached stays."""
         self.paused = True
@@ -197,6 +202,8 @@ class PullLoop:
             self._complain("")
             self._waiting_for = ""
             if result.status is PullStatus.OFFSET_ILLEGAL:
+                if self._is_reset(result):
+                    return
                 corrected = self._correct(result)
                 if corrected is not None and self._context.lite and corrected > self.next_offset:
                     self.next_offset = corrected  # what is cached may be polled all the same
@@ -293,6 +300,18 @@ class PullLoop:
             self._context.offsets.update(self.queue, self.next_offset, increase_only=True)
         if not progress and took_s < _NOT_HELD_S:
             await trio.sleep(_NOT_HELD_DELAY_S)
+
+    def _is_reset(self, result: PullResult) -> bool:
+        """Move if the offset asked for is in order, and the broker says another one: the group was reset.
+
+        That is how brokers of 5.x tell it, to whoever pulls first.  Source: PullMessageProcessor.java (OFFSET_RESET).
+        """
+        target = result.next_begin_offset
+        if not result.min_offset <= self.next_offset <= result.max_offset or target == self.next_offset:
+            return False
+        LOGGER.info("offset reset at the broker queue=%s from=%d to=%d", self.queue, self.next_offset, target)
+        self.reset(target)
+        return True
 
     def _correct(self, result: PullResult) -> QueueOffset | None:
         """Return the offset to go on from after the broker refused ours; ``None``: just pull again.

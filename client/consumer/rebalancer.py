@@ -148,11 +148,11 @@ class Rebalancer:
             if topic in (None, queue.topic):
                 loop.pull_anew()
 
-    def move(self, offsets: Mapping[MessageQueue, int]) -> None:
+    def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Go on from these offsets; queues that are not held are ignored."""
         for queue, queue_offset in offsets.items():
             if (loop := self.loops.get(queue)) is not None:
-                loop.move(type(loop.next_offset)(queue_offset))
+                loop.reset(type(loop.next_offset)(queue_offset))
 
     async def _counted_round(self) -> bool:
         """Run a round, but while suspended only give up what is not subscribed; return whether all was done."""

@@ -9,7 +9,17 @@ import trio
 
 from tests.integration.broker_wire import namesrv_address, running, wait_for
 from triomq.broker.server import Broker
-from triomq.client import Admin, ConsumerConfig, Message, MessageExt, MessageQueue, Producer, PullConsumer, PushConsumer
+from triomq.client import (
+    Admin,
+    ConsumerConfig,
+    LitePullConsumer,
+    Message,
+    MessageExt,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+)
 from triomq.protocol.errors import ClientError, NoRouteError
 
 GROUP = "G"
@@ -113,6 +123,37 @@ async def test_members_that_are_online_consume_again_from_where_they_were_reset_
         assert done.is_online
         await wait_for(lambda: len(seen) >= 6)
     assert sorted(message.body for message in seen[3:6]) == [b"1", b"2", b"3"]
+
+
+async def test_a_lite_pull_member_goes_on_in_both_queues_where_it_was_reset_to(namesrv: str, admin: Admin) -> None:
+    """C.2 scenario 61, of a member that polls with auto-commit: what it polled before does not undo the reset."""
+    await send(namesrv, b"1", b"2", b"3")
+    async with LitePullConsumer(GROUP, namesrv=namesrv, start="earliest") as member:
+        await member.subscribe("T")
+        await _poll(member, 3)
+        done = await admin.reset_offsets(GROUP, "T", "latest")
+        ends = [change.after for change in done.changes]
+        assert sum(ends) == 3
+        await wait_for(lambda: [member.position(change.queue) for change in done.changes] == ends)
+        await admin.reset_offsets(GROUP, "T", "earliest")
+        assert await _poll(member, 3) == [b"1", b"2", b"3"]
+
+
+async def test_a_pull_consumer_is_no_member_and_finds_a_reset_in_the_stored_offset(namesrv: str, admin: Admin) -> None:
+    await send(namesrv, b"1", b"2", b"3")
+    async with PullConsumer(GROUP, namesrv=namesrv) as pull:
+        for queue in await pull.queues("T"):
+            await pull.commit(queue, await pull.max_offset(queue))
+        done = await admin.reset_offsets(GROUP, "T", "earliest")
+        assert not done.is_online
+        assert [await pull.committed(queue) for queue in await pull.queues("T")] == [0, 0]
+
+
+async def _poll(member: LitePullConsumer, count: int) -> list[bytes]:
+    got: list[bytes] = []
+    while len(got) < count:
+        got += [message.body for message in await member.poll()]
+    return sorted(got)
 
 
 async def test_a_topic_that_is_not_there_cannot_be_reset(admin: Admin) -> None:

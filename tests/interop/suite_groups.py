@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from tests.faces import Admin, PushConsumer
-from tests.interop.suite_tools import Inbox, Scenario, fresh, new_topic, send_all, send_numbered, until
+from tests.faces import Admin, LitePullConsumer, PullConsumer, PushConsumer
+from tests.interop.suite_tools import Inbox, Scenario, fresh, new_topic, poll_bodies, send_all, send_numbered, until
 from triomq.client import ConsumerConfig, Message, MessageExt
 
 
@@ -49,6 +49,27 @@ async def a_group_without_members_is_reset_and_consumes_again(namesrv: str) -> N
         assert sorted((change.before, change.after) for change in done.changes) == [(5, 0), (5, 0)]
 
 
+async def lite_pull_members_go_on_where_their_group_was_reset_to(namesrv: str) -> None:
+    """C.2 scenario 61, of members that poll: Java's ignore it."""
+    for is_assigned in (False, True):
+        topic, group = await new_topic(namesrv, queues=2), fresh("group")
+        bodies = await send_numbered(namesrv, topic, "again", 10)
+        async with (
+            Admin(namesrv=namesrv) as admin,
+            LitePullConsumer(group, namesrv=namesrv, start="earliest", auto_commit=False) as member,
+        ):
+            queues = await member.queues(topic)
+            await (member.assign(queues) if is_assigned else member.subscribe(topic))
+            assert sorted(await poll_bodies(member, 10)) == sorted(bodies)
+            await member.commit()
+            done = await admin.reset_offsets(group, topic, "earliest")
+            assert done.is_online
+            assert sorted(await poll_bodies(member, 10)) == sorted(bodies)
+            assert [await member.committed(queue) for queue in queues] == [0, 0]  # nothing was committed since
+        async with PullConsumer(group, namesrv=namesrv) as pull:
+            assert [await pull.committed(queue) for queue in queues] == [0, 0]
+
+
 async def dead_letters_go_back_to_their_topic(namesrv: str) -> None:
     topic, group = await new_topic(namesrv, queues=1), fresh("group")
 
@@ -88,5 +109,6 @@ async def dead_letters_go_back_to_their_topic(namesrv: str) -> None:
 GROUPS: Final[tuple[Scenario, ...]] = (
     a_group_is_shown_with_owners_and_without_problems,
     a_group_without_members_is_reset_and_consumes_again,
+    lite_pull_members_go_on_where_their_group_was_reset_to,
     dead_letters_go_back_to_their_topic,
 )

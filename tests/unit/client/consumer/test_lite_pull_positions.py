@@ -2,11 +2,12 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.unit.client.consumer.fake_cluster import FakeCluster, offsets_of
+from tests.unit.client.consumer.fake_cluster import FakeCluster, offsets_of, pull_answer
 from tests.unit.client.consumer.lite_pull_bench import G, assigned, fill, poll_all
 from triomq.client.consumer.config import LitePullConfig
 from triomq.client.instance import ClientInstance
 from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import (
     BrokerResponseError,
     ClientError,
@@ -169,6 +170,28 @@ async def test_an_offset_above_the_queue_is_corrected_to_its_end(
         assert consumer.position(topic) == 10
         fill(cluster, 1)
         assert offsets_of(await consumer.poll(1)) == [10]
+
+
+@pytest.mark.parametrize("target", [2, 40])
+async def test_a_reset_at_the_broker_forgets_what_is_cached_and_is_committed(
+    autojump_clock: MockClock, topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance, target: int
+) -> None:
+    """Brokers of 5.x answer the next pull with the offset to go on from."""
+    fill(cluster, 40)
+    answers = [target]
+
+    def reset_once(command: RemotingCommand) -> RemotingCommand | None:
+        if command.ext_fields["queueOffset"] != "32" or not answers:
+            return None
+        return pull_answer(command, ResponseCode.PULL_OFFSET_MOVED, answers.pop(), min_offset=0, max_offset=40)
+
+    cluster.handlers[RequestCode.PULL_MESSAGE] = reset_once
+    async with assigned(instance, auto_commit=False) as consumer:
+        await wait_all_tasks_blocked()
+        assert consumer.position(topic) == await consumer.committed(topic) == target
+        assert await poll_all(consumer) == list(range(target, 40))
+        await trio.sleep(6)
+    assert cluster.committed[G, topic] == target
 
 
 async def test_an_offset_out_of_range_may_end_the_consumer(

@@ -4,7 +4,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.client.consumer.fake_cluster import pull_answer
 from tests.unit.client.consumer.pull_bench import Bench
-from triomq.protocol.codes import RequestCode
+from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import BrokerResponseError
 from triomq.protocol.units import QueueOffset
@@ -84,6 +84,26 @@ async def test_a_reset_goes_down_and_up(autojump_clock: MockClock, bench: Bench)
         loop.move(QueueOffset(9))
         await wait_all_tasks_blocked()
         assert bench.service.offsets == [9]
+
+
+@pytest.mark.parametrize("policy", ["nearest", "earliest", "latest", "raise"])
+async def test_a_broker_that_moves_an_offset_that_is_in_order_resets_it_whatever_the_policy(
+    autojump_clock: MockClock, bench: Bench, policy: str
+) -> None:
+    """Brokers of 5.x reset a group like this."""
+    bench.cluster.send(bench.queue, *[b"x"] * 10)
+
+    def reset_once(command: RemotingCommand) -> RemotingCommand | None:
+        if command.ext_fields["queueOffset"] != "8":
+            return None
+        return pull_answer(command, ResponseCode.PULL_OFFSET_MOVED, 2, min_offset=0, max_offset=10)
+
+    bench.cluster.handlers[RequestCode.PULL_MESSAGE] = reset_once
+    async with bench.pulling(first_offset=8, out_of_range=policy) as loop:
+        await trio.sleep(1)
+        assert bench.service.offsets == list(range(2, 10))
+        assert bench.cluster.committed["G", bench.queue] == loop.statistics().committed_offset == 2
+    assert bench.context.corrections == 0
 
 
 async def test_a_reset_during_a_reset_is_not_lost(autojump_clock: MockClock, bench: Bench) -> None:

@@ -305,7 +305,7 @@ async def test_offsets_are_reset_in_queues_that_are_held(autojump_clock: MockClo
     member = Member(cluster, "a")
     async with member.running():
         await wait_all_tasks_blocked()
-        member.rebalancer.move({queue: 3, MessageQueue("T", "broker-a", 9): 1})
+        member.rebalancer.reset({queue: 3, MessageQueue("T", "broker-a", 9): 1})
         await wait_all_tasks_blocked()
         assert member.rebalancer.loops[queue].process_queue.first_offset == 3
         assert cluster.committed == {(GROUP, queue): 3}
