@@ -189,7 +189,7 @@ class Engine:
         """
         if self._locks is not None:
             broker_name, _ = self._instance.broker_addresses().get(address, ("", 0))
-            self._rebalancer.lose(self._locks.forget_broker(broker_name))
+            self._rebalancer.lose_connection(self._locks.forget_broker(broker_name))
 
     def members_changed(self) -> None:
         """Share out anew at once."""

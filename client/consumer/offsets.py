@@ -7,9 +7,11 @@ Source: behaviour.md B.6, RemoteBrokerOffsetStore.java, RebalancePushImpl.comput
 """
 
 import logging
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from functools import partial
 from math import inf
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import trio
 
@@ -27,6 +29,10 @@ _T = TypeVar("_T")
 _SEARCH_BATCH: Final = 32
 #: After this time a broker has handled what was sent to it, also if it did not answer.
 _SETTLED_AFTER_S: Final = 0.1
+#: How long progress counts that was not told when a connection was lost: as long as brokers keep a lock.
+_ASIDE_LIFE_S: Final = 60.0
+#: How many requests with progress may be under way to a broker when the connection is lost.
+_MAX_RECENT: Final = 4
 #: How often a broker is told the last progress, if it goes back.
 _MAX_TELLS: Final = 4
 
@@ -42,6 +48,9 @@ class OffsetStore(Protocol):
 
     def forget(self, queue: MessageQueue) -> None:
         """Remove a queue from memory."""
+
+    def set_aside(self, queue: MessageQueue) -> None:
+        """Remove a queue from memory that was lost with its connection, not given up: it may be had again soon."""
 
     def snapshot(self, topic: str) -> Mapping[MessageQueue, QueueOffset]:
         """Return the progress in memory of one topic."""
@@ -93,9 +102,21 @@ class OffsetTable:
         """Remove a queue from memory."""
         self._offsets.pop(queue, None)
 
+    def set_aside(self, queue: MessageQueue) -> None:
+        """Remove a queue from memory."""
+        self.forget(queue)
+
     def snapshot(self, topic: str) -> Mapping[MessageQueue, QueueOffset]:
         """Return the progress in memory of one topic."""
         return {queue: offset for queue, offset in self._offsets.items() if queue.topic == topic}
+
+
+class _Aside(NamedTuple):
+    """How far a queue was when its connection was lost, what the broker was told last, and until when it counts."""
+
+    progress: QueueOffset
+    told: Collection[QueueOffset]
+    until: float
 
 
 class RemoteOffsetStore(OffsetTable):
@@ -106,6 +127,9 @@ class RemoteOffsetStore(OffsetTable):
         self._requests = requests
         self._told: dict[MessageQueue, QueueOffset] = {}
         self._sent_at: dict[MessageQueue, float] = {}  # what is not answered, or never will be
+        #: What the broker was told last, newest at the end: one of it is what the broker has.
+        self._recent: defaultdict[MessageQueue, deque[QueueOffset]] = defaultdict(partial(deque, maxlen=_MAX_RECENT))
+        self._aside: dict[MessageQueue, _Aside] = {}
         self._complaints: dict[str, str] = {}
 
     def forget(self, queue: MessageQueue) -> None:
@@ -113,19 +137,36 @@ class RemoteOffsetStore(OffsetTable):
         super().forget(queue)
         self._told.pop(queue, None)
         self._sent_at.pop(queue, None)
+        self._recent.pop(queue, None)
+
+    def set_aside(self, queue: MessageQueue) -> None:
+        """Remove a queue from memory, but remember how far it was, for :meth:`stored`."""
+        if (progress := self._offsets.get(queue)) is not None:
+            self._aside[queue] = _Aside(progress, self._recent[queue], trio.current_time() + _ASIDE_LIFE_S)
+        self.forget(queue)
 
     def for_pull(self, queue: MessageQueue) -> QueueOffset | None:
         """Return the progress if it is news, so that it is stored by the way; 0 is not worth it."""
         known = self._offsets.get(queue)
         if not known or known == self._told.get(queue):
             return None
-        self._sent_at[queue] = trio.current_time()
+        self._note_sent(queue, known)
         return known
 
     def told(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
         """Note that a pull told the broker of this progress."""
         self._told[queue] = queue_offset
         self._sent_at.pop(queue, None)
+        self._note_recent(queue, queue_offset)
+
+    def _note_sent(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
+        self._sent_at[queue] = trio.current_time()
+        self._note_recent(queue, queue_offset)
+
+    def _note_recent(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
+        recent = self._recent[queue]
+        if not recent or recent[-1] != queue_offset:
+            recent.append(queue_offset)
 
     async def persist(self, queues: Iterable[MessageQueue], *, changed_only: bool) -> None:
         """Send the progress of these queues, to all brokers side by side; what fails is tried again next time."""
@@ -152,7 +193,7 @@ class RemoteOffsetStore(OffsetTable):
                     )
                 return  # the others would fail alike
             self._told[queue] = queue_offset
-            self._sent_at[queue] = trio.current_time()
+            self._note_sent(queue, queue_offset)
         self._complaints.pop(broker_name, None)
 
     async def persist_now(self, queues: Iterable[MessageQueue]) -> None:
@@ -202,8 +243,21 @@ class RemoteOffsetStore(OffsetTable):
             raise errors[0]
 
     async def stored(self, queue: MessageQueue) -> QueueOffset | None:
-        """Ask the broker."""
-        return await self._requests.committed(queue)
+        """Ask the broker; if it has what this member told it before a lost connection, tell it how far that really was.
+
+        Somebody else who had the queue meanwhile began at what is stored, and stored what he did: then that counts,
+        also if it is less, because what comes again in an ordered queue has to come in order.  An offset that is older
+        than what was told is that of a broker that crashed; nobody knows who consumed what since.
+        """
+        stored = await self._requests.committed(queue)
+        aside = self._aside.get(queue)
+        if aside is None or stored is None:
+            return stored
+        if stored in aside.told and stored < aside.progress and trio.current_time() < aside.until:
+            await self._requests.commit(queue, aside.progress)
+            stored = aside.progress
+        self._aside.pop(queue, None)
+        return stored
 
     def is_exact(self, queue: MessageQueue) -> bool:
         """Whether the broker tells a stored offset 0 from none."""

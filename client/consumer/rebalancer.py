@@ -4,7 +4,7 @@ Source: behaviour.md B.7 (rounds), B.8 (taking and giving up), RebalanceImpl.jav
 """
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 import trio
@@ -126,15 +126,22 @@ class Rebalancer:
         return (*self.loops, *self._retiring)
 
     def lose(self, queues: Iterable[MessageQueue]) -> None:
-        """Stop consuming queues whose locks are lost; they are taken anew if they are still this member's.
+        """Stop consuming queues whose locks somebody else may have; they are taken anew if they are this member's.
 
         Progress is not stored: if another member has the queue now, it would be set back.
         """
+        self._lose(queues, self._context.offsets.forget)
+
+    def lose_connection(self, queues: Iterable[MessageQueue]) -> None:
+        """As :meth:`lose`, for locks that may have been freed: if nobody had the queue, it goes on where it was."""
+        self._lose(queues, self._context.offsets.set_aside)
+
+    def _lose(self, queues: Iterable[MessageQueue], forget: Callable[[MessageQueue], None]) -> None:
         for queue in queues:
             loop = self.loops.pop(queue, None)
             if loop is not None and self._locks is not None:
                 self._retiring[queue] = loop
-                self._nursery.start_soon(self._retire, loop, self._locks)
+                self._nursery.start_soon(self._retire, loop, self._locks, forget)
         self.wake()
 
     def revive(self, queue: MessageQueue) -> None:
@@ -301,13 +308,13 @@ class Rebalancer:
         if self._locks is not None:
             for loop in loops:
                 self._retiring[loop.queue] = loop
-                self._nursery.start_soon(self._retire, loop, self._locks)
+                self._nursery.start_soon(self._retire, loop, self._locks, self._context.offsets.forget)
             return
         for loop in loops:
             loop.give_up()
         await self._store_and_forget(loops)
 
-    async def _retire(self, loop: PullLoop, locks: LockKeeper) -> None:
+    async def _retire(self, loop: PullLoop, locks: LockKeeper, forget: Callable[[MessageQueue], None]) -> None:
         """Give up an orderly queue: the handler ends first, then progress is stored, then the lock given back.
 
         So the next owner begins after what was handled here, and never while it is handled.  Java gives a handler
@@ -319,7 +326,7 @@ class Rebalancer:
             await self._store_and_forget([loop])
             await locks.release([loop.queue])
         else:
-            self._context.offsets.forget(loop.queue)
+            forget(loop.queue)
         del self._retiring[loop.queue]
         self.wake()
 

@@ -85,6 +85,23 @@ async def test_every_order_keeps_its_steps_while_a_member_joins_and_leaves(root:
         assert list(orders.steps.values()) == [list(range(STEPS))] * ORDERS
 
 
+async def test_no_step_comes_twice_when_a_lone_member_loses_its_connection(root: Path) -> None:
+    """Nobody else can have had the queues, so progress that the broker was not told of yet counts."""
+    async with running(root) as broker:
+        address, orders = namesrv_address(broker), Orders()
+        async with Admin(namesrv=address) as admin:
+            await admin.create_topic("T", queues=4)
+        await send_orders(address)
+        async with orders.member("a", address):
+            for enough in (40, 80, 120):
+                await wait_for(lambda: orders.count > enough)  # noqa: B023  # it is over before the next round
+                for connection in tuple(broker.connections):
+                    connection.close("cut by a test")
+            await wait_for(lambda: orders.count >= STEPS * ORDERS)
+        assert list(orders.steps.values()) == [list(range(STEPS))] * ORDERS
+        assert sum(broker.offsets.of_group(GROUP)["T"].values()) == STEPS * ORDERS
+
+
 async def test_the_first_message_after_an_assignment_comes_within_a_second(root: Path) -> None:
     """C.2 scenario 55: also when the queues were another member's until it left."""
     async with running(root) as broker:

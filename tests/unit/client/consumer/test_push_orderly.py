@@ -141,6 +141,67 @@ async def test_a_lost_connection_stops_its_queues_until_they_are_locked_again(
     assert cluster.committed["G", topic] == 3
 
 
+@pytest.mark.parametrize(
+    ("stored_meanwhile", "goes_on_at"),
+    [(None, 14), (12, 12), (33, 33), (3, 3)],
+    ids=["nobody", "behind", "ahead", "reset"],
+)
+async def test_a_queue_that_nobody_else_had_goes_on_where_it_was_after_a_lost_connection(
+    cluster: FakeCluster,
+    topic: MessageQueue,
+    autojump_clock: MockClock,
+    stored_meanwhile: int | None,
+    goes_on_at: int,
+) -> None:
+    """What another member stored counts, even if it is less: order is kept, so what comes again comes in order."""
+    fake = FakeInstance(cluster)
+    cluster.send(topic, *(b"%d" % number for number in range(40)))
+    inbox = Inbox(busy_s=0.05)
+    async with consumer(inbox, as_instance(fake), orderly=True):
+        await trio.sleep(0.68)
+        cluster.down = True
+        fake.groups["G"].connection_lost(ADDRESS)
+        await trio.sleep(5)
+        assert inbox.ended == list(range(14))
+        assert cluster.committed["G", topic] == 10  # what was consumed since is known here only
+        if stored_meanwhile is not None:
+            cluster.committed["G", topic] = stored_meanwhile
+        cluster.down = False
+        await until(lambda: inbox.ended[-1] == 39)
+    assert inbox.ended == [*range(14), *range(goes_on_at, 40)]
+    assert inbox.begun == inbox.ended
+    assert cluster.committed["G", topic] == 40
+
+
+async def test_progress_from_before_a_lost_connection_is_told_before_anything_else_is_handled(
+    cluster: FakeCluster, topic: MessageQueue, autojump_clock: MockClock
+) -> None:
+    fake = FakeInstance(cluster)
+    cluster.send(topic, b"0", b"1")
+    inbox = Inbox(busy_s=30)
+    async with consumer(inbox, as_instance(fake), orderly=True):
+        await trio.sleep(29)
+        fake.groups["G"].connection_lost(ADDRESS)
+        await until(lambda: inbox.begun == [0, 1])
+        assert cluster.committed["G", topic] == 1
+
+
+async def test_progress_from_before_a_lost_connection_is_too_old_after_a_minute(
+    cluster: FakeCluster, topic: MessageQueue, autojump_clock: MockClock
+) -> None:
+    fake = FakeInstance(cluster)
+    cluster.send(topic, b"0", b"1")
+    inbox = Inbox(busy_s=1)
+    async with consumer(inbox, as_instance(fake), orderly=True):
+        await until(lambda: inbox.begun == [0])
+        cluster.down = True
+        fake.groups["G"].connection_lost(ADDRESS)
+        await trio.sleep(62)
+        cluster.down = False
+        await until(lambda: inbox.ended[-1] == 1)
+    assert inbox.ended == [0, 0, 1]
+
+
 async def test_a_queue_whose_first_offset_is_not_known_is_unlocked_again(
     cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
 ) -> None:
