@@ -187,8 +187,9 @@ class Engine:
 
         Locks may be free at once, so orderly queues are taken anew.
         """
+        broker_name, _ = self._instance.broker_addresses().get(address, ("", 0))
+        self._rebalancer.broker_lost(broker_name)
         if self._locks is not None:
-            broker_name, _ = self._instance.broker_addresses().get(address, ("", 0))
             self._rebalancer.lose_connection(self._locks.forget_broker(broker_name))
 
     def members_changed(self) -> None:

@@ -207,8 +207,10 @@ class LitePullEngine:
         """Share out the new queues at once."""
         self._rebalancer.wake()
 
-    def connection_lost(self, _address: str) -> None:
+    def connection_lost(self, address: str) -> None:
         """Leave it to the pulls: they failed, try again, and connect by that."""
+        broker_name, _ = self._instance.broker_addresses().get(address, ("", 0))
+        self._rebalancer.broker_lost(broker_name)
 
     def members_changed(self) -> None:
         """Share out anew at once."""

@@ -10,6 +10,7 @@ from typing import Final
 import trio
 
 from triomq.client.consumer.locks import LockKeeper
+from triomq.client.consumer.membership import Membership
 from triomq.client.consumer.offsets import FirstOffsets
 from triomq.client.consumer.process_queue import NO_LOCK, QueueLock
 from triomq.client.consumer.pull_context import PullContext
@@ -57,6 +58,7 @@ class Rebalancer:
         self._strategy = strategy  # None in broadcasting: each member has all queues
         self._locks = locks  # of orderly consumption in clustering
         self._chosen = chosen  # queues by topic, where the user says which, not the group
+        self._membership = Membership()
         self._retiring: dict[MessageQueue, PullLoop] = {}
         self._nursery: trio.Nursery
         self._wanted = trio.Event()
@@ -144,6 +146,10 @@ class Rebalancer:
                 self._nursery.start_soon(self._retire, loop, self._locks, forget)
         self.wake()
 
+    def broker_lost(self, broker_name: str) -> None:
+        """Note that the connection to a broker has ended."""
+        self._membership.broker_lost(broker_name)
+
     def revive(self, queue: MessageQueue) -> None:
         """Go on consuming a queue whose lock had ended and was renewed."""
         if (loop := self.loops.get(queue)) is not None:
@@ -179,6 +185,7 @@ class Rebalancer:
             del self._known_at_start[topic]
             self._missing.discard(topic)
             self._complaints.pop(topic, None)
+            self._membership.forget(topic)
         if gone := [queue for queue in self.loops if queue.topic not in self._subscriptions]:
             await self._give_up(gone)
 
@@ -208,7 +215,7 @@ class Rebalancer:
         if not queues:  # unknown, or not readable now: nothing changes
             return True
         is_alone = self._strategy is None or self._chosen is not None
-        members = [self._instance.client_id] if is_alone else await self._members(topic)
+        members, missing = ([self._instance.client_id], False) if is_alone else await self._members(topic)
         try:
             mine = self._mine(topic, queues, members)
         except Exception:  # boundary: the strategy may be the user's; nothing changes
@@ -236,7 +243,7 @@ class Rebalancer:
             # because they name the version of the first heartbeat.
             self._subscriptions.renew(topic)
             self._context.announce()
-        return taken == len(added) and self._instance.client_id in members
+        return taken == len(added) and self._instance.client_id in members and not missing
 
     def _mine(self, topic: str, queues: Collection[MessageQueue], members: Collection[str]) -> frozenset[MessageQueue]:
         if self._chosen is not None:
@@ -258,17 +265,21 @@ class Rebalancer:
             self._missing.discard(topic)
         return queues
 
-    async def _members(self, topic: str) -> list[str]:
-        """Return the group's members; if the broker does not know this one, tell it and ask again."""
+    async def _members(self, topic: str) -> tuple[list[str], bool]:
+        """Return the group's members; if the broker does not know this one, tell it and ask again.
+
+        Also return whether some of them are only waited for.
+        """
         requests = self._context.requests
         try:
-            members = await requests.members(topic)
+            told = await requests.members(topic)
         except REMOTE_ERRORS:
-            members = []
-        if self._instance.client_id not in members:
+            told = None
+        if told is None or self._instance.client_id not in told.client_ids:
             await self._instance.heartbeat_now()
-            members = await requests.members(topic)
-        return members
+            told = await requests.members(topic)
+        missing = self._membership.missing(topic, told.broker_name, told.client_ids, trio.current_time())
+        return [*told.client_ids, *missing], bool(missing)
 
     async def _take(self, subscription: Subscription, added: Collection[MessageQueue]) -> int:
         """Start pulling new queues; return how many could be started.

@@ -109,6 +109,13 @@ class RawPull(NamedTuple):
     suggested_broker_id: int
 
 
+class Members(NamedTuple):
+    """The client ids of a group's members, and the name of the broker that told them."""
+
+    broker_name: str
+    client_ids: list[str]
+
+
 class QueueRequests:
     """Requests in the name of one group.
 
@@ -303,8 +310,8 @@ class QueueRequests:
         body = LockBatchRequestBody(instance.client_id, self._group, list(queues)).encode()
         return await instance.invoke_checked(address, instance.command(code, body=body), timeout_s)
 
-    async def members(self, topic: str) -> list[str]:
-        """Return the client ids of the group's members, as one of the topic's brokers knows them.
+    async def members(self, topic: str) -> Members:
+        """Return the group's members, as one of the topic's brokers knows them.
 
         Raises:
             ClientError: none of the brokers answered.
@@ -324,7 +331,7 @@ class QueueRequests:
             except (ClientError, BrokerResponseError) as exc:
                 error = exc
             else:
-                return ConsumerIdList.decode(response.body).consumer_id_list
+                return Members(name, ConsumerIdList.decode(response.body).consumer_id_list)
         raise error
 
     def is_exact(self, queue: MessageQueue) -> bool:

@@ -5,13 +5,16 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 from tests.integration.broker_wire import broker_port, connected, namesrv_address, request, running, wait_for
 from triomq.broker.server import Broker
-from triomq.client import Admin, ConsumerConfig, Message, MessageExt, Producer, PushConsumer
+from triomq.client import Admin, ConsumerConfig, Message, MessageExt, MessageQueue, Producer, PushConsumer
+from triomq.client.consumer import membership
+from triomq.client.consumer.pull_loop import PullLoop
 from triomq.protocol.bodies import ConsumerData, HeartbeatData
 from triomq.protocol.codes import RequestCode, ResponseCode
 
@@ -31,9 +34,7 @@ def namesrv(broker: Broker) -> str:
     return namesrv_address(broker)
 
 
-def member(
-    namesrv: str, seen: list[bytes] | None = None, *, orderly: bool = False, offset_illegal_delay_s: float = 10.0
-) -> PushConsumer:
+def member(namesrv: str, seen: list[bytes] | None = None, *, orderly: bool = False, **settings: Any) -> PushConsumer:
     async def on_message(message: MessageExt) -> None:
         await trio.lowlevel.checkpoint()
         if seen is not None:
@@ -46,7 +47,7 @@ def member(
         subscriptions={"T": "*"},
         start="earliest",
         orderly=orderly,
-        settings=ConsumerConfig(offset_illegal_delay_s=offset_illegal_delay_s),
+        settings=ConsumerConfig(**settings),
     )
 
 
@@ -74,6 +75,40 @@ async def test_members_share_eight_queues_soon_after_each_change(namesrv: str) -
             thirds = [[0, 1, 2], [3, 4, 5], [6, 7]]
             await wait_for(lambda: shares(first, second, third) == thirds, SOON_S)
         await wait_for(lambda: shares(first, second) == [[0, 1, 2, 3], [4, 5, 6, 7]], SOON_S)
+
+
+async def test_no_queue_moves_when_all_members_lose_the_broker_and_come_back(
+    broker: Broker, namesrv: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by its restart (C.2 scenario 66), and not for the moment in which only one of them is back."""
+    monkeypatch.setattr(membership, "RETURN_S", 60.0)  # however slowly they come back
+    run, begun = PullLoop.run, [MessageQueue("", "", 0)] * 0
+
+    async def noted_run(loop: PullLoop) -> None:
+        if loop.queue.topic == "T":  # the retry topic is shared out last, perhaps only now
+            begun.append(loop.queue)
+        await run(loop)
+
+    await make_topic(namesrv, 8)
+    seen: list[bytes] = []
+    async with (
+        member(namesrv, seen, pull_error_delay_s=0.05) as first,
+        member(namesrv, seen, pull_error_delay_s=1.0) as second,
+    ):
+        await wait_for(lambda: shares(first, second) == [[0, 1, 2, 3], [4, 5, 6, 7]], 30)
+        monkeypatch.setattr(PullLoop, "run", noted_run)
+        for connection in tuple(broker.connections):
+            connection.close("cut by a test")
+        async with Producer("P", namesrv=namesrv) as producer:
+            for number in range(32):
+                await producer.send(Message("T", b"%d" % number))
+        await wait_for(lambda: len(seen) >= 32 and group_size(broker) == 2)
+        assert begun == []
+
+
+def group_size(broker: Broker) -> int:
+    group = broker.consumer_groups.get(GROUP)
+    return 0 if group is None else len(group.client_ids())
 
 
 async def test_of_five_members_on_three_queues_three_have_one_each(namesrv: str) -> None:

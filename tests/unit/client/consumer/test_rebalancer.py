@@ -9,6 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance, make_message
 from triomq.client.consumer.config import ConsumerConfig, StartPolicy
 from triomq.client.consumer.flow_control import FlowLimits
+from triomq.client.consumer.membership import RETURN_S
 from triomq.client.consumer.offsets import FirstOffsets, RemoteOffsetStore
 from triomq.client.consumer.process_queue import ProcessQueue
 from triomq.client.consumer.pull_context import PullContext
@@ -18,6 +19,7 @@ from triomq.client.consumer.remote import QueueRequests
 from triomq.client.consumer.subscription import Subscriptions
 from triomq.client.instance import ClientInstance
 from triomq.client.serve import ConsumerCallbacks
+from triomq.protocol.bodies import ConsumerIdList
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.command import RemotingCommand
 from triomq.protocol.message import MessageExt
@@ -115,6 +117,49 @@ async def test_members_share_and_take_over_without_waiting_for_a_timer(
         await wait_all_tasks_blocked()
         assert first.queue_ids() == list(range(8))
         assert trio.current_time() == 0
+
+
+def forgetful(cluster: FakeCluster, *known: str) -> list[str]:
+    """Let the broker know these members only, as after a restart; return the list, to add to."""
+    members = list(known)
+    cluster.handlers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = lambda command: command.reply(
+        body=ConsumerIdList(members).encode()
+    )
+    return members
+
+
+async def test_who_connects_first_after_a_restart_of_the_broker_takes_nothing_from_those_who_come_back(
+    autojump_clock: MockClock, cluster: FakeCluster
+) -> None:
+    cluster.add_topic("T", 8)
+    first, second = Member(cluster, "a"), Member(cluster, "b")
+    async with first.running(), second.running():
+        await wait_all_tasks_blocked()
+        loops = dict(first.rebalancer.loops)
+        assert first.queue_ids() == [0, 1, 2, 3]
+        members = forgetful(cluster, "a")
+        first.rebalancer.broker_lost("broker-a")
+        first.members_changed()
+        await trio.sleep(1.5)
+        assert first.rebalancer.loops == loops
+        members.append("b")
+        first.members_changed()
+        await trio.sleep(60)
+        assert first.rebalancer.loops == loops
+
+
+async def test_the_queues_of_a_member_that_does_not_come_back_are_taken_over_soon(
+    autojump_clock: MockClock, cluster: FakeCluster
+) -> None:
+    cluster.add_topic("T", 8)
+    first, second = Member(cluster, "a"), Member(cluster, "b")
+    async with first.running(), second.running():
+        await wait_all_tasks_blocked()
+        forgetful(cluster, "a")
+        first.rebalancer.broker_lost("broker-a")
+        first.members_changed()
+        await trio.sleep(RETURN_S + first.context.config.retry_interval_s)
+        assert first.queue_ids() == list(range(8))
 
 
 async def test_surplus_members_are_idle(autojump_clock: MockClock, cluster: FakeCluster) -> None:
