@@ -258,12 +258,14 @@ def decode_records(buffer: ReadableBuffer) -> list[MessageExt]:
     Raises:
         ProtocolError: as ``decode_record``, for any of them.
     """
+    data = bytes(buffer)  # costs nothing for bytes; slices of it are copies, which keep no buffer alive
     messages = []
-    position, limit = 0, len(buffer)
+    position, limit = 0, len(data)
     while position < limit:
-        message = decode_record(buffer, position)
-        position += message.store_size
-        messages.append(message)
+        head, body_at, tail_at, _ = _locate(data, position, limit)
+        end = position + head[0]
+        messages.append(MessageExt(head, data[body_at:tail_at], data[tail_at:end]))
+        position = end
     return messages
 
 
