@@ -14,8 +14,8 @@ Source: behaviour.md B.13 and C.4 (3, 4, 27), ConsumeMessageOrderlyService.java.
 
 import logging
 from collections import deque
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol, TypeAlias
 
 import trio
 
@@ -33,7 +33,8 @@ LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")
 #: Bounds of the time that a queue rests after a failure.
 MIN_SUSPEND_S: Final = 0.01
 MAX_SUSPEND_S: Final = 30.0
-#: Most messages that go to a thread at once, and how long it goes on with them: a hop costs some 100 us.
+#: Most messages that a worker takes, or a thread gets, at once, and how long a thread goes on with them: a hop costs
+#: some 100 us.
 _MAX_SHARE: Final = 64
 _SHARE_S: Final = 0.02
 _FAILED: Final = "handler failed queue=%s offset=%d messages=%d failures_before=%d"
@@ -55,12 +56,17 @@ class DeadLetterSender(Protocol):
 class _Slot:
     """What a worker does now: see ``WorkerSlot``."""
 
-    __slots__ = ("messages", "process_queue", "retired")
+    __slots__ = ("messages", "process_queue", "retired", "share_ends")
 
     def __init__(self) -> None:
+        self.share_ends = 0.0  # then other queues want to be consumed too
         self.process_queue: ProcessQueue | None = None
         self.messages: Sequence[MessageExt] = ()
         self.retired = False
+
+
+_Handle: TypeAlias = Callable[[ProcessQueue, list[MessageExt], _Slot], Awaitable[float | None]]
+"""Consumes taken messages; returns how long the queue rests, ``None``: it goes on."""
 
 
 class OrderlyService(WorkerPool[_Slot]):
@@ -75,10 +81,10 @@ class OrderlyService(WorkerPool[_Slot]):
         self._busy: set[MessageQueue] = set()
         self._timers: trio.Nursery | None = None
         self._take_count = config.batch_max_size
-        self._handle = self._handle_batch
+        self._handle: _Handle = self._handle_batch
         if not handler.takes_batch:
-            self._take_count = 1 if handler.is_async else _MAX_SHARE
-            self._handle = self._handle_one if handler.is_async else self._handle_each_in_thread
+            self._take_count = _MAX_SHARE
+            self._handle = self._handle_each if handler.is_async else self._handle_each_in_thread
 
     def make_slot(self) -> _Slot:
         """Return the slot of a new worker."""
@@ -145,12 +151,12 @@ class OrderlyService(WorkerPool[_Slot]):
         A queue whose lock has ended goes on when the lock is renewed, or is given up.
         """
         now, lock, handle = self.now, process_queue.lock, self._handle
-        time_is_over = now() + self._config.continuous_limit_s
+        slot.share_ends = now() + self._config.continuous_limit_s
         while True:
             at = now()
             if process_queue.dropped or process_queue.closing or self.stopped or at >= lock.ends:
                 return None
-            if at > time_is_over or slot.retired:  # other queues want to be consumed too
+            if at > slot.share_ends or slot.retired:
                 return MIN_SUSPEND_S
             if at > self.turn_ends:
                 await self.yield_turn()
@@ -159,28 +165,53 @@ class OrderlyService(WorkerPool[_Slot]):
             if not messages:
                 return None
             slot.messages = messages
-            rest_s = await handle(process_queue, messages)
+            rest_s = await handle(process_queue, messages, slot)
             slot.messages = ()
             if rest_s is not None:
                 return rest_s
 
-    async def _handle_one(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> float | None:
-        """Call a coroutine function with one message.  The hot path: every line is paid for each message."""
-        started = self.now()
-        try:
-            result = await self._handler.function(messages[0])
-            status = ConsumeStatus.SUCCESS if result is None else orderly_status(result)
-        except Exception:  # boundary: foreign code may raise anything; Cancelled passes
-            LOGGER.exception(_FAILED, *_failure(process_queue, messages))
-            status = ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
-        self._note_end(process_queue, started)
-        if status is ConsumeStatus.SUCCESS and not process_queue.dropped:
-            process_queue.counters.succeeded += 1
-            process_queue.commit()
-            return None
-        return await self._settle(process_queue, messages, status, OrderlyContext(process_queue.queue))
+    async def _handle_each(self, process_queue: ProcessQueue, messages: list[MessageExt], slot: _Slot) -> float | None:
+        """Call a coroutine function with one message after the other.
 
-    async def _handle_batch(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> float | None:
+        What :meth:`_consume` asks before it takes messages is asked here before each of them.  The hot path: every line
+        is paid for each message.
+        """
+        function, now, lock, counters = self._handler.function, self.now, process_queue.lock, process_queue.counters
+        at = now()
+        for done, message in enumerate(messages):
+            if at > self.turn_ends:
+                await self.yield_turn()
+                at = now()
+            if (
+                process_queue.dropped
+                or process_queue.closing
+                or self.stopped
+                or slot.retired
+                or at >= lock.ends
+                or at > slot.share_ends
+            ):
+                process_queue.again(messages[done:])
+                return None
+            slot.messages = (message,)
+            try:
+                result = await function(message)
+                status = ConsumeStatus.SUCCESS if result is None else orderly_status(result)
+            except Exception:  # boundary: foreign code may raise anything; Cancelled passes
+                LOGGER.exception(_FAILED, *_failure(process_queue, slot.messages))
+                status = ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+            started, at = at, now()
+            process_queue.last_consumed_at = at
+            counters.busy_s += at - started
+            if status is not ConsumeStatus.SUCCESS or process_queue.dropped:
+                process_queue.again(messages[done + 1 :])
+                return await self._settle(process_queue, [message], status, OrderlyContext(process_queue.queue))
+            counters.succeeded += 1
+            process_queue.finish(message)
+        return None
+
+    async def _handle_batch(
+        self, process_queue: ProcessQueue, messages: list[MessageExt], _slot: _Slot
+    ) -> float | None:
         """Call a function with several messages."""
         context = OrderlyContext(process_queue.queue)
         started = self.now()
@@ -193,7 +224,9 @@ class OrderlyService(WorkerPool[_Slot]):
         self._note_end(process_queue, started)
         return await self._settle(process_queue, messages, status, context)
 
-    async def _handle_each_in_thread(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> float | None:
+    async def _handle_each_in_thread(
+        self, process_queue: ProcessQueue, messages: list[MessageExt], _slot: _Slot
+    ) -> float | None:
         """Call a plain function for one message after the other, several of them in one hop to a thread."""
         started = self.now()
         done, status = await trio.to_thread.run_sync(
@@ -267,7 +300,7 @@ class OrderlyService(WorkerPool[_Slot]):
                 await self._sender.send_to_dead_letters(message)
             ):
                 if not process_queue.dropped:
-                    process_queue.discard((message,))
+                    process_queue.finish(message)
             else:
                 message.reconsume_times += 1
                 again.append(message)

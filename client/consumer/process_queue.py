@@ -182,7 +182,7 @@ class ProcessQueue:
     def take(self, count: int) -> list[MessageExt]:
         """Hand out up to ``count`` messages with the lowest offsets, for orderly consumption.
 
-        They count as cached until :meth:`commit` or :meth:`discard`.
+        They count as cached until :meth:`commit` or :meth:`finish`.
         """
         order, cache = self._order, self._cache
         taken: list[MessageExt] = []
@@ -190,7 +190,7 @@ class ProcessQueue:
             message = cache.pop(order.popleft(), None)
             if message is not None:
                 taken.append(message)
-        self._taken.update((message.queue_offset, message) for message in taken)
+        self._taken.update(zip(map(_offset_of, taken), taken, strict=True))
         return taken
 
     def commit(self) -> QueueOffset | None:
@@ -203,12 +203,17 @@ class ProcessQueue:
         self._removed()
         return following
 
+    def finish(self, message: MessageExt) -> None:
+        """Forget one of the taken messages: it is consumed, or stored elsewhere."""
+        if self._taken.pop(message.queue_offset, None) is not None:
+            self.cached_bytes -= message.store_size
+            if self.on_removal is not None:
+                self.on_removal()
+
     def discard(self, messages: Iterable[MessageExt]) -> None:
-        """Forget these of the taken messages: they are consumed, or stored elsewhere."""
+        """Forget these of the taken messages."""
         for message in messages:
-            if self._taken.pop(message.queue_offset, None) is not None:
-                self.cached_bytes -= message.store_size
-        self._removed()
+            self.finish(message)
 
     def rollback(self) -> None:
         """Put all that was taken back."""

@@ -125,6 +125,55 @@ async def test_of_a_failed_batch_only_those_come_again_that_are_no_dead_letters(
     assert bench.sender.sent == [0, 2, 1]
 
 
+async def test_progress_and_what_is_in_flight_follow_each_message(autojump_clock: MockClock) -> None:
+    """A worker takes many messages at once; those that wait in its hands are neither consumed nor begun."""
+    seen: list[tuple[int, int | None, int]] = []
+
+    async def on_message(message: MessageExt) -> None:
+        await trio.sleep(100)
+        seen.append((message.queue_offset, bench.queue.consumed_offset(), bench.service.in_flight(bench.queue)))
+
+    bench = OrderlyBench(on_message=on_message)
+    async with bench.running():
+        bench.pull(0, 1, 2)
+        await bench.consumed(3)
+    assert seen == [(0, 0, 1), (1, 1, 1), (2, 2, 1)]
+
+
+@pytest.mark.parametrize("ending", ["closing", "dropped", "lock", "stop", "resize"])
+async def test_nothing_more_begins_of_what_a_worker_has_taken_when_its_queue_or_its_time_ends(
+    ending: str, autojump_clock: MockClock
+) -> None:
+    begun: list[int] = []
+
+    async def on_message(message: MessageExt) -> None:
+        begun.append(message.queue_offset)
+        await trio.sleep(10)
+
+    bench = OrderlyBench(on_message=on_message, max_concurrency=2)
+    bench.queue.lock = QueueLock(0.0, 1_000.0)
+    async with bench.running():
+        bench.pull(0, 1, 2)
+        await trio.sleep(15)
+        match ending:
+            case "closing":
+                bench.queue.closing = True
+            case "dropped":
+                bench.queue.dropped = True
+            case "lock":
+                bench.queue.lock.ends = trio.current_time()
+            case "stop":
+                bench.service.stop()
+            case "resize":
+                bench.service.resize(1)  # the other worker goes on, in order
+        await trio.sleep(100)
+        assert bench.service.in_flight() == 0
+    if ending == "resize":
+        assert (begun, bench.queue.consumed_offset()) == ([0, 1, 2], 3)
+    else:
+        assert (begun, bench.queue.consumed_offset()) == ([0, 1], 1 if ending == "dropped" else 2)
+
+
 async def test_one_worker_serves_a_second_full_queue_after_the_continuous_limit(autojump_clock: MockClock) -> None:
     """C.2 scenario 57."""
     order: list[tuple[int, float]] = []

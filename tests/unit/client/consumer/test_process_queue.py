@@ -75,6 +75,21 @@ def test_taken_messages_are_committed_or_come_again_in_order() -> None:
     assert queue.consumed_offset() == 1
 
 
+def test_a_taken_message_that_is_finished_lets_the_progress_reach_the_next_one_that_is_taken() -> None:
+    queue = ProcessQueue(QUEUE)
+    heard: list[int] = []
+    queue.put([make_message(queue_offset) for queue_offset in range(4)])
+    queue.on_removal = lambda: heard.append(queue.cached_messages)
+    first, second, _ = queue.take(3)
+    queue.finish(first)
+    queue.finish(first)
+    assert (queue.consumed_offset(), queue.taken_messages, queue.cached_bytes) == (1, 2, 3 * first.store_size)
+    assert heard == [3]
+    queue.finish(second)
+    queue.rollback()
+    assert offsets_of(queue.take(9)) == [2, 3]
+
+
 def test_who_waits_for_room_hears_of_each_removal() -> None:
     queue = ProcessQueue(QUEUE)
     heard: list[int] = []
