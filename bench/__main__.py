@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from bench import cold, compare, load, peers, spark, store, sync, waiting
+from bench import cold, compare, consumers, load, peers, spark, store, sync, waiting
 
 
 class Mode(NamedTuple):
@@ -27,6 +27,10 @@ MODES: Final = {
     "lite-pull": _client("lite-pull", "store a backlog, then poll it dry with a lite pull consumer"),
     "e2e": _client("e2e", "send at a fixed rate, measure until the handler is called"),
     "delayed": _client("delayed", "send messages that wait for a time, measure how late they are"),
+    "cached": Mode("memory of what a push consumer caches", consumers.add_cached_arguments, consumers.run),
+    "added-latency": Mode(
+        "latency of a push consumer beside that of plain pulls", consumers.add_added_latency_arguments, consumers.run
+    ),
     "waiting": Mode("what thousands of waiting pulls cost our broker", waiting.add_arguments, waiting.run),
     "cold": Mode("old messages are read from the disk beside the newest ones", cold.add_arguments, cold.run),
     "store": Mode("the store alone: append, read, flush, start, rebuild", store.add_arguments, store.run),

@@ -4,11 +4,11 @@ import argparse
 import random
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import trio
 
@@ -20,11 +20,14 @@ from triomq.client import (
     LitePullConsumer,
     Message,
     MessageExt,
+    MessageQueue,
     Producer,
+    PullConsumer,
     PushConsumer,
 )
 from triomq.protocol.errors import TriomqError
 
+OnMessage: TypeAlias = Callable[[MessageExt], Awaitable[None]]
 _TIMESTAMP_BYTES: Final = 8
 _FILL_BATCH: Final = 64
 _FILL_TASKS: Final = 64
@@ -52,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser, mode: str) -> None:
         parser.add_argument("--batch", type=int, default=32, help="most messages of a pull (default 32)")
     if mode == "consume":
         parser.add_argument("--handler", choices=("each", "batch"), default="each", help="what the handler gets")
+        parser.add_argument("--orderly", action="store_true", help="consume each queue in order")
     if mode == "delayed":
         parser.add_argument("--count", type=int, default=100_000, help="messages (default 100000)")
         parser.add_argument("--spread", type=float, default=0.0, help="seconds over which they are due (default 0)")
@@ -166,12 +170,18 @@ async def _consume(options: argparse.Namespace, topic: str) -> dict[str, Any]:
         handler = {"on_messages": on_messages, "batch_max_size": 32}
     cpu = time.process_time()
     async with PushConsumer(
-        f"group-{topic}", namesrv=options.namesrv, subscriptions={topic: "*"}, start="earliest", **handler
+        f"group-{topic}",
+        namesrv=options.namesrv,
+        subscriptions={topic: "*"},
+        start="earliest",
+        orderly=options.orderly,
+        **handler,
     ):
         await done.wait()
         drained_s = time.perf_counter() - first
     return {
         "handler": options.handler,
+        "orderly": options.orderly,
         "messages": seen,
         "msgs_per_s": seen / drained_s,
         "first_ms": (first - began) * 1000,
@@ -227,8 +237,8 @@ async def fill(options: argparse.Namespace, topic: str) -> None:
 # --- end to end ---------------------------------------------------------------------------------------------
 
 
-async def end_to_end(options: argparse.Namespace, topic: str) -> dict[str, Any]:
-    """Send at a fixed rate and measure until the handler is called."""
+async def end_to_end(options: argparse.Namespace, topic: str, by: str = "push") -> dict[str, Any]:
+    """Send at a fixed rate and measure until the handler is called; ``by`` pull by a loop of plain pulls."""
     latencies: list[float] = []
     padding = bytes(max(options.size - _TIMESTAMP_BYTES, 0))
     counted_from = time.perf_counter_ns() + int(options.warmup * 1e9)
@@ -238,13 +248,8 @@ async def end_to_end(options: argparse.Namespace, topic: str) -> dict[str, Any]:
         if due >= counted_from:
             latencies.append((time.perf_counter_ns() - due) / 1e9)
 
-    async with (
-        PushConsumer(
-            f"group-{topic}", namesrv=options.namesrv, subscriptions={topic: "*"}, on_message=on_message
-        ) as consumer,
-        Producer("bench-e2e", namesrv=options.namesrv) as producer,
-    ):
-        await consumer.wait_assigned()
+    consume = _push_to if by == "push" else _pull_for
+    async with consume(options, topic, on_message), Producer("bench-e2e", namesrv=options.namesrv) as producer:
         count = int((options.warmup + options.seconds) * options.rate)
         start = time.perf_counter_ns() + 100_000_000
         async with trio.open_nursery() as nursery:
@@ -254,6 +259,34 @@ async def end_to_end(options: argparse.Namespace, topic: str) -> dict[str, Any]:
                 nursery.start_soon(producer.send, Message(topic, due.to_bytes(_TIMESTAMP_BYTES) + padding))
         await trio.sleep(1)
     return {"rate": options.rate, "messages": len(latencies), **latencies_ms(latencies)}
+
+
+@asynccontextmanager
+async def _push_to(options: argparse.Namespace, topic: str, on_message: OnMessage) -> AsyncGenerator[None]:
+    async with PushConsumer(
+        f"group-{topic}", namesrv=options.namesrv, subscriptions={topic: "*"}, on_message=on_message
+    ) as consumer:
+        await consumer.wait_assigned()
+        yield
+
+
+@asynccontextmanager
+async def _pull_for(options: argparse.Namespace, topic: str, on_message: OnMessage) -> AsyncGenerator[None]:
+    async with PullConsumer(f"group-{topic}", namesrv=options.namesrv) as consumer:
+
+        async def follow(queue: MessageQueue) -> None:
+            queue_offset = await consumer.max_offset(queue)
+            while True:
+                result = await consumer.pull(queue, queue_offset, wait_s=15)
+                queue_offset = result.next_begin_offset
+                for message in result.messages:
+                    await on_message(message)
+
+        async with trio.open_nursery() as nursery:
+            for queue in await consumer.queues(topic):
+                nursery.start_soon(follow, queue)
+            yield
+            nursery.cancel_scope.cancel()
 
 
 # --- delayed ------------------------------------------------------------------------------------------------

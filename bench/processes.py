@@ -41,7 +41,12 @@ class Server:
 
     def anonymous_mib(self) -> float:
         """Return what of it is not the page cache's: the processes' own memory, in MiB."""
-        return sum(_status_kib(pid, "RssAnon") for pid in self.pids) / 1024
+        return sum(map(anonymous_mib, self.pids))
+
+
+def anonymous_mib(pid: int) -> float:
+    """Return the memory of a process that is not the page cache's, in MiB."""
+    return _status_kib(pid, "RssAnon") / 1024
 
 
 def _cpu_s(pid: int) -> float:
