@@ -68,6 +68,15 @@ class Discovery:
                 raise ConfigError(f"option 'assign': there is no queue {queue}; its topic has: {near or 'none'}")
         return assigned
 
+    def is_wanted(self, queue: MessageQueue) -> bool:
+        """Whether the options ask for a queue, be it there or not."""
+        names, assigned = self._options["subscribe"], self._options["assign"]
+        if names is not None:
+            return queue.topic in names
+        if assigned is not None:
+            return queue in assigned
+        return re.fullmatch(self._options["subscribePattern"], queue.topic) is not None
+
     def bounds(self, queues: Iterable[MessageQueue], patience: Patience) -> Bounds:
         """Return offsets of the queues: one request for each topic and broker.
 

@@ -17,6 +17,7 @@ from triomq.client.sync import ClientInstance, PullConsumer
 from triomq.protocol.errors import TriomqError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.spark.discovery import Bounds, Discovery, QueueBounds
+from triomq.spark.gone import GoneQueues
 from triomq.spark.loss import check_begin, report_loss
 from triomq.spark.offsets import StreamOffset, batch_ranges, next_offset, spread
 from triomq.spark.option_values import LATEST
@@ -29,6 +30,8 @@ LOGGER: Final = logging.getLogger("triomq.spark.driver")
 #: A message stored so long after the checkpoint cannot be the one that the checkpoint counted as the first.
 _MADE_AGAIN_MARGIN_MS: Final = 60_000
 _WARNING_INTERVAL_S: Final = 60.0
+#: For so many discoveries a queue may be out of the route.
+_GRACE_DISCOVERIES: Final = 3
 
 Json = dict[str, Any]
 
@@ -69,6 +72,8 @@ class StreamDriver:
         self._waits_since: float | None = None
         self._to_verify: set[MessageQueue] | None = None  # None: all of the first offset
         self._reported: set[tuple[MessageQueue, int]] = set()
+        grace_s = _GRACE_DISCOVERIES * options["discoveryIntervalMs"] / 1000
+        self._gone = GoneQueues(grace_s, lambda queue: int(self._open()[0].consumer.max_offset(queue)))
         self._warned_at = -_WARNING_INTERVAL_S
         self._unanswered = 0
 
@@ -107,6 +112,7 @@ class StreamDriver:
             return start
         offset = StreamOffset.from_json(start)
         self._store_progress(offset)
+        self._report_gone(offset, now)
         moved = self._moved(offset)
         targets = self._targets(offset, moved, most, now)
         found = offset if targets is None else next_offset(offset, targets, moved, self._now_ms())
@@ -153,6 +159,7 @@ class StreamDriver:
         discovery, _ = self._open()
         self._bounds = discovery.bounds(self._queues, discovery.patience())
         self._polled_at = self._clock()
+        self._gone.saw({queue: bounds.high for queue, bounds in self._bounds.queues.items()})
         if self._bounds.errors:
             self._warn(now)
         return True
@@ -196,20 +203,31 @@ class StreamDriver:
                 if self._target is None or queue in self._target:
                     moved[queue] = bounds.low
                 continue
-            checked, lost = check_begin(begin, bounds.low, bounds.high)
-            if queue in again:
-                checked = bounds.low
+            checked, lost = check_begin(begin, bounds.low, bounds.high, made_again=queue in again)
             if checked != begin:
                 moved[queue] = checked
-                self._report(queue, begin, lost, bounds, again=queue in again)
+                self._report(queue, begin, lost, bounds)
         return moved
 
-    def _report(self, queue: MessageQueue, begin: int, lost: int, bounds: QueueBounds, *, again: bool) -> None:
+    def _report_gone(self, offset: StreamOffset, now: float) -> None:
+        """Report queues that the route has no more, and say which ones nobody asks for any more."""
+        missing = {queue: offset.ends[queue] for queue in offset.ends.keys() - set(self._queues)}
+        discovery, _ = self._open()
+        for queue, begin, lost in self._gone.overdue(missing, now, at_once=self._target is not None):
+            if not discovery.is_wanted(queue):
+                LOGGER.warning("queue not read any more: the options leave it out queue=%s offset=%d", queue, begin)
+            elif lost is None:
+                LOGGER.warning("queue not in the route any more queue=%s offset=%d lost=unknown", queue, begin)
+            else:
+                fail = self._options["failOnDataLoss"]
+                report_loss(queue, begin, lost, "the route does not have the queue any more", fail=fail)
+
+    def _report(self, queue: MessageQueue, begin: int, lost: int | None, bounds: QueueBounds) -> None:
         fail = self._options["failOnDataLoss"]
         if not fail and (queue, begin) in self._reported:
             return
         self._reported.add((queue, begin))
-        what = "the topic was made again; " if again or begin > bounds.high else ""
+        what = "the topic was made again; " if lost is None else ""
         report_loss(queue, begin, lost, f"{what}the broker has {bounds.low} to {bounds.high}", fail=fail)
 
     def _made_again(self, offset: StreamOffset) -> set[MessageQueue]:

@@ -4,7 +4,6 @@ Source: spark.md 3.6.
 """
 
 import logging
-from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -55,56 +54,51 @@ def judge(answer: RawPull, position: int, end: int, *, is_filtered: bool) -> Jud
     return Judgement(Verdict.DONE, end, end - position)  # shorter than it was: nothing more will come
 
 
-def report_loss(queue: MessageQueue, wanted: int, lost: int, available: str, *, fail: bool) -> None:
+def report_loss(queue: MessageQueue, wanted: int, lost: int | None, available: str, *, fail: bool) -> None:
     """Raise, or log once, that offsets of a range are gone.
+
+    Args:
+        queue: the queue.
+        wanted: the first of them.
+        lost: how many; ``None``: nobody can tell, since the queue they were in is not there any more.
+        available: what the broker has instead, in words.
+        fail: raise.
 
     Raises:
         DataLossError: ``fail`` is set.
     """
+    count = "an unknown number of" if lost is None else str(lost)
     text = (
-        f"{lost} messages of {queue} are gone: offset {wanted} was wanted, {available}; they expired before they were "
-        "read, or the topic was deleted or made again"
+        f"{count} messages of {queue} are gone: offset {wanted} was wanted, {available}; they expired before they were "
+        "read, or the topic or its queue was deleted or made again"
     )
     if fail:
         raise DataLossError(f"{text} (option 'failOnDataLoss' = false goes on without them)")
-    LOGGER.warning("messages lost queue=%s wanted=%d lost=%d %s", queue, wanted, lost, available)
+    shown = "unknown" if lost is None else lost
+    LOGGER.warning("messages lost queue=%s wanted=%d lost=%s %s", queue, wanted, shown, available)
 
 
 class Checked(NamedTuple):
     """A begin that was checked against what the broker has, and how many offsets before it are lost."""
 
     begin: int
-    lost: int
+    lost: int | None
 
 
-def check_begin(begin: int, low: int, high: int) -> Checked:
+def check_begin(begin: int, low: int, high: int, *, made_again: bool = False) -> Checked:
     """Compare the begin of a range with the bounds of its queue.
 
     A begin above the queue's end means that the topic was made again: nothing from before can be read, and the range
-    begins at the queue's minimum.  How much was lost is not known then; at least nothing is counted twice.
+    begins at the queue's minimum.  How many messages the old queue still had is not known then.
+
+    Args:
+        begin: of the range.
+        low: first offset of the queue.
+        high: the one its next message will get.
+        made_again: the topic is known to be another one than before, whatever the bounds say.
     """
+    if made_again or begin > high:
+        return Checked(low, None)
     if begin < low:
         return Checked(low, low - begin)
-    if begin > high:
-        return Checked(low, 0)
     return Checked(begin, 0)
-
-
-def check_ranges(
-    begins: Mapping[MessageQueue, int], bounds: Mapping[MessageQueue, tuple[int, int]], *, fail: bool
-) -> dict[MessageQueue, int]:
-    """Return the begins to use after :func:`check_begin`, for the queues that have bounds.
-
-    Raises:
-        DataLossError: ``fail`` is set, and a begin lies outside.
-    """
-    checked = {}
-    for queue, begin in begins.items():
-        if queue not in bounds:
-            checked[queue] = begin
-            continue
-        low, high = bounds[queue]
-        checked[queue], lost = check_begin(begin, low, high)
-        if checked[queue] != begin:
-            report_loss(queue, begin, lost, f"the broker has {low} to {high}", fail=fail)
-    return checked

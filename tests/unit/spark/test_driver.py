@@ -7,7 +7,13 @@ from typing import Any, cast
 import pytest
 
 from triomq.client.sync import PullConsumer
-from triomq.protocol.errors import ConnectError, DataLossError, NameServerError, RequestTimeoutError, TriomqError
+from triomq.protocol.errors import (
+    ConnectError,
+    DataLossError,
+    NameServerError,
+    RequestTimeoutError,
+    TriomqError,
+)
 from triomq.protocol.message_queue import MessageQueue
 from triomq.spark.discovery import Bounds, Discovery, QueueBounds
 from triomq.spark.driver import StreamDriver
@@ -32,6 +38,7 @@ class FakeBrokers:
         self.committed: list[dict[MessageQueue, int]] = []
         self.commit_error: TriomqError | None = None
         self.consumer = self
+        self.kept: dict[MessageQueue, int] = {}  # ends of queues that brokers have, but not the route
 
     def connect(self, _: ExitStack, options: Options) -> tuple[Discovery, PullConsumer | None]:
         return cast("Discovery", self), cast("PullConsumer", self) if options["group.id"] else None
@@ -60,6 +67,14 @@ class FakeBrokers:
 
     def earliest_store_time(self, _: MessageQueue) -> int | None:
         return self.first_ms
+
+    def is_wanted(self, queue: MessageQueue) -> bool:
+        return queue.topic == "T"
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        if queue not in self.kept:
+            raise ConnectError("gone")
+        return self.kept[queue]
 
     def commit_oneway(self, offsets: dict[MessageQueue, int]) -> None:
         if self.commit_error is not None:
@@ -254,7 +269,7 @@ def test_a_topic_made_again_empty_begins_anew_when_messages_come() -> None:
     assert planned(setting, empty, setting.latest(empty)) == {Q0: (0, 5)}
 
 
-def test_a_topic_made_again_longer_is_noticed_at_a_restart() -> None:
+def test_a_topic_made_again_longer_is_noticed_at_a_restart(caplog: pytest.LogCaptureFixture) -> None:
     """Scenario 43: its first message was stored long after the checkpoint."""
     setting = Setting(failOnDataLoss="false")
     end = setting.latest(setting.driver.initial_offset())
@@ -263,6 +278,7 @@ def test_a_topic_made_again_longer_is_noticed_at_a_restart() -> None:
     setting.restart()
     following = setting.latest(end)
     assert planned(setting, end, following)[Q0] == (0, 300)
+    assert "queue=T@a:0 wanted=100 lost=unknown" in caplog.text
     setting.brokers.queue_bounds[Q0] = (0, 310)
     assert planned(setting, following, setting.latest(following)) == {Q0: (300, 310)}
 
@@ -274,6 +290,64 @@ def test_a_topic_of_before_is_not_taken_for_a_new_one() -> None:
     setting.brokers.queue_bounds[Q0] = (0, 101)
     setting.restart()
     assert planned(setting, end, setting.latest(end)) == {Q0: (100, 101)}
+
+
+def test_a_queue_that_left_the_route_unread_is_loss_after_three_discoveries(caplog: pytest.LogCaptureFixture) -> None:
+    setting = Setting(failOnDataLoss="false")
+    end = setting.latest(setting.driver.initial_offset(), 30)
+    read = ends(end)[Q1]
+    del setting.brokers.queue_bounds[Q1]
+    end = setting.latest(end, after_s=31)
+    end = setting.latest(end, after_s=89)
+    assert "lost=" not in caplog.text
+    end = setting.latest(end, after_s=2)
+    setting.latest(end, after_s=200)
+    assert caplog.text.count(f"queue=T@a:1 wanted={read} lost={50 - read} ") == 1
+    assert ends(end)[Q1] == read
+
+
+def test_a_queue_that_left_the_route_unread_fails_the_query_or_is_read_on_if_it_comes_back() -> None:
+    setting = Setting()
+    end = setting.latest(setting.driver.initial_offset(), 30)
+    del setting.brokers.queue_bounds[Q1]
+    end = setting.latest(end, after_s=31)
+    setting.brokers.queue_bounds[Q1] = (0, 50)
+    following = setting.latest(end, after_s=91)
+    assert planned(setting, end, following)[Q1] == (ends(end)[Q1], 50)
+    setting.brokers.queue_bounds[Q0] = (0, 100)
+    del setting.brokers.queue_bounds[Q1]
+    setting.latest(end, after_s=31)
+    with pytest.raises(DataLossError, match=r"T@a:1 are gone.* the route does not have the queue"):
+        setting.latest(end, after_s=91)
+
+
+def test_a_queue_that_left_the_route_before_a_restart_is_asked_for_or_told_as_unknown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Scenario 26: a run over what there is now has no time to wait."""
+    setting = Setting()
+    end = setting.latest(setting.driver.initial_offset())
+    del setting.brokers.queue_bounds[Q1]
+    for kept, told in (({}, 1), ({Q1: 50}, 0), ({Q1: 0}, 1)):
+        setting.brokers.kept = kept
+        setting.restart().prepare_available_now()
+        assert setting.latest(end) == end
+        assert caplog.text.count("queue=T@a:1 offset=50 lost=unknown") == told
+        caplog.clear()
+    setting.brokers.kept = {Q1: 57}
+    setting.restart().prepare_available_now()
+    with pytest.raises(DataLossError, match="7 messages of T@a:1 are gone"):
+        setting.latest(end)
+
+
+def test_a_topic_that_the_options_leave_out_now_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Scenario 26: none is dropped silently."""
+    setting = Setting()
+    start = setting.driver.initial_offset()
+    start["q"]["Other"] = {"a": {"0": 5}}
+    setting.latest(start, after_s=91)
+    setting.latest(start, after_s=91)
+    assert caplog.text.count("the options leave it out queue=Other@a:0 offset=5") == 1
 
 
 def test_the_queues_of_a_broker_that_is_away_wait(caplog: pytest.LogCaptureFixture) -> None:

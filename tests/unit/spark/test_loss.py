@@ -10,7 +10,7 @@ from triomq.client.consumer.pull import PullStatus, RawPull
 from triomq.protocol.errors import DataLossError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset
-from triomq.spark.loss import Verdict, check_begin, check_ranges, judge, report_loss
+from triomq.spark.loss import Verdict, check_begin, judge, report_loss
 
 QUEUE = MessageQueue("T", "broker-a", 3)
 
@@ -76,16 +76,21 @@ def test_loss_that_is_accepted_is_logged_with_its_count(caplog: pytest.LogCaptur
     assert "lost=5" in record.getMessage()
 
 
+def test_a_loss_that_nobody_can_count_is_told_as_such(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(DataLossError, match="an unknown number of messages of T@broker-a:3 are gone"):
+        report_loss(QUEUE, 10, None, "the topic was made again", fail=True)
+    report_loss(QUEUE, 10, None, "the topic was made again", fail=False)
+    assert "lost=unknown" in caplog.text
+
+
 def test_a_begin_inside_its_queue_stays() -> None:
     assert check_begin(10, 0, 10) == (10, 0)
 
 
 def test_a_begin_outside_moves_to_the_first_message() -> None:
     assert check_begin(3, 10, 20) == (10, 7)
-    assert check_begin(30, 10, 20) == (10, 0)
+    assert check_begin(30, 10, 20) == (10, None)
 
 
-def test_queues_without_bounds_are_left_alone() -> None:
-    other = MessageQueue("T", "away", 0)
-    begins = check_ranges({QUEUE: 3, other: 5}, {QUEUE: (10, 20)}, fail=False)
-    assert begins == {QUEUE: 10, other: 5}
+def test_a_queue_that_is_known_to_be_another_one_begins_at_its_first_message() -> None:
+    assert check_begin(15, 0, 20, made_again=True) == (0, None)
