@@ -7,6 +7,7 @@ Source: spark.md 3.7.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from triomq.protocol.errors import TriomqError
@@ -62,9 +63,7 @@ class GoneQueues:
     def _backlog(self, queue: MessageQueue, begin: int) -> int | None:
         """Return how many messages were not read; ``None`` if neither the broker nor this process knows."""
         ends = [self._last_ends[queue]] if queue in self._last_ends else []
-        try:
+        with suppress(TriomqError):  # the broker is gone as well
             ends.append(self._max_offset(queue))
-        except TriomqError:
-            pass  # the broker is gone as well
         known = [end - begin for end in ends if end >= begin]  # below: the broker has another queue of that name
         return max(known, default=None)

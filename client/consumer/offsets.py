@@ -227,18 +227,17 @@ class RemoteOffsetStore(OffsetTable):
         """
         errors: list[TriomqError] = []
 
-        async def commit_one(queue: MessageQueue, queue_offset: QueueOffset) -> None:
+        async def commit_one(queue: MessageQueue) -> None:
             try:
-                await self._requests.commit(queue, queue_offset)
+                await self._requests.commit(queue, offsets[queue])
             except REMOTE_ERRORS as exc:
                 errors.append(exc)
             else:
-                self.told(queue, queue_offset)
+                self.told(queue, offsets[queue])
 
-        async with trio.open_nursery() as nursery:
-            for queue, queue_offset in offsets.items():
-                self.update(queue, queue_offset, increase_only=False)
-                nursery.start_soon(commit_one, queue, queue_offset)
+        for queue, queue_offset in offsets.items():
+            self.update(queue, queue_offset, increase_only=False)
+        await _store_each(offsets, commit_one, "offset not stored")
         if errors:
             raise errors[0]
 
