@@ -38,6 +38,8 @@ _WINDOW_BYTES: Final = 1024 * 1024
 _MOST_WINDOWS: Final = 8  # of one read
 _MOST_REMEMBERED: Final = 1024
 _REMEMBERED_S: Final = 0.2
+_UNITS_REMEMBERED: Final = 512
+_NEVER: Final = (0, 0, 0.0)
 _BLANK_SIZE: Final = UNIT.unpack(BLANK_UNIT)[1]
 _unit = Struct(">qiii")  # of the tags code both halves
 _iter_units = _unit.iter_unpack
@@ -69,7 +71,7 @@ def finish(lookup: Lookup[Found]) -> Found:
 class ColdReads:
     """Tells what must be read from the disk before messages can be."""
 
-    __slots__ = ("_config", "_file_system", "_log", "_warm_until")
+    __slots__ = ("_config", "_file_system", "_log", "_warm_reads", "_warm_until")
 
     def __init__(self, log: CommitLog, config: StoreConfig, file_system: FileSystem) -> None:
         """Prepare for a store; what an earlier process wrote, or this one long ago, may be on disk only."""
@@ -77,6 +79,7 @@ class ColdReads:
         self._config = config
         self._file_system = file_system
         self._warm_until: dict[tuple[int, int], float] = {}  # file's id and number of a window
+        self._warm_reads: dict[int, tuple[int, int, float]] = {}  # queue's id: begin and end of its warm messages
 
     def find(
         self, queue: ConsumeQueue, queue_offset: int, max_msg_nums: int, codes: frozenset[int] | None
@@ -85,6 +88,10 @@ class ColdReads:
 
         Read it, and ask again: only when the units of the queue are in memory the records they name are known.
         """
+        begin, end, until = self._warm_reads.get(id(queue), _NEVER)
+        looked_at = max_msg_nums if codes is None else _UNITS_SCANNED
+        if begin <= queue_offset < end - looked_at and time.monotonic() < until:
+            return []
         if not queue.min_offset <= queue_offset < queue.max_offset:
             return []
         hot_from = self._hot_from()
@@ -164,14 +171,23 @@ class ColdReads:
     def _ask(
         self, queue: ConsumeQueue, queue_offset: int, max_msg_nums: int, codes: frozenset[int] | None
     ) -> list[ColdRange]:
-        units = queue.units_from(queue_offset, _UNITS_SCANNED if codes is not None else max(max_msg_nums, 1))
+        looked_at = max(max_msg_nums, 1) if codes is None else _UNITS_SCANNED
+        units = queue.units_from(queue_offset, max(looked_at, _UNITS_REMEMBERED))
         file = queue.files.file_at(queue_offset * UNIT_SIZE)
         if units is None or file is None:
             return []
         start = queue_offset * UNIT_SIZE - file.start
-        end = start + len(units)
         written_to = min(queue.max_offset * UNIT_SIZE - file.start, file.size)
-        if not (self._is_warm(file, start, end, written_to) or self._is_resident(file, start, end)):
+        are_units_warm = self._is_warm(file, start, start + len(units), written_to)
+        if are_units_warm and self._are_records_warm(units):
+            if len(self._warm_reads) >= _MOST_REMEMBERED:
+                self._warm_reads.clear()
+            until = time.monotonic() + _REMEMBERED_S
+            self._warm_reads[id(queue)] = queue_offset, queue_offset + len(units) // UNIT_SIZE, until
+            return []
+        units = units[: looked_at * UNIT_SIZE]
+        end = start + len(units)
+        if not (are_units_warm or self._is_resident(file, start, end)):
             return _with_read_ahead([ColdRange(file, start, end)])
         if self._are_records_warm(units):
             return []

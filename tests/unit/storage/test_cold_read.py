@@ -143,6 +143,17 @@ def test_a_window_in_memory_is_not_asked_for_again_for_a_moment(
     assert cold.find(queue, 1, 4, None) != []
 
 
+def test_what_was_found_in_memory_ahead_of_a_reader_ends_where_it_ends(maker: StoreMaker) -> None:
+    store, queue = old(maker, 40)
+    cold = reads(store, memory := Memory())
+    memory.load([(file, 0, file.size, 0) for file in [*queue.files.files, *store.commit_log.files.files]])
+    assert cold.find(queue, 5, 4, None) == []
+    memory.read.clear()
+    assert cold.find(queue, 5, 4, None) == cold.find(queue, 35, 4, None) == []
+    assert cold.find(queue, 4, 4, None) != []
+    assert cold.find(queue, 38, 4, None) != []
+
+
 def test_one_cold_page_of_a_window_is_found_where_it_matters_only(maker: StoreMaker) -> None:
     store, queue = old(maker)
     cold = reads(store, memory := Memory())
