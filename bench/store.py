@@ -130,7 +130,7 @@ def _start(root: Path) -> tuple[tuple[float, float], int, int]:
 
 
 def _with_queues(root: Path, count: int) -> Figures:
-    """What an append, a read and a start cost with ``count`` queues; each takes two open files and one mapping."""
+    """What an append, a read and a start cost with ``count`` queues; each takes one open file and one mapping."""
     raise_open_files_limit()
     store = _open(root)
     queues = [store.queue(f"{_TOPIC}-{number // 8}", number % 8) for number in range(count)]

@@ -272,8 +272,11 @@ def read_ranges(ranges: Sequence[ColdRange], file_system: FileSystem | None = No
     """
     files = file_system or FileSystem()
     for file, start, end, ahead_to in ranges:
+        open_file = file.file_if_there()
+        if open_file is None:  # deleted meanwhile: whoever asks again learns it
+            continue
         with translated("read", file.path):
-            files.read_into_memory(file.file, start, end)
+            files.read_into_memory(open_file, start, end)
         if ahead_to > end:
             with translated("read ahead in", file.path):
-                files.read_ahead(file.file, end, ahead_to)
+                files.read_ahead(open_file, end, ahead_to)

@@ -63,7 +63,7 @@ class ConsumeQueue:
         self.topic_field = bytes((len(text),)) + text
         self.files = files
         self.on_arrival: Callable[[ConsumeQueue], None] | None = None
-        self._map: mmap
+        self._map: mmap | None = None  # of the current file, if that is mapped
         self._log_file_size = log_file_size
         self._current: MappedFile | None = None
         self._position = 0  # in the current file
@@ -103,8 +103,10 @@ class ConsumeQueue:
             assert file is not None, "reserve() has made the next file"
             self._enter(file, 0)
             position = 0
+        map_ = self._map
+        assert map_ is not None, "reserve() has mapped the file"
         self._position = end = position + UNIT_SIZE
-        self._map[position:end] = unit
+        map_[position:end] = unit
         self.next_offset += 1
         self.max_physical_offset = physical_end
 
@@ -114,9 +116,10 @@ class ConsumeQueue:
 
     def append_run(self, units: bytes, physical_end: int) -> None:
         """Write packed units for which ``has_room`` has found room; no record ends behind ``physical_end``."""
-        position = self._position
+        position, map_ = self._position, self._map
+        assert map_ is not None, "there is no room in a file that is not mapped"
         self._position = end = position + len(units)
-        self._map[position:end] = units
+        map_[position:end] = units
         self.next_offset += len(units) // UNIT_SIZE
         self.max_physical_offset = physical_end
 
@@ -162,7 +165,7 @@ class ConsumeQueue:
         self.max_physical_offset = max_physical_offset
         self.checked.clear()
         self.flushed_position = min(self.flushed_position, self.end_position)
-        self._current = None
+        self._current = self._map = None
         self._position = self._limit = 0
         if self.files.files:
             position = self.end_position
@@ -215,6 +218,8 @@ class ConsumeQueue:
 
     def detach(self) -> None:
         """Let go of the files: the store is closed.  Views that readers hold stay valid."""
+        for file in self.files.files:
+            file.leave()
         self.files.files.clear()
         self.resume(0, 0)
 
@@ -223,9 +228,16 @@ class ConsumeQueue:
 
     def _enter(self, file: MappedFile, position: int) -> None:
         self._current = file
+        file.on_unmap = self._let_go
         self._map = file.map
         self._position = position
         self._limit = file.reserved
+
+    def _let_go(self, file: MappedFile) -> None:
+        """Drop a mapping that the pool has ended: without room the next append has to ask for some first."""
+        if file is self._current:
+            self._limit = 0
+            self._map = None
 
     def _make_room(self, count: int) -> None:
         current = self._current
@@ -236,7 +248,8 @@ class ConsumeQueue:
         needed = file.start + self._position + UNIT_SIZE * count
         while True:
             self.files.reserve(file, min(needed - file.start, file.size))
+            file.ensure_mapped()
             if needed <= file.end:
                 break
             file = self.files.file_at(file.end) or self.files.create_next(file.end)
-        self._limit = current.reserved
+        self._enter(current, self._position)

@@ -16,7 +16,8 @@ from triomq.protocol.errors import StoreError
 from triomq.storage.checkpoint import Checkpoint
 from triomq.storage.commit_log import CommitLog
 from triomq.storage.consume_queue import ConsumeQueue
-from triomq.storage.file_system import FileSystem, OpenFile, translated
+from triomq.storage.file_system import FileSystem, translated
+from triomq.storage.mapped_file import MappedFile
 from triomq.storage.mapped_file_queue import MappedFileQueue
 
 _PAGE: Final = 4096
@@ -53,7 +54,7 @@ class FlushPlan:
         """Make an empty plan; ``on_failure`` is called in the thread of ``run``."""
         self._file_system = file_system
         self._on_failure = on_failure
-        self._files: list[OpenFile] = []  # references keep the descriptors open while the plan runs
+        self._files: list[MappedFile] = []
         self._directories: dict[Path, None] = {}
         self._sequences: list[tuple[MappedFileQueue, int]] = []
         self.checkpoint: tuple[Checkpoint, Path] | None = None
@@ -65,11 +66,11 @@ class FlushPlan:
 
     def add(self, sequence: MappedFileQueue, begin: int, end: int) -> None:
         """Let ``run`` sync the files that hold [begin, end) of a sequence, and its directory if that changed."""
-        self._files += (file.file for file in sequence.files if file.end > begin and file.start < end)
+        self._files += [file for file in sequence.files if file.end > begin and file.start < end]
         self._directories.update(dict.fromkeys(sequence.unsynced_directories()))
         self._sequences.append((sequence, sequence.directory_changes))
 
-    def add_file(self, file: OpenFile, directories: Iterable[Path]) -> None:
+    def add_file(self, file: MappedFile, directories: Iterable[Path]) -> None:
         """Let ``run`` sync one more file, and the directories that have to tell of it."""
         self._files.append(file)
         self._directories.update(dict.fromkeys(directories))
@@ -98,8 +99,9 @@ class FlushPlan:
         """
         try:
             for file in self._files:
-                with translated("sync", file.path):
-                    self._file_system.sync_file(file)
+                if (open_file := file.file_if_there()) is not None:  # else the topic was deleted meanwhile
+                    with translated("sync", file.path):
+                        self._file_system.sync_file(open_file)
             for directory in self._directories:
                 self._sync_directory(directory)
             if self.checkpoint is not None:

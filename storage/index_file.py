@@ -16,7 +16,7 @@ from triomq.protocol.errors import IndexDamagedError
 from triomq.protocol.index_unit import HEADER, SLOT_SIZE, UNIT, UNIT_SIZE, IndexHeader, IndexUnit
 from triomq.protocol.units import PhysicalOffset
 from triomq.storage.cold_read import ColdRange, Lookup
-from triomq.storage.file_system import FileSystem, OpenFile, translated
+from triomq.storage.file_system import FileSystem, translated
 from triomq.storage.mapped_file import MappedFile
 
 NO_UNITS: Final = IndexHeader(0, 0, PhysicalOffset(0), PhysicalOffset(0), 0, 1)
@@ -85,13 +85,13 @@ class IndexFile:
         return self._mapped is not None
 
     @property
-    def open_file(self) -> OpenFile:
+    def mapped(self) -> MappedFile:
         """The file, for a flush.
 
         Raises:
             StoreError: it cannot be opened.
         """
-        return self._map().file
+        return self._map()
 
     def create(self, scratch: Path) -> None:
         """Make the file, with all disk space for its slots; ``scratch`` is where it stands until it is complete.

@@ -3,14 +3,19 @@
 The file is sparse; disk space is reserved ahead of the write position, because writing through a mapping where the
 disk has no room kills the process (SIGBUS).  A file is never resized: views that readers hold keep the mapping alive,
 also after the file was deleted.
+
+A file of a ``MappingPool`` may be unmapped at any time, and is mapped again when it is needed.  Besides its mapping it
+holds no open file: Python's mapping has one of its own, and what else needs one is rare.
 """
 
+from collections.abc import Callable
 from mmap import mmap
 from pathlib import Path
 from typing import Final
 
 from triomq.protocol.errors import StoreFullError
 from triomq.storage.file_system import NO_SPACE, FileSystem, OpenFile, store_error, translated
+from triomq.storage.mapping_pool import MappingPool
 
 _PAGE: Final = 4096
 _COMPARED_AT_ONCE: Final = 256 * 1024
@@ -23,37 +28,128 @@ class MappedFile:
     Attributes:
         start: position of its first byte in the sequence; the file's name.
         size: length in bytes, in whole used by the mapping.
+        path: where it lies.
         reserved: everything before this position of the file may be written without the disk refusing it.
-        map: the mapping, for writing.
-        view: the same read-only; slices of it may be handed out and kept.
+        on_unmap: called with the file when the pool has unmapped it: who keeps ``map`` must let go of it.
     """
 
-    __slots__ = ("_file_system", "file", "map", "reserved", "size", "start", "view")
+    __slots__ = (
+        "_file_system",
+        "_in_order",
+        "_map",
+        "_open_file",
+        "_pool",
+        "_view",
+        "on_unmap",
+        "path",
+        "reserved",
+        "size",
+        "start",
+    )
 
-    def __init__(self, file_system: FileSystem, file: OpenFile, start: int, size: int) -> None:
+    def __init__(
+        self, file_system: FileSystem, file: OpenFile, start: int, size: int, pool: MappingPool | None = None
+    ) -> None:
         """Map ``file``; nothing is known to be reserved.
+
+        With a ``pool`` it may be unmapped, and ``file`` is closed; else it stays mapped and open.
 
         Raises:
             StoreError: it cannot be mapped.
         """
         self._file_system = file_system
-        self.file = file
+        self._pool = pool
+        self._open_file = file if pool is None else None
+        self._in_order = True
+        self.on_unmap: Callable[[MappedFile], None] | None = None
+        self.path: Path = file.path
         self.start = start
         self.size = size
         self.reserved = 0
-        with translated("map", file.path):
-            self.map: mmap = file_system.map_file(file, size)
-        self.view = memoryview(self.map).toreadonly()
+        self._map: mmap | None = None
+        self._view: memoryview | None = None
+        self._map_again(file)
+
+    @property
+    def map(self) -> mmap:
+        """The mapping, for writing.
+
+        Raises:
+            StoreError: it was unmapped, and cannot be mapped again.
+        """
+        return self._map if self._map is not None else self._map_again(self.file)
+
+    @property
+    def view(self) -> memoryview:
+        """The same read-only; slices of it may be handed out and kept.
+
+        Raises:
+            StoreError: as ``map``.
+        """
+        if self._view is None:
+            self._map_again(self.file)
+            assert self._view is not None, "it is mapped now"
+        return self._view
+
+    @property
+    def file(self) -> OpenFile:
+        """The open file; that of a pool is opened for each caller.
+
+        Raises:
+            StoreError: it cannot be opened.
+        """
+        with translated("open", self.path):
+            return self._open_file or self._file_system.open_file(self.path)
+
+    def file_if_there(self) -> OpenFile | None:
+        """The same, ``None`` if it was deleted and is open nowhere any more; may be called in any thread.
+
+        Raises:
+            StoreError: it cannot be opened.
+        """
+        with translated("open", self.path):
+            try:
+                return self._open_file or self._file_system.open_file(self.path)
+            except FileNotFoundError:
+                return None
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether it uses an open file and address space."""
+        return self._map is not None
+
+    def ensure_mapped(self) -> None:
+        """Map the file again if it was unmapped, so that ``map`` cannot fail for the moment.
+
+        Raises:
+            StoreError: it cannot be mapped.
+        """
+        if self._map is None:
+            self._map_again(self.file)
+
+    def unmap(self) -> None:
+        """Let go of the mapping, which ends with the last view of it; only for a file of a pool."""
+        assert self._pool is not None, "others have no way to be mapped again"
+        self._pool.discard(self)
+        self._map = self._view = None
+        if self.on_unmap is not None:
+            self.on_unmap(self)
+
+    def _map_again(self, file: OpenFile) -> mmap:
+        with translated("map", self.path):
+            map_ = self._file_system.map_file(file, self.size)
+        self._map = map_
+        self._view = memoryview(map_).toreadonly()
+        if not self._in_order:
+            self._file_system.expect_order(map_, in_order=False)
+        if self._pool is not None:
+            self._pool.add(self)
+        return map_
 
     @property
     def end(self) -> int:
         """Position of the sequence behind the file."""
         return self.start + self.size
-
-    @property
-    def path(self) -> Path:
-        """Where the file lies."""
-        return self.file.path
 
     def modified_ms(self) -> int:
         """Return when the file was written last, ms.
@@ -64,22 +160,32 @@ class MappedFile:
         with translated("look at", self.path):
             return self._file_system.modified_ms(self.file)
 
+    def leave(self) -> None:
+        """Leave the pool, as the file was deleted: a mapping that there is ends by ``release`` only."""
+        if self._pool is not None:
+            self._pool.discard(self)
+            self.on_unmap = None
+
     def release(self) -> bool:
         """Unmap a file that has left its sequence; may run in a worker thread, for it can take long.
 
         Returns:
             ``False`` as long as a reader holds a view of it: call it again later.
         """
-        self.view.release()
+        if self._map is None or self._view is None:
+            return True
+        self._view.release()
         try:
-            self.map.close()
+            self._map.close()
         except BufferError:  # views are exported
             return False
         return True
 
     def expect_order(self, *, in_order: bool) -> None:
         """Let the system read ahead of what is read through the mapping, as it does by default, or not."""
-        self._file_system.expect_order(self.map, in_order=in_order)
+        self._in_order = in_order
+        if self._map is not None:
+            self._file_system.expect_order(self._map, in_order=in_order)
 
     def assume_reserved(self, position: int) -> None:
         """Note that all before ``position`` has been written already."""

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from triomq.protocol.errors import StoreLayoutError
 from triomq.storage.file_system import DirectoryEntry, FileSystem, translated
 from triomq.storage.mapped_file import MappedFile
+from triomq.storage.mapping_pool import MappingPool
 
 LOGGER: Final = logging.getLogger("triomq.storage.mapped_file_queue")
 
@@ -46,6 +47,7 @@ class MappedFileQueue:
 
     __slots__ = (
         "_file_system",
+        "_pool",
         "_reserve_step_bytes",
         "_scratch",
         "directory",
@@ -64,6 +66,7 @@ class MappedFileQueue:
         *,
         reserve_step_bytes: int,
         scratch: Path,
+        pool: MappingPool | None = None,
     ) -> None:
         """Describe the sequence; nothing is opened.
 
@@ -73,8 +76,10 @@ class MappedFileQueue:
             file_size: bytes of each file.
             reserve_step_bytes: how far ahead disk space is reserved.
             scratch: where a new file stands until it has its length; same file system, another directory.
+            pool: bounds how many of these and other files are mapped; without it all of these are.
         """
         self._file_system = file_system
+        self._pool = pool
         self._reserve_step_bytes = reserve_step_bytes
         self._scratch = scratch
         self.directory = directory
@@ -114,7 +119,7 @@ class MappedFileQueue:
                 file = self._file_system.open_file(path)
             except OSError as exc:
                 raise StoreLayoutError(f"cannot open {path}: {exc.strerror}") from exc
-            self.files.append(MappedFile(self._file_system, file, start, self.file_size))
+            self.files.append(MappedFile(self._file_system, file, start, self.file_size, self._pool))
 
     def create_next(self, start: int) -> MappedFile:
         """Add a new file of zeros; without files it begins at ``start``, else behind the newest.
@@ -128,8 +133,12 @@ class MappedFileQueue:
         with translated("create", path):
             self._file_system.make_directories(self.directory)
             file = self._file_system.create_file(self._scratch, self.file_size, path)
-            mapped = MappedFile(self._file_system, file, start, self.file_size)
-            self._file_system.rename(self._scratch, path)  # last: a file in its place is a complete one
+            mapped = MappedFile(self._file_system, file, start, self.file_size, self._pool)
+            try:
+                self._file_system.rename(self._scratch, path)  # last: a file in its place is a complete one
+            except BaseException:
+                mapped.leave()
+                raise
         self.files.append(mapped)
         self.directory_changes += 1
         return mapped
@@ -219,6 +228,7 @@ class MappedFileQueue:
     def _unlink(self, file: MappedFile) -> None:
         with translated("delete", file.path):
             self._file_system.unlink(file.path)
+        file.leave()
         self.directory_changes += 1
 
     def _path(self, start: int) -> Path:

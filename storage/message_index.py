@@ -246,7 +246,7 @@ class MessageIndex:
             is_certain = not file.room and checkpoint.indexes < end < passed
             if is_certain or (before_close and (end > checkpoint.indexes or file is self._files[-1])):
                 self._keep_mapped(file)
-                plan.add_file(file.open_file, (self.directory, self.directory.parent))
+                plan.add_file(file.mapped, (self.directory, self.directory.parent))
             if is_certain:
                 reached = max(reached, end)
         return reached

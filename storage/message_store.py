@@ -42,7 +42,7 @@ class StoreStatistics:
         min_offset, max_offset, flushed_offset: of the commit log.
         store_timestamp: of the newest message, ms.
         queues: consume queues with messages.
-        mapped_files: of commit log and consume queues.
+        mapped_files: of commit log and consume queues, those that are mapped now.
         reserved_bytes: disk space of these files that is known to be reserved.
         damaged_records: found while messages were read, and skipped.
         refusal: why messages are refused now, "" if they are not.
@@ -291,7 +291,7 @@ class MessageStore(StoreWriter):
             flushed_offset=log.flushed_offset,
             store_timestamp=log.store_timestamp,
             queues=sum(bool(queue.files.files) for queue in self.queues),
-            mapped_files=len(files),
+            mapped_files=sum(file.is_mapped for file in files),
             reserved_bytes=sum(file.reserved for file in files),
             damaged_records=log.damage.count,
             refusal=str(self._refusal()) if self._refusal is not None else "",

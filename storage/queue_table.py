@@ -11,6 +11,7 @@ from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.file_system import FileSystem, list_store_directory, translated
 from triomq.storage.mapped_file_queue import FoundFiles, MappedFileQueue, check_directory
+from triomq.storage.mapping_pool import MappingPool, affordable_mappings
 
 _QUEUE_ID_PATTERN: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 _MAX_QUEUE_ID: Final = 2**31 - 1
@@ -25,9 +26,13 @@ class QueueLayout(NamedTuple):
 
 
 class QueueTable:
-    """Finds and makes consume queues; a queue object stays the same as long as the store is open."""
+    """Finds and makes consume queues; a queue object stays the same as long as the store is open.
 
-    __slots__ = ("_config", "_directory", "_file_system", "_queues", "_scratch")
+    Attributes:
+        pool: which files are mapped.
+    """
+
+    __slots__ = ("_config", "_directory", "_file_system", "_queues", "_scratch", "pool")
 
     def __init__(self, config: StoreConfig, file_system: FileSystem, directory: Path, scratch: Path) -> None:
         """Describe the queues below ``directory``; ``scratch`` is where new files are made."""
@@ -36,6 +41,7 @@ class QueueTable:
         self._directory = directory
         self._scratch = scratch
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.pool = MappingPool(affordable_mappings())
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(self._queues.values())
@@ -133,6 +139,7 @@ class QueueTable:
             self._config.consume_queue_file_size_bytes,
             reserve_step_bytes=self._config.consume_queue_reserve_step_bytes,
             scratch=self._scratch,
+            pool=self.pool,
         )
         queue = self._queues[topic, queue_id] = ConsumeQueue(
             topic, queue_id, files, self._config.commit_log_file_size_bytes

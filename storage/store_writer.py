@@ -19,6 +19,7 @@ from triomq.protocol.record_copy import RecordSource, copy_parts, copy_size
 from triomq.storage.commit_log import CRC_MASK, FIXED_HEAD_BYTES, MIN_BLANK_BYTES, NOT_HOST_BITS
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.dispatch import WITHOUT_UNIT, Dispatcher
+from triomq.storage.mapping_pool import LEAST_MAPPED_FILES
 from triomq.storage.store_reader import StoreReader
 
 RunEntry = tuple[ConsumeQueue, bytes, bytes, int, int, int, int]
@@ -35,6 +36,7 @@ RecordCopy = tuple[ConsumeQueue, RecordSource, bytes, SupportsIndex]
 
 _FIXED_BYTES: Final = FIXED_HEAD_BYTES + 2  # a record without hosts, body, topic field and properties
 _FIXED_IPV4_BYTES: Final = _FIXED_BYTES + 2 * IPV4_HOST_LENGTH
+_MOST_QUEUES: Final = LEAST_MAPPED_FILES // 4  # of one step: all of them must be mapped at once
 _pack_head = HEAD.pack
 _pack_unit = UNIT.pack
 _two_bytes = struct.Struct(">h").pack
@@ -283,7 +285,8 @@ class StoreWriter(StoreReader):
         look at each queue make a copy about three times as fast as decoding and ``put``.
 
         Returns:
-            How many were stored: from the first on as many as one file of the log holds.
+            How many were stored: from the first on as many as one file of the log holds, in a limited number of
+            queues.
 
         Raises:
             MessageIllegalError: the first one fits into no file, or its properties into no record.
@@ -324,7 +327,11 @@ class StoreWriter(StoreReader):
     def _copy_sizes(self, copies: Sequence[RecordCopy]) -> list[int]:
         room = self.config.commit_log_file_size_bytes - MIN_BLANK_BYTES
         sizes: list[int] = []
+        queues: set[ConsumeQueue] = set()
         for queue, source, properties, _ in copies:
+            queues.add(queue)
+            if len(queues) > _MOST_QUEUES:
+                break
             size = copy_size(source, queue.topic_field, properties)
             if size > room or len(properties) > MAX_PROPERTIES_BYTES:
                 if not sizes:

@@ -176,6 +176,16 @@ def test_copies_that_fill_a_file_are_left_for_the_next_call(store: MessageStore)
     assert [offset // 65536 for offset in offsets] == [1, 1, 1, 2, 2]
 
 
+def test_copies_for_more_queues_than_are_mapped_for_sure_are_left_for_the_next_call(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("triomq.storage.store_writer._MOST_QUEUES", 2)
+    place = put(store)
+    copies = [copy_of(store, place, store.queue("U", number // 2)) for number in range(6)]
+    assert [store.put_copies(copies), store.put_copies(copies[4:])] == [4, 2]
+    assert [bodies(store, "U", queue_id) for queue_id in range(3)] == [[b"body"] * 2] * 3
+
+
 @pytest.mark.parametrize("properties", [bytes(32_768), b"x" * 32_767])
 def test_a_copy_that_fits_nowhere_is_refused_when_its_turn_comes(store: MessageStore, properties: bytes) -> None:
     place = put(store, body=bytes(33_000))
