@@ -8,7 +8,8 @@ Source: behaviour.md A.5, store.md 8.3, 8.4.
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Final
 
 from triomq.broker.statistics import BrokerStatistics
@@ -20,7 +21,7 @@ from triomq.protocol.record_copy import RecordSource, split_record
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.delay_levels import SCHEDULE_TOPIC
 from triomq.storage.message_store import MessageStore
-from triomq.storage.store_writer import RecordCopy
+from triomq.storage.record_copies import CopyReader, RecordCopy
 from triomq.storage.timer_times import TIMER_TOPIC
 
 LOGGER: Final = logging.getLogger("triomq.broker.delivery")
@@ -30,11 +31,10 @@ RETRY_MS: Final = 100
 
 _REAL_TOPIC: Final = PropertyName.REAL_TOPIC.encode()
 _REAL_QUEUE_ID: Final = PropertyName.REAL_QUEUE_ID.encode()
-_REAL_PLACE: Final = b"\x02" + _REAL_TOPIC + b"\x01"
-_QUEUE_ID_BEHIND: Final = b"\x02" + _REAL_QUEUE_ID + b"\x01"
 _NEVER_REAL: Final = frozenset({"", HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC})
 _MAX_DIGITS: Final = 11
-_MAX_QUEUES: Final = 4096
+_LENGTH_BYTES: Final = 2  # before properties
+_queue_of = itemgetter(0)
 
 
 def with_real_place(properties: bytes, topic: str, queue_id: int) -> bytes:
@@ -54,10 +54,10 @@ class Delivery:
         self.delivered = 0
         self._store = store
         self._statistics = statistics
-        self._queues: dict[bytes, ConsumeQueue] = {}  # by the end of properties that names them
+        self._reader = CopyReader(self._look_copy)
         self._is_refused = False
 
-    def look(self, physical_offset: int, size: int) -> tuple[RecordSource, bytes] | None:
+    def look(self, physical_offset: int, size: int) -> RecordSource | None:
         """Return the message that a unit points to, as ``split_record`` does.
 
         ``None``, and a line in the log, if it is gone or damaged.
@@ -72,36 +72,46 @@ class Delivery:
             LOGGER.error("delayed message dropped physical_offset=%d: %s", physical_offset, exc)
             return None
 
-    def copy(self, source: RecordSource, properties: bytes, added: bytes = b"") -> RecordCopy | None:
-        """Return what stores a message in its real queue, with ``added`` behind its properties.
+    def copies(self, units: Iterable[tuple[int, int, int]]) -> list[RecordCopy | None]:
+        """Return what stores each unit's message in its real queue.
 
-        ``None``, and a line in the log, if it can have no such queue.
+        ``None``, and a line in the log, stand for a message that is gone, damaged or can have no such queue.
         """
+        return self._reader.read(self._store.commit_log, units)
+
+    def _look_copy(self, physical_offset: int, size: int) -> RecordCopy | None:
+        source = self.look(physical_offset, size)
+        if source is None:
+            return None
+        properties = source[-1][_LENGTH_BYTES:]
         try:
-            # The real place is the end of the properties if this broker let the message wait: few different ones.
-            end = properties[properties.rfind(_REAL_PLACE) :]
-            queue = self._queues.get(end) or self._real_queue(properties, end)
+            queue = self._real_queue(properties)
         except (IllegalNameError, MessageIllegalError) as exc:
             LOGGER.error("delayed message dropped: %s", exc)
             return None
-        return queue, source, properties + added if added else properties, tags_code_of(properties)
+        return queue, tags_code_of(properties), *source
 
-    def _real_queue(self, properties: bytes, end: bytes) -> ConsumeQueue:
+    def _real_queue(self, properties: bytes) -> ConsumeQueue:
         topic = (get_property(properties, _REAL_TOPIC) or b"").decode("utf-8", "replace")
         queue_id = get_property(properties, _REAL_QUEUE_ID) or b""
         if topic in _NEVER_REAL or not queue_id.isdigit():
             raise MessageIllegalError(f"its real place is queue {queue_id!r} of topic {topic!r}")
-        queue = self._store.queue(topic, int(queue_id[:_MAX_DIGITS]))
-        if end.startswith(_REAL_PLACE) and _QUEUE_ID_BEHIND in end and len(self._queues) < _MAX_QUEUES:
-            self._queues[end] = queue
-        return queue
+        return self._store.queue(topic, int(queue_id[:_MAX_DIGITS]))
 
-    def store(self, copies: Sequence[RecordCopy]) -> int:
-        """Store messages in their queues.
+    def store(self, copies: Sequence[RecordCopy | None]) -> int:
+        """Store messages in their queues; ``None`` is nothing to store.
 
         Returns:
             How many are done with, from the first on; fewer than all: the store took no more, try again later.
         """
+        good = [copy for copy in copies if copy is not None]
+        done = self._store_all(good)
+        if done == len(good):
+            return len(copies)
+        places = [place for place, copy in enumerate(copies) if copy is not None]
+        return places[done]
+
+    def _store_all(self, copies: Sequence[RecordCopy]) -> int:
         done = 0
         while done < len(copies):
             rest = copies[done:]
@@ -122,6 +132,8 @@ class Delivery:
         return done
 
     def _count(self, copies: Sequence[RecordCopy]) -> None:
-        counts = Counter([copy[0].topic for copy in copies])
-        self._statistics.put_run(counts, sum(copy[1][-1] for copy in copies))
+        counts: Counter[str] = Counter()
+        for queue, count in Counter(map(_queue_of, copies)).items():
+            counts[queue.topic] += count
+        self._statistics.put_run(counts, sum([head[-1] for _, _, head, _, _ in copies]))
         self.delivered += len(copies)

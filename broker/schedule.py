@@ -21,11 +21,11 @@ from triomq.storage.cold_read import Lookup
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.delay_levels import SCHEDULE_TOPIC
 from triomq.storage.message_store import MessageStore
-from triomq.storage.store_writer import Appended, Origin, RecordCopy
+from triomq.storage.store_writer import Appended, Origin
 from triomq.storage.tables import JsonTable
 
 _DELAY: Final = b"DELAY"
-_MOST_MESSAGES: Final = 512  # of one level in one call
+_MOST_MESSAGES: Final = 256  # of one level in one call
 _MOST_BYTES: Final = 1024**2  # likewise, of their records
 _LEAST_DELIVERY_TIME: Final = 2**40  # 2004: above every hash of tags, below every time a message was stored at
 _iter_units = UNIT.iter_unpack
@@ -132,29 +132,29 @@ class Schedule:
         if units is None:
             # What waits for the disk is nearly always there before it is due.
             return None if queue_offset == queue.next_offset else now_ms + RETRY_MS
-        next_time = now_ms
-        size_bytes = 0
-        copies: list[RecordCopy] = []
-        places: list[int] = []  # of the copies, as queue offsets
-        for physical_offset, size, tags_code in _iter_units(units):
-            due = self._due(level, physical_offset, tags_code, now_ms)
-            if due > now_ms:
-                next_time = due
-                break
-            if size_bytes > _MOST_BYTES:
-                break
-            waiting = self._delivery.look(physical_offset, size)
-            copy = self._delivery.copy(*waiting) if waiting is not None else None
-            if copy is not None:
-                copies.append(copy)
-                places.append(queue_offset)
-            size_bytes += size
-            queue_offset += 1
-        done = self._delivery.store(copies)
-        if done < len(copies):
-            next_time, queue_offset = now_ms + RETRY_MS, places[done]
+        due, next_time = self._due_units(level, units, now_ms)
+        done = self._delivery.store(self._delivery.copies(due))
+        if done < len(due):
+            next_time = now_ms + RETRY_MS
+        queue_offset += done
         self.offsets.set(level.number, queue_offset)
         return None if queue_offset == queue.next_offset else next_time
+
+    def _due_units(self, level: _Level, units: memoryview, now_ms: int) -> tuple[list[tuple[int, int, int]], int]:
+        """Return the units to deliver in one call, and when to make the next one, ms."""
+        due: list[tuple[int, int, int]] = []
+        size_bytes = 0
+        for unit in _iter_units(units):
+            physical_offset, size, time_ms = unit
+            if not _LEAST_DELIVERY_TIME <= time_ms <= now_ms:
+                time_ms = self._due(level, physical_offset, time_ms, now_ms)
+                if time_ms > now_ms:
+                    return due, time_ms
+            if size_bytes > _MOST_BYTES:
+                break
+            size_bytes += size
+            due.append(unit)
+        return due, now_ms
 
     def _due(self, level: _Level, physical_offset: int, tags_code: int, now_ms: int) -> int:
         """Return when the message of a unit is due, ms; now if it should wait longer than its level does."""

@@ -21,20 +21,23 @@ from triomq.broker.timer_progress import TimerProgress
 from triomq.protocol.consume_queue_unit import UNIT
 from triomq.protocol.errors import MessageIllegalError
 from triomq.protocol.properties import MAX_PROPERTIES_BYTES, PropertyName, get_property, set_property
-from triomq.protocol.record_copy import RecordSource
+from triomq.protocol.record_copy import pack_length
 from triomq.storage.cold_read import Lookup
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.message_store import MessageStore
-from triomq.storage.store_writer import Appended, Origin, RecordCopy
+from triomq.storage.record_copies import RecordCopy
+from triomq.storage.store_writer import Appended, Origin
 from triomq.storage.tables import JsonTable
 from triomq.storage.timer_times import OUT_MS, ROLL_AFTER_MS, ROLL_WINDOW_MS, TIMER_TOPIC, stored_time, wake_time
 
 LOGGER: Final = logging.getLogger("triomq.broker.timer")
 
 _ROLL_TIMES: Final = PropertyName.TIMER_ROLL_TIMES.encode()
-_MOST_MESSAGES: Final = 512  # in one call
+_MOST_MESSAGES: Final = 256  # in one call
 _MOST_BYTES: Final = 1024**2  # likewise, of their records
 _UNITS_AT_ONCE: Final = 4096
+_STORE_TIMESTAMP: Final = 5  # in the head of a record
+_LENGTH_BYTES: Final = 2  # before properties
 _HOUR_MS: Final = 3_600_000
 _LEAST_TIME: Final = 2**40  # 2004: above every hash of tags
 _iter_units = UNIT.iter_unpack
@@ -120,8 +123,8 @@ class Timer:
         found = self._delivery.look(physical_offset, size)
         if found is None:
             return 0
-        source, properties = found
-        return min(max(wake_time(stored_time(properties), source[-2]), 0), MAX_TIME_MS)
+        head, _, properties = found
+        return min(max(wake_time(stored_time(properties[_LENGTH_BYTES:]), head[_STORE_TIMESTAMP]), 0), MAX_TIME_MS)
 
     def _first_offset(self) -> int:
         waiting = [queue_offset for _, queue_offset in self._batch]
@@ -197,23 +200,9 @@ class Timer:
                 self._taken_ms = max(self._taken_ms, self._batch[-1][0])
 
     def _deliver_batch(self, now_ms: int) -> int | None:
-        copies: list[RecordCopy] = []
-        places: list[int] = []  # of the copies, in the batch
-        size_bytes = looked_at = 0
+        due = self._due_units()
         rolled_from = self._queue.next_offset
-        for time_ms, queue_offset in self._batch:
-            if size_bytes > _MOST_BYTES:
-                break
-            unit = self._queue.unit(queue_offset)
-            found = self._delivery.look(unit.physical_offset, unit.size) if unit is not None else None
-            copy = self._copy(*found, time_ms, now_ms) if found is not None else None
-            if copy is not None:
-                copies.append(copy)
-                places.append(looked_at)
-            size_bytes += unit.size if unit is not None else 0
-            looked_at += 1
-        stored = self._delivery.store(copies)
-        done = looked_at if stored == len(copies) else places[stored]
+        done = self._delivery.store(self._changed(self._delivery.copies(due), now_ms))
         if done:
             self.progress.set(self._batch[done - 1])
             del self._batch[:done]
@@ -221,19 +210,52 @@ class Timer:
             rolled = self._queue.unit(queue_offset)
             if rolled is not None:
                 self._index.add(rolled.tags_code, queue_offset)
-        if stored < len(copies):
+        if done < len(due):
             return now_ms + RETRY_MS
         return now_ms if self._batch else self._index.next_time()
 
-    def _copy(self, source: RecordSource, properties: bytes, time_ms: int, now_ms: int) -> RecordCopy | None:
-        """Return what delivers a message, or what lets it wait on, in the same queue."""
-        store_timestamp = source[-2]
-        if time_ms - store_timestamp in ROLL_AFTER_MS and stored_time(properties) > max(now_ms, self._taken_ms):
-            rolls = get_property(properties, _ROLL_TIMES) or b""
-            rolls = b"%d" % (1 + int(rolls if rolls.isdigit() else 0))
-            tags_code = _WakeTime(self._store, stored_time(properties))
-            return self._queue, source, set_property(properties, _ROLL_TIMES, rolls), tags_code
-        added = b"\x02TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d" % (store_timestamp, now_ms)
-        if len(properties) + len(added) > MAX_PROPERTIES_BYTES:
-            added = b""
-        return self._delivery.copy(source, properties, added)
+    def _due_units(self) -> list[tuple[int, int, int]]:
+        """Return the units of the first messages of the batch, as many as one call may copy."""
+        units = self._queue.units_at([queue_offset for _, queue_offset in self._batch])
+        sizes = [size for _, size, _ in units]
+        while sum(sizes[:-1]) > _MOST_BYTES:
+            sizes.pop()
+        return units[: len(sizes)]
+
+    def _changed(self, copies: list[RecordCopy | None], now_ms: int) -> list[RecordCopy | None]:
+        """Return what delivers the first messages of the batch, or what lets one wait on, in the same queue."""
+        changed: list[RecordCopy | None] = []
+        added, added_for = b"", -1
+        for (time_ms, _), copy in zip(self._batch, copies, strict=False):
+            if copy is None:
+                changed.append(None)
+                continue
+            queue, tags_code, head, rest, properties = copy
+            store_timestamp = head[_STORE_TIMESTAMP]
+            if time_ms - store_timestamp in ROLL_AFTER_MS:
+                rolled = self._rolled(copy, now_ms)
+                if rolled is not None:
+                    changed.append(rolled)
+                    continue
+            if store_timestamp != added_for:
+                added_for = store_timestamp
+                added = b"\x02TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d" % (store_timestamp, now_ms)
+            length = len(properties) - _LENGTH_BYTES + len(added)
+            if length <= MAX_PROPERTIES_BYTES:
+                properties = pack_length(length) + properties[_LENGTH_BYTES:] + added
+            changed.append((queue, tags_code, head, rest, properties))
+        return changed
+
+    def _rolled(self, copy: RecordCopy, now_ms: int) -> RecordCopy | None:
+        """Return what lets a message wait on; ``None`` if it is due."""
+        _, _, head, rest, field = copy
+        properties = field[_LENGTH_BYTES:]
+        due_ms = stored_time(properties)
+        if due_ms <= max(now_ms, self._taken_ms):
+            return None
+        rolls = get_property(properties, _ROLL_TIMES) or b""
+        rolls = b"%d" % (1 + int(rolls if rolls.isdigit() else 0))
+        counted = set_property(properties, _ROLL_TIMES, rolls)
+        if len(counted) <= MAX_PROPERTIES_BYTES:
+            field = pack_length(len(counted)) + counted
+        return self._queue, _WakeTime(self._store, due_ms), head, rest, field

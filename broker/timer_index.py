@@ -6,8 +6,9 @@ runs are a heap of their own.  So adding and taking cost what a heap of a few th
 """
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush
 from typing import Final, TypeAlias
 
 MAX_TIME_MS: Final = 2**48  # the year 10889
@@ -40,11 +41,24 @@ class _Run:
         if at == len(self._entries):
             return None
         entry = self._entries[at]
-        self._at = at + 1
-        if at >= _LEAST_FREED and 2 * at >= len(self._entries):
-            del self._entries[: at + 1]
-            self._at = 0
+        self._take_to(at + 1)
         return entry >> _OFFSET_BITS, self.base + (entry & _OFFSET_MASK)
+
+    def take_before(self, bound: Due, most: int) -> list[Due]:
+        """Return up to ``most`` of the next messages that come before ``bound``."""
+        time_ms, queue_offset = bound
+        entry_bound = (time_ms << _OFFSET_BITS) + min(max(queue_offset - self.base, 0), _RUN_LENGTH)
+        at, base = self._at, self.base
+        end = bisect_left(self._entries, entry_bound, at, min(at + most, len(self._entries)))
+        taken = [(entry >> _OFFSET_BITS, base + (entry & _OFFSET_MASK)) for entry in self._entries[at:end]]
+        self._take_to(end)
+        return taken
+
+    def _take_to(self, at: int) -> None:
+        self._at = at
+        if at > _LEAST_FREED and 2 * at > len(self._entries):
+            del self._entries[:at]
+            self._at = 0
 
 
 class TimerIndex:
@@ -101,21 +115,29 @@ class TimerIndex:
         newest, runs = self._newest, self._runs
         while len(taken) < most:
             if runs and (not newest or runs[0][0] <= newest[0] >> _OFFSET_BITS):
-                time_ms, queue_offset, run = runs[0]
-                if time_ms > until_ms:
+                if runs[0][0] > until_ms:
                     break
-                following = run.take()
-                if following is None:
-                    heappop(runs)
-                else:
-                    heapreplace(runs, (*following, run))
-                taken.append((time_ms, queue_offset))
+                self._take_of_run(taken, until_ms, most)
             elif newest and newest[0] >> _OFFSET_BITS <= until_ms:
                 entry = heappop(newest)
                 taken.append((entry >> _OFFSET_BITS, self._base + (entry & _OFFSET_MASK)))
             else:
                 break
         return taken
+
+    def _take_of_run(self, taken: list[Due], until_ms: int, most: int) -> None:
+        """Take the first message of all runs, and what follows in its run before any other message."""
+        time_ms, queue_offset, run = heappop(self._runs)
+        taken.append((time_ms, queue_offset))
+        bound = until_ms + 1, 0
+        if self._runs:
+            bound = min(bound, self._runs[0][:2])
+        if self._newest:
+            bound = min(bound, (self._newest[0] >> _OFFSET_BITS, self._base))
+        taken += run.take_before(bound, most - len(taken))
+        following = run.take()
+        if following is not None:
+            heappush(self._runs, (*following, run))
 
     def first_offset(self) -> int | None:
         """Return a queue offset before which no message waits, at most a run below the first; ``None``: none waits."""

@@ -6,7 +6,6 @@ costs a fifth of decoding the record and encoding it again.
 Source: store.md 2.1, 8.4.
 """
 
-from collections.abc import Sequence
 from struct import Struct
 from typing import Final, TypeAlias
 
@@ -14,28 +13,31 @@ from triomq.protocol.codes import MessageSysFlag
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.record import MESSAGE_MAGIC
 
-RecordSource: TypeAlias = tuple[bytes, int, bytes, memoryview, int, int]
-"""What a copy takes over of a record.
+RecordHead: TypeAlias = tuple[int, int, bytes, int, bytes, int, int]
+"""Of a record: its size, magic number, body CRC and flag; sysFlag, born time and born host as they are; its store time,
+ms, and the length of its body."""
 
-Magic number and body CRC; flag; sysFlag, born time and born host; the bytes from store host to the end of the body.
-Then what the copy does not take over: store time, ms, and the length of the body.
-"""
+RecordSource: TypeAlias = tuple[RecordHead, bytes, bytes]
+"""Head, the bytes from store host to the end of the body, and the properties behind their length."""
 
-_BORN_V6: Final = int(MessageSysFlag.BORN_HOST_V6)
-_STORE_V6: Final = int(MessageSysFlag.STORE_HOST_V6)
-_IPV4_BORN: Final = 20  # sysFlag, born time and born host with an IPv4 address
+HOST_BITS: Final = int(MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6)
+"""None of them is set in the sysFlag of a plain record, one with two IPv4 hosts."""
+
+LEAST_TAIL_BYTES: Final = 3
+"""A topic and properties, each of no length."""
+
+PLAIN_BORN_BYTES: Final = 20
+"""sysFlag, born time and born host of a plain record; that they are its sysFlag's is for others to check."""
+
 _V6_EXTRA: Final = 12
 _SYS_FLAG: Final = Struct(">i")
 _SYS_FLAG_AT: Final = 36
-_LENGTH: Final = Struct(">H")
-_MIN_SIZE: Final = 91  # without body, topic and properties
-_MAGIC: Final = _SYS_FLAG.pack(MESSAGE_MAGIC)
+_LENGTH: Final = Struct(">h")
 
 
 def _source_head(born_length: int, store_host_length: int) -> Struct:
     return Struct(
-        ">i"  # totalSize
-        "8s"  # magic, bodyCRC
+        ">ii4s"  # totalSize, magic, bodyCRC
         "4x"  # queueId
         "i"  # flag
         "16x"  # queueOffset, physicalOffset
@@ -48,78 +50,47 @@ def _source_head(born_length: int, store_host_length: int) -> Struct:
 
 
 def _copy_head(born_length: int) -> Struct:
-    return Struct(f">i8siiqq{born_length}sq")
+    return Struct(f">ii4siiqq{born_length}sq")
 
 
 _SOURCE_HEADS: Final = tuple(  # by the two host bits of sysFlag
-    (_source_head(_IPV4_BORN + born, 8 + store), 44 + _IPV4_BORN + born)
+    (_source_head(PLAIN_BORN_BYTES + born, 8 + store), 44 + PLAIN_BORN_BYTES + born)
     for store in (0, _V6_EXTRA)
     for born in (0, _V6_EXTRA)
 )
-_pack_ipv4_head = _copy_head(_IPV4_BORN).pack
-_pack_ipv6_head = _copy_head(_IPV4_BORN + _V6_EXTRA).pack
+PLAIN_HEAD, PLAIN_REST_AT = _SOURCE_HEADS[0]
+"""The struct that gives the head of a plain record, as long as all before its body; where its store host begins."""
+
+PLAIN_COPY_HEAD: Final = _copy_head(PLAIN_BORN_BYTES)
+"""What stands before the store host of a copy: size, magic number, body CRC, queue id, flag, queue offset, physical
+offset, born bytes and store time."""
+
+IPV6_COPY_HEAD: Final = _copy_head(PLAIN_BORN_BYTES + _V6_EXTRA)
+"""The same with a born host that is IPv6."""
+
 _unpack_sys_flag = _SYS_FLAG.unpack_from
 _unpack_length = _LENGTH.unpack_from
-_pack_length = _LENGTH.pack
-FIXED_COPY_BYTES: Final = 46
-"""Length of a copy without what its source gives, topic field and properties."""
+pack_length: Final = _LENGTH.pack
+"""Makes the length of properties that stands before them."""
 
 
-def split_record(record: memoryview) -> tuple[RecordSource, bytes]:
-    """Return what a copy takes over of a whole record, and the record's properties.
-
-    The views that are returned keep the buffer alive.
+def split_record(record: memoryview) -> RecordSource:
+    """Return what a copy needs of a whole record.
 
     Raises:
         ProtocolError: the bytes are no record, or its lengths contradict each other.
     """
     length = len(record)
-    if length < _MIN_SIZE:
+    if length < PLAIN_HEAD.size + LEAST_TAIL_BYTES:
         raise ProtocolError(f"record of {length} bytes: too few for one")
     (sys_flag,) = _unpack_sys_flag(record, _SYS_FLAG_AT)
-    head, rest_at = _SOURCE_HEADS[(sys_flag & (_BORN_V6 | _STORE_V6)) >> 4]
-    if length < head.size:
+    head_struct, rest_at = _SOURCE_HEADS[(sys_flag & HOST_BITS) >> 4]
+    if length < head_struct.size:
         raise ProtocolError(f"record of {length} bytes: too few for IPv6 hosts")
-    size, magic_and_crc, flag, born, store_timestamp, body_length = head.unpack_from(record)
-    topic_at = head.size + body_length
-    if size == length and body_length >= 0 and topic_at < length and magic_and_crc[:4] == _MAGIC:
+    head = size, magic, _, _, _, _, body_length = head_struct.unpack_from(record)
+    topic_at = head_struct.size + body_length
+    if size == length and body_length >= 0 and topic_at < length and magic == MESSAGE_MAGIC:
         properties_at = topic_at + 3 + record[topic_at]
         if properties_at <= length and properties_at + _unpack_length(record, properties_at - 2)[0] == length:
-            source = (magic_and_crc, flag, born, record[rest_at:topic_at], store_timestamp, body_length)
-            return source, bytes(record[properties_at:])
+            return head, bytes(record[rest_at:topic_at]), bytes(record[properties_at - 2 :])
     raise ProtocolError(f"record of {length} bytes: size {size}, body {body_length} bytes, which does not fit")
-
-
-def copy_size(source: RecordSource, topic_field: bytes, properties: bytes) -> int:
-    """Return the length of a copy."""
-    return FIXED_COPY_BYTES + len(source[2]) + len(source[3]) + len(topic_field) + len(properties)
-
-
-def copy_parts(
-    source: RecordSource,
-    size: int,
-    topic_field: bytes,
-    queue_id: int,
-    queue_offset: int,
-    physical_offset: int,
-    store_timestamp: int,
-    properties: bytes,
-) -> Sequence[bytes | memoryview]:
-    """Return the bytes of a copy, in parts.
-
-    Args:
-        source: from :func:`split_record`.
-        size: what :func:`copy_size` says.
-        topic_field: length byte and text.
-        queue_id, queue_offset, physical_offset, store_timestamp: its own.
-        properties: at most 32767 bytes.
-
-    Raises:
-        struct.error: a number does not fit its field.
-    """
-    magic_and_crc, flag, born, rest, _, _ = source
-    pack = _pack_ipv4_head if len(born) == _IPV4_BORN else _pack_ipv6_head
-    head = pack(
-        size, magic_and_crc, queue_id, flag, queue_offset, physical_offset, born, store_timestamp
-    )  # fmt: skip
-    return head, rest, topic_field, _pack_length(len(properties)), properties

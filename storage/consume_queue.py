@@ -144,6 +144,15 @@ class ConsumeQueue:
             return None
         return ConsumeQueueUnit._make(UNIT.unpack_from(file.map, position - file.start))
 
+    def units_at(self, queue_offsets: list[int]) -> list[tuple[int, int, int]]:
+        """Return the units of many messages as plain tuples, as :meth:`unit` does; ``(0, 0, 0)`` for one missing."""
+        count = len(queue_offsets)
+        if count and queue_offsets == list(range(queue_offsets[0], queue_offsets[0] + count)):
+            units = self.units_from(queue_offsets[0], count)
+            if units is not None and len(units) == count * UNIT_SIZE:
+                return list(UNIT.iter_unpack(units))
+        return [self.unit(queue_offset) or (0, 0, 0) for queue_offset in queue_offsets]
+
     def lose(self, begin: int, end: int) -> None:
         """Note that the messages of [begin, end) are lost; there is a unit behind them."""
         following = self.unit(end)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 LOGGER: Final = logging.getLogger("triomq.broker.schedule")
 
+_MOST_CALLS: Final = 16  # in one turn of the loop: some 4 ms with usual messages, 10 ms with long ones
+_MOST_MESSAGES: Final = 4096  # after so many a turn ends: with more, a send that comes meanwhile waits too long
 _MIN_SLEEP_S: Final = 0.01  # messages that are due within it are delivered together
 _MAX_SLEEP_S: Final = 1.0  # the wall clock may be moved meanwhile
 
@@ -39,10 +41,27 @@ class ScheduledDelivery:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._save_offsets)
             while True:
-                if await self._load():
-                    await self._wait(self._deliver())
-                else:
-                    await trio.sleep(_MAX_SLEEP_S)
+                await self._wait(await self._turn())
+
+    async def _turn(self) -> float | None:
+        """Deliver what is due, a bounded number; return what ``_deliver`` does."""
+        broker = self._broker
+        broker.schedule.arrived = trio.Event()
+        delivered_before = broker.delivery.delivered
+        for _ in range(_MOST_CALLS):
+            is_loaded = await self._load()
+            seconds = self._deliver() if is_loaded else _MAX_SLEEP_S
+            delivered = broker.delivery.delivered - delivered_before
+            if seconds != 0 or delivered >= _MOST_MESSAGES:
+                break
+        if delivered:
+            if broker.group_commit is not None:
+                broker.group_commit.wake()
+            broker.end_step()
+        if is_loaded:
+            return seconds
+        await trio.sleep(_MAX_SLEEP_S)
+        return 0.0
 
     async def _load(self) -> bool:
         """Read what is due and on the disk only, in a worker thread; ``False`` if the disk cannot."""
@@ -60,17 +79,11 @@ class ScheduledDelivery:
         return True
 
     def _deliver(self) -> float | None:
-        """Deliver what is due; return for how long there is nothing to do, s, ``None``: until a message comes."""
-        broker, schedule = self._broker, self._broker.schedule
-        schedule.arrived = trio.Event()
-        delivered_before = broker.delivery.delivered
-        now_ms = broker.clock_ms()
-        times = [time for time in (schedule.deliver(now_ms), broker.timer.deliver(now_ms)) if time is not None]
-        if broker.delivery.delivered != delivered_before:
-            if broker.group_commit is not None:
-                broker.group_commit.wake()
-            broker.end_step()
-        return max(min(times) - now_ms, 0) / 1000 if times else None
+        """Deliver once; return for how long there is nothing to do, s, ``None``: until a message comes."""
+        now_ms = self._broker.clock_ms()
+        times = self._broker.schedule.deliver(now_ms), self._broker.timer.deliver(now_ms)
+        next_ms = min((time for time in times if time is not None), default=None)
+        return None if next_ms is None else max(next_ms - now_ms, 0) / 1000
 
     async def _wait(self, seconds: float | None) -> None:
         if seconds == 0:

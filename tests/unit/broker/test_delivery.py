@@ -4,11 +4,10 @@ import logging
 
 import pytest
 
-from triomq.broker.delivery import Delivery, with_real_place
+from triomq.broker.delivery import with_real_place
 from triomq.broker.server import Broker
 from triomq.protocol.errors import StoreFullError
-from triomq.protocol.record import decode_record
-from triomq.storage.store_writer import RecordCopy
+from triomq.storage.record_copies import RecordCopy
 
 HOST = bytes(8)
 PLACE = b"REAL_TOPIC\x01T\x02REAL_QID\x011"
@@ -17,11 +16,9 @@ PLACE = b"REAL_TOPIC\x01T\x02REAL_QID\x011"
 def waiting(broker: Broker, properties: bytes, body: bytes = b"body") -> RecordCopy | None:
     """Let a message wait, and return what delivers it."""
     stored = broker.store.put(broker.store.queue("W", 0), body, properties, 0, 0, 0, 0, HOST, HOST)
-    (unit,) = broker.store.queue_units("W", 0, stored.queue_offset, 1)
-    found = broker.delivery.look(unit.physical_offset, unit.size)
-    assert found is not None
-    assert found[1] == properties
-    return broker.delivery.copy(*found)
+    (copy,) = broker.delivery.copies(broker.store.queue_units("W", 0, stored.queue_offset, 1))
+    assert copy is None or copy[-1][2:] == properties
+    return copy
 
 
 @pytest.mark.parametrize(
@@ -74,17 +71,15 @@ def test_a_message_without_a_possible_place_is_dropped(
 
 def test_what_is_no_record_is_dropped(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
     waiting(broker, PLACE)
-    assert broker.delivery.look(1, 100) is None
-    assert broker.delivery.look(10**9, 100) is None
-    assert broker.delivery.look(0, 0) is None
+    assert broker.delivery.copies([(1, 100, 0), (10**9, 100, 0), (0, 0, 0)]) == [None] * 3
     assert [record.levelno for record in caplog.records] == [logging.ERROR, logging.WARNING, logging.WARNING]
 
 
 def test_a_copy_that_became_too_long_does_not_stop_the_others(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
     copies = [waiting(broker, PLACE, b"%d" % number) for number in range(3)]
     good = [copy for copy in copies if copy is not None]
-    queue, source, _, tags_code = good[1]
-    good[1] = queue, source, bytes(40_000), tags_code
+    *before, _, properties = good[1]
+    good[1] = *before, bytes(broker.store.config.commit_log_file_size_bytes), properties  # type: ignore[assignment]
     assert broker.delivery.store(good) == 3
     assert broker.delivery.delivered == 2
     assert broker.store.max_offset_in_queue("T", 1) == 2
@@ -110,15 +105,23 @@ def test_what_the_store_refuses_is_told_once_until_it_takes_messages_again(
     assert caplog.text.count("delayed messages are not delivered for now: no room") == 2
 
 
-def test_added_properties_stand_behind_the_others(broker: Broker) -> None:
-    stored = broker.store.put(broker.store.queue("W", 0), b"x", b"TAGS\x01a\x02" + PLACE, 0, 0, 0, 0, HOST, HOST)
-    (unit,) = broker.store.queue_units("W", 0, stored.queue_offset, 1)
-    found = broker.delivery.look(unit.physical_offset, unit.size)
-    assert found is not None
-    copy = Delivery(broker.store, broker.statistics).copy(*found, added=b"\x02B\x01c")
-    assert copy is not None
-    broker.delivery.store([copy])
-    (unit,) = broker.store.queue_units("T", 1, 0, 1)
-    record = broker.store.look_message(unit.physical_offset, unit.size)
-    assert record is not None
-    assert decode_record(record).encoded_properties == b"TAGS\x01a\x02" + PLACE + b"\x02B\x01c"
+def test_what_cannot_be_delivered_is_done_with_when_those_before_it_are(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = [waiting(broker, PLACE), None, waiting(broker, PLACE), None, waiting(broker, PLACE), None]
+    put_copies = broker.store.put_copies
+    monkeypatch.setattr(broker.store, "put_copies", lambda copies: put_copies(copies[:1]))
+    assert broker.delivery.store(copies) == 6
+    calls = []
+
+    def refuse_third(copies: list[RecordCopy]) -> int:
+        calls.append(len(copies))
+        if len(calls) == 3:
+            raise StoreFullError("no room")
+        return put_copies(copies[:1])
+
+    monkeypatch.setattr(broker.store, "put_copies", refuse_third)
+    assert broker.delivery.store(copies) == 4, "the third message is the fifth of all"
+    assert calls == [3, 2, 1]
+    assert broker.delivery.store([None, None]) == 2
+    assert broker.delivery.delivered == 5

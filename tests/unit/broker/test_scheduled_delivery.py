@@ -11,6 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
 from triomq.broker.server import Broker
+from triomq.broker.services import schedule as schedule_service
 from triomq.broker.services.flush import GroupCommit
 from triomq.broker.services.schedule import ScheduledDelivery
 from triomq.protocol.codes import ResponseCode
@@ -131,7 +132,11 @@ async def test_messages_that_are_due_at_nearly_the_same_time_are_delivered_toget
         assert max(late) <= 1011
 
 
-async def test_a_backlog_lets_other_tasks_run(peer: Peer, autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize("limit", ["_MOST_MESSAGES", "_MOST_CALLS"])
+async def test_a_backlog_lets_other_tasks_run(
+    peer: Peer, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(schedule_service, limit, 1)
     for number in range(500):
         put(peer, body=b"%d" % number)
     await trio.sleep(2)
@@ -143,6 +148,18 @@ async def test_a_backlog_lets_other_tasks_run(peer: Peer, autojump_clock: MockCl
     assert set(seen) <= {0, 100, 200, 300, 400, 500}
     assert len(set(seen) - {0, 500}) >= 2  # trio may run it twice between two looks, never more often
     assert seen[-1] == 500
+
+
+async def test_a_turn_delivers_many_batches(peer: Peer, autojump_clock: MockClock) -> None:
+    for number in range(500):
+        put(peer, body=b"%d" % number)
+    await trio.sleep(2)
+    async with delivering(peer.broker):
+        await wait_all_tasks_blocked()
+        assert peer.broker.delivery.delivered == 500
+        pull = peer.pull("T", 499)
+        assert pull is not None
+        assert decode_records(pull.body)[0].stored_body == b"499"
 
 
 async def test_a_clock_that_is_set_forward_is_noticed_within_a_second(

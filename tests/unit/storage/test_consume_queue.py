@@ -47,6 +47,17 @@ def test_units_lie_behind_one_another_across_files(tmp_path: Path) -> None:
     assert bytes(queue.files.files[1].view) == b"".join(UNIT.pack(1000 + n * 100, 100, n) for n in range(5, 10))
 
 
+@pytest.mark.parametrize(
+    "queue_offsets",
+    [[], [3], [0, 1, 2], [1, 2, 3, 4, 5, 6], [5, 4, 6], [4, 6, 5, 7], [2, 2], [10, 11, 12], [-1, 0, 20]],
+)
+def test_many_units_are_those_of_each_message(tmp_path: Path, queue_offsets: list[int]) -> None:
+    queue = make(tmp_path)
+    fill(queue, 12)
+    queue.max_offset = 11
+    assert queue.units_at(queue_offsets) == [queue.unit(number) or (0, 0, 0) for number in queue_offsets]
+
+
 def test_room_for_many_units_is_made_in_all_their_files_at_once(tmp_path: Path) -> None:
     queue = make(tmp_path)
     fill(queue, 3)
