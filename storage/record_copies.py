@@ -10,7 +10,7 @@ from mmap import mmap
 from typing import Final, SupportsIndex, TypeAlias, TypeVar
 
 from triomq.protocol.consume_queue_unit import UNIT
-from triomq.protocol.properties import PropertyName, get_property
+from triomq.protocol.properties import MAX_PROPERTIES_BYTES, PropertyName, get_property
 from triomq.protocol.record import MESSAGE_MAGIC
 from triomq.protocol.record_copy import (
     HOST_BITS,
@@ -43,7 +43,9 @@ _REAL_PLACE: Final = b"\x02" + _REAL_TOPIC + b"\x01"
 _PROPERTIES_AT: Final = 2  # in their field
 _SYS_FLAG_AT: Final = 3  # its low byte, in the born bytes of a head
 _LEAST_SIZE: Final = PLAIN_HEAD.size + LEAST_TAIL_BYTES
+_LONGEST_FIELD: Final = _PROPERTIES_AT + MAX_PROPERTIES_BYTES
 _MOST_KNOWN: Final = 4096
+_LONGEST_KNOWN: Final = 512  # bytes: a topic has at most 127 of them, and most tags fewer
 _COPY_HEAD_BYTES: Final = PLAIN_COPY_HEAD.size - PLAIN_BORN_BYTES
 _unpack_head = PLAIN_HEAD.unpack_from
 _pack_plain_head = PLAIN_COPY_HEAD.pack
@@ -94,14 +96,16 @@ class CopyReader:
                 ):
                     topic_at = at + PLAIN_HEAD.size + body_length
                     field = content[topic_at + 1 + content[topic_at] : at + size]
-                    if len(field) > 1 and (field[0] << 8 | field[1]) + _PROPERTIES_AT == len(field) and field[0] < 128:
-                        before, is_tagged, behind = field.rpartition(_TAGS_NEEDLE)
-                        tags_code: SupportsIndex | None = 0
-                        if is_tagged:
-                            is_name = before[-1] == _SEPARATOR or len(before) == _PROPERTIES_AT
-                            tags_code = code_of(behind.partition(_END)[0]) if is_name else None
-                        _, is_placed, place = field.rpartition(_REAL_PLACE)
-                        queue = queue_of(place) if is_placed else None
+                    own, is_placed, place = field.rpartition(_REAL_PLACE)
+                    if is_placed and (field[0] << 8 | field[1]) + _PROPERTIES_AT == len(field) <= _LONGEST_FIELD:
+                        before, is_tagged, behind = own.rpartition(_TAGS_NEEDLE)
+                        if not is_tagged:
+                            tags_code: SupportsIndex | None = 0
+                        elif before[-1] == _SEPARATOR or len(before) == _PROPERTIES_AT:
+                            tags_code = code_of(behind.partition(_END)[0])
+                        else:
+                            tags_code = None
+                        queue = queue_of(place)
                         if queue is not None and tags_code is not None:
                             add((queue, tags_code, head, content[at + PLAIN_REST_AT : topic_at], field))
                             continue
@@ -116,16 +120,18 @@ class CopyReader:
             if tags is not None:
                 _remember(self._codes, tags, tags_code)
             _, separator, place = field.rpartition(_REAL_PLACE)
-            # Unless both are in this end, what stands before it may name another queue.
-            if all(get_property(separator + place, name) is not None for name in (_REAL_TOPIC, _REAL_QUEUE_ID)):
+            names = {name: get_property(separator + place, name) for name in (_TAGS, _REAL_TOPIC, _REAL_QUEUE_ID)}
+            # What stands before this end must give the tags, and must not be able to give the queue.
+            if [name for name, value in names.items() if value is None] == [_TAGS]:
                 _remember(self._queues, place, queue)
         return copy
 
 
 def _remember(known: dict[bytes, _T], text: bytes, meaning: _T) -> None:
-    if len(known) >= _MOST_KNOWN:
-        known.clear()
-    known[text] = meaning
+    if len(text) <= _LONGEST_KNOWN:
+        if len(known) >= _MOST_KNOWN:
+            known.clear()
+        known[text] = meaning
 
 
 class PackedCopies:
