@@ -8,6 +8,7 @@ from typing import Final
 from triomq.broker.addresses import Address
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.frame import MAX_FRAME_BYTES
+from triomq.protocol.group_health import STALL_AFTER_S
 from triomq.storage.config import StoreConfig
 
 DEFAULT_BROKER: Final = Address("127.0.0.1", 10911)
@@ -57,6 +58,7 @@ class BrokerConfig:
     persist_offsets_interval_s: float = 5.0  # flushConsumerOffsetInterval
     persist_delay_offsets_interval_s: float = 10.0  # flushDelayOffsetInterval
     timer_max_delay_s: float = 259_200.0  # timerMaxDelaySec: a message that asks for a later time is refused
+    stall_after_s: float = STALL_AFTER_S  # messages that wait so long while a group's offset stands still are reported
     sync_flush_timeout_s: float = 5.0  # syncFlushTimeout
     shutdown_grace_s: float = 1.0
 
@@ -79,6 +81,7 @@ class BrokerConfig:
             "persist_offsets_interval_s",
             "persist_delay_offsets_interval_s",
             "timer_max_delay_s",
+            "stall_after_s",
         ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")

@@ -18,7 +18,7 @@ from triomq.protocol.bodies import ConsumerRunningInfo, MessageModel
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import ProtocolError
-from triomq.protocol.group_health import STALL_AFTER_S, GroupReport, explain_stall
+from triomq.protocol.group_health import GroupReport, explain_stall
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.requests import GetConsumerRunningInfoRequestHeader
 
@@ -115,7 +115,7 @@ class StallWatch:
         known = waiting.get(queue)
         has_lag = queue_offset < store.max_offset_in_queue(topic, queue_id)
         if has_lag and known is not None and known.queue_offset == queue_offset:
-            if known.is_told or now_ms - known.since_ms < STALL_AFTER_S * 1000:
+            if known.is_told or now_ms - known.since_ms < self._broker.config.stall_after_s * 1000:
                 return False
             known.is_told = True
             return True

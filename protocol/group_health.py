@@ -18,8 +18,9 @@ from triomq.protocol.errors import SubscriptionParseError
 from triomq.protocol.filter import TagFilter
 from triomq.protocol.message_queue import MessageQueue
 
-#: How long messages may wait in a queue without any progress before it counts as stalled.  Members store their offsets
-#: every 5 s, and find out about each other within 20 s.
+#: How long messages may wait in a queue without any progress before it counts as stalled, where a broker says nothing
+#: else, and how old the last sign of life of a member is at most.  Members store their offsets every 5 s, and find out
+#: about each other within 20 s.
 STALL_AFTER_S: Final = 30.0
 
 #: From how many cached messages, or MiB of them, on consumers stop pulling.  Source: DefaultMQPushConsumer.java.

@@ -84,6 +84,7 @@ def make_config(options: BrokerOptions) -> BrokerConfig:
         broker_name=options.broker_name,
         auto_create_topic=not options.no_auto_create_topic,
         timer_max_delay_s=options.timer_max_delay,
+        stall_after_s=options.stall_after,
     )
 
 

@@ -42,6 +42,13 @@ def add_broker(commands: Commands) -> None:
     )
     _add_retention(parser)
     _add_delays(parser)
+    add(
+        "--stall-after",
+        metavar="S",
+        type=values.parse_duration,
+        default=30.0,
+        help="a queue is reported as stalled when messages wait in it so long and the group does not get on (30s)",
+    )
     add("--no-auto-create-topic", action="store_true", help="refuse sends to unknown topics (autoCreateTopicEnable)")
     add("--no-index", action="store_true", help="do not index messages by their keys (messageIndexEnable)")
     for option, default, text in (

@@ -38,6 +38,7 @@ class BrokerOptions(Options):
     disk_full_ratio: int
     delay_levels: str | None
     timer_max_delay: float
+    stall_after: float
     no_auto_create_topic: bool
     no_index: bool
     index_slots: int

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.unit.broker.recording import Clock, Peer
+from tests.unit.broker.recording import Clock, MakeBroker, Peer
 from triomq.broker import client_requests, stalls
 from triomq.broker.server import Broker
 from triomq.protocol.bodies import (
@@ -68,6 +68,22 @@ def answer(peer: Peer, cached: int) -> None:
     """Let a member answer what it was asked last: it has the queue."""
     info = ConsumerRunningInfo(mq_table={QUEUE: ProcessQueueInfo(cached_msg_count=cached)})
     assert peer.broker.client_requests.answered(peer.as_connection, peer.sent[-1].reply(body=info.encode()))
+
+
+@pytest.mark.parametrize(("stall_after_s", "rounds"), [(10.0, 2), (30.0, 4), (65.0, 8)])
+async def test_a_queue_stands_still_after_as_long_as_the_settings_say(
+    make_broker: MakeBroker, clock: Clock, stall_after_s: float, rounds: int
+) -> None:
+    broker = make_broker(stall_after_s=stall_after_s)
+    broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1))
+    peer = Peer(broker)
+    peer.put("T")
+    join(peer)
+    watch = Watch(broker, clock)
+    watch.rounds(rounds - 1)
+    assert broker.stalls.count() == 0
+    watch.rounds(1)
+    assert broker.stalls.count() == 1
 
 
 async def test_a_queue_without_progress_is_told_of_once_with_what_its_owner_does(

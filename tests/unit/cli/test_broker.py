@@ -8,6 +8,7 @@ from triomq.cli.arguments import parse
 from triomq.cli.broker import make_config, parse_listener
 from triomq.cli.options import BrokerOptions
 from triomq.protocol.errors import ConfigError
+from triomq.protocol.group_health import STALL_AFTER_S
 from triomq.storage.config import Durability
 
 
@@ -24,7 +25,7 @@ def test_the_command_line_reaches_the_settings() -> None:
         *("--commit-log-file-size", "64MiB", "--consume-queue-file-size", "2000"),
         *("--retention-hours", "1.5", "--retention-bytes", "1GiB", "--delete-when", "4;16"),
         *("--disk-max-used-ratio", "50", "--disk-clean-ratio", "60", "--disk-full-ratio", "70"),
-        *("--delay-levels", "10s 1m", "--timer-max-delay", "2d"),
+        *("--delay-levels", "10s 1m", "--timer-max-delay", "2d", "--stall-after", "5m"),
         *("--no-index", "--index-slots", "50", "--index-units", "150"),
     )
     (listener,) = made.listeners
@@ -37,6 +38,7 @@ def test_the_command_line_reaches_the_settings() -> None:
     ratios = (made.store.disk_max_used_ratio, made.store.disk_clean_ratio, made.store.disk_full_ratio)
     assert ratios == (50, 60, 70)
     assert (made.store.delay_levels.delays_ms, made.timer_max_delay_s) == ((10_000, 60_000), 172_800)
+    assert made.stall_after_s == 300
     assert (made.store.index, made.store.index_slots, made.store.index_units) == (False, 50, 150)
 
 
@@ -44,6 +46,10 @@ def test_without_options_delays_and_index_are_those_of_rocketmq() -> None:
     made = config()
     assert made.store.index
     assert (len(made.store.delay_levels.delays_ms), made.timer_max_delay_s) == (18, 259_200)
+
+
+def test_queues_count_as_stalled_after_as_long_as_tools_take_for_other_brokers() -> None:
+    assert config().stall_after_s == STALL_AFTER_S
 
 
 def test_delay_levels_that_cannot_be_read_are_refused() -> None:
