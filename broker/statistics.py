@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from triomq.broker.stats_history import Counters, StatsHistory
+from triomq.protocol.bodies import BrokerStatsData
+
 _WINDOWS_S: Final = (10, 60, 600)  # the three figures of putTps and getTransferedTps
 _KEPT_SAMPLES: Final = _WINDOWS_S[-1] + 1
 _GROUP_WINDOW_S: Final = 60
@@ -52,6 +55,7 @@ class BrokerStatistics:
         self.get_by_group: dict[tuple[str, str], int] = {}
         self.sent_back_by_group: dict[tuple[str, str], int] = {}
         self.mornings = (Totals(), Totals())
+        self._history = StatsHistory()
         self._day: int | None = None
         self._samples: deque[tuple[float, int, int]] = deque(maxlen=_KEPT_SAMPLES)
         self._group_marks: deque[tuple[float, dict[tuple[str, str], int]]] = deque(maxlen=2)
@@ -94,8 +98,35 @@ class BrokerStatistics:
     def sample(self, now: float) -> None:
         """Note the totals; call it once a second with a steady clock in seconds."""
         self._samples.append((now, self.put_messages, self.get_messages))
+        self._history.sample(now, self._counters())
         if not self._group_marks or now - self._group_marks[-1][0] >= _GROUP_WINDOW_S:
             self._group_marks.append((now, dict(self.get_by_group)))
+
+    def _counters(self) -> Counters:
+        """Return the counters that tools know by name."""
+        return {
+            "TOPIC_PUT_NUMS": self.put_by_topic,
+            "GROUP_GET_NUMS": self.get_by_group,
+            "SNDBCK_PUT_NUMS": self.sent_back_by_group,
+            "BROKER_PUT_NUMS": {"": self.put_messages},
+            "BROKER_GET_NUMS": {"": self.get_messages},
+        }
+
+    def lately(self, name: str, key: str, cluster_name: str) -> BrokerStatsData | None:
+        """Return what a statistic of RocketMQ counted in the last minute, hour and day.
+
+        Args:
+            name: such as ``TOPIC_PUT_NUMS``.
+            key: a topic, ``topic@group`` or the cluster, as the name demands.
+            cluster_name: ours.
+
+        Returns:
+            ``None`` if nothing was ever counted, or there is no such statistic.
+        """
+        topic, separator, group = key.partition("@")
+        if name.startswith("BROKER_"):
+            return self._history.data(self._counters(), name, "") if key == cluster_name else None
+        return self._history.data(self._counters(), name, (topic, group) if separator else topic)
 
     def note_day(self, day: int) -> None:
         """Keep the totals whenever ``day``, a number that changes at midnight, is another one than before."""

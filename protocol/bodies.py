@@ -38,6 +38,8 @@ from triomq.protocol.route_bodies import (
     TopicRouteData,
 )
 from triomq.protocol.stats_bodies import (
+    BrokerStatsData,
+    BrokerStatsItem,
     Connection,
     ConsumeQueueData,
     ConsumerConnection,
@@ -45,12 +47,16 @@ from triomq.protocol.stats_bodies import (
     OffsetWrapper,
     ProducerConnection,
     QueryConsumeQueueResponseBody,
+    QueryConsumeTimeSpanBody,
+    QueueTimeSpan,
     TopicOffset,
     TopicStatsTable,
 )
 
 __all__ = [
     "BrokerData",
+    "BrokerStatsData",
+    "BrokerStatsItem",
     "CheckClientRequestBody",
     "ClusterInfo",
     "Connection",
@@ -79,7 +85,9 @@ __all__ = [
     "ProducerConnection",
     "ProducerData",
     "QueryConsumeQueueResponseBody",
+    "QueryConsumeTimeSpanBody",
     "QueueData",
+    "QueueTimeSpan",
     "RegisterBrokerBody",
     "ResetOffsetBody",
     "SubscriptionData",

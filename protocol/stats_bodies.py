@@ -61,6 +61,55 @@ class TopicStatsTable(JsonBody):
 
 
 @dataclass(slots=True)
+class QueueTimeSpan(JsonBody):
+    """Of one queue: store times (ms) of its first and newest message and of the last one that a group consumed.
+
+    Attributes:
+        message_queue: which.
+        min_time_stamp: of the first message, -1 without messages; so is the next.
+        max_time_stamp: of the newest one.
+        consume_time_stamp: of the last one that the group consumed; of the first one while it has consumed none.
+        delay_time: how long ago the next message for the group was stored, 0 if none waits.
+        min_time_stamp_str, max_time_stamp_str, consume_time_stamp_str: the same times as text, in the broker's local
+            time, such as ``2026-01-31#12:00:00:000``.
+    """
+
+    message_queue: MessageQueue | None = None
+    min_time_stamp: int = 0
+    max_time_stamp: int = 0
+    consume_time_stamp: int = 0
+    delay_time: int = 0
+    min_time_stamp_str: str = ""
+    max_time_stamp_str: str = ""
+    consume_time_stamp_str: str = ""
+
+
+@dataclass(slots=True)
+class QueryConsumeTimeSpanBody(JsonBody):
+    """Answer to QUERY_CONSUME_TIME_SPAN (303).  Source: QueryConsumeTimeSpanBody.java, QueueTimeSpan.java."""
+
+    consume_time_span_set: list[QueueTimeSpan] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class BrokerStatsItem(JsonBody):
+    """What was counted in a span of time: ``sum``, of it per second, and per event on average."""
+
+    sum: int = 0
+    tps: float = 0.0
+    avgpt: float = 0.0
+
+
+@dataclass(slots=True)
+class BrokerStatsData(JsonBody):
+    """Answer to VIEW_BROKER_STATS_DATA (315): the last minute, hour and day.  Source: BrokerStatsData.java."""
+
+    stats_minute: BrokerStatsItem = field(default_factory=BrokerStatsItem)
+    stats_hour: BrokerStatsItem = field(default_factory=BrokerStatsItem)
+    stats_day: BrokerStatsItem = field(default_factory=BrokerStatsItem)
+
+
+@dataclass(slots=True)
 class Connection(JsonBody):
     """One client's connection; ``client_addr`` is ``ip:port``.  Source: Connection.java.
 

@@ -1,4 +1,4 @@
-"""Administration of topics, subscription groups and tables: 17, 215, 21, 351, 200, 201, 352, 207, 43, 45, 25, 329.
+"""Administration of topics, groups and tables: 17, 215, 21, 351, 200, 201, 352, 207, 43, 45, 25, 306, 316, 329.
 
 Source: behaviour.md A.15; wire.md 7, 9.7, 14; AdminBrokerProcessor.java.
 """
@@ -151,6 +151,14 @@ def delete_expired_commit_log(connection: "Connection", command: RemotingCommand
     """Delete commit log files that are too old soon, whatever the hour."""
     connection.broker.retention.request()
     LOGGER.info("deletion of old files asked for peer=%s", connection.peer)
+    return command.reply()
+
+
+def clean_queues(_connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+    """Agree: there is nothing to clean.
+
+    Here the queues follow the commit log in each run that deletes files of it, and those of a topic go with the topic.
+    """
     return command.reply()
 
 

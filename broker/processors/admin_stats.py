@@ -1,15 +1,22 @@
-"""What tools ask about topics, groups and clients: 202, 208, 300, 203, 204, 328.
+"""What tools ask about topics, groups and clients: 202, 208, 300, 303, 315, 203, 204, 328.
 
 Source: behaviour.md A.15; wire.md 7, 9.6, 9.10; AdminBrokerProcessor.java.
 """
 
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from triomq.broker.lookups import in_steps
 from triomq.broker.refusal import RequestRefusedError
 from triomq.protocol import fastjson
-from triomq.protocol.admin_requests import GetConsumeStatsRequestHeader, ProducerGroupRequestHeader, TopicRequestHeader
+from triomq.protocol.admin_requests import (
+    GetConsumeStatsRequestHeader,
+    ProducerGroupRequestHeader,
+    QueryConsumeTimeSpanRequestHeader,
+    TopicRequestHeader,
+    ViewBrokerStatsDataRequestHeader,
+)
 from triomq.protocol.bodies import (
     Connection as ConnectionInfo,
 )
@@ -22,6 +29,8 @@ from triomq.protocol.bodies import (
     MessageModel,
     OffsetWrapper,
     ProducerConnection,
+    QueryConsumeTimeSpanBody,
+    QueueTimeSpan,
     TopicOffset,
     TopicStatsTable,
 )
@@ -108,6 +117,52 @@ def query_topic_consume_by_who(connection: "Connection", command: RemotingComman
     groups = {group.name for group in broker.consumer_groups if topic in group.subscriptions}
     groups.update(broker.offsets.groups_of_topic(topic))
     return command.reply(body=GroupList(sorted(groups)).encode())
+
+
+def query_consume_time_span(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+    """Answer with the times of what a topic's write queues hold, and of what a group has consumed of it."""
+    header = QueryConsumeTimeSpanRequestHeader.decode(command.ext_fields)
+    broker = connection.broker
+    config = broker.topics.get(header.topic)
+    if config is None:
+        raise RequestRefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
+    spans = [_time_span(broker, header.group, header.topic, queue_id) for queue_id in range(config.write_queue_nums)]
+    return command.reply(body=QueryConsumeTimeSpanBody(spans).encode())
+
+
+def _time_span(broker: "Broker", group: str, topic: str, queue_id: int) -> QueueTimeSpan:
+    store = broker.store
+    first, end = store.min_offset_in_queue(topic, queue_id), store.max_offset_in_queue(topic, queue_id)
+    # RocketMQ takes a missing offset for -1, and the delay for the time since 1970.
+    offset = max(broker.offsets.query(group, topic, queue_id) or 0, first)
+    earliest, newest = store.earliest_store_time(topic, queue_id), store.store_time(topic, queue_id, end - 1)
+    consumed = store.store_time(topic, queue_id, offset - 1) if offset > first else earliest
+    return QueueTimeSpan(
+        MessageQueue(topic, broker.config.broker_name, queue_id),
+        min_time_stamp=earliest,
+        max_time_stamp=newest,
+        consume_time_stamp=consumed,
+        delay_time=broker.clock_ms() - store.store_time(topic, queue_id, offset) if offset < end else 0,
+        min_time_stamp_str=_time_text(earliest),
+        max_time_stamp_str=_time_text(newest),
+        consume_time_stamp_str=_time_text(consumed),
+    )
+
+
+def _time_text(time_ms: int) -> str:
+    return f"{time.strftime('%Y-%m-%d#%H:%M:%S', time.localtime(time_ms // 1000))}:{time_ms % 1000:03d}"
+
+
+def view_broker_stats_data(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+    """Answer with what was counted in the last minute, hour and day."""
+    header = ViewBrokerStatsDataRequestHeader.decode(command.ext_fields)
+    broker = connection.broker
+    data = broker.statistics.lately(header.stats_name, header.stats_key, broker.config.cluster_name)
+    if data is None:
+        raise RequestRefusedError(
+            ResponseCode.SYSTEM_ERROR, f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
+        )
+    return command.reply(body=data.encode())
 
 
 def get_consumer_connection_list(connection: "Connection", command: RemotingCommand) -> RemotingCommand:

@@ -1,5 +1,7 @@
 """What tools ask about topics, groups and clients."""
 
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -7,6 +9,8 @@ import pytest
 
 from tests.unit.broker.recording import Clock, Peer
 from triomq.protocol.bodies import (
+    BrokerStatsData,
+    BrokerStatsItem,
     ConsumerConnection,
     ConsumerData,
     ConsumeStats,
@@ -16,12 +20,15 @@ from triomq.protocol.bodies import (
     OffsetWrapper,
     ProducerConnection,
     ProducerData,
+    QueryConsumeTimeSpanBody,
+    QueueTimeSpan,
     SubscriptionData,
     TopicConfig,
     TopicOffset,
     TopicStatsTable,
 )
 from triomq.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from triomq.protocol.command import RemotingCommand
 from triomq.protocol.message_queue import MessageQueue
 
 
@@ -181,3 +188,103 @@ def test_all_producers_are_told_by_group(peer: Peer, clock: Clock) -> None:
             ]
         }
     }
+
+
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("utc")
+def test_the_time_span_of_a_group_is_that_of_each_write_queue(peer: Peer, clock: Clock) -> None:
+    peer.broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=5, write_queue_nums=2))
+    began = clock.now_ms
+    for _ in range(3):
+        peer.put("T", queue_id=1)
+        clock.now_ms += 1001
+    peer.broker.offsets.commit("G", "T", 1, 2)
+    response = peer.get(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "T", "group": "G"})
+    empty, full = QueryConsumeTimeSpanBody.decode(response.body).consume_time_span_set
+    nothing = "1969-12-31#23:59:59:999"
+    assert empty == QueueTimeSpan(queue("T", 0), -1, -1, -1, 0, nothing, nothing, nothing)
+    assert full == QueueTimeSpan(
+        queue("T", 1),
+        began,
+        began + 2002,
+        began + 1001,
+        1001,
+        "2026-11-18#11:06:40:000",
+        "2026-11-18#11:06:42:002",
+        "2026-11-18#11:06:41:001",
+    )
+
+
+def test_a_group_that_has_consumed_nothing_stands_at_the_first_message(peer: Peer, clock: Clock) -> None:
+    began = clock.now_ms
+    for _ in range(2):
+        peer.put("T")
+        clock.now_ms += 500
+    for offset, consumed, delay in ((None, began, 1000), (0, began, 1000), (1, began, 500), (2, began + 500, 0)):
+        if offset is not None:
+            peer.broker.offsets.commit("G", "T", 0, offset)
+        response = peer.get(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "T", "group": "G"})
+        span = QueryConsumeTimeSpanBody.decode(response.body).consume_time_span_set[0]
+        assert (span.consume_time_stamp, span.delay_time) == (consumed, delay)
+
+
+def test_an_unknown_topic_has_no_time_span(peer: Peer) -> None:
+    response = peer.get(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "U", "group": "G"})
+    assert (response.code, response.remark) == (ResponseCode.TOPIC_NOT_EXIST, "topic[U] not exist")
+
+
+def lately(peer: Peer, name: str, key: str) -> RemotingCommand:
+    return peer.get(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": name, "statsKey": key})
+
+
+def test_what_was_counted_lately_is_told_by_topic_group_and_broker(peer: Peer) -> None:
+    statistics = peer.broker.statistics
+    statistics.sample(0.0)
+    for _ in range(3):
+        peer.put("T")
+    peer.pull("T", 1)
+    statistics.send_back("G", "T")
+    statistics.sample(4.0)
+    for name, key, count in (
+        ("TOPIC_PUT_NUMS", "T", 3),
+        ("GROUP_GET_NUMS", "T@G", 2),
+        ("SNDBCK_PUT_NUMS", "T@G", 1),
+        ("BROKER_PUT_NUMS", "DefaultCluster", 3),
+        ("BROKER_GET_NUMS", "DefaultCluster", 2),
+    ):
+        item = BrokerStatsItem(count, count / 4, 0.0 if name.startswith("BROKER") else 1.0)
+        assert BrokerStatsData.decode(lately(peer, name, key).body) == BrokerStatsData(item, item, item)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("TOPIC_PUT_NUMS", "U"),
+        ("TOPIC_PUT_NUMS", "T@G"),
+        ("GROUP_GET_NUMS", "T"),
+        ("GROUP_GET_NUMS", "T@H"),
+        ("BROKER_PUT_NUMS", "T"),
+        ("TOPIC_PUT_SIZE", "T"),
+        ("NOPE", "T"),
+        ("BROKER_NOPE", "DefaultCluster"),
+    ],
+)
+def test_a_statistic_that_is_not_kept_is_refused_as_rocketmq_does(peer: Peer, name: str, key: str) -> None:
+    peer.put("T")
+    response = lately(peer, name, key)
+    assert (response.code, response.remark) == (ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
+
+
+@pytest.mark.parametrize("code", [RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.CLEAN_UNUSED_TOPIC])
+def test_there_is_nothing_to_clean(peer: Peer, code: RequestCode) -> None:
+    peer.put("T")
+    assert peer.get(code).code == ResponseCode.SUCCESS
+    assert peer.broker.store.max_offset_in_queue("T", 0) == 1

@@ -7,11 +7,15 @@ from triomq.protocol.codes import LanguageCode
 from triomq.protocol.json_body import JsonBody
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.stats_bodies import (
+    BrokerStatsData,
+    BrokerStatsItem,
     Connection,
     ConsumerConnection,
     ConsumeStats,
     OffsetWrapper,
     ProducerConnection,
+    QueryConsumeTimeSpanBody,
+    QueueTimeSpan,
     TopicOffset,
     TopicStatsTable,
 )
@@ -31,6 +35,31 @@ GOLDEN: list[tuple[bytes, JsonBody]] = [
         b'{"consumeTps":0.0,"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:{"brokerOffset":2,'
         b'"consumerOffset":2,"lastTimestamp":1795214586595}}}',
         ConsumeStats({QUEUE: OffsetWrapper(2, 2, 1795214586595)}),
+    ),
+    (
+        b'{"consumeTimeSpanSet":[{"consumeTimeStamp":1795315782931,"consumeTimeStampStr":"2026-11-22#02:49:42:931",'
+        b'"delayTime":163,"maxTimeStamp":1795315783239,"maxTimeStampStr":"2026-11-22#02:49:43:239",'
+        b'"messageQueue":{"brokerName":"broker-a","queueId":0,"topic":"T"},"minTimeStamp":1795315782775,'
+        b'"minTimeStampStr":"2026-11-22#02:49:42:775"}]}',
+        QueryConsumeTimeSpanBody(
+            [
+                QueueTimeSpan(
+                    QUEUE,
+                    1795315782775,
+                    1795315783239,
+                    1795315782931,
+                    163,
+                    "2026-11-22#02:49:42:775",
+                    "2026-11-22#02:49:43:239",
+                    "2026-11-22#02:49:42:931",
+                )
+            ]
+        ),
+    ),
+    (
+        b'{"statsDay":{"avgpt":0.0,"sum":0,"tps":0.0},"statsHour":{"avgpt":0.0,"sum":0,"tps":0.0},'
+        b'"statsMinute":{"avgpt":6.25,"sum":25,"tps":0.4166666666666667}}',
+        BrokerStatsData(BrokerStatsItem(25, 25 / 60, 6.25)),
     ),
     (b'{"connectionSet":[' + CONNECTION_TEXT + b"]}", ProducerConnection([CONNECTION])),
     (
