@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from bench import cold, compare, consumers, load, peers, spark, store, sync, waiting
+from bench import burst, cold, compare, consumers, load, peers, spark, store, sync, waiting
 
 
 class Mode(NamedTuple):
@@ -31,6 +31,7 @@ MODES: Final = {
     "added-latency": Mode(
         "latency of a push consumer beside that of plain pulls", consumers.add_added_latency_arguments, consumers.run
     ),
+    "burst": Mode("delayed messages that are all due at one moment", burst.add_arguments, burst.run),
     "waiting": Mode("what thousands of waiting pulls cost our broker", waiting.add_arguments, waiting.run),
     "cold": Mode("old messages are read from the disk beside the newest ones", cold.add_arguments, cold.run),
     "store": Mode("the store alone: append, read, flush, start, rebuild", store.add_arguments, store.run),

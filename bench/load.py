@@ -28,7 +28,7 @@ from triomq.client import (
 from triomq.protocol.errors import TriomqError
 
 OnMessage: TypeAlias = Callable[[MessageExt], Awaitable[None]]
-_TIMESTAMP_BYTES: Final = 8
+TIMESTAMP_BYTES: Final = 8
 _FILL_BATCH: Final = 64
 _FILL_TASKS: Final = 64
 _PROBE_INTERVAL_S: Final = 0.005
@@ -240,11 +240,11 @@ async def fill(options: argparse.Namespace, topic: str) -> None:
 async def end_to_end(options: argparse.Namespace, topic: str, by: str = "push") -> dict[str, Any]:
     """Send at a fixed rate and measure until the handler is called; ``by`` pull by a loop of plain pulls."""
     latencies: list[float] = []
-    padding = bytes(max(options.size - _TIMESTAMP_BYTES, 0))
+    padding = bytes(max(options.size - TIMESTAMP_BYTES, 0))
     counted_from = time.perf_counter_ns() + int(options.warmup * 1e9)
 
     async def on_message(message: MessageExt) -> None:
-        due = int.from_bytes(message.body[:_TIMESTAMP_BYTES])
+        due = int.from_bytes(message.body[:TIMESTAMP_BYTES])
         if due >= counted_from:
             latencies.append((time.perf_counter_ns() - due) / 1e9)
 
@@ -256,7 +256,7 @@ async def end_to_end(options: argparse.Namespace, topic: str, by: str = "push") 
             for number in range(count):
                 due = start + int(number * 1e9 / options.rate)
                 await trio.sleep(max(0.0, (due - time.perf_counter_ns()) / 1e9))
-                nursery.start_soon(producer.send, Message(topic, due.to_bytes(_TIMESTAMP_BYTES) + padding))
+                nursery.start_soon(producer.send, Message(topic, due.to_bytes(TIMESTAMP_BYTES) + padding))
         await trio.sleep(1)
     return {"rate": options.rate, "messages": len(latencies), **latencies_ms(latencies)}
 
@@ -295,7 +295,7 @@ async def _pull_for(options: argparse.Namespace, topic: str, on_message: OnMessa
 async def _delayed(options: argparse.Namespace, topic: str) -> dict[str, Any]:
     """Measure how late messages are that wait for a time, and what others notice of their delivery."""
     first_due = time.time() + options.lead
-    inbox = _DelayedInbox(options.count)
+    inbox = DelayedInbox(options.count)
     async with Producer("bench-delayed", namesrv=options.namesrv) as producer:
         await _send_delayed(options, topic, producer, first_due)
         sent_early_s = first_due - time.time()
@@ -313,22 +313,14 @@ async def _delayed(options: argparse.Namespace, topic: str) -> dict[str, Any]:
             await consumer.wait_assigned()
             await trio.sleep(max(first_due - time.time() - 0.5, 0))
             probes: list[float] = []
-            nursery.start_soon(_probe, producer, topic, probes)
+            nursery.start_soon(probe_sends, producer, topic, probes)
             with trio.move_on_after(options.spread + 60):
                 await inbox.done.wait()
             nursery.cancel_scope.cancel()
-    return {
-        "messages": len(inbox.stored_late_s),
-        "missing": options.count - len(inbox.stored_late_s),
-        "sent_early_s": sent_early_s,
-        "spread_s": options.spread,
-        **{f"late_{name}": value for name, value in latencies_ms(inbox.stored_late_s).items()},
-        **{f"arrived_late_{name}": value for name, value in latencies_ms(inbox.arrived_late_s).items()},
-        **{f"other_sends_{name}": value for name, value in latencies_ms(probes).items()},
-    }
+    return {"sent_early_s": sent_early_s, "spread_s": options.spread, **inbox.figures(probes)}
 
 
-class _DelayedInbox:
+class DelayedInbox:
     """How late each message was: in its queue, and at the handler."""
 
     def __init__(self, count: int) -> None:
@@ -338,23 +330,34 @@ class _DelayedInbox:
         self._count = count
 
     async def take(self, messages: Sequence[MessageExt], _context: ConsumeContext) -> None:
+        """Take messages whose bodies begin with the time, ms, at which they were due."""
         now = time.time()
         for message in messages:
-            due_ms = int.from_bytes(message.body[:_TIMESTAMP_BYTES])
+            due_ms = int.from_bytes(message.body[:TIMESTAMP_BYTES])
             self.stored_late_s.append((message.store_timestamp - due_ms) / 1000)
             self.arrived_late_s.append(now - due_ms / 1000)
         if len(self.stored_late_s) >= self._count:
             self.done.set()
 
+    def figures(self, probes_s: list[float]) -> dict[str, Any]:
+        """Return what there is to report, with how long other sends took meanwhile."""
+        return {
+            "messages": len(self.stored_late_s),
+            "missing": self._count - len(self.stored_late_s),
+            **{f"late_{name}": value for name, value in latencies_ms(self.stored_late_s).items()},
+            **{f"arrived_late_{name}": value for name, value in latencies_ms(self.arrived_late_s).items()},
+            **{f"other_sends_{name}": value for name, value in latencies_ms(probes_s).items()},
+        }
+
 
 async def _send_delayed(options: argparse.Namespace, topic: str, producer: Producer, first_due: float) -> None:
     numbers = iter(range(options.count))
-    padding = bytes(max(options.size - _TIMESTAMP_BYTES, 0))
+    padding = bytes(max(options.size - TIMESTAMP_BYTES, 0))
 
     async def work() -> None:
         for number in numbers:
             due = first_due + options.spread * number / options.count
-            body = round(due * 1000).to_bytes(_TIMESTAMP_BYTES) + padding
+            body = round(due * 1000).to_bytes(TIMESTAMP_BYTES) + padding
             await producer.send(Message(topic, body, tags="due", deliver_at=datetime.fromtimestamp(due, UTC)))
 
     async with trio.open_nursery() as nursery:
@@ -362,7 +365,8 @@ async def _send_delayed(options: argparse.Namespace, topic: str, producer: Produ
             nursery.start_soon(work)
 
 
-async def _probe(producer: Producer, topic: str, latencies_s: list[float]) -> None:
+async def probe_sends(producer: Producer, topic: str, latencies_s: list[float]) -> None:
+    """Send now and then until cancelled, and note how long it took."""
     while True:
         began = time.perf_counter()
         await producer.send(Message(topic, b"probe", tags="other"))
