@@ -1,6 +1,7 @@
 """Request code to processor: the literal tables of the three kinds of port.
 
-A code that stands in none of them is answered REQUEST_CODE_NOT_SUPPORTED.
+A code that stands in none of them is answered REQUEST_CODE_NOT_SUPPORTED; QUERY_CORRECTION_OFFSET (308) is one: no tool
+asks for it, and an Apache broker mixes up its arguments and forgets the offsets of the groups that it names.
 """
 
 from collections.abc import Callable, Mapping

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 LOGGER: Final = logging.getLogger("triomq.broker.schedule")
 
-_MOST_CALLS: Final = 16  # in one turn of the loop: some 4 ms with usual messages, 10 ms with long ones
-_MOST_MESSAGES: Final = 4096  # after so many a turn ends: with more, a send that comes meanwhile waits too long
+_MOST_MESSAGES: Final = 4096  # of one turn of the loop, some 10 ms: a send that comes meanwhile waits so long
+_MOST_CALLS: Final = 16  # likewise, if messages are long: each call copies little more than a mebibyte
 _MIN_SLEEP_S: Final = 0.01  # messages that are due within it are delivered together
 _MAX_SLEEP_S: Final = 1.0  # the wall clock may be moved meanwhile
 
