@@ -18,6 +18,7 @@ from triomq.protocol.units import PhysicalOffset
 
 _OFFSET: Final = Struct(">q")
 _ID_LENGTHS: Final = frozenset((2 * (IPV4_HOST_LENGTH + 8), 2 * (IPV6_HOST_LENGTH + 8)))
+_NUMBER_DIGITS: Final = 4
 _UINT16: Final = 0xFFFF
 _UINT32: Final = 0xFFFF_FFFF
 
@@ -82,6 +83,11 @@ class UniqueIdGenerator:
             now - self._month_start_ms & _UINT32,
             self._count() & _UINT16,
         )
+
+    def next_many(self, count: int) -> list[str]:
+        """Return new ids that share their time: 65,535 at most, since the number in an id has 16 bits."""
+        begin, number = self.next()[:-_NUMBER_DIGITS], self._count
+        return [f"{begin}{number() & _UINT16:04X}" for _ in range(count)]
 
 
 def _month_around(now_ms: int) -> tuple[int, int]:

@@ -77,17 +77,17 @@ class BatchEncoder:
         self,
         columns: Sequence[str],
         ids: RowIds,
-        next_unique_id: Callable[[], str],
+        unique_ids: Callable[[int], Sequence[str]],
         *,
         topic: str | None = None,
         id_column: str | None = None,
         compress_above: int = 4096,
         is_read_back: bool = False,
     ) -> None:
-        """Take what stays the same: as ``RowEncoder``, and what makes unique ids."""
+        """Take what stays the same: as ``RowEncoder``, and what makes so many unique ids."""
         self._columns = frozenset(columns)
         self._ids = ids
-        self._next_unique_id = next_unique_id
+        self._unique_ids = unique_ids
         self._topic = topic
         self._id_column = id_column
         self._longest = min(compress_above or DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_MAX_MESSAGE_BYTES)
@@ -157,9 +157,14 @@ class BatchEncoder:
         ids = self._row_ids(batch, body, first)
         if ids is None:
             return None
-        next_id = self._next_unique_id
+        unique = self._unique_ids(len(ids))
         parts: list[Any] = [
-            pa.array([f"UNIQ_KEY\x01{next_id()}\x02WAIT\x01true\x02{ROW_ID}\x01{text}" for text in ids])
+            pa.array(
+                [
+                    f"UNIQ_KEY\x01{one}\x02WAIT\x01true\x02{ROW_ID}\x01{text}"
+                    for one, text in zip(unique, ids, strict=True)
+                ]
+            )
         ]
         for column, name in (("keys", PropertyName.KEYS), ("tags", PropertyName.TAGS)):
             if column in self._columns:

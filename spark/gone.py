@@ -63,7 +63,7 @@ class GoneQueues:
     def _backlog(self, queue: MessageQueue, begin: int) -> int | None:
         """Return how many messages were not read; ``None`` if neither the broker nor this process knows."""
         ends = [self._last_ends[queue]] if queue in self._last_ends else []
-        with suppress(TriomqError):  # the broker is gone as well
+        with suppress(TriomqError):  # the broker may be gone as well
             ends.append(self._max_offset(queue))
         known = [end - begin for end in ends if end >= begin]  # below: the broker has another queue of that name
         return max(known, default=None)

@@ -17,6 +17,7 @@ from triomq.protocol.message_queue import MessageQueue
 
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)")
+_ADDRESSES: Final = re.compile(r"[\w.:;%\[\]\s-]+")
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 #: In the JSON of offsets.
@@ -68,6 +69,8 @@ def plain(text: str) -> str:
 
 def name_server(text: str) -> str:
     """Read ``host:port;host:port``."""
+    if _ADDRESSES.fullmatch(text) is None:  # errors tell addresses, so what cannot be one must not pass for it
+        raise ValueError("has characters that no address has")
     return _checked(text, lambda: parse_namesrv(text), "must be host:port, or several of them joined by ;")
 
 

@@ -172,8 +172,9 @@ def _rows(
             first += piece.num_rows
 
 
-def _unique_ids(ip: str) -> Callable[[], str]:
-    return UniqueIdGenerator(pack_ip(ip), os.getpid(), secrets.randbits(32), lambda: time.time_ns() // 1_000_000).next
+def _unique_ids(ip: str) -> Callable[[int], Sequence[str]]:
+    make = UniqueIdGenerator(pack_ip(ip), os.getpid(), secrets.randbits(32), lambda: time.time_ns() // 1_000_000)
+    return make.next_many
 
 
 def _context() -> TaskContext:

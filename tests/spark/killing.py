@@ -1,14 +1,18 @@
 """A data source that kills: a worker, or the driver's JVM, in the middle of what its option ``kill`` names.
 
 ``python -m tests.spark.killing NAMESRV TOPIC CHECKPOINT SINK PHASE PID_FILE`` runs a query with it until it is killed.
+
+Phases, in the order of a query: ``initialOffset``, ``latestOffset``, ``offset log`` (the first one is written),
+``partitions``, ``read``, ``output`` (the sink has batch 0, the commit log has not), ``commit``, ``idle``; and
+``worker``, which ends the first try of each task.
 """
 
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -19,6 +23,9 @@ from triomq.spark import RocketMQDataSource
 from triomq.spark.options import Options, Use, parse_options
 from triomq.spark.schema import wanted_columns
 from triomq.spark.source import MicroBatchReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 IDLE_CALLS = 20
 
@@ -42,14 +49,21 @@ class KillingReader(MicroBatchReader):
         self._phase = phase
         self._pid_file = pid_file
         self._idle_calls = 0
+        self._has_latest = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         if self._pid_file is not None and self._phase != "worker":
             Path(self._pid_file).write_text(str(os.getpid()))
-        return super().initialOffset()
+        found = super().initialOffset()
+        self._kill_driver("initialOffset")
+        if self._has_latest:  # Spark asks again once the first offset is logged
+            self._kill_driver("offset log")
+        return found
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         found = super().latestOffset(start, limit)
+        self._kill_driver("latestOffset")
+        self._has_latest = True
         self._idle_calls += found == start
         if self._idle_calls > IDLE_CALLS:
             self._kill_driver("idle")
@@ -76,12 +90,11 @@ class KillingReader(MicroBatchReader):
 
     def _kill_driver(self, phase: str) -> None:
         if self._phase == phase:
-            os.kill(_jvm(), signal.SIGKILL)
+            os.kill(jvm_above(os.getpid()), signal.SIGKILL)
 
 
-def _jvm() -> int:
-    """The nearest process above this one that is Java."""
-    pid = os.getpid()
+def jvm_above(pid: int) -> int:
+    """The nearest process that is Java, from this one upwards."""
     while pid > 1:
         name, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
         if name.endswith("(java"):
@@ -90,21 +103,45 @@ def _jvm() -> int:
     raise ProcessLookupError("no java above this process")
 
 
+def write_batch(sink: str) -> "Callable[[DataFrame, int], None]":
+    """Make a sink for ``foreachBatch`` that has each micro-batch once, however often it is written."""
+    return lambda frame, batch_id: frame.write.mode("overwrite").parquet(f"{sink}/batch={batch_id}")
+
+
+def _write_and_kill(frame: "DataFrame", batch_id: int, sink: str) -> None:
+    write_batch(sink)(frame, batch_id)
+    java = [int(path.name) for path in Path("/proc").glob("[0-9]*") if _is_child_jvm(path)]
+    os.kill(java[0], signal.SIGKILL)
+
+
+def _is_child_jvm(process: Path) -> bool:
+    """Whether a process is Java and below this one: the gateway that PySpark started."""
+    try:
+        name, _, rest = (process / "stat").read_text().rpartition(")")
+    except OSError:
+        return False
+    return name.endswith("(java") and int(rest.split()[1]) == os.getpid()
+
+
 def main(namesrv: str, topic: str, checkpoint: str, sink: str, phase: str, pid_file: str) -> None:
     from pyspark.sql import SparkSession
 
     from tests.spark.killing import KillingSource as Source  # by its module's name, not that of a program
 
     session = (
-        SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2").getOrCreate()
+        SparkSession.builder.master("local[2]" if phase == "worker" else "local[2,4]")
+        .config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2").getOrCreate()
     )  # fmt: skip
     session.sparkContext.setLogLevel("OFF")
     session.dataSource.register(Source)
     reader = session.readStream.format("killing").option("nameServer", namesrv).option("subscribe", topic)
     reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 50)
     frame = reader.option("kill", phase).option("pidFile", pid_file).option("planTimeoutMs", 3000).load()
-    writer = frame.writeStream.format("parquet").option("checkpointLocation", checkpoint).option("path", sink)
+    writer = frame.writeStream.option("checkpointLocation", checkpoint)
+    if phase == "output":
+        writer = writer.foreachBatch(lambda batch, batch_id: _write_and_kill(batch, batch_id, sink))
+    else:
+        writer = writer.format("parquet").option("path", sink)
     writer.start().awaitTermination()
 
 

@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 
 from tests.processes import Broker, start_triomq
 from tests.spark.harness import Topics, batches, drain, numbered, read_stream
-from tests.spark.killing import KillingSource
+from tests.spark.killing import KillingSource, write_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 Folder = Callable[[str], str]
 KILLED_S = 120
+PHASES = ("initialOffset", "latestOffset", "offset log", "partitions", "read", "output", "commit", "idle")
 ORPHAN_S = 3 + 5  # planTimeoutMs of the driver, and what the scenario allows
 
 
@@ -60,15 +61,8 @@ def test_a_worker_killed_while_it_reads_costs_nothing(
     assert rows(spark, checkpoint("sink")) == numbered(400)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("phase", ["partitions", "read", "commit", "idle"])
-def test_a_driver_killed_in_any_phase_goes_on_where_it_was(
-    spark: "SparkSession", topics: Topics, checkpoint: Folder, tmp_path: Path, phase: str
-) -> None:
-    """Scenarios 38 and 39; the restart says ``latest``, and more messages came before it: none is lost."""
-    topic = topics.make(2)
-    topics.send(topic, numbered(100))
-    pid_file = tmp_path / "pid"
+def run_until_killed(topics: Topics, topic: str, checkpoint: Folder, phase: str, pid_file: Path) -> str:
+    """Run a query in a process of its own until its end; return what it wrote to stderr."""
     words = (topics.namesrv, topic, checkpoint("log"), checkpoint("sink"), phase, str(pid_file))
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     done = subprocess.run(
@@ -79,14 +73,52 @@ def test_a_driver_killed_in_any_phase_goes_on_where_it_was(
         timeout=KILLED_S,
         check=False,
     )
-    assert done.returncode, "the driver was not killed"
+    assert done.returncode, "nothing was killed"
     assert pid_file.exists(), done.stderr[-3000:]
+    return done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_driver_killed_in_any_phase_goes_on_where_it_was(
+    spark: "SparkSession", topics: Topics, checkpoint: Folder, tmp_path: Path, phase: str
+) -> None:
+    """Scenarios 38 and 39; the restart says ``latest``, and more messages came before it: none is lost.
+
+    Without an offset log there is nothing to go on from, so the restart says ``earliest`` then.
+    """
+    topic = topics.make(2)
+    topics.send(topic, numbered(100))
+    pid_file = tmp_path / "pid"
+    run_until_killed(topics, topic, checkpoint, phase, pid_file)
     reader = int(pid_file.read_text())
     wait_until(lambda: not is_running(reader), ORPHAN_S)
+    is_logged = phase not in ("initialOffset", "latestOffset")
+    assert Path(checkpoint("log"), "offsets", "0").exists() == is_logged
     topics.send(topic, numbered(10, 100))
-    frame = read_stream(spark, topics, subscribe=topic, startingOffsets="latest")
-    drain(frame, checkpoint("log"), checkpoint("sink"))
+    frame = read_stream(spark, topics, subscribe=topic, startingOffsets="latest" if is_logged else "earliest")
+    if phase == "output":
+        assert not list(Path(checkpoint("log"), "commits").glob("[0-9]*"))
+        writer = frame.writeStream.foreachBatch(write_batch(checkpoint("sink")))
+        query = writer.option("checkpointLocation", checkpoint("log")).trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+    else:
+        drain(frame, checkpoint("log"), checkpoint("sink"))
     assert rows(spark, checkpoint("sink")) == numbered(110)
+
+
+@pytest.mark.slow
+def test_a_worker_killed_where_tasks_are_not_repeated_fails_the_query_which_goes_on_later(
+    spark: "SparkSession", topics: Topics, checkpoint: Folder, tmp_path: Path
+) -> None:
+    """Scenario 36, on ``local[2]``."""
+    topic = topics.make(2)
+    topics.send(topic, numbered(100))
+    said = run_until_killed(topics, topic, checkpoint, "worker", tmp_path / "killed")
+    assert "Python worker exited unexpectedly (crashed)" in said
+    assert len((tmp_path / "killed").read_text().split()) >= 1
+    drain(read_stream(spark, topics, subscribe=topic), checkpoint("log"), checkpoint("sink"))
+    assert rows(spark, checkpoint("sink")) == numbered(100)
 
 
 @pytest.fixture

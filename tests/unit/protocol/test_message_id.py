@@ -117,3 +117,10 @@ def test_ipv6_unique_id_has_56_digits_and_large_parts_are_cut() -> None:
 def test_address_of_another_length_is_refused() -> None:
     with pytest.raises(ProtocolError):
         UniqueIdGenerator(b"abc", 1, 1, lambda: 0)
+
+
+def test_ids_made_together_differ_from_each_other_and_from_those_around_them() -> None:
+    generator = UniqueIdGenerator(bytes(4), 0, 0, lambda: 1_700_000_000_000)
+    ids = [generator.next(), *generator.next_many(1000), generator.next(), *generator.next_many(10)]
+    assert len(set(ids)) == 1012
+    assert len({one[:-4] for one in ids}) == 1

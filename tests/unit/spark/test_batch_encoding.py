@@ -50,7 +50,9 @@ def batch(rows: list[dict[str, Any]]) -> Any:
 
 def encoder(columns: Any, **settings: Any) -> BatchEncoder:
     numbers = itertools.count()
-    return BatchEncoder(list(columns), IDS, lambda: f"ID{next(numbers)}", **{"topic": "T", **settings})
+    return BatchEncoder(
+        list(columns), IDS, lambda count: [f"ID{next(numbers)}" for _ in range(count)], **{"topic": "T", **settings}
+    )
 
 
 def at_once(rows: list[dict[str, Any]], first: int = 0, **settings: Any) -> EncodedRows | None:

@@ -220,7 +220,7 @@ def test_a_rate_is_kept() -> None:
 
 def encoded(count: int) -> EncodedRows:
     batch = pa.RecordBatch.from_pydict({"body": [b"%d" % number for number in range(count)]})
-    made = BatchEncoder(("body",), RowIds("w", 0, 5), lambda: "id", topic="T").encode(batch, 100)
+    made = BatchEncoder(("body",), RowIds("w", 0, 5), lambda count: ["id"] * count, topic="T").encode(batch, 100)
     assert made is not None
     return made
 

@@ -1,0 +1,182 @@
+"""Scenarios 41 to 44: what retention, deletion and unreachable addresses do to streams, batches and tasks."""
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
+
+from tests.processes import start_triomq
+from tests.spark.harness import Topics, drain, numbered, read, read_stream
+from tests.spark.tap import PULLS, Tap, ask
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.command import RemotingCommand
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Folder = Callable[[str], str]
+PADDING = b"x" * 3000
+#: The commit log keeps so much when it is told to delete; a batch of messages is larger.
+SMALL_LOG = ("--commit-log-file-size", "1MiB", "--retention-bytes", "1MiB")
+MESSAGES = 1200
+WAIT_S = 30
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Topics, Tap]]:
+    """A broker that keeps little, behind a relay."""
+    with Tap() as tap, start_triomq(tmp_path_factory.mktemp("small"), *SMALL_LOG, "--advertise", tap.address) as broker:
+        tap.target = broker.broker
+        with Topics(broker.namesrv) as topics:
+            yield topics, tap
+
+
+def fill(topics: Topics, topic: str, count: int = MESSAGES, begin: int = 0) -> None:
+    topics.send(topic, [body + PADDING for body in numbered(count, begin)])
+
+
+def first_offset(topics: Topics, topic: str) -> int:
+    return int(topics.consumer.min_offset(topics.queues(topic)[0]))
+
+
+def expire(topics: Topics, tap: Tap, topic: str, beyond: int) -> int:
+    """Let the broker delete old files until nothing up to an offset is left; return the first offset there is."""
+    deadline = time.monotonic() + WAIT_S
+    while (low := first_offset(topics, topic)) <= beyond:
+        assert time.monotonic() < deadline, f"the first offset is {low}"
+        ask(tap.target, RequestCode.DELETE_EXPIRED_COMMITLOG)  # it is done after the answer
+        time.sleep(0.2)
+    return low
+
+
+def offsets(spark: "SparkSession", sink: str) -> list[int]:
+    return sorted(row.queueOffset for row in spark.read.parquet(sink).select("queueOffset").collect())
+
+
+def test_retention_that_passed_the_checkpoint_is_told_exactly_or_passed_over(
+    spark: "SparkSession", small: tuple[Topics, Tap], checkpoint: Folder
+) -> None:
+    """Scenario 41."""
+    topics, tap = small
+    topic = topics.make(1)
+    fill(topics, topic, 100)
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    drain(read_stream(spark, topics, **options), checkpoint("log"), checkpoint("sink"))
+    fill(topics, topic)
+    low, end = expire(topics, tap, topic, 100), 100 + MESSAGES
+    words = (
+        rf"{low - 100} messages of {topic}@broker-a:0 are gone: offset 100 was wanted, the broker has {low} to {end}"
+    )
+    with pytest.raises(StreamingQueryException, match=words):
+        drain(read_stream(spark, topics, **options), checkpoint("log"), checkpoint("sink"))
+    drain(read_stream(spark, topics, **options, failOnDataLoss="false"), checkpoint("log"), checkpoint("sink"))
+    assert offsets(spark, checkpoint("sink")) == [*range(100), *range(low, end)]
+
+
+@pytest.mark.parametrize("lenient", [False, True], ids=["fails", "goes on"])
+def test_retention_during_a_task_is_told_exactly_or_passed_over(
+    spark: "SparkSession", small: tuple[Topics, Tap], checkpoint: Folder, lenient: bool
+) -> None:
+    """Scenario 42: files go after the task's first pulls; the relay holds the next one until they are gone."""
+    topics, tap = small
+    topic = topics.make(1)
+    fill(topics, topic)
+    is_passed = threading.Event()
+
+    def let_expire(request: RemotingCommand, _: int) -> None:
+        fields = request.ext_fields
+        if request.code not in PULLS or is_passed.is_set() or fields["topic"] != topic:
+            return
+        if int(fields["queueOffset"]) >= 64:
+            expire(topics, tap, topic, 200)
+            is_passed.set()
+
+    tap.before = let_expire
+    options = {"subscribe": topic, "startingOffsets": "earliest", "pullsInFlight": 1, "batchBytes": 65536}
+    frame = read_stream(spark, topics, **options, failOnDataLoss=str(not lenient).lower())
+    try:
+        if lenient:
+            drain(frame, checkpoint("log"), checkpoint("sink"))
+            found = offsets(spark, checkpoint("sink"))
+            before = [offset for offset in found if offset < first_offset(topics, topic)]
+            assert before == list(range(len(before)))
+            assert len(before) >= 64
+            assert found[len(before) :] == list(range(first_offset(topics, topic), MESSAGES))
+        else:
+            with pytest.raises(StreamingQueryException) as caught:
+                drain(frame, checkpoint("log"), checkpoint("sink"))
+            told = re.search(rf"(\d+) messages of {topic}@broker-a:0 are gone: offset (\d+) was", str(caught.value))
+            assert told is not None
+            assert int(told[1]) + int(told[2]) == first_offset(topics, topic)
+    finally:
+        tap.before = lambda *_: None
+    assert is_passed.is_set()
+
+
+def age(checkpoint: str, milliseconds: int) -> None:
+    """Make the newest offset of a checkpoint older than it is."""
+    newest = max(
+        (path for path in Path(checkpoint, "offsets").iterdir() if path.name.isdigit()), key=lambda p: int(p.name)
+    )
+    version, metadata, offset = newest.read_text().splitlines()
+    value = json.loads(offset)
+    value["at"] -= milliseconds
+    newest.write_text("\n".join((version, metadata, json.dumps(value))))
+    newest.with_name(f".{newest.name}.crc").unlink()
+
+
+def test_a_topic_made_again_and_longer_than_the_checkpoint_is_noticed(
+    spark: "SparkSession", topics: Topics, checkpoint: Folder
+) -> None:
+    """Scenario 43: its first message is two minutes younger than the checkpoint."""
+    topic = topics.make(1)
+    topics.send(topic, numbered(30))
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    drain(read_stream(spark, topics, **options), checkpoint("log"), checkpoint("sink"))
+    age(checkpoint("log"), 120_000)
+    topics.admin.delete_topic(topic)
+    topics.make(1, topic)
+    topics.send(topic, numbered(50, 500))
+    words = rf"an unknown number of messages of {topic}@broker-a:0 are gone.*made again; the broker has 0 to 50"
+    with pytest.raises(StreamingQueryException, match=words):
+        drain(read_stream(spark, topics, **options), checkpoint("log"), checkpoint("sink"))
+    drain(read_stream(spark, topics, **options, failOnDataLoss="false"), checkpoint("log"), checkpoint("sink"))
+    rows = spark.read.parquet(checkpoint("sink")).select("body").collect()
+    assert sorted(bytes(row.body) for row in rows) == numbered(30) + numbered(50, 500)
+
+
+def test_an_address_that_nobody_listens_at_is_told_with_who_gave_it(
+    spark: "SparkSession", tmp_path: Path, checkpoint: Folder
+) -> None:
+    """Scenario 44: in a task of a plan that was made before, in ``load`` and in ``start``."""
+    with Tap() as tap, start_triomq(tmp_path, "--advertise", tap.address) as broker, Topics(broker.namesrv) as topics:
+        tap.target = broker.broker
+        topic = topics.make(1)
+        topics.send(topic, numbered(10))
+        limits = {"subscribe": topic, "planTimeoutMs": 2000, "readTimeoutMs": 2000, "connectTimeoutMs": 500}
+        planned = read(spark, topics, **limits)
+        assert planned.count() == 10
+        tap.close()
+        told = rf"given up .*{tap.address}.* {broker.namesrv}"
+        with pytest.raises(PythonException, match=f"readTimeoutMs.*{told}"):
+            bounded(planned.count)
+        with pytest.raises(AnalysisException, match=f"planTimeoutMs.*{told}"):
+            bounded(lambda: read(spark, topics, **limits).count())
+        stream = read_stream(spark, topics, **limits)
+        with pytest.raises(StreamingQueryException, match=f"planTimeoutMs.*{told}"):
+            bounded(lambda: drain(stream, checkpoint("log"), checkpoint("sink")))
+
+
+def bounded(action: Callable[[], object]) -> None:
+    """Run something that must fail, and fail within 30 s."""
+    began = time.monotonic()
+    try:
+        action()
+    finally:
+        assert time.monotonic() - began < 30
