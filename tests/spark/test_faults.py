@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 Folder = Callable[[str], str]
-KILLED_S = 120
+KILLED_S = 240
 PHASES = ("initialOffset", "latestOffset", "offset log", "partitions", "read", "output", "commit", "idle")
 ORPHAN_S = 3 + 5  # planTimeoutMs of the driver, and what the scenario allows
 
@@ -79,6 +79,7 @@ def run_until_killed(topics: Topics, topic: str, checkpoint: Folder, phase: str,
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(KILLED_S + 180)
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_driver_killed_in_any_phase_goes_on_where_it_was(
     spark: "SparkSession", topics: Topics, checkpoint: Folder, tmp_path: Path, phase: str
@@ -108,6 +109,7 @@ def test_a_driver_killed_in_any_phase_goes_on_where_it_was(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(KILLED_S + 180)
 def test_a_worker_killed_where_tasks_are_not_repeated_fails_the_query_which_goes_on_later(
     spark: "SparkSession", topics: Topics, checkpoint: Folder, tmp_path: Path
 ) -> None:

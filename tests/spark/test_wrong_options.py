@@ -156,9 +156,9 @@ def test_a_secret_in_the_options_is_nowhere_to_be_found(topics: Topics, tmp_path
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:].replace(SECRET.encode(), b"<SECRET>")
     assert int(done.stdout.splitlines()[-1].split()[0]) >= 14
     files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    texts: dict[object, bytes] = {**files, "stdout": done.stdout, "stderr": done.stderr}
+    texts = {**{str(path): text for path, text in files.items()}, "stdout": done.stdout, "stderr": done.stderr}
     assert any(b"SparkListenerSQLExecutionStart" in text for text in files.values())
     assert any(b"broker-a" in text for text in files.values())
     assert b"secretKey" in done.stdout
     assert b"INFO org.apache.spark" in files[folder / "driver.log"]
-    assert [str(name) for name, text in texts.items() if SECRET.encode() in text] == []
+    assert [name for name, text in texts.items() if SECRET.encode() in text] == []

@@ -1,0 +1,45 @@
+"""Scenarios 8, 35 and 50, the memory: one task in a process of its own, without the JVM that would feed it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.spark.harness import Topics, numbered
+
+ROOT = Path(__file__).parents[2]
+TASK_S = 150
+LARGE_BODIES = 64
+
+
+def high_water_mb(action: str, topics: Topics, topic: str, count: int) -> float:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.one_task", action, topics.namesrv, topic, str(count)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
+        capture_output=True,
+        text=True,
+        timeout=TASK_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return float(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_a_long_range_takes_no_more_memory_than_a_short_one(topics: Topics) -> None:
+    """Scenario 50, with 300,000 messages of 100 bytes instead of 10 million, beside a tenth of them."""
+    topic = topics.make(1)
+    topics.send(topic, [body + bytes(92) for body in numbered(300_000)])
+    short, long = (high_water_mb("read", topics, topic, count) for count in (30_000, 300_000))
+    assert long <= 200
+    assert long <= 1.1 * short
+
+
+@pytest.mark.slow
+def test_large_bodies_are_written_and_read_in_bounded_memory(topics: Topics) -> None:
+    """Scenarios 35 and 8: 64 bodies of 4 MiB, in Spark's batches of 64 MiB."""
+    topic = topics.make(1)
+    assert high_water_mb("write", topics, topic, LARGE_BODIES) <= 400
+    assert high_water_mb("read", topics, topic, LARGE_BODIES) <= 300
