@@ -17,11 +17,12 @@ import trio
 from triomq.client.consumer.concurrently import ConcurrentService
 from triomq.client.consumer.config import ConsumerConfig, StartPolicy
 from triomq.client.consumer.controls import PushControls
+from triomq.client.consumer.first_offsets import FirstOffsets
 from triomq.client.consumer.flow_control import FlowLimits
 from triomq.client.consumer.handlers import Handler
 from triomq.client.consumer.hooks import FilterHook
 from triomq.client.consumer.locks import LockKeeper
-from triomq.client.consumer.offsets import FirstOffsets, OffsetStore
+from triomq.client.consumer.offsets import OffsetStore
 from triomq.client.consumer.orderly import OrderlyService
 from triomq.client.consumer.pull_context import PullContext
 from triomq.client.consumer.rebalance import AllocateStrategy

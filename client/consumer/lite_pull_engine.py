@@ -15,8 +15,9 @@ import trio
 
 from triomq.client.consumer.config import LitePullConfig, StartPolicy
 from triomq.client.consumer.controls import Controls
+from triomq.client.consumer.first_offsets import FirstOffsets
 from triomq.client.consumer.flow_control import FlowLimits
-from triomq.client.consumer.offsets import FirstOffsets, OffsetStore
+from triomq.client.consumer.offsets import OffsetStore
 from triomq.client.consumer.poll_buffer import PollBuffer
 from triomq.client.consumer.pull_context import PullContext
 from triomq.client.consumer.pull_loop import PullLoop

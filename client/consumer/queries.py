@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import trio
 
-from triomq.client.consumer.offsets import first_stored_at
+from triomq.client.consumer.first_offsets import first_stored_at
 from triomq.client.consumer.remote import REMOTE_ERRORS, QueueRequests
 from triomq.client.instance import ClientInstance
 from triomq.client.nursery import OpenOnce

@@ -9,9 +9,9 @@ from typing import Final
 
 import trio
 
+from triomq.client.consumer.first_offsets import FirstOffsets
 from triomq.client.consumer.locks import LockKeeper
 from triomq.client.consumer.membership import Membership
-from triomq.client.consumer.offsets import FirstOffsets
 from triomq.client.consumer.process_queue import NO_LOCK, QueueLock
 from triomq.client.consumer.pull_context import PullContext
 from triomq.client.consumer.pull_loop import PullLoop

@@ -8,9 +8,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance, make_message
 from triomq.client.consumer.config import ConsumerConfig, StartPolicy
+from triomq.client.consumer.first_offsets import FirstOffsets
 from triomq.client.consumer.flow_control import FlowLimits
 from triomq.client.consumer.membership import RETURN_S
-from triomq.client.consumer.offsets import FirstOffsets, RemoteOffsetStore
+from triomq.client.consumer.offsets import RemoteOffsetStore
 from triomq.client.consumer.process_queue import ProcessQueue
 from triomq.client.consumer.pull_context import PullContext
 from triomq.client.consumer.rebalance import AllocateStrategy, allocate_averagely
