@@ -119,30 +119,35 @@ def query_topic_consume_by_who(connection: "Connection", command: RemotingComman
     return command.reply(body=GroupList(sorted(groups)).encode())
 
 
-def query_consume_time_span(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+@in_steps
+def query_consume_time_span(connection: "Connection", command: RemotingCommand) -> Lookup[RemotingCommand]:
     """Answer with the times of what a topic's write queues hold, and of what a group has consumed of it."""
     header = QueryConsumeTimeSpanRequestHeader.decode(command.ext_fields)
     broker = connection.broker
     config = broker.topics.get(header.topic)
     if config is None:
         raise RequestRefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
-    spans = [_time_span(broker, header.group, header.topic, queue_id) for queue_id in range(config.write_queue_nums)]
+    spans = []
+    for queue_id in range(config.write_queue_nums):
+        spans.append((yield from _time_span(broker, header.group, header.topic, queue_id)))  # noqa: PERF401  # it yields
     return command.reply(body=QueryConsumeTimeSpanBody(spans).encode())
 
 
-def _time_span(broker: "Broker", group: str, topic: str, queue_id: int) -> QueueTimeSpan:
+def _time_span(broker: "Broker", group: str, topic: str, queue_id: int) -> Lookup[QueueTimeSpan]:
     store = broker.store
     first, end = store.min_offset_in_queue(topic, queue_id), store.max_offset_in_queue(topic, queue_id)
     # RocketMQ takes a missing offset for -1, and the delay for the time since 1970.
     offset = max(broker.offsets.query(group, topic, queue_id) or 0, first)
-    earliest, newest = store.earliest_store_time(topic, queue_id), store.store_time(topic, queue_id, end - 1)
-    consumed = store.store_time(topic, queue_id, offset - 1) if offset > first else earliest
+    earliest = yield from store.earliest_store_time(topic, queue_id)
+    newest = yield from store.store_time(topic, queue_id, end - 1)
+    consumed = (yield from store.store_time(topic, queue_id, offset - 1)) if offset > first else earliest
+    following = (yield from store.store_time(topic, queue_id, offset)) if offset < end else broker.clock_ms()
     return QueueTimeSpan(
         MessageQueue(topic, broker.config.broker_name, queue_id),
         min_time_stamp=earliest,
         max_time_stamp=newest,
         consume_time_stamp=consumed,
-        delay_time=broker.clock_ms() - store.store_time(topic, queue_id, offset) if offset < end else 0,
+        delay_time=broker.clock_ms() - following if offset < end else 0,
         min_time_stamp_str=_time_text(earliest),
         max_time_stamp_str=_time_text(newest),
         consume_time_stamp_str=_time_text(consumed),

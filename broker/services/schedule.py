@@ -48,6 +48,8 @@ class ScheduledDelivery:
         broker = self._broker
         broker.schedule.arrived = trio.Event()
         delivered_before = broker.delivery.delivered
+        delivered, is_loaded = 0, True
+        seconds: float | None = 0.0
         for _ in range(_MOST_CALLS):
             is_loaded = await self._load()
             seconds = self._deliver() if is_loaded else _MAX_SLEEP_S
