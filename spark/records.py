@@ -94,6 +94,7 @@ class Records:
         self.sys_flag: Ints = self.front["sys_flag"].astype(np.int64)
         self._born_shift: Ints = np.where(self.sys_flag & _BORN_V6, _LONGER_HOST, 0)
         self._shift: Ints = self._born_shift + np.where(self.sys_flag & _STORE_V6, _LONGER_HOST, 0)
+        self._check(self.front["size"] >= _LEAST_RECORD + self._shift)  # else its flags claim longer hosts than it has
         self.rear = self._gather(starts + _REAR_AT + self._shift, _REAR)
         self.positions = self._locate(starts)
         self._strict = strict_properties

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from triomq.protocol.codes import MessageSysFlag
 from triomq.protocol.compression import compress
-from triomq.protocol.errors import ProtocolError
+from triomq.protocol.errors import ProtocolError, UnsupportedCompressionError
 from triomq.protocol.host import encode_host
 from triomq.protocol.message import MessageExt
 from triomq.protocol.message_queue import MessageQueue
@@ -187,11 +187,18 @@ def test_a_damaged_compressed_body_names_queue_and_offset() -> None:
         rows(Decoder(QUEUE, ("body",)), record(9, b"no zlib", sys_flag=1))
 
 
+def test_a_flag_that_claims_longer_hosts_than_there_are_is_damage() -> None:
+    damaged = bytearray(record(0, b"x"))
+    damaged[39] |= 0x30  # both hosts IPv6
+    with pytest.raises(ProtocolError, match="T@broker-a:2 offset 0"):
+        list(Decoder(QUEUE, ALL).decode(bytes(damaged), 0, 1))
+
+
 @given(records(), st.integers(1, 2000), st.integers(0, 255))
-def test_damage_is_a_protocol_error_or_harmless(chunk: bytes, at: int, value: int) -> None:
+def test_damage_is_an_error_of_ours_or_harmless(chunk: bytes, at: int, value: int) -> None:
     damaged = bytearray(chunk)
     damaged[at % len(chunk)] = value
-    with suppress(ProtocolError):
+    with suppress(ProtocolError, UnsupportedCompressionError):
         list(Decoder(QUEUE, ALL).decode(bytes(damaged), 0, 2**62))
 
 
