@@ -128,7 +128,7 @@ class ColdReads:
         oldest = min(queue_offsets)
         yield from self.load_units(queue, oldest)
         unit = queue.unit(oldest)
-        if unit is None or unit.physical_offset >= self._hot_from():
+        if unit is None or unit.physical_offset >= self._hot_from() or self._is_warm_run(queue, queue_offsets):
             return
         if cold := [part for queue_offset in queue_offsets for part in self._cold_units(queue, queue_offset, 1)]:
             yield cold
@@ -142,6 +142,16 @@ class ColdReads:
         parts = (self._cold_record_part(begin, end) for begin, end in _joined(places))
         if cold := [part for part in parts if part is not None]:
             yield cold
+
+    def _is_warm_run(self, queue: ConsumeQueue, queue_offsets: Sequence[int]) -> bool:
+        """Whether the messages follow one another and are in memory: the usual case, and no look at each of them."""
+        first, count = queue_offsets[0], len(queue_offsets)
+        if list(queue_offsets) != list(range(first, first + count)):
+            return False
+        units = queue.units_from(first, count)
+        if units is None or len(units) != count * UNIT_SIZE or any(self._cold_units(queue, first, count)):
+            return False
+        return self._are_records_warm(units)
 
     def _hot_from(self) -> int:
         return max(self._log.max_offset - self._config.hot_bytes, self._log.own_from)

@@ -209,3 +209,15 @@ def test_a_disk_that_cannot_read_is_an_error_with_the_path(maker: StoreMaker) ->
     with pytest.raises(StoreError, match=r"cannot read .*consumequeue/T/0/0+: Input/output error"):
         read_ranges(ranges, Broken())
     read_ranges(ranges)
+
+
+def test_messages_that_follow_one_another_are_not_looked_at_one_by_one(maker: StoreMaker) -> None:
+    store, queue = old(maker, commit_log_file_size_bytes=4 * 1024**2)
+    cold = reads(store, memory := Memory())
+    memory.load([(file, 0, file.size, 0) for file in [*queue.files.files, *store.commit_log.files.files]])
+    assert list(cold.load_messages(queue, range(5, 45), 10**6)) == []
+    assert memory.asked < 20
+    assert list(cold.load_messages(queue, [30, 10, 20], 10**6)) == []
+    cold = reads(store, Memory())
+    assert list(cold.load_messages(queue, range(5, 45), 10**6)) != []
+    assert list(cold.load_messages(queue, [30, 10, 20], 10**6)) != []
