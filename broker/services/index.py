@@ -1,7 +1,8 @@
 """Indexes messages behind the backs of senders: some times a second, in slices between the steps of others.
 
 Nobody waits for it, because a search first goes on to the end of the log itself.  So while messages come or go in
-crowds it stays behind, up to a limit, and makes up for that when there are fewer.
+crowds it stays behind, up to a limit, and makes up for that when there are fewer.  What has to be indexed again is old,
+and read in a thread first.
 """
 
 import logging
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from triomq.protocol.errors import StoreError
+from triomq.storage.cold_read import read_ranges
 
 if TYPE_CHECKING:
     from triomq.broker.server import Broker
@@ -26,6 +28,7 @@ class Indexing:
 
     def __init__(self, broker: "Broker") -> None:
         self._index = broker.store.index
+        self._cold_reads = broker.store.cold_reads
         self._statistics = broker.statistics
         self._is_refused = False
 
@@ -39,7 +42,7 @@ class Indexing:
     async def _follow(self, allowed_lag_bytes: int) -> None:
         """Index until no more than this is left, or a crowd comes while all would have been done."""
         before = self._passed()
-        while self._index.lag_bytes > allowed_lag_bytes and self._catch_up():
+        while self._index.lag_bytes > allowed_lag_bytes and await self._catch_up():
             await trio.lowlevel.checkpoint()
             if not allowed_lag_bytes and self._passed() - before > _CROWD:
                 return
@@ -47,8 +50,10 @@ class Indexing:
     def _passed(self) -> int:
         return self._statistics.put_messages + self._statistics.get_messages
 
-    def _catch_up(self) -> bool:
+    async def _catch_up(self) -> bool:
         try:
+            for ranges in self._cold_reads.load_log(self._index.position):
+                await trio.to_thread.run_sync(read_ranges, ranges)
             is_more_left = self._index.catch_up()
         except StoreError as exc:  # sending goes on, and so does the next try
             if not self._is_refused:

@@ -1,6 +1,8 @@
 """Messages by key and by place, units of a queue."""
 
 import json
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from triomq.protocol.message import MessageExt
 from triomq.protocol.message_id import parse_offset_message_id
 from triomq.protocol.properties import encode_properties
 from triomq.protocol.record import decode_record, decode_records
+from triomq.storage.cold_read import ColdReads
 
 FOREVER = 2**63 - 1
 
@@ -186,6 +189,35 @@ async def test_indexing_stays_behind_a_crowd_but_not_without_limit(
         await trio.sleep(0.1)
         assert 0 < index.lag_bytes <= 200_000 < behind
         nursery.cancel_scope.cancel()
+
+
+async def test_what_is_on_the_disk_only_is_read_in_a_thread_before_it_is_indexed(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = peer.broker.store
+    for number in range(1200):
+        put(peer, b"%d" % number, KEYS="all")
+    read: list[tuple[int, str]] = []
+
+    def load_log(_: ColdReads, begin: int) -> Iterator[list[int]]:
+        yield [begin]
+
+    monkeypatch.setattr(ColdReads, "load_log", load_log)
+    monkeypatch.setattr(
+        "triomq.broker.services.index.read_ranges",
+        lambda ranges: read.append((ranges[0], threading.current_thread().name)),
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(Indexing(peer.broker).run)
+        with trio.fail_after(30):
+            while store.index.lag_bytes:  # noqa: ASYNC110  # a thread has part in it
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+    begins, threads = zip(*read, strict=True)
+    assert begins[0] == 0
+    assert sorted(set(begins)) == list(begins)
+    assert len(begins) > 2
+    assert threading.main_thread().name not in threads
 
 
 async def test_indexing_survives_a_disk_that_refuses(

@@ -3,6 +3,7 @@
 import errno
 import mmap
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ class Memory(FileSystem):
         self.asked += 1
         return all((id(map_), page) in self.read for page in range(start // 4096, -(-end // 4096)))
 
-    def load(self, ranges: list[Any]) -> None:
+    def load(self, ranges: Sequence[Any]) -> None:
         for file, start, end, _ in ranges:
             self.read |= {(id(file.map), page) for page in range(start // 4096, -(-end // 4096))}
 
@@ -143,15 +144,20 @@ def test_a_window_in_memory_is_not_asked_for_again_for_a_moment(
     assert cold.find(queue, 1, 4, None) != []
 
 
-def test_what_was_found_in_memory_ahead_of_a_reader_ends_where_it_ends(maker: StoreMaker) -> None:
-    store, queue = old(maker, 40)
+def test_the_log_is_asked_for_from_a_place_on_until_its_end(maker: StoreMaker) -> None:
+    store, _ = old(maker)
+    log = store.commit_log
     cold = reads(store, memory := Memory())
-    memory.load([(file, 0, file.size, 0) for file in [*queue.files.files, *store.commit_log.files.files]])
-    assert cold.find(queue, 5, 4, None) == []
-    memory.read.clear()
-    assert cold.find(queue, 5, 4, None) == cold.find(queue, 35, 4, None) == []
-    assert cold.find(queue, 4, 4, None) != []
-    assert cold.find(queue, 38, 4, None) != []
+    (ranges,) = cold.load_log(100)
+    assert [(each.file.start, each.start, each.end) for each in ranges] == [
+        (0, 100, min(log.files.file_size, log.max_offset))
+    ]
+    memory.load(ranges)
+    memory.read.add((id(log.files.files[0].map), 0))
+    assert list(cold.load_log(100)) == []
+    assert list(cold.load_log(log.max_offset)) == []
+    assert put(store).physical_offset == log.own_from
+    assert list(cold.load_log(log.own_from)) == []
 
 
 def test_one_cold_page_of_a_window_is_found_where_it_matters_only(maker: StoreMaker) -> None:
