@@ -133,7 +133,7 @@ async def test_a_oneway_request_gets_no_answer_whatever_becomes_of_it(root: Path
         assert broker.pull_hold.held == 0
 
 
-@pytest.mark.parametrize("code", [9999, 306, 400, 200_050, -5, 0])
+@pytest.mark.parametrize("code", [9999, 308, 400, 200_050, -5, 0])
 async def test_an_unknown_request_is_answered_with_code_3(root: Path, mock_clock: MockClock, code: int) -> None:
     async with running(root) as broker:
         for port in (broker_port(broker), vip_port(broker), namesrv_port(broker)):
