@@ -197,7 +197,7 @@ class RemoteOffsetStore(OffsetTable):
 
         A broker of many threads may handle a pull or a oneway request that was sent before this one, and the
         older progress in it, only after this one (Apache 5.5.0 does so under load).  So where something
-        may still be on its way, what the broker has is looked at, and told again if it went back.
+        may still be on its way, what the broker has is looked at, and told again if it went back or is gone.
         """
         known = {queue: self._offsets[queue] for queue in queues if queue in self._offsets}
 
@@ -209,7 +209,7 @@ class RemoteOffsetStore(OffsetTable):
                     return
                 await trio.sleep_until(settled_at)
                 stored = await self._requests.committed(queue)
-                if stored is None or stored >= known[queue]:
+                if stored is not None and stored >= known[queue]:
                     return
                 settled_at = trio.current_time() + _SETTLED_AFTER_S
 

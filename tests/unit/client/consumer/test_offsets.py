@@ -112,6 +112,28 @@ async def test_the_last_progress_outlasts_a_pull_that_the_broker_handles_after_i
     assert cluster.committed["G", queue] == 9
 
 
+async def test_progress_that_the_broker_lost_is_told_again(
+    autojump_clock: MockClock,
+    cluster: FakeCluster,
+    requests: QueueRequests,
+    queues: tuple[MessageQueue, ...],
+    nursery: trio.Nursery,
+) -> None:
+    """A broker that says QUERY_NOT_FOUND lost it; the last thing known here is not that nothing is stored."""
+    store, queue = RemoteOffsetStore(requests), queues[0]
+    store.update(queue, QueueOffset(5), increase_only=True)
+    store.for_pull(queue)
+
+    async def lose() -> None:
+        await trio.sleep(0.05)
+        del cluster.committed["G", queue]
+
+    nursery.start_soon(lose)
+    await store.persist_now([queue])
+    assert trio.current_time() > 0.05
+    assert cluster.committed["G", queue] == 5
+
+
 async def test_a_broker_that_goes_back_again_and_again_does_not_hold_the_consumer(
     autojump_clock: MockClock, cluster: FakeCluster, requests: QueueRequests, queues: tuple[MessageQueue, ...]
 ) -> None:
