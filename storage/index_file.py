@@ -103,7 +103,7 @@ class IndexFile:
         with translated("create", self.path):
             self._file_system.make_directories(self.path.parent)
             file = self._file_system.create_file(scratch, layout.file_size, self.path)
-            mapped = MappedFile(self._file_system, file, 0, layout.file_size)
+            mapped = MappedFile(self._file_system, file, 0, layout.file_size, in_order=False)
             mapped.reserve(layout.units_at, _RESERVE_STEP_BYTES)
             HEADER.pack_into(mapped.map, 0, *self.header._replace(index_count=0))  # RocketMQ writes it with a unit
             self._file_system.rename(scratch, self.path)
@@ -221,7 +221,8 @@ class IndexFile:
     def _load(self, mapped: MappedFile, at: int) -> Lookup[range]:
         """Bring what lies around a slot or a unit into memory; return where units may begin there."""
         begin = at // _WINDOW_BYTES * _WINDOW_BYTES
-        end = min(begin + _WINDOW_BYTES + UNIT_SIZE, mapped.size)
+        written_to = self._layout.units_at + UNIT_SIZE * self.header.index_count
+        end = min(begin + _WINDOW_BYTES + UNIT_SIZE, written_to)
         if not self._file_system.is_resident(mapped.map, begin, end):
             yield (ColdRange(mapped, begin, end),)
         return range(begin, begin + _WINDOW_BYTES)
@@ -244,8 +245,8 @@ class IndexFile:
         if self._mapped is None:
             with translated("open", self.path):
                 file = self._file_system.open_file(self.path)
-            self._mapped = MappedFile(self._file_system, file, 0, self._layout.file_size)
-            self._mapped.expect_order(in_order=False)  # slots, and the units of a slot, lie anywhere
+            # slots, and the units of a slot, lie anywhere
+            self._mapped = MappedFile(self._file_system, file, 0, self._layout.file_size, in_order=False)
         return self._mapped
 
 

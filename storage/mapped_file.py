@@ -48,11 +48,19 @@ class MappedFile:
     )
 
     def __init__(
-        self, file_system: FileSystem, file: OpenFile, start: int, size: int, pool: MappingPool | None = None
+        self,
+        file_system: FileSystem,
+        file: OpenFile,
+        start: int,
+        size: int,
+        pool: MappingPool | None = None,
+        *,
+        in_order: bool = True,
     ) -> None:
         """Map ``file``; nothing is known to be reserved.
 
-        With a ``pool`` it may be unmapped, and ``file`` is closed; else it stays mapped and open.
+        With a ``pool`` it may be unmapped, and ``file`` is closed; else it stays mapped and open.  ``in_order``: see
+        ``expect_order``.
 
         Raises:
             StoreError: it cannot be mapped.
@@ -60,7 +68,7 @@ class MappedFile:
         self._file_system = file_system
         self._pool = pool
         self._open_file = file if pool is None else None
-        self._in_order = True
+        self._in_order = in_order
         self.on_unmap: Callable[[MappedFile], None] | None = None
         self.path: Path = file.path
         self.start = start
@@ -182,7 +190,11 @@ class MappedFile:
         return True
 
     def expect_order(self, *, in_order: bool) -> None:
-        """Let the system read ahead of what is read through the mapping, as it does by default, or not."""
+        """Let the system read ahead of what is touched through the mapping, as it does by default, or not.
+
+        That is good for who reads a file from its begin.  A write into a part that was never written would wait until
+        up to 8 MiB behind it were filled with zeros: 20 to 30 ms, for a file of 6 MB all of it.
+        """
         self._in_order = in_order
         if self._map is not None:
             self._file_system.expect_order(self._map, in_order=in_order)

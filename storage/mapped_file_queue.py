@@ -133,7 +133,7 @@ class MappedFileQueue:
         with translated("create", path):
             self._file_system.make_directories(self.directory)
             file = self._file_system.create_file(self._scratch, self.file_size, path)
-            mapped = MappedFile(self._file_system, file, start, self.file_size, self._pool)
+            mapped = MappedFile(self._file_system, file, start, self.file_size, self._pool, in_order=False)
             try:
                 self._file_system.rename(self._scratch, path)  # last: a file in its place is a complete one
             except BaseException:
@@ -159,7 +159,7 @@ class MappedFileQueue:
         return self.files[number] if 0 <= number < len(self.files) else None
 
     def expect_order(self, *, in_order: bool) -> None:
-        """Let the system read ahead of what is read through the mappings, as it does by default, or not."""
+        """Let the system read ahead in the files there are, or not, see ``MappedFile.expect_order``."""
         for file in self.files:
             file.expect_order(in_order=in_order)
 

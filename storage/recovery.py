@@ -142,9 +142,10 @@ class Recovery:
             correct_min_offset(queue, log.min_offset)
         if not clean or self._has_changed():
             self._sync(min([scan.begin, *(part.begin for part in self._damage)]))
+        log.files.expect_order(in_order=False)  # from now on they are written, and what is old is not read through them
         for queue in self._queues:
             queue.flushed_position = queue.end_position
-            queue.files.expect_order(in_order=True)
+            queue.files.expect_order(in_order=False)
         return RecoveryReport(
             clean=clean,
             scan_begin=scan.begin,

@@ -198,6 +198,12 @@ def filled(maker: StoreMaker, count: int = 200, topics: tuple[str, ...] = ("T", 
     return store
 
 
+def log_and_queue_files(root: Path) -> set[str]:
+    """Names of the files of the commit log and of all consume queues below ``root``."""
+    paths = (path for part in ("commitlog", "consumequeue") for path in (root / part).rglob("*") if path.is_file())
+    return {str(path.relative_to(root)) for path in paths}
+
+
 def mapped_without_read_ahead(root: Path) -> set[str]:
     """Names of the mapped files below ``root`` of which the kernel reads only the pages that are touched."""
     found: set[str] = set()

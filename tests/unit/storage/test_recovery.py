@@ -13,6 +13,7 @@ from tests.unit.storage.making import (
     bodies,
     body,
     filled,
+    log_and_queue_files,
     log_file,
     mapped_without_read_ahead,
     overwrite,
@@ -57,7 +58,7 @@ def test_a_clean_start_looks_only_at_the_last_record(maker: StoreMaker) -> None:
     assert bodies(again) == [body(number) for number in range(0, 200, 2)]
 
 
-def test_a_clean_start_reads_single_pages_and_leaves_it_to_readers_to_read_ahead(
+def test_a_clean_start_reads_single_pages_and_only_the_walk_over_the_log_reads_ahead(
     maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(maker).close()
@@ -72,7 +73,14 @@ def test_a_clean_start_reads_single_pages_and_leaves_it_to_readers_to_read_ahead
     maker()
     assert seen[0] == {"commitlog", "consumequeue"}  # the last record of a queue
     assert seen[-1] == {"consumequeue"}  # the walk over the log
-    assert mapped_without_read_ahead(maker.root / "store") == set()
+    assert mapped_without_read_ahead(maker.root / "store") == log_and_queue_files(maker.root / "store")
+
+
+def test_new_files_are_mapped_without_read_ahead(maker: StoreMaker) -> None:
+    """A first write would wait until the system has filled up to 8 MiB with zeros."""
+    store = filled(maker, 150)
+    assert len(store.commit_log.files.files) > 1
+    assert mapped_without_read_ahead(maker.root / "store") == log_and_queue_files(maker.root / "store")
 
 
 def test_records_before_the_checkpoint_are_not_read_again_after_a_crash(maker: StoreMaker) -> None:
