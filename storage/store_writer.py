@@ -253,25 +253,24 @@ class StoreWriter(StoreReader):
         physical_offset = log.begin(sum(sizes))
         log.store_timestamp = max(log.store_timestamp, self._clock_ms())
         common = (sys_flag, born_timestamp, born_host, store_host, 0, 0)
-        heads = []
+        parts: list[bytes] = []
         units = []
         appended = []
+        queue_offset, topic_field, store_timestamp = queue.next_offset, queue.topic_field, log.store_timestamp
         try:
-            for number, (size, (flag, body, properties, tags_code)) in enumerate(zip(sizes, entries, strict=True)):
-                queue_offset = queue.next_offset + number
-                heads.append(log.head(queue, queue_offset, physical_offset, size, body, flag, *common, properties))
+            for size, (flag, body, properties, tags_code) in zip(sizes, entries, strict=True):
+                head = log.head(queue, queue_offset, physical_offset, size, body, flag, *common, properties)
+                parts += (head, body, topic_field, _two_bytes(len(properties)), properties)
                 units.append(_pack_unit(physical_offset, size, tags_code))
-                appended.append(Appended(physical_offset, queue_offset, log.store_timestamp))
+                appended.append(_new_tuple(Appended, (physical_offset, queue_offset, store_timestamp)))
                 physical_offset += size
+                queue_offset += 1
         except (struct.error, ProtocolError) as exc:
             raise MessageIllegalError(f"batch for {queue.topic}: {exc}") from exc
-        for head, (_, body, properties, _) in zip(heads, entries, strict=True):
-            log.write(head, body, queue.topic_field, properties)
-        for unit, place, size in zip(units, appended, sizes, strict=True):
-            queue.append_packed(unit, place.physical_offset + size)
         if entries:
+            log.write_run(b"".join(parts))
+            self._append_units(queue, units)
             self._messages_put += len(entries)
-            self._dispatcher.appended(queue, physical_offset)
         return appended
 
     def put_copies(self, copies: Sequence[RecordCopy]) -> int:
@@ -305,14 +304,19 @@ class StoreWriter(StoreReader):
             packed = PackedCopies(copies, at, log.store_timestamp)
         log.write_run(b"".join(packed.parts))
         for queue, units in packed.units.items():
-            if queue.has_room(len(units)):
-                queue.append_run(b"".join(units), log.max_offset)
-            else:
-                for unit in units:
-                    queue.append_packed(unit, log.max_offset)
-            self._dispatcher.appended(queue, log.max_offset)
+            self._append_units(queue, units)
         self._messages_put += len(copies)
         return len(copies)
+
+    def _append_units(self, queue: ConsumeQueue, units: Sequence[bytes]) -> None:
+        """Add the units of records that end at the end of the log to a queue that has reserved room for them."""
+        end = self.commit_log.max_offset
+        if queue.has_room(len(units)):
+            queue.append_run(b"".join(units), end)
+        else:
+            for unit in units:
+                queue.append_packed(unit, end)
+        self._dispatcher.appended(queue, end)
 
     def _of_one_step(self, copies: Sequence[RecordCopy]) -> Sequence[RecordCopy]:
         room = self.config.commit_log_file_size_bytes - MIN_BLANK_BYTES
