@@ -1,8 +1,8 @@
 """One client connection: the hot path from received bytes to written answers.
 
 Rules: one read's frames are answered by plain functions, without an await between them; all answers of a step, also
-those to other connections, leave with one system call for each connection at the step's end; nothing here waits for a
-peer that does not read, except its own task.
+those to other connections, leave with one system call for each connection at the step's end; nobody waits for a peer
+that does not read: it gets a task of its own until it does.
 
 The socket is a plain non-blocking one: an answer can be written in the step that made it, also by a processor that
 serves another connection, and only what the kernel does not take at once needs a task.
@@ -121,48 +121,78 @@ class Connection:
 
     # --- reading ----------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Serve the peer until either side closes; every failure ends this connection only."""
-        try:
-            while not self.closed:
-                await trio.lowlevel.wait_readable(self._socket)
-                try:
-                    data = self._socket.recv(_READ_BYTES)
-                except BlockingIOError:  # the kernel may wake a reader for nothing
-                    continue
-                if not data:
-                    self._close_reason = self._explain_end()
-                    break
-                self.idle_s = 0.0
-                await self._serve_read(data)
-        except ProtocolError as exc:
-            self.broker.statistics.bad_frames += 1
-            self._close_reason = f"bad frame: {exc}"
-            LOGGER.warning("connection closed peer=%s reason=%s", self.peer, self._close_reason)
-        except (OSError, trio.ClosedResourceError) as exc:
-            self._close_reason = f"connection lost: {exc}"
-        finally:
-            self.close()
-            self.broker.end_step()  # the members that are left learn it now
+    def fileno(self) -> int:
+        """Return the number of the open socket; -1 when it is closed."""
+        return self._socket.fileno()
 
-    async def _serve_read(self, data: bytes) -> None:
-        """Answer all frames that one read completed, in one step.
+    def read(self) -> None:
+        """Take what the peer sent and answer it, in one step; every failure ends this connection only."""
+        try:
+            try:
+                data = self._socket.recv(_READ_BYTES)
+            except BlockingIOError:  # the kernel may wake a reader for nothing
+                return
+            if not data:
+                self._end(self._explain_end())
+                return
+            self.idle_s = 0.0
+            frames, error = self._splitter.split(data)
+            unserved = iter(frames)
+            if self._serve_frames(unserved, error):
+                self.broker.reader.remove(self)
+                self.broker.connection_nursery.start_soon(self._serve_slowly, unserved, error)
+        except Exception as exc:  # noqa: BLE001  # boundary: a bad connection must not harm the others
+            self._fail(exc)
+
+    def _serve_frames(self, frames: Iterator[bytes], error: ProtocolError | None) -> bool:
+        """Answer frames; tell whether to stop, because the peer does not read the answers.
 
         Raises:
-            ProtocolError: a frame cannot be read; those before it have been answered.
+            ProtocolError: a frame cannot be read, or ``error`` was behind them; those before it have been answered.
         """
-        frames, error = self._splitter.split(data)
         try:
-            remaining = iter(frames)
-            while (command := self._next_command(self, remaining)) is not None:
+            while (command := self._next_command(self, frames)) is not None:
                 self.serve(command)
                 if self._writes.pending_bytes > self.broker.config.unread_high_bytes:
-                    await self._wait_until_read()
+                    self.broker.end_step()
+                    if self._has_too_much_unread():
+                        return True
         except ProtocolError as exc:
             error = exc
         self.broker.end_step()
         if error is not None:
             raise error
+        return False
+
+    async def _serve_slowly(self, frames: Iterator[bytes], error: ProtocolError | None) -> None:
+        """Serve a peer as fast as it reads its answers, until all it sent is served; then it is read again."""
+        try:
+            while not self.closed and (self._has_too_much_unread() or self._serve_frames(frames, error)):
+                if self._drain_wanted is not None:
+                    await self._drain_wanted.wait()
+            if not self.closed:
+                self.broker.reader.add(self)
+        except Exception as exc:  # noqa: BLE001  # boundary, as in read()
+            self._fail(exc)
+
+    def _has_too_much_unread(self) -> bool:
+        return self._drain_wanted is not None and self.unread_bytes > self.broker.config.unread_high_bytes // 2
+
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, ProtocolError):
+            self.broker.statistics.bad_frames += 1
+            reason = f"bad frame: {error}"
+            LOGGER.warning("connection closed peer=%s reason=%s", self.peer, reason)
+        elif isinstance(error, OSError):
+            reason = f"connection lost: {error}"
+        else:
+            reason = f"{type(error).__name__}: {error}"
+            LOGGER.error("connection closed peer=%s reason=%s", self.peer, reason, exc_info=error)
+        self._end(reason)
+
+    def _end(self, reason: str) -> None:
+        self.close(reason)
+        self.broker.end_step()  # the members that are left learn it now
 
     def _explain_end(self) -> str:
         pending = self._splitter.pending_bytes
@@ -279,12 +309,6 @@ class Connection:
         self._writes.clear()
         self._close_reason = f"write failed: {error}"
 
-    async def _wait_until_read(self) -> None:
-        """Stop serving a peer that does not read its answers, until it has."""
-        self.broker.end_step()
-        while self._drain_wanted is not None and self.unread_bytes > self.broker.config.unread_high_bytes // 2:
-            await self._drain_wanted.wait()
-
     # --- closing ----------------------------------------------------------------------------------------
 
     def close(self, reason: str = "") -> None:
@@ -293,6 +317,7 @@ class Connection:
             return
         self.closed = True
         self._writes.clear()
+        self.broker.reader.remove(self)
         trio.lowlevel.notify_closing(self._socket)
         self._socket.close()
         self.broker.forget_connection(self, reason or self._close_reason or "closed")

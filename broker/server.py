@@ -28,6 +28,7 @@ from triomq.broker.processors.plain_send import PlainSends, response_template
 from triomq.broker.processors.pull import serve_held
 from triomq.broker.processors.table import BROKER_PROCESSORS, NAMESRV_PROCESSORS, VIP_PROCESSORS, Processor
 from triomq.broker.pull_hold import PullHold
+from triomq.broker.reading import ConnectionReader
 from triomq.broker.schedule import Schedule
 from triomq.broker.send_targets import SendTargets
 from triomq.broker.services.flush import GroupCommit, commit_log_flush, consume_queue_flush
@@ -137,6 +138,7 @@ class Broker:
         self.send_response: Final = response_template(config.region)
         self.retention: Final = RetentionService(self)
         self.connections: Final[set[Connection]] = set()
+        self.reader: Final = ConnectionReader()
         self.unflushed: Final[list[Connection]] = []
         self.addresses: dict[str, tuple[Address, Address]] = {}
         self.stopping: Final = trio.Event()
@@ -266,6 +268,7 @@ class Broker:
             services.start_soon((self.group_commit or commit_log_flush(self)).run)
             async with trio.open_nursery() as connections:  # 2. requests in flight are answered
                 self.connection_nursery = connections
+                connections.start_soon(self.reader.run, self.connections)
                 async with trio.open_nursery() as acceptors:  # 1. first to go
                     for endpoint in endpoints:
                         acceptors.start_soon(accept_loop, endpoint.sock, self._acceptor(endpoint))
@@ -309,7 +312,7 @@ class Broker:
                 endpoint.processors,
             )
             self.connections.add(connection)
-            self.connection_nursery.start_soon(connection.run)
+            self.reader.add(connection)
 
         return accepted
 

@@ -31,6 +31,7 @@ from triomq.protocol.bodies import (
     TopicRouteData,
 )
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode, SerializeType
+from triomq.protocol.command import RemotingCommand
 from triomq.protocol.record import decode_records
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -368,6 +369,24 @@ async def send_for_ever(wire: Wire, data: bytes) -> None:
     with contextlib.suppress(trio.BrokenResourceError):
         while True:
             await wire.send(data)
+
+
+async def test_an_error_nobody_thought_of_ends_one_connection_only(
+    root: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    serve = Connection.serve
+
+    def failing(self: Connection, command: RemotingCommand) -> None:
+        if command.code == 9999:
+            raise RuntimeError("a bug")
+        serve(self, command)
+
+    monkeypatch.setattr(Connection, "serve", failing)
+    async with running(root) as broker, connected(broker_port(broker)) as wire, connected(broker_port(broker)) as bad:
+        await bad.send(request(9999, {}))
+        assert await bad.is_closed_by_broker()
+        assert await wire.works()
+        assert "reason=RuntimeError: a bug" in caplog.text
 
 
 async def test_a_peer_that_reads_again_is_served_again(root: Path, mock_clock: MockClock) -> None:
