@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from bench import burst, cold, compare, consumers, load, peers, spark, store, sync, waiting
+from bench import burst, cold, compare, consumers, load, peers, queues, spark, store, sync, waiting
 
 
 class Mode(NamedTuple):
@@ -35,6 +35,7 @@ MODES: Final = {
     "waiting": Mode("what thousands of waiting pulls cost our broker", waiting.add_arguments, waiting.run),
     "cold": Mode("old messages are read from the disk beside the newest ones", cold.add_arguments, cold.run),
     "store": Mode("the store alone: append, read, flush, start, rebuild", store.add_arguments, store.run),
+    "queues": Mode("ten thousand queues and 10 GiB of log together", queues.add_arguments, queues.run),
     "sync": Mode(
         "durability sync through sockets: one sender and many, beside fdatasync", sync.add_arguments, sync.run
     ),

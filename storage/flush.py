@@ -37,6 +37,7 @@ class FlushPlan:
     """
 
     __slots__ = (
+        "_changed",
         "_directories",
         "_file_system",
         "_files",
@@ -55,6 +56,7 @@ class FlushPlan:
         self._file_system = file_system
         self._on_failure = on_failure
         self._files: list[MappedFile] = []
+        self._changed: list[MappedFileQueue] = []
         self._directories: dict[Path, None] = {}
         self._sequences: list[tuple[MappedFileQueue, int]] = []
         self.checkpoint: tuple[Checkpoint, Path] | None = None
@@ -67,7 +69,8 @@ class FlushPlan:
     def add(self, sequence: MappedFileQueue, begin: int, end: int) -> None:
         """Let ``run`` sync the files that hold [begin, end) of a sequence, and its directory if that changed."""
         self._files += [file for file in sequence.files if file.end > begin and file.start < end]
-        self._directories.update(dict.fromkeys(sequence.unsynced_directories()))
+        if not sequence.is_directory_synced:
+            self._changed.append(sequence)
         self._sequences.append((sequence, sequence.directory_changes))
 
     def add_file(self, file: MappedFile, directories: Iterable[Path]) -> None:
@@ -102,7 +105,7 @@ class FlushPlan:
                 if (open_file := file.file_if_there()) is not None:  # else the topic was deleted meanwhile
                     with translated("sync", file.path):
                         self._file_system.sync_file(open_file)
-            for directory in self._directories:
+            for directory in self._changed_directories():
                 self._sync_directory(directory)
             if self.checkpoint is not None:
                 checkpoint, path = self.checkpoint
@@ -112,6 +115,16 @@ class FlushPlan:
             self._on_failure(exc)
             raise
         self.complete = True
+
+    def _changed_directories(self) -> dict[Path, None]:
+        """Return all directories to sync: of ten thousand new queues that is work enough to leave to ``run``."""
+        found: dict[Path, None] = {}
+        for sequence in self._changed:
+            for directory in sequence.directories():
+                if directory in found:  # and with it those above
+                    break
+                found[directory] = None
+        return found | self._directories
 
     def _sync_directory(self, directory: Path) -> None:
         with translated("sync", directory):

@@ -5,7 +5,7 @@ one of its files, so nothing else is ever put there.  Source: MappedFileQueue.ja
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -208,12 +208,18 @@ class MappedFileQueue:
             if self._file_system.exists(self.directory):
                 self._file_system.remove_directory(self.directory)
 
-    def unsynced_directories(self) -> list[Path]:
-        """Return the directories that have to be synced, up to the store's root, if files came or went."""
-        if self.directory_synced == self.directory_changes:
-            return []
-        root = self._scratch.parent
-        return [self.directory, *(path for path in self.directory.parents if path.is_relative_to(root))]
+    @property
+    def is_directory_synced(self) -> bool:
+        """Whether every file that came or went is on the disk by its name."""
+        return self.directory_synced == self.directory_changes
+
+    def directories(self) -> Iterator[Path]:
+        """Yield its directory and those above it up to the store's root: a name is on the disk when all of them are."""
+        yield self.directory
+        for path in self.directory.parents:
+            yield path
+            if path == self._scratch.parent:
+                return
 
     def _discard(self, start: int, set_aside: Path | None) -> None:
         path = self._path(start)
