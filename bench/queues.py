@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 from rich.progress import Progress
 
 from bench.report import percentile, print_table, write_json
-from triomq.cli.process import raise_open_files_limit
+from triomq.cli.process import raise_open_files_limit, settle_garbage_collector
 from triomq.protocol.errors import TriomqError
 from triomq.protocol.host import encode_host
 from triomq.storage.config import StoreConfig
@@ -52,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure each number of queues and print them side by side."""
     raise_open_files_limit()
+    settle_garbage_collector()  # as the broker does
     with tempfile.TemporaryDirectory(prefix="triomq-bench-queues-", dir=options.dir) as base:
         log_bytes = int(options.gigabytes * _GIB)
         free = shutil.disk_usage(base).free

@@ -6,12 +6,10 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from bench.report import percentile, print_table, write_json
-from triomq.cli.process import raise_open_files_limit
 from triomq.protocol.host import encode_host
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.message_store import MessageStore
@@ -22,7 +20,6 @@ _PROPERTIES: Final = b"UNIQ_KEY\x017F0000010001B4AAC216D2F36E000100\x02CLUSTER\x
 _MIB: Final = 1024**2
 _FLUSHES: Final = 200
 _READS: Final = 5000
-_OPERATIONS: Final = 20_000
 Figures = dict[str, Any]
 
 
@@ -31,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dir", type=Path, help="where to work; the default is the directory for temporary files")
     parser.add_argument("--megabytes", type=int, default=256, help="length of the log of each part")
     parser.add_argument("--queues", type=int, default=8, help="queues that share the messages")
-    parser.add_argument("--many-queues", type=int, default=1000, help="queues of the part that compares few with many")
     parser.add_argument("--json", metavar="FILE", help="also write the figures there")
 
 
@@ -45,8 +41,6 @@ def run(options: argparse.Namespace) -> int:
             figures |= _starts(root, body_bytes)
             shutil.rmtree(root)
         figures |= _flush(Path(base) / "flush")
-        for count in (10, options.many_queues):
-            figures |= _with_queues(Path(base) / f"queues-{count}", count)
     print_table("store", ("what", "figure"), [(name, f"{value:,.3g}") for name, value in figures.items()])
     if options.json:
         write_json(options.json, figures)
@@ -127,50 +121,6 @@ def _start(root: Path) -> tuple[tuple[float, float], int, int]:
     assert not report.truncated_bytes, "nothing of a whole log is cut"
     store.close()
     return seconds, report.records, report.log_end - report.scan_begin
-
-
-def _with_queues(root: Path, count: int) -> Figures:
-    """What an append, a read and a start cost with ``count`` queues; each takes one open file and one mapping."""
-    raise_open_files_limit()
-    store = _open(root)
-    queues = [store.queue(f"{_TOPIC}-{number // 8}", number % 8) for number in range(count)]
-    body = os.urandom(128)
-
-    def append(number: int) -> None:
-        store.put(queues[number % count], body, _PROPERTIES, 0, 0, 0, 0, _HOST, _HOST)
-
-    def read(number: int) -> None:
-        queue = queues[number * 7 % count]
-        store.get_message(queue, queue.max_offset - 1, 32)
-
-    for number in range(2 * count):  # the first messages of a queue make its files
-        append(number)
-    figures: Figures = {}
-    for name, action in (("append", append), ("get_message of one", read)):
-        cpu_s = _timed_twice(partial(_repeat, action))[1]
-        figures[f"{name} with {count} queues, us of CPU"] = cpu_s / _OPERATIONS * 1e6
-    store.close()
-    store = MessageStore(StoreConfig(root=root, disk_full_ratio=100))
-    seconds, cpu_s = _timed_twice(store.open)
-    figures[f"clean start with {count} queues, s"] = seconds
-    figures[f"clean start with {count} queues, s of CPU"] = cpu_s
-    figures[f"memory with {count} queues, without mapped files, MiB"] = _own_memory_mib()
-    store.close()
-    shutil.rmtree(root)
-    return figures
-
-
-def _repeat(action: Callable[[int], None]) -> None:
-    for number in range(_OPERATIONS):
-        action(number)
-
-
-def _own_memory_mib() -> float:
-    """Return what this process has in memory that belongs to no file."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) / 1024
-    return float("nan")
 
 
 def _flush(root: Path) -> Figures:

@@ -148,8 +148,7 @@ class ColdReads:
                 most_bytes -= unit.size
             if most_bytes < 0:
                 break
-        parts = (self._cold_record_part(begin, end) for begin, end in _joined(places))
-        if cold := [part for part in parts if part is not None]:
+        if cold := self._cold_records(places):
             yield cold
 
     def _is_warm_run(self, queue: ConsumeQueue, queue_offsets: Sequence[int]) -> bool:
@@ -210,9 +209,7 @@ class ColdReads:
             return _with_read_ahead([ColdRange(file, start, end)])
         if self._are_records_warm(units):
             return []
-        wanted = self._wanted(units, max_msg_nums, codes)
-        parts = (self._cold_record_part(begin, end) for begin, end in _joined(wanted))
-        return _with_read_ahead([part for part in parts if part is not None])
+        return _with_read_ahead(self._cold_records(self._wanted(units, max_msg_nums, codes)))
 
     def _wanted(self, units: memoryview, max_msg_nums: int, codes: frozenset[int] | None) -> list[tuple[int, int]]:
         """Return offset and size of the records that one read gives at most."""
@@ -228,12 +225,24 @@ class ColdReads:
             room -= size
         return found
 
-    def _cold_record_part(self, begin: int, end: int) -> ColdRange | None:
-        file = self._log.files.file_at(begin)
-        if file is None or end > self._log.max_offset:  # deleted, or damaged: the read will tell
-            return None
-        start, end = begin - file.start, min(end - file.start, file.size)
-        return None if self._is_resident(file, start, end) else ColdRange(file, start, end)
+    def _cold_records(self, places: Sequence[tuple[int, int]]) -> list[ColdRange]:
+        """Return what must be read of records, of which offset and size are given.
+
+        Of thousands of queues each has its records far apart, but in the same windows as the others: these are asked
+        for until one is not in memory as a whole.
+        """
+        found: list[ColdRange] = []
+        log_end = self._log.max_offset
+        ask_for_windows = True
+        for begin, end in _joined(places):
+            file = self._log.files.file_at(begin)
+            if file is None or end > log_end:  # deleted, or damaged: the read will tell
+                continue
+            start, end = begin - file.start, min(end - file.start, file.size)
+            ask_for_windows = ask_for_windows and self._is_warm(file, start, end, log_end - file.start)
+            if not ask_for_windows and not self._is_resident(file, start, end):
+                found.append(ColdRange(file, start, end))
+        return found
 
     def _are_records_warm(self, units: memoryview) -> bool:
         """Whether all that lies between the first and the last record of some units is in memory."""

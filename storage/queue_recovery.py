@@ -225,11 +225,11 @@ def count_to_last_unit(file: MappedFile, file_system: FileSystem) -> int:
     while end > 0:
         begin = max(end - _COUNTED_AT_ONCE, 0)
         units = bytes(file.view[begin * UNIT_SIZE : end * UNIT_SIZE])
-        if units.count(0) < len(units):
-            for number in range(end - begin, 0, -1):
-                physical_offset, size, _ = UNIT.unpack_from(units, (number - 1) * UNIT_SIZE)
-                if size > 0 and physical_offset >= 0:
-                    return begin + number
+        written = len(units.rstrip(b"\0"))
+        for number in range(-(-written // UNIT_SIZE), 0, -1):
+            physical_offset, size, _ = UNIT.unpack_from(units, (number - 1) * UNIT_SIZE)
+            if size > 0 and physical_offset >= 0:
+                return begin + number
         end = begin
     return 0
 

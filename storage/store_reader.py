@@ -6,7 +6,7 @@ from triomq.protocol.consume_queue_unit import ConsumeQueueUnit
 from triomq.protocol.errors import StoreClosedError
 from triomq.storage.cold_read import ColdReads, Lookup
 from triomq.storage.commit_log import CommitLog
-from triomq.storage.config import StoreConfig
+from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.get_message import GetMessageResult, GetMessageStatus, get_message
 from triomq.storage.message_index import MessageIndex
@@ -91,10 +91,13 @@ class StoreReader:
     def look_message(self, physical_offset: int, size: int | None = None) -> memoryview | None:
         """Return the record that begins at ``physical_offset`` (and has ``size`` bytes), ``None`` if none does.
 
-        Any number may be asked for.
+        Any number may be asked for; with durability sync a message that is not on the disk yet is not there.
         """
         self._require_open()
-        return self.commit_log.look_message(physical_offset, size)
+        log = self.commit_log
+        if physical_offset >= log.flushed_offset and self.config.durability is Durability.SYNC:
+            return None
+        return log.look_message(physical_offset, size)
 
     def look_up(self, physical_offsets: Sequence[int]) -> Lookup[list[memoryview | None]]:
         """Return what ``look_message`` returns for each offset."""

@@ -232,6 +232,7 @@ def test_what_the_store_refuses_is_an_error_for_the_consumer(peer: Peer, failed:
 async def test_with_durability_sync_the_consumer_is_answered_after_the_flush(make_broker: MakeBroker) -> None:
     peer = Peer(make_broker({"durability": Durability.SYNC}))
     peer.put("T", i="WAIT\x01false")
+    peer.broker.store.flush()
     header = {"offset": 0, "group": "G", "delayLevel": 0}
     assert peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, header) is None
     assert peer.broker.group_commit is not None
@@ -243,6 +244,7 @@ async def test_with_durability_sync_the_consumer_is_answered_after_the_flush(mak
 async def test_with_durability_sync_a_oneway_send_back_waits_for_nobody(make_broker: MakeBroker) -> None:
     peer = Peer(make_broker({"durability": Durability.SYNC}))
     peer.put("T", i="WAIT\x01false")
+    peer.broker.store.flush()
     command = RemotingCommand(
         RequestCode.CONSUMER_SEND_MSG_BACK, 1, CommandFlag.ONEWAY, {"offset": "0", "group": "G", "delayLevel": "0"}
     )

@@ -125,6 +125,26 @@ def test_records_far_apart_are_asked_for_one_by_one_and_filtered_ones_not_at_all
     assert sum(each.end - each.start for each in records) < 1000
 
 
+def test_queues_whose_records_lie_far_apart_side_by_side_share_one_look_at_each_place(maker: StoreMaker) -> None:
+    settings = {"commit_log_file_size_bytes": 4 * 1024**2, "max_transfer_bytes_in_memory": 8 * 1024**2}
+    store = maker(**settings)
+    for _ in range(8):
+        for queue_id in range(4):
+            put(store, queue_id=queue_id, body=bytes(500_000))
+    store.close()
+    store = maker(**settings)
+    cold = reads(store, memory := Memory())
+    files = [*(file for queue in store.queues for file in queue.files.files), *store.commit_log.files.files]
+    memory.load([ColdRange(file, 0, file.size) for file in files])
+    looks = []
+    for queue_id in range(4):
+        before = memory.asked
+        assert cold.find(store.queue("T", queue_id), 0, 32, None) == []
+        looks.append(memory.asked - before)
+    assert looks[0] > 8
+    assert sum(looks[1:]) < looks[0]
+
+
 def test_a_window_in_memory_is_not_asked_for_again_for_a_moment(
     maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,34 @@ def test_translated_keeps_the_cause(tmp_path: Path, faulty: FaultyFileSystem) ->
     with pytest.raises(StoreFullError) as caught, translated("rename", tmp_path):
         faulty.rename(tmp_path / "a", tmp_path / "b")
     assert isinstance(caught.value.__cause__, OSError)
+
+
+@pytest.mark.parametrize(
+    ("call", "wanted"),
+    [
+        (lambda path: FILES.write_file(path / "0", b"x" * 5000), ("fsync", "0", 5000)),
+        (lambda path: FILES.overwrite_file(path / "0", b"x" * 5000), ("fsync", "0", 5000)),
+        (lambda path: FILES.sync_file(FILES.create_file(path / "0", 4096, path / "1")), ("fdatasync", "0", 4096)),
+        (lambda path: FILES.sync_directory(path), ("fsync", "", None)),
+    ],
+)
+def test_what_shall_be_on_the_disk_is_synced_after_it_was_written(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    call: Callable[[Path], None],
+    wanted: tuple[str, str, int | None],
+) -> None:
+    synced: list[tuple[str, Path, int | None]] = []
+    for name in ("fsync", "fdatasync"):
+
+        def record(number: int, name: str = name) -> None:
+            path = Path(os.readlink(f"/proc/self/fd/{number}"))
+            synced.append((name, path, path.stat().st_size if path.is_file() else None))
+
+        monkeypatch.setattr(os, name, record)
+    call(tmp_path)
+    name, file_name, size = wanted
+    assert synced == [(name, tmp_path / file_name, size)]
 
 
 def test_small_files_are_written_and_read_whole_or_in_part(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.unit.storage.making import FaultyFileSystem, StoreMaker, put
 from triomq.protocol.errors import StoreError
 from triomq.storage.checkpoint import load_checkpoint
+from triomq.storage.cold_read import finish
 from triomq.storage.config import Durability
 from triomq.storage.file_system import FileSystem
 from triomq.storage.message_store import MessageStore
@@ -229,6 +230,15 @@ def test_sync_durability_shows_messages_only_after_their_flush(maker: StoreMaker
     assert store.get_message(("U", 0), 0, 32).message_count == 1
     store.flush()
     assert arrived == [("T", 2), ("U", 1), ("U", 2)]
+
+
+def test_sync_durability_shows_messages_by_their_place_only_after_their_flush(maker: StoreMaker) -> None:
+    store = maker(durability=Durability.SYNC)
+    place = put(store).physical_offset
+    assert store.look_message(place) is None
+    assert finish(store.look_up([place])) == [None]
+    store.flush()
+    assert store.look_message(place) is not None
 
 
 def test_sync_durability_forgets_what_waits_in_a_deleted_topic(maker: StoreMaker) -> None:

@@ -141,6 +141,24 @@ def test_strays_are_deleted_or_set_aside(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
+def test_the_disk_has_forgotten_what_was_removed_before_a_file_of_its_name_is_made(tmp_path: Path) -> None:
+    files = sequence(tmp_path)
+    for _ in range(3):
+        files.create_next(0)
+    again = sequence(tmp_path, faulty := FaultyFileSystem())
+    again.load(FoundFiles([0], [100], [200]))
+    again.create_next(0)
+    assert [(name, path.name) for name, path in faulty.calls if name != "map_file"] == [
+        ("unlink", f"{100:020d}"),
+        ("unlink", f"{200:020d}"),
+        ("sync_directory", "0"),
+        ("open_file", f"{0:020d}"),
+        ("make_directories", "0"),
+        ("create_file", f"{100:020d}"),
+        ("rename", f"{100:020d}"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "size", "reason"),
     [
