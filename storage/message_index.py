@@ -261,8 +261,6 @@ class MessageIndex:
             raise IndexDamagedError(f"{file.path}: perhaps not whole on the disk when the store crashed")
         if self._files and file.header.begin_physical_offset < self._files[-1].header.end_physical_offset:
             raise IndexDamagedError(f"{file.path}: begins before the one before it ends")
-        if not file.is_empty and file.header.end_physical_offset >= self._log.max_offset:
-            raise IndexDamagedError(f"{file.path}: leads behind the end of the commit log")
 
     def _resume(self) -> list[str]:
         """Go on in the log where the newest file ends; return the names of files that had to go before."""

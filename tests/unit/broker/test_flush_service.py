@@ -58,6 +58,7 @@ def broker(make_broker: MakeBroker) -> Broker:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock) -> Disk:
+    """A test must ask for ``mock_clock`` itself too: else it runs by the real clock."""
     return Disk(monkeypatch, mock_clock)
 
 
@@ -89,13 +90,17 @@ async def flushed_together(disk: Disk, first: Peer, second: Peer, *, seconds: fl
     await answered(first, second)
 
 
-async def test_all_who_wait_when_a_flush_begins_are_answered_by_it(peer: Peer, another_peer: Peer, disk: Disk) -> None:
+async def test_all_who_wait_when_a_flush_begins_are_answered_by_it(
+    peer: Peer, another_peer: Peer, disk: Disk, mock_clock: MockClock
+) -> None:
     async with committing(peer.broker):
         await flushed_together(disk, peer, another_peer, seconds=0)
         assert disk.flushes == 1
 
 
-async def test_who_comes_during_a_flush_waits_for_the_next(peer: Peer, another_peer: Peer, disk: Disk) -> None:
+async def test_who_comes_during_a_flush_waits_for_the_next(
+    peer: Peer, another_peer: Peer, disk: Disk, mock_clock: MockClock
+) -> None:
     async with committing(peer.broker):
         send(peer)
         await until(lambda: disk.flushes == 1)
@@ -108,7 +113,7 @@ async def test_who_comes_during_a_flush_waits_for_the_next(peer: Peer, another_p
 
 
 async def test_senders_who_were_answered_together_are_flushed_together_again(
-    peer: Peer, another_peer: Peer, disk: Disk
+    peer: Peer, another_peer: Peer, disk: Disk, mock_clock: MockClock
 ) -> None:
     async with committing(peer.broker):
         await flushed_together(disk, peer, another_peer, seconds=4)
@@ -135,7 +140,7 @@ async def test_a_sender_who_does_not_come_again_is_not_waited_for_longer_than_an
         await answered(peer)
 
 
-async def test_a_sender_who_is_alone_waits_for_nobody(peer: Peer, disk: Disk) -> None:
+async def test_a_sender_who_is_alone_waits_for_nobody(peer: Peer, disk: Disk, mock_clock: MockClock) -> None:
     async with committing(peer.broker):
         for number in range(1, 4):
             send(peer)

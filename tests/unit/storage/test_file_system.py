@@ -133,7 +133,7 @@ def test_what_shall_be_on_the_disk_is_synced_after_it_was_written(
     for name in ("fsync", "fdatasync"):
 
         def record(number: int, name: str = name) -> None:
-            path = Path(os.readlink(f"/proc/self/fd/{number}"))
+            path = Path(f"/proc/self/fd/{number}").readlink()
             synced.append((name, path, path.stat().st_size if path.is_file() else None))
 
         monkeypatch.setattr(os, name, record)

@@ -200,8 +200,9 @@ def test_a_copy_that_fits_nowhere_is_refused_when_its_turn_comes(store: MessageS
 
 def test_copies_wait_for_the_disk_as_messages_do(maker: StoreMaker) -> None:
     store = maker(durability=Durability.SYNC)
-    copies = [copy_of(store, put(store), store.queue("U", number % 2)) for number in range(4)]
-    store.put_copies(copies)
+    places = [put(store) for _ in range(4)]
+    store.flush()
+    store.put_copies([copy_of(store, place, store.queue("U", number % 2)) for number, place in enumerate(places)])
     assert [store.max_offset_in_queue("U", queue_id) for queue_id in (0, 1)] == [0, 0]
     store.flush()
     assert [store.max_offset_in_queue("U", queue_id) for queue_id in (0, 1)] == [2, 2]
