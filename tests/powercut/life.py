@@ -20,31 +20,24 @@ from typing import Final
 
 from tests.powercut.expected import DeletedFiles, Intent, Stored, records_of, stored_record
 from tests.powercut.model_disk import ModelDisk, PowerCutError
+from tests.powercut.sending import MAX_BODY, TOPICS, Sending
 from triomq.broker.offsets import ConsumerOffsetTable
 from triomq.protocol.codes import TRANSACTION_MASK, MessageSysFlag
-from triomq.protocol.host import encode_host
 from triomq.protocol.index_unit import key_hash
-from triomq.protocol.java import tags_code
-from triomq.protocol.properties import encode_properties
 from triomq.protocol.record import decode_record
 from triomq.storage.config import Durability, StoreConfig
-from triomq.storage.delay_levels import SCHEDULE_TOPIC
 from triomq.storage.message_store import MessageStore
 from triomq.storage.retention import Reason, Retention
 from triomq.storage.tables import JsonTable
 
-HOST: Final = encode_host("127.0.0.1", 10911)
-TOPICS: Final = ("T", "U", "%RETRY%g")
-TAGS: Final = ("", "A", "polygenelubricants")
 GROUP: Final = "g"
 FILE_SIZE: Final = 8192
-_MAX_BODY: Final = 1500
 _MOST_OPERATIONS: Final = 40
 _ALL_CUTS: Final = 3
 Key = tuple[str, int]
 
 
-class Life:
+class Life(Sending):
     """One seed.  ``run`` raises ``AssertionError`` for the first thing that is not as it must be.
 
     Attributes:
@@ -74,7 +67,7 @@ class Life:
             root=self.root,
             commit_log_file_size_bytes=FILE_SIZE,
             consume_queue_file_size_bytes=self.random.choice((100, 400, 4000)),
-            max_message_size_bytes=_MAX_BODY,
+            max_message_size_bytes=MAX_BODY,
             durability=self.random.choice((Durability.SYNC, Durability.SYNC, Durability.ASYNC)),
             reserve_step_bytes=self.random.choice((1, 4096)),
             consume_queue_reserve_step_bytes=4096,
@@ -100,34 +93,6 @@ class Life:
         return self
 
     # Operations
-
-    def put(self) -> None:
-        topic, queue_id, tag = self.random.choice(TOPICS), self.random.randrange(2), self.random.choice(TAGS)
-        bits = self.random.choice((0, 0, 0, 0, 4, 8, 12))
-        body = self._body()
-        self.intents = [Intent(topic, queue_id, body, tags_code(tag))]
-        queue = self.store.queue(topic, queue_id)
-        keys = " ".join(self.random.choices("kl", k=self.random.randrange(4)))
-        properties = encode_properties({"TAGS": tag, "KEYS": keys})
-        place = self.store.put(queue, body, properties, tags_code(tag), 0, bits, 0, HOST, HOST)
-        self._remember(place.physical_offset, tags_code(tag))
-
-    def put_delayed(self) -> None:
-        level = self.random.randint(1, 3)
-        body = self._body()
-        self.intents = [Intent(SCHEDULE_TOPIC, level - 1, body, 0)]
-        queue = self.store.queue(SCHEDULE_TOPIC, level - 1)
-        properties = encode_properties({"DELAY": str(level), "REAL_TOPIC": "T", "REAL_QID": "0"})
-        place = self.store.put(queue, body, properties, self.store.delivery_time(level), 0, 0, 0, HOST, HOST)
-        self._remember(place.physical_offset, 0)
-
-    def put_batch(self) -> None:
-        topic, queue_id = self.random.choice(TOPICS), self.random.randrange(2)
-        bodies = [self._body() for _ in range(self.random.randint(1, 4))]
-        self.intents = [Intent(topic, queue_id, body, 0) for body in bodies]
-        entries = [(0, body, b"", 0) for body in bodies]
-        for place in self.store.put_batch(self.store.queue(topic, queue_id), entries, 0, 0, HOST, HOST):
-            self._remember(place.physical_offset, 0)
 
     def flush(self) -> None:
         """Flush the log as group commit does: more messages may come before the disk has answered."""
@@ -279,16 +244,6 @@ class Life:
 
     # The model
 
-    def _body(self) -> bytes:
-        length = self.random.choice((0, 10, 100, 500, self.random.randrange(_MAX_BODY)))
-        return self.random.randbytes(length)
-
-    def _remember(self, physical_offset: int, code: int) -> None:
-        record = self.store.look_message(physical_offset)
-        assert record is not None
-        self.history.append(stored_record(self.config.delay_levels, self.now_ms, physical_offset, bytes(record), code))
-        self.intents.pop(0)
-
     def _learn(self) -> None:
         """Take over what the store has found: all that was acknowledged, and of the rest what survived."""
         self.history = self.deleted_files.expire(self.history, self.store.commit_log.min_offset)
@@ -387,6 +342,8 @@ OPERATIONS: Final[tuple[Callable[[Life], None], ...]] = (
     *[Life.put] * 8,
     *[Life.put_delayed] * 2,
     *[Life.put_batch] * 3,
+    *[Life.put_run] * 3,
+    *[Life.deliver] * 2,
     *[Life.flush] * 4,
     *[Life.flush_queues] * 2,
     *[Life.index] * 3,
