@@ -61,8 +61,9 @@ class Schedule:
         Raises:
             StoreLayoutError: the table and its previous generation cannot be read, or hold no offsets.
         """
-        self.offsets.load()
         store = self._store
+        self.offsets.load()
+        self.offsets.restrict(store.max_offset_in_queue)  # tells of each
         self._levels = [
             _Level(number, delay_ms, store.queue(SCHEDULE_TOPIC, number - 1), store.delivery_time(number))
             for number, delay_ms in enumerate(store.config.delay_levels.delays_ms, 1)

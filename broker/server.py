@@ -210,7 +210,6 @@ class Broker:
         self.offsets.load()
         self.schedule.load()
         self.offsets.restrict(self.store.max_offset_in_queue)
-        self.schedule.offsets.restrict(self.store.max_offset_in_queue)
         self.timer.load()
         self.topics.adopt((queue.topic, queue.queue_id) for queue in self.store.queues)
 

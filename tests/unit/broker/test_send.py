@@ -430,3 +430,10 @@ async def test_with_durability_sync_an_answer_waits_for_the_disk_unless_the_send
     response = peer.ask(RequestCode.SEND_MESSAGE_V2, {**header, "i": "WAIT\x01false"})
     assert response is not None
     assert response.ext_fields["queueOffset"] == "1"
+    several = {**header, "m": "true"}
+    assert peer.ask(RequestCode.SEND_MESSAGE_V2, several, batch()) is None
+    assert peer.broker.group_commit.waiting == 2
+    response = peer.ask(RequestCode.SEND_MESSAGE_V2, {**several, "i": "WAIT\x01false"}, batch())
+    assert response is not None
+    assert response.ext_fields["queueOffset"] == "5"
+    assert peer.broker.group_commit.waiting == 2

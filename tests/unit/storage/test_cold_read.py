@@ -13,7 +13,7 @@ from tests.unit.storage.making import FaultyFileSystem, StoreMaker, body, put
 from triomq.protocol.errors import StoreError
 from triomq.storage.cold_read import ColdRange, ColdReads, read_ranges
 from triomq.storage.consume_queue import ConsumeQueue
-from triomq.storage.file_system import FileSystem
+from triomq.storage.file_system import FileSystem, OpenFile
 from triomq.storage.message_store import MessageStore
 
 
@@ -126,7 +126,7 @@ def test_records_far_apart_are_asked_for_one_by_one_and_filtered_ones_not_at_all
 
 
 def test_queues_whose_records_lie_far_apart_side_by_side_share_one_look_at_each_place(maker: StoreMaker) -> None:
-    settings = {"commit_log_file_size_bytes": 4 * 1024**2, "max_transfer_bytes_in_memory": 8 * 1024**2}
+    settings: dict[str, Any] = {"commit_log_file_size_bytes": 4 * 1024**2, "max_transfer_bytes_in_memory": 8 * 1024**2}
     store = maker(**settings)
     for _ in range(8):
         for queue_id in range(4):
@@ -235,6 +235,24 @@ def test_a_disk_that_cannot_read_is_an_error_with_the_path(maker: StoreMaker) ->
     with pytest.raises(StoreError, match=r"cannot read .*consumequeue/T/0/0+: Input/output error"):
         read_ranges(ranges, Broken())
     read_ranges(ranges)
+
+
+def test_a_file_that_was_deleted_before_it_was_read_is_passed_over(maker: StoreMaker) -> None:
+    read: list[Path] = []
+
+    class Reading(FileSystem):
+        def read_into_memory(self, file: OpenFile, start: int, end: int) -> None:
+            read.append(file.path)
+
+    store, queue = old(maker)
+    cold = reads(store, memory := Memory())
+    units = cold.find(queue, 0, 1, None)
+    memory.load(units)
+    records = cold.find(queue, 0, 1, None)
+    queue.files.files[0].unmap()
+    queue.files.files[0].path.unlink()
+    read_ranges([*units, *records], Reading())
+    assert read == [store.commit_log.files.files[0].path]
 
 
 def test_messages_that_follow_one_another_are_not_looked_at_one_by_one(maker: StoreMaker) -> None:

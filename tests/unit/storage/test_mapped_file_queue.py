@@ -83,12 +83,12 @@ def test_a_removed_sequence_leaves_no_directory(tmp_path: Path) -> None:
 
 def test_a_directory_wants_a_sync_with_those_above_until_it_had_one(tmp_path: Path) -> None:
     files = sequence(tmp_path)
-    assert files.is_directory_synced
+    states = [files.is_directory_synced]
     files.create_next(0)
-    assert not files.is_directory_synced
+    states.append(files.is_directory_synced)
     assert list(files.directories()) == [tmp_path / "log" / "0", tmp_path / "log", tmp_path]
     files.directory_synced = files.directory_changes
-    assert files.is_directory_synced
+    assert [*states, files.is_directory_synced] == [True, False, True]
 
 
 def test_a_good_directory_gives_the_starts_of_its_files(tmp_path: Path) -> None:

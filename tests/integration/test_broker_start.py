@@ -1,0 +1,52 @@
+"""A broker that starts on what a crash has left: what it tells, and what it takes back."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from tests.integration.broker_wire import broker_port, connected, pull_fields, running
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.record import decode_records
+from triomq.storage.tables import JsonTable
+
+
+async def leave(root: Path, count: int) -> None:
+    """Store messages and one that waits; it looks as if the process had been killed then."""
+    async with running(root) as broker, connected(broker_port(broker)) as wire:
+        for number in range(count):
+            assert (await wire.put("T", b"%04d" % number * 250)).code == ResponseCode.SUCCESS
+        assert (await wire.put("T", b"late", i="DELAY\x0118")).code == ResponseCode.SUCCESS
+    (root / "checkpoint").unlink()
+    (root / "abort").touch()
+
+
+async def test_offsets_of_messages_that_a_crash_has_cost_are_taken_back_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await leave(tmp_path, 3)
+    JsonTable(tmp_path / "config" / "consumerOffset.json").save({"offsetTable": {"T@G": {0: 9}}})
+    JsonTable(tmp_path / "config" / "delayOffset.json").save({"offsetTable": {18: 5}})
+    async with running(tmp_path) as broker, connected(broker_port(broker)) as wire:
+        assert "group=G topic=T queue=0 stored=9 end=3" in caplog.text
+        assert "level=18 stored=5 end=1" in caplog.text
+        queue = {"consumerGroup": "G", "topic": "T", "queueId": 0}
+        stored = await wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, queue)
+        assert stored.ext_fields["offset"] == "3"
+        assert (await wire.ask(RequestCode.GET_ALL_DELAY_OFFSET)).body == b'{"offsetTable":{18:1}}'
+        await wire.put("T", b"after the crash")
+        pulled = await wire.ask(RequestCode.PULL_MESSAGE, pull_fields("T", queue_offset=3))
+        assert [message.stored_body for message in decode_records(pulled.body)] == [b"after the crash"]
+    assert JsonTable(tmp_path / "config" / "delayOffset.json").load()["offsetTable"] == {"18": 1}
+
+
+async def test_a_long_start_tells_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await leave(tmp_path, 10)
+    monkeypatch.setattr("triomq.storage.log_scan._PROGRESS_LOG_S", 0.0)
+    monkeypatch.setattr("triomq.storage.log_scan._PROGRESS_STEP_BYTES", 4000)
+    caplog.set_level(logging.INFO, "triomq.storage.log_scan")
+    async with running(tmp_path):
+        told = [record.getMessage() for record in caplog.records if record.name == "triomq.storage.log_scan"]
+    assert told == ["reading the commit log mib=0 of_at_most=16"] * 2
