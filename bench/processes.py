@@ -33,7 +33,7 @@ class Server:
 
     def cpu_s(self) -> float:
         """Return the CPU time that the processes used so far."""
-        return sum(_cpu_s(pid) for pid in self.pids)
+        return sum(cpu_s(pid) for pid in self.pids)
 
     def memory_mib(self) -> float:
         """Return the resident memory of the processes, in MiB."""
@@ -49,7 +49,8 @@ def anonymous_mib(pid: int) -> float:
     return _status_kib(pid, "RssAnon") / 1024
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
+    """Return the CPU time that a process used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
 

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from bench.processes import Server, triomq_server, work_folder
 from bench.report import print_table, write_json
+from bench.spark_stream import stream_figures
 from triomq.client.sync import Admin
 from triomq.protocol.host import encode_host
 from triomq.protocol.message_queue import MessageQueue
@@ -31,6 +32,15 @@ if TYPE_CHECKING:
 #: The columns that the bars were set for.
 _COLUMNS: Final = tuple(column.name for column in READ_COLUMNS[:11])
 _BATCH_ROWS: Final = 1000
+#: What figures are to be; spark.md 9.
+_BARS: Final = {
+    "decode_us_per_row": "<= 2.5",
+    "read_share_of_bare": ">= 0.40",
+    "read_rows_per_s": ">= 100,000",
+    "write_rows_per_s": ">= 40,000",
+    "one_row_batch_to_bare": "<= 1.30",
+    "idle_reader_cpu_share": "< 0.05",
+}
 _HOST: Final = encode_host("127.0.0.1", 10911)
 
 
@@ -41,10 +51,14 @@ def run(options: argparse.Namespace) -> int:
     with work_folder() as folder, triomq_server(folder) as server:
         spark = session()
         try:
-            figures |= interleaved(spark, server, options)
+            if options.count:
+                figures |= interleaved(spark, server, options)
+            if not options.no_stream:
+                figures |= stream_figures(spark, server, options.runs)
         finally:
             spark.stop()
-    print_table("bench spark", ["figure", "value"], [[name, f"{value:,.2f}"] for name, value in figures.items()])
+    rows = [[name, f"{value:,.2f}", _BARS.get(name, "")] for name, value in figures.items()]
+    print_table("bench spark", ["figure", "value", "bar"], rows)
     if options.json:
         write_json(options.json, {"bench": "spark", "count": options.count, "size": options.size, **figures})
     return 0

@@ -27,6 +27,7 @@ class Tap:
         requests: how many there were, by code.
         pull_times: when pulls came.
         answered_bytes: what the broker sent.
+        connections: how many there were.
         before: called with each request and the client's port, before it is handed on.
     """
 
@@ -38,6 +39,7 @@ class Tap:
         self.requests: Counter[int] = Counter()
         self.pull_times: list[float] = []
         self.answered_bytes = 0
+        self.connections = 0
         self.before: Callable[[RemotingCommand, int], None] = lambda *_: None
 
     def __enter__(self) -> Self:
@@ -73,6 +75,7 @@ class Tap:
                 client.close()
                 continue
             broker.settimeout(None)
+            self.connections += 1
             self._sockets += [client, broker]
             threading.Thread(target=self._relay, args=(client, broker, port), daemon=True).start()
             threading.Thread(target=self._relay, args=(broker, client, None), daemon=True).start()

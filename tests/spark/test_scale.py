@@ -1,4 +1,4 @@
-"""Scenarios 6, 12, 13, 19 and 49: what brokers are asked, counted by relays in front of them."""
+"""Scenarios 6, 12, 13, 19, 25 and 49: what brokers are asked, counted by relays in front of them."""
 
 import time
 from collections import Counter
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.processes import start_triomq
-from tests.spark.harness import Topics, drain, numbered, read, read_stream
-from tests.spark.tap import OneNameServer, Tap
+from tests.spark.harness import Topics, batches, drain, numbered, read, read_stream
+from tests.spark.tap import PULLS, OneNameServer, Tap
 from triomq.client.sync import Admin
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 NAMES = ("broker-a", "broker-b", "broker-c")
 QUEUES = 8
 PULL_BATCH = 32
+ONE_BY_ONE = 12
+WORKERS = 4  # two cores; a query that reads and writes may have two Python workers for each
 
 
 class Cluster:
@@ -152,3 +154,20 @@ def test_an_idle_stream_asks_little(
     finally:
         query.stop()
     assert 0 < asked <= 6 * took_s
+
+
+def test_a_micro_batch_of_one_message_costs_one_pull_and_no_connection(
+    spark: "SparkSession", tapped: tuple[Topics, Tap], checkpoint: Callable[[str], str]
+) -> None:
+    """Scenario 25, what can be counted; ``python -m bench spark`` has the times."""
+    topics, tap = tapped
+    topic = topics.make(1)
+    topics.send(topic, numbered(ONE_BY_ONE))
+    connections, before = tap.connections, tap.requests.copy()
+    frame = read_stream(spark, topics, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=1)
+    query = drain(frame.select("body"), checkpoint("log"), checkpoint("sink"))
+    assert batches(query) == [1] * ONE_BY_ONE
+    asked = tap.requests - before
+    assert sum(asked[code] for code in PULLS) == ONE_BY_ONE
+    assert asked.total() <= 2 * ONE_BY_ONE + 4  # ends of queues for each batch, and those of the start
+    assert tap.connections - connections <= 1 + WORKERS  # the stream's reader and each worker
