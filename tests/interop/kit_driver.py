@@ -44,6 +44,15 @@ def run(command: Sequence[str | Path], timeout_s: float) -> subprocess.Completed
     return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
 
 
+def java_classpath(version: str) -> str:
+    """The jars of a version of the Java client, for programs of the tests' own; built by the kit at the first call."""
+    built = run([KIT / "run.sh", "--client", version, "list"], START_TIMEOUT_S)
+    assert built.returncode == 0, built.stderr
+    folder = Path(os.environ.get("CONFORMANCE_BUILD") or KIT / "target")
+    newest = max(folder.glob(f"kit-{version}-*"), key=lambda path: path.stat().st_mtime)
+    return f"{newest}/lib/*"
+
+
 def run_scenarios(
     program: Sequence[str], namesrv: str, scenarios: Iterable[str], logs: Path, *options: str
 ) -> dict[str, dict[str, Any]]:
@@ -135,6 +144,11 @@ class ApacheBrokers:
     def stop_broker(self, folder: Path, *, kill: bool) -> None:
         """End the broker of one folder and leave its store there; an orderly end may take 20 s."""
         done = run([KIT / "run-apache.sh", "stop-broker", folder, *(["--kill"] if kill else [])], STOP_TIMEOUT_S)
+        assert done.returncode == 0, done.stderr
+
+    def start_broker(self, folder: Path) -> None:
+        """Start the broker of one folder again: the same ports, the same store."""
+        done = run([KIT / "run-apache.sh", "start-broker", folder], START_TIMEOUT_S)
         assert done.returncode == 0, done.stderr
 
     def stop_all(self) -> None:

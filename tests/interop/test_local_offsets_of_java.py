@@ -1,12 +1,11 @@
 """Apache's own class reads the offsets that our broadcasting consumers keep, and ours read what it writes."""
 
-import os
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.interop.kit_driver import KIT, run
+from tests.interop.kit_driver import java_classpath, run
 from triomq.client.consumer.local_offsets import OffsetsFile
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset
@@ -27,11 +26,7 @@ QUEUES: Final = [entry.rpartition("=")[0] for entry in ENTRIES]
 @pytest.fixture(scope="module", params=["4.9.7", "5.5.0"])
 def classpath(request: pytest.FixtureRequest) -> str:
     """The jars of a client's version, built by the kit if need be."""
-    built = run([KIT / "run.sh", "--client", request.param, "list"], 600)
-    assert built.returncode == 0, built.stderr
-    folder = Path(os.environ.get("CONFORMANCE_BUILD") or KIT / "target")
-    newest = max(folder.glob(f"kit-{request.param}-*"), key=lambda path: path.stat().st_mtime)
-    return f"{newest}/lib/*"
+    return java_classpath(request.param)
 
 
 def java(classpath: str, base: Path, command: str, *queues: str) -> list[str]:

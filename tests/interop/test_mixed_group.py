@@ -1,7 +1,6 @@
 """One group of an unmodified Java client and two of ours: they share the queues through joins, leaves and kills."""
 
 import itertools
-import os
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -14,7 +13,7 @@ from typing import Final, NamedTuple
 import pytest
 import trio
 
-from tests.interop.kit_driver import KIT, START_TIMEOUT_S, run
+from tests.interop.kit_driver import java_classpath
 from tests.processes import Broker
 from triomq.client import Admin, Message, MessageQueue, Producer
 from triomq.client.nursery import open_service_nursery
@@ -120,11 +119,7 @@ async def send_for_ever(group: Group, sent: list[int]) -> None:
 @pytest.fixture(scope="module")
 def classpath() -> str:
     """The kit's copy of the Java client, built at the first call."""
-    done = run([KIT / "run.sh", "--client", "4.9", "list"], START_TIMEOUT_S)
-    assert done.returncode == 0, done.stderr
-    build = Path(os.environ.get("CONFORMANCE_BUILD") or KIT / "target")
-    newest = max(build.glob("kit-4.9.7-*"), key=lambda folder: folder.stat().st_mtime)
-    return f"{newest}/lib/*"
+    return java_classpath("4.9.7")
 
 
 @pytest.fixture(params=["concurrent", "orderly"])

@@ -5,22 +5,49 @@ from collections.abc import Iterator
 import pytest
 
 from tests.interop.kit_driver import ApacheBroker, ApacheBrokers
-from tests.spark import test_batch_read, test_stream_read, test_write
+from tests.spark import test_batch_read, test_faults, test_read_by_java, test_stream_read, test_write
 
-pytestmark = pytest.mark.jvm
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]  # a first run builds the kit
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheBroker]:
-    """Apache's broker; ended with the module."""
+def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheBrokers]:
+    """What starts and ends Apache's brokers."""
     brokers = ApacheBrokers(tmp_path_factory.mktemp("apache"))
     try:
-        yield brokers.get("4.9.7")
+        yield brokers
     finally:
         brokers.stop_all()
 
 
-# Scenarios 1, 3, 4, 6, 8, 15 and 28; pytest runs them here again, with the broker of this module.
+@pytest.fixture(scope="module")
+def broker(apache: ApacheBrokers) -> ApacheBroker:
+    """Apache's broker; ended with the module."""
+    return apache.get("4.9.7")
+
+
+class Restartable:
+    """Apache's broker, away for a while; its name server stays, and forgets the topics of a broker that is away."""
+
+    def __init__(self, apache: ApacheBrokers, broker: ApacheBroker) -> None:
+        self._apache = apache
+        self._folder = broker.folder
+        self.broker, self.namesrv = broker.broker, broker.namesrv
+
+    def stop(self) -> None:
+        self._apache.stop_broker(self._folder, kill=True)
+
+    def start(self) -> None:
+        self._apache.start_broker(self._folder)
+
+
+@pytest.fixture
+def restartable(apache: ApacheBrokers, broker: ApacheBroker) -> Restartable:
+    """The module's broker: the last test has it."""
+    return Restartable(apache, broker)
+
+
+# Scenarios 1, 3, 4, 6, 8, 15, 28 and 40; pytest runs them here again, with the broker of this module.
 test_columns = test_batch_read.test_all_columns_of_all_messages_are_what_was_sent
 test_positions = test_batch_read.test_json_positions_give_exactly_their_ranges
 test_bounds = test_batch_read.test_a_position_outside_its_queue_is_an_error_with_its_bounds
@@ -31,3 +58,5 @@ test_stream = test_stream_read.test_available_now_reads_what_was_there_at_its_st
 test_written_columns = test_write.test_all_columns_of_all_rows_become_messages
 test_sharding_keys = test_write.test_rows_of_a_sharding_key_stay_in_order_in_one_queue
 test_delays = test_write.test_delayed_rows_arrive_later
+test_columns_by_java = test_read_by_java.test_java_reads_all_columns_of_all_rows
+test_broker_away = test_faults.test_a_broker_that_was_away_is_waited_for_but_not_for_ever
