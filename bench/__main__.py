@@ -42,6 +42,11 @@ MODES: Final = {
     "spark": Mode(
         "the PySpark data source beside a bare one (needs Java, triomq[spark])", spark.add_arguments, spark.run
     ),
+    "spark-kafka": Mode(
+        "the PySpark data source beside Spark's Kafka connector and a Kafka broker (needs Java, Maven, triomq[spark])",
+        spark.add_kafka_arguments,
+        spark.run_kafka,
+    ),
     "peers": Mode("our client beside redis-py, nats-py and aiokafka", peers.add_arguments, peers.run),
     "compare": Mode(
         "our broker and Apache's in turns, by Apache's Java client (needs Java, Maven)",

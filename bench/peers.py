@@ -11,10 +11,8 @@ import importlib
 import importlib.util
 import random
 import shutil
-import subprocess
 import sys
 import time
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -24,6 +22,7 @@ from typing import Any, ClassVar, Final
 
 import trio
 
+from bench import kafka
 from bench.processes import free_port, listening_server, triomq_server, work_folder
 from bench.report import latencies_ms, print_table, write_json
 from triomq.client import Admin, ConsumeContext, Message, MessageExt, Producer, PushConsumer
@@ -334,21 +333,6 @@ class _NatsPeer(_Peer):
             await client.close()
 
 
-_KAFKA_SETTINGS: Final = """process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
-controller.listener.names=CONTROLLER
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
-log.dirs={folder}/data
-num.partitions=8
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=1
-group.initial.rebalance.delay.ms=0
-"""
-
-
 class _KafkaPeer(_Peer):
     package = "aiokafka"
     program = "java"
@@ -361,14 +345,7 @@ class _KafkaPeer(_Peer):
 
     @classmethod
     def command(cls, options: argparse.Namespace, folder: Path, port: int) -> list[str]:
-        settings = folder / "server.properties"
-        settings.write_text(_KAFKA_SETTINGS.format(port=port, controller=free_port(), folder=folder))
-        java = [cls.program, "-Xmx1g", "-cp", f"{options.kafka_jars}/*"]
-        cluster = uuid.uuid4().hex[:22]
-        with (folder / "format.log").open("w") as log:
-            subprocess.run([*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(settings)], check=True,
-                           stdout=log, stderr=log)  # fmt: skip
-        return [*java, "kafka.Kafka", str(settings)]
+        return kafka.prepare(Path(options.kafka_jars), folder, port)
 
     @classmethod
     @asynccontextmanager

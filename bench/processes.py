@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,10 +49,33 @@ def anonymous_mib(pid: int) -> float:
     return _status_kib(pid, "RssAnon") / 1024
 
 
+def tree_cpu_s() -> float:
+    """Return the CPU time of this process and all below it so far, with those that have ended."""
+    parents: dict[int, int] = {}
+    used: dict[int, float] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has just ended
+            fields = _stat(path)
+            parents[int(path.parent.name)] = int(fields[1])
+            used[int(path.parent.name)] = sum(map(int, fields[11:15])) / _TICKS_PER_SECOND
+    return sum(cpu_s for pid, cpu_s in used.items() if os.getpid() in _with_parents(pid, parents))
+
+
+def _with_parents(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
+    while pid:
+        yield pid
+        pid = parents.get(pid, 0)
+
+
 def cpu_s(pid: int) -> float:
     """Return the CPU time that a process used so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    fields = _stat(Path(f"/proc/{pid}/stat"))
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+
+
+def _stat(path: Path) -> list[str]:
+    """Return the fields behind the name: state, parent, and so on."""
+    return path.read_text().rpartition(")")[2].split()
 
 
 def _status_kib(pid: int, name: str) -> int:

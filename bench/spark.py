@@ -1,4 +1,4 @@
-"""The mode ``spark``: its options; the rest is in ``spark_load.py``, which needs pyspark."""
+"""The modes ``spark`` and ``spark-kafka``: their options; the rest is in modules that need pyspark."""
 
 import argparse
 
@@ -14,8 +14,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="FILE", help="write the figures to FILE")
 
 
+def add_kafka_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``spark-kafka``."""
+    add_arguments(parser)
+    parser.add_argument(
+        "--jars", metavar="DIR", help="keeps Kafka's jars, which Maven brings once (default: a temporary folder)"
+    )
+
+
 def run(options: argparse.Namespace) -> int:
     """Run it; returns the exit code."""
     from bench import spark_load  # pyspark is there only where it is wanted
 
     return spark_load.run(options)
+
+
+def run_kafka(options: argparse.Namespace) -> int:
+    """Run it beside Spark's Kafka connector; returns the exit code."""
+    from bench import spark_kafka
+
+    return spark_kafka.run(options)

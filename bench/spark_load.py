@@ -5,7 +5,8 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -27,10 +28,10 @@ from triomq.spark.columns import ARROW_TYPES, Decoder
 from triomq.spark.schema import READ_COLUMNS, ddl_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, DataFrameReader
 
 #: The columns that the bars were set for.
-_COLUMNS: Final = tuple(column.name for column in READ_COLUMNS[:11])
+COLUMNS: Final = tuple(column.name for column in READ_COLUMNS[:11])
 _BATCH_ROWS: Final = 1000
 #: What figures are to be; spark.md 9.
 _BARS: Final = {
@@ -46,7 +47,6 @@ _HOST: Final = encode_host("127.0.0.1", 10911)
 
 def run(options: argparse.Namespace) -> int:
     """Fill a topic, read it and a bare source in turns; returns the exit code."""
-    os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
     figures: dict[str, Any] = {"decode_us_per_row": decode_cpu_us(options.size)}
     with work_folder() as folder, triomq_server(folder) as server:
         spark = session()
@@ -64,12 +64,14 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def session() -> SparkSession:
-    """Start Spark quietly, on two cores."""
+def session(jars: Iterable[Path] = ()) -> SparkSession:
+    """Start Spark quietly, on two cores of this machine, with some more jars."""
+    os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.jars", ",".join(map(str, jars)))
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")
@@ -80,20 +82,10 @@ def session() -> SparkSession:
 
 def interleaved(spark: SparkSession, server: Server, options: argparse.Namespace) -> dict[str, Any]:
     """Write, then read both sources in turns; returns medians of rows per second and ratios."""
-    topic = f"bench-{time.time_ns():x}"
-    with Admin(namesrv=server.namesrv) as admin:
-        admin.create_topic(topic, queues=2)
-    rows = spark.range(options.count, numPartitions=2).select(
-        f.lpad(f.col("id").cast("string"), options.size, "x").alias("body"),
-        f.col("id").cast("string").alias("keys"),
-        f.lit("A").alias("tags"),
-        f.create_map(f.lit("a"), f.lit("b")).alias("properties"),
-    )
+    topic = make_topic(server)
+    rows = made_rows(spark, options.count, options.size)
     bare = spark.read.format("bare").option("count", options.count).option("size", options.size)
-    ours = (
-        spark.read.format("rocketmq").option("nameServer", server.namesrv).option("subscribe", topic)
-        .schema(ddl_of(_COLUMNS))
-    )  # fmt: skip
+    ours = reader(spark, server, topic, COLUMNS)
     written = [timed(lambda: write(rows, server, topic), options.count) for _ in range(2)]
     total = 2 * options.count
     rates: dict[str, list[float]] = {"bare": [], "ours": []}
@@ -108,6 +100,32 @@ def interleaved(spark: SparkSession, server: Server, options: argparse.Namespace
         "write_rows_per_s": written[-1],
         "load_average": os.getloadavg()[0],
     }
+
+
+def make_topic(server: Server) -> str:
+    """Make a topic with a queue for each core."""
+    topic = f"bench-{time.time_ns():x}"
+    with Admin(namesrv=server.namesrv) as admin:
+        admin.create_topic(topic, queues=2)
+    return topic
+
+
+def made_rows(spark: SparkSession, count: int, size: int) -> "DataFrame":
+    """Return so many messages with bodies of so many bytes."""
+    return spark.range(count, numPartitions=2).select(
+        f.lpad(f.col("id").cast("string"), size, "x").alias("body"),
+        f.col("id").cast("string").alias("keys"),
+        f.lit("A").alias("tags"),
+        f.create_map(f.lit("a"), f.lit("b")).alias("properties"),
+    )
+
+
+def reader(spark: SparkSession, server: Server, topic: str, columns: Sequence[str]) -> "DataFrameReader":
+    """Return what reads a topic of ours."""
+    return (
+        spark.read.format("rocketmq").option("nameServer", server.namesrv).option("subscribe", topic)
+        .schema(ddl_of(columns))
+    )  # fmt: skip
 
 
 def write(rows: "DataFrame", server: Server, topic: str) -> None:
@@ -131,7 +149,7 @@ def decode_cpu_us(size: int) -> float:
     """Return the CPU time for decoding a record of a chunk of 1 MiB, in microseconds."""
     count = max(256, 1024**2 // size)
     chunk = b"".join(_record(number, size) for number in range(count))
-    decoder = Decoder(MessageQueue("T", "broker-a", 0), _COLUMNS)
+    decoder = Decoder(MessageQueue("T", "broker-a", 0), COLUMNS)
     times = []
     for _ in range(20):
         began = time.process_time()
@@ -160,7 +178,7 @@ class BareSource(DataSource):
         return "bare"
 
     def schema(self) -> str:
-        return ddl_of(_COLUMNS)
+        return ddl_of(COLUMNS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return BareReader(int(self.options["count"]), int(self.options["size"]))
@@ -190,7 +208,7 @@ class BareReader(DataSourceReader):
                 pairs
                 if name == "properties"
                 else pa.repeat(pa.scalar(made.get(name, "text"), ARROW_TYPES[name]), _BATCH_ROWS)
-                for name in _COLUMNS
+                for name in COLUMNS
             ]
-            schema = pa.schema([(name, ARROW_TYPES[name]) for name in _COLUMNS])
+            schema = pa.schema([(name, ARROW_TYPES[name]) for name in COLUMNS])
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
