@@ -28,6 +28,7 @@ from triomq.client.consumer.rebalance import (
     allocate_consistent_hash,
     allocate_nearby,
 )
+from triomq.client.credentials import load_credentials
 from triomq.client.dead_letters import DeadLetter, DeadLetterCount, Redrive
 from triomq.client.group_state import GroupLag, GroupState, QueueState
 from triomq.client.instance import ClientInstance
@@ -35,6 +36,7 @@ from triomq.client.offset_reset import OffsetChange, OffsetReset
 from triomq.client.producer import Producer
 from triomq.client.selectors import QueueSelector, select_by_hash, select_by_random
 from triomq.client.send_result import SendResult, SendStatus
+from triomq.protocol.acl import Credentials
 from triomq.protocol.bodies import MessageModel
 from triomq.protocol.errors import (
     BrokerResponseError,
@@ -87,6 +89,7 @@ __all__ = [
     "ConsumeStatus",
     "ConsumerConfig",
     "ConsumerNotOnlineError",
+    "Credentials",
     "DeadLetter",
     "DeadLetterCount",
     "FilterHook",
@@ -137,6 +140,7 @@ __all__ = [
     "allocate_by_machine_room",
     "allocate_consistent_hash",
     "allocate_nearby",
+    "load_credentials",
     "select_by_hash",
     "select_by_random",
 ]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from triomq.protocol.acl import Credentials
 from triomq.protocol.codes import SerializeType
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.frame import MAX_FRAME_BYTES
@@ -34,6 +35,7 @@ class ClientConfig:
     send_buffer_limit_bytes: int = 1024**2  # per connection; who wants to send more waits
     advertise: Literal["as-advertised", "as-dialled"] = "as-advertised"
     header_format: SerializeType = SerializeType.JSON  # rocketmq.serialize.type; MSGPACK: see client.handshake
+    credentials: Credentials | None = None  # AclClientRPCHook: every request is signed for this account
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:

@@ -128,7 +128,12 @@ class ClientInstance(OpenOnce):
         connection = self._get_open().get(address) or await self.connections.connect(address, deadline)
         command.opaque = self.next_opaque()
         command.serialize_type = connection.header_format
-        return await connection.request(command.opaque, command.encode(), deadline)
+        return await connection.request(command.opaque, self._encode(command), deadline)
+
+    def _encode(self, command: RemotingCommand) -> bytes:
+        if (credentials := self.config.credentials) is not None:
+            command.ext_fields = credentials.sign(command.ext_fields, command.body)
+        return command.encode()
 
     async def invoke_checked(
         self, address: str, command: RemotingCommand, timeout_s: float | None = None
@@ -153,7 +158,7 @@ class ClientInstance(OpenOnce):
         command.opaque = self.next_opaque()
         command.serialize_type = connection.header_format
         command.flag |= _ONEWAY
-        await connection.send(command.encode(), deadline)
+        await connection.send(self._encode(command), deadline)
 
     async def heartbeat(self, address: str, body: bytes) -> int:
         """Send a heartbeat to a broker and return its version number; agree with it on the header format.
@@ -169,7 +174,7 @@ class ClientInstance(OpenOnce):
         command.ext_fields = offered_fields(wanted)
         command.opaque = self.next_opaque()
         command.serialize_type = connection.header_format
-        response = check(await connection.request(command.opaque, command.encode(), deadline), address)
+        response = check(await connection.request(command.opaque, self._encode(command), deadline), address)
         if address not in self.name_servers:  # else it may be a proxy that reads headers before a broker does
             connection.header_format = agreed_format(wanted, response.ext_fields)
         return response.version

@@ -200,7 +200,8 @@ class Producer(OpenOnce):
         target = (_choice(message, queue, selector, key) or TopicPlan.choose)(plan)
         address = target.address
         connection = instance.connections.get(address) or await instance.connections.connect(address, deadline)
-        frame, body = outgoing.frame(target, instance.next_opaque(), connection.header_format, _ONEWAY)
+        credentials = instance.config.credentials
+        frame, body = outgoing.frame(target, instance.next_opaque(), connection.header_format, credentials, _ONEWAY)
         await connection.send(frame + body, deadline)
 
     async def send_batch(
@@ -351,7 +352,7 @@ class Producer(OpenOnce):
         address = target.address
         connection = instance.connections.get(address) or await instance.connections.connect(address, deadline)
         opaque = instance.next_opaque()
-        frame, body = outgoing.frame(target, opaque, connection.header_format)
+        frame, body = outgoing.frame(target, opaque, connection.header_format, instance.config.credentials)
         response = await connection.request(opaque, frame, deadline, body)
         status = STATUS_BY_CODE.get(response.code)
         if status is None:

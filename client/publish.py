@@ -17,6 +17,7 @@ from triomq.client.route import (
     Queues,
     publish_queues,
 )
+from triomq.protocol.acl import Credentials
 from triomq.protocol.batch import encode_batch
 from triomq.protocol.bodies import TopicRouteData
 from triomq.protocol.codes import VERSION, SerializeType
@@ -151,10 +152,14 @@ class Outgoing:
         self._fields = fields
         self.message_id = message_id
 
-    def frame(self, target: Target, opaque: int, header_format: int, flag: int = 0) -> tuple[bytes, bytes]:
+    def frame(
+        self, target: Target, opaque: int, header_format: int, credentials: Credentials | None, flag: int = 0
+    ) -> tuple[bytes, bytes]:
         """Return the frame, and a body to be sent right after it (empty if it is in the frame)."""
         fields = target.fields | self._fields
         body = self._body
+        if credentials is not None:
+            fields = credentials.sign(fields, body)
         if header_format != _JSON:
             command = RemotingCommand(self._code, opaque, flag, fields, serialize_type=header_format)
             return command.encode_prefix(len(body)), body

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from triomq.client.config import ClientConfig
+from triomq.client.credentials import load_credentials
 from triomq.client.instance import ClientInstance as TrioClientInstance
 from triomq.client.sync import ClientInstance
+from triomq.protocol.acl import Credentials
 from triomq.protocol.errors import ClientClosedError, TriomqError
 from triomq.spark.options import Options
 
@@ -24,7 +26,7 @@ _clock = time.monotonic
 _MOST_CLIENTS: Final = 4
 _IDLE_S: Final = 60.0
 
-Key = tuple[int, str, int]
+Key = tuple[int, str, int, Credentials | None]
 
 
 @dataclass(slots=True)
@@ -40,13 +42,29 @@ _lock = threading.Lock()
 _entries: dict[Key, _Entry] = {}
 
 
+def account(options: Options) -> Credentials | None:
+    """Return the account that options name, read now and in this process, so that it changes with its source.
+
+    Raises:
+        ConfigError: it cannot be read; no value is in the text.
+    """
+    if options.given("credentials"):
+        return load_credentials(options["credentials"])
+    if options.given("accessKey"):
+        return Credentials(options["accessKey"], options["secretKey"], options["securityToken"])
+    return None
+
+
 @contextmanager
 def borrow_client(options: Options) -> Iterator[TrioClientInstance]:
     """Lend the process's client for these options: to be given as ``instance`` to the classes of ``client.sync``.
 
     If the block ends with an error of the client's, the client is not used again.
+
+    Raises:
+        ConfigError: the account cannot be read in this process.
     """
-    key = (os.getpid(), str(options["nameServer"]), int(options["connectTimeoutMs"]))
+    key = (os.getpid(), str(options["nameServer"]), int(options["connectTimeoutMs"]), account(options))
     with _lock:
         _close_unused(key)
         entry = _entries.get(key)
@@ -74,8 +92,9 @@ def close_clients() -> None:
 
 
 def _open(key: Key) -> _Entry:
-    _, name_server, connect_timeout_ms = key
-    shared = ClientInstance(name_server, ClientConfig(connect_timeout_s=connect_timeout_ms / 1000))
+    _, name_server, connect_timeout_ms, credentials = key
+    config = ClientConfig(connect_timeout_s=connect_timeout_ms / 1000, credentials=credentials)
+    shared = ClientInstance(name_server, config)
     return _Entry(shared, shared.__enter__())
 
 

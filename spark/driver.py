@@ -16,6 +16,7 @@ from triomq.client.config import ClientConfig
 from triomq.client.sync import ClientInstance, PullConsumer
 from triomq.protocol.errors import TriomqError
 from triomq.protocol.message_queue import MessageQueue
+from triomq.spark.connections import account
 from triomq.spark.discovery import Bounds, Discovery, QueueBounds
 from triomq.spark.gone import GoneQueues
 from triomq.spark.loss import check_begin, report_loss
@@ -301,7 +302,7 @@ class StreamDriver:
 
 def open_clients(stack: ExitStack, options: Options) -> tuple[Discovery, PullConsumer | None]:
     """Open one client for a driver; ``stack`` closes it."""
-    config = ClientConfig(connect_timeout_s=options["connectTimeoutMs"] / 1000)
+    config = ClientConfig(connect_timeout_s=options["connectTimeoutMs"] / 1000, credentials=account(options))
     instance = stack.enter_context(ClientInstance(options["nameServer"], config))
     consumer = stack.enter_context(PullConsumer(options["readGroup"], instance=instance))
     group = options["group.id"]

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from triomq.client.config import parse_namesrv
+from triomq.client.credentials import check_source
 from triomq.protocol.errors import TriomqError
 from triomq.protocol.filter import TagFilter
 from triomq.protocol.message import validate_group, validate_topic
@@ -72,6 +73,16 @@ def name_server(text: str) -> str:
     if _ADDRESSES.fullmatch(text) is None:  # errors tell addresses, so what cannot be one must not pass for it
         raise ValueError("has characters that no address has")
     return _checked(text, lambda: parse_namesrv(text), "must be host:port, or several of them joined by ;")
+
+
+def credentials(text: str) -> str:
+    """Accept where an account is to be read."""
+    return _checked(text.strip(), lambda: check_source(text.strip()), "names no source")
+
+
+def secret(text: str) -> str:
+    """Accept a part of an account."""
+    return text.strip()
 
 
 def topics(text: str) -> tuple[str, ...]:

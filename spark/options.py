@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from enum import Enum
 from typing import Any, Final
 
+from triomq.client.credentials import SOURCES_TEXT
 from triomq.protocol.errors import ConfigError
 from triomq.spark import option_values as values
 
@@ -78,6 +79,12 @@ OPTIONS: Final = (
     Option("subscribePattern", _READ, None, values.pattern, "a Python regular expression",
            "read the topics whose whole name matches; those of the system only if it begins with %"),
     Option("assign", _READ, None, values.assignment, 'JSON {"topic": {"broker": [0, 1]}}', "queues to read"),
+    Option("credentials", _ALL, None, values.credentials, SOURCES_TEXT,
+           "account for brokers with ACL, read by each process itself: lines accessKey: ..., secretKey: ... and perhaps"
+           " securityToken: ..."),
+    Option("accessKey", _ALL, None, values.secret, "text", "the account itself, where the program may hold it"),
+    Option("secretKey", _ALL, None, values.secret, "text", "belongs to accessKey"),
+    Option("securityToken", _ALL, None, values.secret, "text", "belongs to accessKey, if the account has one"),
     Option("topic", _WRITE, None, values.topic, "a topic", "where all rows go, whatever the column topic says"),
     Option("startingOffsets", _READ, None, values.start, f"earliest, latest (streaming only) or {_JSON_OFFSETS}",
            "where a first run begins; without it earliest in a batch, latest in a stream"),
@@ -132,9 +139,8 @@ _BY_KEY: Final = {option.name.lower(): option for option in OPTIONS}
 #: Of Spark itself; it hands them on.
 _SPARKS_OWN: Final = frozenset(("checkpointlocation", "path", "querytype", "__paths__"))
 #: Names of Apache's clients for what our client does not do yet.
-_MISSING: Final = {
-    name.lower(): name for name in ("accessKey", "secretKey", "securityToken", "credentials", "namespace", "tls")
-}
+_MISSING: Final = {name.lower(): name for name in ("namespace", "tls")}
+_ACCOUNT: Final = ("accessKey", "secretKey", "securityToken")
 _TOPIC_OPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 _STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 _ENDS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
@@ -186,6 +192,7 @@ def parse_options(given: Mapping[str, str], use: Use) -> Options:
         if not text:
             raise ConfigError(f"option 'nameServer' is missing (the environment has no {NAMESRV_VARIABLE} either)")
         found["nameServer"] = _parse(_BY_KEY["nameserver"], text)
+    _check_account(found)
     if use is not Use.WRITE:
         _check_read(found, use)
     options = Options(found)
@@ -204,6 +211,14 @@ def _parse(option: Option, text: str) -> Any:
         raise ConfigError(f"option '{option.name}' {exc}; possible: {option.values}") from None
 
 
+def _check_account(found: Mapping[str, Any]) -> None:
+    given = [name for name in _ACCOUNT if name in found]
+    if given and "credentials" in found:
+        raise ConfigError(f"give the option credentials or {' and '.join(given)}, not both")
+    if given and not {"accessKey", "secretKey"} <= set(given):
+        raise ConfigError(f"the options accessKey and secretKey belong together; given: {', '.join(given)}")
+
+
 def _check_read(found: Mapping[str, Any], use: Use) -> None:
     chosen = [name for name in _TOPIC_OPTIONS if name in found]
     if len(chosen) != 1:
@@ -220,9 +235,7 @@ def _check_read(found: Mapping[str, Any], use: Use) -> None:
 
 def _unknown(key: str, use: Use) -> str:
     if key.lower() in _MISSING:
-        return (
-            f"option '{_MISSING[key.lower()]}' is not supported: the client does not sign, encrypt or map requests yet"
-        )
+        return f"option '{_MISSING[key.lower()]}' is not supported: the client does not encrypt or map requests yet"
     names = [option.name for option in OPTIONS if use in option.uses]
     near = get_close_matches(key.lower(), [name.lower() for name in names], n=3, cutoff=0.6)
     hint = f"; near: {', '.join(_BY_KEY[name].name for name in near)}" if near else ""

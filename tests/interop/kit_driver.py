@@ -120,11 +120,17 @@ class ApacheBrokers:
             self.running[version] = self.start(version, self.folder / version)
         return self.running[version]
 
-    def start(self, version: str, folder: Path, settings: Mapping[str, object] | None = None) -> ApacheBroker:
-        """Start a name server and a broker; a store may lie in ``folder / "store-broker"``."""
+    def start(
+        self, version: str, folder: Path, settings: Mapping[str, object] | None = None, *, acl: bool = False
+    ) -> ApacheBroker:
+        """Start a name server and a broker; a store may lie in ``folder / "store-broker"``.
+
+        With ``acl`` it asks for signatures; the accounts are in the kit's README.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".run-apache").touch()  # tells the script that it may use a folder with a store in it
         options = [word for name, value in (settings or {}).items() for word in ("--set", f"{name}={value}")]
+        options += ["--acl"] if acl else []
         done = run([KIT / "run-apache.sh", "start", folder, "--version", version, *options], START_TIMEOUT_S)
         if done.returncode != 0:
             self.stop(folder)

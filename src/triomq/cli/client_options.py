@@ -13,6 +13,7 @@ class ClientOptions(Options):
 
     namesrv: str
     as_dialled: bool
+    credentials: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

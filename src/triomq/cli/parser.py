@@ -11,6 +11,7 @@ from typing import Any, Final, NoReturn
 from triomq.cli.exit_codes import EXIT_CODES_TEXT, ExitCode
 
 NAMESRV_VARIABLE: Final = "TRIOMQ_NAMESRV"
+CREDENTIALS_VARIABLE: Final = "TRIOMQ_CREDENTIALS"
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
@@ -61,6 +62,12 @@ def add_client_command(commands: Commands, name: str, runner: str, options_type:
         "--as-dialled",
         action="store_true",
         help="reach brokers at the name server's host, not at the address they advertise",
+    )
+    parser.add_argument(
+        "--credentials",
+        metavar="SOURCE",
+        default=os.environ.get(CREDENTIALS_VARIABLE) or None,
+        help=f"account for brokers with ACL: env:NAME or file:PATH (${CREDENTIALS_VARIABLE}, else none)",
     )
     return parser
 

@@ -9,6 +9,7 @@ from triomq.cli.client_options import ClientOptions
 from triomq.cli.exit_codes import SIGNAL_BASE
 from triomq.cli.signals import end_at_next_signal, stop_signals
 from triomq.client.config import ClientConfig
+from triomq.client.credentials import load_credentials
 from triomq.client.nursery import open_service_nursery
 
 
@@ -72,4 +73,7 @@ async def _run_watched(command: Command) -> int:
 
 def client_config(options: ClientOptions) -> ClientConfig:
     """Return the settings of connections that a command line asks for."""
-    return ClientConfig(advertise="as-dialled" if options.as_dialled else "as-advertised")
+    return ClientConfig(
+        advertise="as-dialled" if options.as_dialled else "as-advertised",
+        credentials=None if options.credentials is None else load_credentials(options.credentials),
+    )

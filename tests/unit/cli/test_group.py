@@ -98,6 +98,7 @@ def test_a_reset_is_described_queue_by_queue() -> None:
         log_file=None,
         namesrv="",
         as_dialled=False,
+        credentials=None,
         group="g",
         topic="T",
         to=datetime(2026, 1, 31, tzinfo=UTC),

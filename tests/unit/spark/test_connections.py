@@ -6,7 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from triomq.protocol.errors import ConnectError
+from triomq.client.config import ClientConfig
+from triomq.protocol.acl import Credentials
+from triomq.protocol.errors import ConfigError, ConnectError
 from triomq.spark import connections
 from triomq.spark.connections import borrow_client, close_clients
 from triomq.spark.options import Options, Use, parse_options
@@ -17,8 +19,9 @@ class FakeShared:
 
     opened: list["FakeShared"] = []  # noqa: RUF012  # emptied for each test
 
-    def __init__(self, name_server: str, *_: object) -> None:
+    def __init__(self, name_server: str, config: ClientConfig) -> None:
         self.name_server = name_server
+        self.credentials = config.credentials
         self.is_open = False
 
     def __enter__(self) -> Any:
@@ -49,6 +52,26 @@ def test_tasks_of_a_process_share_a_client(opened: list[FakeShared]) -> None:
     assert len(opened) == 1
     close_clients()
     assert not opened[0].is_open
+
+
+def test_tasks_with_another_account_get_another_client(
+    opened: list[FakeShared], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The account is read when the client is wanted: it changes with its source."""
+    monkeypatch.setenv("ACCOUNT", "accessKey: me; secretKey: hush")
+    given = {"nameServer": "h:1", "subscribe": "T"}
+    by_source = parse_options({**given, "credentials": "env:ACCOUNT"}, Use.BATCH_READ)
+    by_value = parse_options({**given, "accesskey": "me", "secretkey": "hush"}, Use.BATCH_READ)
+    for _ in range(2):
+        with borrow_client(by_source), borrow_client(by_value), borrow_client(options()):
+            pass
+    assert [one.credentials for one in opened] == [Credentials("me", "hush"), None]
+    monkeypatch.setenv("ACCOUNT", "accessKey: me; secretKey: another")
+    with borrow_client(by_source):
+        assert opened[-1].credentials == Credentials("me", "another")
+    monkeypatch.delenv("ACCOUNT")
+    with pytest.raises(ConfigError, match="no variable ACCOUNT"), borrow_client(by_source):
+        pass
 
 
 def test_a_client_with_an_error_is_not_used_again(opened: list[FakeShared]) -> None:

@@ -39,10 +39,25 @@ def test_a_name_that_does_not_look_like_one_is_not_repeated() -> None:
     assert "s3cr3t" not in refusal({**READ, "s3cr3t word that belongs elsewhere": "1"})
 
 
-@pytest.mark.parametrize("name", ["accessKey", "secretKey", "tls"])
+@pytest.mark.parametrize("name", ["namespace", "tls"])
 def test_what_the_client_cannot_do_is_said(name: str) -> None:
     text = refusal({**READ, name.lower(): "hush"})
     assert name in text
+    assert "hush" not in text
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"accessKey": "hush"}, "accessKey and secretKey belong together; given: accessKey"),
+        ({"secretKey": "hush", "securityToken": "hush"}, "given: secretKey, securityToken"),
+        ({"credentials": "hush"}, "'credentials' names no source; possible: env:NAME or file:PATH"),
+        ({"credentials": "env:A", "accessKey": "hush", "secretKey": "hush"}, "credentials or accessKey and secretKey"),
+    ],
+)
+def test_half_an_account_is_refused_without_a_secret(given: dict[str, str], told: str) -> None:
+    text = refusal({**READ, **given})
+    assert told in text
     assert "hush" not in text
 
 

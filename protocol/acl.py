@@ -1,0 +1,81 @@
+"""The account of a client, and how it signs requests for brokers with ``aclEnable``.
+
+Source: wire.md 12.
+"""
+
+import hmac
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from triomq.protocol.errors import ConfigError
+
+ACCESS_KEY: Final = "AccessKey"
+SECURITY_TOKEN: Final = "SecurityToken"  # noqa: S105  # the field's name
+SIGNATURE: Final = "Signature"
+#: 4.9 brokers leave this field out of what they compare, 5.x do not.  It only raises how many messages are looked for,
+#: so a signed request goes without.
+_NOT_SIGNED: Final = "_UNIQUE_KEY_QUERY"
+_NAMES: Final = ("accessKey", "secretKey", "securityToken")
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """An account.  Its text and ``repr`` tell the access key only.
+
+    Raises:
+        ConfigError: access key or secret key is empty.
+    """
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    security_token: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.access_key or not self.secret_key:
+            raise ConfigError("credentials: access key and secret key must not be empty")
+
+    def sign(self, fields: Mapping[str, str], body: bytes | memoryview = b"") -> dict[str, str]:
+        """Return the fields of a request with account and signature; they must not change any more, nor the body.
+
+        A signature that ``fields`` have already, from an earlier try, is replaced; a query by unique key loses its
+        mark.
+        """
+        signed = dict(fields)
+        signed[ACCESS_KEY] = self.access_key
+        if self.security_token is not None:
+            signed[SECURITY_TOKEN] = self.security_token
+        signed.pop(SIGNATURE, None)
+        signed.pop(_NOT_SIGNED, None)
+        content = "".join(signed[name] for name in sorted(signed)).encode()
+        mac = hmac.new(self.secret_key.encode(), content, "sha1")
+        mac.update(body)
+        signed[SIGNATURE] = b64encode(mac.digest()).decode()
+        return signed
+
+
+def parse_credentials(text: str) -> Credentials:
+    """Read an account: lines ``accessKey: ...``, ``secretKey: ...`` and perhaps ``securityToken: ...``.
+
+    So Apache's tools have it in ``conf/tools.yml``.  Quotes around a value are no part of it; empty lines, comments
+    (``#``) and other names are skipped.
+
+    Raises:
+        ConfigError: a key is missing; no value is in the text of the error.
+    """
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, colon, value = line.partition(":")
+        if colon and (name := name.strip()) in _NAMES:
+            found[name] = _unquoted(value.strip())
+    missing = [name for name in _NAMES[:2] if not found.get(name)]
+    if missing:
+        raise ConfigError(
+            f"credentials: no {' and no '.join(missing)}; write lines 'accessKey: ...' and 'secretKey: ...'"
+        )
+    return Credentials(found["accessKey"], found["secretKey"], found.get("securityToken") or None)
+
+
+def _unquoted(value: str) -> str:
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
