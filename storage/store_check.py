@@ -99,6 +99,7 @@ class _Checker:
     def __init__(self, store: StoppedStore) -> None:
         self._store = store
         self._report = CheckReport(log_end=store.log.files.start)
+        self._good_end = store.log.files.files[-1].end if store.log.files.files else 0
         self._matched: Counter[ConsumeQueue] = Counter()
         self._problems: dict[tuple[ProblemKind, str], Problem] = {}
 
@@ -111,6 +112,8 @@ class _Checker:
                 file = store.log.files.file_at(found.offset)
                 assert file is not None, "the walk stays in the files"
                 kind = ProblemKind.TAIL if found.is_tail else ProblemKind.RECORD
+                if found.is_tail:
+                    self._good_end = found.offset
                 size_bytes = found.end - found.offset
                 text = f"{size_bytes} bytes: {found.reason}"
                 report.problems.append(Problem(kind, str(file.path), found.offset, text, 1, size_bytes))
@@ -180,6 +183,8 @@ class _Checker:
             return ""
         if 0 <= unit.physical_offset < self._store.deleted.end_of(queue.topic):
             return ""
+        if unit.physical_offset >= self._good_end:
+            return f"its record, at {unit.physical_offset}, is in the damaged end of the log"
         record = self._store.log.check(unit.physical_offset, check_crc=False)
         if record.kind is not RecordKind.MESSAGE:
             return f"no record at {unit.physical_offset}: {record.reason}"

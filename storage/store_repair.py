@@ -1,7 +1,8 @@
 """Repairing a stopped store from what its commit log still holds.
 
-The plan tells everything that would be done; carrying it out changes nothing else.  What is lost in the middle of the
-log stays lost: its bytes stay where they are, and readers skip them.
+The plan tells everything that would be done; carrying it out changes nothing else, but that offsets follow a queue
+which is shorter when it was built again.  What is lost in the middle of the log stays lost: its bytes stay where they
+are, and readers skip them.
 """
 
 from collections.abc import Sequence
@@ -54,10 +55,12 @@ class RepairReport:
     Attributes:
         units_built: in the consume queues of the plan.
         records_ignored: records whose number cannot be that of their queue; consumers do not see them.
+        offsets_set: stored offsets that were behind the end of their queue, in the end.
     """
 
     units_built: int
     records_ignored: int
+    offsets_set: int = 0
 
 
 def plan_repair(store: StoppedStore, report: CheckReport) -> RepairPlan:
@@ -67,21 +70,26 @@ def plan_repair(store: StoppedStore, report: CheckReport) -> RepairPlan:
         StoreLayoutError: the table of offsets is damaged.
     """
     tail = next((problem for problem in report.problems if problem.kind is ProblemKind.TAIL), None)
-    ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in store.queues}
     rebuilt = queues_to_rebuild(report.problems)
-    clamped = []
-    for stored in store.stored_offsets():
-        end = ends.get((stored.topic, stored.queue_id), 0)
-        if stored.offset > end and f"{stored.topic}:{stored.queue_id}" not in rebuilt:
-            clamped.append(stored._replace(offset=end))
+    ahead = _offsets_ahead(store)
     return RepairPlan(
         cut_at=tail.offset if tail is not None else None,
         cut_bytes=tail.size_bytes if tail is not None else 0,
         queues=tuple(rebuilt),
         index_files=_bad_index_files(store, report),
-        offsets=tuple(clamped),
+        offsets=tuple(stored for stored in ahead if f"{stored.topic}:{stored.queue_id}" not in rebuilt),
         losses=tuple(problem for problem in report.problems if problem.kind is ProblemKind.RECORD),
     )
+
+
+def _offsets_ahead(store: StoppedStore) -> list[StoredOffset]:
+    """Return the stored offsets that are behind the end of their queue, as they have to be."""
+    ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in store.queues}
+    return [
+        stored._replace(offset=end)
+        for stored in store.stored_offsets()
+        if stored.offset > (end := ends.get((stored.topic, stored.queue_id), 0))
+    ]
 
 
 def _bad_index_files(store: StoppedStore, report: CheckReport) -> tuple[str, ...]:
@@ -107,9 +115,12 @@ def repair(store: StoppedStore, plan: RepairPlan, progress: Progress | None = No
         builder.run(progress)
     if plan.index_files:
         store.delete_index_files(plan.index_files)
-    if plan.offsets:
-        store.save_offsets(plan.offsets)
-    return RepairReport(units_built=builder.units_built, records_ignored=builder.records_ignored)
+    ahead = _offsets_ahead(store)  # those of the plan, and of queues that are shorter now
+    if ahead:
+        store.save_offsets(ahead)
+    return RepairReport(
+        units_built=builder.units_built, records_ignored=builder.records_ignored, offsets_set=len(ahead)
+    )
 
 
 def _cut(store: StoppedStore, offset: int) -> None:

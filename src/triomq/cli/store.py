@@ -127,7 +127,11 @@ def repair(options: StoreRepairOptions) -> int:
         if options.apply and not plan.is_empty:
             with progress_bar("building queues") as progress:
                 result = repair_store(store, plan, progress)
-            done = {"units_built": result.units_built, "records_ignored": result.records_ignored}
+            done = {
+                "units_built": result.units_built,
+                "records_ignored": result.records_ignored,
+                "offsets_set": result.offsets_set,
+            }
     if options.json:
         write_json({"applied": options.apply, **_plan(plan), **done})
         return ExitCode.OK

@@ -121,6 +121,22 @@ def test_a_torn_end_is_cleared_and_later_files_go(maker: StoreMaker) -> None:
     assert not log_file(root, int(last.name) + 65536).exists()
 
 
+def test_the_unit_of_a_damaged_last_record_goes_with_it_and_offsets_follow(maker: StoreMaker) -> None:
+    store = filled(maker, 20)
+    unit = store.queue_units("U", 0, 9, 1)[0]
+    store.close()
+    root = store.config.root
+    overwrite(log_file(root, 0), unit.physical_offset + 500, b"?")  # in its body
+    table = root / "config" / "consumerOffset.json"
+    table.parent.mkdir()
+    table.write_text('{"offsetTable":{"U@G":{0:10}}}')
+    assert "U:0" in planned(root).queues
+    assert repaired(root) == RepairReport(units_built=9, records_ignored=0, offsets_set=1)
+    assert problems(root) == []
+    with StoppedStore(root) as stopped:
+        assert stopped.stored_offsets() == [StoredOffset("G", "U", 0, 9)]
+
+
 def store_end(root: Path) -> int:
     with StoppedStore(root) as store:
         return check(store).log_end

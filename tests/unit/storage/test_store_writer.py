@@ -422,13 +422,14 @@ def test_hosts_of_ipv6_and_a_closed_store_take_no_run(store: MessageStore) -> No
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM])
 @pytest.mark.parametrize("call", ["reserve", "create_file", "rename"])
+@pytest.mark.parametrize("kind", ["commitlog", "consumequeue"])
 def test_a_bad_disk_names_path_room_and_setting_and_is_forgiven_when_it_is_good_again(
-    maker: StoreMaker, faulty: FaultyFileSystem, code: int, call: str
+    maker: StoreMaker, faulty: FaultyFileSystem, code: int, call: str, kind: str
 ) -> None:
     store = maker(file_system=faulty, reserve_step_bytes=4096)
     put(store, body=b"before")
     faulty.code = code
-    faulty.fails = lambda number, name, path: name == call
+    faulty.fails = lambda number, name, path: name == call and kind in path.parts
     errors = []
     for number in range(70):  # into the next file
         try:
@@ -437,7 +438,7 @@ def test_a_bad_disk_names_path_room_and_setting_and_is_forgiven_when_it_is_good_
             errors.append(exc)
     assert errors
     assert isinstance(errors[0], StoreFullError) == (code in {errno.ENOSPC, errno.EDQUOT})
-    for part in (str(store.config.root / "commitlog"), "bytes are free", "StoreConfig.root (--store)"):
+    for part in (str(store.config.root / kind), "bytes are free", "StoreConfig.root (--store)"):
         assert part in str(errors[0])
     assert not store.has_failed
     known = bodies(store)

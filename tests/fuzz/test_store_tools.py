@@ -1,0 +1,88 @@
+"""The tools on damaged stores, by seed: they refuse or tell, write nothing unasked, and what they repair is sound."""
+
+import shutil
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.fuzz.test_store_files import damage, is_part_of, original
+from tests.unit.storage.making import StoreMaker, bodies
+from tests.unit.storage.test_stopped_store import state
+from triomq.protocol.errors import StoreError
+from triomq.protocol.record import decode_record
+from triomq.storage.log_walk import Damage, walk
+from triomq.storage.stopped_store import StoppedStore
+from triomq.storage.store_check import check
+from triomq.storage.store_repair import plan_repair, repair
+
+SEEDS = range(1000, 1080)
+Bodies = dict[str, list[bytes]]
+
+
+@pytest.fixture
+def maker(tmp_path: Path) -> StoreMaker:
+    return StoreMaker(tmp_path)
+
+
+def dumped(root: Path) -> Bodies:
+    """What ``dump`` and ``export`` give of each topic, after a check and a plan."""
+    found: Bodies = {}
+    with StoppedStore(root) as store:
+        plan_repair(store, check(store))
+        for place in walk(store.log, store.file_system):
+            if not isinstance(place, Damage):
+                record = store.log.look_message(place[0])
+                assert record is not None
+                message = decode_record(record)
+                found.setdefault(message.topic, []).append(message.stored_body)
+    return found
+
+
+def repaired(root: Path) -> None:
+    """Repair a store; then nothing is wrong with it any more but what it said is lost."""
+    with StoppedStore(root, writable=True) as store:
+        plan = plan_repair(store, check(store))
+        repair(store, plan)
+    with StoppedStore(root) as store:
+        report = check(store)
+        assert plan_repair(store, report).is_empty
+    lost = {(loss.place, loss.offset) for loss in plan.losses}
+    assert {(problem.place, problem.offset) for problem in report.problems} <= lost
+
+
+def use_tools(maker: StoreMaker, root: Path, wanted: Bodies) -> bool:
+    """Read, repair and open a damaged store; ``False`` if the tools refuse it."""
+    before = state(root)
+    found, refusal = None, ""
+    try:
+        found = dumped(root)
+    except StoreError as exc:
+        refusal = str(exc)
+    assert state(root) == before
+    if found is None:
+        assert str(root) in refusal  # it names what it refuses
+        return False
+    assert all(is_part_of(found.get(topic, []), wanted[topic]) for topic in wanted)
+    repaired(root)
+    store = maker(root)
+    assert {topic: bodies(store, topic) for topic in wanted} == {topic: found.get(topic, []) for topic in wanted}
+    store.close()
+    return True
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_tools_neither_fail_nor_invent_messages_whatever_is_damaged(maker: StoreMaker, clean: bool) -> None:
+    source, wanted = original(maker, clean=clean)
+    used = 0
+    for seed in SEEDS:
+        random = Random(seed)
+        root = maker.root / f"seed-{seed}"
+        shutil.copytree(source, root)
+        done = [damage(root, random) for _ in range(random.choice((1, 1, 2, 5)))]
+        try:
+            used += use_tools(maker, root, wanted)
+        except Exception as exc:
+            raise AssertionError(f"seed {seed}: {done}") from exc
+        shutil.rmtree(root)
+    assert used > len(SEEDS) // 3
