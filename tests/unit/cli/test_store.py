@@ -151,6 +151,31 @@ def test_what_is_exported_can_be_imported(
     assert said(capsys, "check", "--store", str(other)).startswith("10 records, 10 units")
 
 
+@pytest.mark.parametrize("file", ["topic.jsonl", "topic.msgpack"])
+@pytest.mark.parametrize("archive", ["store-normal", "store-crash"])
+def test_what_is_exported_of_apaches_store_is_the_same_after_the_import(
+    unpack: Unpack,  # noqa: F811  # a fixture
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    archive: str,
+    file: str,
+) -> None:
+    apaches, path, other = str(unpack(archive)), str(tmp_path / file), str(tmp_path / "other")
+    place = {"physical_offset", "offset_message_id", "stored_ms", "size_bytes"}  # properties are encoded anew
+    moved = []
+    for topic in ("FixtureTopic", "%RETRY%fixture_group", "%DLQ%fixture_group"):
+        wanted = told(capsys, "dump", "--topic", topic, "--store", apaches)
+        assert told(capsys, "export", topic, path, "--store", apaches) == [{"file": path, "exported": len(wanted)}]
+        assert told(capsys, "import", path, "--store", other) == [{"file": path, "imported": len(wanted)}]
+        found = told(capsys, "dump", "--topic", topic, "--store", other)
+        moved += wanted
+        assert [{name: message[name] for name in message.keys() - place} for message in found] == [
+            {name: message[name] for name in message.keys() - place} for message in wanted
+        ]
+    assert len(moved) > 100
+    assert said(capsys, "check", "--store", other).startswith(f"{len(moved)} records, {len(moved)} units")
+
+
 def test_an_import_keeps_the_sizes_of_the_store(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(tmp_path / "file")
     said(capsys, "export", "T", file, "--format", "msgpack", "--store", str(root))
