@@ -7,7 +7,18 @@ from typing import Final
 
 import pytest
 
-from tests.unit.storage.making import StoreMaker, bodies, body, filled, log_file, overwrite, put, queue_file, report
+from tests.unit.storage.making import (
+    FaultyFileSystem,
+    StoreMaker,
+    bodies,
+    body,
+    filled,
+    log_file,
+    overwrite,
+    put,
+    queue_file,
+    report,
+)
 from triomq.protocol.consume_queue_unit import BLANK_UNIT
 from triomq.protocol.record import decode_record
 from triomq.storage.damage import FILLER_TOPIC, DamageLog
@@ -109,15 +120,20 @@ def queue_files(root: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (root / "consumequeue" / "T" / "0").iterdir()}
 
 
-def test_what_stood_in_a_damaged_place_is_kept_and_the_log_has_no_hole(maker: StoreMaker) -> None:
+def test_what_stood_in_a_damaged_place_is_kept_and_the_log_has_no_hole(
+    maker: StoreMaker, faulty: FaultyFileSystem
+) -> None:
     store = filled(maker)
     copy = maker.killed_copy(store)
     offset, size = place(store, HURT)
     start = offset - offset % 65536
     overwrite(log_file(copy, start), offset - start + 4, b"\0")
     before = log_file(copy, start).read_bytes()[offset - start :][:size]
-    again = maker(copy)
-    assert (copy / "set-aside" / f"damaged-{offset:020d}").read_bytes() == before
+    again = maker(copy, file_system=faulty)
+    kept = copy / "set-aside" / f"damaged-{offset:020d}"
+    assert kept.read_bytes() == before
+    at = faulty.calls.index(("write_file", kept))
+    assert faulty.calls[at + 1 : at + 3] == [("sync_directory", kept.parent), ("sync_directory", copy)]
     filler = again.look_message(offset)
     assert filler is not None
     assert decode_record(filler).topic == FILLER_TOPIC

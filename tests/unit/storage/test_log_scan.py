@@ -57,6 +57,17 @@ def test_a_walk_without_crc_passes_over_a_changed_body(store: MessageStore) -> N
     assert len(list(LogScan(store.commit_log, 0, check_crc=False))) == 3
 
 
+@pytest.mark.parametrize("check_crc", [True, False])
+def test_no_record_whose_body_was_changed_proves_itself_behind_damage(store: MessageStore, check_crc: bool) -> None:
+    places = [put(store) for _ in range(4)]
+    content = store.commit_log.files.files[0].map
+    content[places[1].physical_offset + 4] = 0  # its magic
+    content[places[2].physical_offset + 88] ^= 0xFF  # its body
+    scan = LogScan(store.commit_log, 0, check_crc=check_crc)
+    assert [offset for offset, _ in scan] == [places[0].physical_offset, places[3].physical_offset]
+    assert [(part.begin, part.end) for part in scan.damage] == [(places[1].physical_offset, places[3].physical_offset)]
+
+
 def test_a_log_without_files_has_nothing_to_walk(store: MessageStore) -> None:
     scan = LogScan(store.commit_log, 0)
     assert list(scan) == []

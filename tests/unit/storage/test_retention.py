@@ -4,7 +4,7 @@ import errno
 import gc
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -220,8 +220,18 @@ def test_a_file_that_is_not_flushed_stays(maker: StoreMaker) -> None:
     assert requested(store).plan() == []
 
 
-def test_delete_hours_are_those_of_the_local_day(maker: StoreMaker) -> None:
-    hour = time.localtime(maker.clock.now_ms / 1000).tm_hour
+@pytest.fixture
+def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A clock on the wall nine hours ahead of UTC."""
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "JST-9")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def test_delete_hours_are_those_of_the_local_day(maker: StoreMaker, far_east: None) -> None:
+    hour = time.gmtime(maker.clock.now_ms / 1000).tm_hour + 9
     store = maker(delete_when=((hour + 1) % 24, (hour + 2) % 24))
     for number in range(200):
         put(store, body=body(number))

@@ -99,6 +99,14 @@ def test_the_mark_of_a_running_store_tells_how_it_ended(tmp_path: Path) -> None:
     assert directory.mark_running()
 
 
+def test_the_mark_is_on_the_disk_before_anything_else_happens(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+    directory = StoreDirectory(tmp_path, faulty)
+    directory.mark_running()
+    assert faulty.calls[-2:] == [("write_file", tmp_path / "abort"), ("sync_directory", tmp_path)]
+    directory.mark_closed()
+    assert faulty.calls[-2:] == [("unlink", tmp_path / "abort"), ("sync_directory", tmp_path)]
+
+
 def test_a_half_made_file_is_cleared_away(maker: StoreMaker) -> None:
     (maker.root / "store").mkdir()
     (maker.root / "store" / "new-file.tmp").write_bytes(b"x")
