@@ -1,4 +1,4 @@
-"""One Spark session and one broker process for each module.
+"""One Spark session for all modules but those with jobs, and one broker process for each module.
 
 Workers run this interpreter.  A task that fails is tried again (``local[2,4]``), as on a cluster.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.processes import Broker, start_triomq
-from tests.spark.harness import Topics
+from tests.spark.harness import QUICK_JVM, Topics, stop_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,8 +30,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore::FutureWarning"))
 
 
+@pytest.fixture(scope="session")
+def ended_sessions() -> Iterator[None]:
+    """Stop the session that is left at the end."""
+    yield
+    stop_session()
+
+
 @pytest.fixture(scope="module")
-def spark() -> Iterator["SparkSession"]:
+def spark(ended_sessions: None) -> Iterator["SparkSession"]:
+    """The session that the modules share, since the first jobs of one take long; its streams end with the module."""
     from pyspark.sql import SparkSession
 
     from triomq.spark import register
@@ -42,6 +50,7 @@ def spark() -> Iterator["SparkSession"]:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "1g")
+        .config("spark.driver.extraJavaOptions", QUICK_JVM)
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()
@@ -51,7 +60,8 @@ def spark() -> Iterator["SparkSession"]:
     try:
         yield session
     finally:
-        session.stop()
+        for query in session.streams.active:
+            query.stop()
 
 
 @pytest.fixture(scope="module")

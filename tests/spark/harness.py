@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from triomq.client.sync import Admin, ClientInstance, Producer, PullConsumer
 from triomq.protocol.message import Message
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+#: For a JVM that lives for minutes: compiling as well as it can costs more than it brings.
+QUICK_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _BATCH = 200
 _numbers = itertools.count()
 
@@ -67,6 +69,15 @@ class Topics:
                 found += [message.body for message in result.messages]
                 position = int(result.next_begin_offset)
         return found
+
+
+def stop_session() -> None:
+    """Stop the session of this process, if there is one; who wants one then starts a new one."""
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        session.stop()
 
 
 def numbered(count: int, begin: int = 0) -> list[bytes]:

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
+from tests.spark.harness import QUICK_JVM
 from triomq.spark import RocketMQDataSource
 from triomq.spark.options import Options, Use, parse_options
 from triomq.spark.schema import wanted_columns
@@ -130,7 +131,8 @@ def main(namesrv: str, topic: str, checkpoint: str, sink: str, phase: str, pid_f
 
     session = (
         SparkSession.builder.master("local[2]" if phase == "worker" else "local[2,4]")
-        .config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2").getOrCreate()
+        .config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.extraJavaOptions", QUICK_JVM).getOrCreate()
     )  # fmt: skip
     session.sparkContext.setLogLevel("OFF")
     session.dataSource.register(Source)

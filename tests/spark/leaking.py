@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 
+from tests.spark.harness import QUICK_JVM
 from triomq.spark import register
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def start_session(folder: Path) -> "SparkSession":
     settings.write_text(LOGGING.format(folder=folder))
     session = (
         SparkSession.builder.master("local[2,2]").config("spark.ui.enabled", "false")
-        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={settings.as_uri()}")
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={settings.as_uri()} {QUICK_JVM}")
         .config("spark.eventLog.enabled", "true").config("spark.eventLog.dir", (folder / "events").as_uri())
         .config("spark.eventLog.compress", "false").config("spark.sql.shuffle.partitions", "1").getOrCreate()
     )  # fmt: skip

@@ -160,17 +160,6 @@ def test_a_frame_counts_the_same_twice_while_messages_arrive(spark: "SparkSessio
     assert read(spark, topics, subscribe=topic).count() == 150
 
 
-def test_a_limit_does_not_read_the_backlog(spark: "SparkSession", topics: Topics) -> None:
-    """Scenario 12, with a backlog of 100,000."""
-    topic = topics.make(1)
-    topics.send(topic, numbered(100_000))
-    frame = read(spark, topics, subscribe=topic)
-    frame.limit(5).collect()  # the first job of a kind is slow
-    began = time.monotonic()
-    assert len(frame.limit(5).collect()) == 5
-    assert time.monotonic() - began < 5
-
-
 def test_a_topic_that_shrank_after_planning_is_data_loss(spark: "SparkSession", topics: Topics) -> None:
     """Scenario 43, in a batch: made again between plan and task."""
     topic = topics.make(1)

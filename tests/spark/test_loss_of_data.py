@@ -28,10 +28,10 @@ MESSAGES = 1200
 WAIT_S = 30
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Topics, Tap]]:
-    """A broker that keeps little, behind a relay."""
-    with Tap() as tap, start_triomq(tmp_path_factory.mktemp("small"), *SMALL_LOG, "--advertise", tap.address) as broker:
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[tuple[Topics, Tap]]:
+    """A broker that keeps little, behind a relay; a new one, since after a minute it deletes files by itself."""
+    with Tap() as tap, start_triomq(tmp_path, *SMALL_LOG, "--advertise", tap.address) as broker:
         tap.target = broker.broker
         with Topics(broker.namesrv) as topics:
             yield topics, tap
