@@ -16,6 +16,7 @@ from triomq.protocol.command import RemotingCommand
 _LENGTH_BYTES: Final = 4
 _TIMEOUT_S: Final = 60
 PULLS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+SENDS: Final = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 
 
 class Tap:
@@ -28,6 +29,7 @@ class Tap:
         pull_times: when pulls came.
         answered_bytes: what the broker sent.
         connections: how many there were.
+        is_cut: whether nothing is handed on, as if the broker was away; each connection ends with its next request.
         before: called with each request and the client's port, before it is handed on.
     """
 
@@ -40,6 +42,7 @@ class Tap:
         self.pull_times: list[float] = []
         self.answered_bytes = 0
         self.connections = 0
+        self.is_cut = False
         self.before: Callable[[RemotingCommand, int], None] = lambda *_: None
 
     def __enter__(self) -> Self:
@@ -69,6 +72,8 @@ class Tap:
             except OSError:
                 return  # closed
             try:
+                if self.is_cut:
+                    raise ConnectionRefusedError
                 host, _, target = self.target.rpartition(":")
                 broker = socket.create_connection((host, int(target)), _TIMEOUT_S)
             except OSError:
@@ -87,6 +92,8 @@ class Tap:
                     self.answered_bytes += len(frame)
                 else:
                     self._note(RemotingCommand.decode(frame[_LENGTH_BYTES:]), port)
+                    if self.is_cut:
+                        break
                 sink.sendall(frame)
         with suppress(OSError):
             sink.shutdown(socket.SHUT_RDWR)

@@ -1,8 +1,11 @@
-"""Scenarios 6, 12, 13, 19, 25 and 49: what brokers are asked, counted by relays in front of them."""
+"""Scenarios 6, 12, 13, 19, 20, 25, 29, 34 and 49: what brokers are asked, counted by relays in front of them."""
 
+import itertools
+import os
+import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,8 +14,11 @@ import pytest
 
 from tests.processes import start_triomq
 from tests.spark.harness import Topics, batches, drain, numbered, read, read_stream
-from tests.spark.tap import PULLS, OneNameServer, Tap
+from tests.spark.tap import PULLS, SENDS, OneNameServer, Tap, owner_of
+from tests.spark.test_write import source, write
 from triomq.client.sync import Admin
+from triomq.protocol.command import RemotingCommand
+from triomq.spark import deduplicated
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,13 +42,13 @@ class Cluster:
             options = ("--broker-name", name, "--advertise", tap.address)
             brokers.append(stack.enter_context(start_triomq(place, *options)))
             tap.target = brokers[-1].broker
-        self._name_servers = [broker.namesrv for broker in brokers]
-        self.name_server = stack.enter_context(OneNameServer(self._name_servers))
+        self._name_servers = dict(zip(NAMES, (broker.namesrv for broker in brokers), strict=True))
+        self.name_server = stack.enter_context(OneNameServer(list(self._name_servers.values())))
         self.topics = stack.enter_context(Topics(self.name_server.address))
 
-    def make(self, name: str, queues: int = QUEUES) -> str:
-        for address in self._name_servers:
-            with Admin(namesrv=address) as admin:
+    def make(self, name: str, queues: int = QUEUES, brokers: Sequence[str] = NAMES) -> str:
+        for broker in brokers:
+            with Admin(namesrv=self._name_servers[broker]) as admin:
                 admin.create_topic(name, queues)
         return name
 
@@ -74,17 +80,42 @@ def test_three_brokers_share_the_pulls_of_one_job(spark: "SparkSession", three: 
         assert max(served.values()) <= 0.4 * third, served
 
 
-def test_a_stream_reads_all_brokers_and_goes_on_at_those_that_are_left(
+def test_a_stream_reads_all_brokers_also_one_that_comes_later(
     spark: "SparkSession", three: Cluster, checkpoint: Callable[[str], str]
 ) -> None:
-    """Scenario 49 for a stream."""
-    topic = three.make("streamed", 2)
-    three.topics.send(topic, numbered(600))
-    frame = read_stream(spark, three.topics, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=200)
+    """Scenarios 20 and 49 for a stream: the new broker's queues are read from their first message."""
+    topic = three.make("streamed", 2, NAMES[:2])
+    three.topics.send(topic, numbered(400))
+    frame = read_stream(spark, three.topics, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=300)
+    drain(frame, checkpoint("log"), checkpoint("sink"))
+    three.make("streamed", 2)
+    three.topics.send(topic, numbered(600, 400))
     drain(frame, checkpoint("log"), checkpoint("sink"))
     rows = spark.read.parquet(checkpoint("sink")).select("broker", "body").collect()
-    assert sorted(bytes(row.body) for row in rows) == numbered(600)
-    assert Counter(row.broker for row in rows) == dict.fromkeys(NAMES, 200)
+    assert sorted(bytes(row.body) for row in rows) == numbered(1000)
+    assert Counter(row.broker for row in rows) == dict(zip(NAMES, (400, 400, 200), strict=True))
+
+
+def test_rows_go_to_the_other_brokers_while_one_is_away(spark: "SparkSession", three: Cluster) -> None:
+    """Scenario 34: it goes away between two sends of the same task; none is lost."""
+    topic = three.make("written", 2)
+    away = three.taps[NAMES[1]]
+    sent_there = itertools.count()
+
+    def leave(request: RemotingCommand, _: int) -> None:
+        if request.code in SENDS and next(sent_there) >= 2:
+            away.is_cut = True
+
+    away.before = leave
+    try:
+        write(source(spark, 2000).drop("id"), three.topics, topic=topic, batchMessages=50)
+        assert away.is_cut
+    finally:
+        away.before = lambda *_: None
+        away.is_cut = False
+    rows = read(spark, three.topics, subscribe=topic).select("broker", "body").collect()
+    assert sorted({bytes(row.body) for row in rows}) == numbered(2000)
+    assert 0 < sum(row.broker == NAMES[1] for row in rows) < 2000 // 3
 
 
 @pytest.fixture(scope="module")
@@ -171,3 +202,37 @@ def test_a_micro_batch_of_one_message_costs_one_pull_and_no_connection(
     assert sum(asked[code] for code in PULLS) == ONE_BY_ONE
     assert asked.total() <= 2 * ONE_BY_ONE + 4  # ends of queues for each batch, and those of the start
     assert tap.connections - connections <= 1 + WORKERS  # the stream's reader and each worker
+
+
+def test_a_writer_killed_between_two_sends_repeats_rows_with_their_ids(
+    spark: "SparkSession", tapped: tuple[Topics, Tap], checkpoint: Callable[[str], str]
+) -> None:
+    """Scenario 29: the task is tried again; no message is missing, and what is there twice can be told."""
+    topics, tap = tapped
+    origin, target = topics.make(1), topics.make(2)
+    topics.send(origin, numbered(500))
+    killed: list[int] = []
+    sent = itertools.count()
+
+    def kill(request: RemotingCommand, port: int) -> None:
+        if request.code in SENDS and not killed and next(sent) >= 4:
+            killed.append(owner_of(port))
+            os.kill(killed[0], signal.SIGKILL)
+
+    tap.before = kill
+    try:
+        frame = read_stream(spark, topics, subscribe=origin, startingOffsets="earliest")
+        query = (
+            frame.writeStream.format("rocketmq").option("nameServer", topics.namesrv).option("topic", target)
+            .option("batchMessages", 50).option("sendsInFlight", 1).option("checkpointLocation", checkpoint("log"))
+            .trigger(availableNow=True).start()
+        )  # fmt: skip
+        assert query.awaitTermination(120)
+    finally:
+        tap.before = lambda *_: None
+    assert len(killed) == 1
+    rows = read(spark, topics, subscribe=target)
+    found = Counter((bytes(row.body), row.rowId) for row in rows.select("body", "rowId").collect())
+    assert sorted(body for body, _ in found) == numbered(500)
+    assert found.total() > 500
+    assert deduplicated(rows).count() == 500
