@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     with work_folder() as folder, triomq_server(folder) as server:
         spark = session()
         try:
-            if options.count:
+            if not options.only_stream:
                 figures |= interleaved(spark, server, options)
             if not options.no_stream:
                 figures |= stream_figures(spark, server, options.runs)

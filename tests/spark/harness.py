@@ -116,7 +116,7 @@ def drain(frame: "DataFrame", checkpoint: str, sink: str) -> "StreamingQuery":
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(120), "the query did not end"
+    assert query.awaitTermination(240), "the query did not end"
     return query
 
 
