@@ -1,7 +1,9 @@
 """A Spark standalone cluster on loopback: a master and workers as processes, with a Python that has no triomq."""
 
+import importlib.metadata
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -13,11 +15,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from triomq.spark.archive import dependencies
+
 READY_S: Final = 90
 STOP_S: Final = 20
 MEMORY: Final = "512m"
-#: What every node has; of the tests' own interpreter.
-_NODE_PACKAGES: Final = ("pyspark", "py4j", "pyarrow", "numpy", "pandas", "dateutil", "pytz", "six", "tzdata")
+#: What PySpark needs for Arrow; of the tests' own interpreter.
+_ARROW_PACKAGES: Final = ("pyarrow", "numpy", "pandas", "dateutil", "pytz", "six", "tzdata")
+#: What every node has.
+_NODE_PACKAGES: Final = ("pyspark", "py4j", *_ARROW_PACKAGES)
 
 
 def spark_home() -> Path:
@@ -29,20 +35,54 @@ def spark_home() -> Path:
 
 def make_node_python(folder: Path) -> Path:
     """Make an interpreter with PySpark and what it needs, and nothing else; return its path."""
+    packages = _make_environment(folder)
+    for source in _installed(_NODE_PACKAGES):
+        (packages / source.name).symlink_to(source)
+    return folder / "bin" / "python"
+
+
+def make_packed_environment(folder: Path) -> Path:
+    """Make a virtual environment with triomq and what it needs but PySpark, as the documentation says; return its tar.
+
+    It gets copies of what is installed here, in place of ``pip install``, and as little as possible of them.
+    """
+    packages = _make_environment(folder / "environment")
+    leave_out = shutil.ignore_patterns("__pycache__", "tests", "include", "*.pyx", "*.pxd")
+    for source in (*_installed(_ARROW_PACKAGES), *_installed(("triomq",))):
+        if source.is_dir():
+            shutil.copytree(source, packages / source.name, ignore=leave_out)  # the rooms are links in a checkout
+        else:
+            shutil.copy(source, packages)
+    for name in dependencies():
+        for file in importlib.metadata.files(name) or ():
+            if ".." not in file.parts and "__pycache__" not in file.parts:
+                (packages / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(str(file.locate()), packages / file)
+    packed = folder / "environment.tar.gz"
+    command = ["tar", "--use-compress-program=gzip -1", "-cf", str(packed), "-C", str(folder / "environment"), "."]
+    subprocess.run(command, check=True, timeout=READY_S)
+    return packed
+
+
+def _make_environment(folder: Path) -> Path:
+    """Make an empty virtual environment; return where its packages go."""
     venv.create(folder, with_pip=False, symlinks=True)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    packages = folder / "lib" / version / "site-packages"
-    for name in _NODE_PACKAGES:
+    return folder / "lib" / version / "site-packages"
+
+
+def _installed(names: Sequence[str]) -> Iterator[Path]:
+    """Yield the folders or files of packages, and of the shared libraries of their wheels."""
+    for name in names:
         spec = find_spec(name)
         if spec is None or spec.origin is None:
             continue
         source = Path(spec.origin)
         source = source.parent if source.name == "__init__.py" else source
-        (packages / source.name).symlink_to(source)
-        libraries = source.with_name(f"{source.name}.libs")  # of wheels with shared libraries
+        yield source
+        libraries = source.with_name(f"{source.name}.libs")
         if libraries.is_dir():
-            (packages / libraries.name).symlink_to(libraries)
-    return folder / "bin" / "python"
+            yield libraries
 
 
 @dataclass(kw_only=True)

@@ -1,7 +1,8 @@
-"""Scenarios 37, 47 and 48: the jobs on a standalone cluster, the package as a zip."""
+"""Scenarios 37, 47 and 48: the jobs on a standalone cluster, the package as a zip or in a packed environment."""
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -12,8 +13,8 @@ import pyarrow.parquet
 import pytest
 
 from tests.processes import Broker, start_triomq
-from tests.spark.cluster import Cluster, open_cluster
-from tests.spark.harness import Topics
+from tests.spark.cluster import Cluster, make_packed_environment, open_cluster
+from tests.spark.harness import Topics, numbered
 from tests.spark.tap import PULLS, Tap, ancestors, owner_of
 from triomq.protocol.command import RemotingCommand
 from triomq.spark.archive import write_archive
@@ -42,10 +43,13 @@ def path_of(job: Any) -> Path:
     return Path(job.__file__)
 
 
-def submit(cluster: Cluster, command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+def submit(
+    cluster: Cluster, command: list[str], folder: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=JOB_S, check=False, env={**cluster.environment, **environment}
-    )
+        command, capture_output=True, text=True, timeout=JOB_S, check=False, cwd=folder,
+        env={**cluster.environment, **environment},
+    )  # fmt: skip
 
 
 def executors_with_tasks(log: Path) -> set[str]:
@@ -167,3 +171,31 @@ def test_executors_without_the_package_are_told_which_file_to_pass(
     assert "No module named 'triomq'" in done.stdout
     assert "--py-files triomq-spark.zip" in done.stdout
     assert "python -m triomq.spark.archive" in done.stdout
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> Iterator[Path]:
+    """The tar of an environment; with that it has 0.4 GB, so it does not stay."""
+    yield make_packed_environment(tmp_path / "packed")
+    shutil.rmtree(tmp_path / "packed")
+
+
+def test_a_packed_environment_is_all_that_executors_need(
+    cluster: Cluster, packed: Path, topics: Topics, tmp_path: Path
+) -> None:
+    """Scenario 47, the second way: the path is relative, so an executor can only find what was unpacked for it."""
+    topic = topics.make(2)
+    topics.send(topic, numbered(2000))
+    here = packed.parent
+    (job,) = here.glob("environment/lib/*/site-packages/triomq/spark/jobs/consume.py")
+    sink = tmp_path / "sink"
+    words = ("--subscribe", topic, "--to", "parquet", "--path", str(sink), "--checkpoint", str(tmp_path / "log"))
+    command = cluster.command(
+        job.relative_to(here), *words, "--namesrv", topics.namesrv, "--json",
+        settings={"spark.archives": f"{packed}#environment"},
+    )  # fmt: skip
+    done = submit(cluster, command, here, PYSPARK_PYTHON="./environment/bin/python")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["rows"] == 2000
+    rows = pyarrow.parquet.read_table(committed_files(sink), columns=["body"]).to_pylist()
+    assert sorted(row["body"] for row in rows) == numbered(2000)
