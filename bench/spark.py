@@ -5,24 +5,25 @@ import argparse
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``spark``."""
-    _add_common(parser)
+    parser.add_argument("--count", type=int, default=300_000, help="messages (default 300000)")
     parser.add_argument("--only-stream", action="store_true", help="only micro-batches of one row and the idle stream")
     parser.add_argument("--no-stream", action="store_true", help="without these")
-
-
-def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--count", type=int, default=300_000, help="messages (default 300000)")
-    parser.add_argument("--size", type=int, default=1024, help="bytes of a body (default 1024)")
-    parser.add_argument("--runs", type=int, default=4, help="runs that count, after one that does not (default 4)")
-    parser.add_argument("--json", metavar="FILE", help="write the figures to FILE")
+    _add_common(parser)
 
 
 def add_kafka_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``spark-kafka``."""
-    _add_common(parser)
+    parser.add_argument("--count", type=int, default=100_000, help="rows of each of the three writes (default 100000)")
     parser.add_argument(
         "--jars", metavar="DIR", help="keeps Kafka's jars, which Maven brings once (default: a temporary folder)"
     )
+    _add_common(parser)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--size", type=int, default=1024, help="bytes of a body (default 1024)")
+    parser.add_argument("--runs", type=int, default=4, help="runs that count, after one that does not (default 4)")
+    parser.add_argument("--json", metavar="FILE", help="write the figures to FILE")
 
 
 def run(options: argparse.Namespace) -> int:
