@@ -1,8 +1,9 @@
 """Reads one range of a queue as raw records, with several pulls in flight: for batch engines.
 
-A broker gives at most 32 messages for a pull, whatever is asked, so a reader that waits for each answer stands still
-most of the time.  This one asks ahead, at the offsets where it expects the next answers to begin.  Where an answer
-ends early, the gap is pulled; where one overlaps, the caller drops what it has already: records tell their offset.
+A broker gives at most 32 messages for a pull by default, whatever is asked, so a reader that waits for each answer
+stands still most of the time.  This one asks ahead, at the offsets where it expects the next answers to begin.  Where
+an answer ends early, the gap is pulled; where one overlaps, the caller drops what it has already: records tell their
+offset.
 
 With a tag expression nobody knows where the next answer begins, so only one pull is in flight then.
 """
@@ -23,8 +24,9 @@ from triomq.protocol.message import validate_group
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset
 
-#: After so many answers that were as long as asked, ask for more again.
+#: After so many answers that were as long as asked, ask for more again; after each time in vain twice as many.
 _FULL_ANSWERS_TO_GROW: Final = 32
+_MOST_FULL_ANSWERS_TO_GROW: Final = 4096
 _GOES_ON: Final = (PullStatus.FOUND, PullStatus.NO_MATCHED_MESSAGE)
 
 
@@ -99,6 +101,7 @@ class RangeReader(OpenOnce):
         self._window: deque[_Pull] = deque()
         self._step = max_messages
         self._full_answers = 0
+        self._full_answers_to_grow = _FULL_ANSWERS_TO_GROW
         self._answer_bytes = in_flight_bytes  # of one answer; so there is one pull until it is known
         self.position = begin  # read up to here
 
@@ -201,10 +204,12 @@ class RangeReader(OpenOnce):
         self._answer_bytes = max(len(answer.body), (self._answer_bytes + len(answer.body)) // 2)
         got = int(answer.next_begin_offset) - pull.queue_offset
         if got < pull.max_messages:
+            if pull.max_messages == self._step:  # else it was asked before the step was shortened, or for a gap
+                self._full_answers_to_grow = min(2 * self._full_answers_to_grow, _MOST_FULL_ANSWERS_TO_GROW)
             self._step, self._full_answers = max(1, got), 0
         elif self._step < self._max_messages:
             self._full_answers += 1
-            if self._full_answers >= _FULL_ANSWERS_TO_GROW:
+            if self._full_answers >= self._full_answers_to_grow:
                 self._step, self._full_answers = min(self._max_messages, 2 * self._step), 0
 
     def _drop_window(self) -> None:

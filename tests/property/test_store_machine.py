@@ -97,7 +97,11 @@ class StoreMachine(RuleBasedStateMachine):
     def put_invisible(self, topic: str, queue_id: int, bits: int) -> None:
         place = self.store.put(self.store.queue(topic, queue_id), b"half", b"", 0, 0, bits, 0, HOSTS[0], HOSTS[0])
         assert place.queue_offset == 0
+        is_there = self.store.look_message(place.physical_offset) is not None
+        assert is_there == (self.durability is Durability.ASYNC)  # else when it is flushed
+        self.store.flush()
         assert self.store.look_message(place.physical_offset) is not None
+        self.show_waiting()
 
     @rule(milliseconds=st.integers(-100_000, 100_000))
     def pass_time(self, milliseconds: int) -> None:

@@ -92,6 +92,28 @@ async def test_it_asks_for_more_again_after_short_answers(
     assert cluster.of(RequestCode.PULL_MESSAGE)[-2].ext_fields["maxMsgNums"] == "32"
 
 
+async def test_it_asks_ever_more_rarely_for_what_a_broker_never_gives(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    """An Apache broker gives 32; each try for more leaves gaps, which cost a pull each."""
+    fill(cluster, topic, 20_000)
+    asked: list[int] = []
+
+    def limited(command: RemotingCommand) -> None:
+        asked.append(int(command.ext_fields["maxMsgNums"]))
+        command.ext_fields["maxMsgNums"] = str(min(32, asked[-1]))
+
+    cluster.handlers[RequestCode.PULL_MESSAGE] = limited
+    async with RangeReader(topic, 0, 20_000, group="G", instance=instance, max_messages=512) as reader:
+        found = await read_all(reader)
+    assert sorted(set(found)) == list(range(20_000))
+    needed = 20_000 // 32
+    assert needed <= len(asked) < needed * 1.1
+    first, second = asked[: len(asked) // 4], asked[len(asked) // 2 :]
+    assert sum(number > 32 for number in first) > 0
+    assert sum(number > 32 for number in second) < len(second) * 0.05
+
+
 async def test_only_so_many_pulls_are_under_way(
     cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
 ) -> None:
