@@ -158,6 +158,7 @@ async def test_who_waits_too_long_is_told_so_each_message_of_a_run_for_itself(
     async with committing(peer.broker):
         peer.broker.plain_sends.serve(peer.as_connection, iter([each.encode()[4:] for each in run]))
         await until(lambda: disk.flushes == 1)
+        await wait_all_tasks_blocked()  # also who watches the deadlines: a sleep that begins after the jump never ends
         assert peer.sent == []
         mock_clock.jump(peer.broker.config.sync_flush_timeout_s + 0.3)
         await until(lambda: len(peer.sent) == 2)
