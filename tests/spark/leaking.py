@@ -94,14 +94,16 @@ class Attempts:
             print(query.status, query.recentProgress, query.exception())
 
 
-def errors(attempts: Attempts, secret: str) -> Iterator[tuple[Attempt, dict[str, str]]]:
-    """Yield what must end with an error."""
+def errors(attempts: Attempts, secret: str, secret_file: str) -> Iterator[tuple[Attempt, dict[str, str]]]:
+    """Yield what must end with an error; ``secret_file`` holds the secret, and no account."""
+    account = {"accessKey": "marker", "secretKey": secret}
     for one in (attempts.batch_read, attempts.stream_read, attempts.batch_write, attempts.stream_write):
         yield one, {"secretKey": secret}
     for name in ("accessKey", "securityToken", "credentials", "apiPassword"):
         yield attempts.batch_read, {name: secret}
-    yield attempts.batch_read, {"credentials": f"file:/{secret}"}
-    yield attempts.batch_write, {"nameServer": "127.0.0.1:1", "secretKey": secret}
+    yield attempts.batch_read, {"credentials": f"file:{secret_file}"}
+    yield attempts.batch_write, {"nameServer": "127.0.0.1:1", **account}
+    yield attempts.batch_read, {"nameServer": "127.0.0.1:1", "planTimeoutMs": "500", **account}
     for name in PARSED:
         yield attempts.batch_read, {name: f"({secret} {{"}
 
@@ -111,9 +113,9 @@ def main(namesrv: str, topic: str, folder: str, secret_file: str) -> None:
     spark = start_session(Path(folder))
     attempts = Attempts(spark, namesrv, topic, Path(folder))
     for good in (attempts.batch_read, attempts.stream_read, attempts.batch_write, attempts.stream_write):
-        good({})
+        good({"accessKey": "marker", "secretKey": secret, "securityToken": secret})
     count = 0
-    for one, more in errors(attempts, secret):
+    for one, more in errors(attempts, secret, secret_file):
         try:
             one(more)
         except PySparkException as exc:

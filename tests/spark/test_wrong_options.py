@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 LEAKING_S = 300
 SECRET = "xq7hidden4marker9zz"
 #: Any text is right for these; the first names a column that is not there.
-FREE_TEXT = ("writeId", "idColumn")
+FREE_TEXT = ("writeId", "idColumn", "accessKey", "secretKey", "securityToken")
 
 
 @pytest.fixture
@@ -134,9 +134,9 @@ def test_an_id_column_that_is_not_there_is_told(spark: "SparkSession", untouched
 @pytest.mark.slow
 @pytest.mark.timeout(LEAKING_S + 60)
 def test_a_secret_in_the_options_is_nowhere_to_be_found(topics: Topics, tmp_path: Path) -> None:
-    """Scenario 46: in event log, logs, plans, progress and checkpoints, after errors of all kinds of options.
+    """Scenario 46: in event log, logs, plans, progress and checkpoints, after signed reads and writes.
 
-    Credentials are refused, since the client does not sign requests; the refusal tells the option, never its value.
+    And after errors of all kinds of options, which tell the option, never its value.
     """
     topic = topics.make(1)
     topics.send(topic, numbered(5))
