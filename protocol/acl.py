@@ -16,7 +16,7 @@ SECURITY_TOKEN: Final = "SecurityToken"  # noqa: S105  # the field's name
 SIGNATURE: Final = "Signature"
 #: 4.9 brokers leave this field out of what they compare, 5.x do not.  It only raises how many messages are looked for,
 #: so a signed request goes without.
-_NOT_SIGNED: Final = "_UNIQUE_KEY_QUERY"
+_NOT_SENT: Final = "_UNIQUE_KEY_QUERY"
 _NAMES: Final = ("accessKey", "secretKey", "securityToken")
 
 
@@ -47,7 +47,7 @@ class Credentials:
         if self.security_token is not None:
             signed[SECURITY_TOKEN] = self.security_token
         signed.pop(SIGNATURE, None)
-        signed.pop(_NOT_SIGNED, None)
+        signed.pop(_NOT_SENT, None)
         content = "".join(signed[name] for name in sorted(signed)).encode()
         mac = hmac.new(self.secret_key.encode(), content, "sha1")
         mac.update(body)
