@@ -11,9 +11,8 @@ from triomq.client.instance import ClientInstance, use_instance
 from triomq.client.nursery import OpenOnce
 from triomq.client.route import MASTER_ID
 from triomq.protocol.bodies import ClusterInfo
-from triomq.protocol.codes import RequestCode
 from triomq.protocol.command import RemotingCommand
-from triomq.protocol.errors import ClientClosedError, ConfigError, NoRouteError
+from triomq.protocol.errors import ClientClosedError, ConfigError, NoBrokerError
 from triomq.protocol.headers import Header
 
 
@@ -44,9 +43,7 @@ class ClusterAdmin(OpenOnce):
 
     async def cluster(self) -> ClusterInfo:
         """Return all brokers by cluster and name."""
-        instance = self._entered()
-        command = instance.command(RequestCode.GET_BROKER_CLUSTER_INFO)
-        return ClusterInfo.decode((await instance.invoke_namesrv_checked(command)).body)
+        return await self._entered().cluster()
 
     def _entered(self) -> ClientInstance:
         if self._instance is None:
@@ -69,5 +66,5 @@ class ClusterAdmin(OpenOnce):
         brokers = [info.broker_addr_table[name] for name in sorted(names) if name in info.broker_addr_table]
         found = [broker.broker_addrs[MASTER_ID] for broker in brokers if MASTER_ID in broker.broker_addrs]
         if not found:
-            raise NoRouteError(f"name server {self._entered().name_server} knows no running master broker")
+            raise NoBrokerError(f"name server {self._entered().name_server} knows no running master broker")
         return found

@@ -30,13 +30,11 @@ from triomq.protocol.errors import (
     ProtocolError,
     RequestTimeoutError,
 )
-from triomq.protocol.frame import FrameSplitter
+from triomq.protocol.frame_receiver import FrameReceiver
 from triomq.protocol.write_queue import WriteQueue
 
 LOGGER: Final = logging.getLogger("triomq.client.connection")
 
-_SMALL_READ_BYTES: Final = 64 * 1024
-_LARGE_READ_BYTES: Final = 1024**2
 #: The timer does not wake more often than this, however many deadlines there are.
 _TIMER_STEP_S: Final = 0.02
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
@@ -116,10 +114,10 @@ class Connection:
         "_next_deadline",
         "_on_request",
         "_queue",
+        "_receiver",
         "_room",
         "_scope",
         "_socket",
-        "_splitter",
         "_timer_scope",
         "_unmatched",
         "_waiters",
@@ -146,7 +144,7 @@ class Connection:
         self.header_format = header_format
         self._socket = sock
         self._on_request = on_request
-        self._splitter = FrameSplitter(max_frame_bytes)
+        self._receiver = FrameReceiver(max_frame_bytes)
         self._limit_bytes = send_buffer_limit_bytes
         self._idle_timeout_s = idle_timeout_s
         self._waiters: dict[int, _Waiter] = {}
@@ -299,21 +297,19 @@ class Connection:
         )
 
     async def _read(self) -> None:
-        sock = self._socket
-        size = _SMALL_READ_BYTES
+        sock, receiver = self._socket, self._receiver
         try:
             while True:
                 await trio.lowlevel.wait_readable(sock)
                 try:
-                    data = sock.recv(size)
+                    count = sock.recv_into(receiver.room())
                 except BlockingIOError:
                     continue
-                if not data:
+                if not count:
                     self.close(self._end_of_stream())
                     return
-                size = _LARGE_READ_BYTES if len(data) == size else _SMALL_READ_BYTES
                 self._last_activity = trio.current_time()
-                self._receive(data)
+                self._receive(count)
         except OSError as exc:
             self.close(f"reading failed: {exc.strerror or exc}")
         except ProtocolError as exc:
@@ -321,8 +317,8 @@ class Connection:
                 LOGGER.warning("connection closed peer=%s error=%s", self.address, exc)
             self.close(str(exc))
 
-    def _receive(self, data: bytes) -> None:
-        frames, error = self._splitter.split(data)
+    def _receive(self, count: int) -> None:
+        frames, error = self._receiver.received(count)
         waiters = self._waiters
         for frame in frames:
             command = RemotingCommand.decode(frame)

@@ -17,12 +17,13 @@ LOGGER: Final = logging.getLogger("triomq.client.connections")
 class _Dialling:
     """A connection in the making, for all who wait for it."""
 
-    __slots__ = ("connection", "done", "error")
+    __slots__ = ("connection", "done", "error", "hint")
 
-    def __init__(self) -> None:
+    def __init__(self, hint: str) -> None:
         self.done = trio.Event()
         self.connection: Connection | None = None
         self.error = ""
+        self.hint = hint
 
 
 class ConnectionTable:
@@ -82,13 +83,14 @@ class ConnectionTable:
             return connection
         dialling = self._dialling.get(address)
         if dialling is None:
-            dialling = self._dialling[address] = _Dialling()
-            self._nursery.start_soon(self._run, address, dialling)
+            to_dial, hint = self._target(address)
+            dialling = self._dialling[address] = _Dialling(hint)
+            self._nursery.start_soon(self._run, address, to_dial, dialling)
         with trio.move_on_at(deadline):
             await dialling.done.wait()
         if dialling.connection is not None:
             return dialling.connection
-        raise ConnectError(dialling.error or f"cannot connect to {address}: no connection in time")
+        raise ConnectError(dialling.error or f"cannot connect to {address}: no connection in time; {dialling.hint}")
 
     def close(self) -> None:
         """Close all connections and make no more."""
@@ -96,11 +98,10 @@ class ConnectionTable:
         for connection in tuple(self._open.values()):
             connection.close("the client was closed")
 
-    async def _run(self, address: str, dialling: _Dialling) -> None:
+    async def _run(self, address: str, to_dial: str, dialling: _Dialling) -> None:
         config = self._config
         try:
-            to_dial, hint = self._target(address)
-            sock = await dial(to_dial, config.connect_timeout_s, hint)
+            sock = await dial(to_dial, config.connect_timeout_s, dialling.hint)
         except ConnectError as exc:
             dialling.error = str(exc)
             return

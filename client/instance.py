@@ -23,7 +23,7 @@ from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.client.route import Queues, dialled_address, publish_queues, subscribe_queues
 from triomq.client.routes import Routes
 from triomq.client.serve import ConsumerCallbacks, RequestServer
-from triomq.protocol.bodies import TopicRouteData
+from triomq.protocol.bodies import ClusterInfo, TopicRouteData
 from triomq.protocol.codes import CommandFlag, RequestCode
 from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import ClientClosedError, ConfigError
@@ -227,6 +227,7 @@ class ClientInstance(OpenOnce):
 
         Raises:
             NoRouteError: the name server has none; the text tells similar topics and how to create it.
+            NoBrokerError: the name server knows no broker at all.
         """
         route = await self.find_route(topic, refresh)
         if route is None:
@@ -293,6 +294,14 @@ class ClientInstance(OpenOnce):
             NameServerError: none answered.
         """
         return await self._routes.topics()
+
+    async def cluster(self) -> ClusterInfo:
+        """Return all brokers the name server knows, by cluster and name.
+
+        Raises:
+            NameServerError: none answered.
+        """
+        return await self._routes.cluster()
 
     def register_producer(self, group: str) -> None:
         """Tell brokers of a producer with the next heartbeat, which leaves soon."""
@@ -366,7 +375,8 @@ class ClientInstance(OpenOnce):
             f"{who} advertises this address through name server {name_server}; "
             "if it cannot be reached from here, start the broker with another one "
             "(triomq: --advertise HOST, Apache: brokerIP1), or "
-            'use ClientConfig(advertise="as-dialled") to dial the name server\'s host'
+            'use advertise="as-dialled" (of ClientConfig and in Spark; --as-dialled on the command line) to dial the '
+            "name server's host"
         )
 
 

@@ -123,6 +123,14 @@ def dialled_address(advertised: str, name_server: str) -> str:
         return advertised
 
 
+def explain_no_broker(topic: str, asked: Sequence[str]) -> str:
+    """Say that nobody serves a topic, nor any other one: whether it exists cannot be told then."""
+    return (
+        f"topic {topic!r} has no route: no broker is registered (name server asked: {', '.join(asked)}); "
+        "is the broker running, and is this its name server?"
+    )
+
+
 def explain_no_route(topic: str, asked: Sequence[str], topics: Sequence[str] | None, auto_create: bool | None) -> str:
     """Say which name servers were asked, what similar topics there are and how to create the topic.
 

@@ -13,17 +13,19 @@ from triomq.client.route import (
     DEFAULT_TOPIC,
     BrokerTable,
     default_route,
+    explain_no_broker,
     explain_no_route,
     same_route,
     subscribe_queues,
 )
 from triomq.protocol.admin_requests import GetRouteInfoRequestHeader
-from triomq.protocol.bodies import TopicList, TopicRouteData
+from triomq.protocol.bodies import ClusterInfo, TopicList, TopicRouteData
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
     BrokerResponseError,
     ClientClosedError,
     ClientError,
+    NoBrokerError,
     NoRouteError,
     ProtocolError,
     TriomqError,
@@ -93,13 +95,23 @@ class Routes:
         command = self._instance.command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         return sorted(TopicList.decode((await self._instance.invoke_namesrv_checked(command)).body).topic_list)
 
+    async def cluster(self) -> ClusterInfo:
+        """Return all brokers the name server knows, by cluster and name."""
+        command = self._instance.command(RequestCode.GET_BROKER_CLUSTER_INFO)
+        return ClusterInfo.decode((await self._instance.invoke_namesrv_checked(command)).body)
+
     async def no_route(self, topic: str) -> NoRouteError:
-        """Make the error for a topic without route: who was asked, similar names, how to create it."""
+        """Make the error for a topic without route: who was asked, and what may be the reason.
+
+        Brokers that are away take their topics with them, so where there is no broker nothing is said of the topic.
+        """
         topics: list[str] | None = None
         auto_create: bool | None = None
         try:
             topics = await self.topics()
             auto_create = await self.find(DEFAULT_TOPIC) is not None
+            if not (await self.cluster()).broker_addr_table:
+                return NoBrokerError(explain_no_broker(topic, self._instance.name_servers))
         except (ClientError, BrokerResponseError, ProtocolError) as exc:
             LOGGER.info("no help for a missing topic topic=%s error=%s", topic, exc)
         return NoRouteError(explain_no_route(topic, self._instance.name_servers, topics, auto_create))

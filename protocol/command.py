@@ -115,8 +115,8 @@ class RemotingCommand:
         return frame_prefix(self.serialize_type, encode_header(self), body_length)
 
     @classmethod
-    def decode(cls, frame: bytes) -> Self:
-        """Read a frame as :meth:`FrameSplitter.split` returns it (without the length field).
+    def decode(cls, frame: bytes | memoryview) -> Self:
+        """Read a frame as :meth:`FrameSplitter.split` returns it (without the length field); a view is copied.
 
         Raises:
             FrameTooLargeError: the header is above :data:`~triomq.protocol.frame.MAX_HEADER_BYTES`.
@@ -135,8 +135,12 @@ class RemotingCommand:
         if header_length > MAX_HEADER_BYTES:
             raise FrameTooLargeError(f"header of {header_length} bytes, the limit is {MAX_HEADER_BYTES}")
         command = cls.__new__(cls)
-        decode_header(command, word >> 24, frame[_HEADER_WORD_BYTES:end])
-        command.body = frame[end:]
+        if isinstance(frame, memoryview):
+            decode_header(command, word >> 24, bytes(frame[_HEADER_WORD_BYTES:end]))
+            command.body = bytes(frame[end:])
+        else:
+            decode_header(command, word >> 24, frame[_HEADER_WORD_BYTES:end])
+            command.body = frame[end:]
         return command
 
     @classmethod

@@ -16,6 +16,7 @@
     |  |- RequestTimeoutError         no answer within the deadline
     |  |- NameServerError             no name server could be reached
     |  |- NoRouteError                no broker is known for the topic
+    |  |  `- NoBrokerError            no broker is known at all
     |  |- DataLossError               messages that were to be read are gone
     |  `- ClientClosedError           used after it was closed
     |- StoreError
@@ -190,6 +191,10 @@ class NameServerError(ClientError):
 
 class NoRouteError(ClientError):
     """The name server knows no broker for the topic."""
+
+
+class NoBrokerError(NoRouteError):
+    """The name server knows no broker at all: all are away, or it was just started itself."""
 
 
 class DataLossError(ClientError):

@@ -21,9 +21,9 @@ MAX_HEADER_BYTES: Final = 1024**2
 
 LENGTH: Final = Struct(">i")
 PREFIX: Final = Struct(">iI")  # length, then serialize type in the top byte and header length in the rest
-_LENGTH_BYTES: Final = 4
+LENGTH_BYTES: Final = 4
 _MIN_LENGTH: Final = 4  # the header word
-_MAX_LENGTH: Final = MAX_FRAME_BYTES - _LENGTH_BYTES
+_MAX_LENGTH: Final = MAX_FRAME_BYTES - LENGTH_BYTES
 
 
 class FrameSplitter:
@@ -37,7 +37,7 @@ class FrameSplitter:
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self._buffer = bytearray()
-        self._needed = _LENGTH_BYTES
+        self._needed = LENGTH_BYTES
         self._max_frame_bytes = max_frame_bytes
         self._broken: ProtocolError | None = None
 
@@ -45,6 +45,18 @@ class FrameSplitter:
     def pending_bytes(self) -> int:
         """Bytes of an incomplete frame that wait for the rest."""
         return len(self._buffer)
+
+    @property
+    def missing_bytes(self) -> int:
+        """How many bytes an incomplete frame still needs; 0 without one."""
+        return self._needed - len(self._buffer) if self._buffer else 0
+
+    def take_pending(self) -> bytes:
+        """Return the bytes of an incomplete frame, which the caller puts together itself."""
+        begin = bytes(self._buffer)
+        self._buffer.clear()
+        self._needed = LENGTH_BYTES
+        return begin
 
     def split(self, data: bytes | bytearray | memoryview) -> tuple[list[bytes], ProtocolError | None]:
         """Add received bytes; return all frames they complete, without their length fields, and the error.
@@ -67,18 +79,18 @@ class FrameSplitter:
         frames: list[bytes] = []
         end = len(source)
         position = 0
-        limit = self._max_frame_bytes - _LENGTH_BYTES
-        self._needed = _LENGTH_BYTES
-        while end - position >= _LENGTH_BYTES:
+        limit = self._max_frame_bytes - LENGTH_BYTES
+        self._needed = LENGTH_BYTES
+        while end - position >= LENGTH_BYTES:
             (length,) = LENGTH.unpack_from(source, position)
             if not _MIN_LENGTH <= length <= limit:
                 self._broken = self._bad_length(length)
                 return frames, self._broken
-            following = position + _LENGTH_BYTES + length
+            following = position + LENGTH_BYTES + length
             if following > end:
-                self._needed = _LENGTH_BYTES + length
+                self._needed = LENGTH_BYTES + length
                 break
-            frames.append(source[position + _LENGTH_BYTES : following])
+            frames.append(source[position + LENGTH_BYTES : following])
             position = following
         if position < end:
             buffer += memoryview(source)[position:]
@@ -88,7 +100,7 @@ class FrameSplitter:
         if 0 <= length < _MIN_LENGTH:
             return ProtocolError(f"frame length {length} is too short for the header word of 4 bytes")
         return FrameTooLargeError(
-            f"frame length {length} is not within {_MIN_LENGTH}..{self._max_frame_bytes - _LENGTH_BYTES}: "
+            f"frame length {length} is not within {_MIN_LENGTH}..{self._max_frame_bytes - LENGTH_BYTES}: "
             f"{explain_first_bytes(LENGTH.pack(length))}"
         )
 

@@ -11,6 +11,9 @@ from zlib import crc32
 
 from triomq.protocol.record import HEAD, MESSAGE_MAGIC
 
+LEAST_RECORD_BYTES: Final = 91 + 1
+"""Of a record with no body, no properties and a topic of one character."""
+
 _HOST_V6_BITS: Final = 0x30
 _HEAD_SIZE: Final = HEAD.size
 _CRC_MASK: Final = 0x7FFF_FFFF

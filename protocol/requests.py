@@ -84,6 +84,9 @@ class PullMessageRequestHeader(Header):
     subscription: str | None = None
     expression_type: str | None = None
     broker_name: Annotated[str, Wire("bname")] | None = None
+    #: Ours: the reader takes so many bytes of messages at once, so the limits of long pulls hold.  Apache's brokers
+    #: ignore it; its own ``maxMsgBytes`` says nothing, as 5.x pull consumers send the greatest number in it.
+    max_transfer_bytes: Annotated[Int32, Wire("triomqMaxTransferBytes")] | None = None
 
 
 @dataclass(slots=True)

@@ -71,7 +71,7 @@ def pull_message(connection: "Connection", command: RemotingCommand) -> Remoting
     if command.flag & _ONEWAY:  # nobody waits for an answer
         return None
     pull = ReadablePull(connection, command, header, codes, queue)
-    place = queue, header.queue_offset, max(header.max_msg_nums, 1), codes
+    place = queue, header.queue_offset, max(header.max_msg_nums, 1), codes, header.max_transfer_bytes
     cold = broker.store.cold_reads
     if ranges := cold.find(*place):
         broker.lookups.wait(connection, command, _when_read(cold.rest(*place), pull), ranges)
@@ -89,7 +89,9 @@ def _answer_pull(pull: ReadablePull) -> None:
     """Answer a pull whose messages are in memory, or let it wait for some to arrive."""
     connection, command, header, codes, queue = pull
     broker = connection.broker
-    found = broker.store.get_message(queue, header.queue_offset, max(header.max_msg_nums, 1), codes)
+    found = broker.store.get_message(
+        queue, header.queue_offset, max(header.max_msg_nums, 1), codes, header.max_transfer_bytes
+    )
     code = _code(found, header.queue_offset)
     if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & _SUSPEND and not broker.pull_hold.is_full():
         hold_s = min(max(header.suspend_timeout_millis, 0) / 1000, broker.config.max_hold_s)
@@ -119,9 +121,10 @@ def serve_held(pull: HeldPull, *, is_expired: bool) -> None:
 
 def _serve_held(pull: HeldPull, *, is_expired: bool) -> None:
     broker = pull.connection.broker
+    header = pull.header
     found = broker.store.get_message(
-        pull.queue, pull.queue_offset, max(pull.header.max_msg_nums, 1), pull.codes
-    )  # fmt: skip
+        pull.queue, pull.queue_offset, max(header.max_msg_nums, 1), pull.codes, header.max_transfer_bytes
+    )
     if not is_expired:
         if found.status is GetMessageStatus.NO_MATCHED_MESSAGE:
             broker.pull_hold.hold_again(pull, found.next_begin_offset)
@@ -130,9 +133,9 @@ def _serve_held(pull: HeldPull, *, is_expired: bool) -> None:
             broker.pull_hold.hold_again(pull, pull.queue_offset)
             return
     code = _code(found, pull.queue_offset)
-    if code == ResponseCode.PULL_NOT_FOUND and pull.queue_offset != pull.header.queue_offset:
+    if code == ResponseCode.PULL_NOT_FOUND and pull.queue_offset != header.queue_offset:
         code = ResponseCode.PULL_RETRY_IMMEDIATELY  # it looked at messages, and none was for it
-    _answer(pull.connection, pull.command, pull.header, found, code)
+    _answer(pull.connection, pull.command, header, found, code)
 
 
 def _code(found: GetMessageResult, queue_offset: int) -> ResponseCode:

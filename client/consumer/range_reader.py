@@ -1,9 +1,9 @@
 """Reads one range of a queue as raw records, with several pulls in flight: for batch engines.
 
-A broker gives at most 32 messages for a pull by default, whatever is asked, so a reader that waits for each answer
-stands still most of the time.  This one asks ahead, at the offsets where it expects the next answers to begin.  Where
-an answer ends early, the gap is pulled; where one overlaps, the caller drops what it has already: records tell their
-offset.
+Apache's brokers give at most 32 messages for a pull by default, whatever is asked, so a reader that waits for each
+answer stands still most of the time.  This one asks ahead, at the offsets where it expects the next answers to begin,
+and says how many bytes it takes at once, so that our brokers give more.  Where an answer ends early, the gap is pulled;
+where one overlaps, the caller drops what it has already: records tell their offset.
 
 With a tag expression nobody knows where the next answer begins, so only one pull is in flight then.
 """
@@ -66,6 +66,7 @@ class RangeReader(OpenOnce):
         instance: ClientInstance,
         expression: str = SUBSCRIBE_ALL,
         max_messages: int = 32,
+        max_bytes: int = 1024**2,
         pulls_in_flight: int = 8,
         in_flight_bytes: int = 4 * 1024**2,
     ) -> None:
@@ -79,6 +80,7 @@ class RangeReader(OpenOnce):
             instance: whose connections to use; must outlive this.
             expression: tag expression; the broker compares hash codes only, the caller must compare the text.
             max_messages: asked for with each pull.
+            max_bytes: of messages, likewise; only a message that is longer comes whole.
             pulls_in_flight: at most, answers that wait to be taken included.
             in_flight_bytes: of these together, judged by the answers seen; one pull is always in flight.
 
@@ -88,12 +90,13 @@ class RangeReader(OpenOnce):
             ConfigError: an impossible number.
         """
         validate_group(group)
-        if not begin >= 0 or min(max_messages, pulls_in_flight, in_flight_bytes) < 1:
+        if not begin >= 0 or min(max_messages, max_bytes, pulls_in_flight, in_flight_bytes) < 1:
             raise ConfigError("range reader: begin must not be negative, the limits must be above 0")
         self._filter = TagFilter.parse(expression)
         self._queue = queue
         self._end = end
         self._max_messages = max_messages
+        self._max_bytes = max_bytes
         self._pulls_in_flight = 1 if self._filter.tags else pulls_in_flight
         self._in_flight_bytes = in_flight_bytes
         self._nursery: trio.Nursery | None = None
@@ -102,7 +105,7 @@ class RangeReader(OpenOnce):
         self._step = max_messages
         self._full_answers = 0
         self._full_answers_to_grow = _FULL_ANSWERS_TO_GROW
-        self._answer_bytes = in_flight_bytes  # of one answer; so there is one pull until it is known
+        self._answer_bytes: int | None = None  # of one answer; there is one pull until it is known
         self.position = begin  # read up to here
 
     @asynccontextmanager
@@ -171,7 +174,9 @@ class RangeReader(OpenOnce):
         if not window or window[0].queue_offset > self.position:
             gap_end = window[0].queue_offset if window else self._end
             window.appendleft(self._start(self.position, gap_end))
-        limit = max(1, min(self._pulls_in_flight, self._in_flight_bytes // max(self._answer_bytes, 1)))
+        limit = 1
+        if self._answer_bytes is not None:
+            limit = max(1, min(self._pulls_in_flight, self._in_flight_bytes // max(self._answer_bytes, 1)))
         while len(window) < limit:
             behind = window[-1].queue_offset + window[-1].max_messages
             if behind >= self._end:
@@ -194,6 +199,7 @@ class RangeReader(OpenOnce):
                     QueueOffset(pull.queue_offset),
                     max_messages=pull.max_messages,
                     expression=self._filter.expression,
+                    max_bytes=self._max_bytes,
                 )
             except REMOTE_ERRORS as exc:
                 pull.error = exc
@@ -201,7 +207,8 @@ class RangeReader(OpenOnce):
 
     def _learn(self, pull: _Pull, answer: RawPull) -> None:
         """Adapt to how much the broker gives: it may be 8 messages from disk, or few large ones."""
-        self._answer_bytes = max(len(answer.body), (self._answer_bytes + len(answer.body)) // 2)
+        size = len(answer.body)
+        self._answer_bytes = size if self._answer_bytes is None else max(size, (self._answer_bytes + size) // 2)
         got = int(answer.next_begin_offset) - pull.queue_offset
         if got < pull.max_messages:
             if pull.max_messages == self._step:  # else it was asked before the step was shortened, or for a gap

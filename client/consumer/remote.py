@@ -163,7 +163,7 @@ class QueueRequests:
             raw.suggested_broker_id,
         )
 
-    async def pull_raw(
+    async def pull_raw(  # noqa: PLR0913  # all that a pull can say, most with defaults
         self,
         queue: MessageQueue,
         queue_offset: QueueOffset,
@@ -176,6 +176,7 @@ class QueueRequests:
         timeout_s: float | None = None,
         broker_id: int = 0,
         lite: bool = False,
+        max_bytes: int | None = None,
     ) -> RawPull:
         """Pull messages and return them as bytes.
 
@@ -190,6 +191,8 @@ class QueueRequests:
             timeout_s: for all of it; ``None``: the hold and a margin.
             broker_id: which of the queue's brokers.
             lite: say that a lite pull consumer asks.
+            max_bytes: tell the broker that so many bytes of messages are taken: ours then gives more than 32 messages,
+                Apache's do not look at it.
 
         Raises:
             BrokerResponseError: any code but those of :class:`PullStatus`.
@@ -211,6 +214,7 @@ class QueueRequests:
             sub_version=sub_version,
             subscription=expression,
             expression_type="TAG",
+            max_transfer_bytes=max_bytes,
         )
         address = await self._address(queue, broker_id)
         if timeout_s is None:
@@ -366,7 +370,10 @@ class QueueRequests:
             await instance.find_route(queue.topic, refresh=True)
             address = instance.broker_address(queue.broker_name, broker_id)
             if address is None:
-                raise NoRouteError(f"broker {queue.broker_name!r} of {queue} is in no known route")
+                asked = ", ".join(instance.name_servers)
+                raise NoRouteError(
+                    f"queue {queue}: no route leads to its broker (name server asked: {asked}); is the broker running?"
+                )
         return address
 
 

@@ -5,9 +5,13 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from tests.faces import FACES, use_face
+from tests.faces import FACES, Producer, use_face
 from tests.interop.client_suite import SCENARIOS
-from tests.interop.suite_tools import Scenario
+from tests.interop.suite_tools import Scenario, fresh, new_topic
+from triomq.client import Message
+from triomq.client.consumer.range_reader import RangeReader
+from triomq.client.instance import ClientInstance
+from triomq.protocol.record import decode_records
 
 SCENARIO_LIMIT_S = 60
 #: Broker and face; the faces differ inside the client only, so one of them is enough for Apache's brokers.
@@ -33,6 +37,29 @@ def namesrv(place: tuple[str, str]) -> Iterator[str]:
     address, face = place
     with use_face(face):
         yield address
+
+
+async def test_a_reader_that_says_how_much_it_takes_gets_it_from_ours_and_thirty_two_from_apache(
+    request: pytest.FixtureRequest, namesrv: str
+) -> None:
+    """Apache's brokers pass over the field that says it."""
+    broker, _ = request.node.callspec.params["place"]
+    topic = await new_topic(namesrv, queues=1)
+    sent = [b"%d" % number for number in range(2000)]
+    async with Producer(fresh("producer"), namesrv=namesrv) as producer:
+        for begin in range(0, len(sent), 500):
+            await producer.send_batch([Message(topic, body, tags="A") for body in sent[begin : begin + 500]])
+    async with ClientInstance(namesrv) as instance:
+        (queue,) = await instance.subscribe_queues(topic)
+        for expression in ("*", "A"):
+            async with RangeReader(
+                queue, 0, 2000, group=fresh("group"), instance=instance, expression=expression, max_messages=512
+            ) as reader:
+                answers = await reader.read(2**40)
+            messages = [message for answer in answers for message in decode_records(answer.body)]
+            assert {message.queue_offset: message.body for message in messages} == dict(enumerate(sent))
+            longest = max(len(decode_records(answer.body)) for answer in answers)
+            assert longest == (512 if broker == "triomq" else 32)
 
 
 @pytest.mark.parametrize("scenario", [pytest.param(scenario, id=scenario.__name__) for scenario in SCENARIOS])

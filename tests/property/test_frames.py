@@ -1,5 +1,7 @@
 """Frames and commands as laws: any cut of a stream gives the same frames, any command comes back as it was."""
 
+from unittest.mock import patch
+
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
@@ -7,6 +9,7 @@ from triomq.protocol.codes import LanguageCode, SerializeType
 from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import FrameTooLargeError, ProtocolError
 from triomq.protocol.frame import FrameSplitter, build_frame
+from triomq.protocol.frame_receiver import FrameReceiver
 
 #: The same examples in every run.
 REPEATABLE = settings(max_examples=200, deadline=None, derandomize=True)
@@ -46,6 +49,21 @@ def split_all(pieces: list[bytes], max_frame_bytes: int = 2**24) -> tuple[list[b
     return frames, error, splitter.pending_bytes
 
 
+def receive_all(pieces: list[bytes], max_frame_bytes: int = 2**24) -> tuple[list[bytes], ProtocolError | None]:
+    receiver = FrameReceiver(max_frame_bytes)
+    frames: list[bytes] = []
+    error = None
+    for piece in pieces:
+        while piece and error is None:
+            room = receiver.room()
+            count = min(len(room), len(piece))
+            room[:count] = piece[:count]
+            found, error = receiver.received(count)
+            frames += map(bytes, found)
+            piece = piece[count:]
+    return frames, error
+
+
 def fields_of(command: RemotingCommand) -> dict[str, object]:
     return {name: getattr(command, name) for name in RemotingCommand.__slots__}
 
@@ -71,6 +89,19 @@ def test_garbage_gives_the_same_frames_and_the_same_error_however_it_is_cut(
     assert repr(in_pieces[1]) == repr(error)
     assert in_pieces[2] == pending
     assert sum(4 + len(frame) for frame in frames) + pending <= len(garbage)
+
+
+@REPEATABLE
+@given(st.data(), st.lists(FRAME_PARTS, max_size=6), st.binary(max_size=60), st.integers(4, 40))
+def test_frames_that_are_received_in_place_are_those_that_are_split(
+    data: st.DataObject, parts: list[tuple[int, bytes, bytes]], garbage: bytes, long_bytes: int
+) -> None:
+    stream = b"".join(build_frame(*part) for part in parts) + garbage
+    expected = split_all([stream])
+    with patch("triomq.protocol.frame_receiver.LONG_BYTES", long_bytes):
+        found = receive_all(data.draw(pieces_of(stream)))
+    assert found[0] == expected[0]
+    assert repr(found[1]) == repr(expected[1])
 
 
 @REPEATABLE

@@ -142,12 +142,19 @@ class StoreMachine(RuleBasedStateMachine):
         self.open()
 
     @precondition(lambda self: self.visible)
-    @rule(data=st.data(), most=st.integers(1, 40), tag=st.sampled_from([None, *TAGS[1:]]))
-    def read(self, data: st.DataObject, most: int, tag: str | None) -> None:
+    @rule(
+        data=st.data(),
+        most=st.integers(1, 100),
+        tag=st.sampled_from([None, *TAGS[1:]]),
+        max_bytes=st.none() | st.integers(-1, 100_000),
+    )
+    def read(self, data: st.DataObject, most: int, tag: str | None, max_bytes: int | None) -> None:
         key = data.draw(st.sampled_from(sorted(self.visible)))
         stored = self.visible[key]
         offset = data.draw(st.integers(-1, len(stored) + 1))
-        found = self.store.get_message(key, offset, most, frozenset({tags_code(tag)}) if tag else None)
+        found = self.store.get_message(key, offset, most, frozenset({tags_code(tag)}) if tag else None, max_bytes)
+        if max_bytes is not None:
+            assert found.size_bytes <= max_bytes or found.message_count == 1
         messages = [message for view in found.buffers for message in decode_records(view)]
         assert [message.stored_body for message in messages] == [stored[m.queue_offset][0] for m in messages]
         assert all(tag is None or stored[message.queue_offset][1] == tag for message in messages)

@@ -9,6 +9,7 @@ import os
 from typing import Any, Final, NoReturn
 
 from triomq.cli.exit_codes import EXIT_CODES_TEXT, ExitCode
+from triomq.protocol.missing import explain_missing
 
 NAMESRV_VARIABLE: Final = "TRIOMQ_NAMESRV"
 CREDENTIALS_VARIABLE: Final = "TRIOMQ_CREDENTIALS"
@@ -27,7 +28,15 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Write one line to stderr and exit."""
-        self.exit(ExitCode.USAGE, f"{self.prog}: {message}; {self.prog} --help tells what there is\n")
+        self.exit(ExitCode.USAGE, usage_line(self.prog, message, f"{self.prog} --help"))
+
+
+def usage_line(program: str, message: str, help_command: str) -> str:
+    """Return the line for a wrong command line; it says of options that RocketMQ has what to do instead."""
+    options = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
+    reasons = [reason for option in options if (reason := explain_missing(option)) is not None]
+    parts = [f"{program}: {message}", *dict.fromkeys(reasons), f"{help_command} tells what there is"]
+    return "; ".join(parts) + "\n"
 
 
 def add_command(commands: Commands, name: str, runner: str, options_type: str, text: str, *, log_level: str) -> Parser:

@@ -86,6 +86,42 @@ async def test_a_pull_for_100_gets_32(peer: Peer, topic: str) -> None:
     assert answered(response) == (ResponseCode.SUCCESS, 42)
 
 
+@pytest.mark.parametrize(
+    ("fields", "got"),
+    [
+        ({}, 32),
+        ({"maxMsgBytes": 2**31 - 1}, 32),  # of Java's DefaultMQPullConsumer 5.x
+        ({"triomqMaxTransferBytes": 2**31 - 1}, 100),
+        ({"triomqMaxTransferBytes": 1}, 1),
+        ({"triomqMaxTransferBytes": -1}, 1),
+        ({"triomqMaxTransferBytes": 2**20, "subscription": "A"}, 60),
+        ({"triomqMaxTransferBytes": 2**20, "subscription": "B"}, 40),
+    ],
+)
+async def test_only_a_pull_that_says_in_our_field_what_it_takes_gets_more_than_32(
+    peer: Peer, topic: str, fields: dict[str, Any], got: int
+) -> None:
+    """C.2 scenario 24 holds for all others."""
+    fill(peer, 60, "A")
+    fill(peer, 40, "B")
+    response = peer.pull(topic, 0, maxMsgNums=100, **fields)
+    assert response is not None
+    assert len(decode_records(response.body)) == got
+
+
+async def test_a_held_pull_gets_as_much_as_it_said_it_takes(
+    broker: Broker, peer: Peer, another_peer: Peer, topic: str
+) -> None:
+    cases: tuple[tuple[dict[str, Any], int], ...] = (({}, 32), ({"triomqMaxTransferBytes": 2**20}, 50))
+    for fields, got in cases:
+        begin = broker.store.max_offset_in_queue(topic, 0)
+        assert peer.pull(topic, begin, maxMsgNums=100, **HOLD, **fields) is None
+        fill(another_peer, 50)
+        broker.end_step()
+        assert len(decode_records(peer.sent[-1].body)) == got
+    assert len(peer.sent) == 2
+
+
 async def test_a_pull_for_none_gets_one(peer: Peer, topic: str) -> None:
     fill(peer, 2)
     assert answered(peer.pull(topic, 0, maxMsgNums=0)) == (ResponseCode.SUCCESS, 1)

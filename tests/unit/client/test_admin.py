@@ -30,6 +30,7 @@ from triomq.protocol.errors import (
     ConsumerNotOnlineError,
     IllegalNameError,
     NameServerError,
+    NoBrokerError,
     NoRouteError,
     TopicNotExistError,
 )
@@ -196,7 +197,7 @@ async def test_without_a_master_there_is_nothing_to_administer(
     brokers: tuple[FakeBroker, FakeBroker], admin: Admin
 ) -> None:
     brokers[0].on(RequestCode.GET_BROKER_CLUSTER_INFO, answering(ClusterInfo().encode()))
-    with pytest.raises(NoRouteError, match="knows no running master broker"):
+    with pytest.raises(NoBrokerError, match="knows no running master broker"):
         await admin.groups()
 
 

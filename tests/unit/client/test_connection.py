@@ -413,9 +413,9 @@ class HesitantSocket(socket.socket):
 
     hesitate = True
 
-    def recv(self, *arguments: Any) -> bytes:
+    def recv_into(self, *arguments: Any) -> int:
         self._hesitate()
-        return super().recv(*arguments)
+        return super().recv_into(*arguments)
 
     def sendmsg(self, *arguments: Any) -> int:
         self._hesitate()

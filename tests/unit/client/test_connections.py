@@ -58,7 +58,7 @@ async def test_a_request_times_out_while_the_connection_is_being_made(
 
     monkeypatch.setattr(trio, "open_tcp_stream", hang)
     async with ClientInstance(fake_broker.address) as instance:
-        with pytest.raises(ConnectError, match="no connection in time"):
+        with pytest.raises(ConnectError, match="no connection in time; it was given as name server"):
             await instance.invoke(fake_broker.address, instance.command(RequestCode.HEART_BEAT), 1.0)
 
 

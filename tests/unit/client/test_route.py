@@ -4,6 +4,7 @@ from triomq.client.route import (
     BrokerTable,
     default_route,
     dialled_address,
+    explain_no_broker,
     explain_no_route,
     publish_queues,
     same_route,
@@ -105,6 +106,12 @@ def test_routes_that_differ_in_order_only_are_the_same() -> None:
     assert not same_route(None, one)
     other.broker_datas[0].broker_addrs[0] = "b:2"
     assert not same_route(one, other)
+
+
+def test_without_any_broker_nothing_is_said_about_the_topic_itself() -> None:
+    text = explain_no_broker("T", ["n:1", "n:2"])
+    assert text.startswith("topic 'T' has no route: no broker is registered (name server asked: n:1, n:2)")
+    assert "create" not in text
 
 
 def test_an_explanation_tells_what_is_known_and_nothing_else() -> None:

@@ -9,11 +9,13 @@ from tests.unit.client.fake_consumer import FakeConsumer, until
 from triomq.client.config import ClientConfig
 from triomq.client.instance import ClientInstance
 from triomq.protocol.bodies import (
+    ClusterInfo,
     TopicRouteData,
 )
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import (
+    NoBrokerError,
     NoRouteError,
     ProtocolError,
 )
@@ -77,6 +79,17 @@ async def test_a_missing_route_names_servers_similar_topics_and_the_command(fake
         fake_broker.add_topic("TBW102", 8, 7)
         with pytest.raises(NoRouteError, match="automatic creation is on: the first send creates the topic"):
             await instance.topic_route("Order")
+
+
+async def test_a_route_that_is_missing_because_no_broker_is_there_is_told_so(fake_broker: FakeBroker) -> None:
+    fake_broker.routes.clear()
+    fake_broker.on(RequestCode.GET_BROKER_CLUSTER_INFO, lambda command: command.reply(body=ClusterInfo().encode()))
+    async with ClientInstance(fake_broker.address) as instance:
+        with pytest.raises(NoBrokerError) as caught:
+            await instance.topic_route("Order")
+    assert f"'Order' has no route: no broker is registered (name server asked: {fake_broker.address})" in str(
+        caught.value
+    )
 
 
 async def test_a_missing_route_is_told_even_when_nothing_more_can_be_found_out(fake_broker: FakeBroker) -> None:

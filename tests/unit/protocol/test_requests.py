@@ -33,7 +33,8 @@ TABLE: Final = {
     "SendMessageResponseHeader": """msgId:str queueId:int queueOffset:long transactionId:str? MSG_REGION:str?
         TRACE_ON:str?""",
     "PullMessageRequestHeader": """consumerGroup:str topic:str queueId:int queueOffset:long maxMsgNums:int sysFlag:int
-        commitOffset:long suspendTimeoutMillis:long subVersion:long subscription:str? expressionType:str? bname:str?""",
+        commitOffset:long suspendTimeoutMillis:long subVersion:long subscription:str? expressionType:str? bname:str?
+        triomqMaxTransferBytes:int?""",
     "PullMessageResponseHeader": "suggestWhichBrokerId:long nextBeginOffset:long minOffset:long maxOffset:long",
     "QueryConsumerOffsetRequestHeader": """consumerGroup:str topic:str queueId:int setZeroIfNotFound:bool?
         bname:str?""",

@@ -1,5 +1,6 @@
 from collections.abc import Awaitable
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -65,6 +66,17 @@ async def test_a_range_is_read_in_order_and_not_beyond(
     assert len(pulls) == 11
     assert {(pull.ext_fields["sysFlag"], pull.ext_fields["suspendTimeoutMillis"]) for pull in pulls} == {("4", "0")}
     assert not cluster.committed
+
+
+async def test_each_pull_says_how_many_bytes_are_taken(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    fill(cluster, topic, 100)
+    cases: tuple[tuple[dict[str, Any], str], ...] = (({}, "1048576"), ({"max_bytes": 70_000}, "70000"))
+    for settings, told in cases:
+        async with RangeReader(topic, 0, 100, group="G", instance=instance, **settings) as reader:
+            await read_all(reader)
+        assert cluster.of(RequestCode.PULL_MESSAGE)[-1].ext_fields["triomqMaxTransferBytes"] == told
 
 
 @pytest.mark.parametrize("given", [1, 5, 8, 31])
@@ -248,5 +260,7 @@ async def test_impossible_settings_are_refused(instance: ClientInstance, topic: 
         RangeReader(topic, -1, 10, group="G", instance=instance)
     with pytest.raises(ConfigError):
         RangeReader(topic, 0, 10, group="G", instance=instance, pulls_in_flight=0)
+    with pytest.raises(ConfigError):
+        RangeReader(topic, 0, 10, group="G", instance=instance, max_bytes=0)
     with pytest.raises(SubscriptionParseError):
         RangeReader(topic, 0, 10, group="G", instance=instance, expression="||")

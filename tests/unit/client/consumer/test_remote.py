@@ -52,6 +52,14 @@ async def test_a_pull_with_an_expression_carries_it(cluster: FakeCluster, reques
     assert (fields["sysFlag"], fields["subscription"], fields["commitOffset"]) == ("4", "TagA", "0")
 
 
+async def test_only_who_takes_more_says_so(cluster: FakeCluster, requests: QueueRequests) -> None:
+    await requests.pull_raw(QUEUE, ZERO, max_messages=512)
+    await requests.pull_raw(QUEUE, ZERO, max_messages=512, max_bytes=2**20)
+    plain, long = (pull.ext_fields for pull in cluster.of(RequestCode.PULL_MESSAGE))
+    assert "triomqMaxTransferBytes" not in plain
+    assert long == plain | {"triomqMaxTransferBytes": "1048576"}
+
+
 async def test_a_pull_from_a_slave_commits_nothing(cluster: FakeCluster, requests: QueueRequests) -> None:
     await requests.pull(QUEUE, ZERO, max_messages=8, commit_offset=QueueOffset(5), broker_id=1)
     assert cluster.of(RequestCode.PULL_MESSAGE)[0].ext_fields["sysFlag"] == "0"

@@ -1,0 +1,33 @@
+"""Stores with a long backlog, written without a broker: 300,000 messages a second."""
+
+from pathlib import Path
+from typing import Final
+
+from triomq.protocol.host import encode_host
+from triomq.storage.config import StoreConfig
+from triomq.storage.message_store import MessageStore
+
+_HOST: Final = encode_host("127.0.0.1", 10911)
+_BATCH: Final = 1000
+_NUMBER_BYTES: Final = 8
+
+
+def write_backlog(root: Path, topic: str, queues: int, messages: int, body_bytes: int = 100) -> None:
+    """Store so many messages in each queue of a new topic; a broker that opens the store makes the topic known.
+
+    A body begins with its queue offset, 8 digits, and goes on with zeros.  There are no keys; give the broker
+    ``--no-index``, else it looks for them in all of the log.
+    """
+    padding = bytes(body_bytes - _NUMBER_BYTES)
+    with MessageStore(StoreConfig(root=root, index=False, disk_full_ratio=100)) as store:
+        for queue in (store.queue(topic, queue_id) for queue_id in range(queues)):
+            for begin in range(0, messages, _BATCH):
+                end = min(begin + _BATCH, messages)
+                store.put_batch(
+                    queue,
+                    [(0, b"%08d" % number + padding, b"", 0) for number in range(begin, end)],
+                    0,
+                    store.now_ms(),
+                    _HOST,
+                    _HOST,
+                )

@@ -1,0 +1,32 @@
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from triomq.protocol.missing import MISSING, explain_missing
+
+CHAPTER: Final = Path(__file__).parents[3] / "docs" / "configuration.md"
+
+
+@pytest.mark.parametrize("name", ["tls", "TLS", "--use-tls", "useTLS", "tls.enable", "ssl_enable"])
+def test_a_name_is_found_however_it_is_written(name: str) -> None:
+    text = explain_missing(name)
+    assert text is not None
+    assert text.startswith("TLS is not supported yet; instead: ")
+
+
+def test_what_is_there_or_unknown_is_not_explained() -> None:
+    assert [explain_missing(name) for name in ("tags", "credentials", "", "nonsense")] == [None] * 4
+
+
+def test_a_name_belongs_to_one_thing() -> None:
+    names = [name.lower().replace(".", "") for one in MISSING for name in one.names]
+    assert len(set(names)) == len(names)
+
+
+def test_the_documentation_has_the_same_table() -> None:
+    rows = [
+        f"| {one.what} | {', '.join(f'`{name}`' for name in one.names)} | {one.instead} |\n".replace("||", "\\|\\|")
+        for one in MISSING
+    ]
+    assert CHAPTER.read_text(encoding="utf-8").endswith("".join(rows))
