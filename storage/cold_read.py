@@ -37,6 +37,7 @@ _GAP_BYTES: Final = 64 * 1024  # records nearer than that are asked for together
 _WINDOW_BYTES: Final = 1024 * 1024
 _MOST_WINDOWS: Final = 8  # of one read
 _MOST_REMEMBERED: Final = 1024
+_MOST_WINDOWS_REMEMBERED: Final = 16 * 1024  # 16 GiB, in some MB of memory
 _REMEMBERED_S: Final = 0.2
 _UNITS_REMEMBERED: Final = 512
 _NEVER: Final = (0, 0, 0.0)
@@ -82,7 +83,12 @@ class ColdReads:
         self._warm_reads: dict[int, tuple[int, int, float]] = {}  # queue's id: begin and end of its warm messages
 
     def find(
-        self, queue: ConsumeQueue, queue_offset: int, max_msg_nums: int, codes: frozenset[int] | None
+        self,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        max_msg_nums: int,
+        codes: frozenset[int] | None,
+        max_bytes: int | None = None,
     ) -> list[ColdRange]:
         """Return what ``get_message`` with the same arguments would have to wait for, mostly nothing.
 
@@ -99,14 +105,19 @@ class ColdReads:
             unit = queue.unit(queue_offset)
             if unit is not None and unit.physical_offset >= hot_from:
                 return []
-        return self._ask(queue, queue_offset, max_msg_nums, codes)
+        return self._ask(queue, queue_offset, max_msg_nums, codes, max_bytes)
 
     def rest(
-        self, queue: ConsumeQueue, queue_offset: int, max_msg_nums: int, codes: frozenset[int] | None
+        self,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        max_msg_nums: int,
+        codes: frozenset[int] | None,
+        max_bytes: int | None = None,
     ) -> Lookup[None]:
         """Go on where ``find`` has found something, and that was read."""
         for _ in range(_READ_ROUNDS - 1):
-            ranges = self.find(queue, queue_offset, max_msg_nums, codes)
+            ranges = self.find(queue, queue_offset, max_msg_nums, codes, max_bytes)
             if not ranges:
                 return
             yield ranges
@@ -187,7 +198,12 @@ class ColdReads:
         return None if self._is_resident(file, start, end) else ColdRange(file, start, end)
 
     def _ask(
-        self, queue: ConsumeQueue, queue_offset: int, max_msg_nums: int, codes: frozenset[int] | None
+        self,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        max_msg_nums: int,
+        codes: frozenset[int] | None,
+        max_bytes: int | None = None,
     ) -> list[ColdRange]:
         looked_at = max(max_msg_nums, 1) if codes is None else _UNITS_SCANNED
         units = queue.units_from(queue_offset, max(looked_at, _UNITS_REMEMBERED))
@@ -207,14 +223,16 @@ class ColdReads:
         end = start + len(units)
         if not (are_units_warm or self._is_resident(file, start, end)):
             return _with_read_ahead([ColdRange(file, start, end)])
-        if self._are_records_warm(units):
+        if (codes is None and self._are_windows_warm(units, max_bytes)) or self._are_records_warm(units):
             return []
-        return _with_read_ahead(self._cold_records(self._wanted(units, max_msg_nums, codes)))
+        return _with_read_ahead(self._cold_records(self._wanted(units, max_msg_nums, codes, max_bytes)))
 
-    def _wanted(self, units: memoryview, max_msg_nums: int, codes: frozenset[int] | None) -> list[tuple[int, int]]:
+    def _wanted(
+        self, units: memoryview, max_msg_nums: int, codes: frozenset[int] | None, max_bytes: int | None
+    ) -> list[tuple[int, int]]:
         """Return offset and size of the records that one read gives at most."""
-        config = self._config
-        most, room = min(max_msg_nums, config.max_transfer_count_in_memory), config.max_transfer_bytes_in_memory
+        most, room = self._config.transfer_limits(max_bytes)
+        most = min(max_msg_nums, most)
         found: list[tuple[int, int]] = []
         for offset, size, upper, code in _iter_units(units):
             if size <= 0 or size == _BLANK_SIZE or upper == REPEATED or (codes is not None and code not in codes):
@@ -244,6 +262,29 @@ class ColdReads:
                 found.append(ColdRange(file, start, end))
         return found
 
+    def _are_windows_warm(self, units: memoryview, max_bytes: int | None) -> bool:
+        """Whether all records that one read gives lie in windows that were just now in memory; nothing is asked."""
+        now, warm_until = time.monotonic(), self._warm_until
+        _, room = self._config.transfer_limits(max_bytes)
+        file_id = begin = end = 0
+        for offset, size, upper, _ in _iter_units(units):
+            if not begin <= offset < end:
+                file = self._log.files.file_at(offset)
+                if file is None:
+                    return False
+                file_id, begin, end = id(file), file.start, file.end
+            if not 0 < size <= _WINDOW_BYTES or upper == REPEATED:
+                return False
+            first, last = (offset - begin) // _WINDOW_BYTES, (offset + size - 1 - begin) // _WINDOW_BYTES
+            if warm_until.get((file_id, first), 0.0) < now:
+                return False
+            if last != first and warm_until.get((file_id, last), 0.0) < now:
+                return False
+            room -= size
+            if room <= 0:
+                break
+        return True
+
     def _are_records_warm(self, units: memoryview) -> bool:
         """Whether all that lies between the first and the last record of some units is in memory."""
         begin, _, _, _ = _unit.unpack_from(units)
@@ -264,7 +305,7 @@ class ColdReads:
                 begin = number * _WINDOW_BYTES
                 if not self._is_resident(file, begin, min(begin + _WINDOW_BYTES, file.size, written_to)):
                     return False
-                if len(self._warm_until) >= _MOST_REMEMBERED:
+                if len(self._warm_until) >= _MOST_WINDOWS_REMEMBERED:
                     self._warm_until.clear()
                 self._warm_until[key] = now + _REMEMBERED_S
             number += 1

@@ -9,6 +9,7 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
+from triomq.protocol.errors import StoreError
 from triomq.protocol.host import IPV4_HOST_LENGTH
 from triomq.protocol.record import (
     BLANK_HEAD,
@@ -32,6 +33,11 @@ FIXED_HEAD_BYTES: Final = HEAD.size - 2 * IPV4_HOST_LENGTH
 """Length of what stands before a body, without the two hosts."""
 
 _JOINED_BODY_LIMIT: Final = 4096  # a longer body goes straight into the map: joining would copy it twice
+_FILL_STEP_BYTES: Final = 256 * 1024
+FILL_PIECE_BYTES: Final = 64 * 1024
+SYNCED_FILL_PIECE_BYTES: Final = 16 * 1024
+"""What ``fill_piece_bytes`` is best for the two kinds of durability: of 4 KiB to 1 MiB."""
+
 _SCAN_START_BYTES: Final = 8  # length and magic number: what a scan of the log looks at first
 CRC_MASK: Final = 0x7FFF_FFFF
 """A record's bodyCRC has no sign bit."""
@@ -64,6 +70,7 @@ class CommitLog:
     __slots__ = (
         "_at",
         "_current",
+        "_fill_piece_bytes",
         "_limit",
         "_map",
         "_message_limit",
@@ -75,8 +82,13 @@ class CommitLog:
         "store_timestamp",
     )
 
-    def __init__(self, files: MappedFileQueue) -> None:
+    def __init__(self, files: MappedFileQueue, fill_piece_bytes: int = FILL_PIECE_BYTES) -> None:
+        """Describe an empty log of mapped files; nothing is opened.
+
+        ``fill_piece_bytes``: see ``MappedFile.fill``; the less, the less a flush of a short record writes.
+        """
         self.files = files
+        self._fill_piece_bytes = fill_piece_bytes
         self.damage = DamageLog()
         self.max_offset = 0
         self.own_from = 0
@@ -204,12 +216,24 @@ class CommitLog:
         self._at = end
         self.max_offset += end - at
 
-    def has_room(self, size: int) -> bool:
-        """Whether ``size`` bytes can be appended to the current file, and the disk cannot refuse them."""
-        return self._at + size <= self._limit
+    def find_room(self, size: int) -> bool:
+        """Make sure that ``size`` bytes can be appended to the current file; ``False`` if they cannot.
+
+        It never fails: ``reserve`` tells why there is no room.
+        """
+        end = self._at + size
+        if end <= self._limit:
+            return True
+        if end > self._message_limit or self._current is None:
+            return False
+        try:
+            self._prepare(self._current, end)
+        except StoreError:
+            return False
+        return True
 
     def write_run(self, records: bytes) -> None:
-        """Append whole records at the end, for which ``has_room`` or ``begin`` has found room.
+        """Append whole records at the end, for which ``find_room`` or ``begin`` has found room.
 
         Length and magic number of the first one go last: a process killed before leaves none of the records.
         """
@@ -277,7 +301,13 @@ class CommitLog:
         self._current = file
         self._map = file.map
         self._at = at
-        self._limit = min(file.reserved, self._message_limit)
+        self._limit = min(file.filled, self._message_limit)
+
+    def _prepare(self, file: MappedFile, end: int) -> None:
+        self.files.reserve(file, end)
+        file.fill(end, _FILL_STEP_BYTES, self._fill_piece_bytes)
+        if file is self._current:
+            self._limit = min(file.filled, self._message_limit)
 
     def _make_room(self, size: int) -> None:
         file = self._current
@@ -285,11 +315,10 @@ class CommitLog:
             file = self.files.create_next(0)
             self._enter(file, 0)
         if self._at + size <= self._message_limit:
-            self.files.reserve(file, self._at + size)
-            self._limit = min(file.reserved, self._message_limit)
+            self._prepare(file, self._at + size)
             return
         following = self.files.file_at(file.end) or self.files.create_next(file.end)
-        self.files.reserve(following, size)
+        self._prepare(following, size)
         self.files.reserve(file, min(self._at + MIN_BLANK_BYTES, file.size))
 
     def _roll(self) -> None:

@@ -16,6 +16,8 @@ _HOURS: Final = range(24)
 _MAX_INDEX_SLOTS: Final = 100_000_000
 _MAX_INDEX_UNITS: Final = 80_000_000  # together they fill a file
 _RECORD_OVERHEAD_BYTES: Final = 65_536  # what a record may be longer than its body
+_MAX_TRANSFER_BYTES_ASKED: Final = 8 * 1024**2  # with the longest message and a header it is a frame still
+_MAX_TRANSFER_COUNT_ASKED: Final = 8192  # of no read more is looked at in one step
 
 
 class Durability(Enum):
@@ -71,6 +73,8 @@ class StoreConfig:
     max_transfer_count_in_memory: int = 32  # maxTransferCountOnMessageInMemory
     max_transfer_bytes_in_disk: int = 65_536  # maxTransferBytesOnMessageInDisk
     max_transfer_count_in_disk: int = 8  # maxTransferCountOnMessageInDisk
+    max_transfer_bytes_asked: int = 1024**2  # ours: of a pull that says how many bytes its reader takes
+    max_transfer_count_asked: int = 1024  # ours: likewise
     in_memory_max_ratio: int = 40  # accessMessageInMemoryMaxRatio, percent of the main memory
     physical_memory_bytes: int = field(default_factory=machine_memory_bytes)  # ours: for tests
 
@@ -101,6 +105,8 @@ class StoreConfig:
             ("max_transfer_count_in_memory", 1, None),
             ("max_transfer_bytes_in_disk", 1, None),
             ("max_transfer_count_in_disk", 1, None),
+            ("max_transfer_bytes_asked", 1, _MAX_TRANSFER_BYTES_ASKED),
+            ("max_transfer_count_asked", 1, _MAX_TRANSFER_COUNT_ASKED),
             ("in_memory_max_ratio", 0, 100),
             ("physical_memory_bytes", 1, None),
             ("index_slots", 1, _MAX_INDEX_SLOTS),
@@ -131,6 +137,15 @@ class StoreConfig:
                 f"retention_bytes is {self.retention_bytes}, must be at least {least} (commit_log_file_size_bytes):"
                 " only whole files are deleted"
             )
+
+    def transfer_limits(self, max_bytes: int | None) -> tuple[int, int]:
+        """Return how many messages and bytes one read gives of what is in memory.
+
+        ``max_bytes`` is what the reader takes, if it says so: then reads are longer, also of what is on disk.
+        """
+        if max_bytes is None:
+            return self.max_transfer_count_in_memory, self.max_transfer_bytes_in_memory
+        return self.max_transfer_count_asked, min(max_bytes, self.max_transfer_bytes_asked)
 
     @property
     def in_memory_bytes(self) -> int:

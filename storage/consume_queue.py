@@ -238,9 +238,13 @@ class ConsumeQueue:
     def _enter(self, file: MappedFile, position: int) -> None:
         self._current = file
         file.on_unmap = self._let_go
-        self._map = file.map
         self._position = position
-        self._limit = file.reserved
+        if file.is_mapped:
+            self._map = file.map
+            self._limit = file.reserved
+        else:  # most queues rest: the next append maps it
+            self._map = None
+            self._limit = 0
 
     def _let_go(self, file: MappedFile) -> None:
         """Drop a mapping that the pool has ended: without room the next append has to ask for some first."""

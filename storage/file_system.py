@@ -77,10 +77,12 @@ class FileSystem:
         try:
             with os.scandir(path) as scan:
                 for entry in scan:
-                    status = entry.stat(follow_symlinks=True)
+                    if entry.is_dir():  # mostly known without a call of the system
+                        entries.append(DirectoryEntry(entry.name, is_file=False, is_directory=True, size_bytes=0))
+                        continue
+                    status = entry.stat()
                     is_file = stat.S_ISREG(status.st_mode)
-                    is_directory = stat.S_ISDIR(status.st_mode)
-                    entries.append(DirectoryEntry(entry.name, is_file, is_directory, status.st_size if is_file else 0))
+                    entries.append(DirectoryEntry(entry.name, is_file, False, status.st_size if is_file else 0))
         except FileNotFoundError:
             return []
         return sorted(entries)
@@ -117,10 +119,15 @@ class FileSystem:
         """Allocate disk blocks, so that writing there through a mapping cannot fail; content is unchanged."""
         os.posix_fallocate(file.fileno(), start, length)
 
+    def read(self, file: OpenFile, start: int, length: int) -> bytes:
+        """Return what stands from ``start`` on, as far as the file goes; the system reads no more than that."""
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        return os.pread(file.fileno(), length, start)
+
     def zero(self, file: OpenFile, start: int, length: int) -> None:
         """Overwrite with zeros; mappings see it."""
         while length > 0:
-            written = os.pwrite(file.fileno(), _ZEROS[: min(length, len(_ZEROS))], start)
+            written = os.pwrite(file.fileno(), memoryview(_ZEROS)[:length], start)
             start += written
             length -= written
 

@@ -3,24 +3,27 @@
 Source: DefaultMessageStore.java, getMessage; store.md 7.1, 7.3, 7.4.
 """
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from enum import Enum
+from itertools import accumulate
 from mmap import mmap
 from operator import add
 from struct import Struct
 from typing import Final, NamedTuple
 
 from triomq.protocol.consume_queue_unit import BLANK_UNIT, REPEATED, UNIT, UNIT_SIZE
-from triomq.protocol.intact_record import are_intact
+from triomq.protocol.intact_record import LEAST_RECORD_BYTES, are_intact
 from triomq.protocol.record import MESSAGE_MAGIC, find_damage
 from triomq.storage.commit_log import CommitLog
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue import ConsumeQueue
 
 _LEAST_UNITS_SCANNED: Final = 800  # MAX_FILTER_MESSAGE_COUNT, there as 16000 bytes
-_LEAST_RECORD_BYTES: Final = 91 + 1  # no body, no properties, a topic of one character
 _BLANK_PLACE: Final = UNIT.unpack(BLANK_UNIT)[:2]
+_NOTHING: Final = -(2**63)  # below all offsets, those of damaged units too
 _iter_units = Struct(">qi4xi").iter_unpack  # of the tags code only the low 32 bits: what filters compare
-#: Units whose records are collected at once; Java's consumers ask for 32 messages.
+#: Units that are unpacked at once; Java's consumers ask for 32 messages.
 _MOST_AT_ONCE: Final = 64
 _UNPACK_UNITS: Final = tuple(Struct(">" + "qi8x" * count).unpack_from for count in range(_MOST_AT_ONCE + 1))
 _iter_halved_units = Struct(">qiii").iter_unpack  # the upper ones too: what lost messages are known by
@@ -71,6 +74,7 @@ def get_message(
     queue_offset: int,
     max_msg_nums: int,
     codes: frozenset[int] | None,
+    max_bytes: int | None = None,
 ) -> GetMessageResult:
     """Read messages of ``queue`` from ``queue_offset`` on.
 
@@ -81,6 +85,8 @@ def get_message(
         queue_offset: any number; what to ask for next is in the result.
         max_msg_nums: at most so many messages; the store's own limits hold too.
         codes: hash codes of the wanted tags, ``None`` for all messages.
+        max_bytes: what the reader says it takes: at most so many bytes of records, unless the first is longer, and the
+            store's limits for such readers instead of those for all.
     """
     low, high = queue.min_offset, queue.max_offset
     if not low <= queue_offset < high:
@@ -91,15 +97,17 @@ def get_message(
         per_file = queue.files.file_size // UNIT_SIZE
         following = queue_offset - queue_offset % per_file + per_file
         return GetMessageResult(GetMessageStatus.OFFSET_FOUND_NULL, following, low, high, [], 0, 0)
-    count = min(max_msg_nums, len(units) // UNIT_SIZE)
-    run = None
-    if codes is None and 0 < count <= _MOST_AT_ONCE:
-        run = _read_run(log, config, queue, queue_offset, units, count)
-    if run is not None:
-        buffers, size_bytes = run
-        return GetMessageResult(GetMessageStatus.FOUND, queue_offset + count, low, high, buffers, count, size_bytes)
+    if codes is None:
+        most, room = config.transfer_limits(max_bytes)
+        on_disk_below = log.max_offset - config.in_memory_bytes if max_bytes is None else _NOTHING
+        run = _read_run(
+            log, queue, queue_offset, units, min(max_msg_nums, most, len(units) // UNIT_SIZE), room, on_disk_below
+        )
+        if run is not None:
+            buffers, count, size_bytes = run
+            return GetMessageResult(GetMessageStatus.FOUND, queue_offset + count, low, high, buffers, count, size_bytes)
     reader = _RecordReader(log, queue.topic_field)
-    limits = _Limits(log, config, max_msg_nums)
+    limits = _Limits(log, config, max_msg_nums, max_bytes)
     if limits.may_trust(units, queue, queue_offset, codes):
         scanned, count, size_bytes = reader.scan_trusted(units, limits, codes)
     else:
@@ -110,35 +118,42 @@ def get_message(
 
 
 def _read_run(
-    log: CommitLog, config: StoreConfig, queue: ConsumeQueue, queue_offset: int, units: memoryview, count: int
-) -> tuple[list[memoryview], int] | None:
-    """Return the records of the first ``count`` units, and their bytes, by a short way for what is read most.
+    log: CommitLog, queue: ConsumeQueue, queue_offset: int, units: memoryview, count: int, room: int, on_disk_below: int
+) -> tuple[list[memoryview], int, int] | None:
+    """Return records of the first ``count`` units, their number and bytes, by a short way for what is read most.
 
     Records of an earlier process are looked at, all of them at once, unless that was done before.
 
     Args:
-        log, config, queue, queue_offset: as for ``get_message``.
+        log, queue, queue_offset: as for ``get_message``.
         units: of ``queue`` from ``queue_offset`` on.
-        count: how many of them are wanted.
+        count: how many of them are wanted at most.
+        room: bytes of the records at most.
+        on_disk_below: offset in the log before which other limits hold.
 
     Returns:
-        ``None`` if the way is too short: some records may be damaged, or count as on disk, or are too many or too long
-        for one read, or lie in several files.
+        ``None`` if the way is too short: some records may be damaged, or count as on disk, or the first is too long, or
+        they lie in several files.
     """
-    numbers = _UNPACK_UNITS[count](units)
+    if count < 1:
+        return None
+    numbers = _unpack_units(units, count)
     offsets, sizes = numbers[::2], numbers[1::2]
-    first, last_end, total = offsets[0], offsets[-1] + sizes[-1], sum(sizes)
-    if first < log.max_offset - config.in_memory_bytes:
-        return None
-    file = log.files.file_at(first)
+    total = sum(sizes)
+    if total > room:
+        if min(sizes) < LEAST_RECORD_BYTES or sizes[0] > room:
+            return None
+        count = bisect_right(list(accumulate(sizes)), room)
+        offsets, sizes = offsets[:count], sizes[:count]
+        total = sum(sizes)
+    first, last_end = offsets[0], offsets[-1] + sizes[-1]
+    file = log.files.file_at(first) if first >= on_disk_below else None
     if file is None or min(offsets) < first or last_end > min(file.end, log.max_offset):
-        return None
-    if total > config.max_transfer_bytes_in_memory or count > config.max_transfer_count_in_memory:
         return None
     view, begin = file.view, file.start
     starts = [offset - begin for offset in offsets] if begin else offsets
     if first < log.own_from and not queue.checked.covers(queue_offset, queue_offset + count):
-        if min(sizes) < _LEAST_RECORD_BYTES or max(map(add, offsets, sizes)) > last_end:
+        if min(sizes) < LEAST_RECORD_BYTES or max(map(add, offsets, sizes)) > last_end:
             return None
         if _REPEATED_BYTES in bytes(units[: count * UNIT_SIZE]):  # a lost message's unit names another message
             return None
@@ -146,8 +161,18 @@ def _read_run(
             return None
         queue.checked.add(queue_offset, queue_offset + count)
     if last_end - first == total:
-        return [view[first - begin : last_end - begin]], total
-    return list(map(view.__getitem__, map(slice, starts, map(add, starts, sizes)))), total
+        return [view[first - begin : last_end - begin]], count, total
+    return list(map(view.__getitem__, map(slice, starts, map(add, starts, sizes)))), count, total
+
+
+def _unpack_units(units: memoryview, count: int) -> Sequence[int]:
+    """Return offset and size of each of the first units, one after the other."""
+    if count <= _MOST_AT_ONCE:
+        return _UNPACK_UNITS[count](units)
+    numbers: list[int] = []
+    for begin in range(0, count, _MOST_AT_ONCE):
+        numbers += _UNPACK_UNITS[min(count - begin, _MOST_AT_ONCE)](units, begin * UNIT_SIZE)
+    return numbers
 
 
 def _outside(queue_offset: int, low: int, high: int) -> tuple[GetMessageStatus, int]:
@@ -161,15 +186,15 @@ def _outside(queue_offset: int, low: int, high: int) -> tuple[GetMessageStatus, 
 
 
 class _Limits:
-    """When a read is full; records far from the end of the log count as on disk, where a read gets less."""
+    """When a read is full; records far from the end of the log count as on disk, where a usual read gets less."""
 
     __slots__ = ("_own_from", "disk_bytes", "disk_count", "memory_bytes", "memory_count", "on_disk_below")
 
-    def __init__(self, log: CommitLog, config: StoreConfig, max_msg_nums: int) -> None:
+    def __init__(self, log: CommitLog, config: StoreConfig, max_msg_nums: int, max_bytes: int | None) -> None:
         self._own_from = log.own_from
-        self.on_disk_below = log.max_offset - config.in_memory_bytes
-        self.memory_count = min(max_msg_nums, config.max_transfer_count_in_memory)
-        self.memory_bytes = config.max_transfer_bytes_in_memory
+        self.on_disk_below = log.max_offset - config.in_memory_bytes if max_bytes is None else _NOTHING
+        most, self.memory_bytes = config.transfer_limits(max_bytes)
+        self.memory_count = min(max_msg_nums, most)
         self.disk_count = min(max_msg_nums, config.max_transfer_count_in_disk)
         self.disk_bytes = config.max_transfer_bytes_in_disk
 
@@ -234,7 +259,7 @@ class _RecordReader:
             at = offset - begin
             if not (
                 0 <= at <= end - begin - size
-                and size >= _LEAST_RECORD_BYTES
+                and size >= LEAST_RECORD_BYTES
                 and (
                     are_intact(map_, (at,), (size,), (offset,), topic_field)
                     if offset < own_from
@@ -303,7 +328,7 @@ class _RecordReader:
         if file is None:
             return False
         end = min(file.end, log.max_offset)
-        if offset > end - size or size < _LEAST_RECORD_BYTES:
+        if offset > end - size or size < LEAST_RECORD_BYTES:
             return False
         if _unpack_identity(file.view, offset - file.start) != (size, MESSAGE_MAGIC, offset):
             return False

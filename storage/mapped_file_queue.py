@@ -94,7 +94,9 @@ class MappedFileQueue:
         return self.files[0].start if self.files else 0
 
     def load(self, found: FoundFiles, set_aside: Path | None = None) -> None:
-        """Open and map the files that ``check_directory`` found, and get rid of the others.
+        """Take over the files that ``check_directory`` found, and get rid of the others.
+
+        Those of a pool are opened and mapped when they are needed, others now.
 
         Args:
             found: the files.
@@ -116,7 +118,7 @@ class MappedFileQueue:
         for start in found.starts:
             path = self._path(start)
             try:
-                file = self._file_system.open_file(path)
+                file = path if self._pool is not None else self._file_system.open_file(path)
             except OSError as exc:
                 raise StoreLayoutError(f"cannot open {path}: {exc.strerror}") from exc
             self.files.append(MappedFile(self._file_system, file, start, self.file_size, self._pool))
@@ -256,19 +258,20 @@ def check_directory(
         StoreLayoutError: an entry is no file of this sequence, has another size, or one is missing in between.
     """
     sizes: dict[int, int] = {}
-    for entry in entries:
-        path = directory / entry.name
-        if not entry.is_file or not _is_file_name(entry.name):
-            raise StoreLayoutError(f"{path} is not a file of the store: move it elsewhere")
-        if entry.size_bytes not in {0, file_size}:
+    for name, is_file, _, size_bytes in entries:
+        if not is_file or not _is_file_name(name):
+            raise StoreLayoutError(f"{directory / name} is not a file of the store: move it elsewhere")
+        if size_bytes not in {0, file_size}:
             raise StoreLayoutError(
-                f"{path} has {entry.size_bytes} bytes, the configured file size is {file_size}:"
+                f"{directory / name} has {size_bytes} bytes, the configured file size is {file_size}:"
                 " open the store with the sizes it was written with"
             )
-        start = int(entry.name)
+        start = int(name)
         if start % file_size:
-            raise StoreLayoutError(f"{path}: its name is no multiple of the configured file size {file_size}")
-        sizes[start] = entry.size_bytes
+            raise StoreLayoutError(
+                f"{directory / name}: its name is no multiple of the configured file size {file_size}"
+            )
+        sizes[start] = size_bytes
     starts = sorted(sizes)
     good = 0
     while good < len(starts) and sizes[starts[good]] and starts[good] == starts[0] + good * file_size:

@@ -16,7 +16,7 @@ from triomq.protocol.errors import StoreClosedError, StoreError, StoreFullError
 from triomq.protocol.properties import MAX_PROPERTIES_BYTES
 from triomq.storage.checkpoint import Checkpoint, load_checkpoint
 from triomq.storage.cold_read import ColdReads
-from triomq.storage.commit_log import CommitLog
+from triomq.storage.commit_log import FILL_PIECE_BYTES, SYNCED_FILL_PIECE_BYTES, CommitLog
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.deleted_topics import DeletedTopics
 from triomq.storage.dispatch import Dispatcher, TagsCodeOf, stored_tags_code
@@ -314,9 +314,10 @@ class MessageStore(StoreWriter):
             self._tags_code_of,
         )
         report = recovery.run(clean=clean, progress=progress)
-        report = replace(report, removed_index_files=self.index.load(checkpoint.indexes, clean=clean))
+        indexes = recovery.checkpoint.indexes
+        report = replace(report, removed_index_files=self.index.load(indexes, clean=clean))
         newest = self.commit_log.store_timestamp
-        self._checkpoint = Checkpoint(newest, newest, checkpoint.indexes)
+        self._checkpoint = Checkpoint(newest, newest, indexes)
         if self._checkpoint != checkpoint or not self._file_system.exists(self._directory.checkpoint):
             self._checkpoint.save(self._file_system, self._directory.checkpoint)
         self._checkpoint_on_disk = self._checkpoint
@@ -349,6 +350,7 @@ class MessageStore(StoreWriter):
         directory = self._directory
         for queue in self.queues:
             queue.detach()
+        waits_for_flush = self.config.durability is Durability.SYNC
         self.commit_log = CommitLog(
             MappedFileQueue(
                 self._file_system,
@@ -356,14 +358,15 @@ class MessageStore(StoreWriter):
                 self.config.commit_log_file_size_bytes,
                 reserve_step_bytes=self.config.reserve_step_bytes,
                 scratch=directory.scratch,
-            )
+            ),
+            SYNCED_FILL_PIECE_BYTES if waits_for_flush else FILL_PIECE_BYTES,
         )
         self.queues = QueueTable(self.config, self._file_system, directory.consume_queue, directory.scratch)
         self.cold_reads = ColdReads(self.commit_log, self.config, self._file_system)
         paths = directory.index, directory.scratch
         self.index = MessageIndex(self.config, self._file_system, self.commit_log, *paths, self._clock_ms)
         self._deleted = DeletedTopics(directory.config / "deletedTopics.json", self._file_system)
-        self._dispatcher = Dispatcher(wait_for_flush=self.config.durability is Durability.SYNC)
+        self._dispatcher = Dispatcher(wait_for_flush=waits_for_flush)
         self._checkpoint = self._checkpoint_on_disk = Checkpoint()
 
     def _fail(self, error: StoreError) -> None:

@@ -5,13 +5,14 @@ Source: ConsumeQueue.java, recover, truncateDirtyLogicFiles, correctMinOffset; s
 
 import re
 from bisect import bisect_left, bisect_right
-from typing import Final
+from typing import Final, NamedTuple
 
 from triomq.protocol.consume_queue_unit import BLANK_UNIT, UNIT, UNIT_SIZE, ConsumeQueueUnit
+from triomq.protocol.intact_record import LEAST_RECORD_BYTES, are_intact
 from triomq.protocol.record import RecordKind
 from triomq.storage.commit_log import CommitLog
 from triomq.storage.consume_queue import ConsumeQueue
-from triomq.storage.file_system import FileSystem, translated
+from triomq.storage.file_system import FileSystem, OpenFile, translated
 from triomq.storage.mapped_file import MappedFile
 
 _FILES_CHECKED: Final = 3
@@ -19,25 +20,61 @@ _COMPARED_AT_ONCE: Final = 1024
 _BLANKS: Final = BLANK_UNIT * _COMPARED_AT_ONCE
 _BEHIND_ALL: Final = 2**63 - 1
 _COUNTED_AT_ONCE: Final = 512
+_SEARCHED_AT_ONCE: Final = 64 * 1024 // UNIT_SIZE  # so much is reserved ahead, and may have been read by somebody
+_ZEROS: Final = bytes(_SEARCHED_AT_ONCE * UNIT_SIZE)
 _SIZE_AT: Final = 8
 _SIZE_END: Final = 12
 _TOP_BIT: Final = re.compile(rb"[\x80-\xff]")
 
 
-def resume_queue(queue: ConsumeQueue, file_system: FileSystem) -> None:
+class QueueEnds(NamedTuple):
+    """First and last unit of a queue; neither is that of a lost message."""
+
+    first: ConsumeQueueUnit
+    last: ConsumeQueueUnit
+
+
+class LastUnit(NamedTuple):
+    """The last unit of a file.
+
+    Attributes:
+        number: of the units up to it.
+        first, last: of these units; ``None`` if ``first`` was not read together with ``last``.
+        is_end: nothing but zeros is behind it.
+    """
+
+    number: int
+    first: ConsumeQueueUnit | None
+    last: ConsumeQueueUnit
+    is_end: bool
+
+
+def resume_queue(queue: ConsumeQueue, file_system: FileSystem) -> QueueEnds | None:
     """After a clean exit: continue behind the last unit; files behind it, and files without a unit, are deleted.
 
-    Everything was on the disk then, so nothing but that unit is looked at: 300,000 units of each queue would have to be
-    read from the disk for a start.  A damaged one before it is found by whoever reads it.
+    Everything was on the disk then, so nothing but both ends is looked at: 300,000 units of each queue would have to be
+    read from the disk for a start.  A damaged one between them is found by whoever reads it.  No file is mapped: of ten
+    thousand queues most rest.
+
+    Returns:
+        Both ends, ``None`` if the queue is empty, had to be cut, or begins or ends with a lost message.
 
     Raises:
         StoreError: a file cannot be read or deleted.
     """
-    for file in reversed(queue.files.files):
-        if count := count_to_last_unit(file, file_system):
-            cut_queue(queue, file.start // UNIT_SIZE + count)
-            return
+    files = queue.files.files
+    for file in reversed(files):
+        if (found := find_last_unit(file, file_system)) is None:
+            continue
+        next_offset = file.start // UNIT_SIZE + found.number
+        if file is files[-1] and found.is_end and not found.last.is_lost:
+            queue.resume(next_offset, found.last.physical_offset + found.last.size)
+            first = found.first if file is files[0] and found.first else _first_unit(files[0], file_system)
+            return QueueEnds(first, found.last) if _is_unit(first) and not first.is_lost else None
+        cut_queue(queue, next_offset)
+        return None
     cut_queue(queue, 0)
+    return None
 
 
 def recover_queue(queue: ConsumeQueue, file_system: FileSystem, checked_from: int) -> None:
@@ -59,6 +96,15 @@ def recover_queue(queue: ConsumeQueue, file_system: FileSystem, checked_from: in
         if end < file.end:
             break
     cut_queue(queue, end // UNIT_SIZE)
+
+
+def ends_intact(queue: ConsumeQueue, log: CommitLog, last: ConsumeQueueUnit) -> bool:
+    """Whether the record that the last unit names is certainly whole; ``False`` tells nothing."""
+    offset, size, _ = last
+    file = log.files.file_at(offset)
+    if file is None or not LEAST_RECORD_BYTES <= size <= file.end - offset:
+        return False
+    return are_intact(file.map, (offset - file.start,), (size,), (offset,), queue.topic_field)
 
 
 def drop_dangling_units(queue: ConsumeQueue, log: CommitLog, *, check_crc: bool) -> list[ConsumeQueueUnit]:
@@ -88,6 +134,8 @@ def truncate_queue(queue: ConsumeQueue, log_end: int) -> int:
     Raises:
         StoreError: a file cannot be changed.
     """
+    if queue.max_physical_offset <= log_end:  # as of nearly all queues
+        return 0
     end = queue.next_offset
     while end > first_offset(queue):
         unit = queue.unit(end - 1)
@@ -202,7 +250,8 @@ def count_good_units(file: MappedFile, file_system: FileSystem) -> int:
     Raises:
         StoreError: the file cannot be read.
     """
-    end = _end_of_data(file, file_system)
+    with translated("read", file.path):
+        end = _end_of_data(file.file, file.size, file_system)
     count = 0
     for begin in range(0, end, _COUNTED_AT_ONCE * UNIT_SIZE):  # behind the last unit nothing need be read
         units = bytes(file.view[begin : begin + _COUNTED_AT_ONCE * UNIT_SIZE])
@@ -213,30 +262,58 @@ def count_good_units(file: MappedFile, file_system: FileSystem) -> int:
     return min(count, -(-end // UNIT_SIZE))
 
 
-def count_to_last_unit(file: MappedFile, file_system: FileSystem) -> int:
-    """Return how many units there are up to the last with a size above 0 and an offset not below 0; 0 without one.
-
-    What is before that unit is not looked at.
+def find_last_unit(file: MappedFile, file_system: FileSystem) -> LastUnit | None:
+    """Return the last unit with a size above 0 and an offset not below 0, if there is one.
 
     Raises:
         StoreError: the file cannot be read.
     """
-    end = -(-_end_of_data(file, file_system) // UNIT_SIZE)
-    while end > 0:
-        begin = max(end - _COUNTED_AT_ONCE, 0)
-        units = bytes(file.view[begin * UNIT_SIZE : end * UNIT_SIZE])
-        written = len(units.rstrip(b"\0"))
-        for number in range(-(-written // UNIT_SIZE), 0, -1):
-            physical_offset, size, _ = UNIT.unpack_from(units, (number - 1) * UNIT_SIZE)
-            if size > 0 and physical_offset >= 0:
-                return begin + number
-        end = begin
-    return 0
-
-
-def _end_of_data(file: MappedFile, file_system: FileSystem) -> int:
+    is_end, at_once = True, _COUNTED_AT_ONCE
     with translated("read", file.path):
-        return max((stop for _, stop in file_system.data_ranges(file.file, 0, file.size)), default=0)
+        open_file = file.file
+        end_of_data = _end_of_data(open_file, file.size, file_system)
+        end = -(-end_of_data // UNIT_SIZE)
+        while end > 0:
+            begin = max(end - at_once, 0)
+            units = file_system.read(open_file, begin * UNIT_SIZE, end_of_data - begin * UNIT_SIZE)
+            units = units.ljust((end - begin) * UNIT_SIZE, b"\0")
+            for number in range(_count_to_data(units), 0, -1):
+                last = ConsumeQueueUnit._make(UNIT.unpack_from(units, (number - 1) * UNIT_SIZE))
+                if _is_unit(last):
+                    first = None if begin else ConsumeQueueUnit._make(UNIT.unpack_from(units))
+                    return LastUnit(begin + number, first, last, is_end)
+                is_end = False
+            end, end_of_data = begin, begin * UNIT_SIZE
+            at_once = _SEARCHED_AT_ONCE
+    return None
+
+
+def _is_unit(unit: ConsumeQueueUnit) -> bool:
+    return unit.size > 0 and unit.physical_offset >= 0
+
+
+def _first_unit(file: MappedFile, file_system: FileSystem) -> ConsumeQueueUnit:
+    with translated("read", file.path):
+        return ConsumeQueueUnit._make(UNIT.unpack(file_system.read(file.file, 0, UNIT_SIZE)))
+
+
+def _count_to_data(units: bytes) -> int:
+    """Return how many units there are up to the last that is not all zeros.
+
+    Halving with a comparison is 20 times as fast as stripping zeros.
+    """
+    begin, end = 0, len(units) // UNIT_SIZE
+    while begin < end:
+        middle = (begin + end) // 2
+        if units[middle * UNIT_SIZE : end * UNIT_SIZE] == _ZEROS[: (end - middle) * UNIT_SIZE]:
+            end = middle
+        else:
+            begin = middle + 1
+    return end
+
+
+def _end_of_data(file: OpenFile, size: int, file_system: FileSystem) -> int:
+    return max((stop for _, stop in file_system.data_ranges(file, 0, size)), default=0)
 
 
 def _count_good(units: bytes) -> int:

@@ -22,6 +22,7 @@ class QueueLayout(NamedTuple):
 
     topic: str
     queue_id: int
+    directory: Path
     files: FoundFiles
 
 
@@ -64,7 +65,7 @@ class QueueTable:
             validate_topic(topic)
             if not 0 <= queue_id <= _MAX_QUEUE_ID:
                 raise IllegalNameError(f"queue id {queue_id} of topic {topic}: must be 0 to {_MAX_QUEUE_ID}")
-            queue = self._add(topic, queue_id)
+            queue = self._add(topic, queue_id, self._directory / topic / str(queue_id))
         return queue
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
@@ -80,24 +81,25 @@ class QueueTable:
             StoreLayoutError: a directory cannot be read, or holds anything but files of the right size.
         """
         found = []
+        size = self._config.consume_queue_file_size_bytes
         for topic in filter(is_topic_name, self._list(self._directory)):
-            for name in self._list(self._directory / topic):
+            above = self._directory / topic
+            for name in self._list(above):
                 if _QUEUE_ID_PATTERN.fullmatch(name) and int(name) <= _MAX_QUEUE_ID:
-                    directory = self._directory / topic / name
+                    directory = above / name
                     entries = list_store_directory(self._file_system, directory)
-                    size = self._config.consume_queue_file_size_bytes
                     files = check_directory(directory, entries, size, may_be_torn=may_be_torn)
-                    found.append(QueueLayout(topic, int(name), files))
+                    found.append(QueueLayout(topic, int(name), directory, files))
         return found
 
     def load(self, layouts: Iterable[QueueLayout]) -> None:
-        """Open the files that ``scan`` found.
+        """Take over the files that ``scan`` found; they are opened when they are needed.
 
         Raises:
-            StoreLayoutError: a file cannot be opened.
+            StoreError: a file that does not fit cannot be deleted.
         """
-        for layout in layouts:
-            self._add(layout.topic, layout.queue_id).files.load(layout.files)
+        for topic, queue_id, directory, files in layouts:
+            self._add(topic, queue_id, directory).files.load(files)
 
     def destroy_topic(self, topic: str) -> int:
         """Delete the files of all queues of ``topic``, also on the disk, and return how many queues had some.
@@ -132,10 +134,10 @@ class QueueTable:
     def _list(self, directory: Path) -> list[str]:
         return [entry.name for entry in list_store_directory(self._file_system, directory) if entry.is_directory]
 
-    def _add(self, topic: str, queue_id: int) -> ConsumeQueue:
+    def _add(self, topic: str, queue_id: int, directory: Path) -> ConsumeQueue:
         files = MappedFileQueue(
             self._file_system,
-            self._directory / topic / str(queue_id),
+            directory,
             self._config.consume_queue_file_size_bytes,
             reserve_step_bytes=self._config.consume_queue_reserve_step_bytes,
             scratch=self._scratch,

@@ -30,9 +30,12 @@ from triomq.storage.file_system import FileSystem
 from triomq.storage.flush import FlushPlan
 from triomq.storage.log_scan import LogScan, Progress
 from triomq.storage.queue_recovery import (
+    QueueEnds,
     correct_min_offset,
     cut_queue,
     drop_dangling_units,
+    ends_intact,
+    first_offset,
     last_stored_before,
     lose_units,
     newest_unit,
@@ -89,7 +92,11 @@ class RecoveryReport:
 
 
 class Recovery:
-    """One start of a store whose files are loaded; ``run`` once."""
+    """One start of a store whose files are loaded; ``run`` once.
+
+    Attributes:
+        checkpoint: as far as it can be trusted: all zeros if it tells of messages that the log does not have.
+    """
 
     def __init__(
         self,
@@ -106,8 +113,10 @@ class Recovery:
         self._log = log
         self._queues = queues
         self._deleted = deleted
-        self._checkpoint = checkpoint
+        self.checkpoint = checkpoint
         self._dispatcher = Redispatcher(queues, deleted, tags_code_of)
+        self._unsettled: list[ConsumeQueue] = []  # of which more was or is to be looked at than both ends
+        self._shortened: list[ConsumeQueue] = []  # their last units named no record
         self._units_removed = 0
         self._removed_files = 0
         self._truncated_bytes = 0
@@ -138,9 +147,10 @@ class Recovery:
         self._heal(scan)
         self._truncate(scan)
         self._repair(scan.end)
-        for queue in self._queues:
+        has_changed = self._has_changed()
+        for queue in self._queues if has_changed else self._unsettled:
             correct_min_offset(queue, log.min_offset)
-        if not clean or self._has_changed():
+        if not clean or has_changed:
             self._sync(min([scan.begin, *(part.begin for part in self._damage)]))
         log.files.expect_order(in_order=False)  # from now on they are written, and what is old is not read through them
         for queue in self._queues:
@@ -179,11 +189,27 @@ class Recovery:
                 wanted_from = begin = max(before, log.min_offset)
             log.files.expect_order(in_order=True)
         else:
-            first_file = self._first_file()
-            self._recover_queues(first_file)
-            wanted_from = begin = max(first_file, self._last_vouched_record())
-        self._dispatcher.from_log_begin = wanted_from <= log.min_offset
-        scan = LogScan(log, begin, check_crc=self._config.check_crc_on_recover, progress=progress)
+            wanted_from = begin = self._begin_after_crash()
+        scan = self._walk(begin, wanted_from, progress)
+        if not clean and scan.store_timestamp < self.checkpoint.physic:
+            LOGGER.warning("checkpoint is ahead of the log, nothing is taken from it times=%s", self.checkpoint)
+            self.checkpoint = Checkpoint()  # that of another store, or the disk has lost what it had confirmed
+            if begin > log.min_offset:
+                self._dispatcher.gaps.clear()
+                begin = self._begin_after_crash()
+                scan = self._walk(begin, begin, progress)
+        return scan
+
+    def _begin_after_crash(self) -> int:
+        """Let the queues end with their good units; return where the walk begins."""
+        first_file = self._first_file()
+        self._recover_queues(first_file)
+        return max(first_file, self._last_vouched_record())
+
+    def _walk(self, begin: int, wanted_from: int, progress: Progress | None) -> LogScan:
+        """Read the log to its end, and build units that are missing for records from ``wanted_from`` on."""
+        self._dispatcher.from_log_begin = wanted_from <= self._log.min_offset
+        scan = LogScan(self._log, begin, check_crc=self._config.check_crc_on_recover, progress=progress)
         for offset, record in scan:
             if offset >= wanted_from:
                 self._dispatcher.dispatch(record, offset)
@@ -203,7 +229,7 @@ class Recovery:
         log = self._log
         for file in reversed(log.files.files):
             record = log.check(file.start, check_crc=False)
-            if record.kind is RecordKind.MESSAGE and 0 < record.store_timestamp <= self._checkpoint.min_time:
+            if record.kind is RecordKind.MESSAGE and 0 < record.store_timestamp <= self.checkpoint.min_time:
                 return file.start
         return log.min_offset
 
@@ -215,28 +241,39 @@ class Recovery:
         dropped_from = self._log.files.files[-1].end
         for queue in self._queues:
             if checked_from is None:
-                resume_queue(queue, self._file_system)
+                ends = resume_queue(queue, self._file_system)
+                if ends is not None and self._is_settled(queue, ends):
+                    queue.min_offset = first_offset(queue)
+                    continue
             else:
                 recover_queue(queue, self._file_system, checked_from)
+            self._unsettled.append(queue)
             oldest = oldest_unit(queue)
             if oldest is not None and oldest.physical_offset < self._deleted.end_of(queue.topic):
                 queue.destroy()  # the topic was deleted, but the machine stopped before its files were
             dropped = drop_dangling_units(queue, self._log, check_crc=self._config.check_crc_on_recover)
             self._units_removed += len(dropped)
+            if dropped:
+                self._shortened.append(queue)
             dropped_from = min([dropped_from, *(unit.physical_offset for unit in dropped)])
         return dropped_from
+
+    def _is_settled(self, queue: ConsumeQueue, ends: QueueEnds) -> bool:
+        """Whether nothing of a queue has expired or is dangling, so that no more of it need be looked at."""
+        log_begin = max(self._log.min_offset, self._deleted.end_of(queue.topic))
+        return ends.first.physical_offset >= log_begin and ends_intact(queue, self._log, ends.last)
 
     def _last_record(self, known_end: int) -> int:
         """Return where the last record begins that has a unit, or the begin of the log if none has."""
         for queue in self._queues:
-            newest = newest_unit(queue)
-            if newest is not None and newest.physical_offset + newest.size == known_end:
+            newest = newest_unit(queue) if queue.max_physical_offset == known_end else None
+            if newest is not None:
                 return max(newest.physical_offset, self._log.min_offset)
         return self._log.min_offset
 
     def _last_vouched_record(self) -> int:
         """Return the newest record of which the checkpoint says that it and its unit are on the disk, or -1."""
-        limit = self._checkpoint.min_time - _QUEUE_FLUSH_LAG_MS
+        limit = self.checkpoint.min_time - _QUEUE_FLUSH_LAG_MS
         if limit <= 0:
             return -1
         return max((last_stored_before(queue, self._log, limit) for queue in self._queues), default=-1)
@@ -246,7 +283,11 @@ class Recovery:
 
         The units go first, also to the disk: with the log whole again nobody would look for them.
         """
+        if not scan.damage:
+            return
         plan = FlushPlan(self._file_system, _ignore)
+        for queue in self._shortened:
+            plan.add(queue.files, 0, queue.end_position + 1)
         for part in scan.damage:
             for queue in self._queues:
                 if lost := lose_units(queue, part.begin, part.end):

@@ -21,7 +21,7 @@ from triomq.storage.deleted_topics import DeletedTopics
 from triomq.storage.file_system import FileSystem, OpenFile, list_store_directory, translated
 from triomq.storage.mapped_file_queue import FoundFiles, MappedFileQueue, file_name
 from triomq.storage.queue_recovery import correct_min_offset, count_good_units
-from triomq.storage.queue_table import QueueLayout, QueueTable
+from triomq.storage.queue_table import QueueTable
 from triomq.storage.store_directory import StoreDirectory
 from triomq.storage.tables import JsonTable
 
@@ -177,9 +177,9 @@ class StoppedStore:
         self._leave_strays(directory.commit_log, layout.log)
         self.log.files.load(FoundFiles(layout.log.starts, [], []))
         self.log.max_offset = self.log.files.files[-1].end if layout.log.starts else 0
-        for topic, queue_id, found in layout.queues:
-            self._leave_strays(directory.consume_queue / topic / str(queue_id), found)
-            self.queues.load([QueueLayout(topic, queue_id, FoundFiles(found.starts, [], []))])
+        for found in layout.queues:
+            self._leave_strays(found.directory, found.files)
+            self.queues.load([found._replace(files=FoundFiles(found.files.starts, [], []))])
         for queue in self.queues:
             self._find_end(queue)
             correct_min_offset(queue, self.log.min_offset)

@@ -40,6 +40,7 @@ class StoreReader:
         queue_offset: int,
         max_msg_nums: int,
         codes: frozenset[int] | None = None,
+        max_bytes: int | None = None,
     ) -> GetMessageResult:
         """Read messages from ``queue_offset`` on; see ``get_message.get_message``.
 
@@ -49,7 +50,7 @@ class StoreReader:
         found = queue if isinstance(queue, ConsumeQueue) else self.queues.find(*queue)
         if found is None:
             return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0, [], 0, 0)
-        return get_message(self.commit_log, self.config, found, queue_offset, max_msg_nums, codes)
+        return get_message(self.commit_log, self.config, found, queue_offset, max_msg_nums, codes, max_bytes)
 
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the queue offset of the first message; 0 for a queue that does not exist."""

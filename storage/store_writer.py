@@ -217,7 +217,7 @@ class StoreWriter(StoreReader):
                 physical_offset += size
         except struct.error:
             return None
-        if not log.has_room(physical_offset - log.max_offset) or not all(
+        if not log.find_room(physical_offset - log.max_offset) or not all(
             queue.has_room(len(units)) for queue, units in units_of.items()
         ):
             return None
@@ -293,7 +293,7 @@ class StoreWriter(StoreReader):
         log.store_timestamp = max(log.store_timestamp, self._clock_ms())
         begin = log.max_offset
         packed = PackedCopies(copies, begin, log.store_timestamp)
-        if len(packed.units) > _MOST_QUEUES or not log.has_room(packed.size_bytes):
+        if len(packed.units) > _MOST_QUEUES or not log.find_room(packed.size_bytes):
             copies = self._of_one_step(copies)
             packed = PackedCopies(copies, begin, log.store_timestamp)
             log.reserve(packed.size_bytes)

@@ -211,8 +211,13 @@ class ModelDisk(FileSystem):
         assert 0 <= start < start + length <= len(_inode(file).seen)
         self.changing()
 
+    def read(self, file: OpenFile, start: int, length: int) -> bytes:
+        return bytes(_inode(file).seen[start : start + length])
+
     def zero(self, file: OpenFile, start: int, length: int) -> None:
         inode = _inode(file)
+        if not isinstance(inode.seen, _Map):  # which tells of each write itself
+            self.changing()
         inode.seen[start : start + length] = bytes(length)
 
     def data_ranges(self, file: OpenFile, start: int, end: int) -> Iterator[tuple[int, int]]:

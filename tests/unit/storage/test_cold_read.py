@@ -22,16 +22,16 @@ class Memory(FileSystem):
 
     def __init__(self) -> None:
         self.asked = 0
-        self.read: set[tuple[int, int]] = set()  # file and page
+        self.pages: set[tuple[int, int]] = set()  # file and page
         self._names: dict[int, int] = {}
 
     def is_resident(self, map_: mmap.mmap, start: int, end: int) -> bool:
         self.asked += 1
-        return all((id(map_), page) in self.read for page in range(start // 4096, -(-end // 4096)))
+        return all((id(map_), page) in self.pages for page in range(start // 4096, -(-end // 4096)))
 
     def load(self, ranges: Sequence[Any]) -> None:
         for file, start, end, _ in ranges:
-            self.read |= {(id(file.map), page) for page in range(start // 4096, -(-end // 4096))}
+            self.pages |= {(id(file.map), page) for page in range(start // 4096, -(-end // 4096))}
 
 
 def reads(store: MessageStore, memory: Memory) -> ColdReads:
@@ -62,6 +62,52 @@ def test_first_the_units_then_the_records_are_asked_for(maker: StoreMaker) -> No
     assert [(each.start, each.end) for each in records] == [(first.physical_offset, last.physical_offset + last.size)]
     memory.load(records)
     assert cold.find(queue, 10, 32, None) == []
+
+
+def in_windows(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> tuple[MessageStore, ConsumeQueue, int]:
+    """Messages of 1 KB whose records lie each in a window of its own, with those of another queue."""
+    monkeypatch.setattr("triomq.storage.cold_read._WINDOW_BYTES", 16384)
+    monkeypatch.setattr("triomq.storage.cold_read._MOST_WINDOWS", 1)
+    monkeypatch.setattr("triomq.storage.cold_read._GAP_BYTES", 100)
+    monkeypatch.setattr("triomq.storage.cold_read._REMEMBERED_S", 1000)
+    store = maker()
+    for number in range(200):
+        put(store, "T" if number % 20 == 0 else "U", body=body(number))
+    store.close()
+    store = maker()
+    queue = store.queue("T", 0)
+    return store, queue, queue.max_offset
+
+
+def test_what_is_known_of_windows_far_apart_is_enough_for_a_read(
+    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, queue, count = in_windows(maker, monkeypatch)
+    cold = reads(store, memory := Memory())
+    for file in [*queue.files.files, *store.commit_log.files.files]:
+        memory.load([ColdRange(file, 0, file.size, 0)])
+    assert cold.find(queue, 0, count, None) == []
+    monkeypatch.setattr(ColdReads, "_wanted", None)  # not even which records it needs
+    assert cold.find(queue, 0, count, None) == []
+
+
+def test_a_record_in_a_window_that_is_not_known_is_asked_about_with_others_that_are(
+    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, queue, count = in_windows(maker, monkeypatch)
+    memory = Memory()
+    cold = reads(store, memory)
+    for file in [*queue.files.files, *store.commit_log.files.files]:
+        memory.load([ColdRange(file, 0, file.size)])
+    for _ in range(3):
+        assert cold.find(queue, 0, count - 1, None) == []
+    unit = queue.unit(count - 1)
+    assert unit is not None
+    last = store.commit_log.files.file_at(unit.physical_offset)
+    assert last is not None
+    page = (unit.physical_offset - last.start) // 4096
+    memory.pages.remove((id(last.map), page))
+    assert [part.file for part in cold.find(queue, 0, count, None)] == [last]
 
 
 def test_what_was_written_just_now_is_not_asked_for(maker: StoreMaker) -> None:
@@ -106,6 +152,22 @@ def test_only_what_one_read_gives_is_asked_for(maker: StoreMaker) -> None:
     records = cold.find(queue, 0, 32, None)
     found = store.get_message(queue, 0, 32)
     assert sum(each.end - each.start for each in records) == found.size_bytes
+
+
+@pytest.mark.parametrize(("wanted", "max_bytes"), [(60, 2**20), (100, 20_000), (100, 1), (5, 2**20), (100, 2**31 - 1)])
+def test_what_a_reader_that_takes_more_gets_is_asked_for_and_no_more(
+    maker: StoreMaker, wanted: int, max_bytes: int
+) -> None:
+    """The consume queue's files have 50 units."""
+    settings: dict[str, Any] = {"max_transfer_bytes_asked": 40_000, "consume_queue_file_size_bytes": 2000}
+    store, queue = old(maker, **settings)
+    memory = Memory()
+    cold = reads(store, memory)
+    memory.load(cold.find(queue, 0, wanted, None, max_bytes))
+    records = cold.find(queue, 0, wanted, None, max_bytes)
+    found = store.get_message(queue, 0, wanted, None, max_bytes)
+    assert sum(each.end - each.start for each in records) == found.size_bytes
+    assert found.size_bytes <= 40_000
 
 
 def test_records_far_apart_are_asked_for_one_by_one_and_filtered_ones_not_at_all(maker: StoreMaker) -> None:
@@ -160,7 +222,7 @@ def test_a_window_in_memory_is_not_asked_for_again_for_a_moment(
         assert cold.find(queue, queue_offset, 4, None) == []
     assert memory.asked == 2
     now += 0.3
-    memory.read.clear()
+    memory.pages.clear()
     assert cold.find(queue, 1, 4, None) != []
 
 
@@ -173,7 +235,7 @@ def test_the_log_is_asked_for_from_a_place_on_until_its_end(maker: StoreMaker) -
         (0, 100, min(log.files.file_size, log.max_offset))
     ]
     memory.load(ranges)
-    memory.read.add((id(log.files.files[0].map), 0))
+    memory.pages.add((id(log.files.files[0].map), 0))
     assert list(cold.load_log(100)) == []
     assert list(cold.load_log(log.max_offset)) == []
     assert put(store).physical_offset == log.own_from
@@ -185,7 +247,7 @@ def test_one_cold_page_of_a_window_is_found_where_it_matters_only(maker: StoreMa
     cold = reads(store, memory := Memory())
     files = [*queue.files.files, *store.commit_log.files.files]
     memory.load([ColdRange(file, 0, file.size) for file in files])
-    memory.read.remove((id(store.commit_log.files.files[0].map), 0))
+    memory.pages.remove((id(store.commit_log.files.files[0].map), 0))
     assert cold.find(queue, 0, 1, None) != []
     assert cold.find(queue, 90, 1, None) == []
 

@@ -52,6 +52,10 @@ def test_in_memory_is_a_part_of_the_main_memory() -> None:
         ("flush_interval_s", 0),
         ("flush_interval_s", float("nan")),
         ("reserve_step_bytes", 0),
+        ("max_transfer_bytes_asked", 0),
+        ("max_transfer_bytes_asked", 8 * 1024**2 + 1),
+        ("max_transfer_count_asked", 0),
+        ("max_transfer_count_asked", 8193),
     ],
 )
 def test_impossible_values_are_refused_with_their_name(name: str, value: float) -> None:

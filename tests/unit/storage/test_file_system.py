@@ -50,6 +50,17 @@ def test_holes_are_no_data(tmp_path: Path) -> None:
     assert list(FILES.data_ranges(file, 900_000, 1024 * 1024)) == []
 
 
+def test_reading_leaves_a_hole_behind_what_is_read_a_hole(tmp_path: Path) -> None:
+    """Else the next start would have to search it for units."""
+    file = FILES.create_file(tmp_path / "scratch", 1024 * 1024, tmp_path / "0")
+    FILES.reserve(file, 0, 1024 * 1024)
+    os.pwrite(file.fileno(), b"x" * 5000, 0)
+    before = list(FILES.data_ranges(file, 0, 1024 * 1024))
+    assert FILES.read(file, 4000, 1000) == b"x" * 1000
+    assert list(FILES.data_ranges(file, 0, 1024 * 1024)) == before
+    assert FILES.read(file, 1024 * 1024 - 2, 10) == bytes(2)
+
+
 def test_another_error_than_a_hole_is_raised() -> None:
     reading, writing = os.pipe()
     os.close(writing)

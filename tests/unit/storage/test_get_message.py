@@ -121,6 +121,67 @@ def test_records_on_disk_come_with_at_most_64_kib(maker: StoreMaker) -> None:
     assert offsets(store.get_message(("T", 0), 0, 32)) == [0, 1]
 
 
+TAKES_MORE: Final[dict[str, Any]] = {"max_transfer_bytes_asked": 20 * (FIXED + 4), "max_transfer_count_asked": 15}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "most_records", "got"),
+    [(100, 30, 15), (100, 12, 12), (7, 30, 7), (1, 0, 1), (100, 0, 1), (100, -1, 1), (100, 1, 1)],
+)
+@pytest.mark.parametrize("memory_bytes", [2**30, 1])
+@pytest.mark.parametrize("codes", [None, frozenset({tags_code("A")})])
+def test_a_reader_that_says_how_much_it_takes_gets_that_up_to_limits_of_its_own(
+    maker: StoreMaker, codes: frozenset[int] | None, memory_bytes: int, wanted: int, most_records: int, got: int
+) -> None:
+    store = maker(**TAKES_MORE, max_transfer_count_in_memory=3, physical_memory_bytes=memory_bytes)
+    for _ in range(40):
+        put(store, tags_code=tags_code("A"))
+    for _ in range(2):  # the second time as what an earlier process wrote
+        found = store.get_message(("T", 0), 0, wanted, codes, most_records * (FIXED + 4))
+        assert (offsets(found), found.next_begin_offset) == (list(range(got)), got)
+        assert found.size_bytes == got * (FIXED + 4)
+        as_found_at_start(store)
+    assert store.get_message(("T", 0), 0, wanted, codes).message_count <= 8
+
+
+def test_a_reader_that_takes_more_gets_no_more_bytes_than_the_limit(maker: StoreMaker) -> None:
+    store = maker(**TAKES_MORE)
+    for _ in range(10):
+        put(store, body=bytes(3 * (FIXED + 4) - FIXED))
+    assert offsets(store.get_message(("T", 0), 0, 100, None, 2**31 - 1)) == list(range(6))
+    assert offsets(store.get_message(("T", 0), 0, 100, None, 2**31 - 1)) == list(range(6))
+
+
+def test_a_thousand_messages_come_as_they_were_stored(maker: StoreMaker) -> None:
+    store = maker(consume_queue_file_size_bytes=40_000, commit_log_file_size_bytes=2**20)
+    for number in range(1500):
+        put(store, body=b"%d" % number)
+    for begin, end in ((0, 1024), (476, 1500), (1400, 1500)):
+        for _ in range(2):
+            found = store.get_message(("T", 0), begin, 5000, None, 2**20)
+            messages = [message for buffer in found.buffers for message in decode_records(buffer)]
+            assert [message.stored_body for message in messages] == [b"%d" % number for number in range(begin, end)]
+            as_found_at_start(store)
+
+
+def test_a_unit_of_a_huge_size_hides_nothing_from_a_reader_that_takes_more(store: MessageStore) -> None:
+    for _ in range(200):
+        put(store, queue_id=1, body=bytes(2000))
+    for _ in range(4):
+        put(store)
+    as_found_at_start(store)
+    for size in (0x7FFFFFFF, -5):
+        overwrite(store.queue("T", 0), 1, (0, size, 0))
+        found: list[int] = []
+        next_offset = 0
+        while next_offset < 4:
+            result = store.get_message(("T", 0), next_offset, 1024, None, 10_000)
+            found += offsets(result)
+            assert result.next_begin_offset > next_offset
+            next_offset = result.next_begin_offset
+        assert found == [0, 2, 3]
+
+
 def test_tags_select_by_hash(store: MessageStore) -> None:
     for tags in ("A", "B", None, "A", "C"):
         put(store, tags=tags)
@@ -189,15 +250,16 @@ def test_own_records_are_read_as_found_ones_are(maker: StoreMaker) -> None:
     for number in range(60):
         put(store, "T", number % 3 and 1, body=bytes(number * 7), tags_code=number % 4)
     reads = [
-        (queue_id, queue_offset, maximum, codes)
+        (("T", queue_id), queue_offset, maximum, codes, max_bytes)
         for queue_id in (0, 1)
         for queue_offset in range(41)
-        for maximum in (1, 5, 32)
+        for maximum in (1, 5, 32, 100)
         for codes in (None, frozenset({1, 3}), frozenset({9}))
+        for max_bytes in (None, 300, 10_000)
     ]
 
     def results() -> list[object]:
-        found = [store.get_message(("T", queue_id), start, count, codes) for queue_id, start, count, codes in reads]
+        found = [store.get_message(*read) for read in reads]
         return [(each.status, each.next_begin_offset, b"".join(each.buffers), each.message_count) for each in found]
 
     own = results()

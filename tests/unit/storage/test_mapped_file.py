@@ -94,6 +94,43 @@ def test_other_errors_while_reserving_are_no_full_disk(tmp_path: Path, faulty: F
     assert not isinstance(caught.value, StoreFullError)
 
 
+def test_filling_writes_zeros_up_to_the_next_step_and_not_beyond_what_is_reserved(
+    tmp_path: Path, faulty: FaultyFileSystem
+) -> None:
+    file = mapped(tmp_path, faulty)
+    file.map[:] = b"x" * SIZE
+    file.assume_reserved(10)
+    file.reserve(10_000, 40_000)
+    file.fill(9_000, 16_384, 4096)
+    assert file.filled == 16_384
+    file.fill(16_000, 16_384, 4096)
+    assert [name for name, _ in faulty.calls].count("zero") == 4, "it was filled already"
+    file.fill(16_385, 65_536, 65_536)
+    assert file.filled == file.reserved < 65_536
+    assert file.map[:] == b"x" * 10 + bytes(file.filled - 10) + b"x" * (SIZE - file.filled)
+
+
+def test_filling_ends_with_the_file(tmp_path: Path) -> None:
+    file = mapped(tmp_path, FileSystem(), 5000)
+    file.reserve(4999, SIZE)
+    file.fill(1, SIZE, SIZE)
+    assert file.filled == 5000
+    assert os.fstat(file.file.fileno()).st_size == 5000
+
+
+@pytest.mark.parametrize(("code", "kind"), [(errno.ENOSPC, StoreFullError), (errno.EIO, StoreError)])
+def test_a_disk_that_takes_no_bytes_is_named(
+    tmp_path: Path, faulty: FaultyFileSystem, code: int, kind: type[StoreError]
+) -> None:
+    file = mapped(tmp_path, faulty)
+    file.reserve(100, 4096)
+    faulty.code = code
+    faulty.fails = lambda number, name, path: name == "zero"
+    with pytest.raises(kind, match=f"cannot write zeros to {file.path}: .* bytes are free"):
+        file.fill(100, 4096, 4096)
+    assert file.filled == 0
+
+
 def test_clearing_an_end_touches_only_what_is_not_zero(tmp_path: Path, faulty: FaultyFileSystem) -> None:
     file = mapped(tmp_path, faulty)
     assert file.zero_from(0) == 0

@@ -9,8 +9,9 @@ import pytest
 
 from tests.unit.storage.making import FaultyFileSystem, StoreMaker, matches, overwrite, put, report
 from triomq.protocol.errors import ConfigError, StoreError
+from triomq.protocol.index_unit import HEADER
 from triomq.protocol.properties import encode_properties
-from triomq.storage.checkpoint import load_checkpoint
+from triomq.storage.checkpoint import Checkpoint, load_checkpoint
 from triomq.storage.config import Durability
 from triomq.storage.file_system import FileSystem
 from triomq.storage.message_store import MessageStore
@@ -226,6 +227,49 @@ def test_a_file_that_power_loss_left_empty_is_made_again(maker: StoreMaker) -> N
     os.truncate(copy / "index" / second, (store.config.root / "index" / second).stat().st_size)
     again = maker(copy)
     assert len(report(again).removed_index_files) == 5
+    again.close()
+    store.close()
+    assert contents(copy) == contents(store.config.root)
+
+
+@pytest.mark.parametrize("part", ["header", "slots and header", "units and header", "slots", "units"])
+def test_a_file_of_which_a_crash_left_only_a_part_is_made_again(maker: StoreMaker, part: str) -> None:
+    """The newest file was in use; of its pages some are as they were when it was made, when it had no unit yet."""
+    store = filled(maker)
+    index_all(store)
+    store.flush()
+    copy = maker.killed_copy(store)
+    newest = copy / "index" / names(copy)[-1]
+    full = store.index._files[-2].header
+    slots_at, units_at = HEADER.size, HEADER.size + 4 * store.config.index_slots
+    made = (full.end_timestamp, full.end_timestamp, full.end_physical_offset, full.end_physical_offset, 0, 0)
+    lost = {
+        "header": (0, HEADER.pack(*made)),
+        "slots": (slots_at, bytes(units_at - slots_at)),
+        "units": (units_at, bytes(newest.stat().st_size - units_at)),
+    }
+    for name in part.split(" and "):
+        overwrite(newest, *lost[name])
+    again = maker(copy)
+    assert report(again).removed_index_files == (newest.name,)
+    assert everything_is_found(again)
+    again.close()
+    store.close()
+    assert contents(copy) == contents(store.config.root)
+
+
+@pytest.mark.parametrize("ahead_ms", [1, 10**9])
+def test_a_checkpoint_ahead_of_the_log_vouches_for_no_index_file(maker: StoreMaker, ahead_ms: int) -> None:
+    store = filled(maker)
+    index_all(store)
+    store.flush()
+    copy = maker.killed_copy(store)
+    times = maker.clock.now_ms + ahead_ms
+    Checkpoint(times, times, times).save(FileSystem(), copy / "checkpoint")
+    overwrite(copy / "index" / names(copy)[1], HEADER.size, bytes(4 * store.config.index_slots))
+    again = maker(copy)
+    assert len(report(again).removed_index_files) == 6
+    assert everything_is_found(again)
     again.close()
     store.close()
     assert contents(copy) == contents(store.config.root)

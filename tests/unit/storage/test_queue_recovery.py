@@ -8,15 +8,18 @@ from hypothesis import strategies as st
 from tests.unit.storage.making import FaultyFileSystem, StoreMaker, put
 from triomq.protocol.consume_queue_unit import BLANK_UNIT, UNIT
 from triomq.protocol.errors import StoreError
+from triomq.protocol.units import PhysicalOffset
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.file_system import FileSystem, OpenFile
 from triomq.storage.mapped_file import MappedFile
 from triomq.storage.mapped_file_queue import MappedFileQueue, check_directory
+from triomq.storage.mapping_pool import MappingPool
 from triomq.storage.queue_recovery import (
     correct_min_offset,
     count_good_units,
-    count_to_last_unit,
     cut_queue,
+    ends_intact,
+    find_last_unit,
     lose_units,
     newest_unit,
     oldest_unit,
@@ -29,9 +32,19 @@ PER_FILE = 5
 LOG_FILE_SIZE = 1000  # records of these tests lie behind the first file, if nothing else is said
 
 
-def make(root: Path, file_system: FileSystem | None = None, log_file_size: int = LOG_FILE_SIZE) -> ConsumeQueue:
+def make(
+    root: Path,
+    file_system: FileSystem | None = None,
+    log_file_size: int = LOG_FILE_SIZE,
+    pool: MappingPool | None = None,
+) -> ConsumeQueue:
     files = MappedFileQueue(
-        file_system or FileSystem(), root / "q", PER_FILE * 20, reserve_step_bytes=100, scratch=root / "scratch"
+        file_system or FileSystem(),
+        root / "q",
+        PER_FILE * 20,
+        reserve_step_bytes=100,
+        scratch=root / "scratch",
+        pool=pool,
     )
     return ConsumeQueue("T", 0, files, log_file_size)
 
@@ -44,8 +57,8 @@ def fill(queue: ConsumeQueue, count: int) -> ConsumeQueue:
     return queue
 
 
-def loaded(root: Path) -> ConsumeQueue:
-    queue = make(root)
+def loaded(root: Path, pool: MappingPool | None = None) -> ConsumeQueue:
+    queue = make(root, pool=pool)
     queue.files.load(check_directory(root / "q", FileSystem().list_directory(root / "q"), 100))
     return queue
 
@@ -184,10 +197,10 @@ def test_after_a_clean_exit_a_damaged_unit_costs_no_unit_behind_it(tmp_path: Pat
 
 
 @pytest.mark.parametrize("unit", [bytes(20), UNIT.pack(-1, 100, 0), UNIT.pack(5000, 0, 0), UNIT.pack(5000, -100, 0)])
-@pytest.mark.parametrize("first_bad", [0, 3, 5, 9, 10])
+@pytest.mark.parametrize("first_bad", [0, 3, 5, 9, 10, 11, 12])
 def test_after_a_clean_exit_what_is_no_unit_at_the_end_is_cleared(tmp_path: Path, unit: bytes, first_bad: int) -> None:
-    queue = fill(make(tmp_path), 11)
-    for number in range(first_bad, 11):
+    queue = fill(make(tmp_path), 13)
+    for number in range(first_bad, 13):
         overwrite(queue, number, unit)
     queue = loaded(tmp_path)
     resume_queue(queue, FileSystem())
@@ -212,14 +225,55 @@ def test_after_a_clean_exit_only_the_last_file_of_a_queue_is_looked_at(tmp_path:
     assert looked_at == {f"{400:020d}"}
 
 
+@pytest.mark.parametrize("count", [1, 5, 6, 22])
+def test_after_a_clean_exit_both_ends_of_a_queue_are_told_and_nothing_is_mapped(tmp_path: Path, count: int) -> None:
+    fill(make(tmp_path), count)
+    queue = loaded(tmp_path, MappingPool(1000))
+    assert resume_queue(queue, FileSystem()) == ((1000, 100, 7), (900 + count * 100, 100, 7))
+    assert not any(file.is_mapped for file in queue.files.files)
+    fill(queue, 7)
+    assert [unit and unit.physical_offset for unit in map(queue.unit, range(count + 8))] == [
+        *range(1000, 1700 + count * 100, 100),
+        None,
+    ]
+
+
+@pytest.mark.parametrize("number", [0, 10])
+@pytest.mark.parametrize("unit", [BLANK_UNIT, bytes(20), UNIT.pack(-1, 100, 0)])
+def test_a_queue_that_does_not_begin_and_end_with_a_message_tells_no_ends(
+    tmp_path: Path, number: int, unit: bytes
+) -> None:
+    overwrite(fill(make(tmp_path), 11), number, unit)
+    assert resume_queue(loaded(tmp_path, MappingPool(1000)), FileSystem()) is None
+
+
+@pytest.mark.parametrize("hurt", ["magic", "body", "topic", "nothing"])
+def test_a_queue_ends_intact_if_its_last_record_does(maker: StoreMaker, hurt: str) -> None:
+    store = maker()
+    at = {"magic": 4, "body": 90, "topic": 93, "nothing": 1000}[hurt]  # the body is "body"
+    put(store)
+    put(store, "U")
+    unit = store.queue("T", 0).unit(0)
+    assert unit is not None
+    store.commit_log.files.files[0].map[at] ^= 1
+    assert ends_intact(store.queue("T", 0), store.commit_log, unit) == (hurt == "nothing")
+    for other in (
+        unit._replace(size=unit.size - 1),
+        unit._replace(size=70_000),
+        unit._replace(physical_offset=PhysicalOffset(65_536)),
+    ):
+        assert not ends_intact(store.queue("T", 0), store.commit_log, other)
+
+
 @pytest.mark.parametrize("good", [0, 1, 511, 512, 513, 1024, 1025])
 @pytest.mark.parametrize("more", [1, 511, 512, 2000])
 def test_the_last_unit_is_found_however_many_zeros_are_behind_it(tmp_path: Path, good: int, more: int) -> None:
     path = tmp_path / "file"
     path.write_bytes(UNIT.pack(5000, 100, 0) * good + bytes(more * 20))
     files = FileSystem()
-    file = MappedFile(files, files.open_file(path), 0, path.stat().st_size)
-    assert count_to_last_unit(file, files) == good
+    file = MappedFile(files, path, 0, path.stat().st_size)
+    found = find_last_unit(file, files)
+    assert (found.number if found else 0) == good
 
 
 @given(

@@ -26,8 +26,10 @@ from triomq.protocol.errors import StoreError
 from triomq.protocol.record import RecordCheck
 from triomq.storage.checkpoint import Checkpoint
 from triomq.storage.commit_log import CommitLog
+from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.file_system import FileSystem
 from triomq.storage.message_store import MessageStore
+from triomq.storage.queue_recovery import ends_intact
 
 FILE: Final = 65536
 
@@ -64,16 +66,51 @@ def test_a_clean_start_reads_single_pages_and_only_the_walk_over_the_log_reads_a
     filled(maker).close()
     seen: list[set[str]] = []
 
-    def watched(log: CommitLog, offset: int, *, check_crc: bool) -> RecordCheck:
+    def look() -> None:
         seen.append({name.split("/")[0] for name in mapped_without_read_ahead(maker.root / "store")})
+
+    def watched_ends(queue: ConsumeQueue, log: CommitLog, last: ConsumeQueueUnit) -> bool:
+        look()
+        return ends_intact(queue, log, last)
+
+    def watched_check(log: CommitLog, offset: int, *, check_crc: bool) -> RecordCheck:
+        look()
         return check(log, offset, check_crc=check_crc)
 
     check = CommitLog.check
-    monkeypatch.setattr(CommitLog, "check", watched)
-    maker()
-    assert seen[0] == {"commitlog", "consumequeue"}  # the last record of a queue
-    assert seen[-1] == {"consumequeue"}  # the walk over the log
+    monkeypatch.setattr("triomq.storage.recovery.ends_intact", watched_ends)
+    monkeypatch.setattr(CommitLog, "check", watched_check)
+    store = maker()
+    assert "commitlog" in seen[0]  # the last record of a queue
+    assert "commitlog" not in seen[-1]  # the walk over the log
+    assert bodies(store, "T")
+    assert bodies(store, "U")
     assert mapped_without_read_ahead(maker.root / "store") == log_and_queue_files(maker.root / "store")
+
+
+def test_a_clean_start_maps_no_queue_but_the_one_of_the_last_record(maker: StoreMaker) -> None:
+    store = filled(maker, 90, topics=("T", "U", "V", "W"))
+    wanted = {topic: bodies(store, topic) for topic in ("T", "U", "V", "W")}
+    store.close()
+    again = maker()
+    mapped = {queue.topic for queue in again.queues if any(file.is_mapped for file in queue.files.files)}
+    assert mapped == {"U"}  # that of message 89
+    assert {topic: bodies(again, topic) for topic in wanted} == wanted
+    assert [put(again, topic).queue_offset for topic in "TUVW"] == [23, 23, 22, 22]
+
+
+def test_a_clean_start_calls_the_system_as_often_for_a_long_queue_as_for_a_short_one(
+    maker: StoreMaker, faulty: FaultyFileSystem
+) -> None:
+    store = maker()
+    for number in range(49 + 50):  # "long" has files that are full, and both are read from
+        put(store, "long" if number else "short")
+    store.close()
+    again = maker(file_system=faulty)
+    opened = [path.parent.parent.name for name, path in faulty.calls if name in {"open_file", "map_file"}]
+    assert opened.count("short") == 1
+    assert opened.count("long") == 2 + 2  # its first unit, its last one, and that of the last record is mapped
+    assert again.max_offset_in_queue("long", 0) == 98
 
 
 def test_new_files_are_mapped_without_read_ahead(maker: StoreMaker) -> None:
@@ -101,12 +138,35 @@ def test_the_walk_begins_not_before_the_last_file_the_checkpoint_covers(maker: S
     store.flush()
     copy = maker.killed_copy(store)
     Checkpoint(maker.clock.now_ms, maker.clock.now_ms).save(FileSystem(), copy / "checkpoint")
-    first_file_times = maker.clock.now_ms - 1500 + 10
     again = maker(copy)
     assert report(again).scan_begin == 0  # everything is younger than the three seconds of safety
+    maker.clock.now_ms += 3000
+    put(store)
+    store.flush()
     later = maker.killed_copy(store)
-    Checkpoint(first_file_times + 4500, first_file_times + 4500).save(FileSystem(), later / "checkpoint")
+    Checkpoint(maker.clock.now_ms, maker.clock.now_ms).save(FileSystem(), later / "checkpoint")
     assert report(maker(later)).scan_begin == 131072
+
+
+@pytest.mark.parametrize("ahead_ms", [1, 10**9, 2**62])
+def test_a_checkpoint_ahead_of_the_log_vouches_for_nothing(maker: StoreMaker, ahead_ms: int) -> None:
+    """Its times are those of messages that the log does not have: what else they vouch for may be gone as well."""
+    store = filled(maker, 150)
+    maker.clock.now_ms += 100_000
+    put(store, "U")
+    store.flush()
+    copy = maker.killed_copy(store)
+    times = min(maker.clock.now_ms + ahead_ms, 2**62)
+    Checkpoint(times, times, times).save(FileSystem(), copy / "checkpoint")
+    overwrite(queue_file(copy, "T", 1000), 3 * 20, bytes(1000 - 3 * 20))  # of records before the last one of U
+    again = maker(copy)
+    assert report(again).scan_begin == 0
+    assert report(again).units_added == 22
+    assert bodies(again, "T") == bodies(store, "T")
+    assert bodies(again, "U") == bodies(store, "U")
+    assert put(again, "T").queue_offset == 75
+    third = maker(maker.killed_copy(again))
+    assert report(third).scan_begin > 0, "the recovery has written a checkpoint of this log"
 
 
 def test_a_torn_record_ends_the_log_and_is_cleared(maker: StoreMaker) -> None:
@@ -223,6 +283,53 @@ def test_units_of_lost_records_never_come_back(maker: StoreMaker) -> None:
     again.close()
     once_more = maker(copy)
     assert [once_more.max_offset_in_queue(topic, 0) for topic in ("T", "U")] == [5, 5]
+
+
+def test_a_queue_that_leads_behind_the_end_of_the_log_is_cut_to_it(maker: StoreMaker) -> None:
+    """The record of its last unit looks like one, but the log ends before: the way there leads over none."""
+    store = filled(maker, 10)
+    copy = maker.killed_copy(store)
+    torn = store.queue_units("T", 0, 4, 1)[0].physical_offset
+    unproven = store.queue_units("U", 0, 4, 1)[0].physical_offset
+    overwrite(log_file(copy, 0), torn, bytes(8))
+    overwrite(log_file(copy, 0), unproven + 100, b"\xff")
+    again = maker(copy, check_crc_on_recover=False)
+    assert report(again).log_end == torn
+    assert report(again).units_removed == 2
+    assert [again.max_offset_in_queue(topic, 0) for topic in ("T", "U")] == [4, 4]
+    assert not any(queue_file(copy, "U", 0).read_bytes()[4 * 20 :])
+    assert bodies(again, "U") == bodies(store, "U")[:4]
+    assert (put(again, "T").physical_offset, put(again, "U").queue_offset) == (torn, 4)
+
+
+def test_what_a_clean_start_finds_damaged_changes_where_other_queues_begin(maker: StoreMaker) -> None:
+    store = maker()
+    for topic in ("U", "U", "V", "V"):
+        put(store, topic, body=body(7))
+    hurt = [store.queue_units("U", 0, 1, 1)[0].physical_offset, store.queue_units("V", 0, 0, 1)[0].physical_offset]
+    store.close()
+    for offset in hurt:
+        overwrite(log_file(store.config.root, 0), offset + 100, b"\xff")
+    again = maker()
+    assert report(again).clean
+    assert report(again).lost_messages == 1  # that of V; the unit of U's is cut
+    assert [again.min_offset_in_queue(topic, 0) for topic in ("U", "V")] == [0, 1]
+    assert [len(bodies(again, topic)) for topic in ("U", "V")] == [1, 1]
+
+
+def test_a_queue_begins_with_the_log_after_a_clean_exit(maker: StoreMaker) -> None:
+    store = filled(maker, 200, topics=("T", "U"))
+    put(store, "V")
+    store.close()
+    log_file(store.config.root, 0).unlink()  # as if it had expired while nobody ran
+    again = maker()
+    begins = [again.min_offset_in_queue(topic, 0) for topic in ("T", "U", "V")]
+    assert 0 < begins[0] == begins[1]
+    assert begins[2] == 0
+    for topic, begin in zip(("T", "U", "V"), begins, strict=True):
+        [first] = again.queue_units(topic, 0, begin, 1)
+        assert first.physical_offset >= FILE
+        assert not begin or again.queue(topic, 0).unit(begin - 1).physical_offset < FILE  # type: ignore[union-attr]
 
 
 def test_a_log_of_zeros_is_an_empty_log(maker: StoreMaker) -> None:

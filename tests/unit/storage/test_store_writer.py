@@ -401,6 +401,13 @@ def test_a_run_does_not_cross_the_end_of_a_file(store: MessageStore) -> None:
     assert store.get_message(("T", 0), taken, 32).buffers
 
 
+def test_a_run_needs_no_other_way_where_the_log_was_not_filled_yet(maker: StoreMaker) -> None:
+    store = maker(commit_log_file_size_bytes=1024 * 1024, consume_queue_file_size_bytes=20 * 1000)
+    put(store)
+    for _ in range(9):
+        assert store.put_run([(store.queue("T", 0), bytes(10_000), b"", 0, 0, 0, BORN)] * 10, HOST, HOST) is not None
+
+
 def test_a_process_killed_while_it_writes_a_run_leaves_none_of_it(store: MessageStore) -> None:
     put(store)
     log = store.commit_log
@@ -447,3 +454,46 @@ def test_a_bad_disk_names_path_room_and_setting_and_is_forgiven_when_it_is_good_
     put(store, body=b"after")
     assert bodies(store) == [*known, b"after"]
     assert bodies(maker(maker.killed_copy(store))) == [*known, b"after"]
+
+
+@pytest.mark.parametrize("way", ["put", "run", "batch"])
+def test_zeros_that_the_disk_refuses_are_an_error_of_the_message_that_needs_them(
+    maker: StoreMaker, faulty: FaultyFileSystem, way: str
+) -> None:
+    store = maker(file_system=faulty, commit_log_file_size_bytes=1024 * 1024)
+    known = [b"before" * 20_000] * 2  # up to near the end of what is filled
+    for body in known:
+        put(store, body=body)
+    end, body = store.commit_log.max_offset, b"refused" * 4000
+    faulty.code = errno.EIO
+    faulty.fails = lambda number, name, path: name == "zero"
+    if way == "run":
+        assert store.put_run([(store.queue("T", 0), body, b"", 0, 0, 0, BORN)], HOST, HOST) is None
+    else:
+        with pytest.raises(StoreError, match=r"cannot write zeros to .* bytes are free"):
+            _ = put(store, body=body) if way == "put" else put_batch(store, [(0, body, b"", 0)])
+    assert (store.commit_log.max_offset, store.queue("T", 0).next_offset) == (end, 2)
+    faulty.fails = lambda number, name, path: False
+    put(store, body=b"after")
+    put(store, body=body)
+    assert bodies(store) == [*known, b"after", body]
+    assert bodies(maker(maker.killed_copy(store), commit_log_file_size_bytes=1024 * 1024)) == bodies(store)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(messages=RUNS)
+def test_both_kinds_of_durability_leave_the_same_bytes(
+    messages: list[tuple[int, bytes, bytes, int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    logs = []
+    for durability in Durability:
+        root = tmp_path_factory.mktemp("store")
+        config = StoreConfig(root=root, commit_log_file_size_bytes=64 * 1024, durability=durability)
+        with MessageStore(config, clock_ms=lambda: BORN) as store:
+            for queue_id, body, properties, tags_code in messages:
+                put(store, "T", queue_id, body=body * 200, properties=properties, tags_code=tags_code)
+                put_batch(store, [(1, body, properties, tags_code), (2, b"", b"", 0)])
+                entry: RunEntry = (store.queue("T", queue_id), body, properties, tags_code, 3, 1, BORN)
+                store.put_run([entry] * 3, HOST, HOST)
+            logs.append([bytes(file.map) for file in store.commit_log.files.files])
+    assert logs[0] == logs[1]
