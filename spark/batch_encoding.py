@@ -10,6 +10,7 @@ Source: spark.md 3.9; the layout: protocol/batch.py, protocol/properties.py.
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -183,7 +184,7 @@ class BatchEncoder:
         if self._id_column is None:
             start = f"{self._ids.writer}:{self._ids.epoch}:{self._ids.partition}:"
             return [
-                f"{start}{number}:{zlib.crc32(one.as_buffer()):08x}" for number, one in enumerate(body, first)
+                f"{start}{number}:{zlib.crc32(one):08x}" for number, one in enumerate(_views(body), first)
             ]  # fmt: skip
         column = batch.column(self._id_column)
         if column.null_count or not (pa.types.is_string(column.type) or pa.types.is_integer(column.type)):
@@ -214,6 +215,14 @@ class BatchEncoder:
             offsets = np.concatenate([[0], np.cumsum(keep)])[offsets]
             pairs = pairs.filter(pa.array(keep))
         return pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pairs), _PART_END)
+
+
+def _views(body: Any) -> Iterator[memoryview]:
+    """Yield the bodies of a binary array; its own items are made five times as slowly."""
+    _, offsets, data = body.buffers()
+    ends = np.frombuffer(offsets, np.int32)[body.offset : body.offset + len(body) + 1].tolist()
+    view = memoryview(data if data is not None else b"")
+    return (view[begin:end] for begin, end in pairwise(ends))
 
 
 def _texts(column: Any) -> Any:

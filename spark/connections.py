@@ -26,7 +26,7 @@ _clock = time.monotonic
 _MOST_CLIENTS: Final = 4
 _IDLE_S: Final = 60.0
 
-Key = tuple[int, str, int, Credentials | None]
+Key = tuple[int, str, ClientConfig]
 
 
 @dataclass(slots=True)
@@ -42,17 +42,26 @@ _lock = threading.Lock()
 _entries: dict[Key, _Entry] = {}
 
 
-def account(options: Options) -> Credentials | None:
-    """Return the account that options name, read now and in this process, so that it changes with its source.
-
-    Raises:
-        ConfigError: it cannot be read; no value is in the text.
-    """
+def _account(options: Options) -> Credentials | None:
+    """Return the account that options name, read now and in this process, so that it changes with its source."""
     if options.given("credentials"):
         return load_credentials(options["credentials"])
     if options.given("accessKey"):
         return Credentials(options["accessKey"], options["secretKey"], options["securityToken"])
     return None
+
+
+def client_config(options: Options) -> ClientConfig:
+    """Return the settings of a client.
+
+    Raises:
+        ConfigError: the account cannot be read in this process.
+    """
+    return ClientConfig(
+        connect_timeout_s=options["connectTimeoutMs"] / 1000,
+        advertise=options["advertise"],
+        credentials=_account(options),
+    )
 
 
 @contextmanager
@@ -64,7 +73,7 @@ def borrow_client(options: Options) -> Iterator[TrioClientInstance]:
     Raises:
         ConfigError: the account cannot be read in this process.
     """
-    key = (os.getpid(), str(options["nameServer"]), int(options["connectTimeoutMs"]), account(options))
+    key = (os.getpid(), str(options["nameServer"]), client_config(options))
     with _lock:
         _close_unused(key)
         entry = _entries.get(key)
@@ -92,8 +101,7 @@ def close_clients() -> None:
 
 
 def _open(key: Key) -> _Entry:
-    _, name_server, connect_timeout_ms, credentials = key
-    config = ClientConfig(connect_timeout_s=connect_timeout_ms / 1000, credentials=credentials)
+    _, name_server, config = key
     shared = ClientInstance(name_server, config)
     return _Entry(shared, shared.__enter__())
 

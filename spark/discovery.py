@@ -11,13 +11,14 @@ from typing import Final, NamedTuple
 from triomq.client.instance import ClientInstance
 from triomq.client.sync import Admin, PullConsumer
 from triomq.protocol.bodies import ClusterInfo
-from triomq.protocol.errors import ConfigError, NoRouteError, TriomqError
+from triomq.protocol.errors import ConfigError, NoBrokerError, NoRouteError, TriomqError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.system_names import topic_kind
 from triomq.spark.options import Options
 from triomq.spark.patience import Patience
 
 _OTHER_TOPICS: Final = "%"
+_SHOWN_TOPICS: Final = 5
 
 
 class QueueBounds(NamedTuple):
@@ -43,11 +44,12 @@ class Discovery:
         self._instance = instance
         self.consumer = consumer
 
-    def patience(self) -> Patience:
-        """Return the patience for one call of the planner."""
+    def patience(self, *, one_try: bool = False) -> Patience:
+        """Return the patience for one call of the planner; or none, where it can go on without an answer."""
         return Patience(
-            self._options["planTimeoutMs"] / 1000,
-            f"finding queues and offsets at {self._options['nameServer']} (option 'planTimeoutMs')",
+            0.0 if one_try else self._options["planTimeoutMs"] / 1000,
+            f"finding queues and offsets of {self._wanted_text()} at {self._options['nameServer']}"
+            " (option 'planTimeoutMs')",
         )
 
     def queues(self, patience: Patience) -> tuple[MessageQueue, ...]:
@@ -55,6 +57,7 @@ class Discovery:
 
         Raises:
             NoRouteError: a topic does not exist.
+            RequestTimeoutError: name servers did not answer in time, or knew no broker: it may come back.
             ConfigError: an assigned queue does not exist.
         """
         assigned: tuple[MessageQueue, ...] | None = self._options["assign"]
@@ -118,13 +121,24 @@ class Discovery:
         """Return the offset of the first message stored at a time or later; the queue's end if there is none."""
         return self.consumer.offset_for_timestamp(queue, timestamp_ms) if bounds.low < bounds.high else bounds.high
 
-    def _topics(self, patience: Patience) -> tuple[str, ...]:
+    def _wanted_text(self) -> str:
+        names = self._named_topics()
+        if names is None:
+            return "the pattern's topics"
+        more = f" and {len(names) - _SHOWN_TOPICS} more" if len(names) > _SHOWN_TOPICS else ""
+        return ", ".join(names[:_SHOWN_TOPICS]) + more
+
+    def _named_topics(self) -> tuple[str, ...] | None:
         names: tuple[str, ...] | None = self._options["subscribe"]
         assigned: tuple[MessageQueue, ...] | None = self._options["assign"]
         if names is not None:
             return tuple(sorted(names))
-        if assigned is not None:
-            return tuple(sorted({queue.topic for queue in assigned}))
+        return None if assigned is None else tuple(sorted({queue.topic for queue in assigned}))
+
+    def _topics(self, patience: Patience) -> tuple[str, ...]:
+        names = self._named_topics()
+        if names is not None:
+            return names
         pattern = re.compile(self._options["subscribePattern"])
         topics, cluster = self._all_topics(patience)
         own_names = {*cluster.cluster_addr_table, *cluster.broker_addr_table}
@@ -140,15 +154,23 @@ class Discovery:
             while True:
                 began = time.monotonic()
                 try:
-                    return admin.topics(), admin.cluster()
+                    topics, cluster = admin.topics(), admin.cluster()
                 except TriomqError as exc:
                     patience.failed(exc, time.monotonic() - began)
+                else:
+                    if cluster.broker_addr_table:
+                        return topics, cluster
+                    patience.failed(
+                        NoBrokerError(f"no broker is registered at {self._options['nameServer']}; is one running?")
+                    )
 
     def _queues_of(self, topic: str, patience: Patience) -> tuple[MessageQueue, ...]:
         while True:
             began = time.monotonic()
             try:
                 return self.consumer.queues(topic, refresh=True)
+            except NoBrokerError as exc:
+                patience.failed(exc, time.monotonic() - began)
             except NoRouteError:
                 if self._options["subscribePattern"] is not None:
                     return ()  # it was deleted since the list was made

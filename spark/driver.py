@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, Final
 
-from triomq.client.config import ClientConfig
 from triomq.client.sync import ClientInstance, PullConsumer
 from triomq.protocol.errors import TriomqError
 from triomq.protocol.message_queue import MessageQueue
-from triomq.spark.connections import account
+from triomq.spark.connections import client_config
 from triomq.spark.discovery import Bounds, Discovery, QueueBounds
 from triomq.spark.gone import GoneQueues
 from triomq.spark.loss import check_begin, report_loss
@@ -165,9 +164,9 @@ class StreamDriver:
             self._warn(now)
         return True
 
-    def _discover(self) -> None:
+    def _discover(self, *, one_try: bool = False) -> None:
         discovery, _ = self._open()
-        found = discovery.queues(discovery.patience())
+        found = discovery.queues(discovery.patience(one_try=one_try))
         if found != self._queues and self._queues and self._to_verify is not None:
             self._to_verify.update(found)  # a topic may have been made again
         self._queues = found
@@ -179,7 +178,7 @@ class StreamDriver:
             self._discover()
             return
         try:
-            self._discover()
+            self._discover(one_try=True)
         except TriomqError as exc:
             LOGGER.warning("queues not looked up error=%s", exc)
             self._discovered_at = self._clock()
@@ -219,7 +218,7 @@ class StreamDriver:
                 LOGGER.warning("queue not read any more: the options leave it out queue=%s offset=%d", queue, begin)
             elif lost is None:
                 LOGGER.warning("queue not in the route any more queue=%s offset=%d lost=unknown", queue, begin)
-            else:
+            elif lost:
                 fail = self._options["failOnDataLoss"]
                 report_loss(queue, begin, lost, "the route does not have the queue any more", fail=fail)
 
@@ -302,7 +301,7 @@ class StreamDriver:
 
 def open_clients(stack: ExitStack, options: Options) -> tuple[Discovery, PullConsumer | None]:
     """Open one client for a driver; ``stack`` closes it."""
-    config = ClientConfig(connect_timeout_s=options["connectTimeoutMs"] / 1000, credentials=account(options))
+    config = client_config(options)
     instance = stack.enter_context(ClientInstance(options["nameServer"], config))
     consumer = stack.enter_context(PullConsumer(options["readGroup"], instance=instance))
     group = options["group.id"]

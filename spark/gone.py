@@ -43,7 +43,7 @@ class GoneQueues:
         self._last_ends.update(ends)
 
     def overdue(self, missing: Mapping[MessageQueue, int], now: float, *, at_once: bool) -> Iterator[GoneQueue]:
-        """Yield each queue once that is missing for too long and may have had messages to read.
+        """Yield each queue once that is missing for too long, also if nothing of it was left to read.
 
         Args:
             missing: queues that the route does not have now, with the first offset that was not read.
@@ -56,9 +56,7 @@ class GoneQueues:
             if queue in self._told or (now - self._missing_since[queue] < self._grace_s and not at_once):
                 continue
             self._told.add(queue)
-            lost = self._backlog(queue, begin)
-            if lost != 0:
-                yield GoneQueue(queue, begin, lost)
+            yield GoneQueue(queue, begin, self._backlog(queue, begin))
 
     def _backlog(self, queue: MessageQueue, begin: int) -> int | None:
         """Return how many messages were not read; ``None`` if neither the broker nor this process knows."""

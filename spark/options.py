@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from triomq.client.credentials import SOURCES_TEXT
 from triomq.protocol.errors import ConfigError
+from triomq.protocol.missing import explain_missing
 from triomq.spark import option_values as values
 
 NAMESRV_VARIABLE: Final = "ROCKETMQ_NAMESRV"
@@ -85,6 +86,8 @@ OPTIONS: Final = (
     Option("accessKey", _ALL, None, values.secret, "text", "the account itself, where the program may hold it"),
     Option("secretKey", _ALL, None, values.secret, "text", "belongs to accessKey"),
     Option("securityToken", _ALL, None, values.secret, "text", "belongs to accessKey, if the account has one"),
+    Option("advertise", _ALL, "as-advertised", values.choice("as-advertised", "as-dialled"),
+           "as-advertised or as-dialled", "as-dialled: reach brokers at the name server's host, with their own port"),
     Option("topic", _WRITE, None, values.topic, "a topic", "where all rows go, whatever the column topic says"),
     Option("startingOffsets", _READ, None, values.start, f"earliest, latest (streaming only) or {_JSON_OFFSETS}",
            "where a first run begins; without it earliest in a batch, latest in a stream"),
@@ -108,10 +111,10 @@ OPTIONS: Final = (
     Option("tags", _READ, "*", values.tags, "tags joined by ||, or *", "filter at the broker, and check again"),
     Option("group.id", _STREAM, None, values.group, "a group", "store offsets there for tools that watch lag"),
     Option("readGroup", _READ, "TRIOMQ_SPARK", values.group, "a group", "the name in pulls, for statistics and rights"),
-    _count("pullBatchSize", _READ, 32, "messages asked for with one pull; brokers give 32 at most by default", 1, 1024),
+    _count("pullBatchSize", _READ, 1024, "messages asked for with one pull; Apache's brokers give 32 at most", 1, 1024),
     _count("pullsInFlight", _READ, 8, "pulls under way in a task", 1, 64),
-    _count("fetchBytes", _READ, 4 * _MIB, "bytes under way in a task, about", 64 * _KIB, 64 * _MIB),
-    _count("batchBytes", _READ, _MIB, "bytes of an Arrow batch, about", 64 * _KIB, 64 * _MIB),
+    _count("fetchBytes", _READ, 2 * _MIB, "bytes under way in a task, about", 64 * _KIB, 64 * _MIB),
+    _count("batchBytes", _READ, 2 * _MIB, "bytes of an Arrow batch, about", 64 * _KIB, 64 * _MIB),
     _count("offsetPollMs", _STREAM, 200, "how long the ends of queues are believed before brokers are asked again", 10),
     _count("discoveryIntervalMs", _STREAM, 30_000, "how often topics and queues are looked up", 1000),
     _switch("failOnUnreachable", _STREAM, "fail if one of several brokers is away; else its queues wait"),
@@ -138,8 +141,11 @@ OPTIONS: Final = (
 _BY_KEY: Final = {option.name.lower(): option for option in OPTIONS}
 #: Of Spark itself; it hands them on.
 _SPARKS_OWN: Final = frozenset(("checkpointlocation", "path", "querytype", "__paths__"))
-#: Names of Apache's clients for what our client does not do yet.
-_MISSING: Final = {name.lower(): name for name in ("namespace", "tls")}
+#: What users of Apache's clients and of other connectors may call them.
+_OTHER_NAMES: Final = {
+    "namesrv": "nameServer", "namesrvaddr": "nameServer", "subexpression": "tags", "consumergroup": "group.id",
+    "groupid": "group.id", "groupidprefix": "readGroup", "topics": "subscribe",
+}  # fmt: skip
 _ACCOUNT: Final = ("accessKey", "secretKey", "securityToken")
 _TOPIC_OPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 _STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
@@ -234,10 +240,14 @@ def _check_read(found: Mapping[str, Any], use: Use) -> None:
 
 
 def _unknown(key: str, use: Use) -> str:
-    if key.lower() in _MISSING:
-        return f"option '{_MISSING[key.lower()]}' is not supported: the client does not encrypt or map requests yet"
+    missing = explain_missing(key)
+    if missing is not None:
+        return f"option '{key}': {missing}"
     names = [option.name for option in OPTIONS if use in option.uses]
-    near = get_close_matches(key.lower(), [name.lower() for name in names], n=3, cutoff=0.6)
+    other = _OTHER_NAMES.get(key.lower())
+    near = [other.lower()] if other in names else []
+    near += get_close_matches(key.lower(), [name.lower() for name in names], n=3, cutoff=0.6)
+    near = list(dict.fromkeys(near))
     hint = f"; near: {', '.join(_BY_KEY[name].name for name in near)}" if near else ""
     # The key may be a value that was given in the place of a name, so only what looks like a name is repeated.
     shown = f" '{key}'" if len(key) <= 40 and key.replace(".", "").isalnum() else ""

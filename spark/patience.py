@@ -58,7 +58,7 @@ class Patience:
 
         Args:
             error: why it failed.
-            took_s: how long the try took; it counts.
+            took_s: how long the try took; it counts, and none is begun that would end too late if it took as long.
 
         Raises:
             TriomqError: ``error`` itself if trying again is senseless.
@@ -69,7 +69,7 @@ class Patience:
         now = self._clock()
         if self._began is None:
             self._began = now - took_s
-        if now + self._pause_s > self._began + self._limit_s:
+        if now + self._pause_s + took_s > self._began + self._limit_s:
             raise RequestTimeoutError(
                 f"{self._what}: given up after {now - self._began:.1f} s; the last error: {error}"
             ) from error

@@ -44,14 +44,13 @@ class Properties:
             positions = np.empty(4 * entries, np.int32)
             positions[0::4], positions[1::4] = begin, name_end
             positions[2::4], positions[3::4] = name_end + 1, end
-            every = pa.Array.from_buffers(
+            self._texts = pa.Array.from_buffers(
                 pa.string(), 4 * entries - 1, [None, pa.py_buffer(positions), self._data]
             )  # fmt: skip
-            self._names = every.take(pa.array(np.arange(0, 4 * entries, 4)))
-            self._values = every.take(pa.array(np.arange(2, 4 * entries, 4)))
         else:
-            self._names = self._values = pa.array([], pa.string())
-        names = self._names.dictionary_encode()
+            self._texts = pa.array([], pa.string())
+        self._at: Ints = np.arange(0, 4 * entries, 4)  # the name of each property among the texts; two on, its value
+        names = self._texts.take(pa.array(self._at)).dictionary_encode()
         self._codes: Ints = np.asarray(names.indices, np.int64)
         self._known: dict[str, int] = {name: code for code, name in enumerate(names.dictionary.to_pylist())}
         self._keep_last()
@@ -63,8 +62,8 @@ class Properties:
             return pa.nulls(self._count, pa.string())
         entries = np.flatnonzero(self._codes == code)
         places: Ints = np.full(self._count, -1)
-        places[self._records[entries]] = entries
-        return self._values.take(pa.array(places, mask=places < 0))
+        places[self._records[entries]] = self._at[entries] + 2
+        return self._texts.take(pa.array(places, mask=places < 0))
 
     def map_without(self, names: Sequence[str]) -> Any:
         """Return all properties but these, as a map for each record."""
@@ -72,11 +71,8 @@ class Properties:
         keep = ~np.isin(self._codes, left_out)
         offsets = np.zeros(self._count + 1, np.int32)
         np.cumsum(np.bincount(self._records[keep], minlength=self._count), out=offsets[1:])
-        if keep.all():
-            keys, items = self._names, self._values
-        else:
-            chosen = pa.array(np.flatnonzero(keep))
-            keys, items = self._names.take(chosen), self._values.take(chosen)
+        chosen = self._at[keep]
+        keys, items = self._texts.take(pa.array(chosen)), self._texts.take(pa.array(chosen + 2))
         return pa.MapArray.from_arrays(pa.array(offsets), keys, items, type=_MAP)
 
     def _keep_last(self) -> None:
@@ -86,9 +82,7 @@ class Properties:
         keys = self._records * len(self._known) + self._codes
         _, last = np.unique(keys[::-1], return_index=True)
         kept = np.sort(len(keys) - 1 - last)
-        self._records, self._codes = self._records[kept], self._codes[kept]
-        chosen = pa.array(kept)
-        self._names, self._values = self._names.take(chosen), self._values.take(chosen)
+        self._records, self._codes, self._at = self._records[kept], self._codes[kept], self._at[kept]
 
     def _has_duplicates(self) -> bool:
         if len(self._known) > _BITS:

@@ -8,7 +8,7 @@ Source: spark.md 3.5, 3.6.
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from triomq.client.consumer.pull import RawPull
 from triomq.client.instance import ClientInstance
@@ -21,6 +21,12 @@ from triomq.spark.loss import Verdict, judge, report_loss
 from triomq.spark.options import Options
 from triomq.spark.patience import Patience
 from triomq.spark.planning import QueueRange
+
+#: Answers end before the message that would be too much: a chunk that is so full of them waits for no other one.
+_FULL: Final = 7 / 8
+#: Of the first chunk of a range; each further one is longer.  Who wants five rows need not wait for thousands.
+_FIRST_CHUNK_BYTES: Final = 32 * 1024
+_GROWTH: Final = 4
 
 
 def read_ranges(options: Options, columns: Sequence[str], ranges: Sequence[QueueRange]) -> Iterator[Any]:
@@ -46,6 +52,7 @@ class _RangeTask:
         self._queue = wanted.queue
         self._position = wanted.begin
         self._end = wanted.end
+        self._chunk_bytes = min(_FIRST_CHUNK_BYTES, options["batchBytes"])
         self._instance = instance
         self._filter = TagFilter.parse(options["tags"])
         self._decoder = Decoder(
@@ -69,6 +76,7 @@ class _RangeTask:
             instance=self._instance,
             expression=self._filter.expression,
             max_messages=self._options["pullBatchSize"],
+            max_bytes=min(self._options["batchBytes"], self._options["fetchBytes"] // 2),  # two are under way
             pulls_in_flight=self._options["pullsInFlight"],
             in_flight_bytes=self._options["fetchBytes"],
         ) as reader:
@@ -76,6 +84,7 @@ class _RangeTask:
                 begin = self._position
                 answers = self._read(reader)
                 chunk = b"".join(self._bodies(answers, reader))
+                self._chunk_bytes = min(_GROWTH * self._chunk_bytes, self._options["batchBytes"])
                 if self._position == begin:  # a broker that says "found" or "go on" without going on
                     self._patience.failed(RequestTimeoutError(f"the broker stands still at offset {begin}"))
                 else:
@@ -87,7 +96,7 @@ class _RangeTask:
         while True:
             began = time.monotonic()
             try:
-                answers = reader.read(self._options["batchBytes"])
+                answers = reader.read(int(self._chunk_bytes * _FULL))
             except TopicNotExistError as exc:
                 self._lose(self._end, f"the broker does not have the topic: {exc}")
                 return []

@@ -198,7 +198,9 @@ class Records:
         """Copy one struct from each position."""
         if not len(at):
             return np.empty(0, dtype)
-        return np.lib.stride_tricks.sliding_window_view(self._bytes, dtype.itemsize)[at].view(dtype).reshape(-1)
+        size = dtype.itemsize  # as plain bytes: numpy copies structs field by field
+        everywhere: Any = np.ndarray((len(self._chunk) - size + 1,), f"V{size}", self._chunk, strides=(1,))
+        return everywhere[at].view(dtype)
 
     def _locate(self, starts: Ints) -> _Positions:
         """Find the parts and check that they lie inside their record."""

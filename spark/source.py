@@ -20,6 +20,7 @@ from triomq.client.sync import PullConsumer
 from triomq.protocol.errors import ConfigError
 from triomq.spark.discovery import Discovery
 from triomq.spark.driver import StreamDriver
+from triomq.spark.logs import show_warnings
 from triomq.spark.options import Options, Use, parse_options
 from triomq.spark.planning import Partition, plan_partitions
 from triomq.spark.positions import batch_ranges
@@ -80,6 +81,7 @@ class RangesPartition(InputPartition):
 def _read(options: Options, columns: Sequence[str], partition: InputPartition) -> Iterator[Any]:
     if not isinstance(partition, RangesPartition):
         return iter(())  # what Spark makes of a plan without partitions
+    show_warnings()
     from triomq.spark.reading import read_ranges  # needs pyarrow, which the planner does not
 
     return read_ranges(options, columns, partition.ranges)
@@ -96,6 +98,7 @@ class BatchReader(DataSourceReader):
         """Ask brokers once what there is, and cut it."""
         from triomq.spark.connections import borrow_client  # not where only schemas are asked for
 
+        show_warnings()
         options = self._options
         with borrow_client(options) as instance, PullConsumer(options["readGroup"], instance=instance) as consumer:
             discovery = Discovery(options, instance, consumer)
@@ -160,5 +163,6 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _get_driver(self) -> StreamDriver:
         if self._driver is None:
+            show_warnings()
             self._driver = StreamDriver(self._options)
         return self._driver

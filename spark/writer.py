@@ -24,6 +24,7 @@ from triomq.protocol.host import pack_ip
 from triomq.protocol.message_id import UniqueIdGenerator
 from triomq.spark.batch_encoding import BatchEncoder, EncodedRows
 from triomq.spark.connections import borrow_client
+from triomq.spark.logs import show_warnings
 from triomq.spark.options import Options
 from triomq.spark.rows import OutgoingRow, RowEncoder, RowIds, slices
 from triomq.spark.schema import READ_TYPES, check_write_schema
@@ -70,6 +71,7 @@ class WriteTask:
 
     def run(self, batches: Iterator[Any], writer_id: str, epoch: int, partition: int) -> WriteResult:
         """Send the rows of one partition."""
+        show_warnings()
         options = self.options
         ids = RowIds(writer_id, epoch, partition)
         settings = {

@@ -15,7 +15,7 @@ from pyspark.sql import Window
 from pyspark.sql.functions import col, count, count_if, from_json, lit, row_number, window
 from pyspark.sql.functions import sum as total
 
-from triomq.spark.jobs.shared.arguments import JobParser, add_stream_arguments, stream_options
+from triomq.spark.jobs.shared.arguments import JobParser, add_stream_arguments, parse_interval, stream_options
 from triomq.spark.jobs.shared.program import Job, Run, run_job
 from triomq.spark.jobs.shared.running import observed, run_stream, with_trigger
 from triomq.spark.options import Use
@@ -34,14 +34,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _add_arguments(parser: JobParser) -> None:
-    add_stream_arguments(parser)
+    add_stream_arguments(parser, own_checkpoint="PATH/checkpoint")
     add = parser.add_argument
     add("--path", metavar="DIR", required=True, help="folder of the results, Parquet")
     add("--time", metavar="FIELD", default="time_hour", help="member of the JSON with the event time (time_hour)")
     add("--by", metavar="FIELD", default="carrier", help="member to group by (carrier)")
     add("--value", metavar="FIELD", default="dep_delay", help="member to take the mean of (dep_delay)")
-    add("--window", metavar="DURATION", default="1 day", help="length of a window (1 day)")
-    add("--watermark", metavar="DURATION", default="1 day", help="how late rows may come in event time (1 day)")
+    add("--window", metavar="DURATION", type=parse_interval, default="1 day", help="length of a window (1 day)")
+    add(
+        "--watermark",
+        metavar="DURATION",
+        type=parse_interval,
+        default="1 day",
+        help="how late rows may come in event time (1 day)",
+    )
 
 
 def _prepare(arguments: argparse.Namespace) -> Mapping[Use, Mapping[str, str]]:

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _add_arguments(parser: JobParser) -> None:
-    add_stream_arguments(parser)
+    add_stream_arguments(parser, own_checkpoint="a temporary one: the next run begins anew")
     add = parser.add_argument
     add("--to", choices=("parquet", "csv", _CONSOLE), default=_CONSOLE, help=f"where to ({_CONSOLE})")
     add("--path", metavar="DIR", help="folder of the files")

@@ -98,7 +98,11 @@ class Cluster:
     def command(self, job: Path, *arguments: str, settings: Mapping[str, str] | None = None) -> list[str]:
         """Return the command line that submits a job."""
         words = [str(spark_home() / "bin" / "spark-submit"), "--master", self.master]
-        for name, value in {"spark.executor.memory": MEMORY, **(settings or {})}.items():
+        common = {
+            "spark.executor.memory": MEMORY,
+            "spark.executor.extraJavaOptions": self.environment["SPARK_SUBMIT_OPTS"],
+        }
+        for name, value in {**common, **(settings or {})}.items():
             words += ["--conf", f"{name}={value}"]
         return [*words, str(job), *arguments]
 
@@ -113,6 +117,8 @@ def open_cluster(folder: Path, workers: int) -> Iterator[Cluster]:
     python = make_node_python(folder / "node")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SPARK"))}
     environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(python), "SPARK_HOME": str(spark_home())}
+    quick = os.environ["SPARK_SUBMIT_OPTS"]
+    environment |= {"SPARK_SUBMIT_OPTS": quick, "SPARK_DAEMON_JAVA_OPTS": quick}
     with ExitStack() as stack:
         master, found = stack.enter_context(
             _daemon(

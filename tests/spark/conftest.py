@@ -1,6 +1,6 @@
 """One Spark session for all modules but those with jobs, and one broker process for each module.
 
-Workers run this interpreter.  A task that fails is tried again (``local[2,4]``), as on a cluster.
+Workers run this interpreter.  A task that fails is tried again, as on a cluster, but once only.
 """
 
 import os
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.processes import Broker, start_triomq
-from tests.spark.harness import QUICK_JVM, Topics, stop_session
+from tests.spark import jvm_start
+from tests.spark.harness import Topics, stop_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,6 +29,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
             item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning"))
             item.add_marker(pytest.mark.filterwarnings("ignore::FutureWarning"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_jvms(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Hand options on to each JVM that runs a driver, in this process tree."""
+    assert request.config.cache is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_SUBMIT_OPTS", jvm_start.options(request.config.cache.mkdir("spark-classes")))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -46,11 +56,10 @@ def spark(ended_sessions: None) -> Iterator["SparkSession"]:
 
     os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
     session = (
-        SparkSession.builder.master("local[2,4]")
+        SparkSession.builder.master("local[2,2]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "1g")
-        .config("spark.driver.extraJavaOptions", QUICK_JVM)
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()

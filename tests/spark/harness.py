@@ -1,9 +1,10 @@
 """What the tests do with topics, and how they read them with Spark."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from triomq.client.sync import Admin, ClientInstance, Producer, PullConsumer
 from triomq.protocol.message import Message
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-#: For a JVM that lives for minutes: compiling as well as it can costs more than it brings.
-QUICK_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _BATCH = 200
 _numbers = itertools.count()
 
@@ -107,19 +106,41 @@ def _with(reader: Any, topics: Topics, options: dict[str, object]) -> Any:
     return reader
 
 
+def start(frame: "DataFrame", checkpoint: str, sink: str, **trigger: bool) -> "StreamingQuery":
+    """Start a query into Parquet files."""
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", checkpoint).option("path", sink)
+    return (writer.trigger(**trigger) if trigger else writer).start()
+
+
 def drain(frame: "DataFrame", checkpoint: str, sink: str) -> "StreamingQuery":
     """Run a query over what there is now, into Parquet files; raises its error."""
-    query = (
-        frame.writeStream.format("parquet")
-        .option("checkpointLocation", checkpoint)
-        .option("path", sink)
-        .trigger(availableNow=True)
-        .start()
-    )
+    query = start(frame, checkpoint, sink, availableNow=True)
     assert query.awaitTermination(240), "the query did not end"
     return query
+
+
+def bodies(spark: "SparkSession", sink: str) -> list[bytes]:
+    """Bodies that a query wrote into Parquet files, sorted."""
+    return sorted(bytes(row.body) for row in spark.read.parquet(sink).select("body").collect())
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
+    """Wait for a condition; fail if it does not become true in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
 
 
 def batches(query: "StreamingQuery") -> list[int]:
     """Rows of each micro-batch that had any."""
     return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+
+
+def bounded(action: Callable[[], object]) -> None:
+    """Run something that must fail, and fail within 30 s."""
+    began = time.monotonic()
+    try:
+        action()
+    finally:
+        assert time.monotonic() - began < 30

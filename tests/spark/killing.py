@@ -3,8 +3,9 @@
 ``python -m tests.spark.killing NAMESRV TOPIC CHECKPOINT SINK PHASE PID_FILE`` runs a query with it until it is killed.
 
 Phases, in the order of a query: ``initialOffset``, ``latestOffset``, ``offset log`` (the first one is written),
-``partitions``, ``read``, ``output`` (the sink has batch 0, the commit log has not), ``commit``, ``idle``; and
-``worker``, which ends the first try of each task.
+``partitions``, ``read``, ``output`` (the sink has batch 0, the commit log has not), ``commit``, ``idle``.  Besides:
+``latest``, which is ``read`` of a query that begins at the ends of queues; ``written``, which is ``output`` with the
+topic SINK for a sink; and ``worker``, which ends the first try of each task.
 """
 
 import os
@@ -15,20 +16,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from tests.spark.harness import QUICK_JVM
+from tests.spark.harness import Topics, numbered
 from triomq.spark import RocketMQDataSource
 from triomq.spark.options import Options, Use, parse_options
 from triomq.spark.schema import wanted_columns
 from triomq.spark.source import MicroBatchReader
+from triomq.spark.writer import StreamWriter, WriteTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 IDLE_CALLS = 20
+#: Of the messages that phase ``latest`` sends after the query knows where it begins.
+LATER, LATER_BEGIN = 20, 1000
 
 
 class KillingSource(RocketMQDataSource):
@@ -42,6 +51,15 @@ class KillingSource(RocketMQDataSource):
         options = dict(self.options)
         phase, pid_file = options.pop("kill"), options.pop("pidfile", None)
         return KillingReader(parse_options(options, Use.STREAM_READ), wanted_columns(schema), phase, pid_file)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        return KillingWriter(WriteTask.prepare(parse_options(self.options, Use.WRITE), schema))
+
+
+class KillingWriter(StreamWriter):
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        super().commit(messages, batchId)
+        os.kill(jvm_above(os.getpid()), signal.SIGKILL)
 
 
 class KillingReader(MicroBatchReader):
@@ -57,12 +75,16 @@ class KillingReader(MicroBatchReader):
             Path(self._pid_file).write_text(str(os.getpid()))
         found = super().initialOffset()
         self._kill_driver("initialOffset")
+        if self._phase == "latest" and not self._has_latest:
+            send_later(self._options)
         if self._has_latest:  # Spark asks again once the first offset is logged
             self._kill_driver("offset log")
         return found
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         found = super().latestOffset(start, limit)
+        while self._phase == "latest" and found == start:
+            found = super().latestOffset(start, limit)
         self._kill_driver("latestOffset")
         self._has_latest = True
         self._idle_calls += found == start
@@ -80,6 +102,7 @@ class KillingReader(MicroBatchReader):
         for batch in super().read(partition):
             yield batch
             self._kill_driver("read")
+            self._kill_driver("latest")
             if self._phase == "worker" and not context.attemptNumber():
                 with Path(self._pid_file or "").open("a") as file:
                     file.write(f"{os.getpid()}\n")
@@ -94,6 +117,13 @@ class KillingReader(MicroBatchReader):
             os.kill(jvm_above(os.getpid()), signal.SIGKILL)
 
 
+def send_later(options: Options) -> None:
+    """Send what must not be lost although the query began at the ends."""
+    with Topics(options["nameServer"]) as topics:
+        (topic,) = options["subscribe"]
+        topics.send(topic, numbered(LATER, LATER_BEGIN))
+
+
 def jvm_above(pid: int) -> int:
     """The nearest process that is Java, from this one upwards."""
     while pid > 1:
@@ -102,6 +132,11 @@ def jvm_above(pid: int) -> int:
             return pid
         pid = int(rest.split()[1])
     raise ProcessLookupError("no java above this process")
+
+
+def group_of(topic: str) -> str:
+    """The group that a query of this program stores its offsets in."""
+    return f"group-of-{topic}"
 
 
 def write_batch(sink: str) -> "Callable[[DataFrame, int], None]":
@@ -132,16 +167,19 @@ def main(namesrv: str, topic: str, checkpoint: str, sink: str, phase: str, pid_f
     session = (
         SparkSession.builder.master("local[2]" if phase == "worker" else "local[2,4]")
         .config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2")
-        .config("spark.driver.extraJavaOptions", QUICK_JVM).getOrCreate()
+        .getOrCreate()
     )  # fmt: skip
     session.sparkContext.setLogLevel("OFF")
     session.dataSource.register(Source)
     reader = session.readStream.format("killing").option("nameServer", namesrv).option("subscribe", topic)
-    reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 50)
+    reader = reader.option("startingOffsets", "latest" if phase == "latest" else "earliest")
+    reader = reader.option("maxOffsetsPerTrigger", 50).option("group.id", group_of(topic))
     frame = reader.option("kill", phase).option("pidFile", pid_file).option("planTimeoutMs", 3000).load()
     writer = frame.writeStream.option("checkpointLocation", checkpoint)
     if phase == "output":
         writer = writer.foreachBatch(lambda batch, batch_id: _write_and_kill(batch, batch_id, sink))
+    elif phase == "written":
+        writer = writer.format("killing").option("nameServer", namesrv).option("topic", sink)
     else:
         writer = writer.format("parquet").option("path", sink)
     writer.start().awaitTermination()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 
-from tests.spark.harness import QUICK_JVM
+from tests.spark.checkpoints import change_newest
 from triomq.spark import register
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def start_session(folder: Path) -> "SparkSession":
     settings.write_text(LOGGING.format(folder=folder))
     session = (
         SparkSession.builder.master("local[2,2]").config("spark.ui.enabled", "false")
-        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={settings.as_uri()} {QUICK_JVM}")
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={settings.as_uri()}")
         .config("spark.eventLog.enabled", "true").config("spark.eventLog.dir", (folder / "events").as_uri())
         .config("spark.eventLog.compress", "false").config("spark.sql.shuffle.partitions", "1").getOrCreate()
     )  # fmt: skip
@@ -83,6 +83,23 @@ class Attempts:
         rows.explain("extended")
         self._with(rows.write, more, topic=self._topic, taskTimeoutMs="500", readTimeoutMs="500").mode("append").save()
 
+    def bad_row(self, more: dict[str, str]) -> None:
+        rows = self._spark.range(1).selectExpr("cast(null as string) as body")
+        self._with(rows.write, more, topic=self._topic).mode("append").save()
+
+    def overwrite(self, more: dict[str, str]) -> None:
+        rows = self._spark.range(1).selectExpr("cast(id as string) as body")
+        self._with(rows.write, more, topic=self._topic).mode("overwrite").save()
+
+    def wrong_column(self, more: dict[str, str]) -> None:
+        self._with(self._spark.read, more, subscribe=self._topic).schema("nothing string").load().collect()
+
+    def data_loss(self, more: dict[str, str]) -> None:
+        """Go on from a checkpoint that is beyond the end of the queue."""
+        offset = {"v": 1, "q": {self._topic: {"broker-a": {"0": 10**6}}}, "from": {}, "at": 0}
+        change_newest(str(self._folder / "read"), lambda _: offset)
+        self.stream_read(more)
+
     def stream_write(self, more: dict[str, str]) -> None:
         rows = self._spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 2).load()
         rows = rows.selectExpr("cast(value as string) as body")
@@ -104,6 +121,9 @@ def errors(attempts: Attempts, secret: str, secret_file: str) -> Iterator[tuple[
     yield attempts.batch_read, {"credentials": f"file:{secret_file}"}
     yield attempts.batch_write, {"nameServer": "127.0.0.1:1", **account}
     yield attempts.batch_read, {"nameServer": "127.0.0.1:1", "planTimeoutMs": "500", **account}
+    for one in (attempts.bad_row, attempts.overwrite, attempts.wrong_column, attempts.data_loss):
+        yield one, account
+    yield attempts.batch_read, {"subscribe": "no-such-topic", **account}
     for name in PARSED:
         yield attempts.batch_read, {name: f"({secret} {{"}
 

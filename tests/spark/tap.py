@@ -4,12 +4,12 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
-from triomq.protocol.bodies import TopicRouteData
+from triomq.protocol.bodies import ClusterInfo, TopicList, TopicRouteData
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.command import RemotingCommand
 
@@ -29,8 +29,8 @@ class Tap:
         pull_times: when pulls came.
         answered_bytes: what the broker sent.
         connections: how many there were.
-        is_cut: whether nothing is handed on, as if the broker was away; each connection ends with its next request.
         before: called with each request and the client's port, before it is handed on.
+        refusal: asked for each request; what it answers goes to the client, and nothing to the broker.
     """
 
     def __init__(self) -> None:
@@ -42,8 +42,8 @@ class Tap:
         self.pull_times: list[float] = []
         self.answered_bytes = 0
         self.connections = 0
-        self.is_cut = False
         self.before: Callable[[RemotingCommand, int], None] = lambda *_: None
+        self.refusal: Callable[[RemotingCommand], RemotingCommand | None] = lambda _: None
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._serve, daemon=True).start()
@@ -72,8 +72,6 @@ class Tap:
             except OSError:
                 return  # closed
             try:
-                if self.is_cut:
-                    raise ConnectionRefusedError
                 host, _, target = self.target.rpartition(":")
                 broker = socket.create_connection((host, int(target)), _TIMEOUT_S)
             except OSError:
@@ -91,9 +89,11 @@ class Tap:
                 if port is None:
                     self.answered_bytes += len(frame)
                 else:
-                    self._note(RemotingCommand.decode(frame[_LENGTH_BYTES:]), port)
-                    if self.is_cut:
-                        break
+                    request = RemotingCommand.decode(frame[_LENGTH_BYTES:])
+                    self._note(request, port)
+                    if (refusal := self.refusal(request)) is not None:
+                        source.sendall(refusal.encode())
+                        continue
                 sink.sendall(frame)
         with suppress(OSError):
             sink.shutdown(socket.SHUT_RDWR)
@@ -106,10 +106,15 @@ class Tap:
 
 
 class OneNameServer:
-    """A name server that knows what several others know: routes of topics, and nothing else."""
+    """A name server that knows what several others know: routes, topics and clusters, and nothing else.
 
-    def __init__(self, others: Sequence[str]) -> None:
+    One that is away knows nothing.
+    """
+
+    def __init__(self, others: Sequence[str], relays: Mapping[str, str] | None = None) -> None:
+        """Take addresses of name servers, and those of brokers that are told to be elsewhere."""
         self._others = others
+        self._relays = relays or {}
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
 
@@ -130,26 +135,54 @@ class OneNameServer:
             threading.Thread(target=self._answer, args=(client,), daemon=True).start()
 
     def _answer(self, client: socket.socket) -> None:
+        merges: dict[int, Callable[[Sequence[bytes]], bytes]] = {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topics,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster,
+        }
         with client, suppress(OSError):
             while frame := _frame(client):
                 request = RemotingCommand.decode(frame[_LENGTH_BYTES:])
-                code, body = int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED), b""
-                if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
-                    code, body = self._route(frame)
+                code, body = ResponseCode.REQUEST_CODE_NOT_SUPPORTED, b""
+                if merge := merges.get(request.code):
+                    known = self._known(frame)
+                    code = ResponseCode.SUCCESS if known else ResponseCode.TOPIC_NOT_EXIST
+                    body = merge(known)
                 client.sendall(request.reply(code, body=body).encode())
 
-    def _route(self, frame: bytes) -> tuple[int, bytes]:
-        merged = TopicRouteData()
+    def _known(self, frame: bytes) -> list[bytes]:
+        """Return what those answer that know something."""
+        found = []
         for address in self._others:
             host, _, port = address.rpartition(":")
-            with socket.create_connection((host, int(port)), _TIMEOUT_S) as other:
+            with suppress(OSError), socket.create_connection((host, int(port)), _TIMEOUT_S) as other:
                 other.sendall(frame)
                 response = RemotingCommand.decode(_frame(other)[_LENGTH_BYTES:])
-            if response.code == ResponseCode.SUCCESS:
-                route = TopicRouteData.decode(response.body)
-                merged.queue_datas += route.queue_datas
-                merged.broker_datas += route.broker_datas
-        return ResponseCode.SUCCESS if merged.queue_datas else ResponseCode.TOPIC_NOT_EXIST, merged.encode()
+                if response.code == ResponseCode.SUCCESS:
+                    found.append(bytes(response.body))
+        return found
+
+    def _route(self, known: Sequence[bytes]) -> bytes:
+        merged = TopicRouteData()
+        for route in map(TopicRouteData.decode, known):
+            merged.queue_datas += route.queue_datas
+            merged.broker_datas += route.broker_datas
+        for broker in merged.broker_datas:
+            broker.broker_addrs = {
+                number: self._relays.get(address, address) for number, address in broker.broker_addrs.items()
+            }
+        return merged.encode()
+
+    def _topics(self, known: Sequence[bytes]) -> bytes:
+        return TopicList(sorted({topic for body in known for topic in TopicList.decode(body).topic_list})).encode()
+
+    def _cluster(self, known: Sequence[bytes]) -> bytes:
+        merged = ClusterInfo()
+        for cluster in map(ClusterInfo.decode, known):
+            merged.broker_addr_table |= cluster.broker_addr_table
+            for name, brokers in cluster.cluster_addr_table.items():
+                merged.cluster_addr_table.setdefault(name, []).extend(brokers)
+        return merged.encode()
 
 
 def ask(address: str, code: int) -> None:

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.interop.kit_driver import ApacheBroker, ApacheBrokers
-from tests.spark import test_batch_read, test_faults, test_read_by_java, test_stream_read, test_write
+from tests.spark import test_batch_read, test_faults, test_read_by_java, test_scale, test_stream_read, test_write
+from tests.spark.harness import Topics
+from tests.spark.tap import OneNameServer, Tap
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]  # a first run builds the kit
 
@@ -26,6 +28,18 @@ def broker(apache: ApacheBrokers) -> ApacheBroker:
     return apache.get("4.9.7")
 
 
+@pytest.fixture(scope="module")
+def tapped(broker: ApacheBroker) -> Iterator[tuple[Topics, Tap]]:
+    """The broker behind a relay, which only this name server tells of."""
+    with (
+        Tap() as tap,
+        OneNameServer([broker.namesrv], {broker.broker: tap.address}) as name_server,
+        Topics(name_server.address) as topics,
+    ):
+        tap.target = broker.broker
+        yield topics, tap
+
+
 class Restartable:
     """Apache's broker, away for a while; its name server stays, and forgets the topics of a broker that is away."""
 
@@ -43,20 +57,22 @@ class Restartable:
 
 @pytest.fixture
 def restartable(apache: ApacheBrokers, broker: ApacheBroker) -> Restartable:
-    """The module's broker: the last test has it."""
+    """The module's broker: the last tests have it."""
     return Restartable(apache, broker)
 
 
-# Scenarios 1, 3, 4, 6, 8, 15, 28 and 40; pytest runs them here again, with the broker of this module.
+# Scenarios 1, 3, 4, 6, 8, 15, 28, 40 and 44; pytest runs them here again, with the broker of this module.
 test_columns = test_batch_read.test_all_columns_of_all_messages_are_what_was_sent
 test_positions = test_batch_read.test_json_positions_give_exactly_their_ranges
 test_bounds = test_batch_read.test_a_position_outside_its_queue_is_an_error_with_its_bounds
 test_times = test_batch_read.test_times_bound_the_rows
 test_tags = test_batch_read.test_tags_are_filtered_and_equal_hashes_told_apart
+test_bytes_of_tags = test_scale.test_tags_are_filtered_by_the_broker
 test_bodies = test_batch_read.test_bodies_of_all_sizes_arrive
 test_stream = test_stream_read.test_available_now_reads_what_was_there_at_its_start
 test_written_columns = test_write.test_all_columns_of_all_rows_become_messages
 test_sharding_keys = test_write.test_rows_of_a_sharding_key_stay_in_order_in_one_queue
 test_delays = test_write.test_delayed_rows_arrive_later
 test_columns_by_java = test_read_by_java.test_java_reads_all_columns_of_all_rows
+test_begins_without_broker = test_faults.test_what_begins_while_the_only_broker_is_away_tells_topic_and_name_server
 test_broker_away = test_faults.test_a_broker_that_was_away_is_waited_for_but_not_for_ever

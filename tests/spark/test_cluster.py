@@ -21,6 +21,8 @@ from triomq.spark.archive import write_archive
 from triomq.spark.jobs import consume, produce
 
 ROWS = 20_000
+#: Shorter queues would share a task.
+PACKED_ROWS = 20_000
 JOB_S = 170
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
@@ -50,6 +52,18 @@ def submit(
         command, capture_output=True, text=True, timeout=JOB_S, check=False, cwd=folder,
         env={**cluster.environment, **environment},
     )  # fmt: skip
+
+
+def told_in(events: Path) -> dict[str, str]:
+    """Settings that let nobody begin alone, and tell which executor did which task."""
+    return {
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.rolling.enabled": "false",
+    }
 
 
 def executors_with_tasks(log: Path) -> set[str]:
@@ -95,12 +109,7 @@ def test_a_zip_is_all_that_executors_need(
     settings = {
         "spark.submit.pyFiles": package,
         "spark.sql.files.openCostInBytes": "16777216",  # so that each file is a task
-        "spark.scheduler.minRegisteredResourcesRatio": "1.0",  # and nobody begins alone
-        "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
-        "spark.eventLog.enabled": "true",
-        "spark.eventLog.dir": events.as_uri(),
-        "spark.eventLog.compress": "false",
-        "spark.eventLog.rolling.enabled": "false",
+        **told_in(events),
     }
     words = ("--topic", topic, "--format", "json", "--namesrv", topics.namesrv, "--json", str(source))
     done = submit(cluster, cluster.command(path_of(produce), *words, settings=settings))
@@ -183,19 +192,24 @@ def packed(tmp_path: Path) -> Iterator[Path]:
 def test_a_packed_environment_is_all_that_executors_need(
     cluster: Cluster, packed: Path, topics: Topics, tmp_path: Path
 ) -> None:
-    """Scenario 47, the second way: the path is relative, so an executor can only find what was unpacked for it."""
-    topic = topics.make(2)
-    topics.send(topic, numbered(2000))
+    """Scenario 47, the second way, consume: both executors read.
+
+    The interpreter's path is relative, so an executor can only find what was unpacked for it.
+    """
+    topic, events = topics.make(2), tmp_path / "events"
+    events.mkdir()
+    topics.send(topic, numbered(PACKED_ROWS))
     here = packed.parent
     (job,) = here.glob("environment/lib/*/site-packages/triomq/spark/jobs/consume.py")
     sink = tmp_path / "sink"
     words = ("--subscribe", topic, "--to", "parquet", "--path", str(sink), "--checkpoint", str(tmp_path / "log"))
     command = cluster.command(
         job.relative_to(here), *words, "--namesrv", topics.namesrv, "--json",
-        settings={"spark.archives": f"{packed}#environment"},
+        settings={"spark.archives": f"{packed}#environment", **told_in(events)},
     )  # fmt: skip
     done = submit(cluster, command, here, PYSPARK_PYTHON="./environment/bin/python")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["rows"] == 2000
+    assert json.loads(done.stdout.splitlines()[-1])["rows"] == PACKED_ROWS
+    assert executors_with_tasks(events) == {"0", "1"}
     rows = pyarrow.parquet.read_table(committed_files(sink), columns=["body"]).to_pylist()
-    assert sorted(row["body"] for row in rows) == numbered(2000)
+    assert sorted(row["body"] for row in rows) == numbered(PACKED_ROWS)

@@ -1,20 +1,23 @@
-"""Scenarios 36 and 38 to 40: what is killed or goes away, and every message is in the sink once."""
+"""Scenarios 22, 30, 36, 38 to 40 and 44: what is killed or goes away, and every message is in the sink once."""
 
 import os
 import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 
 from tests.processes import start_triomq
-from tests.spark.harness import Topics, batches, drain, numbered, read_stream
-from tests.spark.killing import KillingSource, write_batch
+from tests.spark.checkpoints import durable, logged
+from tests.spark.harness import Topics, batches, bodies, bounded, drain, numbered, read, read_stream, start, wait_until
+from tests.spark.killing import LATER, LATER_BEGIN, KillingSource, group_of, write_batch
+from triomq.spark import deduplicated
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,19 +26,9 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 Folder = Callable[[str], str]
 KILLED_S = 240
-PHASES = ("initialOffset", "latestOffset", "offset log", "partitions", "read", "output", "commit", "idle")
+PHASES = ("initialOffset", "latestOffset", "offset log", "partitions", "read", "output", "commit", "idle", "latest")
+AWAY_S = 10  # shorter than the patience
 ORPHAN_S = 3 + 5  # planTimeoutMs of the driver, and what the scenario allows
-
-
-def rows(spark: "SparkSession", sink: str) -> list[bytes]:
-    return sorted(bytes(row.body) for row in spark.read.parquet(sink).select("body").collect())
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def is_running(pid: int) -> bool:
@@ -49,7 +42,7 @@ def is_running(pid: int) -> bool:
 def test_a_worker_killed_while_it_reads_costs_nothing(
     spark: "SparkSession", topics: Topics, checkpoint: Folder, tmp_path: Path
 ) -> None:
-    """Scenario 36, on ``local[2,4]``: each task of each micro-batch is killed at its first try."""
+    """Scenario 36, where Spark tries again: each task of each micro-batch is killed at its first try."""
     spark.sparkContext.environment["PYTHONPATH"] = str(ROOT)
     spark.dataSource.register(KillingSource)
     topic = topics.make(2)
@@ -60,12 +53,12 @@ def test_a_worker_killed_while_it_reads_costs_nothing(
     drain(frame, checkpoint("log"), checkpoint("sink"))
     killed = (tmp_path / "killed").read_text().split()
     assert len(killed) == len(set(killed)) >= 2
-    assert rows(spark, checkpoint("sink")) == numbered(400)
+    assert bodies(spark, checkpoint("sink")) == numbered(400)
 
 
-def run_until_killed(topics: Topics, topic: str, checkpoint: Folder, phase: str, pid_file: Path) -> str:
+def run_until_killed(topics: Topics, topic: str, checkpoint: Folder, phase: str, pid_file: Path, sink: str = "") -> str:
     """Run a query in a process of its own until its end; return what it wrote to stderr."""
-    words = (topics.namesrv, topic, checkpoint("log"), checkpoint("sink"), phase, str(pid_file))
+    words = (topics.namesrv, topic, checkpoint("log"), sink or checkpoint("sink"), phase, str(pid_file))
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark.killing", *words],
@@ -80,13 +73,23 @@ def run_until_killed(topics: Topics, topic: str, checkpoint: Folder, phase: str,
     return done.stderr
 
 
+def check_group(topics: Topics, topic: str, checkpoint: Folder, phase: str) -> None:
+    """Scenario 22: a group's offsets are never above those of the commit log, and equal to them in the end."""
+    stored = {one.queue: one.consumer_offset for one in topics.admin.group_lag(group_of(topic), topic)}
+    found = durable(checkpoint("log"))
+    assert all(offset <= (found.ends[queue] if found else 0) for queue, offset in stored.items())
+    if phase == "idle":
+        assert found is not None
+        assert stored == found.ends
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(KILLED_S + 180)
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_driver_killed_in_any_phase_goes_on_where_it_was(
     spark: "SparkSession", topics: Topics, checkpoint: Folder, tmp_path: Path, phase: str
 ) -> None:
-    """Scenarios 38 and 39; the restart says ``latest``, and more messages came before it: none is lost.
+    """Scenarios 22, 38 and 39; the restart says ``latest``, and more messages came before it: none is lost.
 
     Without an offset log there is nothing to go on from, so the restart says ``earliest`` then.
     """
@@ -96,18 +99,46 @@ def test_a_driver_killed_in_any_phase_goes_on_where_it_was(
     run_until_killed(topics, topic, checkpoint, phase, pid_file)
     reader = int(pid_file.read_text())
     wait_until(lambda: not is_running(reader), ORPHAN_S)
+    check_group(topics, topic, checkpoint, phase)
     is_logged = phase not in ("initialOffset", "latestOffset")
-    assert Path(checkpoint("log"), "offsets", "0").exists() == is_logged
+    assert (0 in logged(checkpoint("log"))) == is_logged
     topics.send(topic, numbered(10, 100))
     frame = read_stream(spark, topics, subscribe=topic, startingOffsets="latest" if is_logged else "earliest")
     if phase == "output":
-        assert not list(Path(checkpoint("log"), "commits").glob("[0-9]*"))
+        assert durable(checkpoint("log")) is None
         writer = frame.writeStream.foreachBatch(write_batch(checkpoint("sink")))
         query = writer.option("checkpointLocation", checkpoint("log")).trigger(availableNow=True).start()
         assert query.awaitTermination(120)
     else:
         drain(frame, checkpoint("log"), checkpoint("sink"))
-    assert rows(spark, checkpoint("sink")) == numbered(110)
+    found = bodies(spark, checkpoint("sink"))
+    if phase == "latest":
+        assert found == numbered(10, 100) + numbered(LATER, LATER_BEGIN)
+    else:
+        assert found == numbered(110)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(KILLED_S + 180)
+def test_rows_sent_again_after_the_driver_was_killed_have_their_ids_again(
+    spark: "SparkSession", topics: Topics, checkpoint: Folder, tmp_path: Path
+) -> None:
+    """Scenario 30: killed when all rows of batch 0 were sent and nobody had noted it."""
+    origin, target = topics.make(2), topics.make(2)
+    topics.send(origin, numbered(100))
+    run_until_killed(topics, origin, checkpoint, "written", tmp_path / "pid", target)
+    assert durable(checkpoint("log")) is None
+    first = Counter(row.rowId for row in read(spark, topics, subscribe=target).collect())
+    assert list(first.values()) == [1] * 50
+    frame = read_stream(spark, topics, subscribe=origin)
+    writer = frame.writeStream.format("rocketmq").option("nameServer", topics.namesrv).option("topic", target)
+    query = writer.option("checkpointLocation", checkpoint("log")).trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    rows = read(spark, topics, subscribe=target)
+    again = Counter(row.rowId for row in rows.collect())
+    assert {row_id: again[row_id] for row_id in first} == dict.fromkeys(first, 2)
+    assert sorted(again.values()) == [1] * 50 + [2] * 50
+    assert sorted(bytes(row.body) for row in deduplicated(rows).collect()) == numbered(100)
 
 
 @pytest.mark.slow
@@ -115,14 +146,15 @@ def test_a_driver_killed_in_any_phase_goes_on_where_it_was(
 def test_a_worker_killed_where_tasks_are_not_repeated_fails_the_query_which_goes_on_later(
     spark: "SparkSession", topics: Topics, checkpoint: Folder, tmp_path: Path
 ) -> None:
-    """Scenario 36, on ``local[2]``."""
+    """Scenarios 22 and 36, on ``local[2]``."""
     topic = topics.make(2)
     topics.send(topic, numbered(100))
     said = run_until_killed(topics, topic, checkpoint, "worker", tmp_path / "killed")
     assert "Python worker exited unexpectedly (crashed)" in said
     assert len((tmp_path / "killed").read_text().split()) >= 1
+    check_group(topics, topic, checkpoint, "worker")
     drain(read_stream(spark, topics, subscribe=topic), checkpoint("log"), checkpoint("sink"))
-    assert rows(spark, checkpoint("sink")) == numbered(100)
+    assert bodies(spark, checkpoint("sink")) == numbered(100)
 
 
 class Restartable:
@@ -152,31 +184,58 @@ def restartable(tmp_path: Path) -> Iterator[Restartable]:
         broker.stop()
 
 
+@pytest.mark.slow
+def test_what_begins_while_the_only_broker_is_away_tells_topic_and_name_server(
+    spark: "SparkSession", restartable: Restartable, checkpoint: Folder
+) -> None:
+    """Scenario 44; Apache's name server is still there, but has forgotten the topic with its broker."""
+    with Topics(restartable.namesrv) as topics:
+        topic = topics.make(2)
+        topics.send(topic, numbered(10))
+    limits = {"subscribe": topic, "planTimeoutMs": 1500, "readTimeoutMs": 1500, "connectTimeoutMs": 500}
+    planned = read(spark, topics, **limits)
+    assert planned.count() == 10
+    restartable.stop()
+    name_server = re.escape(restartable.namesrv)
+    with pytest.raises(AnalysisException, match=f"{topic} at {name_server} .*planTimeoutMs.*given up .*{name_server}"):
+        bounded(lambda: read(spark, topics, **limits).count())
+    stream = read_stream(spark, topics, **limits)
+    with pytest.raises(StreamingQueryException, match=f"{topic} at {name_server} .*planTimeoutMs.*given up"):
+        bounded(lambda: drain(stream, checkpoint("log"), checkpoint("sink")))
+    with pytest.raises(PythonException, match=f"{topic}@.*readTimeoutMs.*given up .*{name_server}"):
+        planned.count()  # Spark tries a task twice
+    rows = spark.createDataFrame([("x",)], "body string").write.format("rocketmq").mode("append")
+    rows = rows.options(nameServer=restartable.namesrv, topic=topic, readTimeoutMs=1500)
+    with pytest.raises(PythonException, match=f"{topic}, rows 0 to 0 .*readTimeoutMs.*given up .*{name_server}"):
+        rows.save()
+    restartable.start()
+    assert planned.count() == 10
+
+
 def test_a_broker_that_was_away_is_waited_for_but_not_for_ever(
     spark: "SparkSession", restartable: Restartable, checkpoint: Folder
 ) -> None:
     """Scenario 40: within ``planTimeoutMs`` the query goes on; after it, an error with the address; then it resumes."""
 
-    def start(**options: object) -> "StreamingQuery":
+    def begin(**options: object) -> "StreamingQuery":
         frame = read_stream(spark, topics, subscribe=topic, startingOffsets="earliest", **options)
-        writer = frame.writeStream.format("parquet").option("checkpointLocation", checkpoint("log"))
-        return writer.option("path", checkpoint("sink")).start()
+        return start(frame, checkpoint("log"), checkpoint("sink"))
 
     with Topics(restartable.namesrv) as topics:
         topic = topics.make(2)
         topics.send(topic, numbered(100))
-    query = start(planTimeoutMs=60_000)
+    query = begin(planTimeoutMs=60_000)
     try:
         wait_until(lambda: sum(batches(query)) == 100, 60)
         restartable.stop()
-        time.sleep(1)  # longer than what is cached, shorter than the patience
+        time.sleep(AWAY_S)
         restartable.start()
         with Topics(restartable.namesrv) as later:
             later.send(topic, numbered(50, 100))
         wait_until(lambda: sum(batches(query)) == 150, 60)
     finally:
         query.stop()
-    query = start(planTimeoutMs=1000, connectTimeoutMs=500)
+    query = begin(planTimeoutMs=1000, connectTimeoutMs=500)
     try:
         wait_until(lambda: query.lastProgress is not None, 60)
         restartable.stop()
@@ -188,4 +247,4 @@ def test_a_broker_that_was_away_is_waited_for_but_not_for_ever(
     with Topics(restartable.namesrv) as later:
         later.send(topic, numbered(10, 150))
     drain(read_stream(spark, topics, subscribe=topic), checkpoint("log"), checkpoint("sink"))
-    assert rows(spark, checkpoint("sink")) == numbered(160)
+    assert bodies(spark, checkpoint("sink")) == numbered(160)

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,14 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from tests.spark.harness import QUICK_JVM, Topics, numbered, stop_session
+from tests.spark.harness import Topics, numbered, stop_session
 from triomq.spark.jobs import aggregate, consume, produce, replay
 from triomq.spark.jobs.shared.running import Tally
 from triomq.spark.jobs.shared.session import submit_settings
 
 pytestmark = pytest.mark.timeout(400)  # many JVMs and sessions
 
+SPARK_SUBMIT = Path(sys.executable).with_name("spark-submit")
 JOBS = ("produce", "consume", "aggregate", "replay")
 Run = Callable[..., dict[str, Any]]
 #: Carrier, delay and event time in hours; one delay is missing, the last row comes two days late.
@@ -119,34 +121,62 @@ def test_the_rate_source_sends_as_many_rows_as_asked_for(topics: Topics, run: Ru
     assert sorted(json.loads(body)["value"] for body in topics.bodies(topic)) == list(range(150))
 
 
-def test_a_query_that_fails_gives_code_1_one_line_and_counts(topics: Topics, run: Run) -> None:
-    counts = run(consume, "--subscribe", "no-such-topic", code=1)
-    assert counts["rows"] == 0
-    assert counts["said"][0].startswith("python -m triomq.spark.jobs.consume: topic 'no-such-topic' has no route")
-
-
-def test_a_signal_stops_a_stream_which_tells_its_counts(
-    topics: Topics, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("job", [consume, aggregate, replay], ids=["consume", "aggregate", "replay"])
+def test_a_query_that_fails_gives_code_1_one_line_and_counts(
+    job: Any, topics: Topics, run: Run, tmp_path: Path
 ) -> None:
-    """SIGINT, which a Spark context takes for itself; SIGTERM is in the tests below."""
+    """Scenario 51."""
+    more = {aggregate: ("--path", str(tmp_path)), replay: ("--topic", topics.make(1))}.get(job, ())
+    counts = run(job, "--subscribe", "no-such-topic", *more, code=1)
+    assert not counts["rows"]
+    name = job.__name__.rpartition(".")[2]
+    assert counts["said"][0].startswith(f"python -m triomq.spark.jobs.{name}: topic 'no-such-topic' has no route")
+
+
+def test_rows_that_cannot_be_sent_give_code_1_one_line_and_counts(topics: Topics, run: Run, tmp_path: Path) -> None:
+    """Scenario 51."""
+    source = tmp_path / "rows.json"
+    source.write_text('{"text": "a"}\n{"other": 1}\n')
+    counts = run(produce, "--topic", topics.make(1), "--body", "text", str(source), code=1)
+    assert "row 1, column 'body': is null" in counts["said"][0]
+
+
+@pytest.mark.parametrize(
+    ("job", "number", "code"),
+    [(consume, signal.SIGINT, 130), (aggregate, signal.SIGTERM, 143)],
+    ids=["SIGINT", "SIGTERM"],
+)
+def test_a_signal_stops_a_stream_which_tells_its_counts(
+    job: Any, number: int, code: int, topics: Topics, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario 51; a Spark context takes SIGINT for itself."""
     topic = topics.make(1)
-    topics.send(topic, numbered(50))
+    topics.send(topic, [b'{"carrier": "UA", "dep_delay": 1, "time_hour": "2013-01-01T03:00:00Z"}'] * 50)
     hear = Tally.onQueryProgress
 
     def end_when_heard(tally: Tally, event: Any) -> None:
         hear(tally, event)
         if event.progress.numInputRows:  # once: a second signal would end this process
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
 
     monkeypatch.setattr(Tally, "onQueryProgress", end_when_heard)
-    files = ("--to", "parquet", "--path", str(tmp_path / "files"), "--checkpoint", str(tmp_path / "log"), "--follow")
-    assert run(consume, "--subscribe", topic, *files, code=130)["rows"] == 50
+    more = ("--to", "parquet", "--checkpoint", str(tmp_path / "log")) if job is consume else ()
+    counts = run(job, "--subscribe", topic, "--path", str(tmp_path / "files"), *more, "--follow", code=code)
+    assert counts["rows"] == 50
 
 
-def test_a_signal_cancels_a_batch(topics: Topics, run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("job", [produce, replay], ids=["produce", "replay"])
+def test_a_signal_cancels_a_batch(job: Any, topics: Topics, run: Run, tmp_path: Path) -> None:
+    """Scenario 51."""
     topic = topics.make(1)
-    source = tmp_path / "rows.json"
-    source.write_text("".join(f'{{"n": {n}}}\n' for n in range(2000)))
+    if job is produce:
+        source = tmp_path / "rows.json"
+        source.write_text("".join(f'{{"n": {n}}}\n' for n in range(2000)))
+        words = [str(source)]
+    else:
+        origin = topics.make(1)
+        topics.send(origin, numbered(2000))
+        words = ["--subscribe", origin]
 
     def end_when_sent() -> None:
         deadline = time.monotonic() + 60
@@ -156,11 +186,24 @@ def test_a_signal_cancels_a_batch(topics: Topics, run: Run, tmp_path: Path) -> N
 
     killer = threading.Thread(target=end_when_sent)
     killer.start()
-    began = time.monotonic()
-    counts = run(produce, "--topic", topic, "--rate", "10", str(source), code=143)
+    run(job, "--topic", topic, "--rate", "10", *words, code=143)
     killer.join()
-    assert counts["rows"] is None
-    assert time.monotonic() - began < 60  # at the rate it would be 200 s
+    assert len(topics.bodies(topic)) < 2000
+
+
+def test_spark_submit_hands_on_the_code_of_each_job() -> None:
+    """Scenario 51: all at once, since none of them starts a session."""
+    with ExitStack() as stack:
+        running = []
+        for name in JOBS:
+            path = Path(import_module(f"triomq.spark.jobs.{name}").__file__ or "")
+            command = [str(SPARK_SUBMIT), str(path), "--nonsense"]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            running.append((name, stack.enter_context(process)))
+        for name, process in running:
+            said, _ = process.communicate(timeout=120)
+            assert process.returncode == 2, said
+            assert f"{name}: " in said
 
 
 def test_spark_submit_runs_a_job_quietly_and_hands_on_its_code(topics: Topics, tmp_path: Path) -> None:
@@ -170,10 +213,9 @@ def test_spark_submit_runs_a_job_quietly_and_hands_on_its_code(topics: Topics, t
     path = Path(consume.__file__)
     sink = tmp_path / "files"
     settings = submit_settings()
-    settings["spark.driver.extraJavaOptions"] += f" {QUICK_JVM}"
     words = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     command = [
-        *(str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2,4]", *words, str(path)),
+        *(str(SPARK_SUBMIT), "--master", "local[2,4]", *words, str(path)),
         *("--namesrv", topics.namesrv, "--subscribe", topic, "--to", "parquet", "--path", str(sink)),
         *("--checkpoint", str(tmp_path / "log")),
     ]

@@ -1,6 +1,5 @@
 """Scenarios 41 to 44: what retention, deletion and unreachable addresses do to streams, batches and tasks."""
 
-import json
 import re
 import threading
 import time
@@ -12,7 +11,8 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 
 from tests.processes import start_triomq
-from tests.spark.harness import Topics, drain, numbered, read, read_stream
+from tests.spark.checkpoints import change_newest
+from tests.spark.harness import Topics, bounded, drain, numbered, read, read_stream
 from tests.spark.tap import PULLS, Tap, ask
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.command import RemotingCommand
@@ -119,18 +119,6 @@ def test_retention_during_a_task_is_told_exactly_or_passed_over(
     assert is_passed.is_set()
 
 
-def age(checkpoint: str, milliseconds: int) -> None:
-    """Make the newest offset of a checkpoint older than it is."""
-    newest = max(
-        (path for path in Path(checkpoint, "offsets").iterdir() if path.name.isdigit()), key=lambda p: int(p.name)
-    )
-    version, metadata, offset = newest.read_text().splitlines()
-    value = json.loads(offset)
-    value["at"] -= milliseconds
-    newest.write_text("\n".join((version, metadata, json.dumps(value))))
-    newest.with_name(f".{newest.name}.crc").unlink()
-
-
 def test_a_topic_made_again_and_longer_than_the_checkpoint_is_noticed(
     spark: "SparkSession", topics: Topics, checkpoint: Folder
 ) -> None:
@@ -139,7 +127,7 @@ def test_a_topic_made_again_and_longer_than_the_checkpoint_is_noticed(
     topics.send(topic, numbered(30))
     options = {"subscribe": topic, "startingOffsets": "earliest"}
     drain(read_stream(spark, topics, **options), checkpoint("log"), checkpoint("sink"))
-    age(checkpoint("log"), 120_000)
+    change_newest(checkpoint("log"), lambda offset: offset | {"at": offset["at"] - 120_000})
     topics.admin.delete_topic(topic)
     topics.make(1, topic)
     topics.send(topic, numbered(50, 500))
@@ -171,12 +159,3 @@ def test_an_address_that_nobody_listens_at_is_told_with_who_gave_it(
         stream = read_stream(spark, topics, **limits)
         with pytest.raises(StreamingQueryException, match=f"planTimeoutMs.*{told}"):
             bounded(lambda: drain(stream, checkpoint("log"), checkpoint("sink")))
-
-
-def bounded(action: Callable[[], object]) -> None:
-    """Run something that must fail, and fail within 30 s."""
-    began = time.monotonic()
-    try:
-        action()
-    finally:
-        assert time.monotonic() - began < 30

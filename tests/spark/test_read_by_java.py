@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]  # a first run builds the kit
 
-ROWS = 1000
+ROWS = 10_000
 JAVA_S = 120
 
 

@@ -1,121 +1,32 @@
-"""Scenarios 6, 12, 13, 19, 20, 25, 29, 34 and 49: what brokers are asked, counted by relays in front of them."""
+"""Scenarios 6, 19, 25, 29 and 33: what a broker is asked, counted by a relay in front of it, and what that answers."""
 
 import itertools
 import os
+import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import PythonException
 
 from tests.processes import start_triomq
-from tests.spark.harness import Topics, batches, drain, numbered, read, read_stream
-from tests.spark.tap import PULLS, SENDS, OneNameServer, Tap, owner_of
+from tests.spark.harness import Topics, batches, drain, numbered, read, read_stream, start, wait_until
+from tests.spark.tap import PULLS, SENDS, Tap, owner_of
 from tests.spark.test_write import source, write
-from triomq.client.sync import Admin
+from triomq.protocol.codes import ResponseCode
 from triomq.protocol.command import RemotingCommand
 from triomq.spark import deduplicated
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NAMES = ("broker-a", "broker-b", "broker-c")
-QUEUES = 8
-PULL_BATCH = 32
+IDLE_S = 10
 ONE_BY_ONE = 12
 WORKERS = 4  # two cores; a query that reads and writes may have two Python workers for each
-
-
-class Cluster:
-    """Three brokers with a relay in front of each, known to one name server."""
-
-    def __init__(self, stack: ExitStack, folder: Path) -> None:
-        self.taps = {name: stack.enter_context(Tap()) for name in NAMES}
-        brokers = []
-        for name, tap in self.taps.items():
-            place = folder / name
-            place.mkdir()
-            options = ("--broker-name", name, "--advertise", tap.address)
-            brokers.append(stack.enter_context(start_triomq(place, *options)))
-            tap.target = brokers[-1].broker
-        self._name_servers = dict(zip(NAMES, (broker.namesrv for broker in brokers), strict=True))
-        self.name_server = stack.enter_context(OneNameServer(list(self._name_servers.values())))
-        self.topics = stack.enter_context(Topics(self.name_server.address))
-
-    def make(self, name: str, queues: int = QUEUES, brokers: Sequence[str] = NAMES) -> str:
-        for broker in brokers:
-            with Admin(namesrv=self._name_servers[broker]) as admin:
-                admin.create_topic(name, queues)
-        return name
-
-    def requests(self) -> "Counter[int]":
-        return sum((tap.requests for tap in self.taps.values()), Counter())
-
-
-@pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with ExitStack() as stack:
-        yield Cluster(stack, tmp_path_factory.mktemp("three"))
-
-
-def test_three_brokers_share_the_pulls_of_one_job(spark: "SparkSession", three: Cluster) -> None:
-    """Scenario 49: 24 queues, and in no third of the job does a broker get more than 40 % of the pulls."""
-    topic = three.make("shared")
-    three.topics.send(topic, numbered(24 * 1600))
-    before = {name: tap.pulls() for name, tap in three.taps.items()}
-    frame = read(spark, three.topics, subscribe=topic, minPartitions=24)
-    rows = frame.select("broker", "queueId", "queueOffset").collect()
-    found = Counter((row.broker, row.queueId) for row in rows)
-    assert found == {(name, queue): 1600 for name in NAMES for queue in range(QUEUES)}
-    assert len({tuple(row) for row in rows}) == 24 * 1600
-    pulls = sorted((at, name) for name, tap in three.taps.items() for at in tap.pull_times[before[name] :])
-    assert len(pulls) >= 24 * 1600 // PULL_BATCH
-    third = len(pulls) // 3
-    for begin in range(0, 3 * third, third):
-        served = Counter(name for _, name in pulls[begin : begin + third])
-        assert max(served.values()) <= 0.4 * third, served
-
-
-def test_a_stream_reads_all_brokers_also_one_that_comes_later(
-    spark: "SparkSession", three: Cluster, checkpoint: Callable[[str], str]
-) -> None:
-    """Scenarios 20 and 49 for a stream: the new broker's queues are read from their first message."""
-    topic = three.make("streamed", 2, NAMES[:2])
-    three.topics.send(topic, numbered(400))
-    frame = read_stream(spark, three.topics, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=300)
-    drain(frame, checkpoint("log"), checkpoint("sink"))
-    three.make("streamed", 2)
-    three.topics.send(topic, numbered(600, 400))
-    drain(frame, checkpoint("log"), checkpoint("sink"))
-    rows = spark.read.parquet(checkpoint("sink")).select("broker", "body").collect()
-    assert sorted(bytes(row.body) for row in rows) == numbered(1000)
-    assert Counter(row.broker for row in rows) == dict(zip(NAMES, (400, 400, 200), strict=True))
-
-
-def test_rows_go_to_the_other_brokers_while_one_is_away(spark: "SparkSession", three: Cluster) -> None:
-    """Scenario 34: it goes away between two sends of the same task; none is lost."""
-    topic = three.make("written", 2)
-    away = three.taps[NAMES[1]]
-    sent_there = itertools.count()
-
-    def leave(request: RemotingCommand, _: int) -> None:
-        if request.code in SENDS and next(sent_there) >= 2:
-            away.is_cut = True
-
-    away.before = leave
-    try:
-        write(source(spark, 2000).drop("id"), three.topics, topic=topic, batchMessages=50)
-        assert away.is_cut
-    finally:
-        away.before = lambda *_: None
-        away.is_cut = False
-    rows = read(spark, three.topics, subscribe=topic).select("broker", "body").collect()
-    assert sorted({bytes(row.body) for row in rows}) == numbered(2000)
-    assert 0 < sum(row.broker == NAMES[1] for row in rows) < 2000 // 3
 
 
 @pytest.fixture(scope="module")
@@ -124,21 +35,6 @@ def tapped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Topics, T
         tap.target = broker.broker
         with Topics(broker.namesrv) as topics:
             yield topics, tap
-
-
-def test_planning_asks_the_same_whatever_the_backlog_is(spark: "SparkSession", tapped: tuple[Topics, Tap]) -> None:
-    """Scenario 13: at most two requests for each queue; 1 k and 50 k messages."""
-    topics, tap = tapped
-    asked = []
-    for count in (1000, 50_000):
-        topic = topics.make(4)
-        topics.send(topic, numbered(count))
-        frame = read(spark, topics, subscribe=topic)
-        before = tap.requests.copy()
-        frame.rdd.getNumPartitions()  # makes the plan, and runs no task
-        asked.append(tap.requests - before)
-    assert asked[0] == asked[1]
-    assert 0 < asked[0].total() <= 2 * 4
 
 
 def test_tags_are_filtered_by_the_broker(spark: "SparkSession", tapped: tuple[Topics, Tap]) -> None:
@@ -155,36 +51,87 @@ def test_tags_are_filtered_by_the_broker(spark: "SparkSession", tapped: tuple[To
     assert sent[1] < 0.6 * sent[0]
 
 
-def test_a_limit_stops_the_pulls(spark: "SparkSession", tapped: tuple[Topics, Tap]) -> None:
-    """Scenario 12: no more than are in flight and in the chunks of a task."""
-    topics, tap = tapped
-    topic = topics.make(1)
-    topics.send(topic, numbered(40_000))
-    before = tap.pulls()
-    rows = read(spark, topics, subscribe=topic, batchBytes=65536, fetchBytes=65536).limit(5).collect()
-    assert len(rows) == 5
-    assert tap.pulls() - before < 40_000 // PULL_BATCH // 4
-
-
-def test_an_idle_stream_asks_little(
+def test_an_idle_stream_asks_and_costs_little(
     spark: "SparkSession", tapped: tuple[Topics, Tap], checkpoint: Callable[[str], str]
 ) -> None:
-    """Scenario 19, the requests: no trigger, no data; half of the 10 seconds."""
+    """Scenario 19: no trigger and no data for 10 seconds; 60 requests, and 5 % of a core for the stream's reader."""
     topics, tap = tapped
     topic = topics.make(8)
-    frame = read_stream(spark, topics, subscribe=topic)
-    query = frame.writeStream.format("noop").option("checkpointLocation", checkpoint("log")).start()
+    ports: set[int] = set()
+    tap.before = lambda _, port: ports.add(port)
+    query = start(read_stream(spark, topics, subscribe=topic), checkpoint("log"), checkpoint("sink"))
     try:
-        deadline = time.monotonic() + 60
-        while query.lastProgress is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        before, began = tap.requests.total(), time.monotonic()
-        query.awaitTermination(5)
+        wait_until(lambda: query.lastProgress is not None)
+        ports.clear()
+        wait_until(lambda: bool(ports))
+        reader = owner_of(ports.pop())
+        before, used_s, began = tap.requests.total(), cpu_s(reader), time.monotonic()
+        query.awaitTermination(IDLE_S)
         asked, took_s = tap.requests.total() - before, time.monotonic() - began
+        share = (cpu_s(reader) - used_s) / took_s
     finally:
+        tap.before = lambda *_: None
         query.stop()
-    assert 0 < asked <= 6 * took_s
+    assert 0 < asked <= 60 * took_s / IDLE_S
+    assert 0 < share < 0.05
+
+
+def cpu_s(pid: int) -> float:
+    """The processor time a process has had."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.fixture
+def busy(tapped: tuple[Topics, Tap]) -> Iterator[Callable[[float], None]]:
+    """What makes the broker refuse sends for some time from the first one on."""
+    _, tap = tapped
+    until: list[float] = []
+
+    def refuse_for(duration_s: float) -> None:
+        until.clear()
+
+        def refusal(request: RemotingCommand) -> RemotingCommand | None:
+            if request.code not in SENDS:
+                return None
+            if not until:
+                until.append(time.monotonic() + duration_s)
+            if time.monotonic() > until[0]:
+                return None
+            return request.reply(ResponseCode.SYSTEM_BUSY, remark="[TIMEOUT_CLEAN_QUEUE]")
+
+        tap.refusal = refusal
+
+    yield refuse_for
+    tap.refusal = lambda _: None
+
+
+def test_rows_wait_for_a_busy_broker(
+    spark: "SparkSession", tapped: tuple[Topics, Tap], busy: Callable[[float], None]
+) -> None:
+    """Scenario 33: for 5 seconds."""
+    topics, _ = tapped
+    topic = topics.make(2)
+    busy(5)
+    began = time.monotonic()
+    write(source(spark, 500).drop("id"), topics, topic=topic, batchMessages=50)
+    assert time.monotonic() - began >= 5
+    assert sorted(topics.bodies(topic)) == numbered(500)
+
+
+def test_a_broker_that_stays_busy_is_told_with_its_code(
+    spark: "SparkSession", tapped: tuple[Topics, Tap], busy: Callable[[float], None]
+) -> None:
+    """Scenario 33: for ever; within ``taskTimeoutMs``, at each try of a task."""
+    topics, tap = tapped
+    topic = topics.make(1)
+    busy(3600)
+    words = rf"taskTimeoutMs.*given up after [0-9.]+ s.*SYSTEM_BUSY\(2\) from {tap.address}"
+    with pytest.raises(PythonException, match=words) as caught:
+        write(source(spark, 10, 1).drop("id"), topics, topic=topic, taskTimeoutMs=1500)
+    (took_s,) = set(re.findall(r"given up after ([0-9.]+) s", str(caught.value)))
+    assert float(took_s) <= 1.5
+    assert topics.bodies(topic) == []
 
 
 def test_a_micro_batch_of_one_message_costs_one_pull_and_no_connection(

@@ -19,6 +19,8 @@ _NO_PACKAGE_HINT: Final = (
 #: How Python's traceback ends, inside of what the JVM says.
 _OUR_ERROR: Final = re.compile(r"^(?:triomq\.[\w.]+|[A-Za-z_.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
 _OURS_FIRST: Final = re.compile(r"triomq\.protocol\.errors\.\w+: (.+)")
+#: The last reason of the JVM's own; py4j's text begins with the call that failed, which says nothing.
+_JVM_CAUSE: Final = re.compile(r"^(?:: |Caused by: )(?:[\w$]+\.)*([\w$]+): (.+)$", re.MULTILINE)
 
 
 @dataclass(kw_only=True)
@@ -71,8 +73,12 @@ class Outcome:
 def one_line(error: BaseException) -> str:
     """Return what a user has to know of an error: ours inside of Spark's if there is one."""
     text = str(error)
-    found = _OURS_FIRST.search(text) or _last(_OUR_ERROR, text)
-    line = found[1] if found else next(iter(text.strip().splitlines()), type(error).__name__)
+    if found := _OURS_FIRST.search(text) or _last(_OUR_ERROR, text):
+        line = found[1]
+    elif found := _last(_JVM_CAUSE, text):
+        line = f"{found[1]}: {found[2]}"
+    else:
+        line = next(iter(text.strip().splitlines()), type(error).__name__)
     hint = _NO_PACKAGE_HINT if _NO_PACKAGE.search(line) else ""
     return " ".join(line.split())[:_LONGEST_ERROR] + hint
 

@@ -18,6 +18,7 @@ from triomq.spark.jobs.shared.jvm_end import told_by_jvm
 from triomq.spark.jobs.shared.outcome import Outcome, as_pairs, one_line
 from triomq.spark.jobs.shared.session import open_session
 from triomq.spark.jobs.shared.stopping import Stopper
+from triomq.spark.jobs.shared.target import find_target
 from triomq.spark.options import Use, parse_options
 
 if TYPE_CHECKING:
@@ -104,6 +105,10 @@ def _run(
     outcome: Outcome,
 ) -> int:
     say = _say_nothing if arguments.json else write_text
+    if Use.WRITE in options:
+        find_target(parse_options(options[Use.WRITE], Use.WRITE), stopper)
+        if stopper.signal is not None:
+            return ExitCode.OK
     spark = open_session(job.name, arguments.master)
     stopper.rearm()
     reading = next((found for use, found in options.items() if use is not Use.WRITE), {})

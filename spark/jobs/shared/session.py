@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pyspark.logger import PySparkLogger
+
 from triomq.spark import register
 from triomq.spark.jobs.shared.jvm_end import SUBMITTED
 
@@ -21,6 +23,8 @@ _DRIVER_MEMORY: Final = "1g"
 _STOP_TIMEOUT: Final = "30s"
 _PY_FILES: Final = "spark.submit.pyFiles"
 _LOOPBACK: Final = "127.0.0.1"
+#: What writes an error with the JVM's whole stack as JSON before it is raised: we tell it on one line.
+_QUERY_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
 def submit_settings() -> dict[str, str]:
@@ -41,6 +45,8 @@ def open_session(job: str, master: str | None) -> "SparkSession":
     """
     from pyspark.sql import SparkSession
 
+    for name in _QUERY_LOGGERS:
+        PySparkLogger.getLogger(name).disabled = True
     builder = SparkSession.builder.appName(f"triomq {job}")
     is_submitted = SUBMITTED in os.environ
     if not is_submitted:

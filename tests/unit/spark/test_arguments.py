@@ -2,6 +2,7 @@ import argparse
 
 import pytest
 
+from triomq.protocol.errors import ConfigError
 from triomq.spark.jobs.shared.arguments import JobParser, add_stream_arguments, start_options, stream_options
 
 
@@ -20,7 +21,7 @@ def test_an_end_of_a_range_is_a_word_or_a_time(edge: str, start: str | None, opt
 
 def parse(*words: str) -> argparse.Namespace:
     parser = JobParser("consume", "")
-    add_stream_arguments(parser)
+    add_stream_arguments(parser, own_checkpoint="none")
     return parser.parse_args(words)
 
 
@@ -28,6 +29,37 @@ def test_arguments_of_a_stream_become_options_of_the_source() -> None:
     assert stream_options(parse("--subscribe", "T")) == {"subscribe": "T", "startingOffsets": "earliest"}
     found = stream_options(parse("--subscribe", "T", "--tags", "A", "--max-per-trigger", "9", "--from", "latest"))
     assert found == {"subscribe": "T", "startingOffsets": "latest", "tags": "A", "maxOffsetsPerTrigger": "9"}
+
+
+@pytest.mark.parametrize("text", ["10 seconds", "1 hour 30 minutes", "interval 2 days", "500 milliseconds", "1 Minute"])
+def test_an_interval_is_as_spark_reads_it(text: str) -> None:
+    assert parse("--subscribe", "T", "--follow", "--trigger", text).trigger == text
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--trigger", "soon"), "argument --trigger: 'soon' is no interval"),
+        (("--trigger", "10"), "argument --trigger: '10' is no interval"),
+        (("--max-per-trigger", "0"), "argument --max-per-trigger: '0' is not a whole number above 0"),
+    ],
+)
+def test_a_wrong_value_is_told_with_the_name_on_the_command_line(
+    words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse("--subscribe", "T", *words)
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_trigger_without_follow_and_a_start_that_is_none_are_refused() -> None:
+    with pytest.raises(ConfigError, match="--trigger is for --follow"):
+        stream_options(parse("--subscribe", "T", "--trigger", "1 second"))
+    with pytest.raises(ConfigError, match="--from soon is neither milliseconds"):
+        stream_options(parse("--subscribe", "T", "--from", "soon"))
+    with pytest.raises(ConfigError, match="--to soon is neither milliseconds"):
+        start_options("ending", "soon")
 
 
 def test_what_spark_submit_needs_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

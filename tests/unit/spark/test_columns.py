@@ -101,7 +101,7 @@ def rows(decoder: Decoder, chunk: bytes, begin: int = 0, end: int = 2**40) -> li
     return found
 
 
-@settings(max_examples=300)  # of 1 to 6 records each
+@settings(max_examples=1000)  # of 1 to 6 records each
 @given(records())
 def test_columns_equal_the_clients_decoder(chunk: bytes) -> None:
     assert rows(Decoder(QUEUE, ALL), chunk) == [expected(message) for message in decode_records(chunk)]

@@ -35,6 +35,7 @@ class FakeBrokers:
         self.first_ms: int | None = 0
         self.polls = 0
         self.lookups = 0
+        self.tries: list[bool] = []
         self.committed: list[dict[MessageQueue, int]] = []
         self.commit_error: TriomqError | None = None
         self.consumer = self
@@ -43,7 +44,8 @@ class FakeBrokers:
     def connect(self, _: ExitStack, options: Options) -> tuple[Discovery, PullConsumer | None]:
         return cast("Discovery", self), cast("PullConsumer", self) if options["group.id"] else None
 
-    def patience(self) -> Patience:
+    def patience(self, *, one_try: bool = False) -> Patience:
+        self.tries.append(one_try)
         return Patience(0.0, "test")
 
     def queues(self, _: Patience) -> tuple[MessageQueue, ...]:
@@ -340,9 +342,13 @@ def test_a_queue_that_left_the_route_before_a_restart_is_asked_for_or_told_as_un
         setting.latest(end)
 
 
-def test_a_topic_that_the_options_leave_out_now_is_told(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("kept", [{}, {MessageQueue("Other", "a", 0): 5}], ids=["end unknown", "all was read"])
+def test_a_topic_that_the_options_leave_out_now_is_told(
+    caplog: pytest.LogCaptureFixture, kept: dict[MessageQueue, int]
+) -> None:
     """Scenario 26: none is dropped silently."""
     setting = Setting()
+    setting.brokers.kept = kept
     start = setting.driver.initial_offset()
     start["q"]["Other"] = {"a": {"0": 5}}
     setting.latest(start, after_s=91)
@@ -378,6 +384,7 @@ def test_name_servers_may_be_away_once_queues_are_known() -> None:
     start = setting.driver.initial_offset()
     setting.brokers.lookup_error = NameServerError("away")
     assert ends(setting.latest(start, after_s=60)) == {Q0: 100, Q1: 50}
+    assert setting.brokers.tries[-2:] == [True, False]  # no time is spent on what is not needed
     with pytest.raises(NameServerError):
         setting.restart().initial_offset()
 

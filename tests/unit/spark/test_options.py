@@ -39,11 +39,19 @@ def test_a_name_that_does_not_look_like_one_is_not_repeated() -> None:
     assert "s3cr3t" not in refusal({**READ, "s3cr3t word that belongs elsewhere": "1"})
 
 
-@pytest.mark.parametrize("name", ["namespace", "tls"])
-def test_what_the_client_cannot_do_is_said(name: str) -> None:
-    text = refusal({**READ, name.lower(): "hush"})
-    assert name in text
+@pytest.mark.parametrize("name", ["namespace", "tls", "usetls", "enablemsgtrace", "sql92", "messageselector"])
+def test_what_the_client_cannot_do_is_said_with_what_to_do_instead(name: str) -> None:
+    text = refusal({**READ, name: "hush"})
+    assert text.startswith(f"option '{name}': ")
+    assert "is not supported yet; instead: " in text
     assert "hush" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"), [("subexpression", "tags"), ("namesrvaddr", "nameServer"), ("groupidprefix", "readGroup")]
+)
+def test_names_of_other_connectors_lead_to_ours(name: str, ours: str) -> None:
+    assert f"near: {ours}" in refusal({**READ, name: "1"})
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,19 @@ ValueError: is not
 """
 
 
+OF_THE_JVM = """An error occurred while calling o183.load.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed
+\tat org.apache.spark.Some.call(Some.scala:1)
+Caused by: java.lang.RuntimeException: file:/x is not a Parquet file. Expected: magic
+\tat java.base/Thread.run
+\t... 1 more
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
+        (OF_THE_JVM, "RuntimeException: file:/x is not a Parquet file. Expected: magic"),
         (OF_A_QUERY, "finding queues at 127.0.0.1:1: given"),
         (OF_PYTHON, "is not"),
         ("\nno  such\nfolder", "no such"),

@@ -51,6 +51,20 @@ def test_the_try_itself_counts() -> None:
     assert clock.pauses == []
 
 
+def test_no_try_is_begun_that_would_end_too_late() -> None:
+    clock = Clock()
+    patience = clock.patience(30)
+
+    def connect_for_ever() -> None:
+        while True:
+            clock.now += 5  # as long as a connection may take
+            patience.failed(LOST, took_s=5)
+
+    with pytest.raises(RequestTimeoutError, match="given up after"):
+        connect_for_ever()
+    assert 20 < clock.now <= 30
+
+
 def test_a_success_begins_anew() -> None:
     clock = Clock()
     patience = clock.patience(1)

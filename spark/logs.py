@@ -1,0 +1,24 @@
+"""Warnings of the processes that Spark starts: nobody sets up logging there, so they would be lost.
+
+What is lost with ``failOnDataLoss=false``, which broker is away: such lines go to stderr, which is in the log of the
+executor, or of the driver for the processes beside it.  A program that sets up logging itself keeps what it has.
+"""
+
+import logging
+from typing import Final
+
+from triomq.logs import LineFormatter, RepeatFilter
+
+_LOGGER: Final = logging.getLogger("triomq")
+
+
+def show_warnings() -> None:
+    """Write warnings to stderr from now on, unless somebody takes them already; for processes of Spark's."""
+    handlers = (*_LOGGER.handlers, *logging.getLogger().handlers)
+    if any(not isinstance(handler, logging.NullHandler) for handler in handlers):
+        return
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(LineFormatter())
+    handler.addFilter(RepeatFilter())
+    _LOGGER.addHandler(handler)

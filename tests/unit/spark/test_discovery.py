@@ -1,0 +1,71 @@
+"""Which queues there are, asked of a fake name server."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from tests.unit.client.broker_thread import BrokerThread
+from triomq.client.sync import ClientInstance, PullConsumer
+from triomq.protocol.bodies import BrokerData, ClusterInfo
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.errors import NoRouteError, RequestTimeoutError
+from triomq.protocol.message_queue import MessageQueue
+from triomq.spark.discovery import Discovery
+from triomq.spark.options import Use, parse_options
+
+Q = [MessageQueue("Topic", "broker-a", number) for number in range(4)]
+
+
+@pytest.fixture
+def remote() -> Iterator[BrokerThread]:
+    with BrokerThread.running() as running:
+        know_brokers(running, "broker-a")
+        yield running
+
+
+def know_brokers(remote: BrokerThread, *names: str) -> None:
+    table = {name: BrokerData("DefaultCluster", name, {0: remote.broker.address}) for name in names}
+    body = ClusterInfo(table).encode()
+    remote.broker.on(RequestCode.GET_BROKER_CLUSTER_INFO, lambda command: command.reply(body=body))
+
+
+@contextmanager
+def discovering(remote: BrokerThread, **more: str) -> Iterator[Discovery]:
+    options = parse_options({"nameServer": remote.broker.address, "planTimeoutMs": "50", **more}, Use.BATCH_READ)
+    with ExitStack() as stack:
+        instance = stack.enter_context(ClientInstance(remote.broker.address))
+        consumer = stack.enter_context(PullConsumer("TEST", instance=instance))
+        yield Discovery(options, instance, consumer)
+
+
+def test_queues_are_those_of_the_topics_asked_for(remote: BrokerThread) -> None:
+    remote.broker.add_topic("Other", 1)
+    with discovering(remote, subscribe="Topic") as discovery:
+        assert list(discovery.queues(discovery.patience())) == Q
+    with discovering(remote, subscribePattern="T.*") as discovery:
+        assert list(discovery.queues(discovery.patience())) == Q
+    with discovering(remote, assign='{"Topic": {"broker-a": [1]}}') as discovery:
+        assert list(discovery.queues(discovery.patience())) == [Q[1]]
+
+
+def test_a_topic_that_does_not_exist_is_told_at_once(remote: BrokerThread) -> None:
+    with (
+        discovering(remote, subscribe="Tpoic", planTimeoutMs="3600000") as discovery,
+        pytest.raises(NoRouteError, match="similar topics: Topic"),
+    ):
+        discovery.queues(discovery.patience())
+
+
+@pytest.mark.parametrize("wanted", [{"subscribe": "Topic"}, {"subscribePattern": "T.*"}])
+def test_while_no_broker_is_registered_nothing_is_known_of_topics(remote: BrokerThread, wanted: dict[str, str]) -> None:
+    """Scenario 44 with Apache's name server, which forgets the topics of a broker that is away."""
+    remote.broker.routes.clear()
+    know_brokers(remote)
+    with discovering(remote, **wanted) as discovery:
+        with pytest.raises(RequestTimeoutError, match=r"given up after .* no broker is registered") as caught:
+            discovery.queues(discovery.patience())
+        assert remote.broker.address in str(caught.value)
+        remote.broker.add_topic("Topic")
+        know_brokers(remote, "broker-a")
+        assert list(discovery.queues(discovery.patience(one_try=True))) == Q
