@@ -49,22 +49,46 @@ def anonymous_mib(pid: int) -> float:
     return _status_kib(pid, "RssAnon") / 1024
 
 
+def high_water_mib(pid: int) -> float:
+    """Return the most resident memory that a process ever had, in MiB."""
+    return _status_kib(pid, "VmHWM") / 1024
+
+
+def descendants() -> set[int]:
+    """Return this process and those below it."""
+    stats = _all_stats()
+    parents = {pid: int(fields[1]) for pid, fields in stats.items()}
+    return {pid for pid in parents if os.getpid() in _with_parents(pid, parents)}
+
+
 def tree_cpu_s() -> float:
     """Return the CPU time of this process and all below it so far, with those that have ended."""
-    parents: dict[int, int] = {}
-    used: dict[int, float] = {}
+    stats = _all_stats()
+    return sum(sum(map(int, stats[pid][11:15])) / _TICKS_PER_SECOND for pid in descendants() & stats.keys())
+
+
+def _all_stats() -> dict[int, list[str]]:
+    stats = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has just ended
-            fields = _stat(path)
-            parents[int(path.parent.name)] = int(fields[1])
-            used[int(path.parent.name)] = sum(map(int, fields[11:15])) / _TICKS_PER_SECOND
-    return sum(cpu_s for pid, cpu_s in used.items() if os.getpid() in _with_parents(pid, parents))
+            stats[int(path.parent.name)] = _stat(path)
+    return stats
 
 
 def _with_parents(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
     while pid:
         yield pid
         pid = parents.get(pid, 0)
+
+
+def processes_with(text: str) -> Iterator[int]:
+    """Yield the processes that have ``text`` in their command."""
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if text in command.read_text():
+                yield int(command.parent.name)
+        except OSError:
+            continue  # it has ended
 
 
 def cpu_s(pid: int) -> float:
@@ -87,13 +111,13 @@ def _status_kib(pid: int, name: str) -> int:
 
 @contextmanager
 def triomq_server(
-    folder: Path, *, durability: str = "async", program: Sequence[str] = ("-m", "triomq.cli")
+    folder: Path, *options: str, durability: str = "async", program: Sequence[str] = ("-m", "triomq.cli")
 ) -> Iterator[Server]:
-    """Run our broker, with its store below ``folder``; ``program`` is what Python runs."""
+    """Run our broker, with its store below ``folder`` and further options; ``program`` is what Python runs."""
     started = time.perf_counter()
     address = "127.0.0.1:0"
     command = [sys.executable, *program, "broker", "--listen", address, "--namesrv-listen", address]
-    command += ["--store", str(folder), "--durability", durability, "--json"]
+    command += ["--store", str(folder), "--durability", durability, "--json", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
             assert process.stdout is not None

@@ -1,13 +1,22 @@
 """The modes ``spark`` and ``spark-kafka``: their options; the rest is in modules that need pyspark."""
 
 import argparse
+from typing import Final
+
+_COUNT: Final = 300_000
+_MEMORY_COUNT: Final = 10_000_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``spark``."""
-    parser.add_argument("--count", type=int, default=300_000, help="messages (default 300000)")
+    parser.add_argument("--count", type=int, help="messages (default 300000; with --memory 10000000)")
     parser.add_argument("--only-stream", action="store_true", help="only micro-batches of one row and the idle stream")
     parser.add_argument("--no-stream", action="store_true", help="without these")
+    parser.add_argument(
+        "--memory",
+        action="store_true",
+        help="only the memory of a worker that reads one long queue of 100-byte messages",
+    )
     _add_common(parser)
 
 
@@ -28,9 +37,10 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run it; returns the exit code."""
-    from bench import spark_load  # pyspark is there only where it is wanted
+    from bench import spark_load, spark_memory  # pyspark is there only where it is wanted
 
-    return spark_load.run(options)
+    options.count = options.count or (_MEMORY_COUNT if options.memory else _COUNT)
+    return spark_memory.run(options) if options.memory else spark_load.run(options)
 
 
 def run_kafka(options: argparse.Namespace) -> int:

@@ -13,9 +13,10 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from bench.processes import Server, triomq_server, work_folder
+from bench.processes import Server, cpu_s, processes_with, triomq_server, work_folder
 from bench.report import print_table, write_json
 from bench.spark_stream import stream_figures
 from triomq.client.sync import Admin
@@ -25,7 +26,9 @@ from triomq.protocol.properties import encode_properties
 from triomq.protocol.record import encode_record
 from triomq.spark import register
 from triomq.spark.columns import ARROW_TYPES, Decoder
+from triomq.spark.options import Use, parse_options
 from triomq.spark.schema import READ_COLUMNS, ddl_of
+from triomq.spark.writer import WriteTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader
@@ -33,15 +36,19 @@ if TYPE_CHECKING:
 #: The columns that the bars were set for.
 COLUMNS: Final = tuple(column.name for column in READ_COLUMNS[:11])
 _BATCH_ROWS: Final = 1000
+_WRITTEN_ROWS: Final = 100_000
+_WRITTEN_BATCH_ROWS: Final = 10_000  # Spark's default
 #: What figures are to be; spark.md 9.
 _BARS: Final = {
     "decode_us_per_row": "<= 2.5",
     "read_share_of_bare": ">= 0.40",
     "read_rows_per_s": ">= 100,000",
     "write_rows_per_s": ">= 40,000",
+    "writer_cpu_us_per_row": "<= 8",
     "one_row_batch_to_bare": "<= 1.30",
     "idle_reader_cpu_share": "< 0.05",
 }
+_WORKER: Final = "pyspark.daemon"
 _HOST: Final = encode_host("127.0.0.1", 10911)
 
 
@@ -49,6 +56,7 @@ def run(options: argparse.Namespace) -> int:
     """Fill a topic, read it and a bare source in turns; returns the exit code."""
     figures: dict[str, Any] = {"decode_us_per_row": decode_cpu_us(options.size)}
     with work_folder() as folder, triomq_server(folder) as server:
+        figures["writer_cpu_us_per_row"] = writer_cpu_us(server, options.size)
         spark = session()
         try:
             if not options.only_stream:
@@ -86,7 +94,11 @@ def interleaved(spark: SparkSession, server: Server, options: argparse.Namespace
     rows = made_rows(spark, options.count, options.size)
     bare = spark.read.format("bare").option("count", options.count).option("size", options.size)
     ours = reader(spark, server, topic, COLUMNS)
-    written = [timed(lambda: write(rows, server, topic), options.count) for _ in range(2)]
+    written, cpu_us = [], 0.0
+    for _ in range(2):
+        used_s = _workers_cpu_s()
+        written.append(timed(lambda: write(rows, server, topic), options.count))
+        cpu_us = (_workers_cpu_s() - used_s) / options.count * 1e6
     total = 2 * options.count
     rates: dict[str, list[float]] = {"bare": [], "ours": []}
     for _ in range(options.runs + 1):
@@ -98,8 +110,14 @@ def interleaved(spark: SparkSession, server: Server, options: argparse.Namespace
         "read_rows_per_s": medians["ours"],
         "bare_rows_per_s": medians["bare"],
         "write_rows_per_s": written[-1],
+        "write_worker_cpu_us_per_row": cpu_us,
         "load_average": os.getloadavg()[0],
     }
+
+
+def _workers_cpu_s() -> float:
+    """Return the CPU time that Spark's Python workers used so far, with taking rows from the JVM."""
+    return sum(cpu_s(pid) for pid in processes_with(_WORKER))
 
 
 def make_topic(server: Server) -> str:
@@ -157,6 +175,32 @@ def decode_cpu_us(size: int) -> float:
             pass
         times.append(time.process_time() - began)
     return statistics.median(times) / count * 1e6
+
+
+def writer_cpu_us(server: Server, size: int) -> float:
+    """Return the CPU time for encoding and sending a row, in microseconds, without taking it from Spark."""
+    batches = [_rows_to_write(begin, size) for begin in range(0, _WRITTEN_ROWS, _WRITTEN_BATCH_ROWS)]
+    given = {"nameServer": server.namesrv, "topic": make_topic(server)}
+    task = WriteTask.prepare(parse_options(given, Use.WRITE), from_arrow_schema(batches[0].schema))
+    times = []
+    for turn in range(5):
+        began = time.process_time()
+        task.run(iter(batches), "bench", 0, turn)
+        times.append(time.process_time() - began)
+    return statistics.median(times) / _WRITTEN_ROWS * 1e6
+
+
+def _rows_to_write(begin: int, size: int) -> Any:
+    numbers = [str(number) for number in range(begin, begin + _WRITTEN_BATCH_ROWS)]
+    offsets = pa.array(range(len(numbers) + 1), pa.int32())
+    properties = pa.MapArray.from_arrays(offsets, pa.array(["a"] * len(numbers)), pa.array(["b"] * len(numbers)))
+    columns = {
+        "body": [number.rjust(size, "x") for number in numbers],
+        "keys": numbers,
+        "tags": ["A"] * len(numbers),
+        "properties": properties,
+    }
+    return pa.RecordBatch.from_pydict(columns)
 
 
 def _record(number: int, size: int) -> bytes:

@@ -4,7 +4,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -13,7 +12,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from bench.processes import Server, cpu_s
+from bench.processes import Server, cpu_s, processes_with
 from triomq.client.sync import Admin, Producer
 from triomq.protocol.message import Message
 from triomq.spark.columns import ARROW_TYPES
@@ -81,12 +80,12 @@ def trigger_times_ms(frame: "DataFrame") -> list[float]:
 def idle_cpu_share(frame: "DataFrame") -> float:
     """Return the share of a core that the process of a stream's reader takes while there is nothing to read."""
     with tempfile.TemporaryDirectory(prefix="bench-spark-") as folder:
-        before = set(_readers())
+        before = set(processes_with(_READER))
         query = _to_nowhere(frame, folder)
         try:
             while query.lastProgress is None:
                 query.awaitTermination(1)  # raises its error
-            (pid,) = set(_readers()) - before
+            (pid,) = set(processes_with(_READER)) - before
             began, used_s = time.perf_counter(), cpu_s(pid)
             query.awaitTermination(_IDLE_S)
             return (cpu_s(pid) - used_s) / (time.perf_counter() - began)
@@ -97,16 +96,6 @@ def idle_cpu_share(frame: "DataFrame") -> float:
 def _to_nowhere(frame: "DataFrame", checkpoint: str, **trigger: bool) -> "StreamingQuery":
     writer = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
     return (writer.trigger(**trigger) if trigger else writer).start()
-
-
-def _readers() -> Iterator[int]:
-    """Yield the processes that plan a stream."""
-    for command in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if _READER in command.read_text():
-                yield int(command.parent.name)
-        except OSError:
-            continue  # it has ended
 
 
 class BareStreamSource(DataSource):
