@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from triomq.protocol.codes import TRANSACTION_MASK, MessageSysFlag
-from triomq.protocol.consume_queue_unit import UNIT_SIZE
+from triomq.protocol.consume_queue_unit import UNIT, UNIT_SIZE
 from triomq.protocol.errors import IllegalNameError, MessageIllegalError
 from triomq.protocol.record import RecordCheck
 from triomq.storage.consume_queue import ConsumeQueue
@@ -25,6 +25,7 @@ WITHOUT_UNIT: Final = frozenset({int(MessageSysFlag.TRANSACTION_PREPARED), int(M
 """Transaction bits of records that no consumer ever sees.  Source: store.md 3.3."""
 
 _MAX_QUEUE_OFFSET: Final = 2**58  # as a position in the queue's files it still fits 64 bits
+_pack_unit = UNIT.pack
 
 
 class Dispatcher:
@@ -104,39 +105,33 @@ class Redispatcher:
         """
         if record.sys_flag & TRANSACTION_MASK in WITHOUT_UNIT:
             return
-        if physical_offset < self._deleted.end_of(record.topic):
+        topic, queue_offset = record.topic, record.queue_offset
+        if physical_offset < self._deleted.end_of(topic):
             return
-        queue = self._queue_of(record)
+        queue = None
+        if 0 <= queue_offset <= _MAX_QUEUE_OFFSET:
+            queue = self._queues.find(topic, record.queue_id) or self._new_queue(record)
         if queue is None:
             self.ignored_records += 1
             return
-        if physical_offset + record.size <= queue.max_physical_offset:
-            if record.queue_offset * UNIT_SIZE < queue.files.start:
+        physical_end = physical_offset + record.size
+        if physical_end <= queue.max_physical_offset:
+            if queue_offset * UNIT_SIZE < queue.files.start:
                 self.headless.add(queue)
             return
-        if self.from_log_begin and not queue.files.files and record.queue_offset > 0:
-            queue.begin_at(record.queue_offset, physical_offset, record.size)
-        if record.queue_offset > queue.next_offset:
-            self.gaps.setdefault(queue, record.queue_offset)
-        elif record.queue_offset == queue.next_offset:
-            self.append(queue, record, physical_offset)
+        if self.from_log_begin and queue_offset > 0 and not queue.files.files:
+            queue.begin_at(queue_offset, physical_offset, record.size)
+        if queue_offset == queue.next_offset:
+            queue.reserve(1)
+            queue.append_packed(_pack_unit(physical_offset, record.size, self._tags_code_of(record)), physical_end)
+            queue.max_offset = queue.next_offset
+            self.units_added += 1
+        elif queue_offset > queue.next_offset:
+            self.gaps.setdefault(queue, queue_offset)
         else:
             self.ignored_records += 1  # its number is taken: two records cannot have the same
 
-    def append(self, queue: ConsumeQueue, record: RecordCheck, physical_offset: int) -> None:
-        """Write the unit of one record at the end of its queue, where it belongs.
-
-        Raises:
-            StoreFullError, StoreError: it cannot be written.
-        """
-        queue.reserve(1)
-        queue.append(physical_offset, record.size, self._tags_code_of(record))
-        queue.max_offset = queue.next_offset
-        self.units_added += 1
-
-    def _queue_of(self, record: RecordCheck) -> ConsumeQueue | None:
-        if not 0 <= record.queue_offset <= _MAX_QUEUE_OFFSET:
-            return None
+    def _new_queue(self, record: RecordCheck) -> ConsumeQueue | None:
         try:
             return self._queues.get(record.topic, record.queue_id)
         except IllegalNameError:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from triomq.protocol.intact_record import walk_intact
 from triomq.protocol.record import MESSAGE_MAGIC, RecordCheck, RecordKind
 from triomq.storage.commit_log import CommitLog
 from triomq.storage.damage import DamagedPart
@@ -56,6 +57,7 @@ class LogScan:
         "_check_crc",
         "_log",
         "_progress",
+        "_report_at",
         "_stop",
         "begin",
         "damage",
@@ -79,6 +81,7 @@ class LogScan:
         self._stop = stop if stop is not None else log.files.files[-1].end if log.files.files else begin
         self._check_crc = check_crc
         self._progress = progress
+        self._report_at = begin + _PROGRESS_STEP_BYTES
         self.begin = self.end = begin
         self.records = 0
         self.store_timestamp = 0
@@ -87,8 +90,10 @@ class LogScan:
 
     def __iter__(self) -> Iterator[tuple[int, RecordCheck]]:
         file_size = self._log.files.file_size
-        report_at = self.begin + _PROGRESS_STEP_BYTES
         while self.end < self._stop:
+            yield from self._plain()
+            if self.end >= self._stop:
+                return
             offset = self.end
             record = self._log.check(offset, check_crc=self._check_crc)
             if record.kind is RecordKind.MESSAGE:
@@ -101,9 +106,26 @@ class LogScan:
             elif not self._step_over(offset, record.reason):
                 self.stopped_by = record.reason
                 return
-            if self._progress is not None and self.end >= report_at:
-                self._progress(self.end - self.begin, self._stop - self.begin)
-                report_at = self.end + _PROGRESS_STEP_BYTES
+
+    def _plain(self) -> Iterator[tuple[int, RecordCheck]]:
+        """Go on over the records of one file that need no closer look."""
+        file = self._log.files.file_at(self.end)
+        if file is None:
+            return
+        stop = self._stop - file.start
+        for record in walk_intact(file.map, self.end - file.start, stop, file.start, check_crc=self._check_crc):
+            offset = record.physical_offset
+            self.end = end = offset + record.size
+            self.records += 1
+            self.store_timestamp = record.store_timestamp
+            if end >= self._report_at:
+                self._report(end)
+            yield offset, record
+
+    def _report(self, end: int) -> None:
+        self._report_at = end + _PROGRESS_STEP_BYTES
+        if self._progress is not None:
+            self._progress(end - self.begin, self._stop - self.begin)
 
     def _step_over(self, offset: int, reason: str) -> bool:
         """Go to the next record that proves itself; ``False`` if there is none."""

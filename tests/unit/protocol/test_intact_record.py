@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triomq.protocol.codes import MessageSysFlag
-from triomq.protocol.intact_record import are_intact
-from triomq.protocol.record import encode_record, find_damage
+from triomq.protocol.intact_record import are_intact, walk_intact
+from triomq.protocol.record import RecordCheck, RecordKind, check_record, encode_record, find_damage
 
 AT: Final = 40  # in the file, with something before and behind
 OFFSET: Final = 123_456_789_012
@@ -75,3 +75,77 @@ def test_one_bad_record_among_good_ones_is_noticed(bad: int) -> None:
     assert are_intact(b"".join(records), positions, sizes, offsets, TOPIC_FIELD)
     offsets[bad] += 1
     assert not are_intact(b"".join(records), positions, sizes, offsets, TOPIC_FIELD)
+
+
+START: Final = 3 * 2**30  # of the file that is walked over
+HOSTS: Final = st.sampled_from([bytes(8), bytes(20)])
+TEXTS: Final = st.text(st.characters(min_codepoint=1, max_codepoint=0x2FFF), max_size=30).map(str.encode)
+
+
+@st.composite
+def files(draw: st.DrawFn, hosts: st.SearchStrategy[bytes] = HOSTS) -> bytes:
+    """A commit log file with some records and zeros behind them."""
+    file = b""
+    for _ in range(draw(st.integers(0, 6))):
+        file += encode_record(
+            queue_id=draw(st.integers(0, 2**31 - 1)),
+            queue_offset=draw(st.integers(0, 2**62)),
+            physical_offset=START + len(file),
+            sys_flag=draw(st.sampled_from([0, MessageSysFlag.COMPRESSED, 0xC])),
+            born_timestamp=3,
+            born_host=draw(hosts),
+            store_timestamp=draw(st.integers(0, 2**62)),
+            store_host=draw(hosts),
+            prepared_transaction_offset=draw(st.integers(0, 2**62)),
+            body=draw(st.binary(max_size=200)),
+            topic=draw(TEXTS.filter(bool)),
+            properties=b"\x02".join(
+                [*draw(st.lists(TEXTS, max_size=3)), draw(st.sampled_from([b"", b"TAGS\x01a", b"xTAGS\x01a"]))]
+            ),
+        )
+    return file + bytes(draw(st.integers(0, 300)))
+
+
+def checked(file: bytes, *, check_crc: bool) -> list[RecordCheck]:
+    """What the thorough look says of the good records from the begin on."""
+    found: list[RecordCheck] = []
+    at = 0
+    while (record := check_record(file, at, len(file), check_crc=check_crc)).kind is RecordKind.MESSAGE:
+        if record.physical_offset != START + at:
+            break
+        found.append(record)
+        at += record.size
+    return found
+
+
+@given(files(hosts=st.just(bytes(8))), st.booleans())
+def test_a_walk_passes_over_all_that_is_plain(file: bytes, check_crc: bool) -> None:
+    found = list(walk_intact(file, 0, len(file), START, check_crc=check_crc))
+    assert found == checked(file, check_crc=check_crc)
+
+
+@given(files(), st.booleans(), st.data())
+def test_a_walk_passes_no_record_that_the_thorough_look_refuses(
+    file: bytes, check_crc: bool, data: st.DataObject
+) -> None:
+    damaged = bytearray(file)
+    for at in data.draw(st.lists(st.integers(0, max(len(file) - 1, 0)), max_size=2)) if file else ():
+        damaged[at] = data.draw(st.sampled_from([0, 1, 0x7F, 0x80, 0xFF]))
+    found = list(walk_intact(bytes(damaged), 0, len(damaged), START, check_crc=check_crc))
+    assert found == checked(bytes(damaged), check_crc=check_crc)[: len(found)]
+
+
+@given(st.binary(max_size=400), st.integers(-1, 400), st.booleans())
+def test_a_walk_over_any_bytes_ends(content: bytes, at: int, check_crc: bool) -> None:
+    whole = record(b"x")
+    size_and_magic = whole[:8]  # what lets it look further
+    file = size_and_magic + content
+    assert len(list(walk_intact(file, max(at, 0), len(file), OFFSET, check_crc=check_crc))) <= 1
+
+
+@given(files(hosts=st.just(bytes(8))), st.integers(0, 1000), st.integers(0, 6))
+def test_a_walk_begins_and_stops_where_it_is_told(file: bytes, stop: int, skipped: int) -> None:
+    records = checked(file, check_crc=True)
+    begin = sum(each.size for each in records[:skipped])
+    wanted = [each for each in records[skipped:] if each.physical_offset - START < stop]
+    assert list(walk_intact(file, begin, stop, START, check_crc=True)) == wanted

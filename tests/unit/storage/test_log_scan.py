@@ -14,6 +14,15 @@ def test_a_walk_gives_every_message_and_ends_behind_the_last(store: MessageStore
     assert "magic 0x00000000" in scan.stopped_by
 
 
+def test_a_walk_goes_on_behind_a_record_that_needs_a_closer_look(store: MessageStore) -> None:
+    hosts = [bytes(8), bytes(20), bytes(8), bytes(8), bytes(20), bytes(20), bytes(8)]
+    places = [put(store, born_host=host) for host in hosts]
+    scan = LogScan(store.commit_log, 0)
+    assert [record.queue_offset for _, record in scan] == list(range(7))
+    assert (scan.end, scan.records, scan.damage) == (store.commit_log.max_offset, 7, [])
+    assert scan.store_timestamp == places[-1].store_timestamp
+
+
 def test_a_walk_may_begin_at_any_record_and_stop_early(store: MessageStore) -> None:
     places = [put(store) for _ in range(5)]
     scan = LogScan(store.commit_log, places[1].physical_offset, stop=places[3].physical_offset)
