@@ -1,17 +1,23 @@
 """Many consume queues and a long log together: what an append, a pull, a flush and a start cost, beside few queues.
 
-The log is filled first, over all queues, and flushed in a thread at the broker's intervals, here as while it is
-measured.  Processor time is that of the thread that owns the store; what the disk takes is not the store's.
+Each number of queues has a store and a process of its own, and they are measured in turns, so that a machine that is
+now faster, now slower does not tell them apart.  Each log is filled first, over all queues, and flushed in a thread at
+the broker's intervals, here as while it is measured.  Processor time is that of the thread that owns the store; what
+the disk takes is not the store's.
 """
 
 import argparse
+import multiprocessing
 import os
 import random
 import shutil
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -22,7 +28,6 @@ from triomq.cli.process import raise_open_files_limit, settle_garbage_collector
 from triomq.protocol.errors import TriomqError
 from triomq.protocol.host import encode_host
 from triomq.storage.config import StoreConfig
-from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.flush import FlushPlan
 from triomq.storage.message_store import MessageStore
 
@@ -31,11 +36,19 @@ _PROPERTIES: Final = b"UNIQ_KEY\x017F0000010001B4AAC216D2F36E000100\x02CLUSTER\x
 _QUEUES_OF_A_TOPIC: Final = 8
 _FILL_BODY_BYTES: Final = 16 * 1024
 _BODY_BYTES: Final = 128
-_OPERATIONS: Final = 200_000
+_TURNS: Final = 10
+_OPERATIONS: Final = 20_000  # of one turn
 _FLUSH_LOOK: Final = 1000  # appends between two looks at the clock
 _EXTRA_DISK_BYTES: Final = 3 * 1024**3  # consume queues, and what is made ahead
 _PULLED: Final = 32
 _GIB: Final = 1024**3
+_STEP_TIMEOUT_S: Final = 3600
+_MEASURED: Final = {
+    "append": "append",
+    "pull_new": "pull of one new message",
+    "pull_old": "pull of 32 old messages",
+    "touch": "one byte written to a mapped file",
+}
 Figures = dict[str, Any]
 
 
@@ -51,25 +64,77 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure each number of queues and print them side by side."""
-    raise_open_files_limit()
-    settle_garbage_collector()  # as the broker does
-    with tempfile.TemporaryDirectory(prefix="triomq-bench-queues-", dir=options.dir) as base:
+    with tempfile.TemporaryDirectory(prefix="triomq-bench-queues-", dir=options.dir) as base, ExitStack() as stack:
         log_bytes = int(options.gigabytes * _GIB)
-        free = shutil.disk_usage(base).free
-        if free < log_bytes + _EXTRA_DISK_BYTES:
-            raise TriomqError(f"{base} has {free / _GIB:.1f} GiB free: choose another --dir or fewer --gigabytes")
-        columns = {}
-        for count in options.queues:
-            root = Path(base) / str(count)
-            columns[f"{count:,} queues"] = _measure(root, count, log_bytes)
-            shutil.rmtree(root)
-    head = ("what", *columns)
+        free, needed = shutil.disk_usage(base).free, len(options.queues) * (log_bytes + _EXTRA_DISK_BYTES)
+        if free < needed:
+            raise TriomqError(
+                f"{base} has {free / _GIB:.1f} GiB free of {needed / _GIB:.1f} that are needed:"
+                " choose another --dir or fewer --gigabytes"
+            )
+        stores = {
+            count: stack.enter_context(_StoreProcess(Path(base) / str(count), count, log_bytes))
+            for count in options.queues
+        }
+        figures: dict[int, Figures] = {count: store.ask("fill") for count, store in stores.items()}
+        for step, name in _MEASURED.items():
+            turns = [{count: store.ask(step) for count, store in stores.items()} for _ in range(_TURNS)]
+            for count in stores:
+                figures[count][f"{name}, us of CPU"] = statistics.median(turn[count] for turn in turns)
+        for count, store in stores.items():
+            figures[count] |= store.ask("close")
+    columns = {f"{count:,} queues": found for count, found in figures.items()}
     names = next(iter(columns.values()))
-    rows = [(name, *(f"{figures[name]:,.3g}" for figures in columns.values())) for name in names]
-    print_table(f"queues, {options.gigabytes:g} GiB of log", head, rows)
+    rows = [(name, *(f"{found[name]:,.3g}" for found in columns.values())) for name in names]
+    print_table(f"queues, {options.gigabytes:g} GiB of log, {_TURNS} turns", ("what", *columns), rows)
     if options.json:
         write_json(options.json, columns)
     return 0
+
+
+class _StoreProcess:
+    """A process with one store, which does one step after the other as it is asked to."""
+
+    def __init__(self, root: Path, count: int, log_bytes: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, root, count, log_bytes), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._connection.close()
+        self._process.terminate()
+        self._process.join()
+
+    def ask(self, step: str) -> Any:
+        """Let it do one step and return what that told.
+
+        Raises:
+            TriomqError: the process failed, and has told why.
+        """
+        try:
+            self._connection.send(step)
+            if self._connection.poll(_STEP_TIMEOUT_S):
+                return self._connection.recv()
+        except (EOFError, ConnectionError):
+            pass
+        raise TriomqError(f"the process that measures has failed, or took more than {_STEP_TIMEOUT_S} s, in: {step}")
+
+
+def _serve(connection: Connection, root: Path, count: int, log_bytes: int) -> None:
+    """Do what the other process asks for, until it hangs up."""
+    raise_open_files_limit()
+    settle_garbage_collector()  # as the broker does
+    store = _Store(root, count, log_bytes)
+    try:
+        while True:
+            connection.send(getattr(store, connection.recv())())
+    except (EOFError, KeyboardInterrupt):
+        return
 
 
 class _Flushing:
@@ -120,81 +185,112 @@ class _Flushing:
             self._store.flush_done(plan)
 
 
-def _measure(root: Path, count: int, log_bytes: int) -> Figures:
-    store = MessageStore(StoreConfig(root=root, disk_full_ratio=100))
-    store.open()
-    queues = [
-        store.queue(f"Bench-{number // _QUEUES_OF_A_TOPIC}", number % _QUEUES_OF_A_TOPIC) for number in range(count)
-    ]
-    random.Random(count).shuffle(queues)
-    with _Flushing(store) as flushing:
-        figures = _fill(store, queues, log_bytes, flushing)
-        figures |= _appends(store, queues, flushing)
-        figures |= _pulls(store, queues)
-        figures["plan of a queue flush, p50 ms of CPU"] = percentile(sorted(flushing.plan_s), 0.5) * 1000
-    figures |= _thorough_flush(store)
-    figures |= _memory(store, "")
-    figures["close, s"] = _timed(store.close)[0]
-    store = MessageStore(StoreConfig(root=root, disk_full_ratio=100))
-    figures["clean start, s"], figures["clean start, s of CPU"] = _timed(store.open)
-    figures |= _memory(store, " after it")
-    store.close()
-    return figures
+class _Store:
+    """A store with many queues; the steps are done in the order of its methods, the middle ones many times."""
 
+    def __init__(self, root: Path, count: int, log_bytes: int) -> None:
+        self._root = root
+        self._log_bytes = log_bytes
+        self._store = self._open()
+        self._queues = [
+            self._store.queue(f"Bench-{number // _QUEUES_OF_A_TOPIC}", number % _QUEUES_OF_A_TOPIC)
+            for number in range(count)
+        ]
+        random.Random(count).shuffle(self._queues)
+        self._flushing = _Flushing(self._store)
+        self._read = 0  # old messages are read once: that would be cheaper the next time
 
-def _fill(store: MessageStore, queues: list[ConsumeQueue], log_bytes: int, flushing: _Flushing) -> Figures:
-    """Let the log grow to its length."""
-    body = os.urandom(_FILL_BODY_BYTES)
-    put, count, number = store.put, len(queues), 0
-    begin, begin_cpu = time.perf_counter(), time.thread_time()
-    with Progress(transient=True) as progress:
-        task = progress.add_task(f"fill {count} queues", total=log_bytes)
-        while store.commit_log.max_offset < log_bytes:
-            for _ in range(_FLUSH_LOOK):
+    def _open(self) -> MessageStore:
+        store = MessageStore(StoreConfig(root=self._root, disk_full_ratio=100))
+        store.open()
+        return store
+
+    def fill(self) -> Figures:
+        """Let the log grow to its length."""
+        body = os.urandom(_FILL_BODY_BYTES)
+        put, queues, count, number = self._store.put, self._queues, len(self._queues), 0
+        begin, begin_cpu = time.perf_counter(), time.thread_time()
+        with Progress(transient=True) as progress:
+            task = progress.add_task(f"fill {count} queues", total=self._log_bytes)
+            while self._store.commit_log.max_offset < self._log_bytes:
+                for _ in range(_FLUSH_LOOK):
+                    put(queues[number % count], body, _PROPERTIES, 0, 0, 0, 0, _HOST, _HOST)
+                    number += 1
+                self._flushing.tick()
+                progress.update(task, completed=self._store.commit_log.max_offset)
+        cpu_s, seconds = time.thread_time() - begin_cpu, time.perf_counter() - begin
+        return {
+            f"fill with {_FILL_BODY_BYTES} B, us of CPU per append": cpu_s / number * 1e6,
+            f"fill with {_FILL_BODY_BYTES} B, MB/s": self._log_bytes / seconds / 1e6,
+        }
+
+    def append(self) -> float:
+        """Append small messages to one queue after the other."""
+        body = os.urandom(_BODY_BYTES)
+        put, queues, count = self._store.put, self._queues, len(self._queues)
+
+        def append() -> None:
+            for number in range(_OPERATIONS):
                 put(queues[number % count], body, _PROPERTIES, 0, 0, 0, 0, _HOST, _HOST)
-                number += 1
-            flushing.tick()
-            progress.update(task, completed=store.commit_log.max_offset)
-    cpu_s, seconds = time.thread_time() - begin_cpu, time.perf_counter() - begin
-    return {
-        f"fill with {_FILL_BODY_BYTES} B, us of CPU per append": cpu_s / number * 1e6,
-        f"fill with {_FILL_BODY_BYTES} B, MB/s": log_bytes / seconds / 1e6,
-    }
+                if not number % _FLUSH_LOOK:
+                    self._flushing.tick()
 
+        return _cpu_us(append, _OPERATIONS)
 
-def _appends(store: MessageStore, queues: list[ConsumeQueue], flushing: _Flushing) -> Figures:
-    """Append small messages to one queue after the other."""
-    body = os.urandom(_BODY_BYTES)
-    put, count = store.put, len(queues)
+    def pull_new(self) -> float:
+        """Read the newest message of one queue after the other."""
+        queues, count = self._queues, len(self._queues)
+        find, read = self._store.cold_reads.find, self._store.get_message
 
-    def append() -> None:
-        for number in range(_OPERATIONS):
-            put(queues[number % count], body, _PROPERTIES, 0, 0, 0, 0, _HOST, _HOST)
-            if not number % _FLUSH_LOOK:
-                flushing.tick()
+        def pull() -> None:
+            for number in range(_OPERATIONS):
+                queue = queues[number % count]
+                at = queue.max_offset - 1
+                find(queue, at, _PULLED, None)
+                read(queue, at, _PULLED)
 
-    return _each("append", append)
+        return _cpu_us(pull, _OPERATIONS)
 
+    def pull_old(self) -> float:
+        """Read 32 old messages of one queue after the other."""
+        queues, count = self._queues, len(self._queues)
+        find, read = self._store.cold_reads.find, self._store.get_message
+        pulls = range(self._read, self._read + _OPERATIONS // _PULLED)
+        self._read = pulls.stop
 
-def _pulls(store: MessageStore, queues: list[ConsumeQueue]) -> Figures:
-    """Read the newest message of one queue after the other, and then old ones, 32 at a time."""
-    count, find, read = len(queues), store.cold_reads.find, store.get_message
+        def pull() -> None:
+            for number in pulls:
+                queue, at = queues[number % count], number // count * _PULLED
+                find(queue, at, _PULLED, None)
+                read(queue, at, _PULLED)
 
-    def newest() -> None:
-        for number in range(_OPERATIONS):
-            queue = queues[number % count]
-            at = queue.max_offset - 1
-            find(queue, at, _PULLED, None)
-            read(queue, at, _PULLED)
+        return _cpu_us(pull, len(pulls))
 
-    def old() -> None:
-        for number in range(_OPERATIONS // _PULLED):  # no message twice: that would be cheaper with few queues
-            queue, at = queues[number % count], number // count * _PULLED
-            find(queue, at, _PULLED, None)
-            read(queue, at, _PULLED)
+    def touch(self) -> float:
+        """Write the first byte of one queue's oldest file after the other, which is 0 and stays so."""
+        maps = [queue.files.files[0].map for queue in self._queues]
+        count = len(maps)
 
-    figures = _each("pull of one new message", newest)
-    return figures | _each("pull of old messages", old, _OPERATIONS // _PULLED)
+        def touch() -> None:
+            for number in range(_OPERATIONS):
+                maps[number % count][0] = 0
+
+        return _cpu_us(touch, _OPERATIONS)
+
+    def close(self) -> Figures:
+        """Put all on the disk, close the store and open it again."""
+        self._flushing.finish()
+        plans_s = sorted(self._flushing.plan_s)
+        figures: Figures = {"plan of a queue flush, p50 ms of CPU": percentile(plans_s, 0.5) * 1000}
+        figures |= _thorough_flush(self._store)
+        figures |= _memory(self._store, "")
+        figures["close, s"] = _timed(self._store.close)[0]
+        self._queues.clear()
+        self._store = MessageStore(StoreConfig(root=self._root, disk_full_ratio=100))
+        figures["clean start, s"], figures["clean start, s of CPU"] = _timed(self._store.open)
+        figures |= _memory(self._store, " after it")
+        self._store.close()
+        return figures
 
 
 def _thorough_flush(store: MessageStore) -> Figures:
@@ -223,9 +319,9 @@ def _memory(store: MessageStore, when: str) -> Figures:
     }
 
 
-def _each(name: str, action: Callable[[], None], count: int = _OPERATIONS) -> Figures:
-    seconds, cpu_s = _timed(action)
-    return {f"{name}, us of CPU": cpu_s / count * 1e6, f"{name}, us": seconds / count * 1e6}
+def _cpu_us(action: Callable[[], None], count: int) -> float:
+    """Return what one of ``count`` operations took this thread of the processor, in microseconds."""
+    return _timed(action)[1] / count * 1e6
 
 
 def _timed(action: Callable[[], object]) -> tuple[float, float]:

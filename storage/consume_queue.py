@@ -98,7 +98,7 @@ class ConsumeQueue:
     def append_packed(self, unit: bytes, physical_end: int) -> None:
         """The same with a packed unit of a record that ends at ``physical_end``: nothing can fail any more."""
         position = self._position
-        if position == self.files.file_size:
+        if position == self._limit:  # of many queues each further object to look at is a wait for memory
             file = self.files.file_at(self.end_position)
             assert file is not None, "reserve() has made the next file"
             self._enter(file, 0)
