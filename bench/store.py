@@ -1,11 +1,12 @@
 """The store without a broker, beside what the machine itself does: append, read, flush, start, rebuild."""
 
 import argparse
+import contextlib
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dir", type=Path, help="where to work; the default is the directory for temporary files")
     parser.add_argument("--megabytes", type=int, default=256, help="length of the log of each part")
     parser.add_argument("--queues", type=int, default=8, help="queues that share the messages")
+    parser.add_argument(
+        "--slower-ms",
+        type=float,
+        nargs="*",
+        default=[0.0],
+        help="added to each fdatasync, as on a slower disk (default 0)",
+    )
+    parser.add_argument("--only-sync", action="store_true", help="only senders that wait for the disk")
     parser.add_argument("--json", metavar="FILE", help="also write the figures there")
 
 
@@ -38,12 +47,16 @@ def run(options: argparse.Namespace) -> int:
     """Measure everything and print it."""
     figures: Figures = {}
     with tempfile.TemporaryDirectory(prefix="triomq-bench-store-", dir=options.dir) as base:
-        for body_bytes in (128, 4096, 65536):
+        for body_bytes in () if options.only_sync else (128, 4096, 65536):
             root = Path(base) / str(body_bytes)
             figures |= _append(root, body_bytes, options)
             figures |= _starts(root, body_bytes)
             shutil.rmtree(root)
-        figures |= _flush(Path(base) / "flush")
+        for slower_ms in options.slower_ms:
+            with _slower_disk(slower_ms / 1000):
+                figures |= _flush(
+                    Path(base) / f"flush-{slower_ms}", f", fdatasync + {slower_ms:g} ms" if slower_ms else ""
+                )
     print_table("store", ("what", "figure"), [(name, f"{value:,.3g}") for name, value in figures.items()])
     if options.json:
         write_json(options.json, figures)
@@ -131,7 +144,24 @@ def _start(root: Path) -> tuple[tuple[float, float], int, int]:
     return seconds, report.records, report.log_end - report.scan_begin
 
 
-def _flush(root: Path) -> Figures:
+@contextlib.contextmanager
+def _slower_disk(seconds: float) -> Iterator[None]:
+    """Let each fdatasync of this process take longer."""
+    real = os.fdatasync
+
+    def slower(number: int) -> None:
+        real(number)
+        time.sleep(seconds)
+
+    if seconds:
+        os.fdatasync = slower  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        os.fdatasync = real
+
+
+def _flush(root: Path, disk: str) -> Figures:
     """One sender that waits for each flush, 64 that share one, each in turn with fdatasync of as many bytes.
 
     Messages that came together are stored together, as the broker does.
@@ -140,6 +170,7 @@ def _flush(root: Path) -> Figures:
     queue = store.queue(_TOPIC, 0)
     body = os.urandom(_SYNC_BODY_BYTES)
     figures: Figures = {}
+    rates = []
     for senders in (1, 64):
         run = [(queue, body, _PROPERTIES, 0, 0, 0, 0)] * senders
 
@@ -169,11 +200,12 @@ def _flush(root: Path) -> Figures:
             pairs = [(_timed(group), _timed(probe)) for _ in range(_FLUSHES)]
         (root / "probe").unlink()
         seconds, probed = (sorted(column) for column in zip(*pairs, strict=True))
-        figures[f"sync, {senders} senders, records/s"] = senders * _FLUSHES / sum(seconds)
-        figures[f"sync, {senders} senders, p50 ms"] = percentile(seconds, 0.5) * 1000
-        figures[f"write and fdatasync of as many bytes as {senders} send, p50 ms"] = percentile(probed, 0.5) * 1000
-        figures[f"sync, {senders} senders, p50 to that"] = percentile(seconds, 0.5) / percentile(probed, 0.5)
-    single, shared = (figures[f"sync, {senders} senders, records/s"] for senders in (1, 64))
-    figures["sync, 64 senders to 1, records/s"] = shared / single
+        name = f"sync{disk}, {senders} senders"
+        rates.append(senders * _FLUSHES / sum(seconds))
+        figures[f"{name}, records/s"] = rates[-1]
+        figures[f"{name}, p50 ms"] = percentile(seconds, 0.5) * 1000
+        figures[f"{name}, write and fdatasync of as many bytes, p50 ms"] = percentile(probed, 0.5) * 1000
+        figures[f"{name}, p50 to that"] = percentile(seconds, 0.5) / percentile(probed, 0.5)
+    figures[f"sync{disk}, 64 senders to 1, records/s"] = rates[1] / rates[0]
     store.close()
     return figures
