@@ -16,7 +16,6 @@ import trio
 from tests.interop.kit_driver import java_classpath
 from tests.processes import Broker
 from triomq.client import Admin, Message, MessageQueue, Producer
-from triomq.client.nursery import open_service_nursery
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 
@@ -106,10 +105,12 @@ async def shared(admin: Admin, group: Group, *shares: int, within_s: float = SET
     pytest.fail(f"within {within_s} s the queues were not shared as {shares} but {owners}")
 
 
-async def send_for_ever(group: Group, sent: list[int]) -> None:
-    """Number n goes to queue n modulo 8."""
+async def send_until(done: trio.Event, group: Group, sent: list[int]) -> None:
+    """Number n goes to queue n modulo 8.  Not ended by cancelling: the last message would be sent, but not noted."""
     async with Producer("P", namesrv=group.namesrv) as producer:
         for number in itertools.count():
+            if done.is_set():
+                return
             queue = MessageQueue(group.topic, "broker-a", number % QUEUES)
             await producer.send(Message(group.topic, b"%d" % number), queue=queue)
             sent.append(number)
@@ -133,10 +134,11 @@ def group(request: pytest.FixtureRequest, triomq_broker: Broker, classpath: str,
 async def test_java_and_python_members_share_queues_through_joins_leaves_and_kills(group: Group) -> None:
     """C.2 scenarios 32, 33 and 55: of the last one its purpose; here the locks of the dead are freed at once."""
     sent: list[int] = []
+    done = trio.Event()
     async with Admin(namesrv=group.namesrv) as admin:
         await admin.create_topic(group.topic, QUEUES)
-        async with open_service_nursery() as nursery:
-            nursery.start_soon(send_for_ever, group, sent)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send_until, done, group, sent)
             java, first, second = group.join_java(), group.join_python(), group.join_python()
             await shared(admin, group, 3, 3, 2, within_s=40)
             await second.leave()
@@ -151,6 +153,7 @@ async def test_java_and_python_members_share_queues_through_joins_leaves_and_kil
             await shared(admin, group, 4, 4)
             await third.leave()
             await shared(admin, group, 8)
+            done.set()
         with trio.move_on_after(SETTLE_S):
             while {each.number for each in group.handled()} != set(sent):  # noqa: ASYNC110  # about files
                 await trio.sleep(0.1)
