@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
-from triomq.protocol.properties import PropertyName
+from triomq.protocol.properties import MAX_PROPERTIES_BYTES, PropertyName
 from triomq.protocol.record import HEAD, MAX_TOPIC_BYTES, MESSAGE_MAGIC, RecordCheck, RecordKind, tags_code_of
 
 LEAST_RECORD_BYTES: Final = 91 + 1
@@ -19,6 +19,8 @@ LEAST_RECORD_BYTES: Final = 91 + 1
 _HOST_V6_BITS: Final = 0x30
 _HEAD_SIZE: Final = HEAD.size
 _CRC_MASK: Final = 0x7FFF_FFFF
+_LEAST_TAIL: Final = 1 + 1 + 2  # of a record: topic with its length, length of the properties
+_MOST_TAIL: Final = 1 + MAX_TOPIC_BYTES + 2 + MAX_PROPERTIES_BYTES
 _MESSAGE: Final = RecordKind.MESSAGE
 _TAGS: Final = PropertyName.TAGS.encode()
 _unpack_checked = Struct(">iii16xqi44xi").unpack_from  # of HEAD: size, magic, CRC, offset, sysFlag, length of the body
@@ -88,7 +90,9 @@ def walk_intact(
             or physical_offset != start + position
             or sys_flag & _HOST_V6_BITS
             or body_length < 0
-            or tail_at + 4 > size
+            or not _LEAST_TAIL
+            <= size - tail_at
+            <= _MOST_TAIL  # a flipped bit of the size makes nobody copy a whole file
             or end > limit
         ):
             return
