@@ -97,16 +97,20 @@ class IndexFile:
         """Make the file, with all disk space for its slots; ``scratch`` is where it stands until it is complete.
 
         Raises:
-            StoreFullError, StoreError: it cannot be made; nothing is left of it at its place.
+            StoreFullError, StoreError: it cannot be made; nothing is left of it.
         """
         layout = self._layout
         with translated("create", self.path):
             self._file_system.make_directories(self.path.parent)
             file = self._file_system.create_file(scratch, layout.file_size, self.path)
-            mapped = MappedFile(self._file_system, file, 0, layout.file_size, in_order=False)
-            mapped.reserve(layout.units_at, _RESERVE_STEP_BYTES)
-            HEADER.pack_into(mapped.map, 0, *self.header._replace(index_count=0))  # RocketMQ writes it with a unit
-            self._file_system.rename(scratch, self.path)
+            try:
+                mapped = MappedFile(self._file_system, file, 0, layout.file_size, in_order=False)
+                mapped.reserve(layout.units_at, _RESERVE_STEP_BYTES)
+                HEADER.pack_into(mapped.map, 0, *self.header._replace(index_count=0))  # RocketMQ writes it with a unit
+                self._file_system.rename(scratch, self.path)
+            except BaseException:  # it has what room there was, which messages and tables need
+                self._file_system.unlink(scratch)
+                raise
         self._mapped = mapped
 
     def unmap(self) -> None:

@@ -161,11 +161,11 @@ def test_a_file_can_be_unmapped_and_is_mapped_again(tmp_path: Path) -> None:
     assert file.is_mapped
 
 
-def test_a_full_disk_leaves_nothing_at_the_place_of_a_new_file(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+def test_a_new_file_without_room_leaves_nothing_that_takes_room(tmp_path: Path, faulty: FaultyFileSystem) -> None:
     faulty.fails = lambda number, name, path: name == "reserve"
     with pytest.raises(StoreFullError):
         make(tmp_path, file_system=faulty)
-    assert list((tmp_path / "index").iterdir()) == []
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_no_unit_is_written_where_the_disk_refuses_space(tmp_path: Path, faulty: FaultyFileSystem) -> None:
