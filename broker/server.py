@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, Protocol
 import trio
 
 from triomq.broker.addresses import Address, plain_ip, resolve_ip
+from triomq.broker.admission import Admission
 from triomq.broker.client_requests import ClientRequests
 from triomq.broker.clients import ConsumerGroups, ProducerGroups
 from triomq.broker.config import BrokerConfig, Listener
@@ -138,6 +139,7 @@ class Broker:
         self.send_response: Final = response_template(config.region)
         self.retention: Final = RetentionService(self)
         self.connections: Final[set[Connection]] = set()
+        self.admission: Final = Admission(self)
         self.reader: Final = ConnectionReader()
         self.unflushed: Final[list[Connection]] = []
         self.addresses: dict[str, tuple[Address, Address]] = {}
@@ -291,9 +293,7 @@ class Broker:
 
     def _acceptor(self, endpoint: Endpoint) -> Callable[[socket.socket], None]:
         def accepted(sock: socket.socket) -> None:
-            if len(self.connections) >= self.config.max_connections:
-                self.statistics.refused_connections += 1
-                sock.close()
+            if not self.admission.admits(sock):
                 return
             try:
                 peer = Address(plain_ip(sock.getpeername()[0]), sock.getpeername()[1])

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from triomq.storage.mapped_file import MappedFile
 
-LEAST_MAPPED_FILES: Final = 512
-"""So many files mapped last are mapped still: one step may use as many queues."""
+LEAST_MAPPED_FILES: Final = 64
+"""So many files mapped last are mapped still: one step may use a quarter as many queues."""
 
 _MOST_MAPPED_FILES: Final = 32_768  # half of the mappings that Linux allows a process (vm.max_map_count)
+_LEFT_FOR_OTHERS: Final = 256  # open files, where there are so many
 
 
 class MappingPool:
@@ -45,6 +46,11 @@ class MappingPool:
 
 
 def affordable_mappings() -> int:
-    """Return how many files may be mapped: three quarters of the open files that this process may have now."""
+    """Return how many files may be mapped: three quarters of the open files that this process may have now.
+
+    Where it may have few, it is fewer, and may be less than nothing.
+    """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MOST_MAPPED_FILES if limit == resource.RLIM_INFINITY else min(limit * 3 // 4, _MOST_MAPPED_FILES)
+    if limit == resource.RLIM_INFINITY:
+        return _MOST_MAPPED_FILES
+    return min(limit * 3 // 4, limit - _LEFT_FOR_OTHERS, _MOST_MAPPED_FILES)

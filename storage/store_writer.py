@@ -17,7 +17,6 @@ from triomq.protocol.record import HEAD, MESSAGE_MAGIC
 from triomq.storage.commit_log import CRC_MASK, FIXED_HEAD_BYTES, MIN_BLANK_BYTES, NOT_HOST_BITS
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.dispatch import WITHOUT_UNIT, Dispatcher
-from triomq.storage.mapping_pool import LEAST_MAPPED_FILES
 from triomq.storage.record_copies import PackedCopies, RecordCopy, copy_size
 from triomq.storage.store_reader import StoreReader
 
@@ -32,7 +31,7 @@ Origin = tuple[int, int, int, bytes, bytes, int]
 
 _FIXED_BYTES: Final = FIXED_HEAD_BYTES + 2  # a record without hosts, body, topic field and properties
 _FIXED_IPV4_BYTES: Final = _FIXED_BYTES + 2 * IPV4_HOST_LENGTH
-_MOST_QUEUES: Final = LEAST_MAPPED_FILES // 4  # of one step: all of them must be mapped at once
+_MOST_QUEUES: Final = 128  # of one step: all of them must be mapped at once
 _pack_head = HEAD.pack
 _pack_unit = UNIT.pack
 _two_bytes = struct.Struct(">h").pack
@@ -293,7 +292,7 @@ class StoreWriter(StoreReader):
         log.store_timestamp = max(log.store_timestamp, self._clock_ms())
         begin = log.max_offset
         packed = PackedCopies(copies, begin, log.store_timestamp)
-        if len(packed.units) > _MOST_QUEUES or not log.find_room(packed.size_bytes):
+        if len(packed.units) > self._most_queues or not log.find_room(packed.size_bytes):
             copies = self._of_one_step(copies)
             packed = PackedCopies(copies, begin, log.store_timestamp)
             log.reserve(packed.size_bytes)
@@ -307,6 +306,10 @@ class StoreWriter(StoreReader):
             self._append_units(queue, units)
         self._messages_put += len(copies)
         return len(copies)
+
+    @property
+    def _most_queues(self) -> int:
+        return max(min(_MOST_QUEUES, self.queues.pool.limit // 4), 1)
 
     def _append_units(self, queue: ConsumeQueue, units: Sequence[bytes]) -> None:
         """Add the units of records that end at the end of the log to a queue that has reserved room for them."""
@@ -323,7 +326,7 @@ class StoreWriter(StoreReader):
         queues: set[ConsumeQueue] = set()
         for count, copy in enumerate(copies):
             queues.add(copy[0])
-            if len(queues) > _MOST_QUEUES:
+            if len(queues) > self._most_queues:
                 return copies[:count]
             size = copy_size(copy)
             if size > room:
