@@ -127,6 +127,11 @@ class ColdReads:
         if cold := list(self._cold_units(queue, queue_offset, count)):
             yield cold
 
+    def is_begin_in_memory(self, queue: ConsumeQueue) -> bool:
+        """Whether the first unit of a queue with files can be looked at without opening one or waiting for the disk."""
+        file = queue.files.files[0]
+        return file.is_mapped and self._is_resident(file, 0, UNIT_SIZE)
+
     def load_records(self, physical_offsets: Sequence[int]) -> Lookup[None]:
         """Let the records that begin at these places be read, if any do."""
         for _ in range(_LOG_ROUNDS):

@@ -124,6 +124,18 @@ class MappedFile:
             except FileNotFoundError:
                 return None
 
+    def read(self, start: int, length: int) -> bytes:
+        """Return what the disk has there, without a mapping; "" if the file was deleted; may be called in any thread.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        file = self.file_if_there()
+        if file is None:
+            return b""
+        with translated("read", self.path):
+            return self._file_system.read(file, start, length)
+
     @property
     def is_mapped(self) -> bool:
         """Whether it uses an open file and address space."""

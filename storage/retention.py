@@ -13,11 +13,13 @@ Source: DefaultMessageStore.java, CleanCommitLogService, CleanConsumeQueueServic
 
 import logging
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from functools import partial
 from typing import Final, NamedTuple
 
-from triomq.protocol.consume_queue_unit import UNIT_SIZE
+from triomq.protocol.consume_queue_unit import UNIT, UNIT_SIZE
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.file_system import DiskSpace
@@ -204,6 +206,19 @@ class Retention:
         """Whether the commit log begins elsewhere than the queues and followers know."""
         return self._followed_begin != self._store.commit_log.min_offset
 
+    def reading_for(self, queues: Iterable[ConsumeQueue]) -> Callable[[], None] | None:
+        """Return what a worker thread should do before ``correct_queues`` looks at ``queues``; ``None``: nothing.
+
+        Most queues rest, and their units are on the disk only.  It raises ``StoreError`` if they cannot be read.
+        """
+        is_in_memory = self._store.cold_reads.is_begin_in_memory
+        cold = [
+            (tuple(queue.files.files), queue.max_offset)
+            for queue in queues
+            if queue.files.files and not is_in_memory(queue)
+        ]
+        return partial(_read_begins, cold, self._store.commit_log.min_offset) if cold else None
+
     def correct_queues(self, queues: Iterable[ConsumeQueue]) -> None:
         """Let queues begin with the first message that is still in the commit log."""
         log_begin = self._store.commit_log.min_offset
@@ -262,3 +277,17 @@ class Retention:
     def _finish(self, deletion: Deletion) -> None:
         if not deletion.finish():
             self.held.append(deletion)
+
+
+def _read_begins(queues: Sequence[tuple[Sequence[MappedFile], int]], log_begin: int) -> None:
+    """Read the units of queues, of which files and end are given, that a search for the begin of the log looks at."""
+    for files, end in queues:
+
+        def physical_offset(number: int, files: Sequence[MappedFile] = files) -> int:
+            file_number, at = divmod(number * UNIT_SIZE - files[0].start, files[0].size)
+            unit = files[file_number].read(at, UNIT_SIZE)
+            return int(UNIT.unpack(unit)[0]) if len(unit) == UNIT_SIZE else log_begin  # deleted meanwhile
+
+        first = files[0].start // UNIT_SIZE
+        if physical_offset(first) < log_begin:
+            bisect_left(range(first, end), log_begin, key=physical_offset)

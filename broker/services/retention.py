@@ -78,6 +78,8 @@ class RetentionService:
         if retention.is_behind:
             every = list(store.queues)
             for queues in (every[at : at + _QUEUES_AT_ONCE] for at in range(0, len(every), _QUEUES_AT_ONCE)):
+                if (read := retention.reading_for(queues)) is not None:
+                    await trio.to_thread.run_sync(read)
                 retention.correct_queues(queues)
                 await trio.lowlevel.checkpoint()
                 while deletion := retention.delete_queue_files(queues):

@@ -16,6 +16,7 @@ from triomq.protocol.bodies import TopicConfig
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import StoreError
 from triomq.storage.file_system import DiskSpace, FileSystem
+from triomq.storage.retention import Retention
 
 LOG_FILE = 4096
 T = TypeVar("T")
@@ -141,6 +142,17 @@ async def test_a_refusing_disk_is_told_once_and_tried_again(
     assert log_begin(broker) == 0
     await run_for(broker, 100)
     assert log_begin(broker) > 0
+
+
+async def test_queues_at_rest_are_read_before_they_are_looked_at(
+    broker: Broker, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    monkeypatch.setattr(Retention, "reading_for", lambda *_: lambda: steps.append("read"))
+    monkeypatch.setattr(Retention, "correct_queues", lambda *_: steps.append("look"))
+    fill(broker, peer)
+    await broker.retention.clean()
+    assert steps == ["read", "look"]
 
 
 async def test_files_that_are_read_are_held_until_they_are_not(

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.unit.storage.making import FaultyFileSystem, StoreMaker, body, put
+from tests.unit.storage.making import FaultyFileSystem, StoreMaker, body, filled, put
+from triomq.protocol.consume_queue_unit import UNIT_SIZE, ConsumeQueueUnit
 from triomq.protocol.errors import StoreError
 from triomq.storage.cold_read import ColdRange, ColdReads, read_ranges
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.file_system import FileSystem, OpenFile
 from triomq.storage.message_store import MessageStore
+from triomq.storage.retention import Retention
 
 
 class Memory(FileSystem):
@@ -327,3 +329,69 @@ def test_messages_that_follow_one_another_are_not_looked_at_one_by_one(maker: St
     cold = reads(store, Memory())
     assert list(cold.load_messages(queue, range(5, 45), 10**6)) != []
     assert list(cold.load_messages(queue, [30, 10, 20], 10**6)) != []
+
+
+def behind_its_log(maker: StoreMaker) -> tuple[MessageStore, Retention]:
+    """A store of an earlier process of which the oldest files of the log were deleted, but no queue has followed."""
+    filled(maker, 400).close()
+    store = maker()
+    for _ in range(3):
+        store.commit_log.files.remove_oldest()
+    return store, Retention(store)
+
+
+def test_whatever_a_queue_at_rest_is_asked_for_its_begin_was_read_before(
+    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, looked_at = set(), set()
+    store, retention = behind_its_log(maker)
+
+    def note_read(self: FileSystem, file: OpenFile, start: int, length: int) -> bytes:
+        assert length == UNIT_SIZE
+        read.add((file.path.parent.parent.name, int(file.path.name) + start))
+        return real_read(self, file, start, length)
+
+    def note_look(self: ConsumeQueue, queue_offset: int) -> ConsumeQueueUnit | None:
+        looked_at.add((self.topic, queue_offset * UNIT_SIZE))
+        return real_look(self, queue_offset)
+
+    real_read, real_look = FileSystem.read, ConsumeQueue.unit
+    monkeypatch.setattr(FileSystem, "read", note_read)
+    monkeypatch.setattr(ConsumeQueue, "unit", note_look)
+    reading = retention.reading_for(store.queues)
+    assert reading is not None
+    reading()
+    retention.correct_queues(store.queues)
+    assert {topic for topic, _ in looked_at} == {"T", "U"}
+    assert len(looked_at) > 6
+    assert looked_at <= read
+    assert all(queue.min_offset > 0 for queue in store.queues)
+    monkeypatch.setattr(FileSystem, "is_resident", lambda *_: True)
+    assert retention.reading_for(store.queues) is None
+
+
+def test_a_queue_that_is_mapped_but_not_in_memory_is_read_too(
+    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, retention = behind_its_log(maker)
+    retention.correct_queues(store.queues)
+    monkeypatch.setattr(FileSystem, "is_resident", lambda *_: False)
+    assert retention.reading_for(store.queues) is not None
+
+
+def test_a_queue_that_cannot_be_read_is_an_error_and_one_that_is_deleted_is_none(
+    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    store, retention = behind_its_log(maker)
+    reading = retention.reading_for(store.queues)
+    assert reading is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(FileSystem, "read", fail)
+        with pytest.raises(StoreError, match=r"cannot read .*consumequeue/T/0/0+: Input/output error"):
+            reading()
+    store.delete_topic("T")
+    reading()
+    retention.correct_queues(store.queues)
