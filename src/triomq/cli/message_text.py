@@ -2,11 +2,11 @@
 
 import base64
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Any, Final, TypeAlias
 
 from triomq.cli.output import json_bytes
-from triomq.cli.values import escape_controls
+from triomq.cli.values import escape_controls, time_text
 from triomq.protocol.message import MessageExt
 
 Formatter: TypeAlias = Callable[[MessageExt], bytes]
@@ -36,9 +36,8 @@ def terminal_line(message: MessageExt) -> bytes:
 
 def long_line(message: MessageExt) -> bytes:
     """Return when and where the message was stored, its tag and keys, and the body as text."""
-    stored = datetime.fromtimestamp(message.store_timestamp / 1000, UTC)
     head = [
-        stored.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z",
+        time_text(message.store_timestamp, UTC).replace("+00:00", "Z"),
         f"{message.broker_name}:{message.queue_id}@{message.queue_offset}",
         f"tag={message.tags or '-'}",
         f"keys={','.join(message.keys) or '-'}",

@@ -1,7 +1,9 @@
 """``triomq store``: info, check, dump, repair, export, import; on a store that no broker runs on."""
 
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +19,7 @@ from triomq.cli.store_options import (
     StoreOptions,
     StoreRepairOptions,
 )
+from triomq.cli.values import time_text
 from triomq.protocol.message import MessageExt
 from triomq.protocol.record import decode_record
 from triomq.storage.config import StoreConfig
@@ -100,22 +103,19 @@ def check(options: StoreOptions) -> int:
 
 def dump(options: StoreDumpOptions) -> int:
     """Write messages in the order of the commit log."""
-    rows: list[list[str | int]] = []
-    limit = options.count if options.json or options.count is not None else _ROWS_OF_A_TABLE
-    is_cut = False
-    with _stopped(options) as store, progress_bar("reading") as progress:
-        for number, message in enumerate(_wanted(store, options, progress)):
-            if number == limit:
-                is_cut = options.count is None
-                break
-            if options.json:
+    count = min(options.count, sys.maxsize) if options.count is not None else None
+    if options.json:
+        with _stopped(options) as store, progress_bar("reading", is_writing=True) as progress:
+            for message in islice(_wanted(store, options, progress), count):
                 write_text(json_line(to_document(message, plain=True)).decode())
-            else:
-                rows.append(_row(message))
-    if not options.json:
-        write_table("", ("STORED", "TOPIC", "QUEUE", "OFFSET", "POSITION", "SIZE", "TAG", "KEYS", "BODY"), rows)
-        if is_cut:
-            write_text(f"the first {limit} only: --json writes all, --count N as many\n")
+        return ExitCode.OK
+    with _stopped(options) as store, progress_bar("reading") as progress:
+        messages = _wanted(store, options, progress)
+        rows = [_row(message) for message in islice(messages, _ROWS_OF_A_TABLE if count is None else count)]
+        is_cut = count is None and next(messages, None) is not None
+    write_table("", ("STORED", "TOPIC", "QUEUE", "OFFSET", "POSITION", "SIZE", "TAG", "KEYS", "BODY"), rows)
+    if is_cut:
+        write_text(f"the first {len(rows)} only: --json writes all, --count N as many\n")
     return ExitCode.OK
 
 
@@ -252,7 +252,7 @@ def _row(message: MessageExt) -> list[str | int]:
 
 
 def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+    return time_text(ms, UTC).replace("+00:00", "Z")
 
 
 def _shown(name: str, value: Any) -> str:

@@ -10,6 +10,7 @@ from triomq.cli.errors import IncompleteError
 from triomq.cli.exit_codes import ExitCode
 from triomq.cli.output import write_json, write_table, write_text
 from triomq.cli.session import client_config, run_until_signal
+from triomq.cli.values import time_text
 from triomq.client import Admin
 from triomq.protocol.codes import Permission
 from triomq.protocol.errors import NoRouteError
@@ -156,11 +157,7 @@ def _shown(name: str, value: Any) -> Any:
 
 def local_time(milliseconds: int | None) -> str:
     """Return a broker's time as local time."""
-    if milliseconds is None:
-        return "-"
-    from datetime import datetime
-
-    return datetime.fromtimestamp(milliseconds / 1000).astimezone().isoformat(timespec="milliseconds")
+    return "-" if milliseconds is None else time_text(milliseconds)
 
 
 def permission_text(perm: int) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from argparse import ArgumentTypeError
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final, Literal, TypeAlias
 
 StartAt: TypeAlias = Literal["earliest", "latest"] | datetime
@@ -161,9 +161,9 @@ def parse_time(text: str) -> datetime:
 
 
 def _time(text: str) -> datetime | None:
-    if is_relative_time(text):
-        return datetime.now(UTC) - timedelta(seconds=parse_duration(text[1:]))
     try:
+        if is_relative_time(text):
+            return datetime.now(UTC) - timedelta(seconds=parse_duration(text[1:]))
         return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError):
         return None
@@ -172,6 +172,18 @@ def _time(text: str) -> datetime | None:
 def is_relative_time(text: str) -> bool:
     """Whether the text is a time ago, such as ``-10m``."""
     return _RELATIVE_TIME.fullmatch(text) is not None
+
+
+def time_text(milliseconds: int, zone: tzinfo | None = None) -> str:
+    """Return a time as text, local time without a zone.
+
+    Senders' clocks and damaged disks say anything: what no calendar has is told as the number that it is.
+    """
+    try:
+        time = datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone(zone)
+    except (ValueError, OverflowError):
+        return f"{milliseconds} ms"
+    return time.isoformat(timespec="milliseconds")
 
 
 def escape_controls(text: str) -> str:

@@ -1,7 +1,8 @@
 """``triomq store`` as users call it."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from tests.unit.storage.conftest import maker, unpack  # noqa: F401  # fixtures
 from tests.unit.storage.making import StoreMaker, bodies, filled, log_file, overwrite, put, queue_file
 from triomq.cli.run import run
+from triomq.storage.log_walk import walk
 from triomq.storage.message_store import MessageStore
 
 Unpack = Callable[[str], Path]
@@ -90,11 +92,33 @@ def test_dump_gives_what_was_asked_for(
 
 def test_dump_by_time(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     begin = told(capsys, "dump", "--store", str(root))[3]["stored_ms"]
-    from datetime import UTC, datetime
-
     times = [datetime.fromtimestamp((begin + minutes * 60_000) / 1000, UTC).isoformat() for minutes in (0, 2)]
     found = told(capsys, "dump", "--store", str(root), "--from", times[0], "--to", times[1])
     assert [message["body"] for message in found] == ["body 3", "body 4"]
+
+
+def test_dump_ends_with_the_last_message_that_was_asked_for(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def counted(*arguments: Any, **options: Any) -> Iterator[Any]:
+        for found in walk(*arguments, **options):
+            seen.append(found)
+            yield found
+
+    monkeypatch.setattr("triomq.cli.store.walk", counted)
+    for words in ((), ("--json",)):
+        said(capsys, "dump", "--store", str(root), "--key", "k2", "--count", "1", *words)
+        assert len(seen) == 3
+        seen.clear()
+    assert len(told(capsys, "dump", "--store", str(root), "--count", "9" * 30)) == 10
+
+
+def test_dump_shows_times_that_no_calendar_has(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    overwrite(log_file(root, 0), 56, b"\x7f")  # of the store time of the first message
+    assert said(capsys, "dump", "--store", str(root)).splitlines()[1].split()[1] == "ms"
+    assert said(capsys, "info", "--store", str(root))
 
 
 def test_dump_as_a_table_is_for_people(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from triomq.cli.values import (
     parse_rate,
     parse_size,
     parse_start,
+    time_text,
 )
 
 
@@ -87,7 +88,10 @@ def test_a_relative_start_is_that_long_ago() -> None:
     assert timedelta(minutes=9, seconds=50) < datetime.now(UTC) - start < timedelta(minutes=10, seconds=10)
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "10m", "-", "-10y", "2026-13-01"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "yesterday", "10m", "-", "-10y", "2026-13-01", "0001-01-01", "-9999999d", "-99999999999d", f"-{'9' * 400}"],
+)
 def test_what_is_no_start_is_refused(text: str) -> None:
     with pytest.raises(ArgumentTypeError, match="earliest, latest"):
         parse_start(text)
@@ -97,6 +101,13 @@ def test_control_characters_become_visible_and_other_text_stays() -> None:
     assert escape_controls("\x1b[31mred\x07") == "\\x1b[31mred\\x07"
     assert escape_controls("one\ntwo\tthree") == "one\\ntwo\\tthree"
     assert escape_controls("träne 涙 \u202e") == "träne 涙 \\u202e"
+
+
+def test_a_time_is_text_also_if_no_calendar_has_it() -> None:
+    assert time_text(1_769_860_800_001, UTC) == "2026-01-31T12:00:00.001+00:00"
+    assert time_text(-1, UTC) == "1969-12-31T23:59:59.999+00:00"
+    for milliseconds in (2**63 - 1, -(2**63), 10**15):
+        assert time_text(milliseconds) == f"{milliseconds} ms"
 
 
 def test_hours_may_have_fractions() -> None:
