@@ -152,7 +152,7 @@ class Life(Sending):
         for queue in self.store.queues:
             first = queue.unit(queue.min_offset)
             assert first is None or first.physical_offset >= self.store.commit_log.min_offset, queue
-        self.history = self.deleted_files.expire(self.history, self.store.commit_log.min_offset)
+        self.history = self.deleted_files.expire(self.history, self.store.commit_log.min_offset, self.durable_end)
 
     def restart(self) -> None:
         end = self.store.commit_log.max_offset
@@ -246,7 +246,7 @@ class Life(Sending):
 
     def _learn(self) -> None:
         """Take over what the store has found: all that was acknowledged, and of the rest what survived."""
-        self.history = self.deleted_files.expire(self.history, self.store.commit_log.min_offset)
+        self.history = self.deleted_files.expire(self.history, self.store.commit_log.min_offset, self.durable_end)
         found = dict(records_of(self.store))
         for stored in self.history:
             if stored.end <= self.durable_end:
