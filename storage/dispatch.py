@@ -16,6 +16,7 @@ from triomq.protocol.record import RecordCheck
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.delay_levels import SCHEDULE_TOPIC, DelayLevels, requested_level
 from triomq.storage.deleted_topics import DeletedTopics
+from triomq.storage.queue_numbers import MAX_QUEUE_OFFSET, Ignore, QueueNumbers
 from triomq.storage.queue_table import QueueTable
 from triomq.storage.timer_times import TIMER_TOPIC, stored_time, wake_time
 
@@ -24,7 +25,7 @@ TagsCodeOf = Callable[[RecordCheck], int]
 WITHOUT_UNIT: Final = frozenset({int(MessageSysFlag.TRANSACTION_PREPARED), int(MessageSysFlag.TRANSACTION_ROLLBACK)})
 """Transaction bits of records that no consumer ever sees.  Source: store.md 3.3."""
 
-_MAX_QUEUE_OFFSET: Final = 2**58  # as a position in the queue's files it still fits 64 bits
+_MOST_TOLD: Final = 100
 _pack_unit = UNIT.pack
 
 
@@ -67,35 +68,47 @@ class Redispatcher:
     """Builds missing units from records; records that have their unit already change nothing.
 
     Attributes:
-        from_log_begin: the records come from the begin of the log, so what an empty queue misses before its first
-            one is gone.
         units_added: how many units were written.
-        ignored_records: how many records cannot have one: an impossible topic, queue id or queue offset.
+        ignored_records: how many records got none: an impossible topic, queue id or queue offset.
         gaps: queues of which a record came with units missing before it, and the queue offset of the first such
             record; nothing was appended to them since.
+        bridged: queues that went on though messages before were gone.
         headless: queues that have lost their first file: a record came with a lower number than theirs.
     """
 
     __slots__ = (
         "_deleted",
+        "_ignore",
+        "_numbers",
         "_queues",
         "_tags_code_of",
-        "from_log_begin",
+        "bridged",
         "gaps",
         "headless",
         "ignored_records",
         "units_added",
     )
 
-    def __init__(self, queues: QueueTable, deleted: DeletedTopics, tags_code_of: TagsCodeOf) -> None:
+    def __init__(self, queues: QueueTable, deleted: DeletedTopics, tags_code_of: TagsCodeOf, ignore: Ignore) -> None:
+        """Build units in ``queues``; ``ignore`` is told of the first records that get none."""
         self._queues = queues
         self._deleted = deleted
         self._tags_code_of = tags_code_of
-        self.from_log_begin = False
+        self._ignore = ignore
+        self._numbers: QueueNumbers | None = None
         self.units_added = 0
         self.ignored_records = 0
         self.gaps: dict[ConsumeQueue, int] = {}
         self.headless: set[ConsumeQueue] = set()
+        self.bridged: set[ConsumeQueue] = set()
+
+    def begin(self, log_begin: int | None) -> None:
+        """Expect records, in the order of the log; call ``finish`` behind them.
+
+        ``log_begin`` is given if they come from the begin of the log, so that what a queue misses before one is gone.
+        """
+        self.gaps.clear()
+        self._numbers = None if log_begin is None else QueueNumbers(log_begin, self._append, self._pass_over)
 
     def dispatch(self, record: RecordCheck, physical_offset: int) -> None:
         """Write the unit of one record if it is missing.
@@ -109,27 +122,45 @@ class Redispatcher:
         if physical_offset < self._deleted.end_of(topic):
             return
         queue = None
-        if 0 <= queue_offset <= _MAX_QUEUE_OFFSET:
+        if 0 <= queue_offset <= MAX_QUEUE_OFFSET:
             queue = self._queues.find(topic, record.queue_id) or self._new_queue(record)
         if queue is None:
-            self.ignored_records += 1
+            self._pass_over(record, physical_offset, "no queue can have it")
             return
-        physical_end = physical_offset + record.size
-        if physical_end <= queue.max_physical_offset:
+        if physical_offset + record.size <= queue.max_physical_offset:
             if queue_offset * UNIT_SIZE < queue.files.start:
                 self.headless.add(queue)
-            return
-        if self.from_log_begin and queue_offset > 0 and not queue.files.files:
-            queue.begin_at(queue_offset, physical_offset, record.size)
-        if queue_offset == queue.next_offset:
-            queue.reserve(1)
-            queue.append_packed(_pack_unit(physical_offset, record.size, self._tags_code_of(record)), physical_end)
-            queue.max_offset = queue.next_offset
-            self.units_added += 1
+        elif self._numbers is not None:
+            self._numbers.add(queue, record, physical_offset)
+        elif queue_offset == queue.next_offset:
+            self._append(queue, record, physical_offset)
         elif queue_offset > queue.next_offset:
             self.gaps.setdefault(queue, queue_offset)
         else:
-            self.ignored_records += 1  # its number is taken: two records cannot have the same
+            self._pass_over(record, physical_offset, f"number {queue_offset} is taken")
+
+    def finish(self) -> None:
+        """Write what still waits behind the last record.
+
+        Raises:
+            StoreFullError, StoreError: it cannot be written.
+        """
+        if self._numbers is not None:
+            self._numbers.finish()
+            self.bridged |= self._numbers.bridged
+            self._numbers = None  # which knows this object: nothing else would end that before garbage is collected
+
+    def _append(self, queue: ConsumeQueue, record: RecordCheck, physical_offset: int) -> None:
+        queue.reserve(1)
+        unit = _pack_unit(physical_offset, record.size, self._tags_code_of(record))
+        queue.append_packed(unit, physical_offset + record.size)
+        queue.max_offset = queue.next_offset
+        self.units_added += 1
+
+    def _pass_over(self, record: RecordCheck, physical_offset: int, reason: str) -> None:
+        self.ignored_records += 1
+        if self.ignored_records <= _MOST_TOLD:
+            self._ignore(record, physical_offset, reason)
 
     def _new_queue(self, record: RecordCheck) -> ConsumeQueue | None:
         try:

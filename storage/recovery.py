@@ -15,9 +15,9 @@ Source: CommitLog.java, recoverNormally, recoverAbnormally; store.md 5.3-5.6, 11
 import logging
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-from triomq.protocol.consume_queue_unit import UNIT_SIZE
 from triomq.protocol.record import RecordCheck, RecordKind
 from triomq.storage.checkpoint import Checkpoint
 from triomq.storage.commit_log import CommitLog
@@ -114,7 +114,7 @@ class Recovery:
         self._queues = queues
         self._deleted = deleted
         self.checkpoint = checkpoint
-        self._dispatcher = Redispatcher(queues, deleted, tags_code_of)
+        self._dispatcher = Redispatcher(queues, deleted, tags_code_of, partial(_tell_ignored, log))
         self._unsettled: list[ConsumeQueue] = []  # of which more was or is to be looked at than both ends
         self._shortened: list[ConsumeQueue] = []  # their last units named no record
         self._units_removed = 0
@@ -146,7 +146,7 @@ class Recovery:
         scan = self._scan(progress, clean=clean)
         self._heal(scan)
         self._truncate(scan)
-        self._repair(scan.end)
+        self._repair(scan.end, progress)
         has_changed = self._has_changed()
         for queue in self._queues if has_changed else self._unsettled:
             correct_min_offset(queue, log.min_offset)
@@ -195,7 +195,6 @@ class Recovery:
             LOGGER.warning("checkpoint is ahead of the log, nothing is taken from it times=%s", self.checkpoint)
             self.checkpoint = Checkpoint()  # that of another store, or the disk has lost what it had confirmed
             if begin > log.min_offset:
-                self._dispatcher.gaps.clear()
                 begin = self._begin_after_crash()
                 scan = self._walk(begin, begin, progress)
         return scan
@@ -208,11 +207,13 @@ class Recovery:
 
     def _walk(self, begin: int, wanted_from: int, progress: Progress | None) -> LogScan:
         """Read the log to its end, and build units that are missing for records from ``wanted_from`` on."""
-        self._dispatcher.from_log_begin = wanted_from <= self._log.min_offset
+        log_begin = self._log.min_offset
+        self._dispatcher.begin(log_begin if wanted_from <= log_begin else None)
         scan = LogScan(self._log, begin, check_crc=self._config.check_crc_on_recover, progress=progress)
         for offset, record in scan:
             if offset >= wanted_from:
                 self._dispatcher.dispatch(record, offset)
+        self._dispatcher.finish()
         return scan
 
     def _has_changed(self) -> bool:
@@ -323,39 +324,24 @@ class Recovery:
         units = (newest_unit(queue) for queue in self._queues)
         return max((self._log.store_time(unit.physical_offset) for unit in units if unit is not None), default=0)
 
-    def _repair(self, log_end: int) -> None:
+    def _repair(self, log_end: int, progress: Progress | None) -> None:
         """Give queues that have lost units in the middle what the log still knows of them."""
-        dispatcher = self._dispatcher
+        log, dispatcher = self._log, self._dispatcher
         wanted = {queue for queue in self._queues if queue.files.is_incomplete}
         wanted = wanted.union(dispatcher.gaps, dispatcher.headless)
+        self._repaired = sorted(f"{queue.topic}:{queue.queue_id}" for queue in wanted | dispatcher.bridged)
         if not wanted:
             return
         for headless in dispatcher.headless:
             cut_queue(headless, 0)
-        dispatcher.from_log_begin = True
-        self._repaired = sorted(f"{queue.topic}:{queue.queue_id}" for queue in wanted)
         LOGGER.warning("consume queues have lost units, reading the commit log again queues=%s", self._repaired)
-        scan = LogScan(self._log, self._log.min_offset, stop=log_end, check_crc=False)
+        dispatcher.begin(log.min_offset)
+        scan = LogScan(log, log.min_offset, stop=log_end, check_crc=False, progress=progress)
         for offset, record in scan:
-            queue = self._queues.find(record.topic, record.queue_id)
-            if queue is not None and queue in wanted:
-                dispatcher.gaps.pop(queue, None)
+            if self._queues.find(record.topic, record.queue_id) in wanted:
                 dispatcher.dispatch(record, offset)
-                if dispatcher.gaps.pop(queue, None) is not None:  # what came before is gone from the log too
-                    self._bridge(queue, record, offset)
-                    dispatcher.dispatch(record, offset)
+        dispatcher.finish()
         self._heal(scan)
-
-    def _bridge(self, queue: ConsumeQueue, record: RecordCheck, physical_offset: int) -> None:
-        """Let a queue go on with a record though those before it are gone."""
-        missing = record.queue_offset - queue.next_offset
-        if queue.max_physical_offset <= self._log.min_offset:
-            cut_queue(queue, 0)
-            queue.begin_at(record.queue_offset, physical_offset, record.size)
-        elif missing <= queue.files.file_size // UNIT_SIZE:
-            queue.append_lost(missing, physical_offset, record.size)
-        else:  # no loss explains such a number: the record's own is wrong
-            self._dispatcher.ignored_records += 1
 
     def _sync(self, scan_begin: int) -> None:
         plan = FlushPlan(self._file_system, _ignore)
@@ -368,3 +354,15 @@ class Recovery:
 
 def _ignore(error: Exception) -> None:
     """A failed sync during start-up raises; there is no running store to warn."""
+
+
+def _tell_ignored(log: CommitLog, record: RecordCheck, physical_offset: int, reason: str) -> None:
+    file = log.files.file_at(physical_offset)
+    LOGGER.warning(
+        "record left out of its consume queue file=%s offset=%d topic=%r queue_id=%d reason=%s",
+        file.path if file is not None else None,
+        physical_offset,
+        record.topic,
+        record.queue_id,
+        reason,
+    )

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from triomq.protocol.codes import TRANSACTION_MASK
-from triomq.protocol.consume_queue_unit import UNIT_SIZE
 from triomq.protocol.errors import StoreError
 from triomq.protocol.record import RecordCheck
 from triomq.storage.consume_queue import ConsumeQueue
@@ -18,6 +17,7 @@ from triomq.storage.dispatch import WITHOUT_UNIT, stored_tags_code
 from triomq.storage.flush import FlushPlan
 from triomq.storage.log_scan import Progress
 from triomq.storage.log_walk import Damage, walk
+from triomq.storage.queue_numbers import QueueNumbers
 from triomq.storage.stopped_store import StoppedStore, StoredOffset
 from triomq.storage.store_check import CheckReport, Problem, ProblemKind, queues_to_rebuild
 
@@ -159,6 +159,7 @@ class _Builder:
         wanted = {(queue.topic, queue.queue_id): queue for queue in self._queues}
         for queue in self._queues:
             queue.destroy()
+        numbers = QueueNumbers(store.log.min_offset, self._append, self._ignore)
         for found in walk(store.log, store.file_system, check_crc=False, progress=progress):
             if isinstance(found, Damage):
                 continue
@@ -167,22 +168,19 @@ class _Builder:
             if target is None or record.sys_flag & TRANSACTION_MASK in WITHOUT_UNIT:
                 continue
             if offset >= store.deleted.end_of(record.topic):
-                self._append(target, record, offset)
+                numbers.add(target, record, offset)
+        numbers.finish()
         _sync(store, [], self._queues)
 
     def _append(self, queue: ConsumeQueue, record: RecordCheck, offset: int) -> None:
-        missing = record.queue_offset - queue.next_offset
-        if missing and not queue.files.files:
-            queue.begin_at(record.queue_offset, offset, record.size)
-        elif 0 < missing <= queue.files.file_size // UNIT_SIZE:
-            queue.append_lost(missing, offset, record.size)
-        elif missing:  # no loss explains such a number
-            self.records_ignored += 1
-            return
         queue.reserve(1)
         queue.append(offset, record.size, self._tags_code_of(record))
         queue.max_offset = queue.next_offset
         self.units_built += 1
+
+    def _ignore(self, record: RecordCheck, offset: int, reason: str) -> None:
+        del record, offset, reason
+        self.records_ignored += 1
 
 
 def _split(names: Sequence[str]) -> list[tuple[str, str, str]]:

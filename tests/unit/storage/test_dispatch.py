@@ -32,7 +32,7 @@ def deleted(tmp_path: Path) -> DeletedTopics:
 
 @pytest.fixture
 def redispatcher(queues: QueueTable, deleted: DeletedTopics) -> Redispatcher:
-    return Redispatcher(queues, deleted, lambda record: record.tags_code)
+    return Redispatcher(queues, deleted, lambda record: record.tags_code, lambda *ignored: None)
 
 
 def test_records_in_order_get_their_units(redispatcher: Redispatcher, queues: QueueTable) -> None:
@@ -67,9 +67,9 @@ def test_an_empty_queue_begins_in_the_middle_only_if_nothing_came_before(
     redispatcher.dispatch(record(7), 1700)
     queue = queues.get("T", 0)
     assert redispatcher.gaps == {queue: 7}
-    redispatcher.gaps.clear()
-    redispatcher.from_log_begin = True
+    redispatcher.begin(0)
     redispatcher.dispatch(record(7), 1700)
+    redispatcher.finish()
     assert (queue.min_offset, queue.max_offset) == (7, 8)
 
 

@@ -3,6 +3,8 @@
 import shutil
 from typing import Final
 
+import pytest
+
 from tests.unit.storage.making import StoreMaker, bodies, body, filled, log_file, overwrite, put, queue_file, report
 from triomq.protocol.consume_queue_unit import BLANK_UNIT, UNIT
 from triomq.protocol.record import encode_record
@@ -128,6 +130,27 @@ def test_a_number_left_out_by_the_log_becomes_a_lost_message(maker: StoreMaker) 
     assert again.max_offset_in_queue("T", 0) == 14
     assert [unit.is_lost for unit in again.queue_units("T", 0, 9, 5)] == [False, True, True, True, False]
     assert len(bodies(again)) == 11
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(("number", "byte"), [(0, 128), (4, 132), (4, 5), (3, 1)])
+def test_a_flipped_bit_of_a_number_costs_no_other_message(
+    maker: StoreMaker, caplog: pytest.LogCaptureFixture, number: int, byte: int, clean: bool
+) -> None:
+    store = filled(maker, 10, topics=("T",))
+    unit = store.queue_units("T", 0, number, 1)[0]
+    wanted = bodies(store)
+    store.close()
+    root = store.config.root
+    if not clean:
+        (root / "abort").touch()
+    shutil.rmtree(root / "consumequeue")
+    overwrite(log_file(root, 0), unit.physical_offset + 27, bytes([byte]))  # the last of its queue offset
+    again = maker()
+    assert bodies(again) == wanted[:number] + wanted[number + 1 :]
+    assert again.max_offset_in_queue("T", 0) == 10
+    assert report(again).ignored_records == 1
+    assert f"file={log_file(root, 0)} offset={unit.physical_offset}" in caplog.text
 
 
 def test_an_impossible_number_is_ignored(maker: StoreMaker) -> None:

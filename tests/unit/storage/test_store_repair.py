@@ -178,6 +178,15 @@ def test_a_number_that_cannot_be_is_ignored(maker: StoreMaker) -> None:
     assert repaired(root) == RepairReport(units_built=9, records_ignored=1)
 
 
+def test_a_flipped_bit_of_the_first_number_costs_no_other_message(maker: StoreMaker) -> None:
+    store = filled(maker, 20)
+    unit = store.queue_units("T", 0, 0, 1)[0]
+    store.close()
+    root = store.config.root
+    overwrite(log_file(root, 0), unit.physical_offset + 20, (4).to_bytes(8))
+    assert repaired(root) == RepairReport(units_built=9, records_ignored=1)
+
+
 def test_index_files_go_from_the_first_bad_one_on_and_a_broker_makes_them_again(maker: StoreMaker) -> None:
     store = maker()
     for number in range(400):
