@@ -25,6 +25,7 @@ from triomq.broker.delivery import Delivery
 from triomq.broker.locks import QueueLocks
 from triomq.broker.lookups import Lookups
 from triomq.broker.offsets import ConsumerOffsetTable
+from triomq.broker.opening import open_store
 from triomq.broker.processors.plain_send import PlainSends, response_template
 from triomq.broker.processors.pull import serve_held
 from triomq.broker.processors.table import BROKER_PROCESSORS, NAMESRV_PROCESSORS, VIP_PROCESSORS, Processor
@@ -49,7 +50,6 @@ from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import StoreError
 from triomq.protocol.host import encode_host
 from triomq.storage.config import Durability
-from triomq.storage.log_scan import ProgressLog
 from triomq.storage.message_store import MessageStore
 from triomq.storage.tables import JsonTable
 
@@ -380,8 +380,7 @@ async def open_broker(config: BrokerConfig) -> AsyncGenerator[Broker]:
         StoreLockedError: another broker owns the store.
         StoreLayoutError: the store cannot be read, or was written with other file sizes.
     """
-    store = MessageStore(config.store)
-    await trio.to_thread.run_sync(store.open, ProgressLog())
+    store = await open_store(config.store)
     broker = Broker(config, store)
     try:
         broker.load()

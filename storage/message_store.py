@@ -120,7 +120,8 @@ class MessageStore(StoreWriter):
     def open(self, progress: Progress | None = None) -> RecoveryReport:
         """Lock the directory, check it, recover it; an open store stays as it is.
 
-        ``progress`` is called now and then while the commit log is read.
+        ``progress`` is called now and then while the commit log is read.  What it raises ends that, and the next start
+        recovers as after a crash.
 
         Raises:
             StoreLockedError: another process uses the directory.

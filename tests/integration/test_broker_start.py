@@ -4,10 +4,12 @@ import logging
 from pathlib import Path
 
 import pytest
+import trio
 
 from tests.integration.broker_wire import broker_port, connected, pull_fields, running
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.record import decode_records
+from triomq.storage.log_scan import ProgressLog
 from triomq.storage.tables import JsonTable
 
 
@@ -50,3 +52,25 @@ async def test_a_long_start_tells_how_far_it_is(
     async with running(tmp_path):
         told = [record.getMessage() for record in caplog.records if record.name == "triomq.storage.log_scan"]
     assert told == ["reading the commit log mib=0 of_at_most=16"] * 2
+
+
+async def test_a_long_start_is_given_up_when_it_is_cancelled_and_the_next_one_does_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await leave(tmp_path, 10)
+    told: list[int] = []
+
+    def tell(self: ProgressLog, done_bytes: int, most_bytes: int) -> None:
+        told.append(done_bytes)
+        trio.from_thread.run_sync(starting.cancel)
+
+    with monkeypatch.context() as patch, trio.CancelScope() as starting:
+        patch.setattr("triomq.storage.log_scan._PROGRESS_STEP_BYTES", 1000)
+        patch.setattr(ProgressLog, "__call__", tell)
+        async with running(tmp_path):
+            raise AssertionError("it has started")
+    assert len(told) == 1
+    async with running(tmp_path) as broker:
+        assert broker.store.recovery is not None
+        assert not broker.store.recovery.clean
+        assert broker.store.recovery.records == 11
