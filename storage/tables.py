@@ -6,14 +6,17 @@ Source: ConfigManager.java, MixAll.java; store.md 6.1.
 """
 
 import json
+import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from triomq.protocol import fastjson
 from triomq.protocol.errors import ProtocolError, StoreLayoutError
 from triomq.storage.file_system import FileSystem, translated
+
+LOGGER: Final = logging.getLogger("triomq.storage.tables")
 
 
 class JsonTable:
@@ -47,9 +50,13 @@ class JsonTable:
         backup, backup_reason = self._read(self.backup_path)
         if backup is not None:
             self._keep_backup = True  # the first save must not replace it by the damaged table
+            problem = reason or f"{self.path} is missing or empty"
+            LOGGER.warning("table taken from its backup, later changes are lost path=%s reason=%s", self.path, problem)
             return backup
         if problem := backup_reason or reason:
             raise StoreLayoutError(f"{problem}; restore the file, or delete it to start without its content")
+        if self._file_system.exists(self.path):
+            LOGGER.warning("table is empty path=%s", self.path)
         return None
 
     def save(self, table: Any) -> None:

@@ -45,12 +45,15 @@ def test_the_generation_before_is_kept(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"\0" * 100, b" \n", b'{"n": 1', b"\xff", b"null"])
-def test_a_missing_empty_or_damaged_table_falls_back_to_its_backup(path: Path, damage: bytes | None) -> None:
+def test_a_missing_empty_or_damaged_table_falls_back_to_its_backup(
+    path: Path, damage: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
     table = JsonTable(path)
     table.save({"n": 0})
     table.save({"n": 1})
     path.unlink() if damage is None else path.write_bytes(damage)
     assert JsonTable(path).load() == {"n": 0}
+    assert f"table taken from its backup, later changes are lost path={path} reason={path} is " in caplog.text
 
 
 def test_the_save_after_a_damage_keeps_the_good_backup(path: Path) -> None:
@@ -67,11 +70,12 @@ def test_the_save_after_a_damage_keeps_the_good_backup(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"\0\0"])
-def test_no_table_and_no_backup_is_fine(path: Path, damage: bytes | None) -> None:
+def test_no_table_and_no_backup_is_fine(path: Path, damage: bytes | None, caplog: pytest.LogCaptureFixture) -> None:
     if damage is not None:
         path.parent.mkdir()
         path.write_bytes(damage)
     assert JsonTable(path).load() is None
+    assert (f"table is empty path={path}" in caplog.text) == (damage is not None)
 
 
 def test_damage_without_a_backup_does_not_pass_as_an_empty_table(path: Path) -> None:
