@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from triomq.protocol.codes import TRANSACTION_MASK
 from triomq.protocol.consume_queue_unit import REPEATED_CODE, ConsumeQueueUnit
@@ -21,6 +22,8 @@ from triomq.storage.log_walk import Damage, walk
 from triomq.storage.lost_units import WAITING_TOPICS
 from triomq.storage.queue_recovery import first_offset
 from triomq.storage.stopped_store import StoppedStore
+
+_MOST_HASH: Final = 2**31 - 1
 
 
 class ProblemKind(Enum):
@@ -154,8 +157,9 @@ class _Checker:
     def _check_tags_code(self, queue: ConsumeQueue, record: RecordCheck, unit: ConsumeQueueUnit) -> None:
         if unit.tags_code == record.tags_code:
             return
-        # Of a message that waits it is the delivery time, which depends on the levels or the turns of waiting of then.
-        if queue.topic in WAITING_TOPICS and unit.tags_code >= record.store_timestamp:
+        # Of a message that waits it is the delivery time, which depends on the levels or the turns of waiting of then,
+        # and lies before the store time if the clock had been set back.
+        if queue.topic in WAITING_TOPICS and unit.tags_code > _MOST_HASH:
             return
         text = f"tags code {unit.tags_code} instead of {record.tags_code}"
         self._add(ProblemKind.WRONG_UNIT, _name(queue), record.queue_offset, text)

@@ -142,6 +142,16 @@ def test_delayed_messages_may_have_their_delivery_time(maker: StoreMaker) -> Non
     ]
 
 
+def test_a_delivery_time_may_lie_before_the_store_time(maker: StoreMaker) -> None:
+    store = maker()
+    put(store)
+    maker.clock.now_ms -= 3_600_000
+    put(store, SCHEDULE_TOPIC, 2, tags_code=store.delivery_time(3))
+    put(store, TIMER_TOPIC, 0, tags_code=store.now_ms() + 1000)
+    store.close()
+    assert checked(store.config.root).problems == []
+
+
 def test_messages_with_a_time_of_their_own_may_have_it_in_their_units(maker: StoreMaker) -> None:
     store = maker()
     put(store, TIMER_TOPIC, 0, tags_code=store.now_ms() + 600_000)
