@@ -38,6 +38,7 @@ from triomq.broker.services.housekeeping import Housekeeping
 from triomq.broker.services.index import Indexing
 from triomq.broker.services.pull_timeout import PullTimeout
 from triomq.broker.services.retention import RetentionService
+from triomq.broker.services.saving import TableSaving
 from triomq.broker.services.schedule import ScheduledDelivery
 from triomq.broker.sockets import accept_loop, listen, listen_with_vip
 from triomq.broker.stalls import StallWatch
@@ -93,6 +94,7 @@ class Broker:
         locks: which member may consume which queue in order.
         client_requests: what clients were asked and have yet to answer.
         retention: deletes old files.
+        table_saving: writes changed tables.
         stalls: queues in which messages wait and nothing moves.
         statistics: counters.
     """
@@ -138,6 +140,7 @@ class Broker:
         self.plain_sends: Final = PlainSends(self)
         self.send_response: Final = response_template(config.region)
         self.retention: Final = RetentionService(self)
+        self.table_saving: Final = TableSaving(self)
         self.connections: Final[set[Connection]] = set()
         self.admission: Final = Admission(self)
         self.reader: Final = ConnectionReader()
@@ -146,7 +149,6 @@ class Broker:
         self.stopping: Final = trio.Event()
         self.connection_nursery: trio.Nursery
         self._store_ips: dict[str, str] = {}
-        self._is_saving_refused = False
         self._opaque = 0
 
     # --- steps ------------------------------------------------------------------------------------------
@@ -215,22 +217,6 @@ class Broker:
         self.timer.load()
         self.topics.adopt((queue.topic, queue.queue_id) for queue in self.store.queues)
 
-    async def save_tables(self) -> None:
-        """Write the tables that changed, in a worker thread; what the disk refuses is tried again later."""
-        for table in (self.topics, self.subscription_groups, self.offsets):
-            if table.is_dirty:
-                content = table.encode()
-                table.is_dirty = False
-                try:
-                    await trio.to_thread.run_sync(table.write, content)
-                except StoreError as exc:
-                    table.is_dirty = True
-                    if not self._is_saving_refused:
-                        LOGGER.error("tables are not saved for now: %s", exc)
-                    self._is_saving_refused = True
-                    return
-                self._is_saving_refused = False
-
     def save_tables_now(self) -> None:
         """Write the tables that changed, before the broker ends."""
         tables: list[_Table] = [self.topics, self.subscription_groups, self.offsets]
@@ -262,6 +248,7 @@ class Broker:
         async with trio.open_nursery() as services:  # 3. last to go
             services.start_soon(PullTimeout(self).run)
             services.start_soon(Housekeeping(self).run)
+            services.start_soon(self.table_saving.run)
             services.start_soon(self.retention.run)
             services.start_soon(consume_queue_flush(self).run)
             services.start_soon(Indexing(self).run)

@@ -27,7 +27,13 @@ _BUILT_IN: Final = (
 
 
 class SubscriptionGroupTable:
-    """Group name to configuration; a group is created by its first heartbeat or pull, if that is allowed."""
+    """Group name to configuration; a group is created by its first heartbeat or pull, if that is allowed.
+
+    Attributes:
+        data_version: grows with every change.
+        is_dirty: it is not on the disk as it is.
+        on_change: called when it shall be saved.
+    """
 
     def __init__(self, table: JsonTable, *, auto_create: bool, clock_ms: Callable[[], int]) -> None:
         self._table = table
@@ -36,6 +42,7 @@ class SubscriptionGroupTable:
         self._configs: dict[str, SubscriptionGroupConfig] = {}
         self.data_version = DataVersion(counter=0, timestamp=clock_ms())
         self.is_dirty = False
+        self.on_change: Callable[[], None] | None = None
 
     def load(self) -> None:
         """Read the saved table and add the built-in groups.
@@ -106,3 +113,5 @@ class SubscriptionGroupTable:
     def _changed(self) -> None:
         self.data_version = DataVersion(counter=self.data_version.counter + 1, timestamp=self._clock_ms())
         self.is_dirty = True
+        if self.on_change is not None:
+            self.on_change()

@@ -45,7 +45,14 @@ MAX_QUEUES: Final = 65_536
 
 
 class TopicTable:
-    """Topic name to configuration; every change raises the data version and marks the table for saving."""
+    """Topic name to configuration; every change raises the data version and marks the table for saving.
+
+    Attributes:
+        data_version: grows with every change.
+        is_dirty: it is not on the disk as it is.
+        on_change: called when it shall be saved.
+        system_topics: topics that clients may not change.
+    """
 
     def __init__(
         self,
@@ -62,6 +69,7 @@ class TopicTable:
         self._configs: dict[str, TopicConfig] = {}
         self.data_version = DataVersion(counter=0, timestamp=clock_ms())
         self.is_dirty = False
+        self.on_change: Callable[[], None] | None = None
         self.system_topics: Final = frozenset(
             {
                 AUTO_CREATE_TOPIC,
@@ -106,10 +114,13 @@ class TopicTable:
                 self.data_version = DataVersion.from_json(saved["dataVersion"])
         except (AttributeError, TypeError, ValueError, ProtocolError) as exc:
             raise StoreLayoutError(f"topics.json holds something else than topics: {exc}") from exc
+        missing = [config for config in self._built_in if config.topic_name not in self._configs]
         for config in self._built_in:
             self._configs[config.topic_name] = config
         if not self._auto_create:
             self._configs.pop(AUTO_CREATE_TOPIC, None)
+        if missing:  # RocketMQ deletes the queues of topics that the file does not name with the next topic it deletes
+            self._ask_for_saving()
 
     def adopt(self, queues: Iterable[tuple[str, int]]) -> None:
         """Add topics that have data but no configuration, as after a crash before the table was saved."""
@@ -205,7 +216,12 @@ class TopicTable:
 
     def _changed(self) -> None:
         self.data_version = DataVersion(counter=self.data_version.counter + 1, timestamp=self._clock_ms())
+        self._ask_for_saving()
+
+    def _ask_for_saving(self) -> None:
         self.is_dirty = True
+        if self.on_change is not None:
+            self.on_change()
 
 
 def _config(topic: str, queues: int, perm: int = _READ_WRITE) -> TopicConfig:

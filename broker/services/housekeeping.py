@@ -1,4 +1,4 @@
-"""Once a second: rates, idle connections, silent members, and tables that changed."""
+"""Once a second: rates, idle connections and silent members."""
 
 import logging
 import time
@@ -24,7 +24,6 @@ class Housekeeping:
     async def run(self) -> None:
         """Work until cancelled."""
         broker = self._broker
-        next_persist = trio.current_time() + broker.config.persist_offsets_interval_s
         next_scan = trio.current_time() + _SCAN_INTERVAL_S
         while True:
             await trio.sleep(_INTERVAL_S)
@@ -37,9 +36,6 @@ class Housekeeping:
             if now >= next_scan:
                 next_scan = now + _SCAN_INTERVAL_S
                 self._close_silent_members()
-            if now >= next_persist or broker.topics.is_dirty or broker.subscription_groups.is_dirty:
-                next_persist = now + broker.config.persist_offsets_interval_s
-                await broker.save_tables()
             broker.end_step()
 
     def _close_idle(self) -> None:

@@ -162,6 +162,20 @@ def test_rocketmqs_file_is_read(path: Path) -> None:
     assert (table.data_version.counter, table.data_version.timestamp) == (24, 17)
 
 
+def test_a_file_without_a_system_topic_is_saved_anew(path: Path, table: TopicTable) -> None:
+    """With the next topic that it deletes, RocketMQ deletes the queues of those that its file does not name."""
+    assert table.is_dirty
+    saved = table.to_json()
+    path.write_bytes(orjson.dumps(saved))
+    assert not opened(path).is_dirty
+    del saved["topicConfigTable"]["rmq_sys_wheel_timer"]  # type: ignore[attr-defined]
+    path.write_bytes(orjson.dumps(saved))
+    again = opened(path)
+    assert again.is_dirty
+    assert b"rmq_sys_wheel_timer" in again.encode()
+    assert again.data_version == table.data_version
+
+
 @pytest.mark.parametrize(
     "content",
     [[1], {"topicConfigTable": [1]}, {"topicConfigTable": {"T": 1}}, {"topicConfigTable": {"T": {"perm": "x"}}}],

@@ -1,0 +1,96 @@
+"""Tables are on the disk soon after they changed: an Apache broker knows only the topics that are in the file."""
+
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from triomq.broker.server import Broker
+from triomq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
+from triomq.protocol.errors import StoreError
+
+
+@pytest.fixture(autouse=True)
+def saves(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, bytes]]:
+    """When the topics were written, and what; threads take no time, as a clock that jumps does not wait for them."""
+    written: list[tuple[float, bytes]] = []
+
+    async def run_sync(write: Callable[[bytes], None], content: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        write(content)
+        if write == broker.topics.write:
+            written.append((trio.current_time(), content))
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
+    return written
+
+
+@asynccontextmanager
+async def saving(broker: Broker) -> AsyncGenerator[None]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(broker.table_saving.run)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_new_topic_is_saved_at_once_and_the_next_ones_together_a_moment_later(
+    broker: Broker, saves: list[tuple[float, bytes]], autojump_clock: MockClock
+) -> None:
+    async with saving(broker):
+        await trio.sleep(3)
+        saves.clear()
+        began = trio.current_time()
+        for name in ("first", "second", "third"):
+            broker.topics.put(TopicConfig(topic_name=name))
+            await trio.sleep(0.01)
+        await trio.sleep(10)
+    assert [time - began for time, _ in saves] == [0, pytest.approx(0.1)]
+    assert b"first" in saves[0][1]
+    assert b"second" in saves[1][1]
+    assert b"third" in saves[1][1]
+
+
+async def test_a_table_without_system_topics_is_saved_when_the_broker_starts(
+    broker: Broker, saves: list[tuple[float, bytes]], autojump_clock: MockClock
+) -> None:
+    began = trio.current_time()
+    async with saving(broker):
+        await trio.sleep(0.5)
+    assert [time - began for time, _ in saves] == [0]
+    assert b"rmq_sys_wheel_timer" in saves[0][1]
+
+
+async def test_a_changed_group_is_saved_at_once_and_an_offset_within_five_seconds(
+    broker: Broker, autojump_clock: MockClock
+) -> None:
+    config = broker.config.store.root / "config"
+    async with saving(broker):
+        await trio.sleep(3)
+        broker.subscription_groups.put(SubscriptionGroupConfig(group_name="G"))
+        await trio.sleep(0.1)
+        assert b'"G"' in (config / "subscriptionGroup.json").read_bytes()
+        broker.offsets.commit("G", "T", 0, 7)
+        await trio.sleep(5)
+    assert b"T@G" in (config / "consumerOffset.json").read_bytes()
+
+
+async def test_a_disk_that_refuses_a_table_is_tried_again_each_second(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    tries = []
+
+    def refuse(_content: bytes) -> None:
+        tries.append(trio.current_time())
+        raise StoreError("no room")
+
+    monkeypatch.setattr(broker.topics, "write", refuse)
+    began = trio.current_time()
+    async with saving(broker):
+        await trio.sleep(2.5)
+    assert [time - began for time in tries] == [0, pytest.approx(1), pytest.approx(2)]
+    assert broker.topics.is_dirty
+    messages = [record.message for record in caplog.records if record.levelno == logging.ERROR]
+    assert messages == ["tables are not saved for now: no room"]
