@@ -249,15 +249,27 @@ class Recovery:
             else:
                 recover_queue(queue, self._file_system, checked_from)
             self._unsettled.append(queue)
-            oldest = oldest_unit(queue)
-            if oldest is not None and oldest.physical_offset < self._deleted.end_of(queue.topic):
-                queue.destroy()  # the topic was deleted, but the machine stopped before its files were
+            self._forget_deleted(queue)
             dropped = drop_dangling_units(queue, self._log, check_crc=self._config.check_crc_on_recover)
             self._units_removed += len(dropped)
             if dropped:
                 self._shortened.append(queue)
             dropped_from = min([dropped_from, *(unit.physical_offset for unit in dropped)])
         return dropped_from
+
+    def _forget_deleted(self, queue: ConsumeQueue) -> None:
+        """Delete the units of a topic that was deleted; the machine may have stopped before its files were.
+
+        Or RocketMQ has made them again after a crash, and has added messages since: those stay as they are.
+        """
+        deleted_end = self._deleted.end_of(queue.topic)
+        oldest, newest = oldest_unit(queue), newest_unit(queue)
+        if oldest is None or newest is None or oldest.physical_offset >= deleted_end:
+            return
+        if newest.physical_offset < deleted_end:
+            queue.destroy()
+        else:
+            lose_units(queue, 0, deleted_end)
 
     def _is_settled(self, queue: ConsumeQueue, ends: QueueEnds) -> bool:
         """Whether nothing of a queue has expired or is dangling, so that no more of it need be looked at."""

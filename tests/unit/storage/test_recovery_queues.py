@@ -274,6 +274,27 @@ def test_files_of_a_deleted_topic_that_came_back_are_deleted_again(maker: StoreM
     assert bodies(maker(copy), "T") == [b"new"]
 
 
+def test_messages_behind_units_of_a_deleted_topic_that_rocketmq_made_again_stay(maker: StoreMaker) -> None:
+    store = filled(maker, 20)
+    root, deletions = store.config.root, store.config.root / "config" / "deletedTopics.json"
+    old = maker.killed_copy(store)
+    store.delete_topic("T")
+    store.close()
+    shutil.copytree(old / "consumequeue" / "T", root / "consumequeue" / "T")
+    noted = deletions.read_bytes()
+    deletions.unlink()  # RocketMQ does not look at it
+    store = maker(root)
+    assert put(store, "T", body=b"new").queue_offset == 10
+    put(store, "U")
+    store.close()
+    deletions.write_bytes(noted)
+    for _ in range(2):
+        store = maker(root)
+        assert bodies(store, "T") == [b"new"]
+        assert (store.min_offset_in_queue("T", 0), store.max_offset_in_queue("T", 0)) == (10, 11)
+        store.close()
+
+
 def test_a_deletion_does_not_outlive_the_log_it_belongs_to(maker: StoreMaker) -> None:
     store = filled(maker, 20)
     cut = store.queue_units("U", 0, 3, 1)[0].physical_offset
