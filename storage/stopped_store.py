@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Self
 
 from triomq.protocol.consume_queue_unit import UNIT_SIZE
 from triomq.protocol.errors import ConfigError, StoreLayoutError
+from triomq.protocol.record import RecordKind
 from triomq.storage.checkpoint import Checkpoint, load_checkpoint
 from triomq.storage.commit_log import CommitLog
 from triomq.storage.config import StoreConfig
@@ -26,6 +27,7 @@ from triomq.storage.store_directory import StoreDirectory
 from triomq.storage.tables import JsonTable
 
 _OFFSETS_TABLE: Final = "consumerOffset.json"
+_TOPICS_TABLE: Final = "topics.json"
 
 
 class ReadOnlyFileSystem(FileSystem):
@@ -134,6 +136,32 @@ class StoppedStore:
             queues = content["offsetTable"][f"{stored.topic}@{stored.group}"]
             queues[next(key for key in queues if int(key) == stored.queue_id)] = stored.offset
         table.save(content)
+
+    def begin_of(self, topic: str, queue_id: int) -> int:
+        """Return the physical offset before which records of a queue do not count: those of a topic that was deleted.
+
+        Apache's broker notes no deletion.  But a queue whose first unit has number 0 had no record before that one.
+        """
+        deleted_end = self.deleted.end_of(topic)
+        queue = self.queues.find(topic, queue_id)
+        unit = queue.unit(0) if queue is not None else None
+        if unit is None or unit.physical_offset <= deleted_end:
+            return deleted_end
+        record = self.log.check(unit.physical_offset, check_crc=False)
+        is_first = record.kind is RecordKind.MESSAGE and record.queue_offset == 0 and record.size == unit.size
+        return (
+            unit.physical_offset if is_first and (record.topic, record.queue_id) == (topic, queue_id) else deleted_end
+        )
+
+    def topics(self) -> frozenset[str] | None:
+        """Return the topics of the broker's table; ``None`` if there is no table.
+
+        Raises:
+            StoreLayoutError: the table is damaged.
+        """
+        content = JsonTable(self._directory.config / _TOPICS_TABLE, self.file_system).load()
+        table = content.get("topicConfigTable") if isinstance(content, dict) else None
+        return frozenset(map(str, table)) if isinstance(table, dict) else None
 
     def index_names(self) -> list[str]:
         """Return the names of the index files, from the oldest to the newest.

@@ -105,6 +105,9 @@ class _Checker:
         self._good_end = store.log.files.files[-1].end if store.log.files.files else 0
         self._matched: Counter[ConsumeQueue] = Counter()
         self._problems: dict[tuple[ProblemKind, str], Problem] = {}
+        self._begins: dict[tuple[str, int], int] = {}
+        self._last_without_queue: dict[tuple[str, int], int] = {}
+        self._deleted_until: dict[str, int] = {}
 
     def run(self, progress: Progress | None) -> CheckReport:
         store, report = self._store, self._report
@@ -126,6 +129,7 @@ class _Checker:
                 report.record_bytes += record.size
                 report.log_end = offset + record.size
                 self._check_record(offset, record)
+        self._forget_deleted()
         for queue in store.queues:
             self._check_queue(queue)
         for path, number, reason in check_index(store):
@@ -142,17 +146,35 @@ class _Checker:
 
     def _check_record(self, offset: int, record: RecordCheck) -> None:
         """Look for the unit of a record."""
-        store = self._store
-        if record.sys_flag & TRANSACTION_MASK in WITHOUT_UNIT or offset < store.deleted.end_of(record.topic):
+        if record.sys_flag & TRANSACTION_MASK in WITHOUT_UNIT:
             return
-        queue = store.queues.find(record.topic, record.queue_id)
+        name = record.topic, record.queue_id
+        begin = self._begins.get(name)
+        if begin is None:
+            begin = self._begins[name] = self._store.begin_of(*name)
+        if offset < begin:
+            self._deleted_until[record.topic] = min(begin, self._deleted_until.get(record.topic, begin))
+            return
+        queue = self._store.queues.find(*name)
         unit = queue.unit(record.queue_offset) if queue is not None else None
         if queue is None or unit is None or unit.is_lost:
+            if queue is None or not queue.next_offset:
+                self._last_without_queue[name] = offset
             place = f"{record.topic}:{record.queue_id}"
             self._add(ProblemKind.MISSING_UNIT, place, record.queue_offset, f"of the record at {offset}")
         elif unit[:2] == (offset, record.size):
             self._matched[queue] += 1
             self._check_tags_code(queue, record, unit)
+
+    def _forget_deleted(self) -> None:
+        """Drop what was found missing of queues that were deleted together with their topic."""
+        known = self._store.topics() if self._store.is_clean else None  # after a crash the table may lack a new topic
+        alive = {queue.topic for queue in self._store.queues if queue.next_offset}
+        for (topic, queue_id), offset in self._last_without_queue.items():
+            was_made_again = offset < self._deleted_until.get(topic, 0)
+            is_gone = known is not None and topic not in known and topic not in alive
+            if was_made_again or is_gone:
+                del self._problems[ProblemKind.MISSING_UNIT, f"{topic}:{queue_id}"]
 
     def _check_tags_code(self, queue: ConsumeQueue, record: RecordCheck, unit: ConsumeQueueUnit) -> None:
         if unit.tags_code == record.tags_code:

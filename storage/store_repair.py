@@ -152,6 +152,7 @@ class _Builder:
         self.records_ignored = 0
         self._store = store
         self._queues = [store.queues.get(topic, int(number)) for topic, _, number in _split(names)]
+        self._begins = {queue: store.begin_of(queue.topic, queue.queue_id) for queue in self._queues}
         self._tags_code_of = stored_tags_code(store.config.delay_levels)
 
     def run(self, progress: Progress | None) -> None:
@@ -167,7 +168,7 @@ class _Builder:
             target = wanted.get((record.topic, record.queue_id))
             if target is None or record.sys_flag & TRANSACTION_MASK in WITHOUT_UNIT:
                 continue
-            if offset >= store.deleted.end_of(record.topic):
+            if offset >= self._begins[target]:
                 numbers.add(target, record, offset)
         numbers.finish()
         _sync(store, [], self._queues)

@@ -19,6 +19,7 @@ from triomq.storage.message_index import IndexMatches
 from triomq.storage.message_store import MessageStore
 from triomq.storage.recovery import RecoveryReport
 from triomq.storage.store_writer import Appended
+from triomq.storage.tables import JsonTable
 
 SMALL: Final[dict[str, Any]] = {
     "commit_log_file_size_bytes": 65536,
@@ -161,6 +162,24 @@ def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[byt
         found += [message.stored_body for buffer in result.buffers for message in decode_records(buffer)]
         next_offset = result.next_begin_offset
     return found
+
+
+def deleted_by_apache(maker: "StoreMaker", topic: str, *, made_again: bool = True) -> Path:
+    """A closed store whose ``topic`` was deleted by a broker that notes no deletion, and made again by ours."""
+    store = filled(maker)
+    put(store, topic, queue_id=1)
+    put(store, "U")
+    store.close()
+    root = store.config.root
+    shutil.rmtree(root / "consumequeue" / topic)
+    names = ["U", topic] if made_again else ["U"]
+    JsonTable(root / "config" / "topics.json").save({"topicConfigTable": {name: {} for name in names}})
+    if made_again:
+        store = maker(root)
+        for number in range(3):
+            assert put(store, topic, body=b"new %d" % number).queue_offset == number
+        store.close()
+    return root
 
 
 def matches(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.storage.making import StoreMaker, filled, log_file, overwrite, put, queue_file
+from tests.unit.storage.making import StoreMaker, deleted_by_apache, filled, log_file, overwrite, put, queue_file
 from triomq.protocol.codes import MessageSysFlag
 from triomq.protocol.consume_queue_unit import REPEATED_CODE, UNIT
 from triomq.storage.delay_levels import SCHEDULE_TOPIC
@@ -72,6 +72,25 @@ def test_groups_that_are_ahead_of_a_queue_are_found(unpack: Unpack) -> None:
         (ProblemKind.OFFSET, "fixture_group FixtureTopic:2"),
         (ProblemKind.OFFSET, "fixture_sql_group FixtureTopic:2"),
     ]
+
+
+@pytest.mark.parametrize("made_again", [True, False])
+def test_records_of_a_topic_that_apache_deleted_lack_no_unit(maker: StoreMaker, made_again: bool) -> None:
+    report = checked(deleted_by_apache(maker, "T", made_again=made_again))
+    assert report.problems == []
+    assert report.units == (104 if made_again else 101)
+
+
+def test_a_lost_queue_of_a_known_topic_is_missing_though_the_others_are_there(maker: StoreMaker) -> None:
+    root = deleted_by_apache(maker, "T", made_again=False)
+    (root / "config" / "topics.json").unlink()
+    assert kinds(checked(root)) == [(ProblemKind.MISSING_UNIT, 0, 100), (ProblemKind.MISSING_UNIT, 0, 1)]
+
+
+def test_after_a_crash_the_table_of_topics_proves_no_deletion(maker: StoreMaker) -> None:
+    root = deleted_by_apache(maker, "T", made_again=False)
+    (root / "abort").touch()
+    assert kinds(checked(root)) == [(ProblemKind.MISSING_UNIT, 0, 100), (ProblemKind.MISSING_UNIT, 0, 1)]
 
 
 def test_a_damaged_body_is_a_lost_record(root: Path) -> None:

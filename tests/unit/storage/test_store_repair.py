@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.storage.making import StoreMaker, bodies, filled, log_file, overwrite, put, queue_file
+from tests.unit.storage.making import (
+    StoreMaker,
+    bodies,
+    deleted_by_apache,
+    filled,
+    log_file,
+    overwrite,
+    put,
+    queue_file,
+)
 from tests.unit.storage.test_stopped_store import state
 from triomq.protocol.codes import MessageSysFlag
 from triomq.storage.stopped_store import StoppedStore, StoredOffset
@@ -61,6 +70,16 @@ def test_lost_queues_are_built_again_byte_for_byte(maker: StoreMaker) -> None:
     assert repaired(root) == RepairReport(units_built=100, records_ignored=0)
     assert [path.read_bytes() for path in files] == before
     assert bodies(maker()) == wanted
+
+
+def test_a_queue_that_is_built_again_has_nothing_of_the_topic_that_apache_deleted(maker: StoreMaker) -> None:
+    root = deleted_by_apache(maker, "T")
+    assert planned(root).is_empty
+    overwrite(queue_file(root, "T", 0), 20, bytes(20))
+    assert planned(root).queues == ("T:0",)
+    assert repaired(root) == RepairReport(units_built=3, records_ignored=0)
+    assert problems(root) == []
+    assert bodies(maker(root)) == [b"new 0", b"new 1", b"new 2"]
 
 
 def test_a_sound_store_is_left_as_it_is(maker: StoreMaker) -> None:
