@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import pytest
 import trio
@@ -51,6 +52,32 @@ async def test_a_new_topic_is_saved_at_once_and_the_next_ones_together_a_moment_
     assert b"first" in saves[0][1]
     assert b"second" in saves[1][1]
     assert b"third" in saves[1][1]
+
+
+async def test_a_table_that_takes_long_is_saved_less_often(
+    broker: Broker,
+    saves: list[tuple[float, bytes]],
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encode = broker.topics.encode
+
+    def encode_slowly() -> bytes:
+        autojump_clock.jump(0.05)
+        return encode()
+
+    async with saving(broker):
+        await trio.sleep(3)
+        saves.clear()
+        monkeypatch.setattr(broker.topics, "encode", encode_slowly)
+        for number in range(100):
+            broker.topics.put(TopicConfig(topic_name=f"topic-{number}"))
+            await trio.sleep(0.05)
+        await trio.sleep(10)
+    times = [time for time, _ in saves]
+    assert len(times) > 3
+    assert [after - before for before, after in pairwise(times)] == [pytest.approx(1.05)] * (len(times) - 1)
+    assert b"topic-99" in saves[-1][1]
 
 
 async def test_a_table_without_system_topics_is_saved_when_the_broker_starts(
