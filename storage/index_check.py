@@ -71,12 +71,26 @@ def check_index(store: StoppedStore) -> Iterator[IndexEntry]:
 
 
 def _slots(file: MappedFile, header: IndexHeader, store: StoppedStore) -> int | None:
-    """Return how many slots a file has: as many as let its first unit begin where the header says the file does."""
+    """Return how many slots a file has: as many as let its first unit begin where the header says the file does.
+
+    If that record has expired, and is that at 0, which zeros name too, the last unit decides.
+    """
     defaults = IndexLayout(store.config.index_slots, store.config.index_units)
     if file.size == defaults.file_size:
         return defaults.slots
     found = (_slots_before(file, beginning) for beginning in _first_units(store.log, header))
-    return min((slots for slots in found if slots is not None), default=None)  # further keys stand behind
+    slots = min((slots for slots in found if slots is not None), default=None)  # further keys stand behind
+    return slots if slots is not None else _slots_by_last_unit(file, header, store.log)
+
+
+def _slots_by_last_unit(file: MappedFile, header: IndexHeader, log: CommitLog) -> int | None:
+    offset = header.end_physical_offset
+    record = log.check(offset, check_crc=False)
+    if record.kind is not RecordKind.MESSAGE:
+        return None
+    at = max((file.map.rfind(_HASH_AND_OFFSET.pack(hashed, offset)) for hashed in _hashes(record)), default=-1)
+    slots, rest = divmod(at - HEADER.size - (header.index_count - 1) * UNIT_SIZE, SLOT_SIZE)
+    return slots if rest == 0 and slots > 0 else None
 
 
 def _slots_before(file: MappedFile, beginning: bytes) -> int | None:

@@ -265,3 +265,18 @@ def test_units_of_lost_messages_are_no_problem_unless_they_name_nothing_of_their
     assert checked(copy).problems == []
     overwrite(queue_file(copy, "T", 0), 3 * 20, UNIT.pack(other.physical_offset, other.size, REPEATED_CODE))
     assert kinds(checked(copy)) == [(ProblemKind.WRONG_UNIT, 3, 1)]
+
+
+def test_an_index_whose_first_record_has_expired_is_verified(maker: StoreMaker) -> None:
+    store = maker()
+    for number in range(40):
+        put(store, body=bytes(2000), properties=f"KEYS\x01a{number}".encode())
+    store.close()
+    root = store.config.root
+    log_file(root, 0).unlink()
+    (path,) = (root / "index").iterdir()
+    report = checked(root)
+    assert 0 < report.index_units < 40
+    assert report.problems == []
+    overwrite(path, 40 + 50 * 4 + 39 * 20, b"\x7f")
+    assert [(problem.place, problem.offset) for problem in checked(root).problems] == [(str(path), 39)]
