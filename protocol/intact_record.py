@@ -23,13 +23,18 @@ _LEAST_TAIL: Final = 1 + 1 + 2  # of a record: topic with its length, length of 
 _MOST_TAIL: Final = 1 + MAX_TOPIC_BYTES + 2 + MAX_PROPERTIES_BYTES
 _MESSAGE: Final = RecordKind.MESSAGE
 _TAGS: Final = PropertyName.TAGS.encode()
-_unpack_checked = Struct(">iii16xqi44xi").unpack_from  # of HEAD: size, magic, CRC, offset, sysFlag, length of the body
+_unpack_checked = Struct(">iiii12xqi44xi").unpack_from  # of HEAD: size, magic, CRC, queue, offset, flags, body length
 _unpack_walked = Struct(">iiii4xqqi16xq12xqi").unpack_from  # of HEAD: what a RecordCheck names, CRC, length of the body
 _new_tuple = tuple.__new__  # half the time of a NamedTuple's own constructor
 
 
 def are_intact(
-    buffer: mmap | bytes, positions: Sequence[int], sizes: Sequence[int], offsets: Sequence[int], topic_field: bytes
+    buffer: mmap | bytes,
+    positions: Sequence[int],
+    sizes: Sequence[int],
+    offsets: Sequence[int],
+    topic_field: bytes,
+    queue_id: int,
 ) -> bool:
     """Whether records are certainly whole and what their units say; ``False`` tells nothing: ``find_damage`` knows.
 
@@ -41,17 +46,19 @@ def are_intact(
         sizes: of the records, none shorter than a head; all of them lie within ``buffer``.
         offsets: what each must name as its physical offset.
         topic_field: length byte and topic of the queue.
+        queue_id: of the queue.
     """
     topic_length = len(topic_field)
     least_rest = _HEAD_SIZE + topic_length + 2  # of a record without its body and properties
     for position, size, offset in zip(positions, sizes, offsets, strict=True):
-        found_size, magic, crc, found_offset, sys_flag, body_length = _unpack_checked(buffer, position)
+        found_size, magic, crc, found_id, found_offset, sys_flag, body_length = _unpack_checked(buffer, position)
         body_at = position + _HEAD_SIZE
         tail_at = body_at + body_length
         length_at = tail_at + topic_length
         if (
             found_size != size
             or found_offset != offset
+            or found_id != queue_id
             or magic != MESSAGE_MAGIC
             or sys_flag & _HOST_V6_BITS
             or not 0 < body_length <= size - least_rest

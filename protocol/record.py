@@ -347,14 +347,14 @@ def check_record(buffer: ReadableBuffer, position: int, limit: int, *, check_crc
     )
 
 
-def find_damage(buffer: ReadableBuffer, position: int, size: int, topic: bytes) -> str:
+def find_damage(buffer: ReadableBuffer, position: int, size: int, topic: bytes, queue_id: int) -> str:
     """Return what is wrong with a record whose size, magic and offset are right, "" if nothing can be seen.
 
     Args:
         buffer: a commit log file.
         position: where in it the record begins.
         size: of the record.
-        topic: whose message it has to be; with RocketMQ's multi-dispatch it may be of another one.
+        topic, queue_id: whose message it has to be; with RocketMQ's multi-dispatch it may be of another queue.
     """
     try:
         head, body_at, tail_at, properties_at = _locate(buffer, position, position + size)
@@ -363,8 +363,9 @@ def find_damage(buffer: ReadableBuffer, position: int, size: int, topic: bytes) 
     if tail_at > body_at and head[2] != body_crc(memoryview(buffer)[body_at:tail_at]):
         return "the body does not match its CRC"
     found = bytes(buffer[tail_at + 1 : properties_at - 2])
-    if found != topic and _MULTI_DISPATCH not in bytes(buffer[properties_at : position + size]):
-        return f"a message of topic {found.decode('utf-8', 'replace')}"
+    is_elsewhere = (found, head[3]) != (topic, queue_id)
+    if is_elsewhere and _MULTI_DISPATCH not in bytes(buffer[properties_at : position + size]):
+        return f"a message of topic {found.decode('utf-8', 'replace')} queue {head[3]}"
     return ""
 
 

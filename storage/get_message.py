@@ -106,7 +106,7 @@ def get_message(
         if run is not None:
             buffers, count, size_bytes = run
             return GetMessageResult(GetMessageStatus.FOUND, queue_offset + count, low, high, buffers, count, size_bytes)
-    reader = _RecordReader(log, queue.topic_field)
+    reader = _RecordReader(log, queue)
     limits = _Limits(log, config, max_msg_nums, max_bytes)
     if limits.may_trust(units, queue, queue_offset, codes):
         scanned, count, size_bytes = reader.scan_trusted(units, limits, codes)
@@ -157,7 +157,7 @@ def _read_run(
             return None
         if _REPEATED_BYTES in bytes(units[: count * UNIT_SIZE]):  # a lost message's unit names another message
             return None
-        if not are_intact(file.map, starts, sizes, offsets, queue.topic_field):
+        if not are_intact(file.map, starts, sizes, offsets, queue.topic_field, queue.queue_id):
             return None
         queue.checked.add(queue_offset, queue_offset + count)
     if last_end - first == total:
@@ -218,11 +218,12 @@ class _Limits:
 class _RecordReader:
     """Walks over units and collects the records they name."""
 
-    __slots__ = ("_begin", "_end", "_log", "_map", "_topic_field", "_view", "buffers", "status")
+    __slots__ = ("_begin", "_end", "_log", "_map", "_queue_id", "_topic_field", "_view", "buffers", "status")
 
-    def __init__(self, log: CommitLog, topic_field: bytes) -> None:
+    def __init__(self, log: CommitLog, queue: ConsumeQueue) -> None:
         self._log = log
-        self._topic_field = topic_field
+        self._topic_field = queue.topic_field
+        self._queue_id = queue.queue_id
         self._view = memoryview(b"")  # of the commit log file that held the last record
         self._map: mmap | bytes = b""  # the same file
         self._begin = self._end = 0  # where it begins, and how far it may be read
@@ -235,7 +236,7 @@ class _RecordReader:
         Records of an earlier process are checked, as a disk may have changed them: a damaged one is skipped and noted.
         """
         own_from = self._log.own_from
-        topic_field = self._topic_field
+        topic_field, queue_id = self._topic_field, self._queue_id
         on_disk_below = limits.on_disk_below
         memory_count, memory_bytes = limits.memory_count, limits.memory_bytes
         map_, view, begin, end = self._map, self._view, self._begin, self._end
@@ -261,7 +262,7 @@ class _RecordReader:
                 0 <= at <= end - begin - size
                 and size >= LEAST_RECORD_BYTES
                 and (
-                    are_intact(map_, (at,), (size,), (offset,), topic_field)
+                    are_intact(map_, (at,), (size,), (offset,), topic_field, queue_id)
                     if offset < own_from
                     else _unpack_identity(view, at) == (size, MESSAGE_MAGIC, offset)
                 )
@@ -336,7 +337,7 @@ class _RecordReader:
         return True
 
     def _is_damaged(self, offset: int, at: int, size: int) -> bool:
-        reason = find_damage(self._view, at, size, self._topic_field[1:])
+        reason = find_damage(self._view, at, size, self._topic_field[1:], self._queue_id)
         if not reason:
             return False
         self.status = GetMessageStatus.MESSAGE_WAS_REMOVING

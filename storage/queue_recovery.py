@@ -104,11 +104,11 @@ def ends_intact(queue: ConsumeQueue, log: CommitLog, last: ConsumeQueueUnit) -> 
     file = log.files.file_at(offset)
     if file is None or not LEAST_RECORD_BYTES <= size <= file.end - offset:
         return False
-    return are_intact(file.map, (offset - file.start,), (size,), (offset,), queue.topic_field)
+    return are_intact(file.map, (offset - file.start,), (size,), (offset,), queue.topic_field, queue.queue_id)
 
 
 def drop_dangling_units(queue: ConsumeQueue, log: CommitLog, *, check_crc: bool) -> list[ConsumeQueueUnit]:
-    """Cut units off the end until one points to a record that is there; return what was cut.
+    """Cut units off the end until one points to a record that is there, and not one of the next queue; return them.
 
     Raises:
         StoreError: a file cannot be changed.
@@ -120,7 +120,8 @@ def drop_dangling_units(queue: ConsumeQueue, log: CommitLog, *, check_crc: bool)
         if unit is None or unit.is_lost or 0 <= unit.physical_offset < log.min_offset:
             break
         record = log.check(unit.physical_offset, check_crc=check_crc)
-        if record.kind is RecordKind.MESSAGE and record.size == unit.size:
+        is_of_sibling = record.topic == queue.topic and record.queue_id != queue.queue_id
+        if record.kind is RecordKind.MESSAGE and record.size == unit.size and not is_of_sibling:
             break
         end -= 1
         dropped.append(unit)

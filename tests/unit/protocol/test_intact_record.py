@@ -12,11 +12,12 @@ from triomq.protocol.record import RecordCheck, RecordKind, check_record, encode
 AT: Final = 40  # in the file, with something before and behind
 OFFSET: Final = 123_456_789_012
 TOPIC_FIELD: Final = b"\x06orders"
+QUEUE_ID: Final = 1
 
 
 def record(body: bytes = b"a body", host: bytes = bytes(8), topic: bytes = b"orders") -> bytes:
     return encode_record(
-        queue_id=1,
+        queue_id=QUEUE_ID,
         queue_offset=2,
         physical_offset=OFFSET,
         sys_flag=MessageSysFlag.COMPRESSED,
@@ -32,7 +33,7 @@ def record(body: bytes = b"a body", host: bytes = bytes(8), topic: bytes = b"ord
 
 def looks(content: bytes, size: int | None = None) -> bool:
     buffer = bytes(AT) + content + bytes(300)
-    return are_intact(buffer, [AT], [len(content) if size is None else size], [OFFSET], TOPIC_FIELD)
+    return are_intact(buffer, [AT], [len(content) if size is None else size], [OFFSET], TOPIC_FIELD, QUEUE_ID)
 
 
 @given(st.binary(min_size=1, max_size=300))
@@ -45,8 +46,8 @@ def test_a_record_with_a_flipped_bit_is_intact_only_where_nothing_can_be_seen(at
     content = bytearray(record())
     content[at] ^= 1 << bit
     if looks(bytes(content)):
-        assert not find_damage(content, 0, len(content), TOPIC_FIELD[1:])
-        assert not 0 <= at < 12, "size, magic and CRC are compared"
+        assert not find_damage(content, 0, len(content), TOPIC_FIELD[1:], QUEUE_ID)
+        assert not 0 <= at < 16, "size, magic, CRC and queue are compared"
         assert not 28 <= at < 36, "the physical offset is compared"
 
 
@@ -72,9 +73,9 @@ def test_one_bad_record_among_good_ones_is_noticed(bad: int) -> None:
     positions = [len(b"".join(records[:number])) for number in range(5)]
     sizes = [len(each) for each in records]
     offsets = [OFFSET] * 5
-    assert are_intact(b"".join(records), positions, sizes, offsets, TOPIC_FIELD)
+    assert are_intact(b"".join(records), positions, sizes, offsets, TOPIC_FIELD, QUEUE_ID)
     offsets[bad] += 1
-    assert not are_intact(b"".join(records), positions, sizes, offsets, TOPIC_FIELD)
+    assert not are_intact(b"".join(records), positions, sizes, offsets, TOPIC_FIELD, QUEUE_ID)
 
 
 START: Final = 3 * 2**30  # of the file that is walked over

@@ -288,11 +288,12 @@ def test_records_of_an_earlier_process_are_looked_at_once(store: MessageStore, m
     assert looked_at == []
 
 
-def test_a_damaged_record_of_an_earlier_process_is_skipped_by_every_reader(store: MessageStore) -> None:
+@pytest.mark.parametrize("position", [15, 90])  # the queue id, the body
+def test_a_damaged_record_of_an_earlier_process_is_skipped_by_every_reader(store: MessageStore, position: int) -> None:
     places = [put(store, body=b"whole") for _ in range(9)]
     as_found_at_start(store)
     file = store.commit_log.files.files[0]
-    file.map[places[4].physical_offset + 90] ^= 1
+    file.map[places[4].physical_offset + position] ^= 1
     for _ in range(3):
         assert offsets(store.get_message(("T", 0), 0, 32)) == [0, 1, 2, 3, 5, 6, 7, 8]
         assert outcome(store.get_message(("T", 0), 4, 1)) == (GetMessageStatus.FOUND, 6)

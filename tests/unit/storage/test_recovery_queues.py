@@ -133,6 +133,26 @@ def test_a_number_left_out_by_the_log_becomes_a_lost_message(maker: StoreMaker) 
 
 
 @pytest.mark.parametrize("clean", [True, False])
+def test_files_that_lie_in_the_place_of_another_queues_are_made_again(maker: StoreMaker, clean: bool) -> None:
+    store = maker()
+    for number in range(20):
+        put(store, queue_id=number % 2, body=body(number))
+    wanted = bodies(store), bodies(store, queue_id=1)
+    store.close()
+    root = store.config.root
+    if not clean:
+        (root / "abort").touch()
+    files = [root / "consumequeue/T" / str(queue_id) / f"{0:020}" for queue_id in (0, 1)]
+    content = [path.read_bytes() for path in files]
+    for path, other in zip(files, reversed(content), strict=True):
+        path.write_bytes(other)
+    again = maker()
+    assert (bodies(again), bodies(again, queue_id=1)) == wanted
+    again.close()
+    assert [path.read_bytes() for path in files] == content
+
+
+@pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize(("number", "byte"), [(0, 128), (4, 132), (4, 5), (3, 1)])
 def test_a_flipped_bit_of_a_number_costs_no_other_message(
     maker: StoreMaker, caplog: pytest.LogCaptureFixture, number: int, byte: int, clean: bool
