@@ -22,6 +22,7 @@ END_OF_TIME_MS: Final = 2**63 - 1
 """The latest time there is in the protocol."""
 
 _TIME_STEP_MS: Final = 1000
+_MOST_OF_A_BROKER: Final = 64  # maxMsgsNumBatch
 
 
 async def find_by_key(
@@ -40,8 +41,9 @@ async def find_by_key(
         ProtocolError: an answer cannot be read.
     """
     found: list[MessageExt] = []
-    # Brokers cut times to seconds; as they find the newest first, a wider range hides nothing.
-    wider = replace(header, begin_timestamp=max(header.begin_timestamp - _TIME_STEP_MS, 0))
+    # Brokers cut times to seconds and compare hashes: what they find besides must not take the place of what is meant.
+    begin_ms = max(header.begin_timestamp - _TIME_STEP_MS, 0)
+    wider = replace(header, begin_timestamp=begin_ms, max_num=max(header.max_num, _MOST_OF_A_BROKER))
     for name, address in brokers.items():
         response = await instance.invoke(address, instance.command(RequestCode.QUERY_MESSAGE, wider))
         if response.code == ResponseCode.QUERY_NOT_FOUND:

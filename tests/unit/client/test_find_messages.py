@@ -7,6 +7,7 @@ import pytest
 from tests.unit.client.fake_broker import BrokerFactory, FakeBroker
 from triomq.client.admin import Admin
 from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import BrokerSystemError, ConfigError, NoRouteError, QueryNotFoundError
 from triomq.protocol.host import encode_host
 from triomq.protocol.message_id import offset_message_id
@@ -71,6 +72,24 @@ async def test_messages_of_all_brokers_come_in_the_order_of_their_times(
     assert [message.body for message in await admin.find_messages("Topic", "b", max_messages=2)] == [b"3", b"4"]
 
 
+async def test_what_a_broker_finds_besides_takes_the_place_of_nothing(
+    brokers: tuple[FakeBroker, FakeBroker], admin: Admin
+) -> None:
+    broker = brokers[0]
+    records = [
+        record(broker.address, b"meant", 1000, KEYS="Aa"),
+        record(broker.address, b"later in that second", 1001, KEYS="Aa"),
+        record(broker.address, b"has the hash only", 1000, KEYS="BB"),
+    ]
+
+    def newest(command: RemotingCommand) -> RemotingCommand:
+        return command.reply(body=b"".join(records[-int(command.ext_fields["maxNum"]) :]))
+
+    broker.on(RequestCode.QUERY_MESSAGE, newest)
+    found = await admin.find_messages("Topic", "Aa", max_messages=1, end_ms=1000)
+    assert [message.body for message in found] == [b"meant"]
+
+
 async def test_what_only_has_the_keys_hash_is_left_out(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
     broker = brokers[0]
     answer(
@@ -93,7 +112,7 @@ async def test_a_broker_is_asked_for_a_second_more_than_is_wanted(
     assert [message.body for message in found] == [b"5000", b"6000"]
     (request,) = broker.of(RequestCode.QUERY_MESSAGE)
     asked = QueryMessageRequestHeader.decode(request.ext_fields)
-    assert asked == QueryMessageRequestHeader("Topic", "k", 10, 4000, 6000, unique_key_query=False)
+    assert asked == QueryMessageRequestHeader("Topic", "k", 64, 4000, 6000, unique_key_query=False)
 
 
 async def test_nothing_found_is_an_empty_list_and_a_refusal_an_error(
