@@ -16,6 +16,7 @@ from triomq.protocol.errors import StoreError, StoreLockedError
 from triomq.storage.file_system import store_error
 
 _CONTENT: Final = b"lock"
+_NOT_WRITABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _BUSY: Final = frozenset({errno.EACCES, errno.EAGAIN})
 _STRUCT_FLOCK: Final = Struct("hhqqi0q")  # type, whence, start, length, pid
 _held: Final[set[tuple[int, int]]] = set()  # device and inode of the lock files of this process
@@ -32,22 +33,35 @@ class LockFile:
         self._number = -1
         self._identity = (0, 0)
 
-    def acquire(self) -> None:
+    def acquire(self, *, to_read: bool = False) -> None:
         """Take the lock, without waiting.
+
+        Args:
+            to_read: where nothing may be written the lock is shared with others who read; without its file no process
+                has ever had the store, and there is none.
 
         Raises:
             StoreLockedError: a process, perhaps this one, has it.
             StoreError: the file cannot be opened.
         """
+        kind = fcntl.LOCK_EX
         try:
             self._refuse_own_process()
-            number = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                number = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            except OSError as exc:
+                if not to_read or exc.errno not in _NOT_WRITABLE:
+                    raise
+                if not self.path.exists():
+                    return
+                number = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+                kind = fcntl.LOCK_SH
         except OSError as exc:
             raise store_error(exc, "open", self.path) from exc
         try:
-            fcntl.lockf(number, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.pread(number, len(_CONTENT) + 1, 0) != _CONTENT:
+            fcntl.lockf(number, kind | fcntl.LOCK_NB, 1, 0)
+            fcntl.flock(number, kind | fcntl.LOCK_NB)
+            if kind == fcntl.LOCK_EX and os.pread(number, len(_CONTENT) + 1, 0) != _CONTENT:
                 os.ftruncate(number, 0)
                 os.pwrite(number, _CONTENT, 0)
         except OSError as exc:

@@ -1,6 +1,7 @@
 """A store that no broker runs on, ours or Apache's, opened as it is: nothing is recovered.
 
-Its sizes are found out from its files.  Reading changes nothing but the file ``lock``.
+Its sizes are found out from its files.  Reading changes nothing but the file ``lock``, and
+not even that where nothing may be written.
 """
 
 import mmap
@@ -93,7 +94,7 @@ class StoppedStore:
         """
         if not self._directory.commit_log.is_dir():
             raise StoreLayoutError(f"{self.root} is no store: it has no directory {self._directory.commit_log.name}")
-        self._directory.acquire()
+        self._directory.acquire(to_read=isinstance(self.file_system, ReadOnlyFileSystem))
         try:
             self._load()
         except BaseException:

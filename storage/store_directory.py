@@ -60,8 +60,8 @@ class StoreDirectory:
         self.scratch = root / _SCRATCH
         self.set_aside = root / SET_ASIDE
 
-    def acquire(self) -> None:
-        """Create the directory if need be and take its lock.
+    def acquire(self, *, to_read: bool = False) -> None:
+        """Create the directory if need be and take its lock; ``to_read`` as for the lock file.
 
         Raises:
             StoreLayoutError: ``root`` cannot be a directory, or not be entered.
@@ -77,7 +77,7 @@ class StoreDirectory:
         except OSError as exc:
             raise store_error(exc, "create", self.root) from exc
         list_store_directory(self._file_system, self.root)  # an unreadable one is told as such
-        self._lock.acquire()
+        self._lock.acquire(to_read=to_read)
 
     def release(self) -> None:
         """Give the lock back."""

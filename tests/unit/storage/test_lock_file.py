@@ -95,3 +95,34 @@ def test_another_failure_than_a_busy_lock_says_so(tmp_path: Path, monkeypatch: p
     with pytest.raises(StoreError, match="No locks available") as caught:
         LockFile(tmp_path / "lock").acquire()
     assert not isinstance(caught.value, StoreLockedError)
+
+
+def test_where_nothing_may_be_written_readers_share_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    really_open = os.open
+
+    def read_only(path: Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_RDWR:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return really_open(path, flags, mode)
+
+    lock = LockFile(tmp_path / "lock")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", read_only)
+        with pytest.raises(StoreError, match="Read-only"):
+            lock.acquire()
+        lock.acquire(to_read=True)  # no process has ever had the store
+        lock.release()
+        (tmp_path / "lock").write_bytes(b"lock")
+        lock.acquire(to_read=True)
+        assert tried_by_another_process(tmp_path / "lock") == errno.EAGAIN
+        lock.release()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"locked\n"
+        monkeypatch.setattr(os, "open", read_only)
+        with pytest.raises(StoreLockedError, match=f"process {holder.pid}"):
+            lock.acquire(to_read=True)
+        assert holder.stdin is not None
+        holder.stdin.close()
