@@ -1,11 +1,13 @@
 """``triomq store``: info, check, dump, repair, export, import; on a store that no broker runs on."""
 
+import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from triomq.broker.config import default_store_root
 from triomq.cli.errors import UsageError
@@ -20,6 +22,7 @@ from triomq.cli.store_options import (
     StoreRepairOptions,
 )
 from triomq.cli.values import time_text
+from triomq.protocol.errors import StoreError
 from triomq.protocol.message import MessageExt
 from triomq.protocol.record import decode_record
 from triomq.storage.config import StoreConfig
@@ -145,13 +148,13 @@ def export(options: StoreExportOptions) -> int:
     encode = msgpack_bytes if _format(options.format, options.file) == "msgpack" else json_line
     count = 0
     with _stopped(options) as store, progress_bar("reading") as progress:
-        with Path(options.file).open("wb") as file:
+        with _replaced(Path(options.file)) as file:
             for message in _messages(store, progress):
                 if message.topic == options.topic:
                     file.write(encode(to_document(message, plain=False)))
                     count += 1
-    if not count:
-        raise UsageError(f"the store has no message of topic {options.topic!r}")
+            if not count:
+                raise UsageError(f"the store has no message of topic {options.topic!r}")
     return _tell_count(options, "exported", count)
 
 
@@ -227,6 +230,31 @@ def _format(chosen: str | None, file: str) -> str:
     if chosen is not None:
         return chosen
     return "msgpack" if file.endswith((".msgpack", ".mp")) else "jsonl"
+
+
+@contextmanager
+def _replaced(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that takes the place of ``path`` once the block has done all; until then that is as it was.
+
+    What is no plain file, such as a pipe, is written itself.
+    """
+    is_plain = path.is_file() or not path.exists()
+    target = path.resolve()  # a link stays one
+    scratch = target.with_name(f"{target.name}.{os.getpid()}.tmp") if is_plain else path
+    try:
+        file = scratch.open("wb")
+        try:
+            with file:
+                yield file
+            if is_plain:
+                scratch.replace(target)
+        finally:
+            if is_plain:
+                scratch.unlink(missing_ok=True)
+    except BrokenPipeError:
+        raise
+    except OSError as exc:
+        raise StoreError(f"cannot write {path}: {exc.strerror or exc}; choose another file") from exc
 
 
 def _ms(time: datetime) -> int:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -198,6 +198,38 @@ def test_what_is_exported_of_apaches_store_is_the_same_after_the_import(
         ]
     assert len(moved) > 100
     assert said(capsys, "check", "--store", other).startswith(f"{len(moved)} records, {len(moved)} units")
+
+
+def test_an_export_that_fails_leaves_the_file_as_it_was(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "exports"
+    directory.mkdir()
+    file = directory / "file"
+    file.write_text("before")
+
+    def interrupted(*_arguments: Any, **_options: Any) -> NoReturn:
+        raise KeyboardInterrupt
+
+    said(capsys, "export", "None", str(file), "--store", str(root), code=2)
+    with monkeypatch.context() as patched:
+        patched.setattr("triomq.cli.store.walk", interrupted)
+        said(capsys, "export", "T", str(file), "--store", str(root), code=130)
+    assert file.read_text() == "before"
+    assert list(directory.iterdir()) == [file]
+    link = directory / "link"
+    link.symlink_to(file)
+    said(capsys, "export", "T", str(link), "--store", str(root))
+    assert link.is_symlink()
+    assert len(file.read_text().splitlines()) == 5
+
+
+@pytest.mark.parametrize("file", ["/dev/full", "/dev/null/file", "/"])
+def test_an_export_that_cannot_be_written_names_the_file(
+    root: Path, capsys: pytest.CaptureFixture[str], file: str
+) -> None:
+    assert run(["store", "export", "T", file, "--store", str(root)]) == 1
+    assert capsys.readouterr().err.startswith(f"triomq store export: cannot write {file}: ")
 
 
 def test_an_import_keeps_the_sizes_of_the_store(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
