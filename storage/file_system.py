@@ -19,6 +19,7 @@ from triomq.protocol.errors import StoreError, StoreFullError, StoreLayoutError
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _BAD_DISK: Final = frozenset({errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM})
 _TOO_MANY_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
+_NOT_OPENED: Final = _TOO_MANY_FILES | {errno.EACCES, errno.EPERM}
 _ZEROS: Final = bytes(1024 * 1024)
 _PAGE: Final = mmap.PAGESIZE
 _RESIDENT_FLAGS: Final = bytes(range(1, 256, 2))  # of mincore: the lowest bit tells, others may mean anything
@@ -259,13 +260,23 @@ def store_error(exc: OSError, action: str, path: Path) -> StoreError:
     return StoreError(text)
 
 
+def is_unopened(error: StoreError) -> bool:
+    """Whether a file or directory could not even be opened, so that nothing of it is lost: a later try may succeed."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in _NOT_OPENED
+
+
 def free_text(path: Path) -> str:
     """Tell how much room there is where ``path`` is or would be, for an error's text."""
-    try:
-        where = next(parent for parent in (path, *path.parents) if parent.exists())
-        return f"{FileSystem().space(where).available_bytes} bytes are free"
-    except (OSError, StopIteration) as exc:
-        return f"free space unknown: {exc}"
+    reason: OSError | None = None
+    for where in (path, *path.parents):
+        try:
+            return f"{FileSystem().space(where).available_bytes} bytes are free"
+        except (FileNotFoundError, NotADirectoryError, PermissionError) as exc:
+            reason = exc
+        except OSError as exc:
+            reason = exc
+            break
+    return f"free space unknown: {reason}"
 
 
 def list_store_directory(file_system: FileSystem, path: Path) -> list[DirectoryEntry]:

@@ -5,7 +5,8 @@
 3. The owner's thread completes the plan: offsets and checkpoint move on.
 
 After a failed sync the kernel may have dropped the data, so nothing may count as stored any more: the store refuses
-further messages from then on.  Source: MappedFileQueue.java, flush; store.md 5.9.
+further messages from then on.  Where a file cannot even be opened, nothing was tried: another flush makes up for it.
+Source: MappedFileQueue.java, flush; store.md 5.9.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,7 +17,7 @@ from triomq.protocol.errors import StoreError
 from triomq.storage.checkpoint import Checkpoint
 from triomq.storage.commit_log import CommitLog
 from triomq.storage.consume_queue import ConsumeQueue
-from triomq.storage.file_system import FileSystem, translated
+from triomq.storage.file_system import FileSystem, is_unopened, translated
 from triomq.storage.mapped_file import MappedFile
 from triomq.storage.mapped_file_queue import MappedFileQueue
 
@@ -98,7 +99,8 @@ class FlushPlan:
         """Wait until everything is on the disk.  May run in a worker thread.
 
         Raises:
-            StoreError: the disk refuses; the store takes no further messages.
+            StoreError: the disk refuses; the store takes no further messages, if there was more than no way to open
+                a file.
         """
         try:
             for file in self._files:
@@ -112,7 +114,8 @@ class FlushPlan:
                 if not checkpoint.save(self._file_system, path):
                     self.checkpoint = None
         except StoreError as exc:
-            self._on_failure(exc)
+            if not is_unopened(exc):
+                self._on_failure(exc)
             raise
         self.complete = True
 

@@ -1,14 +1,15 @@
 """Writes the store to disk: now and then (``async``), or for every group of waiting senders (``sync``).
 
 Rules: fdatasync runs in a worker thread, the event loop never waits for a disk; a failed flush ends the service and
-with it the broker, because nothing after it could be acknowledged truthfully.
+with it the broker, because nothing after it could be acknowledged truthfully.  Where files could not even be opened,
+for lack of permission or of open files, nothing is lost: the flush is tried again.
 
 Source: store.md 5.9.
 """
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
@@ -16,7 +17,9 @@ import trio
 from triomq.broker.services.flush_thread import FlushThread
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.command import RemotingCommand
+from triomq.protocol.errors import StoreError
 from triomq.protocol.frame import FrameSplitter
+from triomq.storage.file_system import is_unopened
 
 if TYPE_CHECKING:
     from triomq.broker.connection import Connection
@@ -26,8 +29,37 @@ if TYPE_CHECKING:
 LOGGER: Final = logging.getLogger("triomq.broker.flush")
 
 _TIMEOUT_CHECK_S: Final = 0.25
+_RETRY_S: Final = 0.25
 _PATIENCE: Final = 1 / 8  # of the time of a flush that the next one may wait for more senders
 _BUSY_S: Final = 0.002  # as long it may wait while each turn of the event loop brings some
+
+
+class FlushRuns:
+    """Runs plans in another thread, and tells when none can be run."""
+
+    def __init__(self, broker: "Broker", run_in_thread: Callable[[Callable[[], None]], Awaitable[None]]) -> None:
+        self._broker = broker
+        self._run_in_thread = run_in_thread
+        self._is_refused = False
+
+    async def run(self, plan: "FlushPlan") -> bool:
+        """Run a plan and take over what it did; ``False``: files could not be opened, try again later.
+
+        Raises:
+            StoreError: the disk has failed.
+        """
+        try:
+            await self._run_in_thread(plan.run)
+        except StoreError as exc:
+            if not is_unopened(exc):
+                raise
+            if not self._is_refused:
+                LOGGER.error("messages are not flushed for now: %s", exc)
+            self._is_refused = True
+            return False
+        self._is_refused = False
+        self._broker.store.flush_done(plan)
+        return True
 
 
 class PeriodicFlush:
@@ -52,6 +84,7 @@ class PeriodicFlush:
     async def run(self) -> None:
         """Flush until cancelled."""
         last_thorough = trio.current_time()
+        runs = FlushRuns(self._broker, trio.to_thread.run_sync)
         while True:
             await trio.sleep(self._interval_s)
             now = trio.current_time()
@@ -60,8 +93,7 @@ class PeriodicFlush:
                 last_thorough = now
             plan = self._plan(0 if thorough else self._least_pages)
             if plan is not None:
-                await trio.to_thread.run_sync(plan.run)
-                self._broker.store.flush_done(plan)
+                await runs.run(plan)
 
 
 def commit_log_flush(broker: "Broker") -> PeriodicFlush:
@@ -129,6 +161,7 @@ class GroupCommit:
                 await self._flush_groups(thread)
 
     async def _flush_groups(self, thread: FlushThread) -> None:
+        runs = FlushRuns(self._broker, thread.run)
         while True:
             await self._wanted.wait()
             await self._gather()
@@ -136,9 +169,11 @@ class GroupCommit:
             plan = self._broker.store.flush_plan()
             if plan is not None:
                 begin = trio.current_time()
-                await thread.run(plan.run)
+                if not await runs.run(plan):
+                    await trio.sleep(_RETRY_S)
+                    self._wanted.set()
+                    continue
                 self._flush_s = trio.current_time() - begin
-                self._broker.store.flush_done(plan)
                 self._broker.store.dispatch_flushed()
             self._expected = len(self._waiting)
             self._answer(self._broker.store.commit_log.flushed_offset)

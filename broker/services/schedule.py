@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from triomq.broker.services.flush import FlushRuns
 from triomq.protocol.errors import StoreError
 from triomq.storage.cold_read import read_ranges
 
@@ -33,6 +34,7 @@ class ScheduledDelivery:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._tables = (broker.schedule.offsets, broker.timer.progress)
+        self._flushes = FlushRuns(broker, trio.to_thread.run_sync)
         self._is_saving_refused = False
         self._is_reading_refused = False
 
@@ -114,8 +116,10 @@ class ScheduledDelivery:
             table.is_dirty = False
         plan = broker.store.flush_plan()
         if plan is not None:
-            await trio.to_thread.run_sync(plan.run)
-            broker.store.flush_done(plan)
+            if not await self._flushes.run(plan):
+                for table, _ in contents:
+                    table.is_dirty = True
+                return
             broker.store.dispatch_flushed()
             broker.end_step()
         for table, content in contents:

@@ -1,8 +1,11 @@
 """Group commit: who shares a flush, who waits for whom and for how long, and what those learn who waited too long."""
 
+import errno
+import os
 import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
@@ -10,9 +13,11 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.broker.recording import MakeBroker, Peer
 from triomq.broker.server import Broker
+from triomq.broker.services.flush import commit_log_flush
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.command import RemotingCommand
 from triomq.storage.config import Durability
+from triomq.storage.file_system import translated
 from triomq.storage.flush import FlushPlan
 
 SEND = {"a": "P", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1_795_000_000_000, "h": 0}
@@ -167,3 +172,59 @@ async def test_who_waits_too_long_is_told_so_each_message_of_a_run_for_itself(
         assert [each.ext_fields["queueOffset"] for each in peer.sent] == ["0", "1"]
         await disk.flush(1)
     assert len(peer.sent) == 2
+
+
+class Lockout:
+    """A store of which files cannot be opened for a while."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.lasts = False
+        run = FlushPlan.run
+
+        def refuse(plan: FlushPlan) -> None:
+            if self.lasts:
+                with translated("open", Path("/store/file")):
+                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            run(plan)
+
+        monkeypatch.setattr(FlushPlan, "run", refuse)
+
+
+@pytest.fixture
+def locked_out(monkeypatch: pytest.MonkeyPatch) -> Lockout:
+    return Lockout(monkeypatch)
+
+
+async def test_a_sender_is_answered_when_files_can_be_opened_again(
+    peer: Peer, another_peer: Peer, locked_out: Lockout, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    locked_out.lasts = True
+    async with committing(peer.broker):
+        send(peer)
+        await until(lambda: "not flushed for now: cannot open" in caplog.text)
+        await wait_all_tasks_blocked()
+        assert peer.sent == []
+        assert another_peer.pull("T", 0, sysFlag=6) is None
+        locked_out.lasts = False
+        mock_clock.jump(0.26)
+        await answered(peer, another_peer)
+
+
+async def test_the_periodic_flush_goes_on_when_files_can_be_opened_again(
+    make_broker: MakeBroker, locked_out: Lockout, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = make_broker({"flush_least_pages": 0})
+    assert Peer(broker).put("T").code == ResponseCode.SUCCESS
+    log = broker.store.commit_log
+    locked_out.lasts = True
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(commit_log_flush(broker).run)
+        await wait_all_tasks_blocked()
+        mock_clock.jump(0.51)
+        await until(lambda: "not flushed for now: cannot open" in caplog.text)
+        await wait_all_tasks_blocked()
+        assert log.flushed_offset == 0
+        locked_out.lasts = False
+        mock_clock.jump(0.51)
+        await until(lambda: log.flushed_offset == log.max_offset)
+        nursery.cancel_scope.cancel()

@@ -1,5 +1,6 @@
 """The service that delivers delayed messages: it sleeps, wakes in time, wakes who waits, and saves how far it is."""
 
+import errno
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -267,6 +268,28 @@ async def test_a_disk_that_loses_messages_ends_the_service_and_saves_nothing(
             mock_clock.jump(10.1)
             await trio.sleep_forever()
     assert saved(peer.broker) == b""
+
+
+async def test_nothing_is_saved_ahead_of_messages_that_cannot_be_flushed_for_now(
+    peer: Peer, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_plan: FlushPlan) -> None:
+        raise StoreError("cannot open") from PermissionError(errno.EACCES, "Permission denied")
+
+    put(peer)
+    offsets = peer.broker.schedule.offsets
+    offsets.set(1, 1)
+    async with delivering(peer.broker):
+        await wait_all_tasks_blocked()
+        with monkeypatch.context() as patch:
+            patch.setattr(FlushPlan, "run", fail)
+            mock_clock.jump(10.1)
+            await until(lambda: "not flushed for now: cannot open" in caplog.text)
+            await wait_all_tasks_blocked()
+        assert saved(peer.broker) == b""
+        assert offsets.is_dirty
+        mock_clock.jump(10.1)
+        await until(lambda: saved(peer.broker) != b"")
 
 
 async def test_with_durability_sync_consumers_see_a_delivered_message_when_it_is_on_the_disk(

@@ -118,6 +118,32 @@ def test_errors_say_what_failed_where_and_what_to_do(code: int, kind: type[Store
     assert text in str(error)
 
 
+def test_free_space_is_told_of_the_nearest_folder_that_may_be_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def statvfs(path: Path) -> os.statvfs_result:
+        asked.append(path)
+        if path != tmp_path:
+            raise OSError(errno.EACCES if path.parent == tmp_path else errno.ENOENT, "no")
+        return real(path)
+
+    real = os.statvfs
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    path = tmp_path / "commitlog" / "file"
+    assert "bytes are free" in str(store_error(OSError(errno.EACCES, "no"), "create", path))
+    assert asked == [path, path.parent, tmp_path]
+
+
+def test_free_space_of_a_failed_disk_is_not_that_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def statvfs(path: Path) -> os.statvfs_result:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    assert "free space unknown: [Errno 5]" in str(store_error(OSError(errno.EIO, "no"), "create", tmp_path))
+
+
 def test_translated_keeps_the_cause(tmp_path: Path, faulty: FaultyFileSystem) -> None:
     faulty.fails = lambda number, name, path: True
     with pytest.raises(StoreFullError) as caught, translated("rename", tmp_path):

@@ -178,6 +178,29 @@ def test_after_a_failed_sync_nothing_is_acknowledged_any_more(
     assert (store.config.root / "abort").exists()
 
 
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE])
+@pytest.mark.parametrize("failing", ["open_file", "sync_directory"])
+def test_where_files_cannot_be_opened_a_later_flush_makes_up_for_it(
+    maker: StoreMaker, faulty: FaultyFileSystem, code: int, failing: str
+) -> None:
+    store = maker(file_system=faulty)
+    put(store)
+    store.queue("T", 0).files.files[0].unmap()
+    faulty.code = code
+    faulty.fails = lambda number, name, path: name == failing
+    plan = store.flush_consume_queues_plan()
+    assert plan is not None
+    with pytest.raises(StoreError, match="cannot"):
+        plan.run()
+    faulty.fails = lambda number, name, path: False
+    assert put(store).queue_offset == 1
+    store.flush()
+    assert store.commit_log.flushed_offset == store.commit_log.max_offset
+    assert store.queue("T", 0).flushed_position == 40
+    store.close()
+    assert not (store.config.root / "abort").exists()
+
+
 def test_a_topic_deleted_while_its_flush_runs_spoils_neither(store: MessageStore) -> None:
     put(store, "T")
     put(store, "U")
