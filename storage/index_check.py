@@ -85,10 +85,8 @@ def _slots(file: MappedFile, header: IndexHeader, store: StoppedStore) -> int | 
 
 def _slots_by_last_unit(file: MappedFile, header: IndexHeader, log: CommitLog) -> int | None:
     offset = header.end_physical_offset
-    record = log.check(offset, check_crc=False)
-    if record.kind is not RecordKind.MESSAGE:
-        return None
-    at = max((file.map.rfind(_HASH_AND_OFFSET.pack(hashed, offset)) for hashed in _hashes(record)), default=-1)
+    hashes = _hashes(log.check(offset, check_crc=False))  # none if no message is there
+    at = max((file.map.rfind(_HASH_AND_OFFSET.pack(hashed, offset)) for hashed in hashes), default=-1)
     slots, rest = divmod(at - HEADER.size - (header.index_count - 1) * UNIT_SIZE, SLOT_SIZE)
     return slots if rest == 0 and slots > 0 else None
 

@@ -80,6 +80,17 @@ def test_a_number_that_is_taken_is_ignored(redispatcher: Redispatcher, queues: Q
     assert redispatcher.ignored_records == 1
 
 
+def test_of_many_records_without_a_place_only_the_first_are_told(queues: QueueTable, deleted: DeletedTopics) -> None:
+    told: list[int] = []
+    redispatcher = Redispatcher(
+        queues, deleted, lambda record: record.tags_code, lambda _, offset, __: told.append(offset)
+    )
+    for number in range(150):
+        redispatcher.dispatch(record(-1), number)
+    assert redispatcher.ignored_records == 150
+    assert told == list(range(100))
+
+
 @pytest.mark.parametrize(
     "impossible", [{"topic": "a/b"}, {"topic": ""}, {"queue_id": -1}, {"queue_offset": -1}, {"queue_offset": 2**60}]
 )
