@@ -17,12 +17,14 @@ from triomq.protocol.host import decode_host, encode_host
 from triomq.protocol.message import MessageExt, validate_topic
 from triomq.protocol.properties import encode_properties
 from triomq.protocol.record import tags_code_of
-from triomq.storage.delay_levels import SCHEDULE_TOPIC
+from triomq.storage.lost_units import WAITING_TOPICS
 from triomq.storage.message_store import MessageStore
 
 _COMPRESSION: Final = int(MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_ZLIB)
 _INTEGERS: Final = ("queue_id", "flag", "sys_flag", "born_ms", "tries", "prepared_transaction_offset")
-_HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+_PENDING_TOPICS: Final = WAITING_TOPICS | {"RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"}
+"""What is delivered, or was settled, by its place in the queue of one store."""
+
 _MAX_LINE_BYTES: Final = 32 * 1024**2
 
 Document = Mapping[str, Any]
@@ -158,7 +160,7 @@ def _put(store: MessageStore, document: Any) -> None:
         raise TypeError("properties must be a map of texts")
     validate_topic(topic)
     sys_flag = document["sys_flag"]
-    if topic in (SCHEDULE_TOPIC, _HALF_TOPIC) or sys_flag & TRANSACTION_MASK == MessageSysFlag.TRANSACTION_PREPARED:
+    if topic in _PENDING_TOPICS or sys_flag & TRANSACTION_MASK == MessageSysFlag.TRANSACTION_PREPARED:
         raise ValueError(f"a message of {topic} waits for its delivery in one broker and cannot go to another")
     encoded = encode_properties(properties)
     store.put(

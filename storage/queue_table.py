@@ -62,9 +62,7 @@ class QueueTable:
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
-            validate_topic(topic)
-            if not 0 <= queue_id <= _MAX_QUEUE_ID:
-                raise IllegalNameError(f"queue id {queue_id} of topic {topic}: must be 0 to {_MAX_QUEUE_ID}")
+            validate_queue(topic, queue_id)
             queue = self._add(topic, queue_id, self._directory / topic / str(queue_id))
         return queue
 
@@ -147,6 +145,17 @@ class QueueTable:
             topic, queue_id, files, self._config.commit_log_file_size_bytes
         )
         return queue
+
+
+def validate_queue(topic: str, queue_id: int) -> None:
+    """Refuse what no queue can be called.
+
+    Raises:
+        IllegalNameError: ``topic`` could not be a topic, or ``queue_id`` a queue id.
+    """
+    validate_topic(topic)
+    if not 0 <= queue_id <= _MAX_QUEUE_ID:
+        raise IllegalNameError(f"queue id {queue_id} of topic {topic}: must be 0 to {_MAX_QUEUE_ID}")
 
 
 def is_topic_name(text: str) -> bool:

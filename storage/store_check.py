@@ -13,6 +13,7 @@ from typing import Final
 
 from triomq.protocol.codes import TRANSACTION_MASK
 from triomq.protocol.consume_queue_unit import REPEATED_CODE, ConsumeQueueUnit
+from triomq.protocol.errors import IllegalNameError
 from triomq.protocol.record import RecordCheck, RecordKind
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.dispatch import WITHOUT_UNIT
@@ -21,6 +22,7 @@ from triomq.storage.log_scan import Progress
 from triomq.storage.log_walk import Damage, walk
 from triomq.storage.lost_units import WAITING_TOPICS
 from triomq.storage.queue_recovery import first_offset
+from triomq.storage.queue_table import validate_queue
 from triomq.storage.stopped_store import StoppedStore
 
 _MOST_HASH: Final = 2**31 - 1
@@ -115,20 +117,24 @@ class _Checker:
             report.problems.append(Problem(ProblemKind.STRAY_FILE, str(path), int(path.name), "empty, or behind a gap"))
         for found in walk(store.log, store.file_system, progress=progress):
             if isinstance(found, Damage):
-                file = store.log.files.file_at(found.offset)
-                assert file is not None, "the walk stays in the files"
                 kind = ProblemKind.TAIL if found.is_tail else ProblemKind.RECORD
                 if found.is_tail:
                     self._good_end = found.offset
                 size_bytes = found.end - found.offset
                 text = f"{size_bytes} bytes: {found.reason}"
-                report.problems.append(Problem(kind, str(file.path), found.offset, text, 1, size_bytes))
+                report.problems.append(Problem(kind, self._file(found.offset), found.offset, text, 1, size_bytes))
             else:
                 offset, record = found
                 report.records += 1
                 report.record_bytes += record.size
                 report.log_end = offset + record.size
-                self._check_record(offset, record)
+                if reason := self._impossible(record):
+                    text = f"{record.size} bytes: {reason}"
+                    report.problems.append(
+                        Problem(ProblemKind.RECORD, self._file(offset), offset, text, 1, record.size)
+                    )
+                else:
+                    self._check_record(offset, record)
         self._forget_deleted()
         for queue in store.queues:
             self._check_queue(queue)
@@ -143,6 +149,20 @@ class _Checker:
     def _add(self, kind: ProblemKind, place: str, offset: int, text: str) -> None:
         known = self._problems.setdefault((kind, place), Problem(kind, place, offset, text, 0))
         known.count += 1
+
+    def _file(self, offset: int) -> str:
+        file = self._store.log.files.file_at(offset)
+        assert file is not None, "the walk stays in the files"
+        return str(file.path)
+
+    def _impossible(self, record: RecordCheck) -> str:
+        """Return why there can be no queue for a record, "" if there can: a flipped bit of a topic leaves it whole."""
+        if self._store.queues.find(record.topic, record.queue_id) is None:
+            try:
+                validate_queue(record.topic, record.queue_id)
+            except IllegalNameError as exc:
+                return str(exc)
+        return ""
 
     def _check_record(self, offset: int, record: RecordCheck) -> None:
         """Look for the unit of a record."""

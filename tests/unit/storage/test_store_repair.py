@@ -110,6 +110,23 @@ def test_what_is_lost_in_the_middle_keeps_the_numbers_of_the_others(maker: Store
     assert bodies(again)[-1] == b"next"
 
 
+@pytest.mark.parametrize(("position", "content"), [(88 + 1000 + 1, b"\x14"), (12, b"\x80")], ids=["topic", "queue id"])
+def test_a_record_of_a_queue_that_cannot_be_is_lost_and_hinders_nothing(
+    maker: StoreMaker, position: int, content: bytes
+) -> None:
+    store = filled(maker)
+    unit = store.queue_units("T", 0, 5, 1)[0]
+    store.close()
+    root = store.config.root
+    overwrite(log_file(root, 0), unit.physical_offset + position, content)
+    plan = planned(root)
+    assert [(loss.offset, loss.size_bytes) for loss in plan.losses] == [(unit.physical_offset, unit.size)]
+    assert plan.queues == ("T:0",)
+    assert repaired(root).units_built == 99
+    assert problems(root) == [plan.losses[0].text]
+    assert len(bodies(maker())) == 99
+
+
 def test_a_queue_may_begin_in_the_middle(maker: StoreMaker) -> None:
     store = filled(maker)
     store.close()
