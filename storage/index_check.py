@@ -1,8 +1,11 @@
-"""Verifying the index files of a stopped store: each unit names a record that has a key with its hash, at its time.
+"""Verifying the index files of a stopped store: each unit names a record that has a key with its hash, at its time,
+and is reached from its slot.
 
 Sizes are not recorded: if they are not RocketMQ's defaults, they are found out from where the first unit stands.
 """
 
+import sys
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
@@ -14,12 +17,14 @@ from triomq.protocol.record import RecordCheck, RecordKind
 from triomq.storage.commit_log import CommitLog
 from triomq.storage.file_system import translated
 from triomq.storage.index_file import IndexLayout
+from triomq.storage.log_scan import Progress
 from triomq.storage.mapped_file import MappedFile
 from triomq.storage.stopped_store import StoppedStore
 
 _UNIQUE_KEY: Final = PropertyName.UNIQUE_KEY.encode()
 _KEYS: Final = PropertyName.KEYS.encode()
 _MS: Final = 1000
+_PROGRESS_STEP: Final = 10_000
 _HASH_AND_OFFSET: Final = Struct(">iq")
 
 
@@ -37,8 +42,24 @@ class IndexEntry(NamedTuple):
     reason: str
 
 
-def check_index(store: StoppedStore) -> Iterator[IndexEntry]:
-    """Look at each unit of a record that has not expired.
+class _Target(NamedTuple):
+    """What a unit names.
+
+    Attributes:
+        record: what is at its physical offset.
+        hashes: of its keys.
+    """
+
+    record: RecordCheck
+    hashes: set[int]
+
+
+def check_index(store: StoppedStore, progress: Progress | None = None) -> Iterator[IndexEntry]:
+    """Look at each unit of a record that has not expired, and at the slots.
+
+    Args:
+        store: is open.
+        progress: called now and then, with units.
 
     Raises:
         StoreError: a file cannot be read.
@@ -56,6 +77,8 @@ def check_index(store: StoppedStore) -> Iterator[IndexEntry]:
     files = [(file, header) for file, header in files if header.index_count > 1]
     found = (_slots(file, header, store) for file, header in files)
     slots = min((number for number in found if number is not None), default=None)  # a damaged file may say too many
+    total = sum(header.index_count for _, header in files)
+    done = 0
     for file, header in files:
         if slots is None:
             yield IndexEntry(file.path, 0, "its first unit is not where the file says that it begins")
@@ -64,10 +87,62 @@ def check_index(store: StoppedStore) -> Iterator[IndexEntry]:
         if header.index_count * UNIT_SIZE + units_at > file.size:
             yield IndexEntry(file.path, 0, f"it says {header.index_count} units, for which it is too short")
             continue
-        for number in range(1, header.index_count):
-            unit = IndexUnit(*UNIT.unpack_from(file.view, units_at + number * UNIT_SIZE))
-            if unit.physical_offset >= store.log.files.start:
-                yield IndexEntry(file.path, number, _reason(store.log, header, number, unit))
+        for entry in _check_file(store, file, header, slots):
+            done += 1
+            if progress is not None and done % _PROGRESS_STEP == 0:
+                progress(done, total)
+            yield entry
+
+
+def _check_file(store: StoppedStore, file: MappedFile, header: IndexHeader, slots: int) -> Iterator[IndexEntry]:
+    units_at = HEADER.size + SLOT_SIZE * slots
+    newest = array("i", bytes(SLOT_SIZE * slots))  # unit of each slot
+    offset = -1
+    target = _Target(RecordCheck(RecordKind.END, 0, ""), set())
+    for number in range(1, header.index_count):
+        unit = IndexUnit(*UNIT.unpack_from(file.view, units_at + number * UNIT_SIZE))
+        slot = unit.key_hash % slots
+        if unit.physical_offset >= store.log.files.start:
+            if unit.physical_offset != offset:  # the units of one record follow one another
+                offset = unit.physical_offset
+                record = store.log.check(offset, check_crc=False)
+                target = _Target(record, _hashes(record) if record.kind is RecordKind.MESSAGE else set())
+            reason = _reason(target, header, number, unit)
+            if not reason and unit.previous_unit != newest[slot]:
+                reason = f"its chain leads on to unit {unit.previous_unit} instead of {newest[slot]}"
+            yield IndexEntry(file.path, number, reason)
+        newest[slot] = number
+    if store.is_clean and (reason := _header_reason(header, offset, target.record)):
+        yield IndexEntry(file.path, 0, reason)
+    if reason := _slots_reason(file, newest, is_clean=store.is_clean):
+        yield IndexEntry(file.path, 0, reason)
+
+
+def _header_reason(header: IndexHeader, last_offset: int, last: RecordCheck) -> str:
+    """Return what is wrong with the end that a header names, "" if nothing is or the record has expired."""
+    if last_offset >= 0 and header.end_physical_offset != last_offset:
+        return f"its header says that it ends at {header.end_physical_offset}, but its last record is at {last_offset}"
+    if last.kind is RecordKind.MESSAGE and header.end_timestamp != last.store_timestamp:
+        return f"its header says that it ends at {header.end_timestamp} ms, its last record at {last.store_timestamp}"
+    return ""
+
+
+def _slots_reason(file: MappedFile, newest: "array[int]", *, is_clean: bool) -> str:
+    """Return which slot does not lead to its newest unit, "" if all do.
+
+    A process that was killed may have left slots that lead to units behind the end: these are no
+    problem, as such a file is made again.
+    """
+    found = array("i", bytes(file.view[HEADER.size : HEADER.size + SLOT_SIZE * len(newest)]))
+    if sys.byteorder == "little":
+        found.byteswap()
+    if found == newest:
+        return ""
+    end = max(newest)
+    for slot, (number, expected) in enumerate(zip(found, newest, strict=True)):
+        if number != expected and (is_clean or number <= end):
+            return f"slot {slot} leads to unit {number} instead of {expected}"
+    return ""
 
 
 def _slots(file: MappedFile, header: IndexHeader, store: StoppedStore) -> int | None:
@@ -111,17 +186,15 @@ def _first_units(log: CommitLog, header: IndexHeader) -> list[bytes]:
     return [_HASH_AND_OFFSET.pack(0, offset)[4:]] if offset > 0 else []
 
 
-def _reason(log: CommitLog, header: IndexHeader, number: int, unit: IndexUnit) -> str:
-    record = log.check(unit.physical_offset, check_crc=False)
+def _reason(target: _Target, header: IndexHeader, number: int, unit: IndexUnit) -> str:
+    record, hashes = target
     if record.kind is not RecordKind.MESSAGE:
         return f"no record at {unit.physical_offset}: {record.reason}"
-    if unit.key_hash not in _hashes(record):
+    if unit.key_hash not in hashes:
         return f"the record at {unit.physical_offset} has no key with hash {unit.key_hash}"
     seconds = int((record.store_timestamp - header.begin_timestamp) / _MS)
     if number > 1 and unit.time_diff_s != max(seconds, 0):  # the first one counts from the end of the file before
         return f"{unit.time_diff_s} s after the begin of the file, but the record is {seconds} s"
-    if unit.previous_unit >= number:
-        return f"its chain leads on to unit {unit.previous_unit}"
     return ""
 
 

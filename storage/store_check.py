@@ -138,7 +138,7 @@ class _Checker:
         self._forget_deleted()
         for queue in store.queues:
             self._check_queue(queue)
-        for path, number, reason in check_index(store):
+        for path, number, reason in check_index(store, progress):
             report.index_units += number > 0
             if reason:
                 self._add(ProblemKind.INDEX, str(path), number, reason)

@@ -202,21 +202,66 @@ def test_apaches_index_is_verified_with_the_sizes_of_its_full_files(unpack: Unpa
 
 
 @pytest.mark.parametrize(
-    ("position", "content", "text"),
+    ("position", "content", "count", "text"),
     [
-        (0, struct.pack(">i", 5), "has no key with hash 5"),
-        (4, struct.pack(">q", 7), "no record at 7"),
-        (12, struct.pack(">i", 10_000), "10000 s after the begin"),
-        (16, struct.pack(">i", 149), "leads on to unit 149"),
+        (0, struct.pack(">i", 5), 3, "has no key with hash 5"),  # and two chains are broken
+        (4, struct.pack(">q", 7), 1, "no record at 7"),
+        (12, struct.pack(">i", 10_000), 1, "10000 s after the begin"),
+        (16, struct.pack(">i", 149), 1, "leads on to unit 149"),
+        (16, struct.pack(">i", 1), 1, "leads on to unit 1 instead of"),
     ],
 )
-def test_every_part_of_an_index_unit_is_verified(unpack: Unpack, position: int, content: bytes, text: str) -> None:
+def test_every_part_of_an_index_unit_is_verified(
+    unpack: Unpack, position: int, content: bytes, count: int, text: str
+) -> None:
     root = unpack("store-normal")
     path = min((root / "index").iterdir())
     overwrite(path, 40 + 50 * 4 + 20 * 20 + position, content)
     report = checked(root)
-    assert [(p.kind, p.place, p.offset, p.count) for p in report.problems] == [(ProblemKind.INDEX, str(path), 20, 1)]
+    assert [(p.kind, p.place, p.offset, p.count) for p in report.problems] == [
+        (ProblemKind.INDEX, str(path), 20, count)
+    ]
     assert text in report.problems[0].text
+
+
+@pytest.mark.parametrize(
+    ("position", "text"),
+    [
+        (8, "its header says that it ends at"),
+        (24, "its header says that it ends at"),
+        (40 + 4 * 7, "slot 7 leads to unit"),
+    ],
+    ids=["end time", "end offset", "slot"],
+)
+def test_what_hides_index_units_from_a_search_is_found(unpack: Unpack, position: int, text: str) -> None:
+    root = unpack("store-normal")
+    path = min((root / "index").iterdir())
+    overwrite(path, position, bytes(4))
+    overwrite(path, position + 3, b"\x01")
+    (problem,) = checked(root).problems
+    assert (problem.kind, problem.place, problem.offset) == (ProblemKind.INDEX, str(path), 0)
+    assert text in problem.text
+
+
+def test_the_index_has_a_share_in_the_progress(unpack: Unpack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("triomq.storage.index_check._PROGRESS_STEP", 100)
+    told: list[tuple[int, int]] = []
+    with StoppedStore(unpack("store-normal")) as store:
+        check(store, lambda done, total: told.append((done, total)))
+    assert told == [(100, 376), (200, 376), (300, 376)]
+
+
+def test_slots_that_a_killed_process_has_filled_ahead_are_no_problem(maker: StoreMaker) -> None:
+    store = maker()
+    for number in range(100):
+        put(store, properties=f"KEYS\x01a{number}".encode())
+    store.index.catch_up()
+    copy = maker.killed_copy(store)
+    (path,) = (copy / "index").iterdir()
+    overwrite(path, 40 + 4 * 7, struct.pack(">i", 120))
+    assert checked(copy).problems == []
+    (copy / "abort").unlink()
+    assert "slot 7 leads to unit 120" in checked(copy).problems[0].text
 
 
 def test_what_is_no_index_file_is_named(unpack: Unpack) -> None:
