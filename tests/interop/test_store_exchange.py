@@ -29,7 +29,7 @@ from tests.interop.store_exchange import (
     within,
 )
 from tests.processes import Broker, start_triomq
-from triomq.client import Message, Producer, SendResult
+from triomq.client import Admin, Message, Producer, SendResult
 from triomq.protocol.errors import TriomqError
 from triomq.protocol.record import MESSAGE_MAGIC
 
@@ -167,6 +167,34 @@ def test_a_store_goes_from_apache_to_us_and_back_and_to_us_again(
         check(third, second, sent)
         sent |= within(LIMIT_S, write_quietly, ours.namesrv, "again", 20)
         check(within(LIMIT_S, read_all, ours.namesrv, TOPIC), third, sent)
+
+
+def test_messages_that_wait_for_their_time_stay_when_apache_deletes_a_topic(
+    tmp_path: Path, apache_brokers: ApacheBrokers
+) -> None:
+    """It then deletes the queues of all topics that the table does not name, and the table was Apache's."""
+    store = unpack("store-normal", tmp_path / "ours")
+    with start_triomq(store.parent, *FIXTURE_SIZES) as ours:
+        within(LIMIT_S, send_later, ours.namesrv)
+    queue = "consumequeue/rmq_sys_wheel_timer/0/00000000000000000000"
+    waiting = (store / queue).read_bytes()
+    apache = start_apache(apache_brokers, store)
+    try:
+        within(LIMIT_S, make_and_delete_a_topic, apache.namesrv)
+        assert (apache.folder / "store-broker" / queue).read_bytes() == waiting
+    finally:
+        apache_brokers.stop(apache.folder)
+
+
+async def send_later(namesrv: str) -> None:
+    async with Producer("store-exchange", namesrv=namesrv) as producer:
+        await producer.send(Message(TOPIC, b"later", delay_s=3600.0))
+
+
+async def make_and_delete_a_topic(namesrv: str) -> None:
+    async with Admin(namesrv=namesrv) as admin:
+        await admin.create_topic("deleted-at-once")
+        await admin.delete_topic("deleted-at-once")
 
 
 def end_ours(broker: Broker, *, kill: bool) -> None:
