@@ -55,6 +55,9 @@ class TableSaving:
                 table.is_dirty = False
                 try:
                     await trio.to_thread.run_sync(table.write, content)
+                except trio.Cancelled:  # before a thread took it on: the broker's end makes up for it
+                    table.is_dirty = True
+                    raise
                 except StoreError as exc:
                     table.is_dirty = True
                     self._changed.set()

@@ -111,24 +111,26 @@ class ScheduledDelivery:
             StoreError: the log cannot be flushed: as for every flush, the broker ends.
         """
         broker = self._broker
-        contents = [(table, table.encode()) for table in self._tables if table.is_dirty]
-        for table, _ in contents:
+        unsaved = {table: table.encode() for table in self._tables if table.is_dirty}
+        for table in unsaved:
             table.is_dirty = False
-        plan = broker.store.flush_plan()
-        if plan is not None:
-            if not await self._flushes.run(plan):
-                for table, _ in contents:
-                    table.is_dirty = True
-                return
-            broker.store.dispatch_flushed()
-            broker.end_step()
-        for table, content in contents:
-            try:
-                await trio.to_thread.run_sync(table.write, content)
-            except StoreError as exc:
+        try:
+            plan = broker.store.flush_plan()
+            if plan is not None:
+                if not await self._flushes.run(plan):
+                    return
+                broker.store.dispatch_flushed()
+                broker.end_step()
+            for table, content in list(unsaved.items()):
+                try:
+                    await trio.to_thread.run_sync(table.write, content)
+                except StoreError as exc:
+                    if not self._is_saving_refused:
+                        LOGGER.error("progress of delayed messages is not saved for now: %s", exc)
+                    self._is_saving_refused = True
+                else:
+                    self._is_saving_refused = False
+                    del unsaved[table]
+        finally:
+            for table in unsaved:  # refused, or cancelled: the broker's end makes up for it
                 table.is_dirty = True
-                if not self._is_saving_refused:
-                    LOGGER.error("progress of delayed messages is not saved for now: %s", exc)
-                self._is_saving_refused = True
-            else:
-                self._is_saving_refused = False

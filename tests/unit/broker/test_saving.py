@@ -121,3 +121,23 @@ async def test_a_disk_that_refuses_a_table_is_tried_again_each_second(
     assert broker.topics.is_dirty
     messages = [record.message for record in caplog.records if record.levelno == logging.ERROR]
     assert messages == ["tables are not saved for now: no room"]
+
+
+async def test_what_a_stopping_broker_did_not_come_to_save_is_saved_at_its_end(
+    broker: Broker, saves: list[tuple[float, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = broker.topics.write
+    with trio.CancelScope() as stopping:
+
+        def write_while_it_stops(content: bytes) -> None:
+            stopping.cancel()
+            write(content)
+
+        monkeypatch.setattr(broker.topics, "write", write_while_it_stops)
+        async with saving(broker):
+            broker.topics.put(TopicConfig(topic_name="first"))
+            broker.offsets.commit("G", "first", 0, 5)
+            await trio.sleep_forever()
+    assert (broker.topics.is_dirty, broker.offsets.is_dirty) == (False, True)
+    broker.save_tables_now()
+    assert b"first@G" in (broker.config.store.root / "config" / "consumerOffset.json").read_bytes()

@@ -292,6 +292,31 @@ async def test_nothing_is_saved_ahead_of_messages_that_cannot_be_flushed_for_now
         await until(lambda: saved(peer.broker) != b"")
 
 
+async def test_what_a_stopping_broker_did_not_come_to_save_is_saved_at_its_end(
+    peer: Peer, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = peer.broker
+    flush = FlushPlan.run
+    put(peer)
+    broker.schedule.offsets.set(1, 1)
+    with trio.CancelScope() as stopping:
+
+        def flush_while_it_stops(plan: FlushPlan) -> None:
+            trio.from_thread.run_sync(stopping.cancel)
+            flush(plan)
+
+        monkeypatch.setattr(FlushPlan, "run", flush_while_it_stops)
+        async with delivering(broker):
+            await wait_all_tasks_blocked()
+            mock_clock.jump(10.1)
+            await trio.sleep_forever()
+    assert broker.schedule.offsets.is_dirty
+    assert saved(broker) == b""
+    monkeypatch.setattr(FlushPlan, "run", flush)
+    broker.save_tables_now()
+    assert saved(broker) == b'{"offsetTable":{"1":1}}'
+
+
 async def test_with_durability_sync_consumers_see_a_delivered_message_when_it_is_on_the_disk(
     make_broker: MakeBroker, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
