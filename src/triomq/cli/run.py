@@ -4,6 +4,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import cast
 
 from triomq.cli.arguments import Runner, parse
@@ -15,6 +16,7 @@ from triomq.logs import configure
 
 def run(argv: Sequence[str]) -> int:
     """Run a command; return its exit code."""
+    _open_closed_streams()
     try:
         runner, name, options = parse(argv)
     except SystemExit as stop:  # argparse has written its text
@@ -44,6 +46,13 @@ def _tell(name: str, options: Options, error: BaseException) -> int:
         raise error
     sys.stderr.write(f"triomq {name}: {one_line(found[0])}\n")
     return exit_code_of(found[0])
+
+
+def _open_closed_streams() -> None:
+    """Let streams that were closed before the start, as a supervisor may do, be empty and lead nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  # until the process ends
 
 
 def _give_up_stdout() -> None:

@@ -1,5 +1,8 @@
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
@@ -69,3 +72,15 @@ def test_help_and_wrong_options_return_their_exit_codes(capsys: pytest.CaptureFi
 def test_a_log_file_that_cannot_be_opened_is_a_wrong_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ping", "--log-file", "/proc/triomq/x.log"]) == 2
     assert "--log-file" in capsys.readouterr().err
+
+
+def test_streams_that_were_closed_before_the_start_are_empty_and_lead_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    command = (sys.executable, "-m", "triomq.cli", "store", "info", "--store", str(tmp_path))
+    done = subprocess.run(
+        ("sh", "-c", 'exec "$@" <&- >&-', "sh", *command), stderr=subprocess.PIPE, timeout=30, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    done = subprocess.run(("sh", "-c", 'exec "$@" 2>&-', "sh", *command), capture_output=True, timeout=30, check=False)
+    assert done.returncode == 0
+    assert done.stdout.startswith(b"WHAT")
