@@ -27,7 +27,7 @@ from tests.integration.broker_wire import (
     send_fields,
     until,
 )
-from triomq.broker import server
+from triomq.broker import opening
 from triomq.broker.addresses import Address
 from triomq.broker.config import Listener
 from triomq.broker.server import open_broker
@@ -280,7 +280,7 @@ class Disk(FileSystem):
 
 def use(monkeypatch: pytest.MonkeyPatch, file_system: FileSystem) -> None:
     """Let brokers keep their stores on another file system."""
-    monkeypatch.setattr(server, "MessageStore", functools.partial(MessageStore, file_system=file_system))
+    monkeypatch.setattr(opening, "MessageStore", functools.partial(MessageStore, file_system=file_system))
 
 
 @pytest.fixture
