@@ -228,8 +228,20 @@ class Connection:
     # --- writing ----------------------------------------------------------------------------------------
 
     def send(self, command: RemotingCommand) -> None:
-        """Queue a command; it leaves at the end of this step (:meth:`Broker.end_step`)."""
-        self.send_frame(command.encode())
+        """Queue a command; it leaves at the end of this step (:meth:`Broker.end_step`).
+
+        An answer that no frame can hold, of a hundred thousand queues for example, gives way to one that says so.
+        """
+        try:
+            frame = command.encode()
+        except ProtocolError as exc:
+            LOGGER.error("command cannot be sent code=%d peer=%s: %s", command.code, self.peer, exc)
+            if not command.is_response:
+                return
+            self.broker.statistics.failed_requests += 1
+            remark = f"the answer cannot be sent: {remark_of(exc)}"
+            frame = command.reply(ResponseCode.SYSTEM_ERROR, remark=remark).encode()
+        self.send_frame(frame)
 
     def send_frame(self, frame: bytes) -> None:
         """Queue a whole frame."""

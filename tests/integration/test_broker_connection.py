@@ -389,6 +389,21 @@ async def test_an_error_nobody_thought_of_ends_one_connection_only(
         assert "reason=RuntimeError: a bug" in caplog.text
 
 
+@pytest.mark.parametrize("steps_at_once", [3, 0])
+async def test_an_answer_that_no_frame_can_hold_gives_way_to_one_that_says_so(
+    root: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, steps_at_once: int
+) -> None:
+    monkeypatch.setattr("triomq.broker.lookups._STEPS_AT_ONCE", steps_at_once)  # 0: answered in a task of its own
+    async with running(root) as broker, connected(broker_port(broker)) as wire:
+        with monkeypatch.context() as patch:
+            patch.setattr("triomq.protocol.frame._MAX_LENGTH", 4096)
+            response = await wire.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "BenchmarkTest"})
+        assert response.code == ResponseCode.SYSTEM_ERROR
+        assert (response.remark or "").startswith("the answer cannot be sent: frame of ")
+        assert broker.statistics.failed_requests == 1
+        assert await wire.works()
+
+
 async def test_a_peer_that_reads_again_is_served_again(root: Path, mock_clock: MockClock) -> None:
     pulls = 200
     async with running(root, unread_high_bytes=1024**2) as broker, connected(broker_port(broker)) as wire:
