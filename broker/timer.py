@@ -39,6 +39,7 @@ _UNITS_AT_ONCE: Final = 4096
 _STORE_TIMESTAMP: Final = 5  # in the head of a record
 _LENGTH_BYTES: Final = 2  # before properties
 _HOUR_MS: Final = 3_600_000
+_MAX_DIGITS: Final = 9  # of a count that the sender may have made up
 _LEAST_TIME: Final = 2**40  # 2004: above every hash of tags
 _iter_units = UNIT.iter_unpack
 
@@ -254,7 +255,7 @@ class Timer:
         if due_ms <= max(now_ms, self._taken_ms):
             return None
         rolls = get_property(properties, _ROLL_TIMES) or b""
-        rolls = b"%d" % (1 + int(rolls if rolls.isdigit() else 0))
+        rolls = b"%d" % (1 + int(rolls if rolls.isdigit() and len(rolls) <= _MAX_DIGITS else 0))
         counted = set_property(properties, _ROLL_TIMES, rolls)
         if len(counted) <= MAX_PROPERTIES_BYTES:
             field = pack_length(len(counted)) + counted

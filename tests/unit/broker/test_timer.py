@@ -191,6 +191,19 @@ def test_a_message_that_waits_for_days_is_stored_anew_meanwhile(make_broker: Mak
     assert message.properties["TIMER_OUT_MS"] == str(clock.now_ms)
 
 
+@pytest.mark.parametrize("count", ["x", "9" * 5000])
+def test_a_count_that_the_sender_has_made_up_stops_no_delivery(
+    make_broker: MakeBroker, clock: Clock, count: str
+) -> None:
+    """Python refuses to make a number of so many digits."""
+    broker = make_broker(timer_max_delay_s=10 * DAY_S)
+    put(Peer(broker), f"TIMER_ROLL_TIMES\x01{count}\x02TIMER_DELAY_SEC\x01{3 * DAY_S}")
+    while (next_ms := broker.timer.deliver(clock.now_ms)) is not None:
+        clock.now_ms = next_ms
+    (message,) = messages(broker)
+    assert message.properties["TIMER_ROLL_TIMES"] == "1"
+
+
 def test_after_the_clock_was_set_back_nothing_is_lost_or_repeated(make_broker: MakeBroker, clock: Clock) -> None:
     broker = make_broker()
     put(Peer(broker), "TIMER_DELAY_SEC\x0110", b"first")
