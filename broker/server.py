@@ -239,6 +239,7 @@ class Broker:
                 self.store.flush()
         except StoreError as exc:
             LOGGER.error("delay offsets not saved, delayed messages may be delivered again: %s", exc)
+            return False  # also where only a file could not be opened, which is no failure of the disk
         return not self.store.has_failed
 
     async def serve(

@@ -329,23 +329,26 @@ def test_messages_that_retention_has_deleted_are_skipped(peer: Peer, clock: Cloc
     assert bodies(peer.broker) == [b"2", b"3"]
 
 
-def test_offsets_are_not_saved_after_the_disk_has_failed(
-    peer: Peer, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_offsets_are_not_saved_when_the_disk_did_not_take_what_was_delivered(
+    peer: Peer, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_lost: bool
 ) -> None:
-    """What was delivered may be lost then: it is delivered again."""
+    """It may be lost, also where only a file could not be opened: it is delivered again."""
     broker = peer.broker
     put(peer)
     clock.now_ms += 1000
     broker.schedule.deliver(clock.now_ms)
 
     def fail() -> None:
-        broker.store._fail(StoreFullError("lost"))
+        if is_lost:
+            broker.store._fail(StoreFullError("lost"))
         raise StoreFullError("lost")
 
     with monkeypatch.context() as patch, caplog.at_level(logging.ERROR, "triomq.broker"):
         patch.setattr(broker.store, "flush", fail)
         broker.save_tables_now()
-    broker.save_tables_now()
+    if is_lost:
+        broker.save_tables_now()
     assert not (broker.config.store.root / "config" / "delayOffset.json").exists()
     assert "delivered again" in caplog.text
 
