@@ -105,6 +105,7 @@ class Timer:
             )
         self.progress.load()
         self._queue = self._store.queue(TIMER_TOPIC, 0)
+        self.progress.restrict(self._queue.max_offset)
         self._taken_ms = max(self.progress.done[0], 0)
         self._index.extend(self._waiting())
         self._next_ms = self._index.next_time()

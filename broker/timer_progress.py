@@ -1,11 +1,14 @@
 """How far messages with a time of their own are delivered."""
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
 from triomq.broker.timer_index import Due
 from triomq.protocol.errors import StoreLayoutError
 from triomq.storage.tables import JsonTable, encode
+
+LOGGER: Final = logging.getLogger("triomq.broker.timer_progress")
 
 _NOTHING: Final = (-1, -1)
 
@@ -40,6 +43,20 @@ class TimerProgress:
             self.first_offset = max(int(saved["firstOffset"]), 0)
         except (KeyError, TypeError, ValueError) as exc:
             raise StoreLayoutError(f"timerProgress.json holds something else than progress: {exc!r}") from exc
+
+    def restrict(self, end: int) -> None:
+        """Take back what is behind the end of the queue, as ``ConsumerOffsetTable.restrict`` does.
+
+        Messages that come now get these numbers, and wait; so all that there are have to be looked at again.
+        """
+        time_ms, queue_offset = self.done
+        if max(queue_offset + 1, self.first_offset) > end:
+            LOGGER.warning(
+                "timer progress taken back queue_offset=%d first_offset=%d end=%d", queue_offset, self.first_offset, end
+            )
+            self.done = time_ms, min(queue_offset, end - 1)
+            self.first_offset = 0
+            self.is_dirty = True
 
     def encode(self) -> bytes:
         """Return the file as it shall be now."""

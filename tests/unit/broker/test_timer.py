@@ -158,6 +158,25 @@ def test_after_a_kill_only_what_was_delivered_since_the_last_save_comes_again(
     assert bodies(broker) == [b"1", b"2", b"2", b"3"]
 
 
+def test_messages_with_numbers_of_ones_that_a_crash_has_cost_are_delivered(
+    make_broker: MakeBroker, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = make_broker()
+    put(Peer(broker), "TIMER_DELAY_SEC\x011", b"before")
+    clock.now_ms += 1000
+    broker.timer.deliver(clock.now_ms)
+    path = broker.config.store.root / "config" / "timerProgress.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b'{"timeMs":%d,"queueOffset":9,"firstOffset":10}' % clock.now_ms)
+    broker = make_broker()
+    assert "timer progress taken back queue_offset=9 first_offset=10 end=1" in caplog.text
+    put(Peer(broker), "TIMER_DELAY_SEC\x015", b"new")
+    broker.save_tables_now()
+    broker = make_broker()
+    assert broker.timer.deliver(clock.now_ms + 5000) is None
+    assert bodies(broker) == [b"before", b"new"]
+
+
 def test_units_that_rocketmq_has_made_anew_are_read_from_their_records(broker: Broker, clock: Clock) -> None:
     """Its recovery writes the hash of the tags where we write the time."""
     queue = broker.store.queue(TIMER, 0)
