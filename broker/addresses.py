@@ -62,7 +62,7 @@ def resolve_ip(host: str) -> str | None:
     """Return an IP address of ``host``, IPv4 if it has one, or ``None``.  May block on DNS: call it at start only."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, UnicodeError):  # the latter for what can be no name, such as one with two dots in a row
         return None
     addresses = sorted(found, key=lambda entry: entry[0] != socket.AF_INET)
     return plain_ip(str(addresses[0][4][0])) if addresses else None

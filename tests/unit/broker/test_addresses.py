@@ -71,5 +71,6 @@ def test_a_number_resolves_to_itself() -> None:
     assert resolve_ip("127.0.0.1") == "127.0.0.1"
 
 
-def test_an_unknown_host_resolves_to_nothing() -> None:
-    assert resolve_ip("no such host") is None
+@pytest.mark.parametrize("host", ["no such host", "two..dots", "x" * 64])
+def test_an_unknown_host_resolves_to_nothing(host: str) -> None:
+    assert resolve_ip(host) is None
