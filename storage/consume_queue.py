@@ -91,6 +91,14 @@ class ConsumeQueue:
         if self._position + UNIT_SIZE * count > self._limit:
             self._make_room(count)
 
+    def reserve_with_others(self, count: int) -> None:
+        """The same in a step that reserves in several queues: mapping files of others must unmap none of this one.
+
+        Raises:
+            StoreFullError, StoreError: as ``reserve``.
+        """
+        self._make_room(count)
+
     def append(self, physical_offset: int, size: int, tags_code: int) -> None:
         """Write the next unit, for which ``reserve`` has made room; ``max_offset`` is left to the caller."""
         self.append_packed(_pack_unit(physical_offset, size, tags_code), physical_offset + size)

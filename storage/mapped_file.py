@@ -142,13 +142,15 @@ class MappedFile:
         return self._map is not None
 
     def ensure_mapped(self) -> None:
-        """Map the file again if it was unmapped, so that ``map`` cannot fail for the moment.
+        """Map the file again if it was unmapped, and let it stay so while the next few files are mapped.
 
         Raises:
             StoreError: it cannot be mapped.
         """
         if self._map is None:
             self._map_again(self.file)
+        elif self._pool is not None:
+            self._pool.add(self)
 
     def unmap(self) -> None:
         """Let go of the mapping, which ends with the last view of it; only for a file of a pool."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from triomq.storage.mapped_file import MappedFile
 
 LEAST_MAPPED_FILES: Final = 64
-"""So many files mapped last are mapped still: one step may use a quarter as many queues."""
+"""So many files added last are mapped still: one step may use a quarter as many queues, each with two files."""
 
 _MOST_MAPPED_FILES: Final = 32_768  # half of the mappings that Linux allows a process (vm.max_map_count)
 _LEFT_FOR_OTHERS: Final = 256  # open files, where there are so many
@@ -35,7 +35,8 @@ class MappingPool:
         return len(self._files)
 
     def add(self, file: "MappedFile") -> None:
-        """Note that a file was mapped."""
+        """Note that a file was mapped, or must stay mapped while others are mapped in the same step."""
+        self._files.pop(file, None)
         self._files[file] = None
         if len(self._files) > self.limit:
             next(iter(self._files)).unmap()

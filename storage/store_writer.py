@@ -297,7 +297,7 @@ class StoreWriter(StoreReader):
             packed = PackedCopies(copies, begin, log.store_timestamp)
             log.reserve(packed.size_bytes)
         for queue, units in packed.units.items():
-            queue.reserve(len(units))
+            queue.reserve_with_others(len(units))
         at = log.begin(packed.size_bytes)
         if at != begin:
             packed = PackedCopies(copies, at, log.store_timestamp)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.storage.making import FaultyFileSystem, StoreMaker, bodies, put
 from triomq.protocol.errors import StoreError
+from triomq.protocol.record_copy import pack_length, split_record
 from triomq.storage import mapping_pool
 from triomq.storage.file_system import FileSystem
 from triomq.storage.mapped_file import MappedFile
@@ -102,6 +103,33 @@ def test_many_queues_are_written_and_read_with_few_mapped(used: MessageStore, ma
     for queue_id in range(QUEUES):
         assert bodies(used, "T", queue_id) == expected(queue_id)
     assert used.statistics().mapped_files == 3 + len(used.commit_log.files.files)
+
+
+def test_a_full_file_stays_mapped_while_the_next_one_is_made(maker: StoreMaker, three: None) -> None:
+    store = maker()
+    for _ in range(50):  # as many as a file takes
+        put(store)
+    for other in (1, 2):
+        put(store, queue_id=other)
+    assert mapped(store) == [0, 1, 2]  # the one mapped first would be the next to go
+    assert put(store).queue_offset == 50
+    assert bodies(store) == [b"body"] * 51
+
+
+def test_a_step_unmaps_none_of_its_own_queues(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapping_pool, "LEAST_MAPPED_FILES", 8)
+    monkeypatch.setattr("triomq.storage.queue_table.affordable_mappings", lambda: 8)
+    store = maker()
+    place = put(store, "W", 0)
+    record = store.look_message(place.physical_offset)
+    assert record is not None
+    head, rest, _ = split_record(record)
+    for queue_id in range(7):
+        put(store, queue_id=queue_id)
+    first, new = store.queue("W", 0), store.queue("U", 0)
+    assert first.files.files[0].is_mapped
+    assert store.put_copies([(queue, 0, head, rest, pack_length(0)) for queue in (first, new)]) == 2
+    assert (bodies(store, "W"), bodies(store, "U")) == ([b"body"] * 2, [b"body"])
 
 
 @pytest.mark.parametrize("clean", [True, False])
