@@ -85,13 +85,9 @@ class IndexFile:
         return self._mapped is not None
 
     @property
-    def mapped(self) -> MappedFile:
-        """The file, for a flush.
-
-        Raises:
-            StoreError: it cannot be opened.
-        """
-        return self._map()
+    def to_flush(self) -> MappedFile:
+        """The file, for a flush, which opens it if it is not mapped."""
+        return self._mapped or MappedFile(self._file_system, self.path, 0, self._layout.file_size)
 
     def create(self, scratch: Path) -> None:
         """Make the file, with all disk space for its slots; ``scratch`` is where it stands until it is complete.

@@ -64,6 +64,7 @@ class MessageIndex:
         "_files",
         "_is_enabled",
         "_is_refused",
+        "_kept_timestamp",
         "_layout",
         "_log",
         "_mapped",
@@ -106,6 +107,7 @@ class MessageIndex:
         self._mapped: list[IndexFile] = []  # besides the newest, the one used last at the end
         self._skip = 0  # keys of the record at ``position`` that are indexed already
         self._is_refused = False
+        self._kept_timestamp: int | None = None  # where it ended when files went for which the checkpoint vouches
         self.directory = directory
         self.position = 0
 
@@ -137,6 +139,11 @@ class MessageIndex:
     def lag_bytes(self) -> int:
         """How much of the commit log is not indexed yet; 0 if nothing shall be."""
         return max(self._log.max_offset - self.position, 0) if self._is_enabled else 0
+
+    @property
+    def end_timestamp(self) -> int:
+        """Store time of the newest indexed message, ms; 0 without one."""
+        return self._files[-1].header.end_timestamp if self._files else 0
 
     def catch_up(self, end: int | None = None) -> bool:
         """Index some more records, a few hundred at most; return whether others are left.
@@ -229,24 +236,27 @@ class MessageIndex:
         """Plan to flush full files; return the time that the checkpoint may hold of the index when the plan has run.
 
         That is the end of a full file, and a message stored later must be on the disk and in the index: without one,
-        another file could come to end at the same time.
+        another file could come to end at the same time.  Of files that are made again nothing is certain before the
+        checkpoint has gone back.
 
         Args:
             plan: what is added to.
             checkpoint: what is on the disk when the plan has run, but for the index.
             before_close: flush what is not full too.
-
-        Raises:
-            StoreError: a file cannot be opened.
         """
         reached = checkpoint.indexes
-        passed = min(checkpoint.physic, self._files[-1].header.end_timestamp) if self._files else 0
+        if self._kept_timestamp is not None:
+            if self._kept_timestamp < reached:
+                reached = self._kept_timestamp
+                if not before_close:
+                    return reached
+            self._kept_timestamp = None
+        passed, vouched = min(checkpoint.physic, self.end_timestamp), reached
         for file in self._files:
             end = file.header.end_timestamp
-            is_certain = not file.room and checkpoint.indexes < end < passed
-            if is_certain or (before_close and (end > checkpoint.indexes or file is self._files[-1])):
-                self._keep_mapped(file)
-                plan.add_file(file.mapped, (self.directory, self.directory.parent))
+            is_certain = not file.room and vouched < end < passed
+            if is_certain or (before_close and (end > vouched or file is self._files[-1])):
+                plan.add_file(file.to_flush, (self.directory, self.directory.parent))
             if is_certain:
                 reached = max(reached, end)
         return reached
@@ -355,6 +365,8 @@ class MessageIndex:
         removed = self._delete([file.path for file in files], reason)
         for file in files:
             self._forget(file)
+        kept = self.end_timestamp
+        self._kept_timestamp = kept if self._kept_timestamp is None else min(self._kept_timestamp, kept)
         return removed
 
     def _delete(self, paths: Sequence[Path], reason: IndexDamagedError) -> list[str]:

@@ -315,10 +315,10 @@ class MessageStore(StoreWriter):
             self._tags_code_of,
         )
         report = recovery.run(clean=clean, progress=progress)
-        indexes = recovery.checkpoint.indexes
-        report = replace(report, removed_index_files=self.index.load(indexes, clean=clean))
+        vouched = recovery.checkpoint.indexes
+        report = replace(report, removed_index_files=self.index.load(vouched, clean=clean))
         newest = self.commit_log.store_timestamp
-        self._checkpoint = Checkpoint(newest, newest, indexes)
+        self._checkpoint = Checkpoint(newest, newest, min(vouched, self.index.end_timestamp))  # of files that are there
         if self._checkpoint != checkpoint or not self._file_system.exists(self._directory.checkpoint):
             self._checkpoint.save(self._file_system, self._directory.checkpoint)
         self._checkpoint_on_disk = self._checkpoint

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.storage.making import FaultyFileSystem, StoreMaker, matches, overwrite, put, report
-from triomq.protocol.errors import ConfigError, StoreError
+from triomq.protocol.errors import ConfigError, IndexDamagedError, StoreError
 from triomq.protocol.index_unit import HEADER
 from triomq.protocol.properties import encode_properties
 from triomq.storage.checkpoint import Checkpoint, load_checkpoint
@@ -295,6 +295,67 @@ def test_after_a_crash_without_a_flush_all_files_are_made_again(maker: StoreMake
     again = maker(copy)
     assert len(report(again).removed_index_files) == 6
     assert everything_is_found(again)
+
+
+def vouched(store: MessageStore) -> int:
+    return load_checkpoint(FileSystem(), store.config.root / "checkpoint").indexes
+
+
+def test_the_checkpoint_vouches_for_no_file_that_is_made_again_at_the_start(maker: StoreMaker) -> None:
+    store = filled(maker)
+    store.close()
+    wanted = vouched(store)
+    shutil.rmtree(store.config.root / "index")
+    store = maker()
+    index_all(store)
+    assert vouched(store) == 0
+    assert len(report(maker(maker.killed_copy(store))).removed_index_files) == 6
+    store.flush()
+    assert vouched(store) == wanted
+
+
+def test_the_checkpoint_vouches_for_no_file_that_is_made_again_later(maker: StoreMaker) -> None:
+    store = filled(maker)
+    index_all(store)
+    store.flush()
+    wanted = vouched(store)
+    first, second = store.index._files[:2]
+    second._map().map[HEADER.size : HEADER.size + 200] = b"\x7f" * 200  # slots that lead nowhere
+    assert everything_is_found(store)
+    assert store.index._files[1] is not second
+    store.flush()
+    assert vouched(store) == first.header.end_timestamp
+    store.flush()
+    assert vouched(store) == wanted
+
+
+def test_a_close_syncs_all_files_that_were_made_again(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+    filled(maker).close()
+    store = maker(file_system=faulty)
+    store.index._make_again(store.index._files[1], IndexDamagedError("rotten"))
+    faulty.calls.clear()
+    store.close()
+    synced = {path.name for name, path in faulty.calls if name == "sync_file"}
+    assert synced.issuperset(names(store.config.root)[1:])
+
+
+def test_a_full_file_that_cannot_be_opened_is_flushed_later(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+    store = filled(maker, file_system=faulty)
+    index_all(store)
+    log_plan = store.flush_plan()
+    assert log_plan is not None
+    log_plan.run()
+    store.flush_done(log_plan)
+    assert not store.index._files[0].is_mapped
+    faulty.code, faulty.fails = errno.EMFILE, lambda number, name, path: name == "open_file"
+    plan = store.flush_consume_queues_plan()
+    assert plan is not None
+    with pytest.raises(StoreError, match="Too many open files"):
+        plan.run()
+    assert not store.has_failed
+    faulty.fails = lambda number, name, path: False
+    store.flush()
+    assert vouched(store)
 
 
 def test_the_checkpoint_names_the_end_of_the_newest_full_file(maker: StoreMaker) -> None:
