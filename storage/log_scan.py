@@ -128,14 +128,16 @@ class LogScan:
             self._progress(end - self.begin, self._stop - self.begin)
 
     def _step_over(self, offset: int, reason: str) -> bool:
-        """Go to the next record that proves itself; ``False`` if there is none."""
+        """Go to the next record that proves itself; ``False`` if there is none before the stop."""
         for file in self._log.files.files:
             position = max(offset + 1 - file.start, 0) + _MAGIC_AT
             while position < file.size and (position := file.find(_MAGIC, position)) >= 0:
                 found_at = file.start + position - _MAGIC_AT
                 position += 1
+                if found_at >= self._stop:  # there may be millions of records behind it
+                    return False
                 record = self._log.check(found_at, check_crc=True)
-                if record.kind is RecordKind.MESSAGE and found_at < self._stop:
+                if record.kind is RecordKind.MESSAGE:
                     path = next(at.path for at in self._log.files.files if offset < at.end)
                     self.damage.append(DamagedPart(path, offset, found_at, reason, record.store_timestamp))
                     self.end = found_at

@@ -1,6 +1,8 @@
 import pytest
 
 from tests.unit.storage.making import StoreMaker, put
+from triomq.protocol.record import RecordCheck
+from triomq.storage.commit_log import CommitLog
 from triomq.storage.log_scan import LogScan, ProgressLog
 from triomq.storage.message_store import MessageStore
 
@@ -57,6 +59,23 @@ def test_a_walk_steps_over_damage_to_the_next_record_that_proves_itself(
     assert (part.begin, part.end) == (offsets[damaged[0]], offsets[damaged[-1] + 1])
     assert part.path == store.commit_log.files.directory / f"{part.begin - part.begin % 65536:020d}"
     assert "magic" in part.reason
+
+
+def test_a_walk_looks_for_no_record_behind_its_stop(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = [put(store) for _ in range(9)]
+    store.commit_log.files.files[0].map[places[1].physical_offset + 4] ^= 1
+    looked: list[int] = []
+    check = CommitLog.check
+
+    def noted(log: CommitLog, physical_offset: int, *, check_crc: bool) -> RecordCheck:
+        looked.append(physical_offset)
+        return check(log, physical_offset, check_crc=check_crc)
+
+    monkeypatch.setattr(CommitLog, "check", noted)
+    scan = LogScan(store.commit_log, 0, stop=places[2].physical_offset)
+    assert [offset for offset, _ in scan] == [0]
+    assert "magic" in scan.stopped_by
+    assert looked == [places[1].physical_offset]
 
 
 def test_a_walk_without_crc_passes_over_a_changed_body(store: MessageStore) -> None:
