@@ -63,6 +63,7 @@ class MessageIndex:
         "_file_system",
         "_files",
         "_is_enabled",
+        "_is_position_known",
         "_is_refused",
         "_kept_timestamp",
         "_layout",
@@ -106,6 +107,7 @@ class MessageIndex:
         self._files: list[IndexFile] = []
         self._mapped: list[IndexFile] = []  # besides the newest, the one used last at the end
         self._skip = 0  # keys of the record at ``position`` that are indexed already
+        self._is_position_known = True
         self._is_refused = False
         self._kept_timestamp: int | None = None  # where it ended when files went for which the checkpoint vouches
         self.directory = directory
@@ -156,6 +158,8 @@ class MessageIndex:
         log = self._log
         if end is None:
             end = log.flushed_offset if self._waits_for_flush else log.max_offset
+        if not self._is_position_known:
+            self._resume()
         if not self._is_enabled or self.position >= end:
             return False
         if self.position < log.min_offset:
@@ -202,11 +206,9 @@ class MessageIndex:
         found: list[int] = []
         for file in self._files[::-1]:
             header = file.header
-            if (
-                file in self._files
-                and begin_timestamp <= header.end_timestamp
-                and end_timestamp >= header.begin_timestamp
-            ):
+            if file not in self._files:  # it has expired, or is made again, since the last step
+                return (yield from self.search(topic, key, max_matches, begin_timestamp, end_timestamp))
+            if begin_timestamp <= header.end_timestamp and end_timestamp >= header.begin_timestamp:
                 self._keep_mapped(file)
                 try:
                     yield from file.select(hashed, begin_timestamp, end_timestamp, max_matches, found)
@@ -274,6 +276,7 @@ class MessageIndex:
 
     def _resume(self) -> list[str]:
         """Go on in the log where the newest file ends; return the names of files that had to go before."""
+        self._is_position_known = False  # if it fails ``catch_up`` does it: from elsewhere records would come twice
         removed: list[str] = []
         while True:
             try:
@@ -281,6 +284,7 @@ class MessageIndex:
             except IndexDamagedError as exc:
                 removed = self._cut(self._files[-1], exc) + removed
             else:
+                self._is_position_known = True
                 return removed
 
     def _find_position(self) -> None:
@@ -355,8 +359,9 @@ class MessageIndex:
         return False
 
     def _make_again(self, file: IndexFile, reason: IndexDamagedError) -> None:
-        self._cut(file, reason)
-        self._resume()
+        if file in self._files:  # else another search has met the damage too
+            self._cut(file, reason)
+            self._resume()
 
     def _cut(self, first: IndexFile, reason: IndexDamagedError) -> list[str]:
         """Delete ``first`` and all after it; return their names."""

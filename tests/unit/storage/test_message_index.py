@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+from mmap import mmap
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from triomq.protocol.errors import ConfigError, IndexDamagedError, StoreError
 from triomq.protocol.index_unit import HEADER
 from triomq.protocol.properties import encode_properties
 from triomq.storage.checkpoint import Checkpoint, load_checkpoint
+from triomq.storage.cold_read import finish
 from triomq.storage.config import Durability
 from triomq.storage.file_system import FileSystem
 from triomq.storage.message_store import MessageStore
@@ -295,6 +297,37 @@ def test_after_a_crash_without_a_flush_all_files_are_made_again(maker: StoreMake
     again = maker(copy)
     assert len(report(again).removed_index_files) == 6
     assert everything_is_found(again)
+
+
+def test_a_place_in_the_log_that_could_not_be_found_again_makes_no_double_entries(
+    maker: StoreMaker, faulty: FaultyFileSystem
+) -> None:
+    store = filled(maker, file_system=faulty)
+    index_all(store)
+    first, second = store.index._files[:2]
+    assert not first.is_mapped
+    second._map().map[HEADER.size : HEADER.size + 200] = b"\x7f" * 200
+    faulty.code, faulty.fails = errno.EMFILE, lambda number, name, path: name == "open_file" and path == first.path
+    with pytest.raises(StoreError, match="Too many open files"):
+        matches(store, "T", "key-100")
+    faulty.fails = lambda number, name, path: False
+    assert everything_is_found(store)
+
+
+class NothingInMemory(FileSystem):
+    def is_resident(self, map_: mmap, start: int, end: int) -> bool:
+        return False
+
+
+def test_two_searches_that_meet_the_same_damage_both_find_all(maker: StoreMaker) -> None:
+    store = filled(maker, 60, NothingInMemory())
+    index_all(store)
+    wanted = matches(store, "T", "all")
+    [file] = store.index._files
+    searches = [store.index.search("T", "all", 64, 0, maker.clock.now_ms) for _ in range(2)]
+    assert all(next(search) for search in searches)  # both wait for the disk
+    file._map().map[HEADER.size : HEADER.size + 200] = b"\x7f" * 200
+    assert [finish(search) for search in searches] == [wanted] * 2
 
 
 def vouched(store: MessageStore) -> int:
