@@ -18,7 +18,7 @@ def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int, cold: Co
     With several messages of one millisecond any of them is found, after the last message the last one.
     """
     first = queue.min_offset
-    for file in queue.files.files:
+    for file in tuple(queue.files.files):  # retention may delete some meanwhile
         behind = min(file.end // UNIT_SIZE, queue.max_offset)
         if behind <= first:
             continue

@@ -103,6 +103,13 @@ class FaultyFileSystem(FileSystem):
         super().write_file(path, content)
 
 
+class NothingInMemory(FileSystem):
+    """Says of all pages that they are on the disk only."""
+
+    def is_resident(self, map_: mmap, start: int, end: int) -> bool:
+        return False
+
+
 class StoreMaker:
     """Makes stores below one directory and closes those that are still open."""
 

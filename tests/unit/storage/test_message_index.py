@@ -3,12 +3,11 @@
 import errno
 import os
 import shutil
-from mmap import mmap
 from pathlib import Path
 
 import pytest
 
-from tests.unit.storage.making import FaultyFileSystem, StoreMaker, matches, overwrite, put, report
+from tests.unit.storage.making import FaultyFileSystem, NothingInMemory, StoreMaker, matches, overwrite, put, report
 from triomq.protocol.errors import ConfigError, IndexDamagedError, StoreError
 from triomq.protocol.index_unit import HEADER
 from triomq.protocol.properties import encode_properties
@@ -312,11 +311,6 @@ def test_a_place_in_the_log_that_could_not_be_found_again_makes_no_double_entrie
         matches(store, "T", "key-100")
     faulty.fails = lambda number, name, path: False
     assert everything_is_found(store)
-
-
-class NothingInMemory(FileSystem):
-    def is_resident(self, map_: mmap, start: int, end: int) -> bool:
-        return False
 
 
 def test_two_searches_that_meet_the_same_damage_both_find_all(maker: StoreMaker) -> None:

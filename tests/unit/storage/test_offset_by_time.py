@@ -2,15 +2,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.unit.storage.making import StoreMaker, put
+from tests.unit.storage.making import NothingInMemory, StoreMaker, put
 from triomq.storage.cold_read import finish
+from triomq.storage.file_system import FileSystem
 from triomq.storage.message_store import MessageStore
 
 START = 1_800_000_000_000
 
 
-def fill(maker: StoreMaker, times: Sequence[int], body: bytes = b"") -> MessageStore:
-    store = maker()
+def fill(
+    maker: StoreMaker, times: Sequence[int], body: bytes = b"", file_system: FileSystem | None = None
+) -> MessageStore:
+    store = maker(file_system=file_system)
     for time in times:
         maker.clock.now_ms = START + time
         put(store, body=body)
@@ -38,6 +41,16 @@ def test_the_file_that_covers_the_time_is_searched(maker: StoreMaker) -> None:
     store = fill(maker, range(0, 1700, 10))  # 50 messages in each file
     for queue_offset in (0, 49, 50, 51, 99, 100, 120, 169):
         assert finish(store.offset_by_time("T", 0, START + queue_offset * 10)) == queue_offset
+
+
+def test_a_file_that_goes_while_a_search_waits_for_the_disk_takes_no_other_out_of_it(maker: StoreMaker) -> None:
+    store = fill(maker, range(0, 1700, 10), file_system=NothingInMemory())
+    search = store.offset_by_time("T", 0, START + 700)
+    assert next(search)  # the last unit of the first file
+    queue = store.queue("T", 0)
+    queue.files.remove_oldest()
+    queue.min_offset = 50
+    assert finish(search) == 70
 
 
 def test_with_equal_times_one_of_them_is_found(maker: StoreMaker) -> None:
