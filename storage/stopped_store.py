@@ -6,7 +6,8 @@ not even that where nothing may be written.
 
 import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -137,6 +138,22 @@ class StoppedStore:
             queues = content["offsetTable"][f"{stored.topic}@{stored.group}"]
             queues[next(key for key in queues if int(key) == stored.queue_id)] = stored.offset
         table.save(content)
+
+    @contextmanager
+    def rebuilding(self) -> Iterator[None]:
+        """Let a broker look at the whole log if the block, which deletes queues, does not come to its end.
+
+        Else it would take them as they are then, and give the numbers of messages that they lack to new ones.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        was_clean = self._directory.mark_running()
+        Checkpoint().save(self.file_system, self._directory.checkpoint)
+        yield
+        self.checkpoint.save(self.file_system, self._directory.checkpoint)
+        if was_clean:
+            self._directory.mark_closed()
 
     def begin_of(self, topic: str, queue_id: int) -> int:
         """Return the physical offset before which records of a queue do not count: those of a topic that was deleted.

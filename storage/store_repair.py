@@ -112,7 +112,8 @@ def repair(store: StoppedStore, plan: RepairPlan, progress: Progress | None = No
         _cut(store, plan.cut_at)
     builder = _Builder(store, plan.queues)
     if plan.queues:
-        builder.run(progress)
+        with store.rebuilding():
+            builder.run(progress)
     if plan.index_files:
         store.delete_index_files(plan.index_files)
     ahead = _offsets_ahead(store)  # those of the plan, and of queues that are shorter now

@@ -1,5 +1,6 @@
 """A repair does what its plan says, and nothing else; afterwards the store is sound."""
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from tests.unit.storage.making import (
 )
 from tests.unit.storage.test_stopped_store import state
 from triomq.protocol.codes import MessageSysFlag
+from triomq.protocol.errors import StoreFullError
+from triomq.storage.file_system import FileSystem, OpenFile
 from triomq.storage.stopped_store import StoppedStore, StoredOffset
 from triomq.storage.store_check import check
 from triomq.storage.store_repair import RepairPlan, RepairReport, plan_repair, repair
@@ -70,6 +73,35 @@ def test_lost_queues_are_built_again_byte_for_byte(maker: StoreMaker) -> None:
     assert repaired(root) == RepairReport(units_built=100, records_ignored=0)
     assert [path.read_bytes() for path in files] == before
     assert bodies(maker()) == wanted
+
+
+class FullDisk(FileSystem):
+    """Has no room for a file that is made anew."""
+
+    def reserve(self, file: OpenFile, start: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_repair_that_does_not_come_to_its_end_hides_no_message_and_gives_no_number_twice(maker: StoreMaker) -> None:
+    store = filled(maker)
+    wanted = bodies(store)
+    put(store, topic="other")  # the last record, with which a start after a clean exit begins
+    store.close()
+    root = store.config.root
+    overwrite(queue_file(root, "T", 0), 20, bytes(20))
+    stopped = StoppedStore(root, writable=True)
+    stopped.file_system = FullDisk()
+    with stopped, pytest.raises(StoreFullError):
+        repair(stopped, plan_repair(stopped, check(stopped)))
+    again = maker()
+    assert bodies(again) == wanted
+    put(again, body=b"next")
+    assert bodies(again) == [*wanted, b"next"]
+    again.close()
+    overwrite(queue_file(root, "T", 0), 20, bytes(20))
+    assert repaired(root).units_built == len(wanted) + 1
+    assert not (root / "abort").exists()
+    assert any((root / "checkpoint").read_bytes())
 
 
 def test_a_queue_that_is_built_again_has_nothing_of_the_topic_that_apache_deleted(maker: StoreMaker) -> None:
