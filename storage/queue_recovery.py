@@ -231,11 +231,7 @@ def newest_unit(queue: ConsumeQueue) -> ConsumeQueueUnit | None:
 
 def oldest_unit(queue: ConsumeQueue) -> ConsumeQueueUnit | None:
     """Return the first unit that is not lost."""
-    for number in range(first_offset(queue), queue.next_offset):
-        unit = queue.unit(number)
-        if unit is not None and not unit.is_lost:
-            return unit
-    return None
+    return queue.unit(_behind_lost(queue, first_offset(queue)))
 
 
 def first_offset(queue: ConsumeQueue) -> int:
@@ -358,7 +354,7 @@ def physical_offset_of(queue: ConsumeQueue, number: int) -> int:
 def _behind_lost(queue: ConsumeQueue, number: int) -> int:
     """Return the first unit from ``number`` on that is not lost; the end of the queue if there is none."""
     while (units := queue.units_from(number, _COMPARED_AT_ONCE)) is not None:
-        if units != _BLANKS[: len(units)]:
+        if bytes(units) != _BLANKS[: len(units)]:  # a view is compared one by one
             while (unit := queue.unit(number)) is not None and unit.is_lost:
                 number += 1
             break

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.storage.making import FaultyFileSystem, StoreMaker, put
-from triomq.protocol.consume_queue_unit import BLANK_UNIT, UNIT
+from triomq.protocol.consume_queue_unit import BLANK_UNIT, UNIT, ConsumeQueueUnit
 from triomq.protocol.errors import StoreError
 from triomq.protocol.units import PhysicalOffset
 from triomq.storage.consume_queue import ConsumeQueue
@@ -143,6 +143,26 @@ def test_blank_units_count_as_units_but_not_as_messages(tmp_path: Path) -> None:
     assert truncate_queue(queue, 0) == 0
     fill(queue, 1)
     assert newest_unit(queue) == oldest_unit(queue) == (1800, 100, 7)
+
+
+def test_the_first_message_behind_many_lost_ones_is_found_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    files = MappedFileQueue(FileSystem(), tmp_path / "q", 2_000_000, reserve_step_bytes=100, scratch=scratch)
+    queue = ConsumeQueue("T", 0, files, LOG_FILE_SIZE)
+    queue.begin_at(90_000, 1000, 100)
+    fill(queue, 1)
+    looked_at: list[int] = []
+    unit = ConsumeQueue.unit
+
+    def counted(queue: ConsumeQueue, queue_offset: int) -> ConsumeQueueUnit | None:
+        looked_at.append(queue_offset)
+        return unit(queue, queue_offset)
+
+    monkeypatch.setattr(ConsumeQueue, "unit", counted)
+    assert oldest_unit(queue) == (1000 + 90_000 * 100, 100, 7)
+    assert len(looked_at) < 2000
 
 
 def test_truncating_keeps_what_ends_before_the_end_of_the_log(tmp_path: Path) -> None:
