@@ -74,6 +74,10 @@ def check_index(store: StoppedStore, progress: Progress | None = None) -> Iterat
                 continue
             file = MappedFile(store.file_system, store.file_system.open_file(path), 0, size_bytes)
         files.append((file, IndexHeader(*HEADER.unpack_from(file.view))))
+    for file, header in files:
+        if header.index_count < 0 or (store.is_clean and header.index_count <= 1 and header.hash_slot_count > 0):
+            reason = f"its header says {header.index_count} units in {header.hash_slot_count} slots"
+            yield IndexEntry(file.path, 0, reason)
     files = [(file, header) for file, header in files if header.index_count > 1]
     found = (_slots(file, header, store) for file, header in files)
     slots = min((number for number in found if number is not None), default=None)  # a damaged file may say too many

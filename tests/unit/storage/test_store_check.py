@@ -243,6 +243,16 @@ def test_what_hides_index_units_from_a_search_is_found(unpack: Unpack, position:
     assert text in problem.text
 
 
+@pytest.mark.parametrize("count", [-(2**31) + 149, 1, 0])
+def test_an_index_file_that_denies_its_units_is_found(unpack: Unpack, count: int) -> None:
+    root = unpack("store-normal")
+    path = min((root / "index").iterdir())
+    overwrite(path, 36, struct.pack(">i", count))
+    (problem,) = checked(root).problems
+    assert (problem.kind, problem.place, problem.offset) == (ProblemKind.INDEX, str(path), 0)
+    assert f"says {count} units" in problem.text
+
+
 def test_the_index_has_a_share_in_the_progress(unpack: Unpack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triomq.storage.index_check._PROGRESS_STEP", 100)
     told: list[tuple[int, int]] = []
