@@ -136,12 +136,17 @@ class StoreDirectory:
 
     def _make_root(self) -> None:
         """Create the root and put its name on the disk, without which a power cut takes all that is below it."""
+        is_new = not self._file_system.exists(self.root)
         names = [self.root]
         while not self._file_system.exists(names[-1].parent):
             names.append(names[-1].parent)
         self._file_system.make_directories(self.root)
         for name in names:
-            self._file_system.sync_directory(name.parent)
+            try:
+                self._file_system.sync_directory(name.parent)
+            except PermissionError:  # not everybody may read what is above, such as /home
+                if is_new:
+                    raise
 
     def _refuse_extension(self, directory: Path) -> None:
         """Refuse a store written with ``enableConsumeQueueExt``: its tags codes are addresses of another file."""

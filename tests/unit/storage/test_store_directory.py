@@ -32,6 +32,18 @@ def test_a_root_that_may_not_be_made_or_read_is_refused(maker: StoreMaker, fault
         maker(file_system=faulty)
 
 
+def test_what_is_above_the_root_need_not_be_readable_when_it_is_there(
+    maker: StoreMaker, faulty: FaultyFileSystem
+) -> None:
+    root = maker.root / "store"
+    faulty.fails = lambda number, name, path: name == "sync_directory" and path == maker.root
+    faulty.code = 13
+    with pytest.raises(StoreLayoutError, match=r"cannot create the store directory .*Permission denied"):
+        maker(file_system=faulty)
+    assert root.is_dir()
+    put(maker(file_system=faulty))
+
+
 def test_an_unreadable_root_is_refused_before_the_lock_is_tried(maker: StoreMaker) -> None:
     class Unreadable(FileSystem):
         def list_directory(self, path: Path) -> None:  # type: ignore[override]  # for the test
