@@ -4,7 +4,6 @@ A document is a map with all that a record says.  A body that is no UTF-8, or co
 """
 
 import base64
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO, Final
 
@@ -113,7 +112,7 @@ def read_msgpack(file: BinaryIO) -> Iterator[Any]:
             yield value
     except (ValueError, msgpack.UnpackException) as exc:
         raise MessageIllegalError(f"no msgpack: {exc or type(exc).__name__}") from exc
-    if end != file.seek(0, os.SEEK_END):
+    if unpacker.tell() != end or unpacker.read_bytes(1):  # unlike the file's length that works with a pipe, too
         raise MessageIllegalError(f"no msgpack: the file ends in the middle of the message at byte {end}")
 
 

@@ -163,9 +163,10 @@ def import_(options: StoreImportOptions) -> int:
     read = read_msgpack if _format(options.format, options.file) == "msgpack" else read_json_lines
     with Path(options.file).open("rb") as file, progress_bar("importing") as progress:
         size = Path(options.file).stat().st_size
+        is_sized = file.seekable()  # a pipe is not
 
         def stored(count: int) -> None:
-            if progress is not None and count % _PROGRESS_STEP == 0:
+            if progress is not None and is_sized and count % _PROGRESS_STEP == 0:
                 progress(file.tell(), size)
 
         with MessageStore(_config(options)) as store:

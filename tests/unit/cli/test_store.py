@@ -1,7 +1,9 @@
 """``triomq store`` as users call it."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -198,6 +200,29 @@ def test_what_is_exported_of_apaches_store_is_the_same_after_the_import(
         ]
     assert len(moved) > 100
     assert said(capsys, "check", "--store", other).startswith(f"{len(moved)} records, {len(moved)} units")
+
+
+@pytest.mark.parametrize("form", ["jsonl", "msgpack"])
+@pytest.mark.parametrize("has_bar", [True, False])
+def test_an_import_may_come_from_a_pipe(
+    root: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
+    has_bar: bool,
+) -> None:
+    monkeypatch.setattr("triomq.cli.store._PROGRESS_STEP", 1)
+    if has_bar:
+        monkeypatch.setattr("triomq.cli.store.progress_bar", lambda _: nullcontext(lambda _done, _total: None))
+    file = tmp_path / "file"
+    said(capsys, "export", "T", str(file), "--format", form, "--store", str(root))
+    reader, writer = os.pipe()
+    with os.fdopen(reader), os.fdopen(writer, "wb") as pipe:
+        pipe.write(file.read_bytes())
+        pipe.close()
+        words = ("import", f"/dev/fd/{reader}", "--format", form, "--store", str(tmp_path / "other"))
+        assert said(capsys, *words) == "5 messages imported\n"
 
 
 def test_an_export_that_fails_leaves_the_file_as_it_was(
