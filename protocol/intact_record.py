@@ -61,7 +61,7 @@ def are_intact(
             or found_id != queue_id
             or magic != MESSAGE_MAGIC
             or sys_flag & _HOST_V6_BITS
-            or not 0 < body_length <= size - least_rest
+            or not 0 < body_length <= size - least_rest <= body_length + MAX_PROPERTIES_BYTES
             or buffer[tail_at:length_at] != topic_field
             or buffer[length_at] << 8 | buffer[length_at + 1] != size - least_rest - body_length
             or crc32(buffer[body_at:tail_at]) & _CRC_MASK != crc
@@ -109,7 +109,7 @@ def walk_intact(
         properties = record[properties_at:]
         if (
             not 0 < len(topic) <= MAX_TOPIC_BYTES
-            or properties_at > size
+            or not 0 <= size - properties_at <= MAX_PROPERTIES_BYTES
             or record[properties_at - 2] << 8 | record[properties_at - 1] != size - properties_at
             or (check_crc and (crc32(record[_HEAD_SIZE:tail_at]) & _CRC_MASK != crc or 0 in properties or 0 in topic))
         ):

@@ -1,18 +1,22 @@
 """The quick look must never pass what the thorough one refuses, and must pass what is usual."""
 
+import struct
 from typing import Final
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from triomq.protocol.codes import MessageSysFlag
 from triomq.protocol.intact_record import are_intact, walk_intact
+from triomq.protocol.properties import MAX_PROPERTIES_BYTES
 from triomq.protocol.record import RecordCheck, RecordKind, check_record, encode_record, find_damage
 
 AT: Final = 40  # in the file, with something before and behind
 OFFSET: Final = 123_456_789_012
 TOPIC_FIELD: Final = b"\x06orders"
 QUEUE_ID: Final = 1
+PROPERTIES: Final = b"TAGS\x01a"
 
 
 def record(body: bytes = b"a body", host: bytes = bytes(8), topic: bytes = b"orders") -> bytes:
@@ -27,7 +31,7 @@ def record(body: bytes = b"a body", host: bytes = bytes(8), topic: bytes = b"ord
         store_host=bytes(8),
         body=body,
         topic=topic,
-        properties=b"TAGS\x01a",
+        properties=PROPERTIES,
     )
 
 
@@ -59,6 +63,16 @@ def test_any_bytes_are_looked_at_without_failing(content: bytes) -> None:
 @given(st.integers(92, 300).filter(lambda size: size != len(record())))
 def test_a_record_of_another_size_than_the_unit_says_is_not_intact(size: int) -> None:
     assert not looks(record(), size)
+
+
+@pytest.mark.parametrize("length", [MAX_PROPERTIES_BYTES, MAX_PROPERTIES_BYTES + 1])
+def test_properties_are_as_long_as_a_signed_length_can_say(length: int) -> None:
+    content = record()[: -len(PROPERTIES) - 2] + struct.pack(">H", length) + b"x" * length
+    content = struct.pack(">i", len(content)) + content[4:]
+    is_good = length <= MAX_PROPERTIES_BYTES
+    assert looks(content) == is_good
+    assert (find_damage(content, 0, len(content), TOPIC_FIELD[1:], QUEUE_ID) == "") == is_good
+    assert len(list(walk_intact(content + bytes(100), 0, len(content), OFFSET, check_crc=True))) == is_good
 
 
 def test_what_is_rare_is_left_to_the_thorough_look() -> None:
