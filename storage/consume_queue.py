@@ -6,6 +6,7 @@ Source: ConsumeQueue.java; store.md 3.
 
 from collections.abc import Callable
 from mmap import mmap
+from typing import Final
 
 from triomq.protocol.consume_queue_unit import UNIT, UNIT_SIZE, ConsumeQueueUnit
 from triomq.storage.checked_units import CheckedUnits
@@ -13,6 +14,7 @@ from triomq.storage.lost_units import lost_units
 from triomq.storage.mapped_file import MappedFile
 from triomq.storage.mapped_file_queue import MappedFileQueue
 
+_LOST_AT_ONCE: Final = 16 * 1024
 _pack_unit = UNIT.pack
 
 
@@ -216,9 +218,11 @@ class ConsumeQueue:
             StoreFullError, StoreError: as ``reserve``.
         """
         newest = self.max_physical_offset
-        for unit in UNIT.iter_unpack(self._lost(count, physical_offset, size)):
-            self.reserve(1)
-            self.append(*unit)
+        for begin in range(0, count, _LOST_AT_ONCE):  # only the last ones may differ
+            units = self._lost(min(count - begin, 2 * _LOST_AT_ONCE), physical_offset, size)
+            for unit in UNIT.iter_unpack(units[: _LOST_AT_ONCE * UNIT_SIZE]):
+                self.reserve(1)
+                self.append(*unit)
         self.max_physical_offset = newest
         self.max_offset = self.next_offset
 

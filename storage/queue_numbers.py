@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from triomq.protocol.consume_queue_unit import UNIT_SIZE
+from triomq.protocol.intact_record import LEAST_RECORD_BYTES
 from triomq.protocol.record import RecordCheck
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.queue_recovery import cut_queue
@@ -75,11 +76,12 @@ class QueueNumbers:
     def _believe(self, queue: ConsumeQueue, record: RecordCheck, physical_offset: int) -> None:
         """Let a queue go on with a record though those before it are gone."""
         missing = record.queue_offset - queue.next_offset
+        lost_bytes = physical_offset - queue.max_physical_offset  # no more messages than these were can be gone
         had_units = bool(queue.files.files)
         if queue.max_physical_offset <= self._log_begin:
             cut_queue(queue, 0)  # nothing of it is left but units of expired records
             queue.begin_at(record.queue_offset, physical_offset, record.size)
-        elif missing <= queue.files.file_size // UNIT_SIZE:
+        elif missing <= max(queue.files.file_size // UNIT_SIZE, lost_bytes // LEAST_RECORD_BYTES):
             queue.append_lost(missing, physical_offset, record.size)
         else:
             self._ignore(record, physical_offset, f"no loss explains number {record.queue_offset}")

@@ -7,6 +7,7 @@ from triomq.protocol.consume_queue_unit import BLANK_UNIT, UNIT
 from triomq.protocol.errors import StoreFullError
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.file_system import FileSystem
+from triomq.storage.lost_units import lost_units
 from triomq.storage.mapped_file_queue import MappedFileQueue
 
 PER_FILE = 5
@@ -137,6 +138,21 @@ def test_lost_messages_keep_their_numbers(tmp_path: Path) -> None:
     queue.append_lost(3, 1700, 100)
     assert (queue.next_offset, queue.max_offset, queue.max_physical_offset) == (7, 7, 1400)
     assert queue.unit(6) == UNIT.unpack(BLANK_UNIT)
+
+
+@pytest.mark.parametrize("count", [1, 1023, 1025, 2047, 2049, 3500])
+def test_many_lost_messages_are_what_they_are_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr("triomq.storage.consume_queue._LOST_AT_ONCE", 1024)
+    files = MappedFileQueue(
+        FileSystem(), tmp_path / "q", 100_000, reserve_step_bytes=4096, scratch=tmp_path / "scratch"
+    )
+    queue = ConsumeQueue("T", 3, files, log_file_size=10**9)
+    queue.append_lost(count, 1700, 100)
+    units = queue.units_from(0, count)
+    assert units is not None
+    assert bytes(units) == lost_units(count, "T", 10**9, 1700, 100)
 
 
 def test_a_destroyed_queue_begins_again_at_zero(tmp_path: Path) -> None:

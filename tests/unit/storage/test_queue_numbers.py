@@ -68,7 +68,7 @@ def test_a_number_is_believed_unless_the_next_record_contradicts_it(
     assert taken(queue, numbers) == (wanted, ignored)
 
 
-def test_no_loss_explains_more_than_a_file_of_missing_messages(queue: ConsumeQueue) -> None:
+def test_no_loss_explains_more_than_a_file_of_missing_messages_where_few_bytes_are_lost(queue: ConsumeQueue) -> None:
     assert taken(queue, [0, 1, 23]) == ([0, 1], [23])
 
 

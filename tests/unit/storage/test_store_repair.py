@@ -142,6 +142,23 @@ def test_what_is_lost_in_the_middle_keeps_the_numbers_of_the_others(maker: Store
     assert bodies(again)[-1] == b"next"
 
 
+def test_no_loss_is_too_long_for_the_messages_behind_it(maker: StoreMaker) -> None:
+    store = maker()
+    for number in range(1500):
+        put(store, body=b"%d" % number)
+    lost = sum(unit.physical_offset // 65536 == 1 for unit in store.queue_units("T", 0, 0, 1500))
+    assert lost > 10 * 50, "of which a file of the queue has 50"
+    store.close()
+    root = store.config.root
+    overwrite(log_file(root, 65536), 0, bytes(65536))
+    assert planned(root).queues == ("T:0",)
+    assert repaired(root) == RepairReport(units_built=1500 - lost, records_ignored=0)
+    again = maker()
+    assert len(bodies(again)) == 1500 - lost
+    put(again, body=b"next")
+    assert bodies(again)[-2:] == [b"1499", b"next"]
+
+
 @pytest.mark.parametrize(("position", "content"), [(88 + 1000 + 1, b"\x14"), (12, b"\x80")], ids=["topic", "queue id"])
 def test_a_record_of_a_queue_that_cannot_be_is_lost_and_hinders_nothing(
     maker: StoreMaker, position: int, content: bytes
