@@ -1,4 +1,4 @@
-"""Decides whether one more connection may be: a broker that is out of open files can no longer flush, which ends it."""
+"""Decides whether one more connection may be: a broker that is out of open files can flush and map nothing."""
 
 import logging
 import resource

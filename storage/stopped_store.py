@@ -1,7 +1,7 @@
 """A store that no broker runs on, ours or Apache's, opened as it is: nothing is recovered.
 
-Its sizes are found out from its files.  Reading changes nothing but the file ``lock``, and
-not even that where nothing may be written.
+Its sizes are found out from its files.  Reading changes nothing but the file ``lock``, and not even that where nothing
+may be written.
 """
 
 import mmap
