@@ -16,6 +16,7 @@ from triomq.storage.mapped_file_queue import MappedFileQueue
 
 _LOST_AT_ONCE: Final = 16 * 1024
 _pack_unit = UNIT.pack
+_pack_unit_into = UNIT.pack_into
 
 
 class ConsumeQueue:
@@ -120,6 +121,23 @@ class ConsumeQueue:
         self.next_offset += 1
         self.max_physical_offset = physical_end
 
+    def append_visible(self, physical_offset: int, size: int, tags_code: int) -> None:
+        """Make room for the next unit, write it and show it, as when units are built again from the log.
+
+        Raises:
+            StoreFullError, StoreError: as ``reserve``.
+        """
+        position, map_ = self._position, self._map
+        if map_ is None or position + UNIT_SIZE > self._limit:
+            self.reserve(1)
+            self.append(physical_offset, size, tags_code)
+        else:  # what the two do, in half the time
+            _pack_unit_into(map_, position, physical_offset, size, tags_code)
+            self._position = position + UNIT_SIZE
+            self.next_offset += 1
+            self.max_physical_offset = physical_offset + size
+        self.max_offset = self.next_offset
+
     def has_room(self, count: int) -> bool:
         """Whether ``count`` units can be appended to the current file, and the disk cannot refuse them."""
         return self._position + UNIT_SIZE * count <= self._limit
@@ -221,10 +239,8 @@ class ConsumeQueue:
         for begin in range(0, count, _LOST_AT_ONCE):  # only the last ones may differ
             units = self._lost(min(count - begin, 2 * _LOST_AT_ONCE), physical_offset, size)
             for unit in UNIT.iter_unpack(units[: _LOST_AT_ONCE * UNIT_SIZE]):
-                self.reserve(1)
-                self.append(*unit)
+                self.append_visible(*unit)
         self.max_physical_offset = newest
-        self.max_offset = self.next_offset
 
     def destroy(self) -> None:
         """Delete all files; the object goes on as an empty queue that begins at 0.

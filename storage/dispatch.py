@@ -6,11 +6,11 @@ Source: DefaultMessageStore.java, doDispatch; ConsumeQueue.java, putMessagePosit
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from triomq.protocol.codes import TRANSACTION_MASK, MessageSysFlag
-from triomq.protocol.consume_queue_unit import UNIT, UNIT_SIZE
+from triomq.protocol.consume_queue_unit import UNIT_SIZE
 from triomq.protocol.errors import IllegalNameError, MessageIllegalError
 from triomq.protocol.record import RecordCheck
 from triomq.storage.consume_queue import ConsumeQueue
@@ -26,7 +26,6 @@ WITHOUT_UNIT: Final = frozenset({int(MessageSysFlag.TRANSACTION_PREPARED), int(M
 """Transaction bits of records that no consumer ever sees.  Source: store.md 3.3."""
 
 _MOST_TOLD: Final = 100
-_pack_unit = UNIT.pack
 
 
 class Dispatcher:
@@ -110,34 +109,35 @@ class Redispatcher:
         self.gaps.clear()
         self._numbers = None if log_begin is None else QueueNumbers(log_begin, self._append, self._pass_over)
 
-    def dispatch(self, record: RecordCheck, physical_offset: int) -> None:
-        """Write the unit of one record if it is missing.
+    def dispatch(self, records: Iterable[RecordCheck]) -> None:
+        """Write the units of records if they are missing.
 
         Raises:
-            StoreFullError, StoreError: it cannot be written.
+            StoreFullError, StoreError: one cannot be written.
         """
-        if record.sys_flag & TRANSACTION_MASK in WITHOUT_UNIT:
-            return
-        topic, queue_offset = record.topic, record.queue_offset
-        if physical_offset < self._deleted.end_of(topic):
-            return
-        queue = None
-        if 0 <= queue_offset <= MAX_QUEUE_OFFSET:
-            queue = self._queues.find(topic, record.queue_id) or self._new_queue(record)
-        if queue is None:
-            self._pass_over(record, physical_offset, "no queue can have it")
-            return
-        if physical_offset + record.size <= queue.max_physical_offset:
-            if queue_offset * UNIT_SIZE < queue.files.start:
-                self.headless.add(queue)
-        elif self._numbers is not None:
-            self._numbers.add(queue, record, physical_offset)
-        elif queue_offset == queue.next_offset:
-            self._append(queue, record, physical_offset)
-        elif queue_offset > queue.next_offset:
-            self.gaps.setdefault(queue, queue_offset)
-        else:
-            self._pass_over(record, physical_offset, f"number {queue_offset} is taken")
+        find_queue, deleted_end = self._queues.find, self._deleted.end_of
+        numbers = self._numbers
+        held = numbers.held if numbers is not None else ()
+        for record in records:
+            _, size, _, queue_id, queue_offset, physical_offset, sys_flag, _, _, _, topic, _ = record
+            if sys_flag & TRANSACTION_MASK in WITHOUT_UNIT or physical_offset < deleted_end(topic):
+                continue
+            queue = None
+            if 0 <= queue_offset <= MAX_QUEUE_OFFSET:
+                queue = find_queue(topic, queue_id) or self._new_queue(record)
+            if queue is None:
+                self._pass_over(record, "no queue can have it")
+            elif physical_offset + size <= queue.max_physical_offset:
+                if queue_offset * UNIT_SIZE < queue.files.start:
+                    self.headless.add(queue)
+            elif queue_offset == queue.next_offset and not held:
+                self._append(queue, record)
+            elif numbers is not None:
+                numbers.add(queue, record)
+            elif queue_offset > queue.next_offset:
+                self.gaps.setdefault(queue, queue_offset)
+            else:
+                self._pass_over(record, f"number {queue_offset} is taken")
 
     def finish(self) -> None:
         """Write what still waits behind the last record.
@@ -150,17 +150,14 @@ class Redispatcher:
             self.bridged |= self._numbers.bridged
             self._numbers = None  # which knows this object: nothing else would end that before garbage is collected
 
-    def _append(self, queue: ConsumeQueue, record: RecordCheck, physical_offset: int) -> None:
-        queue.reserve(1)
-        unit = _pack_unit(physical_offset, record.size, self._tags_code_of(record))
-        queue.append_packed(unit, physical_offset + record.size)
-        queue.max_offset = queue.next_offset
+    def _append(self, queue: ConsumeQueue, record: RecordCheck) -> None:
+        queue.append_visible(record.physical_offset, record.size, self._tags_code_of(record))
         self.units_added += 1
 
-    def _pass_over(self, record: RecordCheck, physical_offset: int, reason: str) -> None:
+    def _pass_over(self, record: RecordCheck, reason: str) -> None:
         self.ignored_records += 1
         if self.ignored_records <= _MOST_TOLD:
-            self._ignore(record, physical_offset, reason)
+            self._ignore(record, reason)
 
     def _new_queue(self, record: RecordCheck) -> ConsumeQueue | None:
         try:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from triomq.protocol.intact_record import walk_intact
+from triomq.protocol.intact_record import IntactWalk
 from triomq.protocol.record import MESSAGE_MAGIC, RecordCheck, RecordKind
 from triomq.storage.commit_log import CommitLog
 from triomq.storage.damage import DamagedPart
@@ -59,6 +59,7 @@ class LogScan:
         "_progress",
         "_report_at",
         "_stop",
+        "_walk",
         "begin",
         "damage",
         "end",
@@ -81,6 +82,7 @@ class LogScan:
         self._stop = stop if stop is not None else log.files.files[-1].end if log.files.files else begin
         self._check_crc = check_crc
         self._progress = progress
+        self._walk = IntactWalk(check_crc=check_crc)
         self._report_at = begin + _PROGRESS_STEP_BYTES
         self.begin = self.end = begin
         self.records = 0
@@ -89,38 +91,46 @@ class LogScan:
         self.stopped_by = ""
 
     def __iter__(self) -> Iterator[tuple[int, RecordCheck]]:
+        for run in self.runs():
+            for record in run:
+                yield record.physical_offset, record
+
+    def runs(self) -> Iterator[list[RecordCheck]]:
+        """Give the same messages, some at a time: this object tells of the walk as far as the last run given.
+
+        Damage between two messages ends a run.
+        """
         file_size = self._log.files.file_size
         while self.end < self._stop:
-            yield from self._plain()
-            if self.end >= self._stop:
-                return
+            if run := self._plain():
+                yield run
+                continue
             offset = self.end
             record = self._log.check(offset, check_crc=self._check_crc)
             if record.kind is RecordKind.MESSAGE:
-                self.end = offset + record.size
-                self.records += 1
-                self.store_timestamp = record.store_timestamp
-                yield offset, record
+                yield self._passed([record])
             elif record.kind is RecordKind.BLANK:
                 self.end = offset - offset % file_size + file_size
             elif not self._step_over(offset, record.reason):
                 self.stopped_by = record.reason
                 return
 
-    def _plain(self) -> Iterator[tuple[int, RecordCheck]]:
-        """Go on over the records of one file that need no closer look."""
+    def _plain(self) -> list[RecordCheck]:
+        """Go on over the next records of one file that need no closer look, if there are any."""
         file = self._log.files.file_at(self.end)
         if file is None:
-            return
-        stop = self._stop - file.start
-        for record in walk_intact(file.map, self.end - file.start, stop, file.start, check_crc=self._check_crc):
-            offset = record.physical_offset
-            self.end = end = offset + record.size
-            self.records += 1
-            self.store_timestamp = record.store_timestamp
-            if end >= self._report_at:
-                self._report(end)
-            yield offset, record
+            return []
+        run = self._walk.run(file.map, self.end - file.start, self._stop - file.start, file.start)
+        return self._passed(run) if run else run
+
+    def _passed(self, run: list[RecordCheck]) -> list[RecordCheck]:
+        last = run[-1]
+        self.end = end = last.physical_offset + last.size
+        self.records += len(run)
+        self.store_timestamp = last.store_timestamp
+        if end >= self._report_at:
+            self._report(end)
+        return run
 
     def _report(self, end: int) -> None:
         self._report_at = end + _PROGRESS_STEP_BYTES

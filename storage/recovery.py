@@ -210,9 +210,10 @@ class Recovery:
         log_begin = self._log.min_offset
         self._dispatcher.begin(log_begin if wanted_from <= log_begin else None)
         scan = LogScan(self._log, begin, check_crc=self._config.check_crc_on_recover, progress=progress)
-        for offset, record in scan:
-            if offset >= wanted_from:
-                self._dispatcher.dispatch(record, offset)
+        for run in scan.runs():
+            is_wanted = run[0].physical_offset >= wanted_from
+            wanted = run if is_wanted else [record for record in run if record.physical_offset >= wanted_from]
+            self._dispatcher.dispatch(wanted)
         self._dispatcher.finish()
         return scan
 
@@ -349,9 +350,8 @@ class Recovery:
         LOGGER.warning("consume queues have lost units, reading the commit log again queues=%s", self._repaired)
         dispatcher.begin(log.min_offset)
         scan = LogScan(log, log.min_offset, stop=log_end, check_crc=False, progress=progress)
-        for offset, record in scan:
-            if self._queues.find(record.topic, record.queue_id) in wanted:
-                dispatcher.dispatch(record, offset)
+        for run in scan.runs():
+            dispatcher.dispatch(record for record in run if self._queues.find(record.topic, record.queue_id) in wanted)
         dispatcher.finish()
         self._heal(scan)
 
@@ -368,12 +368,12 @@ def _ignore(error: Exception) -> None:
     """A failed sync during start-up raises; there is no running store to warn."""
 
 
-def _tell_ignored(log: CommitLog, record: RecordCheck, physical_offset: int, reason: str) -> None:
-    file = log.files.file_at(physical_offset)
+def _tell_ignored(log: CommitLog, record: RecordCheck, reason: str) -> None:
+    file = log.files.file_at(record.physical_offset)
     LOGGER.warning(
         "record left out of its consume queue file=%s offset=%d topic=%r queue_id=%d reason=%s",
         file.path if file is not None else None,
-        physical_offset,
+        record.physical_offset,
         record.topic,
         record.queue_id,
         reason,

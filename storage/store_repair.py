@@ -170,18 +170,16 @@ class _Builder:
             if target is None or record.sys_flag & TRANSACTION_MASK in WITHOUT_UNIT:
                 continue
             if offset >= self._begins[target]:
-                numbers.add(target, record, offset)
+                numbers.add(target, record)
         numbers.finish()
         _sync(store, [], self._queues)
 
-    def _append(self, queue: ConsumeQueue, record: RecordCheck, offset: int) -> None:
-        queue.reserve(1)
-        queue.append(offset, record.size, self._tags_code_of(record))
-        queue.max_offset = queue.next_offset
+    def _append(self, queue: ConsumeQueue, record: RecordCheck) -> None:
+        queue.append_visible(record.physical_offset, record.size, self._tags_code_of(record))
         self.units_built += 1
 
-    def _ignore(self, record: RecordCheck, offset: int, reason: str) -> None:
-        del record, offset, reason
+    def _ignore(self, record: RecordCheck, reason: str) -> None:
+        del record, reason
         self.records_ignored += 1
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triomq.protocol.codes import MessageSysFlag
-from triomq.protocol.intact_record import are_intact, walk_intact
+from triomq.protocol.intact_record import IntactWalk, are_intact
 from triomq.protocol.properties import MAX_PROPERTIES_BYTES
 from triomq.protocol.record import RecordCheck, RecordKind, check_record, encode_record, find_damage
 
@@ -72,7 +72,7 @@ def test_properties_are_as_long_as_a_signed_length_can_say(length: int) -> None:
     is_good = length <= MAX_PROPERTIES_BYTES
     assert looks(content) == is_good
     assert (find_damage(content, 0, len(content), TOPIC_FIELD[1:], QUEUE_ID) == "") == is_good
-    assert len(list(walk_intact(content + bytes(100), 0, len(content), OFFSET, check_crc=True))) == is_good
+    assert len(walked(content + bytes(100), 0, len(content), OFFSET, check_crc=True)) == is_good
 
 
 def test_what_is_rare_is_left_to_the_thorough_look() -> None:
@@ -133,9 +133,19 @@ def checked(file: bytes, *, check_crc: bool) -> list[RecordCheck]:
     return found
 
 
+def walked(file: bytes, position: int, stop: int, start: int, *, check_crc: bool) -> list[RecordCheck]:
+    """What the quick look says, until it leaves a record to the thorough one."""
+    walk = IntactWalk(check_crc=check_crc)
+    found: list[RecordCheck] = []
+    while run := walk.run(file, position, stop, start):
+        found += run
+        position += sum(each.size for each in run)
+    return found
+
+
 @given(files(hosts=st.just(bytes(8))), st.booleans())
 def test_a_walk_passes_over_all_that_is_plain(file: bytes, check_crc: bool) -> None:
-    found = list(walk_intact(file, 0, len(file), START, check_crc=check_crc))
+    found = walked(file, 0, len(file), START, check_crc=check_crc)
     assert found == checked(file, check_crc=check_crc)
 
 
@@ -146,7 +156,7 @@ def test_a_walk_passes_no_record_that_the_thorough_look_refuses(
     damaged = bytearray(file)
     for at in data.draw(st.lists(st.integers(0, max(len(file) - 1, 0)), max_size=2)) if file else ():
         damaged[at] = data.draw(st.sampled_from([0, 1, 0x7F, 0x80, 0xFF]))
-    found = list(walk_intact(bytes(damaged), 0, len(damaged), START, check_crc=check_crc))
+    found = walked(bytes(damaged), 0, len(damaged), START, check_crc=check_crc)
     assert found == checked(bytes(damaged), check_crc=check_crc)[: len(found)]
 
 
@@ -155,7 +165,7 @@ def test_a_walk_over_any_bytes_ends(content: bytes, at: int, check_crc: bool) ->
     whole = record(b"x")
     size_and_magic = whole[:8]  # what lets it look further
     file = size_and_magic + content
-    assert len(list(walk_intact(file, at, len(file), OFFSET, check_crc=check_crc))) <= 1
+    assert len(walked(file, at, len(file), OFFSET, check_crc=check_crc)) <= 1
 
 
 @given(files(hosts=st.just(bytes(8))), st.integers(0, 1000), st.integers(0, 6))
@@ -163,7 +173,7 @@ def test_a_walk_begins_and_stops_where_it_is_told(file: bytes, stop: int, skippe
     records = checked(file, check_crc=True)
     begin = sum(each.size for each in records[:skipped])
     wanted = [each for each in records[skipped:] if each.physical_offset - START < stop]
-    assert list(walk_intact(file, begin, stop, START, check_crc=True)) == wanted
+    assert walked(file, begin, stop, START, check_crc=True) == wanted
 
 
 def test_a_walk_passes_the_longest_topic_and_properties() -> None:
@@ -176,4 +186,32 @@ def test_a_walk_passes_the_longest_topic_and_properties() -> None:
     }
     numbers = dict.fromkeys(("queue_id", "queue_offset", "sys_flag", "born_timestamp", "store_timestamp"), 0)
     longest = encode_record(**parts, **numbers, physical_offset=START)  # type: ignore[arg-type]
-    assert list(walk_intact(longest, 0, len(longest), START, check_crc=True)) == checked(longest, check_crc=True) != []
+    assert walked(longest, 0, len(longest), START, check_crc=True) == checked(longest, check_crc=True) != []
+
+
+def test_a_walk_over_many_topics_and_large_bodies_is_done_in_parts_and_forgets_no_record() -> None:
+    numbers = dict.fromkeys(("queue_id", "queue_offset", "sys_flag", "born_timestamp", "store_timestamp"), 0)
+    file = b""
+    for number in range(5000):
+        file += encode_record(
+            **numbers,
+            physical_offset=START + len(file),
+            born_host=bytes(8),
+            store_host=bytes(8),
+            body=b"b" * (number % 7 * 1000),
+            topic=b"T%d" % number,
+            properties=b"",
+        )
+    assert walked(file, 0, len(file), START, check_crc=True) == checked(file, check_crc=True)
+    first = IntactWalk(check_crc=True).run(file, 0, len(file), START)
+    assert 0 < sum(each.size for each in first[:-1]) < 64 * 1024
+
+
+@pytest.mark.parametrize("body_bytes", [2048, 2049, 100_000])
+def test_a_walk_notices_a_flipped_bit_of_a_body_of_any_size(body_bytes: int) -> None:
+    whole = record(bytes(body_bytes))
+    damaged = bytearray(whole)
+    damaged[88 + body_bytes // 2] ^= 1
+    assert len(walked(whole, 0, len(whole), OFFSET, check_crc=True)) == 1
+    assert walked(bytes(damaged), 0, len(whole), OFFSET, check_crc=True) == []
+    assert len(walked(bytes(damaged), 0, len(whole), OFFSET, check_crc=False)) == 1

@@ -5,7 +5,7 @@ import pytest
 
 from tests.unit.storage.making import StoreMaker, put
 from triomq.protocol.record import RecordCheck, RecordKind
-from triomq.protocol.units import QueueOffset
+from triomq.protocol.units import PhysicalOffset, QueueOffset
 from triomq.storage.config import StoreConfig
 from triomq.storage.delay_levels import DelayLevels
 from triomq.storage.deleted_topics import DeletedTopics
@@ -14,9 +14,15 @@ from triomq.storage.file_system import FileSystem
 from triomq.storage.queue_table import QueueTable
 
 
-def record(queue_offset: int, **fields: Any) -> RecordCheck:
+def record(queue_offset: int, physical_offset: int = 1000, **fields: Any) -> RecordCheck:
     values = {"topic": "T", "queue_id": 0, "tags_code": 7, **fields}
-    return RecordCheck(RecordKind.MESSAGE, 100, queue_offset=QueueOffset(queue_offset), **values)
+    return RecordCheck(
+        RecordKind.MESSAGE,
+        100,
+        queue_offset=QueueOffset(queue_offset),
+        physical_offset=PhysicalOffset(physical_offset),
+        **values,
+    )
 
 
 @pytest.fixture
@@ -36,8 +42,7 @@ def redispatcher(queues: QueueTable, deleted: DeletedTopics) -> Redispatcher:
 
 
 def test_records_in_order_get_their_units(redispatcher: Redispatcher, queues: QueueTable) -> None:
-    for number in range(12):
-        redispatcher.dispatch(record(number), 1000 + number * 100)
+    redispatcher.dispatch(record(number, 1000 + number * 100) for number in range(12))
     queue = queues.get("T", 0)
     assert redispatcher.units_added == queue.max_offset == 12
     assert queue.unit(11) == (2100, 100, 7)
@@ -45,17 +50,14 @@ def test_records_in_order_get_their_units(redispatcher: Redispatcher, queues: Qu
 
 def test_the_same_records_again_change_nothing(redispatcher: Redispatcher, queues: QueueTable) -> None:
     for _ in range(2):
-        for number in range(3):
-            redispatcher.dispatch(record(number), 1000 + number * 100)
+        redispatcher.dispatch(record(number, 1000 + number * 100) for number in range(3))
     assert redispatcher.units_added == queues.get("T", 0).max_offset == 3
     assert not redispatcher.gaps
     assert not redispatcher.ignored_records
 
 
 def test_a_unit_behind_a_gap_is_never_misplaced(redispatcher: Redispatcher, queues: QueueTable) -> None:
-    redispatcher.dispatch(record(0), 1000)
-    redispatcher.dispatch(record(3), 1300)
-    redispatcher.dispatch(record(4), 1400)
+    redispatcher.dispatch([record(0, 1000), record(3, 1300), record(4, 1400)])
     queue = queues.get("T", 0)
     assert queue.max_offset == 1
     assert redispatcher.gaps == {queue: 3}
@@ -64,18 +66,17 @@ def test_a_unit_behind_a_gap_is_never_misplaced(redispatcher: Redispatcher, queu
 def test_an_empty_queue_begins_in_the_middle_only_if_nothing_came_before(
     redispatcher: Redispatcher, queues: QueueTable
 ) -> None:
-    redispatcher.dispatch(record(7), 1700)
+    redispatcher.dispatch([record(7, 1700)])
     queue = queues.get("T", 0)
     assert redispatcher.gaps == {queue: 7}
     redispatcher.begin(0)
-    redispatcher.dispatch(record(7), 1700)
+    redispatcher.dispatch([record(7, 1700)])
     redispatcher.finish()
     assert (queue.min_offset, queue.max_offset) == (7, 8)
 
 
 def test_a_number_that_is_taken_is_ignored(redispatcher: Redispatcher, queues: QueueTable) -> None:
-    redispatcher.dispatch(record(0), 1000)
-    redispatcher.dispatch(record(0), 2000)
+    redispatcher.dispatch([record(0, 1000), record(0, 2000)])
     assert queues.get("T", 0).max_offset == 1
     assert redispatcher.ignored_records == 1
 
@@ -83,10 +84,9 @@ def test_a_number_that_is_taken_is_ignored(redispatcher: Redispatcher, queues: Q
 def test_of_many_records_without_a_place_only_the_first_are_told(queues: QueueTable, deleted: DeletedTopics) -> None:
     told: list[int] = []
     redispatcher = Redispatcher(
-        queues, deleted, lambda record: record.tags_code, lambda _, offset, __: told.append(offset)
+        queues, deleted, lambda record: record.tags_code, lambda record, _: told.append(record.physical_offset)
     )
-    for number in range(150):
-        redispatcher.dispatch(record(-1), number)
+    redispatcher.dispatch(record(-1, number) for number in range(150))
     assert redispatcher.ignored_records == 150
     assert told == list(range(100))
 
@@ -97,14 +97,14 @@ def test_of_many_records_without_a_place_only_the_first_are_told(queues: QueueTa
 def test_records_of_no_possible_queue_are_ignored(
     redispatcher: Redispatcher, queues: QueueTable, impossible: dict[str, Any]
 ) -> None:
-    redispatcher.dispatch(record(0)._replace(**impossible), 1000)
+    redispatcher.dispatch([record(0)._replace(**impossible)])
     assert redispatcher.ignored_records == 1
     assert len(queues) == 0
 
 
 @pytest.mark.parametrize("bits", [4, 12])
 def test_records_without_a_unit_make_no_queue(redispatcher: Redispatcher, queues: QueueTable, bits: int) -> None:
-    redispatcher.dispatch(record(0, sys_flag=bits | 0x31), 1000)
+    redispatcher.dispatch([record(0, sys_flag=bits | 0x31)])
     assert len(queues) == 0
 
 
@@ -112,9 +112,7 @@ def test_records_of_a_deleted_topic_are_passed_over(
     redispatcher: Redispatcher, queues: QueueTable, deleted: DeletedTopics
 ) -> None:
     deleted.add("T", 1200)
-    redispatcher.dispatch(record(0), 1000)
-    redispatcher.dispatch(record(1), 1100)
-    redispatcher.dispatch(record(0), 1200)
+    redispatcher.dispatch([record(0, 1000), record(1, 1100), record(0, 1200)])
     assert queues.get("T", 0).unit(0) == (1200, 100, 7)
 
 

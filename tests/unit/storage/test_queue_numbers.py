@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from triomq.protocol.record import RecordCheck, RecordKind
-from triomq.protocol.units import QueueOffset
+from triomq.protocol.units import PhysicalOffset, QueueOffset
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.file_system import FileSystem
@@ -23,21 +23,26 @@ def taken(queue: ConsumeQueue, numbers: list[int], log_begin: int = 0) -> tuple[
     """Return the numbers that got a unit, and those of records that were ignored."""
     ignored: list[int] = []
 
-    def append(queue: ConsumeQueue, record: RecordCheck, offset: int) -> None:
+    def append(queue: ConsumeQueue, record: RecordCheck) -> None:
         assert queue.next_offset == record.queue_offset
-        queue.reserve(1)
-        queue.append(offset, record.size, 0)
-        queue.max_offset = queue.next_offset
+        queue.append_visible(record.physical_offset, record.size, 0)
 
-    def ignore(record: RecordCheck, offset: int, reason: str) -> None:
+    def ignore(record: RecordCheck, reason: str) -> None:
         assert reason
-        assert numbers[(offset - log_begin) // SIZE] == record.queue_offset
+        assert numbers[(record.physical_offset - log_begin) // SIZE] == record.queue_offset
         ignored.append(record.queue_offset)
 
     followed = QueueNumbers(log_begin, append, ignore)
     for place, number in enumerate(numbers):
-        record = RecordCheck(RecordKind.MESSAGE, SIZE, topic="T", queue_id=0, queue_offset=QueueOffset(number))
-        followed.add(queue, record, log_begin + place * SIZE)
+        record = RecordCheck(
+            RecordKind.MESSAGE,
+            SIZE,
+            topic="T",
+            queue_id=0,
+            queue_offset=QueueOffset(number),
+            physical_offset=PhysicalOffset(log_begin + place * SIZE),
+        )
+        followed.add(queue, record)
     followed.finish()
     units = [queue.unit(number) for number in range(queue.min_offset, queue.max_offset)]
     return [queue.min_offset + at for at, unit in enumerate(units) if unit is not None and not unit.is_lost], ignored
