@@ -257,7 +257,7 @@ class ColdReads:
         found: list[ColdRange] = []
         log_end = self._log.max_offset
         ask_for_windows = True
-        for begin, end in _joined(places):
+        for begin, end in _joined(places, self._log.files.file_size):
             file = self._log.files.file_at(begin)
             if file is None or end > log_end:  # deleted, or damaged: the read will tell
                 continue
@@ -320,11 +320,11 @@ class ColdReads:
         return self._file_system.is_resident(file.map, start, end)
 
 
-def _joined(records: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return begin and end of records, those together that lie near one another."""
+def _joined(records: Sequence[tuple[int, int]], file_size: int) -> list[tuple[int, int]]:
+    """Return begin and end of records, those together that lie near one another in one file."""
     parts: list[tuple[int, int]] = []
     for offset, size in records:
-        if parts and 0 <= offset - parts[-1][1] <= _GAP_BYTES:
+        if parts and 0 <= offset - parts[-1][1] <= _GAP_BYTES and offset // file_size == parts[-1][0] // file_size:
             parts[-1] = (parts[-1][0], offset + size)
         else:
             parts.append((offset, offset + size))

@@ -189,6 +189,22 @@ def test_records_far_apart_are_asked_for_one_by_one_and_filtered_ones_not_at_all
     assert sum(each.end - each.start for each in records) < 1000
 
 
+def test_records_on_both_sides_of_a_file_border_are_asked_for(maker: StoreMaker) -> None:
+    store, queue = old(maker, 100)
+    second = store.commit_log.files.files[1]
+    numbers = range(queue.max_offset)
+    border = next(n for n in numbers if (unit := queue.unit(n)) is not None and unit.physical_offset >= second.start)
+    cold = reads(store, memory := Memory())
+    asked = []
+    while ranges := cold.find(queue, border - 2, 4, None):
+        asked += ranges
+        memory.load(ranges)
+    last = queue.unit(border + 1)
+    assert last is not None
+    assert [(each.file, each.start) for each in asked if each.file is second] == [(second, 0)]
+    assert asked[-1].end == last.physical_offset + last.size - second.start
+
+
 def test_queues_whose_records_lie_far_apart_side_by_side_share_one_look_at_each_place(maker: StoreMaker) -> None:
     settings: dict[str, Any] = {"commit_log_file_size_bytes": 4 * 1024**2, "max_transfer_bytes_in_memory": 8 * 1024**2}
     store = maker(**settings)
