@@ -44,7 +44,10 @@ class OpenFile:
 
 
 class DirectoryEntry(NamedTuple):
-    """One name in a directory; ``size_bytes`` is 0 for anything but a regular file."""
+    """One name in a directory; ``size_bytes`` is 0 for anything but a regular file.
+
+    A link that leads nowhere counts as a directory, which cannot be read: what it led to is missing, not deleted.
+    """
 
     name: str
     is_file: bool
@@ -60,9 +63,12 @@ class DiskSpace(NamedTuple):
 
     @property
     def used_percent(self) -> int:
-        """Used part of what this process could use, rounded up as RocketMQ does.  Source: store.md 5.10."""
+        """Used part of what this process could use, rounded up as RocketMQ does.  Source: store.md 5.10.
+
+        A file system without a limit, such as a ramfs, tells no size at all; it is never full.
+        """
         total = self.used_bytes + self.available_bytes
-        return -(-100 * self.used_bytes // total) if total else 100
+        return -(-100 * self.used_bytes // total) if total else 0
 
 
 class FileSystem:
@@ -76,16 +82,24 @@ class FileSystem:
         """Return the entries sorted by name; a directory that does not exist has none."""
         entries = []
         try:
-            with os.scandir(path) as scan:
-                for entry in scan:
-                    if entry.is_dir():  # mostly known without a call of the system
-                        entries.append(DirectoryEntry(entry.name, is_file=False, is_directory=True, size_bytes=0))
-                        continue
-                    status = entry.stat()
-                    is_file = stat.S_ISREG(status.st_mode)
-                    entries.append(DirectoryEntry(entry.name, is_file, False, status.st_size if is_file else 0))
+            scan = os.scandir(path)
         except FileNotFoundError:
+            if self.exists(path):  # a link that leads nowhere, as when its disk is not mounted
+                raise
             return []
+        with scan:
+            for entry in scan:
+                if entry.is_dir():  # mostly known without a call of the system
+                    entries.append(DirectoryEntry(entry.name, is_file=False, is_directory=True, size_bytes=0))
+                    continue
+                try:
+                    status = entry.stat()
+                except FileNotFoundError:
+                    if entry.is_symlink():  # else it has gone since
+                        entries.append(DirectoryEntry(entry.name, is_file=False, is_directory=True, size_bytes=0))
+                    continue
+                is_file = stat.S_ISREG(status.st_mode)
+                entries.append(DirectoryEntry(entry.name, is_file, False, status.st_size if is_file else 0))
         return sorted(entries)
 
     def exists(self, path: Path) -> bool:

@@ -260,7 +260,8 @@ def check_directory(
     sizes: dict[int, int] = {}
     for name, is_file, _, size_bytes in entries:
         if not is_file or not _is_file_name(name):
-            raise StoreLayoutError(f"{directory / name} is not a file of the store: move it elsewhere")
+            or_else = "" if is_file else ", or bring back what it leads to if it is a link"
+            raise StoreLayoutError(f"{directory / name} is not a file of the store: move it elsewhere{or_else}")
         if size_bytes not in {0, file_size}:
             raise StoreLayoutError(
                 f"{directory / name} has {size_bytes} bytes, the configured file size is {file_size}:"

@@ -2,6 +2,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,6 +86,31 @@ def test_a_missing_directory_is_empty_and_other_kinds_of_entries_are_told_apart(
     assert (b.name, b.is_file, b.is_directory, b.size_bytes) == ("b", False, True, 0)
 
 
+def test_a_link_that_leads_nowhere_is_not_taken_for_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"123")
+    (tmp_path / "b").symlink_to(tmp_path / "unmounted")
+    a, b = FILES.list_directory(tmp_path)
+    assert (a.name, a.is_file, a.size_bytes) == ("a", True, 3)
+    assert (b.name, b.is_file, b.is_directory) == ("b", False, True)
+    with pytest.raises(StoreLayoutError, match=r"cannot read the directory .*b: No such file"):
+        list_store_directory(FILES, tmp_path / "b")
+
+
+def test_an_entry_that_goes_while_a_directory_is_listed_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_bytes(b"")
+
+    def scandir(path: Path) -> Any:
+        entries = real(path)
+        (tmp_path / "a").unlink()
+        return entries
+
+    real = os.scandir
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert FILES.list_directory(tmp_path) == []
+
+
 def test_an_unreadable_directory_is_a_layout_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StoreLayoutError, match="cannot read the directory"):
@@ -95,7 +121,11 @@ def test_used_space_is_rounded_up_as_in_rocketmq() -> None:
     assert DiskSpace(used_bytes=1, available_bytes=999).used_percent == 1
     assert DiskSpace(used_bytes=900, available_bytes=100).used_percent == 90
     assert DiskSpace(used_bytes=901, available_bytes=99).used_percent == 91
-    assert DiskSpace(used_bytes=0, available_bytes=0).used_percent == 100
+
+
+def test_a_file_system_that_tells_no_size_is_never_full() -> None:
+    """A ramfs, or a tmpfs with ``size=0``."""
+    assert DiskSpace(used_bytes=0, available_bytes=0).used_percent == 0
 
 
 def test_the_real_disk_has_some_space(tmp_path: Path) -> None:

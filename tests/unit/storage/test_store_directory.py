@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.storage.making import FaultyFileSystem, StoreMaker, put
+from tests.unit.storage.making import FaultyFileSystem, StoreMaker, bodies, filled, put
 from triomq.protocol.errors import StoreError, StoreLayoutError, StoreLockedError
 from triomq.storage.file_system import FileSystem
 from triomq.storage.store_directory import StoreDirectory
@@ -91,6 +91,25 @@ def test_a_wrong_file_is_refused_before_anything_is_changed(maker: StoreMaker, n
     if name.endswith("x/y"):
         (root / name).parent.rmdir()
     assert maker().max_offset_in_queue("T", 0) == 1
+
+
+@pytest.mark.parametrize("name", ["commitlog", f"commitlog/{65536:020d}", "consumequeue", "consumequeue/T"])
+def test_a_link_that_leads_nowhere_is_refused_before_anything_is_changed(maker: StoreMaker, name: str) -> None:
+    store = filled(maker)
+    store.close()
+    root, away = store.config.root, maker.root / "away"
+    (root / name).rename(away)
+    (root / name).symlink_to(away)
+    store = maker()
+    assert len(bodies(store)) == 100
+    store.close()
+    away.rename(maker.root / "unmounted")
+    before = {path: path.lstat().st_mtime_ns for path in root.rglob("*")}
+    with pytest.raises(StoreLayoutError, match=name):
+        maker()
+    assert {path: path.lstat().st_mtime_ns for path in root.rglob("*")} == before
+    (maker.root / "unmounted").rename(away)
+    assert len(bodies(maker())) == 100
 
 
 def test_other_file_sizes_than_those_of_the_directory_are_refused(maker: StoreMaker) -> None:
