@@ -127,10 +127,13 @@ class ColdReads:
         if cold := list(self._cold_units(queue, queue_offset, count)):
             yield cold
 
-    def is_begin_in_memory(self, queue: ConsumeQueue) -> bool:
-        """Whether the first unit of a queue with files can be looked at without opening one or waiting for the disk."""
-        file = queue.files.files[0]
-        return file.is_mapped and self._is_resident(file, 0, UNIT_SIZE)
+    def is_unit_in_memory(self, queue: ConsumeQueue, queue_offset: int) -> bool:
+        """Whether a unit of a queue can be looked at without opening a file or waiting for the disk."""
+        file = queue.files.file_at(queue_offset * UNIT_SIZE)
+        if file is None or not file.is_mapped:
+            return False
+        at = queue_offset * UNIT_SIZE - file.start
+        return self._is_resident(file, at, at + UNIT_SIZE)
 
     def load_records(self, physical_offsets: Sequence[int]) -> Lookup[None]:
         """Let the records that begin at these places be read, if any do."""

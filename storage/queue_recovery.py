@@ -5,6 +5,8 @@ Source: ConsumeQueue.java, recover, truncateDirtyLogicFiles, correctMinOffset; s
 
 import re
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from triomq.protocol.consume_queue_unit import BLANK_UNIT, UNIT, UNIT_SIZE, ConsumeQueueUnit
@@ -203,11 +205,15 @@ def record_before(queue: ConsumeQueue, log: CommitLog, physical_offset: int) -> 
 
 def correct_min_offset(queue: ConsumeQueue, log_begin: int) -> None:
     """Set ``min_offset`` to the first message whose record is at or behind ``log_begin``."""
-    number = first_offset(queue)
-    if physical_offset_of(queue, number) < log_begin:  # else nothing has expired, and no other unit need be looked at
-        units = range(number, queue.max_offset)
-        number += bisect_left(units, log_begin, key=lambda number: physical_offset_of(queue, number))
+    number = find_begin(first_offset(queue), queue.max_offset, log_begin, partial(physical_offset_of, queue))
     queue.min_offset = _behind_lost(queue, number)
+
+
+def find_begin(first: int, end: int, log_begin: int, physical_offset: Callable[[int], int]) -> int:
+    """Return the first unit of [first, end) whose record is at or behind ``log_begin``, else ``end``."""
+    if physical_offset(first) >= log_begin:  # nothing has expired, and no other unit need be looked at
+        return first
+    return first + bisect_left(range(first, end), log_begin, key=physical_offset)
 
 
 def last_stored_before(queue: ConsumeQueue, log: CommitLog, timestamp: int) -> int:

@@ -13,20 +13,20 @@ Source: DefaultMessageStore.java, CleanCommitLogService, CleanConsumeQueueServic
 
 import logging
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from functools import partial
 from typing import Final, NamedTuple
 
 from triomq.protocol.consume_queue_unit import UNIT, UNIT_SIZE
+from triomq.protocol.errors import StoreError
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.file_system import DiskSpace
 from triomq.storage.mapped_file import MappedFile
 from triomq.storage.mapped_file_queue import MappedFileQueue
 from triomq.storage.message_store import MessageStore
-from triomq.storage.queue_recovery import correct_min_offset
+from triomq.storage.queue_recovery import correct_min_offset, find_begin, first_offset, physical_offset_of
 
 LOGGER: Final = logging.getLogger("triomq.storage.retention")
 
@@ -211,13 +211,26 @@ class Retention:
 
         Most queues rest, and their units are on the disk only.  It raises ``StoreError`` if they cannot be read.
         """
-        is_in_memory = self._store.cold_reads.is_begin_in_memory
         cold = [
             (tuple(queue.files.files), queue.max_offset)
             for queue in queues
-            if queue.files.files and not is_in_memory(queue)
+            if queue.files.files and not self._is_begin_in_memory(queue)
         ]
         return partial(_read_begins, cold, self._store.commit_log.min_offset) if cold else None
+
+    def _is_begin_in_memory(self, queue: ConsumeQueue) -> bool:
+        """Whether all units are in memory that a search for the begin of the log looks at."""
+        log_begin = self._store.commit_log.min_offset
+        cold: list[int] = []
+
+        def physical_offset(number: int) -> int:
+            if self._store.cold_reads.is_unit_in_memory(queue, number):
+                return physical_offset_of(queue, number)
+            cold.append(number)
+            return log_begin
+
+        find_begin(first_offset(queue), queue.max_offset, log_begin, physical_offset)
+        return not cold
 
     def correct_queues(self, queues: Iterable[ConsumeQueue]) -> None:
         """Let queues begin with the first message that is still in the commit log."""
@@ -230,18 +243,25 @@ class Retention:
         """Delete the oldest file of each queue if all its messages are gone; call it until nothing was deleted.
 
         Raises:
-            StoreError: the disk refuses; that file and those of the following queues are still there.
+            StoreError: the disk refuses the first of them; nothing was deleted.
         """
         deletion = Deletion()
         for queue in queues:
             files = queue.files.files
             # A file behind which no unit lies is the one being written, even if it is full.
             if files and files[0].end <= queue.min_offset * UNIT_SIZE and files[0].end < queue.end_position:
-                deletion.take_oldest(queue.files)
+                try:
+                    deletion.take_oldest(queue.files)
+                except StoreError:
+                    if not deletion:
+                        raise
+                    break  # what was deleted must be finished first; the next call meets this file again
         return deletion
 
-    def follow(self) -> None:
-        """Tell the followers where the log begins; call it when all queues were corrected and cleaned.
+    def follow(self, *, are_queues_done: bool = True) -> None:
+        """Tell the followers where the log begins; call it when the queues were corrected and cleaned.
+
+        If not all of them were, ``is_behind`` stays true.
 
         Raises:
             StoreError: a follower cannot delete; it is told again next time.
@@ -249,7 +269,8 @@ class Retention:
         log_begin = self._store.commit_log.min_offset
         for follower in self._followers:
             follower(log_begin)
-        self._followed_begin = log_begin
+        if are_queues_done:
+            self._followed_begin = log_begin
 
     def finish_held(self) -> None:
         """Free the space of files whose readers are done; may run in a worker thread while nothing else is called."""
@@ -258,10 +279,11 @@ class Retention:
     def run(self) -> int:
         """Do one whole run here, waiting for the disk, and return how many commit log files were deleted.
 
-        The broker spreads the same steps over time instead, see ``RetentionService``.
+        The broker spreads the same steps over time instead, and goes on where the disk refuses one of them, see
+        ``RetentionService``.
 
         Raises:
-            StoreError: the disk refuses; a later run goes on.
+            StoreError: the disk refuses; a later run begins anew.
         """
         reasons = self.plan()
         for reason in reasons:
@@ -288,6 +310,4 @@ def _read_begins(queues: Sequence[tuple[Sequence[MappedFile], int]], log_begin: 
             unit = files[file_number].read(at, UNIT_SIZE)
             return int(UNIT.unpack(unit)[0]) if len(unit) == UNIT_SIZE else log_begin  # deleted meanwhile
 
-        first = files[0].start // UNIT_SIZE
-        if physical_offset(first) < log_begin:
-            bisect_left(range(first, end), log_begin, key=physical_offset)
+        find_begin(files[0].start // UNIT_SIZE, end, log_begin, physical_offset)

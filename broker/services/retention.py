@@ -1,12 +1,15 @@
 """Measures the disk, and deletes files that are too old or too many.
 
 Rules: one file after the other with a pause between, and queues in portions, so that requests are served meanwhile;
-what waits for the disk runs in a worker thread.  A disk that refuses to delete ends nothing: the next run tries again.
+what waits for the disk runs in a worker thread.  A disk that refuses to delete or to read a file ends nothing: the run
+goes on with what does not need it, and the next one tries again.
 
 Source: store.md 5.10; DefaultMessageStore.java, addScheduleTask.
 """
 
 import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -16,6 +19,7 @@ from triomq.storage.retention import Deletion, Retention
 
 if TYPE_CHECKING:
     from triomq.broker.server import Broker
+    from triomq.storage.consume_queue import ConsumeQueue
 
 LOGGER: Final = logging.getLogger("triomq.broker.retention")
 
@@ -65,29 +69,64 @@ class RetentionService:
             await self._requested.wait()
 
     async def clean(self) -> None:
-        """Do one run.
+        """Do one run; what the disk refuses keeps nothing else from being done.
 
         Raises:
-            StoreError: the disk refuses; the next run goes on.
+            StoreError: what the disk refused first; the next run tries all of it again.
         """
-        retention, store = self.retention, self._broker.store
-        for number, reason in enumerate(retention.plan()):
-            if number:
-                await trio.sleep(store.config.delete_files_interval_s)
-            await self._finish(retention.delete_log_file(reason))
+        retention = self.retention
+        refusals: list[StoreError] = []
+        with _noted(refusals):
+            await self._delete_log_files()
         if retention.is_behind:
-            every = list(store.queues)
-            for queues in (every[at : at + _QUEUES_AT_ONCE] for at in range(0, len(every), _QUEUES_AT_ONCE)):
-                if (read := retention.reading_for(queues)) is not None:
-                    await trio.to_thread.run_sync(read)
-                retention.correct_queues(queues)
-                await trio.lowlevel.checkpoint()
-                while deletion := retention.delete_queue_files(queues):
-                    await self._finish(deletion)
-            retention.follow()
+            refused_queues: list[StoreError] = []
+            every = list(self._broker.store.queues)
+            for at in range(0, len(every), _QUEUES_AT_ONCE):
+                await self._follow_with(every[at : at + _QUEUES_AT_ONCE], refused_queues)
+            refusals += refused_queues
+            with _noted(refusals):
+                retention.follow(are_queues_done=not refused_queues)
         if retention.held:
-            await trio.to_thread.run_sync(retention.finish_held)
+            with _noted(refusals):
+                await trio.to_thread.run_sync(retention.finish_held)
+        if refusals:
+            raise refusals[0]
+
+    async def _delete_log_files(self) -> None:
+        for number, reason in enumerate(self.retention.plan()):
+            if number:
+                await trio.sleep(self._broker.store.config.delete_files_interval_s)
+            await self._finish(self.retention.delete_log_file(reason))
+
+    async def _follow_with(self, queues: "Sequence[ConsumeQueue]", refusals: list[StoreError]) -> None:
+        """Let queues begin where the log does; if one of them cannot be read or cut, the others do all the same."""
+        retention = self.retention
+        try:
+            if (read := retention.reading_for(queues)) is not None:
+                await trio.to_thread.run_sync(read)
+            retention.correct_queues(queues)
+            await trio.lowlevel.checkpoint()
+            while deletion := retention.delete_queue_files(queues):
+                await self._finish(deletion)
+        except StoreError as exc:
+            if len(queues) == 1:
+                refusals.append(exc)
+                return
+            for queue in queues:
+                await self._follow_with((queue,), refusals)
 
     async def _finish(self, deletion: Deletion) -> None:
-        if not await trio.to_thread.run_sync(deletion.finish):
-            self.retention.held.append(deletion)
+        is_done = False
+        try:
+            is_done = await trio.to_thread.run_sync(deletion.finish)
+        finally:
+            if not is_done:
+                self.retention.held.append(deletion)
+
+
+@contextmanager
+def _noted(refusals: list[StoreError]) -> Iterator[None]:
+    try:
+        yield
+    except StoreError as exc:
+        refusals.append(exc)

@@ -144,6 +144,92 @@ async def test_a_refusing_disk_is_told_once_and_tried_again(
     assert log_begin(broker) > 0
 
 
+def fill_queues(broker: Broker, peer: Peer) -> None:
+    """The messages of three queues in turn, each with two units in a file."""
+    broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
+    for number in range(30):
+        assert peer.put("T", bytes(1000), queue_id=number % 3).code == ResponseCode.SUCCESS
+    broker.store.flush()
+    for file in broker.store.commit_log.files.files[:-1]:
+        os.utime(file.path, (0, 0))
+
+
+def begins(broker: Broker) -> list[tuple[int, int]]:
+    """Of each queue the first offset, and the first one on the disk."""
+    queues = [broker.store.queue("T", queue_id) for queue_id in range(3)]
+    return [(queue.min_offset, queue.files.start // 20) for queue in queues]
+
+
+def refuse_to(name: str, part: str, patch: pytest.MonkeyPatch) -> None:
+    """Let a call of the file system fail where ``part`` is in the path."""
+
+    def call(self: FileSystem, file: Any, *arguments: Any) -> Any:
+        if part in str(getattr(file, "path", file)):
+            raise PermissionError(1, "Operation not permitted", part)
+        return real(self, file, *arguments)
+
+    real = getattr(FileSystem, name)
+    patch.setattr(FileSystem, name, call)
+
+
+async def test_a_log_file_that_cannot_be_deleted_keeps_no_queue_from_following(
+    broker: Broker, peer: Peer, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    fill_queues(broker, peer)
+    broker.retention.retention.request()
+    with monkeypatch.context() as patch:
+        refuse_to("unlink", f"commitlog/{3 * LOG_FILE:020d}", patch)
+        for _ in range(2):
+            with pytest.raises(StoreError, match=rf"cannot delete .*commitlog/{3 * LOG_FILE:020d}"):
+                await broker.retention.clean()
+        assert log_begin(broker) == 3 * LOG_FILE
+        assert begins(broker) == [(3, 2)] * 3
+        assert not broker.retention.retention.is_behind
+    await broker.retention.clean()
+    assert log_begin(broker) > 3 * LOG_FILE
+
+
+@pytest.mark.parametrize(("name", "first"), [("unlink", (9, 0)), ("read", (0, 0))])
+async def test_a_queue_that_cannot_follow_keeps_no_other_from_it(
+    broker: Broker,
+    peer: Peer,
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: MockClock,
+    name: str,
+    first: tuple[int, int],
+) -> None:
+    fill_queues(broker, peer)
+    broker.retention.retention.request()
+    followed: list[int] = []
+    monkeypatch.setattr(broker.retention.retention, "_followers", [followed.append])
+    monkeypatch.setattr(FileSystem, "is_resident", lambda *_: False)
+    with monkeypatch.context() as patch:
+        refuse_to(name, "T/0/", patch)
+        for _ in range(2):
+            with pytest.raises(StoreError, match=r"cannot .*T/0/.*Operation not permitted"):
+                await broker.retention.clean()
+        assert begins(broker) == [first, (9, 8), (9, 8)]
+        assert followed == [log_begin(broker)] * 2
+        assert broker.retention.retention.is_behind
+    await broker.retention.clean()
+    assert begins(broker) == [(9, 8)] * 3
+    assert not broker.retention.retention.is_behind
+
+
+async def test_a_deletion_that_the_disk_does_not_confirm_is_finished_later(
+    broker: Broker, peer: Peer, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    fill(broker, peer)
+    broker.retention.retention.request()
+    with monkeypatch.context() as patch:
+        refuse_to("sync_directory", "commitlog", patch)
+        with pytest.raises(StoreError, match=r"cannot sync .*commitlog"):
+            await broker.retention.clean()
+        assert len(broker.retention.retention.held) == 1
+    await broker.retention.clean()
+    assert broker.retention.retention.held == []
+
+
 async def test_queues_at_rest_are_read_before_they_are_looked_at(
     broker: Broker, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -395,6 +395,15 @@ def test_a_queue_that_is_mapped_but_not_in_memory_is_read_too(
     assert retention.reading_for(store.queues) is not None
 
 
+def test_a_queue_of_which_only_the_begin_is_in_memory_is_read_too(
+    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, retention = behind_its_log(maker)
+    retention.correct_queues(store.queues)
+    monkeypatch.setattr(FileSystem, "is_resident", lambda self, map_, start, end: start == 0)
+    assert retention.reading_for(store.queues) is not None
+
+
 def test_a_queue_that_cannot_be_read_is_an_error_and_one_that_is_deleted_is_none(
     maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
