@@ -47,6 +47,7 @@ class TableSaving:
         """Return how long to pause, s."""
         broker = self._broker
         encoding_s = 0.0
+        refusal: StoreError | None = None
         for table in (broker.topics, broker.subscription_groups, broker.offsets):
             if table.is_dirty:
                 begin = trio.current_time()
@@ -60,10 +61,10 @@ class TableSaving:
                     raise
                 except StoreError as exc:
                     table.is_dirty = True
-                    self._changed.set()
-                    if not self._is_refused:
-                        LOGGER.error("tables are not saved for now: %s", exc)
-                    self._is_refused = True
-                    return _RETRY_S
-                self._is_refused = False
-        return max(_PAUSE_S, encoding_s * _PAUSE_TO_WORK)
+                    refusal = exc
+        if refusal is not None:
+            self._changed.set()
+            if not self._is_refused:
+                LOGGER.error("tables are not saved for now: %s", refusal)
+        self._is_refused = refusal is not None
+        return _RETRY_S if refusal is not None else max(_PAUSE_S, encoding_s * _PAUSE_TO_WORK)

@@ -123,6 +123,23 @@ async def test_a_disk_that_refuses_a_table_is_tried_again_each_second(
     assert messages == ["tables are not saved for now: no room"]
 
 
+async def test_a_table_that_is_refused_keeps_no_other_from_the_disk(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    def refuse(_content: bytes) -> None:
+        raise StoreError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.topics, "write", refuse)
+        async with saving(broker):
+            broker.topics.put(TopicConfig(topic_name="T"))
+            broker.offsets.commit("G", "T", 0, 7)
+            await trio.sleep(6)
+    assert broker.topics.is_dirty
+    assert not broker.offsets.is_dirty
+    assert b"T@G" in (broker.config.store.root / "config" / "consumerOffset.json").read_bytes()
+
+
 async def test_what_a_stopping_broker_did_not_come_to_save_is_saved_at_its_end(
     broker: Broker, saves: list[tuple[float, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
