@@ -6,6 +6,7 @@ A record never crosses a file border: what does not fit is preceded by a blank r
 
 from mmap import mmap
 from struct import Struct
+from threading import Lock
 from typing import Final
 from zlib import crc32
 
@@ -65,6 +66,8 @@ class CommitLog:
         flushed_offset: everything before it is on the disk.
         own_from: records from here on were written by this process.
         store_timestamp: time of the newest record, ms; the next one never gets an earlier one.
+        syncing: held, in any thread, while files of the log are synced.
+        sync_failure: why that failed; it is never tried again then.
     """
 
     __slots__ = (
@@ -80,6 +83,8 @@ class CommitLog:
         "max_offset",
         "own_from",
         "store_timestamp",
+        "sync_failure",
+        "syncing",
     )
 
     def __init__(self, files: MappedFileQueue, fill_piece_bytes: int = FILL_PIECE_BYTES) -> None:
@@ -94,6 +99,8 @@ class CommitLog:
         self.own_from = 0
         self.flushed_offset = 0
         self.store_timestamp = 0
+        self.syncing = Lock()
+        self.sync_failure: StoreError | None = None
         self._message_limit = files.file_size - MIN_BLANK_BYTES  # no message ends behind it
         self._map: mmap
         self._current: MappedFile | None = None

@@ -5,11 +5,13 @@
 3. The owner's thread completes the plan: offsets and checkpoint move on.
 
 After a failed sync the kernel may have dropped the data, so nothing may count as stored any more: the store refuses
-further messages from then on.  Where a file cannot even be opened, nothing was tried: another flush makes up for it.
+further messages from then on.  It tells that only once: so flushes of the log go one after the other, and none succeeds
+after one that failed.  Where a file cannot even be opened, nothing was tried: another flush makes up for it.
 Source: MappedFileQueue.java, flush; store.md 5.9.
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +19,7 @@ from triomq.protocol.errors import StoreError
 from triomq.storage.checkpoint import Checkpoint
 from triomq.storage.commit_log import CommitLog
 from triomq.storage.consume_queue import ConsumeQueue
-from triomq.storage.file_system import FileSystem, is_unopened, translated
+from triomq.storage.file_system import FileSystem, is_unopened, store_error, translated
 from triomq.storage.mapped_file import MappedFile
 from triomq.storage.mapped_file_queue import MappedFileQueue
 
@@ -102,22 +104,32 @@ class FlushPlan:
             StoreError: the disk refuses; the store takes no further messages, if there was more than no way to open
                 a file.
         """
-        try:
-            for file in self._files:
-                if (open_file := file.file_if_there()) is not None:  # else the topic was deleted meanwhile
-                    with translated("sync", file.path):
-                        self._file_system.sync_file(open_file)
-            for directory in self._changed_directories():
-                self._sync_directory(directory)
-            if self.checkpoint is not None:
-                checkpoint, path = self.checkpoint
-                if not checkpoint.save(self._file_system, path):
-                    self.checkpoint = None
-        except StoreError as exc:
-            if not is_unopened(exc):
-                self._on_failure(exc)
-            raise
+        with nullcontext() if self.log is None else self.log.syncing:
+            if self.log is not None and self.log.sync_failure is not None:
+                raise StoreError(f"an earlier flush has failed, nothing counts as stored: {self.log.sync_failure}")
+            try:
+                self._sync()
+            except StoreError as exc:
+                if not is_unopened(exc):
+                    if self.log is not None:
+                        self.log.sync_failure = exc
+                    self._on_failure(exc)
+                raise
         self.complete = True
+
+    def _sync(self) -> None:
+        for file in self._files:
+            if (open_file := file.file_if_there()) is not None:  # else the topic was deleted meanwhile
+                try:
+                    self._file_system.sync_file(open_file)
+                except OSError as exc:  # without a cause: it was open, also where the error is one of rights
+                    raise store_error(exc, "sync", file.path) from None
+        for directory in self._changed_directories():
+            self._sync_directory(directory)
+        if self.checkpoint is not None:
+            checkpoint, path = self.checkpoint
+            if not checkpoint.save(self._file_system, path):
+                self.checkpoint = None
 
     def _changed_directories(self) -> dict[Path, None]:
         """Return all directories to sync: of ten thousand new queues that is work enough to leave to ``run``."""

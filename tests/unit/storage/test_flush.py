@@ -1,6 +1,6 @@
 import errno
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread, Timer
 
 import pytest
 
@@ -176,6 +176,56 @@ def test_after_a_failed_sync_nothing_is_acknowledged_any_more(
     assert "takes no messages" in store.statistics().refusal
     store.close()
     assert (store.config.root / "abort").exists()
+
+
+def test_a_flush_that_was_planned_before_another_failed_does_not_succeed(
+    maker: StoreMaker, faulty: FaultyFileSystem
+) -> None:
+    """The kernel tells only one of them of what it could not write."""
+    store = maker(file_system=faulty, durability=Durability.SYNC)
+    put(store)
+    first, second = store.flush_plan(), store.flush_plan()
+    assert first is not None
+    assert second is not None
+    faulty.code = errno.EIO
+    failing, going_on = Event(), Event()
+
+    def fails(number: int, name: str, path: Path) -> bool:
+        if name == "sync_file" and not failing.is_set():
+            failing.set()
+            going_on.wait(10)
+            return True
+        return False
+
+    def run_first() -> None:
+        with pytest.raises(StoreError, match="cannot sync"):
+            first.run()
+
+    faulty.fails = fails
+    thread = Thread(target=run_first)
+    thread.start()
+    failing.wait(10)
+    Timer(0.1, going_on.set).start()
+    with pytest.raises(StoreError, match=r"an earlier flush has failed.*Input/output error"):
+        second.run()
+    thread.join()
+    with pytest.raises(ValueError, match="failed"):
+        store.flush_done(second)
+    assert store.commit_log.flushed_offset == 0
+
+
+def test_a_sync_that_fails_for_lack_of_rights_is_a_failure(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+    """As on a network file system whose server refuses what was written: it tells that once, and drops the data."""
+    store = maker(file_system=faulty)
+    put(store)
+    faulty.code = errno.EACCES
+    faulty.fails = lambda number, name, path: name == "sync_file"
+    with pytest.raises(StoreError, match=r"cannot sync .*Permission denied"):
+        store.flush()
+    faulty.fails = lambda number, name, path: False
+    assert store.has_failed
+    with pytest.raises(StoreError, match="takes no messages since its disk failed"):
+        put(store)
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE])
