@@ -29,6 +29,9 @@ LOGGER: Final = logging.getLogger("triomq.broker.delivery")
 RETRY_MS: Final = 100
 """How long to wait after the store has refused messages."""
 
+UNREADABLE_MS: Final = 1000
+"""How long to wait after messages could not be read."""
+
 _REAL_TOPIC: Final = PropertyName.REAL_TOPIC.encode()
 _REAL_QUEUE_ID: Final = PropertyName.REAL_QUEUE_ID.encode()
 _NEVER_REAL: Final = frozenset({"", HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC})

@@ -13,9 +13,10 @@ from typing import Final, SupportsIndex
 import trio
 
 from triomq.broker.delay_offsets import DelayOffsetTable
-from triomq.broker.delivery import RETRY_MS, Delivery, with_real_place
+from triomq.broker.delivery import RETRY_MS, UNREADABLE_MS, Delivery, with_real_place
 from triomq.broker.statistics import BrokerStatistics
 from triomq.protocol.consume_queue_unit import UNIT
+from triomq.protocol.errors import StoreError
 from triomq.protocol.properties import set_property
 from triomq.storage.cold_read import Lookup
 from triomq.storage.consume_queue import ConsumeQueue
@@ -37,10 +38,13 @@ class _Level:
     delay_ms: int
     queue: ConsumeQueue
     delivery_time: SupportsIndex
+    refusal: StoreError | None = None  # why its messages cannot be read for now
 
 
 class Schedule:
     """Takes delayed messages and delivers those that are due.
+
+    A level whose messages cannot be read holds up no other.
 
     Attributes:
         offsets: how far each level is delivered.
@@ -104,17 +108,34 @@ class Schedule:
         """Let who waits for :attr:`arrived` look again."""
         self.arrived.set()
 
-    def prepare(self, now_ms: int) -> Lookup[None]:
-        """Let the messages that ``deliver`` is about to deliver be read, if they are on the disk only."""
-        cold = self._store.cold_reads
+    @property
+    def refusal(self) -> StoreError | None:
+        """Why a level cannot be read for now, if one cannot."""
+        return next((level.refusal for level in self._levels if level.refusal is not None), None)
+
+    def prepare(self, now_ms: int, *, is_retry: bool = True) -> Lookup[None]:
+        """Let the messages that ``deliver`` is about to deliver be read, if they are on the disk only.
+
+        Whoever runs it throws into it the ``StoreError`` of what cannot be read.  Levels of which that was so are left
+        alone, also by ``deliver``, unless ``is_retry``.
+        """
         for level in self._levels:
-            queue, queue_offset = level.queue, self._next_offset(level)
-            if queue_offset < queue.max_offset:
-                yield from cold.load_units(queue, queue_offset)
-                unit = queue.unit(queue_offset)
-                if unit is not None and not now_ms < unit.tags_code <= now_ms + level.delay_ms:
-                    queue_offsets = range(queue_offset, min(queue_offset + _MOST_MESSAGES, queue.max_offset))
-                    yield from cold.load_messages(queue, queue_offsets, _MOST_BYTES)
+            if level.refusal is None or is_retry:
+                level.refusal = None
+                try:
+                    yield from self._prepare_level(level, now_ms)
+                except StoreError as exc:
+                    level.refusal = exc
+
+    def _prepare_level(self, level: _Level, now_ms: int) -> Lookup[None]:
+        cold = self._store.cold_reads
+        queue, queue_offset = level.queue, self._next_offset(level)
+        if queue_offset < queue.max_offset:
+            yield from cold.load_units(queue, queue_offset)
+            unit = queue.unit(queue_offset)
+            if unit is not None and not now_ms < unit.tags_code <= now_ms + level.delay_ms:
+                queue_offsets = range(queue_offset, min(queue_offset + _MOST_MESSAGES, queue.max_offset))
+                yield from cold.load_messages(queue, queue_offsets, _MOST_BYTES)
 
     def deliver(self, now_ms: int) -> int | None:
         """Deliver messages that are due at ``now_ms``, of each level a bounded number.
@@ -122,7 +143,10 @@ class Schedule:
         Returns:
             When to call again, ms: ``now_ms`` if more is due already; ``None`` if nothing waits.
         """
-        times = [self._deliver_level(level, now_ms) for level in self._levels]
+        times = [
+            self._deliver_level(level, now_ms) if level.refusal is None else now_ms + UNREADABLE_MS
+            for level in self._levels
+        ]
         return min((time for time in times if time is not None), default=None)
 
     def _deliver_level(self, level: _Level, now_ms: int) -> int | None:

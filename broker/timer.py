@@ -14,12 +14,12 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from triomq.broker.delivery import RETRY_MS, Delivery, with_real_place
+from triomq.broker.delivery import RETRY_MS, UNREADABLE_MS, Delivery, with_real_place
 from triomq.broker.statistics import BrokerStatistics
 from triomq.broker.timer_index import MAX_TIME_MS, Due, TimerIndex
 from triomq.broker.timer_progress import TimerProgress
 from triomq.protocol.consume_queue_unit import UNIT
-from triomq.protocol.errors import MessageIllegalError
+from triomq.protocol.errors import MessageIllegalError, StoreError
 from triomq.protocol.properties import MAX_PROPERTIES_BYTES, PropertyName, get_property, set_property
 from triomq.protocol.record_copy import pack_length
 from triomq.storage.cold_read import Lookup
@@ -62,6 +62,7 @@ class Timer:
 
     Attributes:
         progress: how far it is.
+        refusal: why its messages cannot be read for now.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Timer:
         self._taken_ms = 0  # the time of the last one that was taken
         self._next_ms: int | None = None
         self._queue: ConsumeQueue
+        self.refusal: StoreError | None = None
 
     def __len__(self) -> int:
         return len(self._index) + len(self._batch)
@@ -175,12 +177,18 @@ class Timer:
             self._next_ms = time_ms
             self._wake()
 
-    def prepare(self, now_ms: int) -> Lookup[None]:
-        """Let the messages that ``deliver`` is about to deliver be read, if they are on the disk only."""
+    def prepare(self, now_ms: int, *, is_retry: bool = True) -> Lookup[None]:
+        """Let the messages that ``deliver`` is about to deliver be read, as ``Schedule.prepare`` does."""
+        if self.refusal is not None and not is_retry:
+            return
+        self.refusal = None
         self._take(now_ms)
         if self._batch:
             queue_offsets = [queue_offset for _, queue_offset in self._batch]
-            yield from self._store.cold_reads.load_messages(self._queue, queue_offsets, _MOST_BYTES)
+            try:
+                yield from self._store.cold_reads.load_messages(self._queue, queue_offsets, _MOST_BYTES)
+            except StoreError as exc:
+                self.refusal = exc
 
     def deliver(self, now_ms: int) -> int | None:
         """Deliver a bounded number of messages that are due at ``now_ms``.
@@ -189,7 +197,10 @@ class Timer:
             When to call again, ms: ``now_ms`` if more is due already; ``None`` if nothing waits.
         """
         self._take(now_ms)
-        next_ms = self._deliver_batch(now_ms) if self._batch else self._index.next_time()
+        if self.refusal is not None:
+            next_ms: int | None = now_ms + UNREADABLE_MS
+        else:
+            next_ms = self._deliver_batch(now_ms) if self._batch else self._index.next_time()
         if next_ms is not None:
             next_ms = max(next_ms, now_ms)
         self._next_ms = next_ms

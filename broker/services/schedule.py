@@ -8,14 +8,15 @@ Source: behaviour.md A.5, store.md 8.3.
 """
 
 import logging
-from itertools import chain
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import trio
 
+from triomq.broker.delivery import UNREADABLE_MS
 from triomq.broker.services.flush import FlushRuns
 from triomq.protocol.errors import StoreError
-from triomq.storage.cold_read import read_ranges
+from triomq.storage.cold_read import Lookup, read_ranges
 
 if TYPE_CHECKING:
     from triomq.broker.server import Broker
@@ -37,6 +38,7 @@ class ScheduledDelivery:
         self._flushes = FlushRuns(broker, trio.to_thread.run_sync)
         self._is_saving_refused = False
         self._is_reading_refused = False
+        self._read_again_at = 0.0  # what could not be read
 
     async def run(self) -> None:
         """Deliver until cancelled."""
@@ -50,11 +52,11 @@ class ScheduledDelivery:
         broker = self._broker
         broker.schedule.arrived = trio.Event()
         delivered_before = broker.delivery.delivered
-        delivered, is_loaded = 0, True
+        delivered = 0
         seconds: float | None = 0.0
         for _ in range(_MOST_CALLS):
-            is_loaded = await self._load()
-            seconds = self._deliver() if is_loaded else _MAX_SLEEP_S
+            await self._load()
+            seconds = self._deliver()
             delivered = broker.delivery.delivered - delivered_before
             if seconds != 0 or delivered >= _MOST_MESSAGES:
                 break
@@ -62,25 +64,22 @@ class ScheduledDelivery:
             if broker.group_commit is not None:
                 broker.group_commit.wake()
             broker.end_step()
-        if is_loaded:
-            return seconds
-        await trio.sleep(_MAX_SLEEP_S)
-        return 0.0
+        return seconds
 
-    async def _load(self) -> bool:
-        """Read what is due and on the disk only, in a worker thread; ``False`` if the disk cannot."""
+    async def _load(self) -> None:
+        """Read what is due and on the disk only, in a worker thread; what the disk cannot read is not delivered."""
         schedule, timer = self._broker.schedule, self._broker.timer
         now_ms = self._broker.clock_ms()
-        try:
-            for ranges in chain(schedule.prepare(now_ms), timer.prepare(now_ms)):
-                await trio.to_thread.run_sync(read_ranges, ranges)
-        except StoreError as exc:
+        is_retry = trio.current_time() >= self._read_again_at
+        for lookup in (schedule.prepare(now_ms, is_retry=is_retry), timer.prepare(now_ms, is_retry=is_retry)):
+            await _read(lookup)
+        refusal = schedule.refusal or timer.refusal
+        if refusal is not None:
+            if is_retry:
+                self._read_again_at = trio.current_time() + UNREADABLE_MS / 1000
             if not self._is_reading_refused:
-                LOGGER.error("delayed messages cannot be read for now: %s", exc)
-            self._is_reading_refused = True
-            return False
-        self._is_reading_refused = False
-        return True
+                LOGGER.error("delayed messages cannot be read for now: %s", refusal)
+        self._is_reading_refused = refusal is not None
 
     def _deliver(self) -> float | None:
         """Deliver once; return for how long there is nothing to do, s, ``None``: until a message comes."""
@@ -134,3 +133,16 @@ class ScheduledDelivery:
         finally:
             for table in unsaved:  # refused, or cancelled: the broker's end makes up for it
                 table.is_dirty = True
+
+
+async def _read(lookup: Lookup[None]) -> None:
+    """Read what a lookup asks for, and tell it what the disk cannot read."""
+    with suppress(StopIteration):
+        ranges = next(lookup)
+        while True:
+            try:
+                await trio.to_thread.run_sync(read_ranges, ranges)
+            except StoreError as exc:
+                ranges = lookup.throw(exc)
+            else:
+                ranges = next(lookup)

@@ -17,7 +17,9 @@ from triomq.protocol.bodies import TopicConfig
 from triomq.protocol.client_bodies import ConsumerData
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from triomq.protocol.record import decode_records
+from triomq.storage.delay_levels import SCHEDULE_TOPIC
 from triomq.storage.file_system import FileSystem, OpenFile
+from triomq.storage.timer_times import TIMER_TOPIC
 
 
 class Disk:
@@ -28,6 +30,7 @@ class Disk:
         self.forgets = False
         self.may_read = threading.Event()
         self.error: Exception | None = None
+        self.bad_path = ""  # where the error is raised
         self.threads: set[int] = set()
         self.asked: list[tuple[int, int]] = []
         self.reads = 0
@@ -40,7 +43,7 @@ class Disk:
         self.threads.add(threading.get_ident())
         assert self.may_read.wait(10)
         self.reads += 1
-        if self.error is not None:
+        if self.error is not None and self.bad_path in str(file.path):
             raise self.error
         self.is_read = True
 
@@ -189,6 +192,31 @@ async def test_delayed_messages_that_cannot_be_read_are_tried_again(
             await trio.sleep(0.1)
         nursery.cancel_scope.cancel()
     assert caplog.text.count("delayed messages cannot be read for now") == 1
+
+
+@pytest.mark.parametrize(
+    ("unreadable", "first", "then"),
+    [(SCHEDULE_TOPIC, [b"time"], [b"time", b"level"]), (TIMER_TOPIC, [b"level"], [b"level", b"time"])],
+)
+async def test_delayed_messages_that_cannot_be_read_hold_up_no_others(
+    broker: Broker, disk: Disk, clock: Clock, autojump_clock: MockClock, unreadable: str, first: list[bytes],
+    then: list[bytes],
+) -> None:  # fmt: skip
+    clock.now_ms += 3_600_000
+    disk.error, disk.bad_path, disk.forgets = OSError(5, "Input/output error"), unreadable, True
+    disk.may_read.set()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ScheduledDelivery(broker).run)
+        while waiting_bodies(broker) != first:  # noqa: ASYNC110  # a real thread reads
+            await trio.sleep(0.1)
+        reads = disk.reads
+        await trio.sleep(2.9)
+        assert disk.reads <= reads + 3
+        assert waiting_bodies(broker) == first
+        disk.error = None
+        while waiting_bodies(broker) != then:  # noqa: ASYNC110  # a real thread reads
+            await trio.sleep(0.1)
+        nursery.cancel_scope.cancel()
 
 
 def waiting_bodies(broker: Broker) -> list[bytes]:
