@@ -29,7 +29,7 @@ Found = TypeVar("Found")
 _HEAD_BYTES: Final = 4096  # of a record whose length is not known: most records are in it as a whole
 _LOG_ROUNDS: Final = 2  # the heads of records, then the rest
 _READ_ROUNDS: Final = 4  # units, records, and once more if memory is so short that they were dropped again
-_UNITS_SCANNED: Final = 800  # of one read, see get_message
+_UNITS_SCANNED: Final = 800  # of one read with a filter, or as many as messages are wanted: see get_message
 _UNITS_IN_ONE_PAGE: Final = 200
 _READ_AHEAD_BYTES: Final = 1024 * 1024  # a consumer of old messages goes on with those behind
 _LENGTH_BYTES: Final = 4
@@ -95,7 +95,7 @@ class ColdReads:
         Read it, and ask again: only when the units of the queue are in memory the records they name are known.
         """
         begin, end, until = self._warm_reads.get(id(queue), _NEVER)
-        looked_at = max_msg_nums if codes is None else _UNITS_SCANNED
+        looked_at = max_msg_nums if codes is None else max(max_msg_nums, _UNITS_SCANNED)
         if begin <= queue_offset < end - looked_at and time.monotonic() < until:
             return []
         if not queue.min_offset <= queue_offset < queue.max_offset:
@@ -213,7 +213,7 @@ class ColdReads:
         codes: frozenset[int] | None,
         max_bytes: int | None = None,
     ) -> list[ColdRange]:
-        looked_at = max(max_msg_nums, 1) if codes is None else _UNITS_SCANNED
+        looked_at = max(max_msg_nums, 1 if codes is None else _UNITS_SCANNED)
         units = queue.units_from(queue_offset, max(looked_at, _UNITS_REMEMBERED))
         file = queue.files.file_at(queue_offset * UNIT_SIZE)
         if units is None or file is None:

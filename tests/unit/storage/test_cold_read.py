@@ -189,6 +189,25 @@ def test_records_far_apart_are_asked_for_one_by_one_and_filtered_ones_not_at_all
     assert sum(each.end - each.start for each in records) < 1000
 
 
+def test_a_filter_lets_as_many_units_be_looked_at_as_messages_are_wanted(maker: StoreMaker) -> None:
+    settings: dict[str, Any] = {"consume_queue_file_size_bytes": 20 * 2000, "commit_log_file_size_bytes": 1024 * 1024}
+    store = maker(**settings)
+    for number in range(1000):
+        put(store, tags="B" if number < 900 else "A")
+    store.close()
+    store = maker(**settings)
+    queue, codes = store.queue("T", 0), frozenset({65})
+    assert store.get_message(queue, 0, 1000, codes).next_begin_offset > 900
+    cold = reads(store, memory := Memory())
+    asked: list[ColdRange] = []
+    while ranges := cold.find(queue, 0, 1000, codes):
+        asked += ranges
+        memory.load(ranges)
+    unit = queue.unit(900)
+    assert unit is not None
+    assert (asked[0].end, asked[-1].start) == (20_000, unit.physical_offset)
+
+
 def test_records_on_both_sides_of_a_file_border_are_asked_for(maker: StoreMaker) -> None:
     store, queue = old(maker, 100)
     second = store.commit_log.files.files[1]
