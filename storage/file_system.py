@@ -173,12 +173,15 @@ class FileSystem:
         return not bytes(flags).translate(None, _RESIDENT_FLAGS)
 
     def read_into_memory(self, file: OpenFile, start: int, end: int) -> None:
-        """Read [start, end), waiting for the disk, so that mappings have it too."""
+        """Read [start, end), waiting for the disk, so that mappings have it too.
+
+        Where somebody has cut the file that is an error: to touch such a page would kill the process.
+        """
         buffer = bytearray(min(end - start, len(_ZEROS)))
         while start < end:
             count = os.preadv(file.fileno(), [memoryview(buffer)[: end - start]], start)
             if count == 0:
-                return
+                raise OSError(errno.EIO, f"nothing is at {start}, somebody has cut the file", str(file.path))
             start += count
 
     def read_ahead(self, file: OpenFile, start: int, end: int) -> None:

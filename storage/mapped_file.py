@@ -13,7 +13,7 @@ from mmap import mmap
 from pathlib import Path
 from typing import Final
 
-from triomq.protocol.errors import StoreFullError
+from triomq.protocol.errors import StoreError, StoreFullError
 from triomq.storage.file_system import NO_SPACE, FileSystem, OpenFile, store_error, translated
 from triomq.storage.mapping_pool import MappingPool
 
@@ -128,13 +128,16 @@ class MappedFile:
         """Return what the disk has there, without a mapping; "" if the file was deleted; may be called in any thread.
 
         Raises:
-            StoreError: it cannot be read.
+            StoreError: it cannot be read, or somebody has cut it.
         """
         file = self.file_if_there()
         if file is None:
             return b""
         with translated("read", self.path):
-            return self._file_system.read(file, start, length)
+            content = self._file_system.read(file, start, length)
+        if len(content) < length:
+            raise StoreError(f"cannot read {self.path}: nothing is at {start}, somebody has cut the file")
+        return content
 
     @property
     def is_mapped(self) -> bool:

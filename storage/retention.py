@@ -308,6 +308,6 @@ def _read_begins(queues: Sequence[tuple[Sequence[MappedFile], int]], log_begin: 
         def physical_offset(number: int, files: Sequence[MappedFile] = files) -> int:
             file_number, at = divmod(number * UNIT_SIZE - files[0].start, files[0].size)
             unit = files[file_number].read(at, UNIT_SIZE)
-            return int(UNIT.unpack(unit)[0]) if len(unit) == UNIT_SIZE else log_begin  # deleted meanwhile
+            return int(UNIT.unpack(unit)[0]) if unit else log_begin  # deleted meanwhile
 
         find_begin(files[0].start // UNIT_SIZE, end, log_begin, physical_offset)

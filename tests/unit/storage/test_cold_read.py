@@ -314,7 +314,7 @@ def test_the_kernel_knows_what_is_in_memory(tmp_path: Path) -> None:
         pytest.skip("this file system keeps all its files in memory")
     files.read_into_memory(file, 8192, 8292)
     assert files.is_resident(map_, 8192, 8292)
-    files.read_into_memory(file, 0, 2 * 1024 * 1024)  # beyond the end
+    files.read_into_memory(file, 0, 1024 * 1024)
     assert files.is_resident(map_, 1, 1024 * 1024)
     files.read_ahead(file, 0, 4096)
 
@@ -334,6 +334,20 @@ def test_a_disk_that_cannot_read_is_an_error_with_the_path(maker: StoreMaker) ->
     with pytest.raises(StoreError, match=r"cannot read .*consumequeue/T/0/0+: Input/output error"):
         read_ranges(ranges, Broken())
     read_ranges(ranges)
+
+
+def test_a_file_that_somebody_has_cut_is_an_error_and_does_not_kill_the_process(maker: StoreMaker) -> None:
+    store, queue = old(maker, index=False)
+    file, units = store.commit_log.files.files[1], queue.files.files[0]
+    os.truncate(file.path, 4096)
+    border = next(n for n in range(100) if (unit := queue.unit(n)) is not None and unit.physical_offset >= file.start)
+    ranges = store.cold_reads.find(queue, border + 10, 1, None)
+    assert ranges
+    with pytest.raises(StoreError, match=r"cannot read .*nothing is at \d+, somebody has cut the file"):
+        read_ranges(ranges)
+    os.truncate(units.path, 10)
+    with pytest.raises(StoreError, match=r"cannot read .*nothing is at 0, somebody has cut the file"):
+        units.read(0, UNIT_SIZE)
 
 
 def test_a_file_that_was_deleted_before_it_was_read_is_passed_over(maker: StoreMaker) -> None:
