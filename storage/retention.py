@@ -161,6 +161,7 @@ class Retention:
         self._store = store
         self._followers = followers
         self._followed_begin = -1  # unknown: an earlier process may have been killed between log and queues
+        self._refused_queues: tuple[ConsumeQueue, ...] = ()
         self._requested_runs = 0
 
     def request(self) -> None:
@@ -204,7 +205,13 @@ class Retention:
     @property
     def is_behind(self) -> bool:
         """Whether the commit log begins elsewhere than the queues and followers know."""
-        return self._followed_begin != self._store.commit_log.min_offset
+        return self._followed_begin != self._store.commit_log.min_offset or bool(self._refused_queues)
+
+    @property
+    def queues_behind(self) -> list[ConsumeQueue]:
+        """The queues that have to follow the commit log; those that could not, if the log begins where it did then."""
+        is_known = self._followed_begin == self._store.commit_log.min_offset
+        return list(self._refused_queues if is_known else self._store.queues)
 
     def reading_for(self, queues: Iterable[ConsumeQueue]) -> Callable[[], None] | None:
         """Return what a worker thread should do before ``correct_queues`` looks at ``queues``; ``None``: nothing.
@@ -258,10 +265,11 @@ class Retention:
                     break  # what was deleted must be finished first; the next call meets this file again
         return deletion
 
-    def follow(self, *, are_queues_done: bool = True) -> None:
-        """Tell the followers where the log begins; call it when the queues were corrected and cleaned.
+    def follow(self, refused_queues: Iterable[ConsumeQueue] = ()) -> None:
+        """Tell the followers where the log begins; call it when the queues behind were corrected and cleaned.
 
-        If not all of them were, ``is_behind`` stays true.
+        Args:
+            refused_queues: those of them with which that was not possible; they stay behind.
 
         Raises:
             StoreError: a follower cannot delete; it is told again next time.
@@ -269,8 +277,8 @@ class Retention:
         log_begin = self._store.commit_log.min_offset
         for follower in self._followers:
             follower(log_begin)
-        if are_queues_done:
-            self._followed_begin = log_begin
+        self._followed_begin = log_begin
+        self._refused_queues = tuple(refused_queues)
 
     def finish_held(self) -> None:
         """Free the space of files whose readers are done; may run in a worker thread while nothing else is called."""
@@ -289,8 +297,9 @@ class Retention:
         for reason in reasons:
             self._finish(self.delete_log_file(reason))
         if self.is_behind:
-            self.correct_queues(self._store.queues)
-            while deletion := self.delete_queue_files(self._store.queues):
+            queues = self.queues_behind
+            self.correct_queues(queues)
+            while deletion := self.delete_queue_files(queues):
                 self._finish(deletion)
             self.follow()
         self.finish_held()

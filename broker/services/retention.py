@@ -79,13 +79,13 @@ class RetentionService:
         with _noted(refusals):
             await self._delete_log_files()
         if retention.is_behind:
-            refused_queues: list[StoreError] = []
-            every = list(self._broker.store.queues)
-            for at in range(0, len(every), _QUEUES_AT_ONCE):
-                await self._follow_with(every[at : at + _QUEUES_AT_ONCE], refused_queues)
-            refusals += refused_queues
+            refused: dict[ConsumeQueue, StoreError] = {}
+            behind = retention.queues_behind
+            for at in range(0, len(behind), _QUEUES_AT_ONCE):
+                await self._follow_with(behind[at : at + _QUEUES_AT_ONCE], refused)
+            refusals += refused.values()
             with _noted(refusals):
-                retention.follow(are_queues_done=not refused_queues)
+                retention.follow(refused)
         if retention.held:
             with _noted(refusals):
                 await trio.to_thread.run_sync(retention.finish_held)
@@ -98,7 +98,7 @@ class RetentionService:
                 await trio.sleep(self._broker.store.config.delete_files_interval_s)
             await self._finish(self.retention.delete_log_file(reason))
 
-    async def _follow_with(self, queues: "Sequence[ConsumeQueue]", refusals: list[StoreError]) -> None:
+    async def _follow_with(self, queues: "Sequence[ConsumeQueue]", refused: "dict[ConsumeQueue, StoreError]") -> None:
         """Let queues begin where the log does; if one of them cannot be read or cut, the others do all the same."""
         retention = self.retention
         try:
@@ -110,10 +110,10 @@ class RetentionService:
                 await self._finish(deletion)
         except StoreError as exc:
             if len(queues) == 1:
-                refusals.append(exc)
+                refused[queues[0]] = exc
                 return
             for queue in queues:
-                await self._follow_with((queue,), refusals)
+                await self._follow_with((queue,), refused)
 
     async def _finish(self, deletion: Deletion) -> None:
         is_done = False

@@ -211,6 +211,7 @@ async def test_a_queue_that_cannot_follow_keeps_no_other_from_it(
         assert begins(broker) == [first, (9, 8), (9, 8)]
         assert followed == [log_begin(broker)] * 2
         assert broker.retention.retention.is_behind
+        assert broker.retention.retention.queues_behind == [broker.store.queue("T", 0)]
     await broker.retention.clean()
     assert begins(broker) == [(9, 8)] * 3
     assert not broker.retention.retention.is_behind
