@@ -36,6 +36,7 @@ class LockKeeper:
         self._requests = requests
         self._config = config
         self._held: dict[MessageQueue, QueueLock] = {}
+        self._asked: set[MessageQueue] = set()  # what brokers may have locked for this member, known or not
         self._complaints: dict[str, str] = {}
         self._serial: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
 
@@ -46,12 +47,15 @@ class LockKeeper:
         async def ask(broker_name: str, wanted: list[MessageQueue]) -> None:
             async with self._serial[broker_name]:
                 now = trio.current_time()
+                self._asked.update(wanted)
                 try:
                     given = await self._requests.lock(wanted, self._config.lock_timeout_s)
                 except REMOTE_ERRORS as exc:
                     self._complain(broker_name, exc)
                     return
                 self._complaints.pop(broker_name, None)
+                self._asked.difference_update(wanted)
+                self._asked |= given.intersection(wanted)
                 for queue in given.intersection(wanted):
                     granted[queue] = self._held[queue] = QueueLock(now, now + self._config.lock_life_s)
 
@@ -64,12 +68,17 @@ class LockKeeper:
         async def ask(broker_name: str, unwanted: list[MessageQueue]) -> None:
             async with self._serial[broker_name]:
                 self.forget(unwanted)
+                self._asked.difference_update(unwanted)
                 try:
                     await self._requests.unlock(unwanted, self._config.lock_timeout_s)
                 except REMOTE_ERRORS as exc:
                     LOGGER.warning("queues not unlocked broker=%s queues=%d error=%s", broker_name, len(unwanted), exc)
 
         await _at_each_broker(queues, ask)
+
+    async def release_all(self) -> None:
+        """Unlock all that brokers may have locked: also what was lost, or asked for when this member began to end."""
+        await self.release(tuple(self._asked))
 
     def holds(self, queue: MessageQueue) -> bool:
         """Whether the queue is locked, as far as is known."""
@@ -146,6 +155,7 @@ class LockKeeper:
             return True
         if not is_given or now - lock.locked_at > BROKER_LIFE_S:
             self.forget((queue,))
+            self._asked.discard(queue)
             return False
         had_ended = lock.ends <= trio.current_time()
         lock.locked_at, lock.ends = now, now + self._config.lock_life_s

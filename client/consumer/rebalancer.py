@@ -124,8 +124,12 @@ class Rebalancer:
 
     @property
     def held(self) -> tuple[MessageQueue, ...]:
-        """All queues that are not given up: those held, and those whose handler has yet to end."""
-        return (*self.loops, *self._retiring)
+        """All queues that are not given up: those held, and those whose handler has yet to end.
+
+        One whose lock was lost is not among them: its progress is somebody else's now.
+        """
+        locks = self._locks
+        return (*self.loops, *(queue for queue in self._retiring if locks is not None and locks.holds(queue)))
 
     def lose(self, queues: Iterable[MessageQueue]) -> None:
         """Stop consuming queues whose locks somebody else may have; they are taken anew if they are this member's.
@@ -141,7 +145,7 @@ class Rebalancer:
     def _lose(self, queues: Iterable[MessageQueue], forget: Callable[[MessageQueue], None]) -> None:
         for queue in queues:
             loop = self.loops.pop(queue, None)
-            if loop is not None and self._locks is not None:
+            if loop is not None and self._locks is not None and not self._is_over:  # else its handler just ends
                 self._retiring[queue] = loop
                 self._nursery.start_soon(self._retire, loop, self._locks, forget)
         self.wake()

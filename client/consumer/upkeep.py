@@ -49,7 +49,7 @@ class Upkeep:
             await self._offsets.persist_now(rebalancer.held)
         if locks is not None:  # only now: who has a queue next begins at the offsets stored
             with trio.move_on_after(_LEAVE_LIMIT_S):
-                await locks.release(rebalancer.held)
+                await locks.release_all()
         with trio.move_on_after(_LEAVE_LIMIT_S):
             await self._instance.unregister_consumer(self._group)
 

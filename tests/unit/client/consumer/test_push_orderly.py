@@ -12,6 +12,7 @@ from triomq.client.consumer.config import ConsumerConfig, ConsumeStatus
 from triomq.client.instance import ClientInstance
 from triomq.protocol.bodies import ConsumerRunningInfo
 from triomq.protocol.codes import RequestCode
+from triomq.protocol.command import RemotingCommand
 from triomq.protocol.message import MessageExt
 from triomq.protocol.message_queue import MessageQueue
 
@@ -59,6 +60,65 @@ async def test_leaving_stores_offsets_then_unlocks(
     codes = [command.code for command in cluster.requests]
     unlocked = codes.index(RequestCode.UNLOCK_BATCH_MQ)
     assert max(i for i, code in enumerate(codes) if code == RequestCode.UPDATE_CONSUMER_OFFSET) < unlocked
+
+
+async def test_a_connection_that_is_lost_while_handlers_end_spoils_nothing(
+    cluster: FakeCluster, topic: MessageQueue, autojump_clock: MockClock
+) -> None:
+    """An Apache broker keeps the lock then: it is given back all the same."""
+    fake = FakeInstance(cluster)
+    cluster.send(topic, b"0", b"1")
+    inbox = Inbox(busy_s=5)
+
+    async def lose_connection() -> None:
+        await trio.sleep(1)
+        fake.groups["G"].connection_lost(ADDRESS)
+
+    async with trio.open_nursery() as nursery, consumer(inbox, as_instance(fake), orderly=True):
+        await until(lambda: inbox.begun == [0])
+        nursery.start_soon(lose_connection)
+    assert inbox.begun == inbox.ended == [0]
+    assert not cluster.locks
+
+
+async def test_a_lock_that_is_lost_while_handlers_end_spoils_nothing(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
+) -> None:
+    cluster.send(topic, b"0", b"1")
+    inbox = Inbox(busy_s=25)
+    async with consumer(inbox, instance, orderly=True, grace_s=60):
+        await until(lambda: inbox.begun == [0])
+        cluster.locks["G", topic] = "another"  # which the renewal after 20 s tells
+    assert inbox.begun == inbox.ended == [0]
+    assert cluster.locks == {("G", topic): "another"}
+
+
+async def test_leaving_stores_nothing_of_a_queue_whose_lock_was_lost_under_its_handler(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
+) -> None:
+    cluster.send(topic, b"0", b"1")
+    inbox = Inbox(busy_s=25)
+    async with consumer(inbox, instance, orderly=True, grace_s=60):
+        await until(lambda: inbox.begun == [0])
+        cluster.locks["G", topic] = "another"
+        await trio.sleep(22)  # the renewal after 20 s fails
+        cluster.committed["G", topic] = 7
+    assert inbox.begun == inbox.ended == [0]
+    assert cluster.committed["G", topic] == 7
+
+
+async def test_a_lock_that_is_asked_for_when_the_consumer_leaves_is_given_back(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
+) -> None:
+    async def lock_slowly(command: RemotingCommand) -> RemotingCommand:
+        answer = cluster._lock(command)
+        await trio.sleep(0.5)
+        return answer
+
+    cluster.handlers[RequestCode.LOCK_BATCH_MQ] = lock_slowly
+    async with consumer(Inbox(), instance, orderly=True):
+        await until(lambda: ("G", topic) in cluster.locks)
+    assert not cluster.locks
 
 
 async def test_a_queue_changes_hands_only_after_the_handler_has_ended(
