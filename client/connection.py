@@ -37,6 +37,9 @@ LOGGER: Final = logging.getLogger("triomq.client.connection")
 
 #: The timer does not wake more often than this, however many deadlines there are.
 _TIMER_STEP_S: Final = 0.02
+#: A connection on which requests time out, and nothing at all comes for so long, leads nowhere: a host that lost its
+#: power or a firewall that forgot the connection says no word, and the kernel tries for 15 minutes.
+_SILENCE_LIMIT_S: Final = 10.0
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _JSON: Final = int(SerializeType.JSON)
 _ABORTED: Final = trio.lowlevel.Abort.SUCCEEDED
@@ -117,6 +120,7 @@ class Connection:
         "_receiver",
         "_room",
         "_scope",
+        "_silent_since",
         "_socket",
         "_timer_scope",
         "_unmatched",
@@ -155,6 +159,7 @@ class Connection:
         self._timer_scope = trio.CancelScope()
         self._next_deadline = inf
         self._last_activity = trio.current_time()
+        self._silent_since = inf  # when a request timed out, and nothing came since
         self._unmatched = 0
         self._answered = False
 
@@ -309,6 +314,7 @@ class Connection:
                     self.close(self._end_of_stream())
                     return
                 self._last_activity = trio.current_time()
+                self._silent_since = inf
                 self._receive(count)
         except OSError as exc:
             self.close(f"reading failed: {exc.strerror or exc}")
@@ -366,6 +372,12 @@ class Connection:
                 f"no answer from {self.address} in time; whether it did the request is unknown"
             )
             trio.lowlevel.reschedule(waiter.task)
+        if late:
+            self._silent_since = min(self._silent_since, now)
+            silent_s = now - self._silent_since
+            if silent_s >= _SILENCE_LIMIT_S:
+                self.close(f"requests have timed out for {silent_s:.0f} s, and nothing came meanwhile")
+                return inf
         if waiters:
             return min(waiter.deadline for waiter in waiters.values())
         if late:
