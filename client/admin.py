@@ -188,7 +188,7 @@ class Admin(GroupAdmin):
 
     async def _queue_offset(self, code: int, queue: MessageQueue) -> QueueOffset:
         instance = self._entered()
-        await instance.topic_route(queue.topic)
+        await self.topic_route(queue.topic)
         address = instance.broker_address(queue.broker_name)
         if address is None:
             raise NoRouteError(f"queue {queue}: no route leads to its broker")

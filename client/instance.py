@@ -239,6 +239,11 @@ class ClientInstance(OpenOnce):
         if self._open:
             self._routes.refresh(topic)
 
+    def refresh_unpolled_route(self, topic: str) -> None:
+        """As :meth:`refresh_route`, for a topic that nobody sends to or subscribes to: its route is not polled."""
+        if self._open:
+            self._routes.refresh_unpolled(topic)
+
     def known_route(self, topic: str) -> TopicRouteData | None:
         """Return the route as last heard, without asking."""
         return self._routes.known(topic)

@@ -14,6 +14,7 @@ from typing import Final
 import trio
 
 from triomq.client.config import ClientConfig
+from triomq.client.connection import Connection
 from triomq.client.groups import LEAVE_S
 from triomq.client.instance import ClientInstance, use_instance
 from triomq.client.nursery import OpenOnce
@@ -198,8 +199,7 @@ class Producer(OpenOnce):
         deadline = trio.current_time() + self._send_timeout_s
         plan = await self._plan_in_time(message.topic, deadline)
         target = (_choice(message, queue, selector, key) or TopicPlan.choose)(plan)
-        address = target.address
-        connection = instance.connections.get(address) or await instance.connections.connect(address, deadline)
+        connection = instance.connections.get(target.address) or await self._connect(instance, target, deadline)
         credentials = instance.config.credentials
         frame, body = outgoing.frame(target, instance.next_opaque(), connection.header_format, credentials, _ONEWAY)
         await connection.send(frame + body, deadline)
@@ -349,15 +349,23 @@ class Producer(OpenOnce):
     async def _try_once(
         self, instance: ClientInstance, target: Target, outgoing: Outgoing, deadline: float
     ) -> SendResult:
-        address = target.address
-        connection = instance.connections.get(address) or await instance.connections.connect(address, deadline)
+        connection = instance.connections.get(target.address) or await self._connect(instance, target, deadline)
         opaque = instance.next_opaque()
         frame, body = outgoing.frame(target, opaque, connection.header_format, instance.config.credentials)
         response = await connection.request(opaque, frame, deadline, body)
         status = STATUS_BY_CODE.get(response.code)
         if status is None:
-            raise BrokerResponseError.from_response(response.code, response.remark, address)
+            raise BrokerResponseError.from_response(response.code, response.remark, target.address)
         return read_send_result(status, outgoing.message_id, target.queue, response.ext_fields)
+
+    async def _connect(self, instance: ClientInstance, target: Target, deadline: float) -> Connection:
+        try:
+            return await instance.connections.connect(target.address, deadline)
+        except ConnectError:
+            plan = self._plans.get(target.queue.topic)
+            if plan is not None and plan.route is None:  # made of a template's route, which is not polled
+                del self._plans[target.queue.topic]
+            raise
 
 
 async def _compress(body: bytes) -> bytes:

@@ -84,7 +84,7 @@ class BrokerTable:
         self._addresses: dict[str, dict[int, str]] = {}
 
     def rebuild(self, routes: Iterable[TopicRouteData]) -> bool:
-        """Take the brokers of these routes and no others; return whether there is a new address."""
+        """Take the brokers of these routes, oldest first, and no others; return whether there is a new address."""
         before = self.addresses()
         self._addresses = {}
         for route in routes:

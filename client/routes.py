@@ -79,11 +79,16 @@ class Routes:
             fetch = self._fetches[topic] = _Fetch()
             self._instance.nursery.start_soon(self._fetch, topic, fetch)
 
+    def refresh_unpolled(self, topic: str) -> None:
+        """Ask for a route again that :meth:`run` does not ask for, without waiting for it."""
+        if topic not in self._polled():
+            self.refresh(topic)
+
     async def publish(self, topic: str) -> TopicRouteData:
         """Return the route for sending; see :meth:`ClientInstance.publish_route`."""
         route = await self.find(topic)
         if route is None:
-            template = await self.find(DEFAULT_TOPIC)
+            template = await self.find(DEFAULT_TOPIC, refresh=True)  # nobody polls it
             if template is None:
                 raise await self.no_route(topic)
             route = default_route(template)
@@ -120,9 +125,7 @@ class Routes:
         """Ask again for all topics in use, in time."""
         while True:
             await trio.sleep(self._instance.config.poll_namesrv_interval_s)
-            topics = set(self._published)
-            for consumer in self._instance.consumers():
-                topics.update(consumer.subscribed_topics())
+            topics = self._polled()
             for topic in sorted(topics):
                 try:
                     await self.find(topic, refresh=True)
@@ -131,6 +134,12 @@ class Routes:
                 except ClientError as exc:
                     LOGGER.warning("routes not updated topics=%d error=%s", len(topics), exc)
                     break
+
+    def _polled(self) -> set[str]:
+        topics = set(self._published)
+        for consumer in self._instance.consumers():
+            topics.update(consumer.subscribed_topics())
+        return topics
 
     async def _fetch(self, topic: str, fetch: _Fetch) -> None:
         header = GetRouteInfoRequestHeader(topic, accept_standard_json_only=True)
@@ -154,6 +163,7 @@ class Routes:
         before = self._known.get(topic)
         if same_route(before, route):
             return
+        self._known.pop(topic, None)  # to the end: of brokers that moved, what was heard last counts
         self._known[topic] = route
         if self.brokers.rebuild(self._known.values()):
             self._instance.wake_heartbeat()

@@ -26,6 +26,7 @@ from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import (
     BrokerResponseError,
     ClientError,
+    ConnectError,
     NoRouteError,
     ProtocolError,
     QueryNotFoundError,
@@ -220,7 +221,7 @@ class QueueRequests:
         if timeout_s is None:
             timeout_s = self._instance.config.api_timeout_s + (suspend_s + HOLD_MARGIN_S if suspend_s > 0 else 0)
         command = self._instance.command(RequestCode.PULL_MESSAGE, header)
-        response = await self._instance.invoke(address, command, timeout_s)
+        response = await self._invoke(queue, address, command, timeout_s)
         status = _STATUSES.get(response.code)
         if status is None:
             raise BrokerResponseError.from_response(response.code, response.remark, address)
@@ -360,7 +361,16 @@ class QueueRequests:
         | UpdateConsumerOffsetRequestHeader,
     ) -> dict[str, str]:
         address = await self._address(queue)
-        return check(await self._instance.invoke(address, self._instance.command(code, header)), address).ext_fields
+        return check(await self._invoke(queue, address, self._instance.command(code, header)), address).ext_fields
+
+    async def _invoke(
+        self, queue: MessageQueue, address: str, command: RemotingCommand, timeout_s: float | None = None
+    ) -> RemotingCommand:
+        try:
+            return await self._instance.invoke(address, command, timeout_s)
+        except ConnectError:  # its broker may have moved; a group's topics are polled, so that a restart moves no queue
+            self._instance.refresh_unpolled_route(queue.topic)
+            raise
 
     async def _address(self, queue: MessageQueue, broker_id: int = 0) -> str:
         """Return the broker's address; of another one of its name if that id is missing."""

@@ -214,6 +214,23 @@ async def test_a_new_topic_is_created_by_the_first_send(fake_broker: FakeBroker,
     assert await producer.publish_queues("New") == (MessageQueue("New", "broker-a", 0),)
 
 
+async def test_a_new_topic_is_created_where_the_broker_is_now(
+    fake_broker: FakeBroker, make_broker: BrokerFactory
+) -> None:
+    name_server = await make_broker("name-server")
+    fake_broker.add_topic("TBW102", 8, 7)
+    name_server.routes = fake_broker.routes
+    async with Producer("group", namesrv=name_server.address) as producer:
+        await producer.send(Message("New", b"body"))
+        await fake_broker.stop()
+        moved = await make_broker(fake_broker.name)
+        moved.add_topic("TBW102", 8, 7)
+        name_server.routes = moved.routes
+        await producer.send(Message("Newer", b"body"))
+        await producer.send(Message("New", b"body"))
+        assert len(moved.of(RequestCode.SEND_MESSAGE_V2)) == 2
+
+
 async def test_without_route_and_automatic_creation_the_error_helps(producer: Producer) -> None:
     with pytest.raises(NoRouteError, match="similar topics: Topic; automatic creation seems off"):
         await producer.send(Message("Topik", b"x"))

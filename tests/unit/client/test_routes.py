@@ -4,9 +4,11 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from tests.unit.client.fake_broker import FakeBroker
+from tests.unit.client.fake_broker import BrokerFactory, FakeBroker
 from tests.unit.client.fake_consumer import FakeConsumer, until
+from triomq.client.admin import Admin
 from triomq.client.config import ClientConfig
+from triomq.client.consumer.pull import PullConsumer
 from triomq.client.instance import ClientInstance
 from triomq.protocol.bodies import (
     ClusterInfo,
@@ -15,6 +17,7 @@ from triomq.protocol.bodies import (
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import (
+    ConnectError,
     NoBrokerError,
     NoRouteError,
     ProtocolError,
@@ -137,6 +140,60 @@ async def test_routes_in_use_are_polled_and_changes_told(fake_broker: FakeBroker
         await until(lambda: len(consumer.calls) >= 3)
         assert set(consumer.calls) == {("route", "Topic"), ("route", "%RETRY%group")}
         assert len(instance.known_subscribe_queues("Topic")) == 8
+
+
+async def test_of_a_broker_that_moved_the_address_counts_that_was_heard_last(
+    fake_broker: FakeBroker, make_broker: BrokerFactory
+) -> None:
+    """Nobody polls the route of "Other", which still tells the old address."""
+    fake_broker.add_topic("Other")
+    async with ClientInstance(fake_broker.address) as instance:
+        await instance.topic_route("Topic")
+        await instance.topic_route("Other")
+        moved = await make_broker(fake_broker.name)
+        moved.add_topic("Topic")
+        fake_broker.routes = moved.routes
+        await instance.topic_route("Topic", refresh=True)
+        assert instance.broker_address(moved.name) == moved.address
+
+
+async def test_a_reader_that_subscribes_to_nothing_finds_a_broker_that_moved(
+    fake_broker: FakeBroker, make_broker: BrokerFactory
+) -> None:
+    queue = MessageQueue("Topic", fake_broker.name, 0)
+    name_server = await make_broker("name-server")
+    name_server.routes = fake_broker.routes
+    async with (
+        ClientInstance(name_server.address) as instance,
+        PullConsumer("group", instance=instance) as consumer,
+        Admin(instance=instance) as admin,
+    ):
+        await consumer.queues("Topic")
+        await fake_broker.stop()
+        moved = await make_broker(fake_broker.name)
+        moved.on(RequestCode.GET_MAX_OFFSET, lambda command: command.reply(ext_fields={"offset": "7"}))
+        moved.add_topic("Topic")
+        name_server.routes = moved.routes
+        with pytest.raises(ConnectError):
+            await consumer.max_offset(queue)
+        await wait_all_tasks_blocked(0.05)
+        assert await consumer.max_offset(queue) == 7
+        await moved.stop()
+        again = await make_broker(fake_broker.name)
+        again.on(RequestCode.GET_MAX_OFFSET, lambda command: command.reply(ext_fields={"offset": "8"}))
+        again.add_topic("Topic")
+        name_server.routes = again.routes
+        assert await admin.max_offset(queue) == 8
+
+
+async def test_a_broker_that_cannot_be_reached_changes_no_route_that_is_polled(fake_broker: FakeBroker) -> None:
+    """It may be back in a moment, and its queues shall not change hands for that."""
+    async with ClientInstance(fake_broker.address) as instance:
+        instance.register_consumer("group", FakeConsumer("Topic"))
+        await instance.topic_route("Topic")
+        instance.refresh_unpolled_route("Topic")
+        await wait_all_tasks_blocked(0.05)
+    assert len(fake_broker.of(RequestCode.GET_ROUTEINFO_BY_TOPIC)) == 1
 
 
 async def test_failed_polls_are_logged_and_go_on(fake_broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:

@@ -321,6 +321,8 @@ class FakeInstance:
             raise NoRouteError(topic)
         return route
 
+    def refresh_unpolled_route(self, topic: str) -> None: ...
+
     def known_route(self, topic: str) -> TopicRouteData | None:
         return self._known.get(topic)
 
