@@ -427,6 +427,12 @@ async def test_an_unknown_host_is_a_connect_error(monkeypatch: pytest.MonkeyPatc
         await dial("host:1", 3)
 
 
+@pytest.mark.parametrize("host", ["a..b", "x" * 64, "ho\u2488st", "\udcff"], ids=["empty", "long", "dot", "surrogate"])
+async def test_a_name_that_no_host_can_have_cannot_be_dialled(host: str) -> None:
+    with pytest.raises(ConnectError, match=f"cannot connect to {host}:1: "):
+        await dial(f"{host}:1", 3)
+
+
 async def test_dialling_takes_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock) -> None:
     async def hang(*_arguments: object) -> None:
         await trio.sleep_forever()
