@@ -31,7 +31,7 @@ class Guest(Generic[T]):
         self._ready = trio.Event()
         self._leave = trio.Event()
         self._gone = trio.Event()
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._entered: list[T] = []
 
     async def host(self) -> None:
@@ -42,7 +42,9 @@ class Guest(Generic[T]):
                     self._entered.append(entered)
                     self._ready.set()
                     await self._leave.wait()
-        except Exception as exc:  # noqa: BLE001  # boundary: it belongs to the thread that waits in enter or leave
+        except trio.Cancelled:
+            raise
+        except BaseException as exc:  # noqa: BLE001  # boundary: it belongs to who waits for it; sys.exit() too
             self._error = exc
         finally:
             self._ready.set()
@@ -111,7 +113,9 @@ class Call(Generic[T]):
         try:
             with self._scope:
                 self.future.set_result(await function())
-        except Exception as exc:  # noqa: BLE001  # boundary: it belongs to who waits for the future
+        except trio.Cancelled:
+            raise
+        except BaseException as exc:  # noqa: BLE001  # boundary: it belongs to who waits for the future
             self.future.set_exception(exc)
         finally:
             if not self.future.done():  # cancelled, or the thread ends
@@ -160,8 +164,11 @@ class Portal:
         scope = trio.CancelScope()
 
         async def run() -> T:
-            with scope:
-                return await function(*args, **kwargs)
+            try:
+                with scope:
+                    return await function(*args, **kwargs)
+            except trio.Cancelled:  # the thread ends: another has left the last client meanwhile
+                raise ClientClosedError("the client was closed") from None
             raise ClientClosedError("interrupted")  # nobody waits for it any more
 
         try:

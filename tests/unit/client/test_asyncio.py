@@ -13,6 +13,7 @@ import trio
 from tests.unit.client.broker_thread import BrokerThread
 from tests.unit.client.consumer.scripted_queues import CONFIG, GROUP, Queues
 from triomq.client import asyncio as face
+from triomq.client import sync
 from triomq.client.consumer.config import ConsumeStatus
 from triomq.client.nursery import OpenOnce
 from triomq.protocol.codes import RequestCode
@@ -33,6 +34,20 @@ def queues(remote: BrokerThread) -> Queues:
 
     made: Queues = remote.run(make)
     return made
+
+
+class Exiting(OpenOnce):
+    """Exits while it is left."""
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncGenerator[None, None]:
+        yield
+        raise SystemExit(3)
+
+
+class AsyncExiting(face._Awaiting[Exiting]):
+    def __init__(self) -> None:
+        self._target = Exiting()
 
 
 class Slow(OpenOnce):
@@ -127,6 +142,17 @@ def test_a_call_that_does_not_mind_its_cancellation_is_waited_for() -> None:
             assert slow._target.ended == "finished"
 
     asyncio.run(main())
+
+
+def test_a_handler_that_exits_ends_the_program_not_the_thread_of_other_clients(remote: BrokerThread) -> None:
+    async def main() -> None:
+        async with AsyncExiting():
+            pass
+
+    with sync.Producer("group", namesrv=remote.broker.address) as producer:
+        with pytest.raises(SystemExit, match="3"):
+            asyncio.run(main())
+        assert producer.send(Message("Topic", b"x")).queue_offset == 0
 
 
 @pytest.mark.parametrize("what", ["open", "close"])

@@ -124,6 +124,7 @@ class Fragile(OpenOnce):
 
     def __init__(self) -> None:
         self.told = trio.Event()
+        self.error: BaseException = KeyError("inside")
 
     @asynccontextmanager
     async def _run(self) -> AsyncGenerator[None, None]:
@@ -133,11 +134,14 @@ class Fragile(OpenOnce):
 
     async def _fail(self) -> None:
         await self.told.wait()
-        raise KeyError("inside")
+        raise self.error
 
     async def fail(self) -> None:
         self.told.set()
         await trio.testing.wait_all_tasks_blocked()
+
+    async def linger(self) -> None:
+        await trio.sleep_forever()
 
 
 class BlockingFragile(sync._Blocking[Fragile]):
@@ -145,6 +149,7 @@ class BlockingFragile(sync._Blocking[Fragile]):
         self._target = Fragile()
 
     fail = sync._blocking(Fragile.fail)
+    linger = sync._blocking(Fragile.linger)
 
 
 def test_a_client_that_fails_inside_tells_at_the_next_call_and_when_it_is_left() -> None:
@@ -157,6 +162,39 @@ def test_a_client_that_fails_inside_tells_at_the_next_call_and_when_it_is_left()
 
     with pytest.raises(KeyError, match="inside"):
         block()
+
+
+def test_a_handler_that_exits_ends_its_own_client_only_and_the_thread_that_waits(remote: BrokerThread) -> None:
+    """As on trio, where it leaves the consumer's block."""
+
+    def wait() -> None:
+        with BlockingFragile() as fragile:
+            fragile._target.error = SystemExit(3)
+            fragile.fail()
+            portal, guest = fragile._entered()
+            portal.call(guest.wait)
+
+    with Producer("group", namesrv=remote.broker.address) as producer:
+        with pytest.raises(SystemExit, match="3"):
+            wait()
+        assert producer.send(Message("Topic", b"x")).queue_offset == 0
+
+
+def test_a_call_that_still_runs_when_the_last_client_is_left_is_told_so() -> None:
+    errors: list[BaseException] = []
+
+    def wait(fragile: BlockingFragile) -> None:
+        try:
+            fragile.linger()
+        except BaseException as exc:  # noqa: BLE001  # that is what is asked
+            errors.append(exc)
+
+    with BlockingFragile() as fragile:
+        thread = threading.Thread(target=wait, args=(fragile,))
+        thread.start()
+        fragile._entered()[0].call(trio.testing.wait_all_tasks_blocked)
+    thread.join()
+    assert [type(error) for error in errors] == [ClientClosedError]
 
 
 def interrupt_main_thread() -> None:
