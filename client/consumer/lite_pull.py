@@ -159,6 +159,7 @@ class LitePullConsumer(QueueQueries):
             ClientError: nothing is subscribed to or assigned.
         """
         await self._started().wait_assigned()
+        self._open()  # it may have been left meanwhile
 
     def assignment(self) -> tuple[MessageQueue, ...]:
         """Return the queues that are held now, sorted."""
@@ -358,6 +359,7 @@ class LitePullConsumer(QueueQueries):
             finally:
                 self._requests = None
                 if self._engine is not None:
+                    self._engine.buffer.close()
                     with trio.move_on_after(END_LIMIT_S, shield=True):
                         await self._engine.leave()
 

@@ -37,7 +37,7 @@ from triomq.protocol.bodies import (
     ConsumeType,
     MessageModel,
 )
-from triomq.protocol.errors import ClientError
+from triomq.protocol.errors import ClientClosedError, ClientError
 from triomq.protocol.filter import SUBSCRIBE_ALL
 from triomq.protocol.message import MessageExt
 from triomq.protocol.message_queue import MessageQueue
@@ -134,6 +134,8 @@ class LitePullEngine:
         self._chosen.update(chosen)
         await self._rebalancer.wait_next_round()
         while not self._rebalancer.loops.keys() >= frozenset().union(*self._chosen.values()):
+            if self._rebalancer.is_over:
+                raise ClientClosedError("the consumer was left before its queues were held")
             await trio.sleep(self._plan.config.retry_interval_s)
             await self._rebalancer.wait_next_round()
 

@@ -19,6 +19,7 @@ class PollBuffer:
     def __init__(self) -> None:
         self._units: deque[tuple[ProcessQueue, list[MessageExt]]] = deque()
         self._arrived = trio.Event()
+        self._closed = False
 
     def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
         """Take messages that were put into a process queue."""
@@ -42,8 +43,13 @@ class PollBuffer:
         return []
 
     async def wait(self) -> None:
-        """Return once there is a unit."""
-        while not self._units:
+        """Return once there is a unit, or never will be one."""
+        while not (self._units or self._closed):
             if self._arrived.is_set():
                 self._arrived = trio.Event()
             await self._arrived.wait()
+
+    def close(self) -> None:
+        """Let nobody wait any longer: nothing more comes."""
+        self._closed = True
+        self._arrived.set()

@@ -146,6 +146,7 @@ class PushConsumer(OpenOnce):
             ClientClosedError: the consumer is not entered, or was left.
         """
         await self._open_engine().wait_assigned()
+        self._open_engine()  # it may have been left meanwhile
 
     async def subscribe(self, topic: str, expression: str = "*") -> None:
         """Consume one more topic, or other tags of a topic.

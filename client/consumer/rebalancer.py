@@ -36,6 +36,7 @@ class Rebalancer:
         loops: the queues held, each with its pull loop.
         counters: counts by topic.
         rounds: rounds so far.
+        is_over: it has ended, and nothing will be shared out any more.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Rebalancer:
         self._begun = 0
         self._ended = 0
         self._round_ended = trio.Event()
-        self._is_over = False
+        self.is_over = False
         self._assigned = trio.Event()
         #: Queues of each topic when it was first known whether the topic exists.
         self._known_at_start: dict[str, frozenset[MessageQueue]] = {}
@@ -77,7 +78,7 @@ class Rebalancer:
         self._wanted.set()
 
     async def wait_assigned(self) -> None:
-        """Return when all topics that exist have been shared out once."""
+        """Return when all topics that exist have been shared out once, or the rebalancer has ended."""
         await self._assigned.wait()
 
     def topic_known(self, topic: str) -> None:
@@ -92,7 +93,7 @@ class Rebalancer:
         """
         awaited = self._begun + 1
         self.wake()
-        while self._ended < awaited and not self._is_over:
+        while self._ended < awaited and not self.is_over:
             await self._round_ended.wait()
 
     async def wait_round_end(self) -> None:
@@ -114,8 +115,9 @@ class Rebalancer:
                     with trio.move_on_after(delay_s):
                         await self._wanted.wait()
         finally:
-            self._is_over = True
+            self.is_over = True
             self._round_ended.set()
+            self._assigned.set()
 
     def note_progress(self) -> None:
         """Bring all offsets in memory up to what is consumed."""
@@ -145,7 +147,7 @@ class Rebalancer:
     def _lose(self, queues: Iterable[MessageQueue], forget: Callable[[MessageQueue], None]) -> None:
         for queue in queues:
             loop = self.loops.pop(queue, None)
-            if loop is not None and self._locks is not None and not self._is_over:  # else its handler just ends
+            if loop is not None and self._locks is not None and not self.is_over:  # else its handler just ends
                 self._retiring[queue] = loop
                 self._nursery.start_soon(self._retire, loop, self._locks, forget)
         self.wake()

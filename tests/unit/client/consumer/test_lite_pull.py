@@ -1,3 +1,5 @@
+from collections.abc import Awaitable, Callable
+
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -35,6 +37,33 @@ async def test_assign_after_subscribe_fails_and_the_other_way_round(
             await consumer.subscribe("T")
         with pytest.raises(ClientError, match="use assign"):
             await consumer.unsubscribe("T")
+
+
+async def test_whoever_waits_is_told_when_the_consumer_is_left(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    told: list[str] = []
+
+    async def wait(name: str, function: Callable[..., Awaitable[object]], *arguments: object) -> None:
+        with pytest.raises(ClientClosedError):
+            await function(*arguments)
+        told.append(name)
+
+    cluster.handlers[RequestCode.QUERY_CONSUMER_OFFSET] = lambda command: command.reply(1, remark="busy")
+    second = as_instance(FakeInstance(cluster, "127.0.0.1@2"))
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            async with (
+                LitePullConsumer(G, instance=instance) as subscribed,
+                LitePullConsumer("H", instance=second) as one,
+            ):
+                await subscribed.subscribe("T")
+                nursery.start_soon(wait, "poll", subscribed.poll, 1_000.0)
+                nursery.start_soon(wait, "wait_assigned", subscribed.wait_assigned)
+                nursery.start_soon(wait, "assign", one.assign, [topic])
+                await trio.sleep(5)
+                assert not told
+    assert sorted(told) == ["assign", "poll", "wait_assigned"]
 
 
 async def test_members_share_a_subscribed_topic_and_commit_what_is_handed_over(

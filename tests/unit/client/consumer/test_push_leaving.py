@@ -6,6 +6,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance
 from tests.unit.client.consumer.push_bench import QUEUE, Inbox, consumer
+from triomq.client.consumer.push import PushConsumer
 from triomq.client.instance import ClientInstance
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import (
@@ -161,3 +162,18 @@ async def test_a_start_cancelled_at_any_moment_leaves_nothing_behind(
         assert not cluster.members("G")
     assert 0 < entered < 60
     assert trio.current_time() == 0
+
+
+async def test_whoever_waits_for_queues_is_told_when_the_consumer_is_left(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
+) -> None:
+    cluster.handlers[RequestCode.QUERY_CONSUMER_OFFSET] = lambda command: command.reply(1, remark="busy")
+
+    async def wait(waiting: PushConsumer) -> None:
+        with pytest.raises(ClientClosedError):
+            await waiting.wait_assigned()
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery, consumer(Inbox(), instance) as waiting:
+            nursery.start_soon(wait, waiting)
+            await trio.sleep(5)
