@@ -133,6 +133,11 @@ class Rebalancer:
         locks = self._locks
         return (*self.loops, *(queue for queue in self._retiring if locks is not None and locks.holds(queue)))
 
+    @property
+    def is_out_of_date(self) -> bool:
+        """Whether queues that are held may be another member's: none is given up while suspended."""
+        return self._context.suspended and self._strategy is not None
+
     def lose(self, queues: Iterable[MessageQueue]) -> None:
         """Stop consuming queues whose locks somebody else may have; they are taken anew if they are this member's.
 

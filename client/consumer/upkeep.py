@@ -63,7 +63,9 @@ class Upkeep:
             if full:
                 next_full += interval_s
             rebalancer.note_progress()
-            await self._offsets.persist(tuple(rebalancer.loops), changed_only=not full)
+            # what a new member stored of a queue that is held here still must not be set back in each interval
+            changed_only = not full or rebalancer.is_out_of_date
+            await self._offsets.persist(tuple(rebalancer.loops), changed_only=changed_only)
 
     async def _sample(self, rebalancer: Rebalancer) -> None:
         while True:

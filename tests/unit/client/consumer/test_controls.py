@@ -216,6 +216,19 @@ async def test_a_suspended_consumer_does_not_rebalance_until_it_is_resumed(
     assert (held, shared) == (4, 2)
 
 
+async def test_a_suspended_consumer_does_not_set_back_what_a_new_member_stored(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
+) -> None:
+    inbox = Inbox()
+    cluster.send(topic, b"0", b"1")
+    async with consumer(inbox, instance) as push:
+        await trio.sleep(1)
+        push.suspend()
+        cluster.committed["G", topic] = 7
+        await trio.sleep(60)
+        assert cluster.committed["G", topic] == 7
+
+
 async def test_unsubscribing_works_while_suspended(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
 ) -> None:
