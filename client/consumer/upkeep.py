@@ -46,7 +46,10 @@ class Upkeep:
         """Store the last offsets, give the locks back and leave the group; shield it, for ``END_LIMIT_S``."""
         with trio.move_on_after(_LAST_COMMIT_LIMIT_S):
             rebalancer.note_progress()
-            await self._offsets.persist_now(rebalancer.held)
+            if rebalancer.is_out_of_date:
+                await self._offsets.persist(rebalancer.held, changed_only=True)
+            else:
+                await self._offsets.persist_now(rebalancer.held)
         if locks is not None:  # only now: who has a queue next begins at the offsets stored
             with trio.move_on_after(_LEAVE_LIMIT_S):
                 await locks.release_all()

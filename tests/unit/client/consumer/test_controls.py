@@ -227,6 +227,18 @@ async def test_a_suspended_consumer_does_not_set_back_what_a_new_member_stored(
         cluster.committed["G", topic] = 7
         await trio.sleep(60)
         assert cluster.committed["G", topic] == 7
+    assert cluster.committed["G", topic] == 7
+
+
+async def test_a_suspended_consumer_stores_at_its_end_what_it_handled_last(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
+) -> None:
+    inbox = Inbox(busy_s=2)
+    cluster.send(topic, b"0", b"1")
+    async with consumer(inbox, instance) as push:
+        await trio.sleep(1)
+        push.suspend()
+    assert cluster.committed["G", topic] == 2
 
 
 async def test_unsubscribing_works_while_suspended(
