@@ -291,7 +291,9 @@ class Producer(OpenOnce):
             return plan
         check_topic(topic)
         route = await instance.publish_route(topic)
-        plan = TopicPlan(self.group, topic, instance.known_route(topic), route)
+        known = instance.known_route(topic)
+        # The topic may have been made while its template was asked for: then the next send looks at it anew.
+        plan = TopicPlan(self.group, topic, known if known is route else None, route)
         if not plan.broker_names:
             raise NoRouteError(
                 f"topic {topic!r} has no queue that can be written: its permission or its brokers' forbids it, "

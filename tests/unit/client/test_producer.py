@@ -231,6 +231,21 @@ async def test_a_new_topic_is_created_where_the_broker_is_now(
         assert len(moved.of(RequestCode.SEND_MESSAGE_V2)) == 2
 
 
+async def test_a_topic_that_is_made_while_its_template_is_asked_for_is_used_as_it_is(fake_broker: FakeBroker) -> None:
+    fake_broker.add_topic("TBW102", 8, 7)
+    async with ClientInstance(fake_broker.address) as instance, Producer("group", instance=instance) as producer:
+
+        async def make_topic_meanwhile(command: RemotingCommand) -> RemotingCommand:
+            if command.ext_fields["topic"] == "TBW102":
+                fake_broker.add_topic("New", 1)
+                await instance.topic_route("New")
+            return fake_broker.answer_route(command)
+
+        fake_broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, make_topic_meanwhile)
+        await producer.send(Message("New", b"body"))
+        assert {(await producer.send(Message("New", b"body"))).queue.queue_id for _ in range(8)} == {0}
+
+
 async def test_without_route_and_automatic_creation_the_error_helps(producer: Producer) -> None:
     with pytest.raises(NoRouteError, match="similar topics: Topic; automatic creation seems off"):
         await producer.send(Message("Topik", b"x"))
