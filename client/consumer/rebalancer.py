@@ -233,7 +233,9 @@ class Rebalancer:
             LOGGER.exception("allocation strategy failed, nothing changes topic=%s", topic)
             return True
         held = {queue for queue in self.loops if queue.topic == topic}
-        stalled = {queue for queue in held if self.loops[queue].is_stalled(self._context.config.pull_expiry_s)}
+        config = self._context.config
+        expiry_s = max(config.pull_expiry_s, 2 * config.pull_timeout_s)  # a broker may hold a pull for minutes
+        stalled = {queue for queue in held if self.loops[queue].is_stalled(expiry_s)}
         added, removed = plan(mine, frozenset(held - stalled))
         removed |= stalled
         if removed:

@@ -345,6 +345,18 @@ async def test_a_stalled_loop_is_replaced(autojump_clock: MockClock, cluster: Fa
         assert loop.process_queue.dropped
 
 
+async def test_a_pull_that_the_broker_may_hold_for_minutes_is_no_stall(
+    autojump_clock: MockClock, cluster: FakeCluster
+) -> None:
+    (queue,) = cluster.add_topic("T")
+    member = Member(cluster, "a", suspend_s=200.0, pull_timeout_s=210.0)
+    async with member.running():
+        await wait_all_tasks_blocked()
+        loop = member.rebalancer.loops[queue]
+        await trio.sleep(1_000)
+        assert member.rebalancer.loops[queue] is loop
+
+
 async def test_offsets_are_reset_in_queues_that_are_held(autojump_clock: MockClock, cluster: FakeCluster) -> None:
     (queue,) = cluster.add_topic("T")
     cluster.send(queue, *[b"x"] * 5)
