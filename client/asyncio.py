@@ -131,8 +131,11 @@ class _Home:
                 with suppress(trio.RunFinishedError):
                     token.run_sync_soon(ended.set)
 
+            async def call() -> Any:
+                return await handler(*args)  # one that cannot be called with these fails here, not in the loop
+
             def start() -> None:
-                tasks.append(self._loop.create_task(handler(*args), context=self._context.copy()))
+                tasks.append(self._loop.create_task(call(), context=self._context.copy()))
                 tasks[0].add_done_callback(end)
 
             self._loop.call_soon_threadsafe(start)

@@ -17,6 +17,7 @@ from triomq.client import sync
 from triomq.client.consumer.config import ConsumeStatus
 from triomq.client.nursery import OpenOnce
 from triomq.protocol.codes import RequestCode
+from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import ClientClosedError, ClientError, ConfigError, NoRouteError
 from triomq.protocol.message import Message, MessageExt
 from triomq.protocol.message_queue import MessageQueue
@@ -226,6 +227,24 @@ def test_messages_whose_handler_raises_or_is_cancelled_come_again(queues: Queues
             await asyncio.wait_for(done.wait(), 10)
 
     queues.send(2)
+    asyncio.run(main())
+
+
+def test_messages_of_a_handler_that_cannot_be_called_come_again(queues: Queues) -> None:
+    async def main() -> None:
+        done, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        async def on_message() -> None: ...
+
+        def note_send_back(command: RemotingCommand) -> RemotingCommand:
+            loop.call_soon_threadsafe(done.set)
+            return command.reply()
+
+        queues.broker.on(RequestCode.CONSUMER_SEND_MSG_BACK, note_send_back)
+        async with push(queues, on_message, grace_s=0.1):  # type: ignore[arg-type]  # that is the point
+            await asyncio.wait_for(done.wait(), 5)
+
+    queues.send(1)
     asyncio.run(main())
 
 
