@@ -158,7 +158,7 @@ class Portal:
         """Run an asynchronous function in the thread and wait for its result.
 
         Raises:
-            ClientClosedError: this is a fork of the process that opened it.
+            ClientClosedError: this is a fork of the process that opened it, or the thread has ended.
         """
         self._check_process()
         scope = trio.CancelScope()
@@ -173,6 +173,8 @@ class Portal:
 
         try:
             return trio.from_thread.run(run, trio_token=self._token)
+        except trio.RunFinishedError:
+            raise ClientClosedError("the client was closed") from None
         except KeyboardInterrupt:
             with suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(scope.cancel)
@@ -199,7 +201,10 @@ class Portal:
         def run(*_: Any) -> T:
             return function(*args, **kwargs)
 
-        return trio.from_thread.run_sync(run, trio_token=self._token)
+        try:
+            return trio.from_thread.run_sync(run, trio_token=self._token)
+        except trio.RunFinishedError:
+            raise ClientClosedError("the client was closed") from None
 
     def _check_process(self) -> None:
         if self.process_id != os.getpid():

@@ -197,6 +197,16 @@ def test_a_call_that_still_runs_when_the_last_client_is_left_is_told_so() -> Non
     assert [type(error) for error in errors] == [ClientClosedError]
 
 
+def test_a_call_that_comes_when_the_last_client_was_just_left_is_told_so() -> None:
+    with BlockingFragile() as fragile:
+        portal, guest = fragile._entered()
+    for call in (portal.call, portal.call_plain):
+        with pytest.raises(ClientClosedError, match="closed"):
+            call(guest.leave)  # type: ignore[operator]  # of either kind
+    with pytest.raises(ClientClosedError, match="closed"):
+        portal.submit(guest.leave)
+
+
 def interrupt_main_thread() -> None:
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
