@@ -28,6 +28,8 @@ _EXPIRED_LEVEL: Final = 3
 _MAX_WATCH_INTERVAL_S: Final = 60.0
 #: A plain function busy for longer than this gives up the messages that it would take next.
 _RELEASE_INTERVAL_S: Final = 0.05
+#: When so many messages wait for a worker, those of queues that were given up are looked for.
+_MOST_UNCHECKED: Final = 4096
 
 
 class MessageSender(Protocol):
@@ -62,6 +64,7 @@ class ConcurrentService(WorkerPool[Slot]):
         self._sender = sender
         self._work = choose_worker(handler)
         self._waking = 0
+        self._most_pending = _MOST_UNCHECKED
         self._later: deque[_Later] = deque()
         self._later_added = trio.Event()
 
@@ -85,6 +88,8 @@ class ConcurrentService(WorkerPool[Slot]):
         """Take messages that were put into a process queue."""
         if not self.stopped:
             self.pending.extend(zip(messages, repeat(process_queue), strict=False))
+            if len(self.pending) > self._most_pending:
+                self._forget_dropped()
             self._wake_one()
 
     def put_back(self, work: Sequence[Work]) -> None:
@@ -161,6 +166,16 @@ class ConcurrentService(WorkerPool[Slot]):
             LOGGER.exception("handler failed, called directly: %r", message)
             return ConsumeResult.CR_THROW_EXCEPTION, f"{type(exc).__name__}: {exc}"
         return (ConsumeResult.CR_SUCCESS if is_success(status) else ConsumeResult.CR_LATER), ""
+
+    def _forget_dropped(self) -> None:
+        """Forget messages of queues that were given up.
+
+        Workers do that too, but while they hang in handlers each queue that comes and goes would leave its messages.
+        """
+        kept = [work for work in self.pending if not work[1].dropped]
+        self.pending.clear()
+        self.pending.extend(kept)
+        self._most_pending = max(_MOST_UNCHECKED, 2 * len(kept))
 
     def _wake_one(self) -> None:
         # One that is woken and did not run yet will find what there is, and wake the next one.

@@ -6,11 +6,15 @@ Source: behaviour.md B.15, DefaultLitePullConsumerImpl.java (consumeRequestCache
 """
 
 from collections import deque
+from typing import Final
 
 import trio
 
 from triomq.client.consumer.process_queue import ProcessQueue
 from triomq.protocol.message import MessageExt
+
+#: When there are so many units, those of queues that were given up are looked for.
+_MOST_UNCHECKED: Final = 256
 
 
 class PollBuffer:
@@ -20,10 +24,14 @@ class PollBuffer:
         self._units: deque[tuple[ProcessQueue, list[MessageExt]]] = deque()
         self._arrived = trio.Event()
         self._closed = False
+        self._most_units = _MOST_UNCHECKED
 
     def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
         """Take messages that were put into a process queue."""
         self._units.append((process_queue, messages))
+        if len(self._units) > self._most_units:  # else what comes and goes unpolled would stay
+            self._units = deque(unit for unit in self._units if not unit[0].dropped)
+            self._most_units = max(_MOST_UNCHECKED, 2 * len(self._units))
         self._arrived.set()
 
     def in_flight(self, process_queue: ProcessQueue | None = None) -> int:
@@ -32,9 +40,8 @@ class PollBuffer:
 
     def take(self) -> list[MessageExt]:
         """Hand out the oldest unit, nothing if there is none; units of queues that were given up are forgotten."""
-        units = self._units
-        while units:
-            process_queue, messages = units.popleft()
+        while self._units:
+            process_queue, messages = self._units.popleft()
             if not process_queue.dropped:
                 process_queue.remove_all(messages)
                 process_queue.last_consumed_at = trio.current_time()

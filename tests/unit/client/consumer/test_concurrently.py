@@ -5,6 +5,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from tests.unit.client.consumer.fake_cluster import make_message
 from tests.unit.client.consumer.service_bench import QUEUE, Bench, Sender, consume_beside
 from triomq.client.consumer.config import ConsumeContext, ConsumeStatus
+from triomq.client.consumer.process_queue import ProcessQueue
 from triomq.client.consumer.turns import TURN_S
 from triomq.protocol.bodies import ConsumeResult
 from triomq.protocol.message import MessageExt
@@ -73,6 +74,28 @@ async def test_a_message_that_cannot_be_sent_back_comes_again_and_holds_the_offs
         await bench.consumed(8)
     assert [times for _, times in seen] == [0, 1, 2]
     assert [round(at) for at, _ in seen] == [0, 5, 10]
+
+
+async def test_what_waits_is_forgotten_with_its_queue_also_while_all_handlers_hang(autojump_clock: MockClock) -> None:
+    handled: list[int] = []
+
+    async def on_message(message: MessageExt) -> None:
+        await trio.sleep(60)
+        handled.append(message.queue_offset)
+
+    bench = Bench(on_message, max_concurrency=1)
+    async with bench.running():
+        bench.pull(1, 2)
+        await wait_all_tasks_blocked()
+        kept = bench.queue
+        for _ in range(20):
+            bench.queue = ProcessQueue(QUEUE)
+            bench.pull(*range(1_000, 2_000))
+            bench.queue.dropped = True
+        assert len(bench.service.pending) < 6_000
+        bench.queue = kept
+        await bench.consumed(3)
+    assert handled == [1, 2]
 
 
 async def test_stop_forgets_what_is_not_begun_and_lets_the_rest_end(autojump_clock: MockClock) -> None:

@@ -33,6 +33,18 @@ async def test_units_of_queues_that_were_given_up_are_forgotten() -> None:
     assert one.cached_messages == 1
 
 
+async def test_units_that_nobody_polls_are_forgotten_with_their_queues() -> None:
+    buffer, kept = PollBuffer(), ProcessQueue(QUEUE)
+    put(buffer, kept, 7)
+    for _ in range(2_000):
+        given_up = ProcessQueue(QUEUE)
+        put(buffer, given_up, 0)
+        given_up.dropped = True
+    assert len(buffer._units) < 600
+    assert offsets_of(buffer.take()) == [7]
+    assert buffer.take() == []
+
+
 async def test_who_waits_is_woken_by_a_unit_and_not_before() -> None:
     buffer, process_queue = PollBuffer(), ProcessQueue(QUEUE)
     woken: list[int] = []
