@@ -229,37 +229,45 @@ class OrderlyService(WorkerPool[_Slot]):
     ) -> float | None:
         """Call a plain function for one message after the other, several of them in one hop to a thread."""
         started = self.now()
-        done, status = await trio.to_thread.run_sync(
-            self._call_each, process_queue, messages, abandon_on_cancel=True, limiter=self.threads
-        )
+        done: list[MessageExt] = []
+        try:
+            status = await trio.to_thread.run_sync(
+                self._call_each, process_queue, messages, done, abandon_on_cancel=True, limiter=self.threads
+            )
+        finally:  # cancelled: what the thread finished so far counts, else it would come again out of order
+            if not process_queue.dropped:
+                process_queue.counters.succeeded += len(done)
+                process_queue.discard(done)
         self._note_end(process_queue, started)
         if process_queue.dropped:
             return None
-        process_queue.counters.succeeded += done
-        process_queue.discard(messages[:done])
         if status is ConsumeStatus.SUCCESS:
-            process_queue.again(messages[done:])
+            process_queue.again(messages[len(done) :])
             return None
-        process_queue.again(messages[done + 1 :])
-        return await self._settle(process_queue, messages[done : done + 1], status, OrderlyContext(process_queue.queue))
+        process_queue.again(messages[len(done) + 1 :])
+        failed = messages[len(done) : len(done) + 1]
+        return await self._settle(process_queue, failed, status, OrderlyContext(process_queue.queue))
 
-    def _call_each(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> tuple[int, ConsumeStatus]:
-        """Return how many succeeded, and the status of the one after them if it was called; runs in a thread."""
+    def _call_each(
+        self, process_queue: ProcessQueue, messages: list[MessageExt], succeeded: list[MessageExt]
+    ) -> ConsumeStatus:
+        """Note what succeeded, and return the status of the one after that if it was called; runs in a thread."""
         now, lock, function = self.now, process_queue.lock, self._handler.function
         enough = now() + _SHARE_S
         for done, message in enumerate(messages):
             if done and (
                 process_queue.dropped or process_queue.closing or self.stopped or now() >= min(enough, lock.ends)
             ):
-                return done, ConsumeStatus.SUCCESS
+                break
             try:
                 status = orderly_status(function(message))
             except Exception:  # boundary: foreign code may raise anything
                 LOGGER.exception(_FAILED, *_failure(process_queue, (message,)))
                 status = ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
             if status is not ConsumeStatus.SUCCESS:
-                return done, status
-        return len(messages), ConsumeStatus.SUCCESS
+                return status
+            succeeded.append(message)
+        return ConsumeStatus.SUCCESS
 
     async def _settle(
         self, process_queue: ProcessQueue, messages: list[MessageExt], status: ConsumeStatus, context: OrderlyContext

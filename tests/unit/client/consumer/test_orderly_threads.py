@@ -91,6 +91,25 @@ async def test_a_thread_begins_nothing_more_in_a_queue_that_is_given_up() -> Non
     assert bench.queue.consumed_offset() == 1
 
 
+async def test_what_a_thread_finished_counts_when_it_hangs_and_is_given_up() -> None:
+    hangs, go_on = threading.Event(), threading.Event()
+
+    def on_message(message: MessageExt) -> None:
+        if message.queue_offset == 3:
+            hangs.set()
+            assert go_on.wait(10)
+
+    bench = OrderlyBench(on_message=on_message)
+    try:
+        async with bench.running():
+            bench.pull(*range(10))
+            await trio.to_thread.run_sync(hangs.wait)
+        assert bench.queue.consumed_offset() == 3
+        assert bench.queue.counters.succeeded == 3
+    finally:
+        go_on.set()
+
+
 async def test_workers_leave_the_loop_to_others_after_one_turn(mock_clock: MockClock) -> None:
     async def on_message(_message: MessageExt) -> None:
         mock_clock.jump(0.001)  # busy, without waiting for anything
