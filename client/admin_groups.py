@@ -163,8 +163,8 @@ class GroupAdmin(ClusterAdmin):
         """
         validate_group(group)
         instance = self._entered()
-        changes = await offset_reset.plan_reset(instance, group, topic, to)
         is_online = bool(await self.group_member_ids(group))
+        changes = await offset_reset.plan_reset(instance, group, topic, to, is_online=is_online)
         if not dry_run:
             await offset_reset.carry_out(instance, group, changes, to)
         return OffsetReset(changes, is_online)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from triomq.client.consumer.config import Start, StartPolicy, StartPosition
+from triomq.client.consumer.first_offsets import first_stored_at
 from triomq.client.consumer.remote import QueueRequests
 from triomq.client.instance import ClientInstance
 from triomq.protocol.codes import RequestCode
@@ -43,8 +44,10 @@ class OffsetReset(NamedTuple):
     is_online: bool
 
 
-async def plan_reset(instance: ClientInstance, group: str, topic: str, to: Start) -> tuple[OffsetChange, ...]:
-    """Return where a group is in a topic and where it is to go.
+async def plan_reset(
+    instance: ClientInstance, group: str, topic: str, to: Start, *, is_online: bool
+) -> tuple[OffsetChange, ...]:
+    """Return where a group is in a topic and where it is to go; ``is_online``: its broker will tell its members.
 
     Raises:
         ConfigError: ``to``.
@@ -61,12 +64,14 @@ async def plan_reset(instance: ClientInstance, group: str, topic: str, to: Start
                 known[queue.broker_name] = await requests.stored_queue_ids(queue)
             if queue.queue_id not in known[queue.broker_name]:
                 before = None
-        changes.append(OffsetChange(queue, before, await _target(requests, queue, policy)))
+        changes.append(OffsetChange(queue, before, await _target(requests, queue, policy, is_online=is_online)))
     return tuple(sorted(changes))
 
 
-async def _target(requests: QueueRequests, queue: MessageQueue, policy: StartPolicy) -> QueueOffset:
+async def _target(requests: QueueRequests, queue: MessageQueue, policy: StartPolicy, *, is_online: bool) -> QueueOffset:
     if policy.timestamp is not None:
+        if not is_online:  # else the broker searches, which finds any message of several of a millisecond
+            return await first_stored_at(requests, queue, policy.timestamp)
         return await requests.search_offset(queue, policy.timestamp)
     if policy.position is StartPosition.EARLIEST:
         return await requests.min_offset(queue)

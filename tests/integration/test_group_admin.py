@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,21 @@ async def test_a_group_without_members_is_reset_at_once(broker: Broker, namesrv:
     assert broker.offsets.of_group(GROUP) == {"T": ends}
     await admin.reset_offsets(GROUP, "T", "earliest")
     assert broker.offsets.of_group(GROUP) == {"T": {0: 0, 1: 0}}
+
+
+async def test_a_group_without_members_is_reset_to_the_first_of_all_messages_of_a_millisecond(
+    broker: Broker, namesrv: str, admin: Admin
+) -> None:
+    queue, other = await admin.topic_stats("T")
+    async with Producer("P", namesrv=namesrv) as producer, PullConsumer(GROUP, namesrv=namesrv) as pull:
+        await producer.send_batch([Message("T", b"%d" % number) for number in range(30)], queue=queue)
+        pulled = await pull.pull(queue, 0)
+    last_ms = pulled.messages[-1].store_timestamp
+    first = next(message.queue_offset for message in pulled.messages if message.store_timestamp == last_ms)
+    for to_ms, wanted in ((last_ms, first), (last_ms + 60_000, 30)):
+        done = await admin.reset_offsets(GROUP, "T", datetime.fromtimestamp(to_ms / 1000, UTC))
+        assert [(change.queue, change.after) for change in done.changes] == [(queue, wanted), (other, 0)]
+        assert broker.offsets.of_group(GROUP) == {"T": {0: wanted, 1: 0}}
 
 
 async def test_members_that_are_online_consume_again_from_where_they_were_reset_to(namesrv: str, admin: Admin) -> None:
