@@ -169,7 +169,7 @@ async def _read(options: ConsumeOptions, output: Output) -> None:
 
 async def _start_offset(pull: PullConsumer, queue: MessageQueue, options: ConsumeOptions) -> int:
     if isinstance(options.start, datetime):
-        return await pull.search_offset(queue, _milliseconds(options.start))
+        return await pull.offset_for_timestamp(queue, _milliseconds(options.start))
     return await (pull.min_offset(queue) if options.start == "earliest" else pull.max_offset(queue))
 
 
@@ -180,8 +180,6 @@ def _milliseconds(time: datetime) -> int:
 async def _read_queue(
     pull: PullConsumer, queue: MessageQueue, queue_offset: int, options: ConsumeOptions, output: Output
 ) -> None:
-    # Searching by time may find a place a little before it.
-    not_before_ms = _milliseconds(options.start) if isinstance(options.start, datetime) else 0
     while True:
         try:
             found = await pull.pull(queue, queue_offset, options.tag, max_messages=_BATCH, wait_s=_HOLD_S)
@@ -189,7 +187,6 @@ async def _read_queue(
             LOGGER.warning("pull failed, trying again queue=%s error=%s", queue, exc)
             await trio.sleep(_RETRY_S)
             continue
-        messages = [message for message in found.messages if message.store_timestamp >= not_before_ms]
-        if messages:
-            await output.write(messages)
+        if found.messages:
+            await output.write(found.messages)
         queue_offset = found.next_begin_offset
