@@ -202,7 +202,7 @@ def test_a_call_that_comes_when_the_last_client_was_just_left_is_told_so() -> No
         portal, guest = fragile._entered()
     for call in (portal.call, portal.call_plain):
         with pytest.raises(ClientClosedError, match="closed"):
-            call(guest.leave)  # type: ignore[operator]  # of either kind
+            call(guest.leave)
     with pytest.raises(ClientClosedError, match="closed"):
         portal.submit(guest.leave)
 
