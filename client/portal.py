@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 import trio
 
-from triomq.protocol.errors import ClientClosedError
+from triomq.protocol.errors import ClientClosedError, ClientError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -123,7 +123,11 @@ class Call(Generic[T]):
 
 
 class Portal:
-    """The thread, counted by its users: it ends with the last."""
+    """The thread, counted by its users: it ends with the last.
+
+    Raises:
+        ClientError: it cannot start.
+    """
 
     def __init__(self) -> None:
         self.process_id = os.getpid()
@@ -132,9 +136,22 @@ class Portal:
         self._nursery: trio.Nursery
         self._stop: trio.Event
         self._started = threading.Event()
-        self._thread = threading.Thread(target=trio.run, args=(self._serve,), name="triomq", daemon=True)
+        self._failure: OSError | None = None
+        self._thread = threading.Thread(target=self._run, name="triomq", daemon=True)
         self._thread.start()
         self._started.wait()
+        if self._failure is not None:
+            raise ClientError(f"the client's thread cannot start: {self._failure}") from self._failure
+
+    def _run(self) -> None:
+        try:
+            trio.run(self._serve)
+        except OSError as exc:
+            if self._started.is_set():
+                raise
+            self._failure = exc  # no file can be opened any more, most likely
+        finally:
+            self._started.set()
 
     async def _serve(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
@@ -216,7 +233,11 @@ _portal: Portal | None = None
 
 
 def acquire_portal() -> Portal:
-    """Return the process's portal, started if it is not there, and count one more user."""
+    """Return the process's portal, started if it is not there, and count one more user.
+
+    Raises:
+        ClientError: it cannot start.
+    """
     global _portal
     with _lock:
         if _portal is None or _portal.process_id != os.getpid():

@@ -1,3 +1,4 @@
+import errno
 import os
 import signal
 import threading
@@ -78,6 +79,21 @@ def test_what_cannot_be_opened_leaves_nothing_behind() -> None:
         pass
     with pytest.raises(ClientClosedError):
         producer.send(Message("Topic", b"x"))
+
+
+def test_a_thread_that_cannot_start_is_an_error_and_keeps_nobody_waiting(
+    remote: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    producer = Producer("group", namesrv=remote.broker.address)
+    with monkeypatch.context() as patched:
+        patched.setattr(trio, "run", refuse)
+        with pytest.raises(ClientError, match="Too many open files"), producer:
+            pass
+    with producer:
+        assert producer.send(Message("Topic", b"x")).queue_offset == 0
 
 
 def test_outside_its_block_a_client_refuses(remote: BrokerThread) -> None:
