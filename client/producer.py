@@ -27,7 +27,7 @@ from triomq.client.publish import (
     encode_message_properties,
     split_batch,
 )
-from triomq.client.route import Queues
+from triomq.client.route import DEFAULT_TOPIC, Queues
 from triomq.client.selectors import QueueSelector
 from triomq.client.send_result import STATUS_BY_CODE, SendResult, SendStatus, read_send_result
 from triomq.protocol.codes import CommandFlag, MessageSysFlag, RequestCode, ResponseCode
@@ -287,13 +287,14 @@ class Producer(OpenOnce):
         """Return the plan of a topic, made anew if its route changed."""
         instance = self._entered()
         plan = self._plans.get(topic)
-        if plan is not None and plan.route is instance.known_route(topic):
+        if plan is not None and plan.route is (instance.known_route(topic) or instance.known_route(DEFAULT_TOPIC)):
             return plan
         check_topic(topic)
         route = await instance.publish_route(topic)
         known = instance.known_route(topic)
-        # The topic may have been made while its template was asked for: then the next send looks at it anew.
-        plan = TopicPlan(self.group, topic, known if known is route else None, route)
+        if known is not route:  # it may have been made while its template was asked for: then this plan lasts one send
+            known = instance.known_route(DEFAULT_TOPIC)
+        plan = TopicPlan(self.group, topic, known, route)
         if not plan.broker_names:
             raise NoRouteError(
                 f"topic {topic!r} has no queue that can be written: its permission or its brokers' forbids it, "
@@ -317,7 +318,7 @@ class Producer(OpenOnce):
         while True:
             await trio.lowlevel.checkpoint_if_cancelled()
             plan = self._plans.get(topic)
-            if plan is None or plan.route is not instance.known_route(topic):
+            if plan is None or plan.route is not (instance.known_route(topic) or instance.known_route(DEFAULT_TOPIC)):
                 plan = await self._plan_in_time(topic, deadline)
             if choose is not None:
                 target = choose(plan)
@@ -364,9 +365,8 @@ class Producer(OpenOnce):
         try:
             return await instance.connections.connect(target.address, deadline)
         except ConnectError:
-            plan = self._plans.get(target.queue.topic)
-            if plan is not None and plan.route is None:  # made of a template's route, which is not polled
-                del self._plans[target.queue.topic]
+            if instance.known_route(target.queue.topic) is None:  # the template's route is not polled
+                instance.refresh_route(DEFAULT_TOPIC)
             raise
 
 

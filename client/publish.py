@@ -80,7 +80,7 @@ class TopicPlan:
     """The targets of a topic, made from one state of its route.
 
     Attributes:
-        route: the known route it was made from, ``None`` while the topic waits for its first message.
+        route: the known route it was made from, that of its template while the topic waits for its first message.
         queues: all queues, sorted.
         broker_names: brokers that can be sent to; others of an order topic are away.
     """
@@ -88,7 +88,7 @@ class TopicPlan:
     __slots__ = ("_next", "_targets", "_targets_by_queue", "broker_names", "queues", "route")
 
     def __init__(self, group: str, topic: str, known: TopicRouteData | None, route: TopicRouteData) -> None:
-        """Take the route to use, and the one that is known to the instance."""
+        """Take the route to use, and the one that is known to the instance and that it was made from."""
         self.route = known
         masters = {broker.broker_name: broker.broker_addrs.get(MASTER_ID) for broker in route.broker_datas}
         self.queues: Queues = publish_queues(topic, route)

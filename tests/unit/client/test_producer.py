@@ -231,6 +231,23 @@ async def test_a_new_topic_is_created_where_the_broker_is_now(
         assert len(moved.of(RequestCode.SEND_MESSAGE_V2)) == 2
 
 
+async def test_the_first_sends_of_a_topic_also_wait_a_moment_for_a_broker_that_starts_again(
+    fake_broker: FakeBroker, producer: Producer, nursery: trio.Nursery
+) -> None:
+    """It is its own name server, so nobody could tell the template meanwhile."""
+
+    async def restart_soon() -> None:
+        await trio.sleep(0.2)
+        await fake_broker.restart()
+
+    fake_broker.add_topic("TBW102", 8, 7)
+    await producer.send(Message("New", b"body"))
+    await fake_broker.stop()
+    nursery.start_soon(restart_soon)
+    await producer.send(Message("New", b"body"))
+    assert len(fake_broker.of(RequestCode.SEND_MESSAGE_V2)) == 2
+
+
 async def test_a_topic_that_is_made_while_its_template_is_asked_for_is_used_as_it_is(fake_broker: FakeBroker) -> None:
     fake_broker.add_topic("TBW102", 8, 7)
     async with ClientInstance(fake_broker.address) as instance, Producer("group", instance=instance) as producer:
