@@ -243,6 +243,7 @@ async def test_the_first_sends_of_a_topic_also_wait_a_moment_for_a_broker_that_s
     fake_broker.add_topic("TBW102", 8, 7)
     await producer.send(Message("New", b"body"))
     await fake_broker.stop()
+    await wait_all_tasks_blocked(0.01)
     nursery.start_soon(restart_soon)
     await producer.send(Message("New", b"body"))
     assert len(fake_broker.of(RequestCode.SEND_MESSAGE_V2)) == 2
