@@ -23,6 +23,8 @@ from triomq.storage.stopped_store import StoppedStore
 
 _UNIQUE_KEY: Final = PropertyName.UNIQUE_KEY.encode()
 _KEYS: Final = PropertyName.KEYS.encode()
+_TAGS: Final = PropertyName.TAGS.encode()
+_TAG_PREFIX: Final = b"T#"  # of the key that RocketMQ 5.5 adds for a tag
 _MS: Final = 1000
 _PROGRESS_STEP: Final = 10_000
 _HASH_AND_OFFSET: Final = Struct(">iq")
@@ -204,5 +206,6 @@ def _reason(target: _Target, header: IndexHeader, number: int, unit: IndexUnit) 
 
 def _hashes(record: RecordCheck) -> set[int]:
     words = (get_property(record.properties, _KEYS) or b"").split(b" ")
-    keys = [*words, get_property(record.properties, _UNIQUE_KEY) or b""]
+    tag = get_property(record.properties, _TAGS)
+    keys = [*words, get_property(record.properties, _UNIQUE_KEY) or b"", _TAG_PREFIX + tag if tag else b""]
     return {key_hash(record.topic, key.decode("utf-8", "replace")) for key in keys if key}

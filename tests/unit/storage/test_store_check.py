@@ -9,7 +9,11 @@ import pytest
 from tests.unit.storage.making import StoreMaker, deleted_by_apache, filled, log_file, overwrite, put, queue_file
 from triomq.protocol.codes import MessageSysFlag
 from triomq.protocol.consume_queue_unit import REPEATED_CODE, UNIT
+from triomq.protocol.index_unit import key_hash
+from triomq.protocol.properties import encode_properties
 from triomq.storage.delay_levels import SCHEDULE_TOPIC
+from triomq.storage.file_system import FileSystem
+from triomq.storage.index_file import NO_UNITS, IndexFile, IndexLayout
 from triomq.storage.stopped_store import StoppedStore
 from triomq.storage.store_check import CheckReport, Problem, ProblemKind, check
 from triomq.storage.timer_times import TIMER_TOPIC
@@ -306,6 +310,24 @@ def test_our_index_is_verified_too(maker: StoreMaker) -> None:
     store.close()
     report = checked(store.config.root)
     assert (report.index_units, report.problems) == (200, [])
+
+
+def test_the_entries_that_rocketmq_5_makes_for_tags_are_no_problem(maker: StoreMaker) -> None:
+    store = maker(index=False)
+    for number in range(10):
+        put(
+            store, body=bytes(10_000), tags="TagA", properties=encode_properties({"TAGS": "TagA", "KEYS": f"a{number}"})
+        )
+    layout = IndexLayout(store.config.index_slots, store.config.index_units)
+    index = IndexFile(FileSystem(), layout, store.config.root / "index" / "20260101000000000", NO_UNITS)
+    index.create(store.config.root / "scratch")
+    for number, unit in enumerate(store.queue_units("T", 0, 0, 10)):
+        hashes = [key_hash("T", f"a{number}"), key_hash("T", "T#TagA")]
+        index.append(hashes, [unit.physical_offset] * 2, [store.now_ms()] * 2)
+    store.close()
+    assert (checked(store.config.root).index_units, checked(store.config.root).problems) == (20, [])
+    log_file(store.config.root, 0).unlink()  # the sizes are found by the last unit then, which is that of a tag
+    assert checked(store.config.root).problems == []
 
 
 def test_units_of_lost_messages_are_no_problem_unless_they_name_nothing_of_their_queue(maker: StoreMaker) -> None:
