@@ -244,7 +244,7 @@ class MappedFile:
                 if exc.errno not in NO_SPACE:
                     raise store_error(exc, "reserve space in", self.path) from exc
                 if end <= needed:
-                    raise self._full(needed - start) from exc
+                    raise self._full(needed - start, exc) from exc
                 step //= 2
             else:
                 self.reserved = end
@@ -274,13 +274,13 @@ class MappedFile:
                 self._file_system.zero(self.file, self.filled, stop - self.filled)
                 self.filled = stop
 
-    def _full(self, needed_bytes: int) -> StoreFullError:
+    def _full(self, needed_bytes: int, reason: OSError) -> StoreFullError:
         try:
             free = f"{self._file_system.space(self.path.parent).available_bytes} bytes are free"
         except OSError as exc:
             free = f"free space unknown: {exc.strerror}"
         return StoreFullError(
-            f"no space for {self.path}: {needed_bytes} bytes needed, {free};"
+            f"no space for {self.path}: {reason.strerror}, {needed_bytes} bytes needed, {free};"
             " free space there or move StoreConfig.root (--store) to another disk"
         )
 

@@ -65,7 +65,9 @@ def test_a_nearly_full_disk_gives_less_than_a_whole_step(tmp_path: Path, faulty:
 def test_a_full_disk_is_an_error_with_path_and_free_bytes(tmp_path: Path, faulty: FaultyFileSystem) -> None:
     file = mapped(tmp_path, faulty)
     faulty.fails = lambda number, name, path: name == "reserve"
-    with pytest.raises(StoreFullError, match=r"no space for .*0: 8192 bytes needed, \d+ bytes are free"):
+    with pytest.raises(
+        StoreFullError, match=r"no space for .*0: No space left on device, 8192 bytes needed, \d+ bytes are free"
+    ):
         file.reserve(5000, 1024 * 1024)
     assert file.reserved == 0
     faulty.fails = lambda number, name, path: False

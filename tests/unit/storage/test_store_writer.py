@@ -1,4 +1,5 @@
 import errno
+import os
 from typing import Any, Final
 
 import pytest
@@ -445,7 +446,7 @@ def test_a_bad_disk_names_path_room_and_setting_and_is_forgiven_when_it_is_good_
             errors.append(exc)
     assert errors
     assert isinstance(errors[0], StoreFullError) == (code in {errno.ENOSPC, errno.EDQUOT})
-    for part in (str(store.config.root / kind), "bytes are free", "StoreConfig.root (--store)"):
+    for part in (str(store.config.root / kind), os.strerror(code), "bytes are free", "StoreConfig.root (--store)"):
         assert part in str(errors[0])
     assert not store.has_failed
     known = bodies(store)
