@@ -87,6 +87,19 @@ class KeyReader:
         batch.end = file.start + at
         return batch
 
+    def has_keys_between(self, after: int, end: int, max_records: int) -> bool:
+        """Whether a record behind the one at ``after``, -1 for none, and before ``end`` has keys.
+
+        Looked at are ``max_records`` of one file and as many of the next one.
+        """
+        begin = max(after, self._log.min_offset)
+        for _ in range(2):
+            batch = self.read(begin, end, max_records)
+            if any(offset > after for offset in batch.offsets):
+                return True
+            begin = batch.end
+        return False
+
     def _read_plain(self, batch: IndexBatch, file: MappedFile, at: int, limit: int, left: int) -> tuple[int, int]:
         """Read ``left`` records, but stop before what is no record with IPv4 hosts.
 

@@ -2,7 +2,8 @@
 
 It is built from the commit log, behind the backs of senders and in steps that the owner chooses: nothing is done when a
 message is put, and a search first goes on to the end of the log.  What the index is to be is in the log, so a damaged
-file, or one that may be after a crash, is deleted and made again with all files after it.
+file, one that may be after a crash, or one before which a file is missing, is deleted and made again with all files
+after it.
 
 Differences to RocketMQ 4.9.7: it goes on where the newest file ends, so that a crash or a deleted file costs no entry
 and makes no double one; the name of a new file never goes back when the clock does.
@@ -273,6 +274,13 @@ class MessageIndex:
             raise IndexDamagedError(f"{file.path}: perhaps not whole on the disk when the store crashed")
         if self._files and file.header.begin_physical_offset < self._files[-1].header.end_physical_offset:
             raise IndexDamagedError(f"{file.path}: begins before the one before it ends")
+        if not self._is_enabled:  # what is deleted would not be made again
+            return
+        indexed_to = self._files[-1].header.end_physical_offset if self._files else -1
+        if self._reader.has_keys_between(indexed_to, file.header.begin_physical_offset, RECORDS_AT_ONCE):
+            raise IndexDamagedError(
+                f"{file.path}: there are messages with keys between it and the end of the one before"
+            )
 
     def _resume(self) -> list[str]:
         """Go on in the log where the newest file ends; return the names of files that had to go before."""

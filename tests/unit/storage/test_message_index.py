@@ -187,6 +187,44 @@ def test_a_deleted_index_is_made_again_byte_for_byte(maker: StoreMaker) -> None:
     assert contents(store.config.root) == wanted
 
 
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_deleted_file_is_made_again_with_all_behind_it(maker: StoreMaker, number: int) -> None:
+    store = filled(maker)
+    store.close()
+    wanted = contents(store.config.root)
+    all_names = names(store.config.root)
+    (store.config.root / "index" / all_names[number]).unlink()
+    again = maker(index=False)
+    assert report(again).removed_index_files == ()
+    again.close()
+    again = maker()
+    assert report(again).removed_index_files == tuple(all_names[number + 1 :])
+    assert everything_is_found(again)
+    again.close()
+    assert contents(store.config.root) == wanted
+
+
+def test_records_that_are_not_indexed_lack_no_file(maker: StoreMaker) -> None:
+    store = maker()
+    for number in range(400):
+        maker.clock.now_ms += 1000
+        put(store, body=bytes(400))  # three log files
+        if number in {100, 300}:
+            put_keys(store, *(f"key-{number}-{key}" for key in range(200)))
+    store.close()
+    expired = store.config.root / "commitlog" / f"{0:020}"
+    wanted = contents(store.config.root)
+    assert len(wanted) == 3
+    store = maker()
+    assert report(store).removed_index_files == ()
+    store.close()
+    expired.unlink()
+    store = maker()
+    assert report(store).removed_index_files == ()
+    store.close()
+    assert contents(store.config.root) == wanted
+
+
 def test_after_a_crash_only_files_that_are_surely_on_the_disk_are_kept(maker: StoreMaker) -> None:
     store = filled(maker)
     index_all(store)
