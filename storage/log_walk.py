@@ -3,10 +3,11 @@
 What is damage and where the log goes on is decided by ``log_scan``, as at a start of the store.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from triomq.protocol.record import RecordCheck
+from triomq.protocol.record import RecordCheck, RecordKind
 from triomq.storage.commit_log import CommitLog
 from triomq.storage.file_system import FileSystem, translated
 from triomq.storage.log_scan import LogScan, Progress
@@ -51,6 +52,29 @@ def walk(
         yield offset, record
     if scan.stopped_by and (end := _data_end(log, file_system, scan.end)) > scan.end:
         yield Damage(scan.end, end, scan.stopped_by, is_tail=True)
+
+
+def find_ends(
+    log: CommitLog, known: int, progress: Progress | None = None
+) -> tuple[tuple[int, RecordCheck], tuple[int, RecordCheck]] | None:
+    """Return the first and the last message, each with its physical offset; ``None`` if there is none.
+
+    Args:
+        log: its files are loaded; where it ends need not be known.
+        known: where a record near the end begins, such as the last one that has a unit; any number.
+        progress: called now and then.
+    """
+    first = next(iter(LogScan(log, log.files.start, check_crc=False)), None)
+    if first is None:
+        return None
+
+    def is_message(offset: int) -> bool:
+        return log.check(offset, check_crc=False).kind is RecordKind.MESSAGE
+
+    starts = [file.start for file in reversed(log.files.files)]  # a record begins at each, if the log is so long
+    begin = max(next(filter(is_message, starts), 0), known if is_message(known) else 0, first[0])
+    last = deque(LogScan(log, begin, check_crc=False, progress=progress), maxlen=1)
+    return first, last[0] if last else first
 
 
 def _data_end(log: CommitLog, file_system: FileSystem, offset: int) -> int:

@@ -24,7 +24,7 @@ _INTEGERS: Final = ("queue_id", "flag", "sys_flag", "born_ms", "tries", "prepare
 _PENDING_TOPICS: Final = WAITING_TOPICS | {"RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"}
 """What is delivered, or was settled, by its place in the queue of one store."""
 
-_MAX_LINE_BYTES: Final = 32 * 1024**2
+_MAX_LINE_BYTES: Final = 128 * 1024**2  # a body of control characters that fills a frame has 96 MiB in JSON
 
 Document = Mapping[str, Any]
 

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -23,12 +24,12 @@ from triomq.cli.store_options import (
 )
 from triomq.cli.values import time_text
 from triomq.protocol.errors import StoreError
+from triomq.protocol.frame import MAX_FRAME_BYTES
 from triomq.protocol.message import MessageExt
 from triomq.protocol.record import decode_record
 from triomq.storage.config import StoreConfig
-from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.log_scan import Progress
-from triomq.storage.log_walk import Damage, walk
+from triomq.storage.log_walk import Damage, find_ends, walk
 from triomq.storage.message_document import (
     import_messages,
     json_line,
@@ -46,15 +47,18 @@ from triomq.storage.store_repair import RepairPlan, plan_repair
 from triomq.storage.store_repair import repair as repair_store
 
 _BODY_SHOWN: Final = 60
+_MOST_BODY_BYTES: Final = MAX_FRAME_BYTES - 2 * 64 * 1024  # a frame holds it with its record, and a header
 _PROGRESS_STEP: Final = 1000
 _ROWS_OF_A_TABLE: Final = 1000  # all of them are in memory, for the widths of the columns
 
 
 def info(options: StoreOptions) -> int:
     """Write what kind of store it is and what is in it."""
-    with _stopped(options) as store:
+    with _stopped(options) as store, progress_bar("reading") as progress:
         log = store.log
-        last = max((_last_unit(queue) for queue in store.queues), default=None)
+        units = (newest_unit(queue) for queue in store.queues)
+        known = max((unit.physical_offset for unit in units if unit is not None), default=-1)
+        first, last = find_ends(log, known, progress) or (None, None)  # units that were not on the disk may be missing
         found: dict[str, Any] = {
             "store": str(store.root),
             "closed_properly": store.is_clean,
@@ -62,9 +66,9 @@ def info(options: StoreOptions) -> int:
             "consume_queue_file_size_bytes": store.config.consume_queue_file_size_bytes,
             "commit_log_files": len(log.files.files),
             "commit_log_begin": log.files.start,
-            "commit_log_end": last[0] + last[1] if last is not None else log.files.start,
-            "oldest_stored_ms": log.store_time(log.files.start),
-            "newest_stored_ms": log.store_time(last[0]) if last is not None else -1,
+            "commit_log_end": last[0] + last[1].size if last is not None else log.files.start,
+            "oldest_stored_ms": first[1].store_timestamp if first is not None else -1,
+            "newest_stored_ms": last[1].store_timestamp if last is not None else -1,
             "messages": sum(queue.max_offset - queue.min_offset for queue in store.queues),
         }
         queues: list[dict[str, Cell]] = [
@@ -186,12 +190,13 @@ def _stopped(options: StoreOptions, *, writable: bool = False) -> StoppedStore:
 
 
 def _config(options: StoreOptions) -> StoreConfig:
-    """Return the settings of a store that is there already, else the defaults."""
+    """Return the settings of a store that is there already, else the defaults; with room for all that clients take."""
     root = _root(options)
-    if not (root / "commitlog").is_dir():
-        return StoreConfig(root=root)
-    with StoppedStore(root) as store:
-        return store.config
+    config = StoreConfig(root=root)
+    if (root / "commitlog").is_dir():
+        with StoppedStore(root) as store:
+            config = store.config
+    return replace(config, max_message_size_bytes=_MOST_BODY_BYTES)  # it may come from a broker with another limit
 
 
 def _check(store: StoppedStore) -> CheckReport:
@@ -219,12 +224,6 @@ def _wanted(store: StoppedStore, options: StoreDumpOptions, progress: Progress |
             and (options.key is None or options.key in (*message.keys, message.message_id, message.offset_message_id))
         ):
             yield message
-
-
-def _last_unit(queue: ConsumeQueue) -> tuple[int, int]:
-    """Return physical offset and size of the queue's newest message."""
-    unit = newest_unit(queue)
-    return (unit.physical_offset, unit.size) if unit is not None else (-1, 0)
 
 
 def _format(chosen: str | None, file: str) -> str:

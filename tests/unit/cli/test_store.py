@@ -54,6 +54,27 @@ def test_info_tells_sizes_and_queues(root: Path, capsys: pytest.CaptureFixture[s
     assert "yes" in text
 
 
+@pytest.mark.parametrize("unit", [bytes(20), b"\x00\x00\x00\x7f" * 5], ids=["lost", "damaged"])
+def test_info_finds_the_newest_message_after_a_power_loss_that_took_its_unit(
+    maker: StoreMaker,  # noqa: F811  # a fixture
+    capsys: pytest.CaptureFixture[str],
+    unit: bytes,
+) -> None:
+    store = filled(maker, 100)
+    end, now_ms = store.commit_log.max_offset, maker.clock.now_ms
+    store.close()
+    root = store.config.root
+    for topic in ("T", "U"):
+        for path in (root / "consumequeue" / topic / "0").iterdir():
+            overwrite(path, 0, unit * (path.stat().st_size // 20))
+    (found,) = told(capsys, "info", "--store", str(root))
+    assert (found["commit_log_end"], found["newest_stored_ms"]) == (end, now_ms)
+    assert found["oldest_stored_ms"] == now_ms - 990
+    overwrite(log_file(root, 0), 0, b"\x7f")  # the first record
+    (found,) = told(capsys, "info", "--store", str(root))
+    assert found["oldest_stored_ms"] == now_ms - 980
+
+
 def test_info_of_a_store_without_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "commitlog").mkdir()
     (found,) = told(capsys, "info", "--store", str(tmp_path))
@@ -262,6 +283,33 @@ def test_an_import_keeps_the_sizes_of_the_store(root: Path, tmp_path: Path, caps
     said(capsys, "export", "T", file, "--format", "msgpack", "--store", str(root))
     said(capsys, "import", file, "--format", "msgpack", "--store", str(root))
     assert log_file(root, 0).stat().st_size == 65536
+
+
+@pytest.mark.parametrize("form", ["jsonl", "msgpack"])
+def test_messages_of_a_broker_that_takes_longer_ones_can_be_imported(
+    maker: StoreMaker,  # noqa: F811  # a fixture
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    form: str,
+) -> None:
+    longest = 16 * 1024**2 - 128 * 1024
+    sizes = {"commit_log_file_size_bytes": 64 * 1024**2, "max_message_size_bytes": longest + 1}
+    store = maker(**sizes)
+    put(store, body=bytes(longest))
+    store.close()
+    file, target = str(tmp_path / "file"), tmp_path / "other"
+    said(capsys, "export", "T", file, "--format", form, "--store", str(store.config.root))
+    other = maker(target, **sizes)
+    put(other)
+    other.close()
+    said(capsys, "import", file, "--format", form, "--store", str(target))
+    again = maker(target, **sizes)
+    assert bodies(again) == [b"body", bytes(longest)]
+    put(again, body=bytes(longest + 1))
+    again.close()
+    said(capsys, "export", "T", file, "--format", form, "--store", str(target))
+    assert run(["store", "import", file, "--format", form, "--store", str(target)]) == 2
+    assert f"at most {longest}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
