@@ -142,14 +142,16 @@ class ColdReads:
             if found := [part for part in cold if part is not None]:
                 yield found
 
-    def load_log(self, begin: int) -> Lookup[None]:
-        """Let the log be read from a place on, some of it; who reads all of it goes on with what follows."""
+    def load_log(self, begin: int) -> Lookup[int]:
+        """Let the log be read from a place on, some of it, and return up to where that is in memory."""
         file = self._log.files.file_at(begin) if begin < self._hot_from() else None
-        if file is not None:
-            start = begin - file.start
-            end = min(start + _WINDOW_BYTES, file.size, self._log.max_offset - file.start)
-            if not self._is_warm(file, start, end, self._log.max_offset - file.start):
-                yield _with_read_ahead([ColdRange(file, start, end)])
+        if file is None:
+            return self._log.max_offset
+        start = begin - file.start
+        end = min(start + _WINDOW_BYTES, file.size, self._log.max_offset - file.start)
+        if not self._is_warm(file, start, end, self._log.max_offset - file.start):
+            yield _with_read_ahead([ColdRange(file, start, end)])
+        return file.start + end
 
     def load_messages(self, queue: ConsumeQueue, queue_offsets: Sequence[int], most_bytes: int) -> Lookup[None]:
         """Let units and records of some messages of a queue be read, up to so many bytes of records."""

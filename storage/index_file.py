@@ -59,13 +59,14 @@ class IndexFile:
         header: what it says of itself.
     """
 
-    __slots__ = ("_file_system", "_layout", "_mapped", "header", "path")
+    __slots__ = ("_are_slots_loaded", "_file_system", "_layout", "_mapped", "header", "path")
 
     def __init__(self, file_system: FileSystem, layout: IndexLayout, path: Path, header: IndexHeader) -> None:
         """Describe a file that ``create`` makes, or that ``open_index_file`` has found."""
         self._file_system = file_system
         self._layout = layout
         self._mapped: MappedFile | None = None
+        self._are_slots_loaded = False
         self.path = path
         self.header = header
 
@@ -108,10 +109,12 @@ class IndexFile:
                 self._file_system.unlink(scratch)
                 raise
         self._mapped = mapped
+        self._are_slots_loaded = True
 
     def unmap(self) -> None:
         """Give the mapping back; the file is mapped again when it is needed."""
         self._mapped = None
+        self._are_slots_loaded = False
 
     def delete(self) -> None:
         """Remove the file.
@@ -130,6 +133,18 @@ class IndexFile:
             StoreError: the file cannot be mapped, or is damaged.
         """
         return IndexUnit(*UNIT.unpack_from(self._map().view, self._layout.units_at + UNIT_SIZE * number))
+
+    def load_slots(self) -> Lookup[None]:
+        """Let the slots be read if that was not done yet: whoever appends units touches any of them.
+
+        Raises:
+            StoreError: the file cannot be mapped.
+        """
+        if not self._are_slots_loaded:
+            mapped, end = self._map(), self._layout.units_at
+            if not self._file_system.is_resident(mapped.map, 0, end):
+                yield (ColdRange(mapped, 0, end),)
+            self._are_slots_loaded = True
 
     def append(self, hashes: Sequence[int], offsets: Sequence[int], timestamps: Sequence[int]) -> None:
         """Add units, at least one and at most ``room``: hash, physical offset and store time (ms) of each.
@@ -184,13 +199,14 @@ class IndexFile:
         Raises:
             StoreError: the file cannot be mapped, or is damaged.
         """
-        header, layout = self.header, self._layout
-        if header.index_count <= 1:
+        layout = self._layout
+        if self.is_empty:
             return
         mapped = self._map()
         view = mapped.view
         slot = key_hash % layout.slots
         yield from self._load(mapped, HEADER.size + SLOT_SIZE * slot)
+        header = self.header  # units may have come meanwhile
         number = int.from_bytes(view[HEADER.size + SLOT_SIZE * slot :][:SLOT_SIZE], "big", signed=True)
         limit = header.index_count
         steps = 0

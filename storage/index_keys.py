@@ -67,21 +67,23 @@ class KeyReader:
         self._log = log
         self._shares_of: dict[bytes, tuple[int, ...]] = {}  # by topic, as records hold it, with its length
 
-    def read(self, begin: int, end: int, max_records: int) -> IndexBatch:
+    def read(self, begin: int, end: int, max_records: int, stop: int | None = None) -> IndexBatch:
         """Return the keys of up to ``max_records`` records of one file, from ``begin`` on and before ``end``.
 
-        A place without a record is passed over, up to the next record that proves itself.
+        A place without a record is passed over, up to the next record that proves itself.  A record that begins before
+        ``stop`` is the last one if it ends there or behind.
         """
         batch = IndexBatch(begin)
         file = self._log.files.file_at(begin)
         if file is None or begin >= end:
             return batch
         limit = min(file.end, end) - file.start
+        stop_at = limit if stop is None else min(stop - file.start, limit)
         at = begin - file.start
         left = max_records
-        while left > 0 and at < limit:
-            left, at = self._read_plain(batch, file, at, limit, left)
-            if left > 0 and at < limit:
+        while left > 0 and at < stop_at:
+            left, at = self._read_plain(batch, file, at, limit, stop_at, left)
+            if left > 0 and at < stop_at:
                 left -= 1
                 at += self._pass_unusual(batch, file.start + at, limit - at)
         batch.end = file.start + at
@@ -100,13 +102,15 @@ class KeyReader:
             begin = batch.end
         return False
 
-    def _read_plain(self, batch: IndexBatch, file: MappedFile, at: int, limit: int, left: int) -> tuple[int, int]:
+    def _read_plain(
+        self, batch: IndexBatch, file: MappedFile, at: int, limit: int, stop_at: int, left: int
+    ) -> tuple[int, int]:
         """Read ``left`` records, but stop before what is no record with IPv4 hosts.
 
         Returns how many are left then, and where the next one begins.  All clients send unique keys of up to 56 ASCII
         characters, and few send other keys, so such a record is dealt with here: calls would double what it costs.
         """
-        content, start, last_head = file.map, file.start, limit - _BODY_AT - _LEAST_TAIL
+        content, start, last_head = file.map, file.start, min(limit - _BODY_AT - _LEAST_TAIL, stop_at - 1)
         shares_of = self._shares_of.get
         add_key, add_share = batch.keys.append, batch.shares.append
         add_offset, add_timestamp = batch.offsets.append, batch.timestamps.append

@@ -20,7 +20,7 @@ from triomq.protocol.errors import IndexDamagedError, StoreError
 from triomq.protocol.index_unit import IndexHeader, key_hash, key_hashes
 from triomq.protocol.record import RecordKind
 from triomq.storage.checkpoint import Checkpoint
-from triomq.storage.cold_read import Lookup
+from triomq.storage.cold_read import ColdReads, Lookup
 from triomq.storage.commit_log import CommitLog
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.file_system import DirectoryEntry, FileSystem, list_store_directory, translated
@@ -61,6 +61,7 @@ class MessageIndex:
 
     __slots__ = (
         "_clock_ms",
+        "_cold",
         "_file_system",
         "_files",
         "_is_enabled",
@@ -83,6 +84,7 @@ class MessageIndex:
         config: StoreConfig,
         file_system: FileSystem,
         log: CommitLog,
+        cold: ColdReads,
         directory: Path,
         scratch: Path,
         clock_ms: Callable[[], int],
@@ -93,11 +95,13 @@ class MessageIndex:
             config: settings of the store.
             file_system: what does the work.
             log: what is indexed.
+            cold: knows what of it is on the disk only.
             directory: need not exist before the first file.
             scratch: where a new file stands until it is complete; same file system, another directory.
             clock_ms: names new files.
         """
         self._log = log
+        self._cold = cold
         self._file_system = file_system
         self._scratch = scratch
         self._layout = IndexLayout(config.index_slots, config.index_units)
@@ -148,13 +152,23 @@ class MessageIndex:
         """Store time of the newest indexed message, ms; 0 without one."""
         return self._files[-1].header.end_timestamp if self._files else 0
 
-    def catch_up(self, end: int | None = None) -> bool:
+    def follow(self) -> Lookup[bool]:
+        """As ``catch_up``, but what is on the disk only is read before: after a start, or when much is made again."""
+        if not self._is_enabled or self.position >= self._log.max_offset:
+            return False
+        stop = yield from self._cold.load_log(max(self.position, self._log.min_offset))
+        if self._files:
+            yield from self._files[-1].load_slots()
+        return self.catch_up(stop=stop)
+
+    def catch_up(self, end: int | None = None, stop: int | None = None) -> bool:
         """Index some more records, a few hundred at most; return whether others are left.
 
         If the disk refuses nothing is lost: a later call tries again.
 
         Args:
             end: index records before it; by default all that consumers may see.
+            stop: no record behind it is looked at this time, but that which lies there.
         """
         log = self._log
         if end is None:
@@ -165,7 +179,9 @@ class MessageIndex:
             return False
         if self.position < log.min_offset:
             self.position, self._skip = log.min_offset, 0
-        batch = self._reader.read(self.position, end, RECORDS_AT_ONCE)
+        if stop is not None and stop <= self.position:  # somebody else came so far
+            return True
+        batch = self._reader.read(self.position, end, RECORDS_AT_ONCE, stop)
         if batch.damage:
             LOGGER.error("commit log damaged, messages left out of the index reason=%s", batch.damage)
         batch.drop_first(min(self._skip, batch.offsets.count(self.position)))
@@ -198,7 +214,7 @@ class MessageIndex:
         """
         wanted = self._log.max_offset
         for _ in range(_CATCH_UP_STEPS):
-            if self.position >= wanted or not self.catch_up():
+            if self.position >= wanted or not (yield from self.follow()):
                 break
             yield ()
         max_matches = min(max_matches, MAX_MATCHES)

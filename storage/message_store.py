@@ -364,8 +364,8 @@ class MessageStore(StoreWriter):
         )
         self.queues = QueueTable(self.config, self._file_system, directory.consume_queue, directory.scratch)
         self.cold_reads = ColdReads(self.commit_log, self.config, self._file_system)
-        paths = directory.index, directory.scratch
-        self.index = MessageIndex(self.config, self._file_system, self.commit_log, *paths, self._clock_ms)
+        log, paths = (self.commit_log, self.cold_reads), (directory.index, directory.scratch)
+        self.index = MessageIndex(self.config, self._file_system, *log, *paths, self._clock_ms)
         self._deleted = DeletedTopics(directory.config / "deletedTopics.json", self._file_system)
         self._dispatcher = Dispatcher(wait_for_flush=waits_for_flush)
         self._checkpoint = self._checkpoint_on_disk = Checkpoint()

@@ -28,7 +28,6 @@ class Indexing:
 
     def __init__(self, broker: "Broker") -> None:
         self._index = broker.store.index
-        self._cold_reads = broker.store.cold_reads
         self._statistics = broker.statistics
         self._is_refused = False
 
@@ -52,9 +51,7 @@ class Indexing:
 
     async def _catch_up(self) -> bool:
         try:
-            for ranges in self._cold_reads.load_log(self._index.position):
-                await trio.to_thread.run_sync(read_ranges, ranges)
-            is_more_left = self._index.catch_up()
+            is_more_left = await self._step()
         except StoreError as exc:  # sending goes on, and so does the next try
             if not self._is_refused:
                 LOGGER.error("messages are not indexed for now: %s", exc)
@@ -62,3 +59,12 @@ class Indexing:
             return False
         self._is_refused = False
         return is_more_left
+
+    async def _step(self) -> bool:
+        step = self._index.follow()
+        while True:
+            try:
+                ranges = next(step)
+            except StopIteration as done:
+                return bool(done.value)
+            await trio.to_thread.run_sync(read_ranges, ranges)

@@ -201,6 +201,7 @@ async def test_what_is_on_the_disk_only_is_read_in_a_thread_before_it_is_indexed
 
     def load_log(_: ColdReads, begin: int) -> Iterator[list[int]]:
         yield [begin]
+        return store.commit_log.max_offset
 
     monkeypatch.setattr(ColdReads, "load_log", load_log)
     monkeypatch.setattr(

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.storage.making import FaultyFileSystem, StoreMaker, body, filled, put
 from triomq.protocol.consume_queue_unit import UNIT_SIZE, ConsumeQueueUnit
 from triomq.protocol.errors import StoreError
-from triomq.storage.cold_read import ColdRange, ColdReads, read_ranges
+from triomq.storage.cold_read import ColdRange, ColdReads, finish, read_ranges
 from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.file_system import FileSystem, OpenFile
 from triomq.storage.message_store import MessageStore
@@ -274,9 +274,11 @@ def test_the_log_is_asked_for_from_a_place_on_until_its_end(maker: StoreMaker) -
     memory.load(ranges)
     memory.pages.add((id(log.files.files[0].map), 0))
     assert list(cold.load_log(100)) == []
+    assert finish(cold.load_log(100)) == min(log.files.file_size, log.max_offset)
     assert list(cold.load_log(log.max_offset)) == []
     assert put(store).physical_offset == log.own_from
     assert list(cold.load_log(log.own_from)) == []
+    assert finish(cold.load_log(log.own_from)) == log.max_offset
 
 
 def test_one_cold_page_of_a_window_is_found_where_it_matters_only(maker: StoreMaker) -> None:

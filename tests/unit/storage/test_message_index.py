@@ -362,6 +362,51 @@ def test_two_searches_that_meet_the_same_damage_both_find_all(maker: StoreMaker)
     assert [finish(search) for search in searches] == [wanted] * 2
 
 
+def test_units_that_come_while_a_search_waits_for_the_disk_are_no_damage(maker: StoreMaker) -> None:
+    store = maker(file_system=NothingInMemory())
+    put_keys(store, "all")
+    wanted = matches(store, "T", "all").offsets
+    [file] = store.index._files
+    search = store.index.search("T", "all", 64, 0, maker.clock.now_ms)
+    (waits_for,) = next(search)
+    assert waits_for.file is file.to_flush
+    put_keys(store, "all")
+    index_all(store)
+    assert finish(search).offsets[:1] == wanted
+    assert store.index._files == [file]
+
+
+def test_a_search_lets_others_read_what_it_has_to_index_first(maker: StoreMaker) -> None:
+    sizes = {"commit_log_file_size_bytes": 4 * 1024**2}
+    store = maker(**sizes)
+    for number in range(30):
+        put_keys(store, f"key-{number}", size=100_000)
+    end = store.commit_log.max_offset
+    store.close()
+    shutil.rmtree(store.config.root / "index")
+    store = maker(file_system=NothingInMemory(), **sizes)
+    log = store.commit_log.files.files[0]
+    read_to = 0
+    search = store.index.search("T", "key-7", 64, 0, 2**63 - 1)
+    while store.index.position < end:
+        read_to = max([part.end for part in next(search) if part.file is log], default=read_to)
+        assert store.index.position < read_to + 100_200, "but for the last record"
+    assert len(finish(search).offsets) == 1
+
+
+def test_slots_are_read_by_others_before_the_first_unit_after_a_start(maker: StoreMaker) -> None:
+    store = maker()
+    put_keys(store, "old")
+    store.close()
+    store = maker(file_system=NothingInMemory())
+    [file] = store.index._files
+    for wanted in ([(file.to_flush, 0, HEADER.size + 4 * store.config.index_slots)], []):
+        put_keys(store, "new")
+        parts = [part for ranges in store.index.follow() for part in ranges if part.file is file.to_flush]
+        assert [part[:3] for part in parts] == wanted
+        assert store.index.lag_bytes == 0
+
+
 def vouched(store: MessageStore) -> int:
     return load_checkpoint(FileSystem(), store.config.root / "checkpoint").indexes
 
