@@ -6,7 +6,8 @@ Sizes are not recorded: if they are not RocketMQ's defaults, they are found out 
 
 import sys
 from array import array
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
@@ -56,11 +57,15 @@ class _Target(NamedTuple):
     hashes: set[int]
 
 
-def check_index(store: StoppedStore, progress: Progress | None = None) -> Iterator[IndexEntry]:
+def check_index(
+    store: StoppedStore, log_end: int, fillers: Sequence[range], progress: Progress | None = None
+) -> Iterator[IndexEntry]:
     """Look at each unit of a record that has not expired, and at the slots.
 
     Args:
         store: is open.
+        log_end: behind it is nothing but what a repair cuts off.
+        fillers: parts of the log, in order, where lost messages were: their units stay.
         progress: called now and then, with units.
 
     Raises:
@@ -93,14 +98,16 @@ def check_index(store: StoppedStore, progress: Progress | None = None) -> Iterat
         if header.index_count * UNIT_SIZE + units_at > file.size:
             yield IndexEntry(file.path, 0, f"it says {header.index_count} units, for which it is too short")
             continue
-        for entry in _check_file(store, file, header, slots):
+        for entry in _check_file(store, file, header, slots, log_end, fillers):
             done += 1
             if progress is not None and done % _PROGRESS_STEP == 0:
                 progress(done, total)
             yield entry
 
 
-def _check_file(store: StoppedStore, file: MappedFile, header: IndexHeader, slots: int) -> Iterator[IndexEntry]:
+def _check_file(
+    store: StoppedStore, file: MappedFile, header: IndexHeader, slots: int, log_end: int, fillers: Sequence[range]
+) -> Iterator[IndexEntry]:
     units_at = HEADER.size + SLOT_SIZE * slots
     newest = array("i", bytes(SLOT_SIZE * slots))  # unit of each slot
     offset = -1
@@ -114,14 +121,23 @@ def _check_file(store: StoppedStore, file: MappedFile, header: IndexHeader, slot
                 record = store.log.check(offset, check_crc=False)
                 target = _Target(record, _hashes(record) if record.kind is RecordKind.MESSAGE else set())
             reason = _reason(target, header, number, unit)
+            if reason and _is_in(fillers, offset):
+                reason = ""
+            elif not reason and offset >= log_end:
+                reason = f"its record, at {offset}, is in the damaged end of the log"
             if not reason and unit.previous_unit != newest[slot]:
                 reason = f"its chain leads on to unit {unit.previous_unit} instead of {newest[slot]}"
             yield IndexEntry(file.path, number, reason)
         newest[slot] = number
-    if store.is_clean and (reason := _header_reason(header, offset, target.record)):
+    if store.is_clean and (reason := _header_reason(header, offset, target.record)) and not _is_in(fillers, offset):
         yield IndexEntry(file.path, 0, reason)
     if reason := _slots_reason(file, newest, is_clean=store.is_clean):
         yield IndexEntry(file.path, 0, reason)
+
+
+def _is_in(parts: Sequence[range], offset: int) -> bool:
+    number = bisect_right(parts, offset, key=lambda part: part.start)
+    return number > 0 and offset in parts[number - 1]
 
 
 def _header_reason(header: IndexHeader, last_offset: int, last: RecordCheck) -> str:

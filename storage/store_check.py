@@ -16,6 +16,7 @@ from triomq.protocol.consume_queue_unit import REPEATED_CODE, ConsumeQueueUnit
 from triomq.protocol.errors import IllegalNameError
 from triomq.protocol.record import RecordCheck, RecordKind
 from triomq.storage.consume_queue import ConsumeQueue
+from triomq.storage.damage import FILLER_TOPIC
 from triomq.storage.dispatch import WITHOUT_UNIT
 from triomq.storage.index_check import check_index
 from triomq.storage.log_scan import Progress
@@ -110,6 +111,9 @@ class _Checker:
         self._begins: dict[tuple[str, int], int] = {}
         self._last_without_queue: dict[tuple[str, int], int] = {}
         self._deleted_until: dict[str, int] = {}
+        self._fillers: list[range] = []
+        self._offsets = store.stored_offsets()  # first of all: who has read the log shall not fail for a table
+        self._topics = store.topics()
 
     def run(self, progress: Progress | None) -> CheckReport:
         store, report = self._store, self._report
@@ -138,7 +142,7 @@ class _Checker:
         self._forget_deleted()
         for queue in store.queues:
             self._check_queue(queue)
-        for path, number, reason in check_index(store, progress):
+        for path, number, reason in check_index(store, self._good_end, self._fillers, progress):
             report.index_units += number > 0
             if reason:
                 self._add(ProblemKind.INDEX, str(path), number, reason)
@@ -167,6 +171,8 @@ class _Checker:
     def _check_record(self, offset: int, record: RecordCheck) -> None:
         """Look for the unit of a record."""
         if record.sys_flag & TRANSACTION_MASK in WITHOUT_UNIT:
+            if record.topic == FILLER_TOPIC:
+                self._fillers.append(range(offset, offset + record.size))
             return
         name = record.topic, record.queue_id
         begin = self._begins.get(name)
@@ -188,7 +194,7 @@ class _Checker:
 
     def _forget_deleted(self) -> None:
         """Drop what was found missing of queues that were deleted together with their topic."""
-        known = self._store.topics() if self._store.is_clean else None  # after a crash the table may lack a new topic
+        known = self._topics if self._store.is_clean else None  # after a crash the table may lack a new topic
         alive = {queue.topic for queue in self._store.queues if queue.next_offset}
         for (topic, queue_id), offset in self._last_without_queue.items():
             was_made_again = offset < self._deleted_until.get(topic, 0)
@@ -247,7 +253,7 @@ class _Checker:
         return ""
 
     def _check_offsets(self) -> None:
-        for stored in self._store.stored_offsets():
+        for stored in self._offsets:
             queue = self._store.queues.find(stored.topic, stored.queue_id)
             end = queue.max_offset if queue is not None else 0
             if stored.offset > end:

@@ -1,8 +1,8 @@
 """Repairing a stopped store from what its commit log still holds.
 
 The plan tells everything that would be done; carrying it out changes nothing else, but that offsets follow a queue
-which is shorter when it was built again.  What is lost in the middle of the log stays lost: its bytes stay where they
-are, and readers skip them.
+which is shorter when it was built again.  What is lost in the middle of the log stays lost: a start after a crash
+replaces it by records that everybody reads over, and so does a repair, see ``damage``.  RocketMQ ends the log there.
 """
 
 from collections.abc import Sequence
@@ -11,13 +11,15 @@ from pathlib import Path
 
 from triomq.protocol.codes import TRANSACTION_MASK
 from triomq.protocol.errors import StoreError
-from triomq.protocol.record import RecordCheck
+from triomq.protocol.record import RecordCheck, RecordKind
 from triomq.storage.consume_queue import ConsumeQueue
+from triomq.storage.damage import SET_ASIDE, DamagedPart, fill
 from triomq.storage.dispatch import WITHOUT_UNIT, stored_tags_code
 from triomq.storage.flush import FlushPlan
 from triomq.storage.log_scan import Progress
 from triomq.storage.log_walk import Damage, walk
 from triomq.storage.queue_numbers import QueueNumbers
+from triomq.storage.queue_recovery import lose_units
 from triomq.storage.stopped_store import StoppedStore, StoredOffset
 from triomq.storage.store_check import CheckReport, Problem, ProblemKind, queues_to_rebuild
 
@@ -32,7 +34,9 @@ class RepairPlan:
         queues: consume queues, as ``topic:queue_id``, that are deleted and built again.
         index_files: that are deleted, the first bad one and all behind it; a broker makes them again.
         offsets: groups whose offset is set back, with the new one.
-        losses: damage in the middle of the log, which nothing can repair.
+        fillers: parts of the log that are replaced by records that everybody reads over, after a copy was made.
+        losses: messages in the middle of the log that are lost: what was in these parts, and whole records of queues
+            that cannot be, which stay.
     """
 
     cut_at: int | None
@@ -40,12 +44,13 @@ class RepairPlan:
     queues: tuple[str, ...]
     index_files: tuple[str, ...]
     offsets: tuple[StoredOffset, ...]
+    fillers: tuple[DamagedPart, ...]
     losses: tuple[Problem, ...]
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to do."""
-        return self.cut_at is None and not self.queues and not self.index_files and not self.offsets
+        return self.cut_at is None and not (self.queues or self.index_files or self.offsets or self.fillers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,14 +77,26 @@ def plan_repair(store: StoppedStore, report: CheckReport) -> RepairPlan:
     tail = next((problem for problem in report.problems if problem.kind is ProblemKind.TAIL), None)
     rebuilt = queues_to_rebuild(report.problems)
     ahead = _offsets_ahead(store)
+    losses = tuple(problem for problem in report.problems if problem.kind is ProblemKind.RECORD)
     return RepairPlan(
         cut_at=tail.offset if tail is not None else None,
         cut_bytes=tail.size_bytes if tail is not None else 0,
         queues=tuple(rebuilt),
         index_files=_bad_index_files(store, report),
         offsets=tuple(stored for stored in ahead if f"{stored.topic}:{stored.queue_id}" not in rebuilt),
-        losses=tuple(problem for problem in report.problems if problem.kind is ProblemKind.RECORD),
+        fillers=tuple(_damaged_part(store, loss) for loss in losses if not _is_message(store, loss.offset)),
+        losses=losses,
     )
+
+
+def _is_message(store: StoppedStore, offset: int) -> bool:
+    return store.log.check(offset, check_crc=True).kind is RecordKind.MESSAGE
+
+
+def _damaged_part(store: StoppedStore, loss: Problem) -> DamagedPart:
+    end = loss.offset + loss.size_bytes
+    following = store.log.check(end, check_crc=False)
+    return DamagedPart(Path(loss.place), loss.offset, end, loss.text, following.store_timestamp)
 
 
 def _offsets_ahead(store: StoppedStore) -> list[StoredOffset]:
@@ -116,6 +133,7 @@ def repair(store: StoppedStore, plan: RepairPlan, progress: Progress | None = No
             builder.run(progress)
     if plan.index_files:
         store.delete_index_files(plan.index_files)
+    _fill(store, plan.fillers)
     ahead = _offsets_ahead(store)  # those of the plan, and of queues that are shorter now
     if ahead:
         store.save_offsets(ahead)
@@ -129,6 +147,16 @@ def _cut(store: StoppedStore, offset: int) -> None:
     files.remove_from(max(sum(file.start <= offset for file in files.files), 1))
     files.files[-1].zero_from(offset - files.files[-1].start)
     _sync(store, [store.log.files.files[-1].start])
+
+
+def _fill(store: StoppedStore, parts: Sequence[DamagedPart]) -> None:
+    """Replace damaged parts; units go first, as nobody would look for those that name fillers."""
+    _sync(
+        store, [], [queue for queue in store.queues if sum(lose_units(queue, part.begin, part.end) for part in parts)]
+    )
+    for part in parts:
+        fill(store.log.files, part, store.file_system, store.root / SET_ASIDE)
+    _sync(store, [part.begin for part in parts[:1]])
 
 
 def _sync(store: StoppedStore, log_begins: Sequence[int], queues: Sequence[ConsumeQueue] = ()) -> None:

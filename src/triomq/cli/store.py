@@ -339,6 +339,9 @@ def _plan_lines(plan: RepairPlan, *, is_done: bool) -> Iterator[str]:
         yield f"offset of group {stored.group} in {stored.topic}:{stored.queue_id}: {verb}set to {stored.offset}"
     for loss in plan.losses:
         yield f"{loss.place}: messages at {loss.offset} are lost ({loss.text}); readers skip them"
+    if plan.fillers:
+        text = "replaced by empty records, and a copy kept in set-aside"
+        yield f"commit log: {len(plan.fillers)} damaged parts {verb}{text}"
     if plan.is_empty:
         yield "nothing to repair"
     elif not is_done:

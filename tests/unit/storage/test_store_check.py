@@ -9,6 +9,7 @@ import pytest
 from tests.unit.storage.making import StoreMaker, deleted_by_apache, filled, log_file, overwrite, put, queue_file
 from triomq.protocol.codes import MessageSysFlag
 from triomq.protocol.consume_queue_unit import REPEATED_CODE, UNIT
+from triomq.protocol.errors import StoreLayoutError
 from triomq.protocol.index_unit import key_hash
 from triomq.protocol.properties import encode_properties
 from triomq.storage.delay_levels import SCHEDULE_TOPIC
@@ -16,6 +17,7 @@ from triomq.storage.file_system import FileSystem
 from triomq.storage.index_file import NO_UNITS, IndexFile, IndexLayout
 from triomq.storage.stopped_store import StoppedStore
 from triomq.storage.store_check import CheckReport, Problem, ProblemKind, check
+from triomq.storage.store_repair import plan_repair, repair
 from triomq.storage.timer_times import TIMER_TOPIC
 
 Unpack = Callable[[str], Path]
@@ -342,6 +344,36 @@ def test_units_of_lost_messages_are_no_problem_unless_they_name_nothing_of_their
     assert checked(copy).problems == []
     overwrite(queue_file(copy, "T", 0), 3 * 20, UNIT.pack(other.physical_offset, other.size, REPEATED_CODE))
     assert kinds(checked(copy)) == [(ProblemKind.WRONG_UNIT, 3, 1)]
+
+
+def test_index_units_of_lost_messages_are_no_problem(maker: StoreMaker) -> None:
+    store = maker()
+    for number in range(10):
+        put(store, body=bytes(1000), properties=f"KEYS\x01a{number}".encode())
+    units = store.queue_units("T", 0, 0, 10)
+    store.close()
+    root = store.config.root
+    (path,) = (root / "index").iterdir()
+    for number in (3, 4):
+        overwrite(log_file(root, 0), units[number].physical_offset + 100, b"\xff")
+    with StoppedStore(root, writable=True) as stopped:
+        repair(stopped, plan_repair(stopped, check(stopped)))
+    assert checked(root).problems == []
+    overwrite(log_file(root, 0), units[9].physical_offset + 100, b"\xff")
+    texts = [problem.text for problem in checked(root).problems if problem.place == str(path)]
+    assert texts == [f"its record, at {units[9].physical_offset}, is in the damaged end of the log"]
+    with StoppedStore(root, writable=True) as stopped:
+        repair(stopped, plan_repair(stopped, check(stopped)))
+    assert checked(root).problems == []
+
+
+def test_a_damaged_table_is_told_before_the_log_is_read(root: Path) -> None:
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "topics.json").write_text("{")
+    read: list[int] = []
+    with StoppedStore(root) as store, pytest.raises(StoreLayoutError, match=r"topics\.json"):
+        check(store, lambda done, total: read.append(done))
+    assert read == []
 
 
 def test_an_index_whose_first_record_has_expired_is_verified(maker: StoreMaker) -> None:

@@ -23,6 +23,7 @@ from triomq.storage.file_system import FileSystem, OpenFile
 from triomq.storage.stopped_store import StoppedStore, StoredOffset
 from triomq.storage.store_check import check
 from triomq.storage.store_repair import RepairPlan, RepairReport, plan_repair, repair
+from triomq.storage.tables import JsonTable
 
 Unpack = Callable[[str], Path]
 
@@ -126,13 +127,18 @@ def test_a_sound_store_is_left_as_it_is(maker: StoreMaker) -> None:
 def test_what_is_lost_in_the_middle_keeps_the_numbers_of_the_others(maker: StoreMaker) -> None:
     store = filled(maker)
     unit = store.queue_units("T", 0, 5, 1)[0]
+    damaged = bytes(store.look_message(unit.physical_offset) or b"")
     store.close()
     root = store.config.root
     overwrite(log_file(root, 0), unit.physical_offset, b"\x7f")  # a length that cannot be
     plan = planned(root)
+    assert not (root / "set-aside").exists()
     assert [loss.offset for loss in plan.losses] == [unit.physical_offset]
     assert plan.queues == ("T:0",)
     assert repaired(root).units_built == 99
+    assert problems(root) == []
+    (kept,) = (root / "set-aside").iterdir()
+    assert kept.read_bytes() == b"\x7f" + damaged[1:]
     with StoppedStore(root) as stopped:
         queue = stopped.queues.get("T", 0)
         assert (queue.min_offset, queue.max_offset) == (0, 100)
@@ -140,6 +146,23 @@ def test_what_is_lost_in_the_middle_keeps_the_numbers_of_the_others(maker: Store
     assert len(bodies(again)) == 99
     put(again, body=b"next")
     assert bodies(again)[-1] == b"next"
+
+
+def test_a_store_with_damaged_bodies_is_sound_afterwards(maker: StoreMaker) -> None:
+    store = filled(maker)
+    units = [store.queue_units("T", 0, number, 1)[0] for number in (5, 6, 99)]
+    store.close()
+    root = store.config.root
+    for unit in units:
+        overwrite(log_file(root, unit.physical_offset // 65536 * 65536), unit.physical_offset % 65536 + 100, b"\xff")
+    table = JsonTable(root / "config" / "consumerOffset.json")
+    table.save({"offsetTable": {"T@G": {"0": 100}}})
+    assert not planned(root).is_empty
+    assert repaired(root) == RepairReport(units_built=0, records_ignored=0, offsets_set=1)
+    assert problems(root) == []
+    assert len(list((root / "set-aside").iterdir())) == 3
+    again = maker()
+    assert (len(bodies(again)), again.max_offset_in_queue("T", 0)) == (97, 99)
 
 
 def test_no_loss_is_too_long_for_the_messages_behind_it(maker: StoreMaker) -> None:
