@@ -17,7 +17,7 @@ from triomq.protocol.properties import PropertyName, get_property
 from triomq.protocol.record import RecordCheck, RecordKind
 from triomq.storage.commit_log import CommitLog
 from triomq.storage.file_system import translated
-from triomq.storage.index_file import IndexLayout
+from triomq.storage.index_file import MAX_DIFF_S, IndexLayout
 from triomq.storage.log_scan import Progress
 from triomq.storage.mapped_file import MappedFile
 from triomq.storage.stopped_store import StoppedStore
@@ -215,7 +215,9 @@ def _reason(target: _Target, header: IndexHeader, number: int, unit: IndexUnit) 
     if unit.key_hash not in hashes:
         return f"the record at {unit.physical_offset} has no key with hash {unit.key_hash}"
     seconds = int((record.store_timestamp - header.begin_timestamp) / _MS)
-    if number > 1 and unit.time_diff_s != max(seconds, 0):  # the first one counts from the end of the file before
+    if number > 1 and unit.time_diff_s != min(
+        max(seconds, 0), MAX_DIFF_S
+    ):  # the first one counts from the end of the file before
         return f"{unit.time_diff_s} s after the begin of the file, but the record is {seconds} s"
     return ""
 

@@ -22,7 +22,7 @@ from triomq.storage.mapped_file import MappedFile
 NO_UNITS: Final = IndexHeader(0, 0, PhysicalOffset(0), PhysicalOffset(0), 0, 1)
 """Header of the first file of a store."""
 
-_MAX_DIFF_S: Final = 2**31 - 1
+MAX_DIFF_S: Final = 2**31 - 1
 _WORDS: Final = UNIT_SIZE // 4  # of a unit: hash, offset (two of them), time, previous unit
 _RESERVE_STEP_BYTES: Final = 1024**2
 _WINDOW_BYTES: Final = 16 * 1024  # read together: the units of one key are mostly far apart
@@ -297,9 +297,9 @@ def _seconds_since(begin_timestamp: int, timestamps: Sequence[int]) -> list[int]
     if begin_timestamp <= 0:
         return [0] * len(timestamps)
     seconds = [(time - begin_timestamp) // 1000 for time in timestamps]
-    if seconds and min(seconds) >= 0 and max(seconds) <= _MAX_DIFF_S:
+    if seconds and min(seconds) >= 0 and max(seconds) <= MAX_DIFF_S:
         return seconds
-    return [min(max(second, 0), _MAX_DIFF_S) for second in seconds]  # the clock was set
+    return [min(max(second, 0), MAX_DIFF_S) for second in seconds]  # the clock was set
 
 
 def _units(hashes: Sequence[int], offsets: Sequence[int], diffs: Sequence[int], previous: "array[int]") -> bytes:

@@ -332,6 +332,15 @@ def test_the_entries_that_rocketmq_5_makes_for_tags_are_no_problem(maker: StoreM
     assert checked(store.config.root).problems == []
 
 
+def test_times_that_no_index_unit_can_hold_are_no_problem(maker: StoreMaker) -> None:
+    store = maker()
+    for _ in range(2):
+        put(store, properties=b"KEYS\x01a")
+        maker.clock.now_ms += 3 * 10**12
+    store.close()
+    assert checked(store.config.root).problems == []
+
+
 def test_units_of_lost_messages_are_no_problem_unless_they_name_nothing_of_their_queue(maker: StoreMaker) -> None:
     store = filled(maker)
     copy = maker.killed_copy(store)
