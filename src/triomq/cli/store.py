@@ -246,6 +246,9 @@ def _replaced(path: Path) -> Iterator[BinaryIO]:
         try:
             with file:
                 yield file
+                if is_plain:
+                    file.flush()
+                    os.fsync(file.fileno())  # else a power loss may leave neither what was there nor what is
             if is_plain:
                 scratch.replace(target)
         finally:

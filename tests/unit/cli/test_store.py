@@ -273,6 +273,23 @@ def test_an_export_that_fails_leaves_the_file_as_it_was(
     assert len(file.read_text().splitlines()) == 5
 
 
+def test_an_export_is_on_the_disk_before_it_takes_its_name(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("before")
+    synced: list[tuple[str, int]] = []
+
+    def fsync(number: int) -> None:
+        path = Path(f"/proc/self/fd/{number}").resolve()
+        if path.suffix == ".tmp":
+            synced.append((file.read_text(), len(path.read_text().splitlines())))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    said(capsys, "export", "T", str(file), "--store", str(root))
+    assert synced == [("before", 5)]
+
+
 @pytest.mark.parametrize("file", ["/dev/full", "/dev/null/file", "/"])
 def test_an_export_that_cannot_be_written_names_the_file(
     root: Path, capsys: pytest.CaptureFixture[str], file: str
