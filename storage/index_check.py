@@ -71,23 +71,15 @@ def check_index(
     Raises:
         StoreError: a file cannot be read.
     """
-    files = []
-    for name in store.index_names():
-        path = store.root / "index" / name
-        with translated("open", path):
-            size_bytes = path.stat().st_size
-            if size_bytes < HEADER.size:
-                yield IndexEntry(path, 0, f"{size_bytes} bytes are no index file")
-                continue
-            file = MappedFile(store.file_system, store.file_system.open_file(path), 0, size_bytes)
-        files.append((file, IndexHeader(*HEADER.unpack_from(file.view))))
+    files, short = _open_files(store)
+    for path, size_bytes in short:
+        yield IndexEntry(path, 0, f"{size_bytes} bytes are no index file")
     for file, header in files:
         if header.index_count < 0 or (store.is_clean and header.index_count <= 1 and header.hash_slot_count > 0):
             reason = f"its header says {header.index_count} units in {header.hash_slot_count} slots"
             yield IndexEntry(file.path, 0, reason)
     files = [(file, header) for file, header in files if header.index_count > 1]
-    found = (_slots(file, header, store) for file, header in files)
-    slots = min((number for number in found if number is not None), default=None)  # a damaged file may say too many
+    slots = _common_slots(store, files)
     total = sum(header.index_count for _, header in files)
     done = 0
     for file, header in files:
@@ -103,6 +95,40 @@ def check_index(
             if progress is not None and done % _PROGRESS_STEP == 0:
                 progress(done, total)
             yield entry
+
+
+def find_index_layout(store: StoppedStore) -> IndexLayout | None:
+    """Return the sizes of the index files, ``None`` if that cannot be found out, or there are none.
+
+    Raises:
+        StoreError: a file cannot be read.
+    """
+    files = [(file, header) for file, header in _open_files(store)[0] if header.index_count > 1]
+    slots = _common_slots(store, files)
+    if slots is None:
+        return None
+    size_bytes = files[-1][0].size
+    return IndexLayout(slots, (size_bytes - HEADER.size - SLOT_SIZE * slots) // UNIT_SIZE)
+
+
+def _open_files(store: StoppedStore) -> tuple[list[tuple[MappedFile, IndexHeader]], list[tuple[Path, int]]]:
+    """Return the index files with their headers, and path and length of those that are too short for one."""
+    files, short = [], []
+    for name in store.index_names():
+        path = store.root / "index" / name
+        with translated("open", path):
+            size_bytes = path.stat().st_size
+            if size_bytes < HEADER.size:
+                short.append((path, size_bytes))
+                continue
+            file = MappedFile(store.file_system, store.file_system.open_file(path), 0, size_bytes)
+        files.append((file, IndexHeader(*HEADER.unpack_from(file.view))))
+    return files, short
+
+
+def _common_slots(store: StoppedStore, files: Sequence[tuple[MappedFile, IndexHeader]]) -> int | None:
+    found = (_slots(file, header, store) for file, header in files)
+    return min((number for number in found if number is not None), default=None)  # a damaged file may say too many
 
 
 def _check_file(

@@ -28,6 +28,7 @@ from triomq.protocol.frame import MAX_FRAME_BYTES
 from triomq.protocol.message import MessageExt
 from triomq.protocol.record import decode_record
 from triomq.storage.config import StoreConfig
+from triomq.storage.index_check import find_index_layout
 from triomq.storage.log_scan import Progress
 from triomq.storage.log_walk import Damage, find_ends, walk
 from triomq.storage.message_document import (
@@ -196,6 +197,8 @@ def _config(options: StoreOptions) -> StoreConfig:
     if (root / "commitlog").is_dir():
         with StoppedStore(root) as store:
             config = store.config
+            if (layout := find_index_layout(store)) is not None:
+                config = replace(config, index_slots=layout.slots, index_units=layout.max_units)
     return replace(config, max_message_size_bytes=_MOST_BODY_BYTES)  # it may come from a broker with another limit
 
 

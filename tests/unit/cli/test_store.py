@@ -301,8 +301,13 @@ def test_an_export_that_cannot_be_written_names_the_file(
 def test_an_import_keeps_the_sizes_of_the_store(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(tmp_path / "file")
     said(capsys, "export", "T", file, "--format", "msgpack", "--store", str(root))
+    (index,) = (root / "index").iterdir()
+    before = index.stat()
     said(capsys, "import", file, "--format", "msgpack", "--store", str(root))
     assert log_file(root, 0).stat().st_size == 65536
+    after = index.stat()
+    assert (after.st_size, after.st_ino) == (before.st_size, before.st_ino)
+    assert said(capsys, "check", "--store", str(root)).startswith("15 records, 15 units in consume queues, 15 in index")
 
 
 @pytest.mark.parametrize("form", ["jsonl", "msgpack"])
