@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -199,7 +199,7 @@ async def test_what_is_on_the_disk_only_is_read_in_a_thread_before_it_is_indexed
         put(peer, b"%d" % number, KEYS="all")
     read: list[tuple[int, str]] = []
 
-    def load_log(_: ColdReads, begin: int) -> Iterator[list[int]]:
+    def load_log(_: ColdReads, begin: int) -> Generator[list[int], None, int]:
         yield [begin]
         return store.commit_log.max_offset
 

@@ -318,7 +318,7 @@ def test_messages_of_a_broker_that_takes_longer_ones_can_be_imported(
     form: str,
 ) -> None:
     longest = 16 * 1024**2 - 128 * 1024
-    sizes = {"commit_log_file_size_bytes": 64 * 1024**2, "max_message_size_bytes": longest + 1}
+    sizes: dict[str, Any] = {"commit_log_file_size_bytes": 64 * 1024**2, "max_message_size_bytes": longest + 1}
     store = maker(**sizes)
     put(store, body=bytes(longest))
     store.close()

@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -377,7 +378,7 @@ def test_units_that_come_while_a_search_waits_for_the_disk_are_no_damage(maker: 
 
 
 def test_a_search_lets_others_read_what_it_has_to_index_first(maker: StoreMaker) -> None:
-    sizes = {"commit_log_file_size_bytes": 4 * 1024**2}
+    sizes: dict[str, Any] = {"commit_log_file_size_bytes": 4 * 1024**2}
     store = maker(**sizes)
     for number in range(30):
         put_keys(store, f"key-{number}", size=100_000)
