@@ -11,6 +11,7 @@ from triomq.storage.consume_queue import ConsumeQueue
 from triomq.storage.get_message import GetMessageResult, GetMessageStatus, get_message
 from triomq.storage.message_index import MessageIndex
 from triomq.storage.offset_by_time import offset_by_time
+from triomq.storage.queue_recovery import physical_offset_of
 from triomq.storage.queue_table import QueueTable
 
 
@@ -73,17 +74,15 @@ class StoreReader:
         return (yield from offset_by_time(self.commit_log, queue, timestamp, self.cold_reads))
 
     def store_time(self, topic: str, queue_id: int, queue_offset: int) -> Lookup[int]:
-        """Return when a message was stored, ms; -1 if there is none at ``queue_offset``."""
+        """Return when a message, or the next one if it is lost, was stored, ms; -1 if there is none at an offset."""
         self._require_open()
         queue = self.queues.find(topic, queue_id)
         if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
             return -1
         yield from self.cold_reads.load_units(queue, queue_offset)
-        unit = queue.unit(queue_offset)
-        if unit is None:
-            return -1
-        yield from self.cold_reads.load_records((unit.physical_offset,))
-        return self.commit_log.store_time(unit.physical_offset)
+        physical_offset = physical_offset_of(queue, queue_offset)
+        yield from self.cold_reads.load_records((physical_offset,))
+        return self.commit_log.store_time(physical_offset)
 
     def earliest_store_time(self, topic: str, queue_id: int) -> Lookup[int]:
         """Return when the first message of the queue was stored, ms; -1 without messages."""

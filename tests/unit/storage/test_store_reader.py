@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.unit.storage.making import put
+from tests.unit.storage.making import StoreMaker, filled, log_file, overwrite, put
 from triomq.protocol.errors import StoreClosedError
 from triomq.storage.cold_read import finish
 from triomq.storage.message_store import MessageStore
@@ -28,6 +28,19 @@ def test_units_are_given_within_the_visible_range(
     store.queue("T", 0).min_offset = 1
     assert [unit.tags_code for unit in store.queue_units("T", 0, index, count)] == wanted
     assert store.queue_units("T", 1, index, count) == []
+
+
+def test_a_lost_message_has_the_time_of_the_next_one(maker: StoreMaker) -> None:
+    store = filled(maker)
+    times = [finish(store.store_time("T", 0, number)) for number in range(100)]
+    copy = maker.killed_copy(store)
+    lost = store.queue_units("T", 0, 40, 1)[0].physical_offset
+    overwrite(log_file(copy, lost // 65536 * 65536), lost % 65536, b"\x7f")
+    again = maker(copy)
+    unit = again.queue_units("T", 0, 40, 1)[0]
+    assert (unit.is_lost, unit.physical_offset) == (True, 0)
+    assert finish(again.store_time("T", 0, 40)) == times[41]
+    assert [finish(again.store_time("T", 0, number)) for number in (39, 41)] == [times[39], times[41]]
 
 
 @pytest.mark.parametrize(
