@@ -27,6 +27,10 @@ _ZEROS: Final = bytes(_SEARCHED_AT_ONCE * UNIT_SIZE)
 _SIZE_AT: Final = 8
 _SIZE_END: Final = 12
 _TOP_BIT: Final = re.compile(rb"[\x80-\xff]")
+_SECTOR: Final = 512  # of a disk: no power cut leaves one by half
+
+ACROSS_SECTORS: Final = frozenset((25, 51, 76, 102))
+"""Of each 128 units of a file, which are five sectors long, those that lie across a border of sectors."""
 
 
 class QueueEnds(NamedTuple):
@@ -129,6 +133,42 @@ def drop_dangling_units(queue: ConsumeQueue, log: CommitLog, *, check_crc: bool)
         dropped.append(unit)
     _cut_if_shorter(queue, end)
     return dropped
+
+
+def mend_torn_unit(queue: ConsumeQueue, queue_offset: int, wanted: bytes) -> bool:
+    """Write a unit again if a power cut has left only the part of it on one side of a border of sectors.
+
+    The other part is zero, which may make no bad unit of it, but one with another tags code or physical offset.
+
+    Args:
+        queue: whose unit it is.
+        queue_offset: of a message whose unit is one of those ``ACROSS_SECTORS``; any number.
+        wanted: the unit as the record says, whatever stands there.
+
+    Returns:
+        Whether it was torn.
+
+    Raises:
+        StoreError: the file cannot be mapped.
+    """
+    file = queue.files.file_at(queue_offset * UNIT_SIZE)
+    if file is None or queue_offset >= queue.next_offset:
+        return False
+    at = queue_offset * UNIT_SIZE - file.start
+    found = file.map[at : at + UNIT_SIZE]
+    border = _SECTOR - at % _SECTOR
+    if border < _SIZE_END:  # its begin is missing: of what is there the tags code tells the time best
+        wanted = wanted[:_SIZE_END] + found[_SIZE_END:]
+        is_torn = not any(found[:border]) and found[border:] == wanted[border:]
+    else:
+        is_torn = not any(found[border:]) and found[:border] == wanted[:border]
+    if not is_torn or found == wanted:
+        return False
+    file.map[at : at + UNIT_SIZE] = wanted
+    if queue_offset == queue.next_offset - 1:
+        unit = ConsumeQueueUnit._make(UNIT.unpack(wanted))
+        queue.max_physical_offset = unit.physical_offset + unit.size
+    return True
 
 
 def truncate_queue(queue: ConsumeQueue, log_end: int) -> int:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from triomq.protocol.consume_queue_unit import UNIT, UNIT_SIZE
 from triomq.protocol.record import RecordCheck, RecordKind
 from triomq.storage.checkpoint import Checkpoint
 from triomq.storage.commit_log import CommitLog
@@ -30,6 +31,7 @@ from triomq.storage.file_system import FileSystem
 from triomq.storage.flush import FlushPlan
 from triomq.storage.log_scan import LogScan, Progress
 from triomq.storage.queue_recovery import (
+    ACROSS_SECTORS,
     QueueEnds,
     correct_min_offset,
     cut_queue,
@@ -38,6 +40,7 @@ from triomq.storage.queue_recovery import (
     first_offset,
     last_stored_before,
     lose_units,
+    mend_torn_unit,
     newest_unit,
     oldest_unit,
     record_before,
@@ -67,7 +70,7 @@ class RecoveryReport:
         damage: parts of the log that held no record, each with file, offset and reason.
         lost_messages: units of consume queues that pointed there.
         removed_files: commit log files behind the end.
-        units_added, units_removed: in consume queues.
+        units_added, units_removed: in consume queues; one of which a part was missing counts as added.
         repaired_queues: queues that had lost units in the middle, as ``topic:queue_id``.
         ignored_records: records that cannot belong to a queue.
         removed_index_files: index files that are made again.
@@ -113,11 +116,13 @@ class Recovery:
         self._log = log
         self._queues = queues
         self._deleted = deleted
+        self._tags_code_of = tags_code_of
         self.checkpoint = checkpoint
         self._dispatcher = Redispatcher(queues, deleted, tags_code_of, partial(_tell_ignored, log))
         self._unsettled: list[ConsumeQueue] = []  # of which more was or is to be looked at than both ends
         self._shortened: list[ConsumeQueue] = []  # their last units named no record
         self._units_removed = 0
+        self._units_mended = 0
         self._removed_files = 0
         self._truncated_bytes = 0
         self._damage: list[DamagedPart] = []
@@ -166,7 +171,7 @@ class Recovery:
             damage=tuple(self._damage),
             lost_messages=self._lost_messages,
             removed_files=self._removed_files,
-            units_added=self._dispatcher.units_added,
+            units_added=self._dispatcher.units_added + self._units_mended,
             units_removed=self._units_removed,
             repaired_queues=tuple(self._repaired),
             ignored_records=self._dispatcher.ignored_records,
@@ -210,12 +215,22 @@ class Recovery:
         log_begin = self._log.min_offset
         self._dispatcher.begin(log_begin if wanted_from <= log_begin else None)
         scan = LogScan(self._log, begin, check_crc=self._config.check_crc_on_recover, progress=progress)
+        units_in_file = self._config.consume_queue_file_size_bytes // UNIT_SIZE
         for run in scan.runs():
             is_wanted = run[0].physical_offset >= wanted_from
             wanted = run if is_wanted else [record for record in run if record.physical_offset >= wanted_from]
+            for record in wanted:
+                if record.queue_offset % units_in_file & 127 in ACROSS_SECTORS:
+                    self._mend_unit(record)
             self._dispatcher.dispatch(wanted)
         self._dispatcher.finish()
         return scan
+
+    def _mend_unit(self, record: RecordCheck) -> None:
+        queue = self._queues.find(record.topic, record.queue_id)
+        if queue is not None and record.physical_offset >= self._deleted.end_of(record.topic):
+            unit = UNIT.pack(record.physical_offset, record.size, self._tags_code_of(record))
+            self._units_mended += mend_torn_unit(queue, record.queue_offset, unit)
 
     def _has_changed(self) -> bool:
         return bool(
@@ -223,6 +238,7 @@ class Recovery:
             or self._damage
             or self._removed_files
             or self._units_removed
+            or self._units_mended
             or self._dispatcher.units_added
         )
 

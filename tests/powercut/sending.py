@@ -19,6 +19,8 @@ TOPICS: Final = ("T", "U", "%RETRY%g")
 TAGS: Final = ("", "A", "polygenelubricants")
 MAX_BODY: Final = 1500
 _MOST_AT_ONCE: Final = 4
+_MOST_SHORT: Final = 60
+_MANY_SHARE: Final = 0.5
 
 
 class Sending:
@@ -58,12 +60,17 @@ class Sending:
         self._remember(place.physical_offset, 0)
 
     def put_batch(self) -> None:
-        topic, queue_id = self.random.choice(TOPICS), self.random.randrange(2)
-        bodies = [self._body() for _ in range(self.random.randint(1, 4))]
-        self.intents = [Intent(topic, queue_id, body, 0) for body in bodies]
-        entries = [(0, body, b"", 0) for body in bodies]
+        """Put a batch; of short messages so many that units of a queue lie across borders of the disk's sectors."""
+        topic, queue_id, tag = self.random.choice(TOPICS), self.random.randrange(2), self.random.choice(TAGS)
+        if self.random.random() < _MANY_SHARE:
+            bodies = [b"%d" % number for number in range(self.random.randint(1, _MOST_SHORT))]
+        else:
+            bodies = [self._body() for _ in range(self.random.randint(1, _MOST_AT_ONCE))]
+        code, properties = tags_code(tag), encode_properties({"TAGS": tag})
+        self.intents = [Intent(topic, queue_id, body, code) for body in bodies]
+        entries = [(0, body, properties, code) for body in bodies]
         for place in self.store.put_batch(self.store.queue(topic, queue_id), entries, 0, 0, HOST, HOST):
-            self._remember(place.physical_offset, 0)
+            self._remember(place.physical_offset, code)
 
     def put_run(self) -> None:
         """Put messages of several queues with one copy, as the broker does with those of one read."""

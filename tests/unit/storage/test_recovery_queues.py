@@ -1,16 +1,20 @@
 """Consume queues after a kill, lost units, lost records and deleted topics."""
 
 import shutil
+from collections.abc import Iterator
 from typing import Final
 
 import pytest
 
 from tests.unit.storage.making import StoreMaker, bodies, body, filled, log_file, overwrite, put, queue_file, report
 from triomq.protocol.consume_queue_unit import BLANK_UNIT, UNIT
+from triomq.protocol.properties import encode_properties
 from triomq.protocol.record import encode_record
+from triomq.storage.delay_levels import SCHEDULE_TOPIC
 from triomq.storage.message_store import MessageStore
 
 FILE: Final = 65536
+SECTOR: Final = 512
 
 
 def test_a_record_whose_unit_is_missing_gets_it(maker: StoreMaker) -> None:
@@ -347,3 +351,50 @@ def test_a_unit_that_points_nowhere_is_cut_off(maker: StoreMaker) -> None:
     again = maker(copy)
     assert report(again).units_removed == 2
     assert again.max_offset_in_queue("T", 0) == 5
+
+
+def torn_units(before: bytes, behind: bytes) -> Iterator[tuple[int, bytes]]:
+    """A queue's file with a unit of which one side of a border of sectors is as it was before, and its number."""
+    for border in range(SECTOR, len(before), SECTOR):
+        number = border // UNIT.size
+        begin, end = number * UNIT.size, (number + 1) * UNIT.size
+        if begin < border:
+            yield number, behind[:border] + before[border:]
+            yield number, behind[:begin] + before[begin:border] + behind[border:end] + before[end:]
+            yield number, behind[:begin] + before[begin:border] + behind[border:]
+
+
+@pytest.mark.parametrize("topic", ["T", SCHEDULE_TOPIC])
+def test_a_unit_of_which_a_power_cut_has_left_one_part_is_made_whole(maker: StoreMaker, topic: str) -> None:
+    store = maker(consume_queue_file_size_bytes=4000)
+    for number in range(199):
+        if topic == "T":
+            put(store, topic, body=body(number), tags="polygenelubricants")
+        else:
+            properties = encode_properties({"DELAY": "5"})
+            put(store, topic, body=body(number), properties=properties, tags_code=store.delivery_time(5))
+    wanted = store.queue_units(topic, 0, 0, 200)
+    whole = queue_file(store.config.root, topic, 0).read_bytes()
+    torn = 0
+    for number, content in torn_units(bytes(4000), whole):
+        copy = maker.killed_copy(store)
+        queue_file(copy, topic, 0).write_bytes(content)
+        again = maker(copy, consume_queue_file_size_bytes=4000)
+        assert again.queue_units(topic, 0, 0, 200) == wanted, f"unit {number}"
+        assert bool(report(again).units_added) == (content != whole)
+        assert bodies(again, topic) == bodies(store, topic)
+        again.close()
+        torn += 1
+    assert torn == 18
+
+
+def test_a_unit_across_sectors_that_is_another_but_not_torn_stays(maker: StoreMaker) -> None:
+    store = maker(consume_queue_file_size_bytes=4000)
+    for number in range(30):
+        put(store, body=body(number), tags="polygenelubricants")
+    copy = maker.killed_copy(store)
+    offset, size, _ = store.queue_units("T", 0, 25, 1)[0]
+    overwrite(queue_file(copy, "T", 0), 25 * 20, UNIT.pack(offset, size, 7))
+    again = maker(copy, consume_queue_file_size_bytes=4000)
+    assert report(again).units_added == 0
+    assert again.queue_units("T", 0, 25, 1)[0].tags_code == 7
