@@ -9,7 +9,7 @@ Source: behaviour.md A.1, A.20.
 import logging
 import socket
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple, Protocol
 
@@ -204,7 +204,9 @@ class Broker:
     # --- life -------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read the tables.
+        """Read the tables, and save at once the offsets that had to be changed.
+
+        One that was taken back must not be found as it was by a start after messages have got its number.
 
         Raises:
             StoreLayoutError: a table and its previous generation cannot be read.
@@ -216,6 +218,7 @@ class Broker:
         self.offsets.restrict(self.store.max_offset_in_queue)
         self.timer.load()
         self.topics.adopt((queue.topic, queue.queue_id) for queue in self.store.queues)
+        _write((self.offsets, self.schedule.offsets, self.timer.progress))
 
     def save_tables_now(self) -> None:
         """Write the tables that changed, before the broker ends."""
@@ -223,14 +226,7 @@ class Broker:
         delivered: list[_Table] = [self.schedule.offsets, self.timer.progress]
         if any(table.is_dirty for table in delivered) and self._flush_delivered():
             tables += delivered
-        for table in tables:
-            if table.is_dirty:
-                try:
-                    table.write(table.encode())
-                except StoreError as exc:
-                    LOGGER.error("table not saved, its changes are lost: %s", exc)
-                else:
-                    table.is_dirty = False
+        _write(tables)
 
     def _flush_delivered(self) -> bool:
         """Put delivered messages on the disk before the tables say that they are; ``False`` if it refuses."""
@@ -342,6 +338,18 @@ class Broker:
 
 
 _SEND_CODES: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
+
+
+def _write(tables: Iterable[_Table]) -> None:
+    """Write the tables that changed, here and now."""
+    for table in tables:
+        if table.is_dirty:
+            try:
+                table.write(table.encode())
+            except StoreError as exc:
+                LOGGER.error("table not saved, its changes may be lost: %s", exc)
+            else:
+                table.is_dirty = False
 
 
 def _advertised(endpoint: Endpoint, local_ip: str) -> str:

@@ -2,15 +2,19 @@
 
 import logging
 from pathlib import Path
+from typing import Final
 
 import pytest
 import trio
 
-from tests.integration.broker_wire import broker_port, connected, pull_fields, running
+from tests.integration.broker_wire import broker_port, connected, pull_fields, running, until
 from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.errors import StoreError
 from triomq.protocol.record import decode_records
 from triomq.storage.log_scan import ProgressLog
 from triomq.storage.tables import JsonTable
+
+TABLES: Final = ("consumerOffset", "delayOffset", "timerProgress")
 
 
 async def leave(root: Path, count: int) -> None:
@@ -40,6 +44,38 @@ async def test_offsets_of_messages_that_a_crash_has_cost_are_taken_back_and_told
         pulled = await wire.ask(RequestCode.PULL_MESSAGE, pull_fields("T", queue_offset=3))
         assert [message.stored_body for message in decode_records(pulled.body)] == [b"after the crash"]
     assert JsonTable(tmp_path / "config" / "delayOffset.json").load()["offsetTable"] == {"18": 1}
+
+
+async def test_offsets_that_were_taken_back_are_on_the_disk_before_messages_get_their_numbers(tmp_path: Path) -> None:
+    await leave(tmp_path, 3)
+    tables = {name: JsonTable(tmp_path / "config" / f"{name}.json") for name in TABLES}
+    tables["consumerOffset"].save({"offsetTable": {"T@G": {0: 9}}})
+    tables["delayOffset"].save({"offsetTable": {18: 5}})
+    tables["timerProgress"].save({"timeMs": 1, "queueOffset": 7, "firstOffset": 5})
+    async with running(tmp_path):
+        saved = {name: table.load() for name, table in tables.items()}
+    assert saved["consumerOffset"] == {"offsetTable": {"T@G": {"0": 3}}}
+    assert saved["delayOffset"] == {"offsetTable": {"18": 1}}
+    assert saved["timerProgress"] == {"timeMs": 1, "queueOffset": -1, "firstOffset": 0}
+
+
+async def test_a_table_that_cannot_be_saved_at_the_start_is_saved_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await leave(tmp_path, 3)
+    table = JsonTable(tmp_path / "config" / "consumerOffset.json")
+    table.save({"offsetTable": {"T@G": {0: 9}}})
+
+    def refuse_once(self: JsonTable, content: bytes) -> None:
+        patch.undo()
+        raise StoreError("the disk refuses")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JsonTable, "write", refuse_once)
+        async with running(tmp_path, persist_offsets_interval_s=0.01):
+            assert "the disk refuses" in caplog.text
+            assert table.load() == {"offsetTable": {"T@G": {"0": 9}}}
+            await until(lambda: bool(table.load() == {"offsetTable": {"T@G": {"0": 3}}}))
 
 
 async def test_a_long_start_tells_how_far_it_is(
