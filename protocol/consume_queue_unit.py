@@ -13,7 +13,10 @@ UNIT: Final = Struct(">qiq")
 
 UNIT_SIZE: Final = UNIT.size
 
-_BLANK: Final = (0, 0x7FFF_FFFF, 0)
+BLANK_SIZE: Final = 0x7FFF_FFFF
+"""Of a unit that names no record; none is so long."""
+
+_BLANK: Final = (0, BLANK_SIZE, 0)
 
 BLANK_UNIT: Final = UNIT.pack(*_BLANK)
 """Fills a file before its first message: size > 0, so recovery counts it, and offset 0, so it stays hidden."""

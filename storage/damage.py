@@ -12,6 +12,7 @@ message becomes one of those that readers pass by (``lost_units``), at the end o
 """
 
 import logging
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -31,6 +32,7 @@ SET_ASIDE: Final = "set-aside"
 
 _MOST_SAVED_BYTES: Final = 64 * 1024**2
 _MOST_REMEMBERED: Final = 1000
+_SCRATCH: Final = "new-copy.tmp"
 _NO_HOST: Final = bytes(IPV4_HOST_LENGTH)
 
 
@@ -76,47 +78,59 @@ class DamageLog:
         )
 
 
-def fill(files: MappedFileQueue, part: DamagedPart, file_system: FileSystem, set_aside: Path) -> None:
-    """Replace a damaged part by records that everybody can read over, after a copy was made.
+def fill(files: MappedFileQueue, parts: Sequence[DamagedPart], file_system: FileSystem, set_aside: Path) -> None:
+    """Replace damaged parts by records that everybody can read over, after copies were made.
 
     Raises:
-        StoreFullError, StoreError: the disk refuses; the part may be replaced up to a file border.
+        StoreFullError, StoreError: the disk refuses; what is replaced has its copy.
     """
-    LOGGER.warning(
-        "commit log damaged file=%s offset=%d bytes=%d reason=%s",
-        part.path,
-        part.begin,
-        part.end - part.begin,
-        part.reason,
-    )
+    pieces: list[_Piece] = []
+    for part in parts:
+        LOGGER.warning(
+            "commit log damaged file=%s offset=%d bytes=%d reason=%s",
+            part.path,
+            part.begin,
+            part.end - part.begin,
+            part.reason,
+        )
+        pieces += _pieces(files, part)
+    if sum(_is_saved(piece, set_aside, file_system) for piece in pieces):
+        for directory in (set_aside, set_aside.parent):
+            with translated("sync", directory):
+                file_system.sync_directory(directory)
+    for piece in pieces:
+        _fill(files, piece)
+
+
+class _Piece(NamedTuple):
+    """What of a damaged part lies in one file, as positions there, and the store time of the next intact record."""
+
+    file: MappedFile
+    at: int
+    stop: int
+    store_timestamp: int
+
+
+def _pieces(files: MappedFileQueue, part: DamagedPart) -> Iterator[_Piece]:
     begin = part.begin
     while begin < part.end:
         file = files.file_at(begin)
         assert file is not None, "the scan has read there"
         end = min(part.end, file.end)
-        _fill_in_file(files, file, begin, end, part.store_timestamp, file_system, set_aside)
+        yield _Piece(file, begin - file.start, end - file.start, part.store_timestamp)
         begin = end
 
 
-def _fill_in_file(
-    files: MappedFileQueue,
-    file: MappedFile,
-    begin: int,
-    end: int,
-    store_timestamp: int,
-    file_system: FileSystem,
-    set_aside: Path,
-) -> None:
-    at, stop = begin - file.start, end - file.start
-    _save(file.view[at : min(stop, at + _MOST_SAVED_BYTES)], set_aside / f"damaged-{begin:020d}", file_system)
+def _fill(files: MappedFileQueue, piece: _Piece) -> None:
+    file, at, stop, store_timestamp = piece
     files.reserve(file, stop)
-    if end == file.end and end - begin >= BLANK_HEAD.size:
-        BLANK_HEAD.pack_into(file.map, at, end - begin, BLANK_MAGIC)
+    if stop == file.size and stop - at >= BLANK_HEAD.size:
+        BLANK_HEAD.pack_into(file.map, at, stop - at, BLANK_MAGIC)
         return
     file.map[at:stop] = encode_record(
         queue_id=0,
         queue_offset=0,
-        physical_offset=begin,
+        physical_offset=file.start + at,
         sys_flag=MessageSysFlag.TRANSACTION_ROLLBACK,
         born_timestamp=store_timestamp,
         born_host=_NO_HOST,
@@ -128,11 +142,25 @@ def _fill_in_file(
     )
 
 
-def _save(content: memoryview, path: Path, file_system: FileSystem) -> None:
-    data = bytes(content)
-    if data.strip(b"\0"):
-        with translated("write", path):
-            file_system.make_directories(path.parent)
-            file_system.write_file(path, data)
-            file_system.sync_directory(path.parent)
-            file_system.sync_directory(path.parent.parent)
+def _is_saved(piece: _Piece, set_aside: Path, file_system: FileSystem) -> bool:
+    """Save what stands there, but not over another copy; ``False`` if there are zeros only.
+
+    A start that was interrupted may have replaced some of it: the copy that it has made is the better one.
+    """
+    file, at, stop, _ = piece
+    content = bytes(file.view[at : min(stop, at + _MOST_SAVED_BYTES)])
+    if not content.strip(b"\0"):
+        return False
+    first = set_aside / f"damaged-{file.start + at:020d}"
+    with translated("write", first):
+        file_system.make_directories(set_aside)
+        path, copies = first, 1
+        while file_system.exists(path):
+            if file_system.read_file(path) == content:
+                return True
+            copies += 1
+            path = first.with_name(f"{first.name}-{copies}")
+        scratch = set_aside / _SCRATCH
+        file_system.write_file(scratch, content)
+        file_system.rename(scratch, path)  # last: a copy in its place is a whole one
+    return True

@@ -5,11 +5,11 @@ Source: ConsumeQueue.java, recover, truncateDirtyLogicFiles, correctMinOffset; s
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from triomq.protocol.consume_queue_unit import BLANK_UNIT, UNIT, UNIT_SIZE, ConsumeQueueUnit
+from triomq.protocol.consume_queue_unit import BLANK_SIZE, BLANK_UNIT, UNIT, UNIT_SIZE, ConsumeQueueUnit
 from triomq.protocol.intact_record import LEAST_RECORD_BYTES, are_intact
 from triomq.protocol.record import RecordKind
 from triomq.storage.commit_log import CommitLog
@@ -208,6 +208,41 @@ def cut_queue(queue: ConsumeQueue, next_offset: int) -> None:
     queue.resume(next_offset, 0)
     newest = newest_unit(queue)
     queue.max_physical_offset = newest.physical_offset + newest.size if newest is not None else 0
+
+
+def parts_with_units(queue: ConsumeQueue, begins: Sequence[int], ends: Sequence[int]) -> list[int]:
+    """Return which parts of the log hold records of a queue by its units, as their numbers.
+
+    There may be a thousand parts and ten thousand queues: so neither each part is looked for, nor each unit.
+
+    Args:
+        queue: any queue.
+        begins, ends: physical offsets of the parts, which are in the order of the log and do not overlap.
+
+    Raises:
+        StoreError: a file cannot be mapped.
+    """
+    found: list[int] = []
+    if queue.max_physical_offset <= begins[0]:
+        return found
+    part, number = 0, first_offset(queue)
+    while part < len(begins):
+        units = range(number, queue.next_offset)
+        number += bisect_left(units, begins[part], key=lambda number: physical_offset_of(queue, number))
+        packed = queue.units_from(number, _COMPARED_AT_ONCE)
+        if packed is None:
+            break
+        offsets = [offset for offset, size, _ in UNIT.iter_unpack(packed) if size != BLANK_SIZE]
+        at = 0
+        while at < len(offsets) and (part := bisect_right(ends, offsets[at], part)) < len(begins):
+            if begins[part] <= offsets[at]:
+                found.append(part)
+                at = bisect_left(offsets, ends[part], at)
+                part += 1
+            else:
+                at = bisect_left(offsets, begins[part], at)
+        number += len(packed) // UNIT_SIZE
+    return found
 
 
 def lose_units(queue: ConsumeQueue, begin: int, end: int) -> int:

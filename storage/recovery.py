@@ -43,6 +43,7 @@ from triomq.storage.queue_recovery import (
     mend_torn_unit,
     newest_unit,
     oldest_unit,
+    parts_with_units,
     record_before,
     recover_queue,
     resume_queue,
@@ -318,14 +319,14 @@ class Recovery:
         plan = FlushPlan(self._file_system, _ignore)
         for queue in self._shortened:
             plan.add(queue.files, 0, queue.end_position + 1)
-        for part in scan.damage:
-            for queue in self._queues:
-                if lost := lose_units(queue, part.begin, part.end):
-                    self._lost_messages += lost
-                    plan.add(queue.files, 0, queue.end_position + 1)
+        begins, ends = [part.begin for part in scan.damage], [part.end for part in scan.damage]
+        for queue in self._queues:
+            numbers = parts_with_units(queue, begins, ends)
+            if lost := sum(lose_units(queue, begins[number], ends[number]) for number in numbers):
+                self._lost_messages += lost
+                plan.add(queue.files, 0, queue.end_position + 1)
         plan.run()
-        for part in scan.damage:
-            fill(self._log.files, part, self._file_system, self._config.root / SET_ASIDE)
+        fill(self._log.files, scan.damage, self._file_system, self._config.root / SET_ASIDE)
         self._damage += scan.damage
 
     def _truncate(self, scan: LogScan) -> None:

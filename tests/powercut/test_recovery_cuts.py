@@ -1,6 +1,6 @@
 """A power cut in the middle of a recovery: the next one ends with what an undisturbed one would have made."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -11,6 +11,7 @@ from tests.powercut.model_disk import ModelDisk, PowerCutError
 from triomq.protocol.host import encode_host
 from triomq.storage.checkpoint import Checkpoint
 from triomq.storage.config import StoreConfig
+from triomq.storage.damage import DamagedPart
 from triomq.storage.file_system import FileSystem
 from triomq.storage.message_store import MessageStore
 
@@ -82,6 +83,10 @@ class Crashed:
             if path.relative_to(self.config.root).parts[0] in parts
         }
 
+    def damaged(self, parts: Iterable[DamagedPart]) -> set[bytes]:
+        """Return what stands in damaged parts before a recovery."""
+        return {self._disk.read_file(part.path)[part.begin % FILE :][: part.end - part.begin] for part in parts}
+
 
 def hurt_record(crashed: Crashed) -> None:
     """One record in the middle is damaged, and the last of a queue."""
@@ -148,9 +153,11 @@ def test_a_recovery_after_one_that_was_cut_makes_the_same(
     assert bool(store.recovery.truncated_bytes) == (damage is not lost_units)
     assert bool(store.recovery.units_added) == (damage in {lost_units, all_of_it})
     wanted = crashed.contents(undisturbed)
+    damaged = crashed.damaged(store.recovery.damage)
     boundaries = 0
     for disk in cuts(crashed, share):
         crashed.open(disk)
         assert crashed.contents(disk) == wanted, f"cut at boundary {boundaries + 1}"
+        assert damaged <= set(disk.content().values()), f"cut at boundary {boundaries + 1}: no copy of it"
         boundaries += 1
     assert boundaries > 10

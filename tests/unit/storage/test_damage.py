@@ -20,8 +20,9 @@ from tests.unit.storage.making import (
     report,
 )
 from triomq.protocol.consume_queue_unit import BLANK_UNIT
+from triomq.protocol.errors import StoreError
 from triomq.protocol.record import decode_record
-from triomq.storage.damage import FILLER_TOPIC, DamageLog
+from triomq.storage.damage import FILLER_TOPIC, SET_ASIDE, DamageLog
 from triomq.storage.get_message import GetMessageStatus
 from triomq.storage.message_store import MessageStore
 
@@ -132,7 +133,7 @@ def test_what_stood_in_a_damaged_place_is_kept_and_the_log_has_no_hole(
     again = maker(copy, file_system=faulty)
     kept = copy / "set-aside" / f"damaged-{offset:020d}"
     assert kept.read_bytes() == before
-    at = faulty.calls.index(("write_file", kept))
+    at = faulty.calls.index(("rename", kept))
     assert faulty.calls[at + 1 : at + 3] == [("sync_directory", kept.parent), ("sync_directory", copy)]
     filler = again.look_message(offset)
     assert filler is not None
@@ -141,6 +142,43 @@ def test_what_stood_in_a_damaged_place_is_kept_and_the_log_has_no_hole(
     third = maker(maker.killed_copy(again))
     assert report(third).damage == ()
     assert bodies(third) == bodies(again)
+
+
+def test_a_copy_of_what_stood_in_a_damaged_place_is_never_written_over(maker: StoreMaker) -> None:
+    store = filled(maker)
+    copy = maker.killed_copy(store)
+    offset, size = place(store, HURT)
+    start = offset - offset % 65536
+    copies = []
+    for number in range(3):
+        overwrite(log_file(copy, start), offset - start + 8, b"%04d" % number)
+        copies.append(log_file(copy, start).read_bytes()[offset - start :][:size])
+        (copy / "abort").touch()
+        (copy / "checkpoint").unlink()
+        maker(copy).close()
+    found = {path.name: path.read_bytes() for path in (copy / "set-aside").iterdir()}
+    name = f"damaged-{offset:020d}"
+    assert found == {name: copies[0], f"{name}-2": copies[1], f"{name}-3": copies[2]}
+
+
+def test_starts_that_come_no_further_than_the_copy_leave_one_copy(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+    store = filled(maker)
+    copy = maker.killed_copy(store)
+    offset, _ = place(store, HURT)
+    overwrite(log_file(copy, offset - offset % 65536), offset % 65536 + 8, b"\1\2\3\4")
+    damaged = log_file(copy, offset - offset % 65536).read_bytes()
+    for refused in ("write_file", "rename", "sync_directory", "sync_directory"):
+
+        def fails(number: int, name: str, path: Path, refused: str = refused) -> bool:
+            return name == refused and SET_ASIDE in str(path)
+
+        faulty.fails = fails
+        with pytest.raises(StoreError, match=SET_ASIDE):
+            maker(copy, file_system=faulty)
+        assert log_file(copy, offset - offset % 65536).read_bytes() == damaged
+    faulty.fails = lambda number, name, path: False
+    maker(copy, file_system=faulty)
+    assert [path.name for path in (copy / SET_ASIDE).iterdir()] == [f"damaged-{offset:020d}"]
 
 
 def test_damage_up_to_the_end_of_a_file_becomes_a_blank_record(maker: StoreMaker) -> None:

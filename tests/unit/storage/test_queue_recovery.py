@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -23,6 +24,7 @@ from triomq.storage.queue_recovery import (
     lose_units,
     newest_unit,
     oldest_unit,
+    parts_with_units,
     recover_queue,
     resume_queue,
     truncate_queue,
@@ -401,3 +403,54 @@ def test_a_queue_that_is_cut_does_not_end_with_lost_messages(tmp_path: Path, log
     lose_units(queue, 1000, 1400)
     assert truncate_queue(queue, 1450) == 1
     assert queue.files.files == []
+
+
+def test_the_damaged_parts_that_hold_records_of_a_queue_are_those_that_one_look_at_each_unit_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("triomq.storage.queue_recovery._COMPARED_AT_ONCE", 3)
+    for seed in range(300):
+        random = Random(seed)
+        queue = make(tmp_path / str(seed))
+        at = 1000
+        for _ in range(random.randrange(1, 25)):
+            at += random.choice((100, 100, 300, 2000))
+            if random.random() < 0.2:
+                queue.append_lost(random.randint(1, 4), at, 100)
+            queue.reserve(1)
+            queue.append(at, 100, 7)
+            queue.max_offset = queue.next_offset
+        borders = sorted(random.sample(range(1000, at + 2000, 50), 2 * random.randint(1, 10)))
+        begins, ends = borders[::2], borders[1::2]
+        units = [unit for number in range(queue.next_offset) if (unit := queue.unit(number)) and not unit.is_lost]
+        wanted = [
+            number
+            for number, (begin, end) in enumerate(zip(begins, ends, strict=True))
+            if any(begin <= unit.physical_offset < end for unit in units)
+        ]
+        assert parts_with_units(queue, begins, ends) == wanted, f"seed {seed}"
+
+
+def test_a_queue_without_a_record_in_any_of_many_damaged_parts_is_hardly_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = fill(make(tmp_path), 1000)
+    begins = [1000 + number * 100 + 50 for number in range(1000)]
+    looks = 0
+    look = ConsumeQueue.unit
+
+    def counted(self: ConsumeQueue, queue_offset: int) -> ConsumeQueueUnit | None:
+        nonlocal looks
+        looks += 1
+        return look(self, queue_offset)
+
+    monkeypatch.setattr(ConsumeQueue, "unit", counted)
+    assert parts_with_units(queue, [200_000], [200_100]) == []
+    assert looks == 0
+    few = make(tmp_path / "few")
+    few.begin_at(7, 50_000, 100)
+    few.reserve(1)
+    few.append(50_000, 100, 7)
+    few.max_offset = few.next_offset
+    assert parts_with_units(few, begins, [begin + 10 for begin in begins]) == []
+    assert looks < 10
