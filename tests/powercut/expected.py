@@ -9,6 +9,7 @@ from triomq.storage.damage import FILLER_TOPIC
 from triomq.storage.delay_levels import SCHEDULE_TOPIC, DelayLevels
 from triomq.storage.dispatch import WITHOUT_UNIT
 from triomq.storage.message_store import MessageStore
+from triomq.storage.timer_times import TIMER_TOPIC
 
 
 class Stored(NamedTuple):
@@ -71,6 +72,8 @@ def stored_record(levels: DelayLevels, now_ms: int, physical_offset: int, record
     if message.topic == SCHEDULE_TOPIC:
         delay_ms = levels.delays_ms[message.queue_id]
         codes = {time + delay_ms for time in (message.store_timestamp, min(message.store_timestamp, now_ms))}
+    elif message.topic == TIMER_TOPIC:
+        codes = {int(message.properties["TIMER_OUT_MS"])}
     has_unit = message.sys_flag & TRANSACTION_MASK not in WITHOUT_UNIT
     place = (physical_offset, message.topic, message.queue_id, message.queue_offset)
     return Stored(*place, frozenset(codes), has_unit, record)

@@ -9,6 +9,7 @@ recovery from the cut before.  After each cut the store is opened and compared w
 * files of the log that were deleted for certain are gone, and only those that were to be deleted;
 * consume queues hold exactly the units of the records in the log;
 * the index, once it has gone on to the end of the log, holds each key of the records in the log once, in their order;
+* no message that waits, for its level or for a time of its own, is forgotten (``delivering``);
 * stored consumer offsets are readable, were written once, and after the broker's correction end within their queue;
 * another power cut right after the recovery loses nothing, and the recovery from it changes nothing.
 """
@@ -18,9 +19,10 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from tests.powercut.delivering import Delivering
 from tests.powercut.expected import DeletedFiles, Intent, Stored, records_of, stored_record
 from tests.powercut.model_disk import ModelDisk, PowerCutError
-from tests.powercut.sending import MAX_BODY, TOPICS, Sending
+from tests.powercut.sending import MAX_BODY, TOPICS
 from triomq.broker.offsets import ConsumerOffsetTable
 from triomq.protocol.codes import TRANSACTION_MASK, MessageSysFlag
 from triomq.protocol.index_unit import key_hash
@@ -37,7 +39,7 @@ _ALL_CUTS: Final = 3
 Key = tuple[str, int]
 
 
-class Life(Sending):
+class Life(Delivering):
     """One seed.  ``run`` raises ``AssertionError`` for the first thing that is not as it must be.
 
     Attributes:
@@ -217,6 +219,7 @@ class Life(Sending):
         self._learn()
         self._compare_all()
         self._check_offsets()
+        self.check_waiting()
         before = self._content()
         self.store._directory.release()
         self.disk = self.disk.after_power_cut(self.random, keep=0.0)
@@ -233,6 +236,7 @@ class Life(Sending):
     def _open(self) -> None:
         self.store = MessageStore(self.config, file_system=self.disk, clock_ms=lambda: self.now_ms)
         self.store.open()
+        self.open_delivery()
 
     def _content(self) -> dict[Path, bytes]:
         names = ("commitlog", "consumequeue")
@@ -343,7 +347,10 @@ OPERATIONS: Final[tuple[Callable[[Life], None], ...]] = (
     *[Life.put_delayed] * 2,
     *[Life.put_batch] * 3,
     *[Life.put_run] * 3,
+    *[Life.put_timed] * 2,
     *[Life.deliver] * 2,
+    *[Life.deliver_due] * 3,
+    *[Life.save_progress] * 2,
     *[Life.flush] * 4,
     *[Life.flush_queues] * 2,
     *[Life.index] * 3,

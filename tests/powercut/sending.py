@@ -50,15 +50,6 @@ class Sending:
         place = self.store.put(queue, body, properties, tags_code(tag), 0, bits, 0, HOST, HOST)
         self._remember(place.physical_offset, tags_code(tag))
 
-    def put_delayed(self) -> None:
-        level = self.random.randint(1, 3)
-        body = self._body()
-        self.intents = [Intent(SCHEDULE_TOPIC, level - 1, body, 0)]
-        queue = self.store.queue(SCHEDULE_TOPIC, level - 1)
-        properties = encode_properties({"DELAY": str(level), "REAL_TOPIC": "T", "REAL_QID": "0"})
-        place = self.store.put(queue, body, properties, self.store.delivery_time(level), 0, 0, 0, HOST, HOST)
-        self._remember(place.physical_offset, 0)
-
     def put_batch(self) -> None:
         """Put a batch; of short messages so many that units of a queue lie across borders of the disk's sectors."""
         topic, queue_id, tag = self.random.choice(TOPICS), self.random.randrange(2), self.random.choice(TAGS)

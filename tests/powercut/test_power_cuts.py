@@ -61,6 +61,7 @@ def test_a_failing_seed_is_named_with_the_command_that_replays_it(
         (Recovery, "_heal", lambda self, scan: None),
         (Deletion, "finish", lambda self: True),
         (Retention, "correct_queues", lambda self, queues: None),
+        (Life, "flush_delivered", lambda self: None),
         (FoundFiles, "__new__", lambda cls, *found: tuple.__new__(cls, (found[0], [], []))),
     ],
 )

@@ -1,0 +1,132 @@
+"""Messages that wait: how a life stores and delivers them, as a broker does, and what must be left of them.
+
+No message that waits may be forgotten: of each one either the saved progress says that it still waits, or the copy
+that it was delivered with is in the log.  Copies may come twice.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from tests.powercut.expected import Intent, stored_record
+from tests.powercut.model_disk import ModelDisk
+from tests.powercut.sending import HOST, MAX_BODY, TOPICS, Sending
+from triomq.broker.delivery import Delivery
+from triomq.broker.schedule import Schedule
+from triomq.broker.statistics import BrokerStatistics
+from triomq.broker.timer import Timer
+from triomq.protocol.record import RecordKind, decode_record
+from triomq.storage.delay_levels import SCHEDULE_TOPIC
+from triomq.storage.tables import JsonTable
+from triomq.storage.timer_times import TIMER_TOPIC
+
+_LONGEST_MS: Final = 200_000
+_UNIQUE: Final = 16
+_WAITING: Final = (SCHEDULE_TOPIC, TIMER_TOPIC)
+
+
+class Delivering(Sending):
+    """What a life can do with messages that wait.
+
+    Attributes:
+        disk: of the life.
+        schedule, timer: of the store that is open.
+    """
+
+    disk: ModelDisk
+    schedule: Schedule
+    timer: Timer
+
+    def open_delivery(self) -> None:
+        """Load the progress of the store that was opened, and save it if it was taken back, as a broker does."""
+        tables = self.config.root / "config"
+        statistics = BrokerStatistics(self.now_ms)
+        delivery = Delivery(self.store, statistics)
+        self.schedule = Schedule(self.store, JsonTable(tables / "delayOffset.json", self.disk), statistics, delivery)
+        self.timer = Timer(
+            self.store,
+            JsonTable(tables / "timerProgress.json", self.disk),
+            statistics,
+            delivery,
+            max_delay_ms=_LONGEST_MS,
+            wake=lambda: None,
+        )
+        self.schedule.load()
+        self.timer.load()
+        self._write_progress()
+
+    def put_timed(self) -> None:
+        """Put a message with a time of its own."""
+        due_ms = self.now_ms + self.random.randint(1, _LONGEST_MS)
+        body, topic, queue_id = self._unique_body(), self.random.choice(TOPICS), self.random.randrange(2)
+        self.intents = [Intent(TIMER_TOPIC, 0, body, 0)]
+        place = self.timer.put(due_ms, topic, queue_id, body, b"", (0, 0, 0, HOST, HOST, 0))
+        self._remember(place.physical_offset, 0)
+
+    def put_delayed(self) -> None:
+        """Put a message with a delay level."""
+        level, topic, queue_id = self.random.randint(1, 3), self.random.choice(TOPICS), self.random.randrange(2)
+        body = self._unique_body()
+        self.intents = [Intent(SCHEDULE_TOPIC, level - 1, body, 0)]
+        properties = b"DELAY\x01%d" % level
+        place = self.schedule.put(level, topic, queue_id, body, properties, (0, 0, 0, HOST, HOST, 0))
+        self._remember(place.physical_offset, 0)
+
+    def deliver_due(self) -> None:
+        """Deliver what is due."""
+        log = self.store.commit_log
+        begin = log.max_offset
+        waiting = [(stored, decode_record(stored.record)) for stored in self.history if stored.topic in _WAITING]
+        self.intents = [
+            Intent(message.properties["REAL_TOPIC"], int(message.properties["REAL_QID"]), message.stored_body, 0)
+            for _, message in waiting
+        ]
+        self.schedule.deliver(self.now_ms)
+        self.timer.deliver(self.now_ms)
+        while begin < log.max_offset:
+            found = log.check(begin, check_crc=True)
+            record = log.look_message(begin)
+            if record is not None:
+                self.history.append(stored_record(self.config.delay_levels, self.now_ms, begin, bytes(record), 0))
+            assert found.kind is not RecordKind.BAD, found
+            begin += found.size
+        self.intents = []
+
+    def save_progress(self) -> None:
+        """Write how far it is, but first the messages of which that says that they are delivered."""
+        self._write_progress(self.flush_delivered)
+
+    def _write_progress(self, flush: Callable[[], None] | None = None) -> None:
+        tables = [table for table in (self.schedule.offsets, self.timer.progress) if table.is_dirty]
+        contents = [table.encode() for table in tables]
+        for table in tables:
+            table.is_dirty = False
+        if flush is not None:
+            flush()
+        for table, content in zip(tables, contents, strict=True):
+            table.write(content)
+
+    def flush_delivered(self) -> None:
+        """Put the log on the disk."""
+        self.flush()
+
+    def flush(self) -> None:
+        raise NotImplementedError
+
+    def check_waiting(self) -> None:
+        """Look for each message that has waited: among those that wait, or among those delivered."""
+        delivered = {
+            decode_record(stored.record).stored_body for stored in self.history if stored.topic not in _WAITING
+        }
+        waiting = {queue_offset for _, queue_offset in self.timer._waiting()}
+        for stored in self.history:
+            if stored.topic not in _WAITING or not stored.has_unit:
+                continue
+            if stored.topic == TIMER_TOPIC:
+                still_waits = stored.queue_offset in waiting
+            else:
+                still_waits = stored.queue_offset >= self.schedule.offsets.get(stored.queue_id + 1)
+            is_delivered = decode_record(stored.record).stored_body in delivered
+            assert still_waits or is_delivered, f"neither waits nor was delivered: {stored}"
+
+    def _unique_body(self) -> bytes:
+        return (self.random.randbytes(_UNIQUE) + self._body())[:MAX_BODY]
