@@ -110,9 +110,12 @@ class MappedFileQueue:
             self._discard(start, None)
         for start in found.stray_starts:
             self._discard(start, set_aside)
+        if found.stray_starts and set_aside is not None:  # nobody has another copy
+            for directory in (set_aside, set_aside.parent):
+                with translated("sync", directory):
+                    self._file_system.sync_directory(directory)
         if found.empty_starts or found.stray_starts:  # before one of them is made again
-            with translated("sync", self.directory):
-                self._file_system.sync_directory(self.directory)
+            self.sync_directory()
         self.is_incomplete = bool(found.stray_starts)
         self.directory_changes += 1  # a process killed before this one may not have synced the directory
         for start in found.starts:

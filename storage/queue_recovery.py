@@ -418,7 +418,7 @@ def _cut_if_shorter(queue: ConsumeQueue, end: int) -> int:
 
 def _begins_before(file: MappedFile, physical_offset: int) -> bool:
     first = ConsumeQueueUnit._make(UNIT.unpack_from(file.map))
-    return first.size > 0 and 0 <= first.physical_offset < physical_offset
+    return _is_unit(first) and not first.is_lost and first.physical_offset < physical_offset
 
 
 def physical_offset_of(queue: ConsumeQueue, number: int) -> int:

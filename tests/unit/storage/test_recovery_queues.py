@@ -398,3 +398,29 @@ def test_a_unit_across_sectors_that_is_another_but_not_torn_stays(maker: StoreMa
     again = maker(copy, consume_queue_file_size_bytes=4000)
     assert report(again).units_added == 0
     assert again.queue_units("T", 0, 25, 1)[0].tags_code == 7
+
+
+def test_a_start_that_is_killed_before_lost_files_of_a_queue_are_built_again_hides_no_message(
+    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = filled(maker, 300)
+    maker.clock.now_ms += 100_000
+    put(store, "U")
+    store.flush()
+    maker.clock.now_ms += 63_001
+    put(store, "U")
+    store.flush()  # the checkpoint vouches for everything of T
+    wanted = bodies(store)
+    copy = maker.killed_copy(store)
+    queue_file(copy, "T", 1000).unlink()
+    interrupted = maker.describe(copy)
+
+    def kill(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("triomq.storage.log_scan._PROGRESS_STEP_BYTES", 1)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted.open(kill)
+    again = maker(copy)
+    assert bodies(again) == wanted
+    assert put(again).queue_offset == len(wanted)
