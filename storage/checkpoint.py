@@ -14,6 +14,9 @@ from triomq.storage.file_system import FileSystem, translated
 
 LOGGER: Final = logging.getLogger("triomq.storage.checkpoint")
 
+CHECKPOINT: Final = "checkpoint"
+"""Name of the file in the root of a store."""
+
 _LAYOUT: Final = Struct(">qqq")
 _FILE_SIZE_BYTES: Final = 4096
 _SAFETY_MS: Final = 3000

@@ -301,13 +301,12 @@ class MessageStore(StoreWriter):
     def _load(self, progress: Progress | None) -> RecoveryReport:
         layout = self._directory.check(self.config, self.queues)
         self._deleted.load()
-        checkpoint = on_disk = load_checkpoint(self._file_system, self._directory.checkpoint)
+        checkpoint = load_checkpoint(self._file_system, self._directory.checkpoint)
         self.commit_log.files.load(layout.log, self._directory.set_aside)
         if any(queue.files.stray_starts for queue in layout.queues):
             # They are deleted and built again.  If this start is killed before that, only who reads the whole log
             # finds out that a queue is too short.
-            on_disk = Checkpoint()
-            on_disk.save(self._file_system, self._directory.checkpoint)
+            Checkpoint().save(self._file_system, self._directory.checkpoint)
         self.queues.load(layout.queues)
         clean = self._directory.mark_running()
         recovery = Recovery(
@@ -324,6 +323,7 @@ class MessageStore(StoreWriter):
         report = replace(report, removed_index_files=self.index.load(vouched, clean=clean))
         newest = self.commit_log.store_timestamp
         self._checkpoint = Checkpoint(newest, newest, min(vouched, self.index.end_timestamp))  # of files that are there
+        on_disk = load_checkpoint(self._file_system, self._directory.checkpoint)
         if self._checkpoint != on_disk or not self._file_system.exists(self._directory.checkpoint):
             self._checkpoint.save(self._file_system, self._directory.checkpoint)
         self._checkpoint_on_disk = self._checkpoint

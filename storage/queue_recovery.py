@@ -55,7 +55,7 @@ class LastUnit(NamedTuple):
     is_end: bool
 
 
-def resume_queue(queue: ConsumeQueue, file_system: FileSystem) -> QueueEnds | None:
+def resume_queue(queue: ConsumeQueue, file_system: FileSystem) -> tuple[QueueEnds | None, bool]:
     """After a clean exit: continue behind the last unit; files behind it, and files without a unit, are deleted.
 
     Everything was on the disk then, so nothing but both ends is looked at: 300,000 units of each queue would have to be
@@ -63,7 +63,8 @@ def resume_queue(queue: ConsumeQueue, file_system: FileSystem) -> QueueEnds | No
     thousand queues most rest.
 
     Returns:
-        Both ends, ``None`` if the queue is empty, had to be cut, or begins or ends with a lost message.
+        Both ends, ``None`` if the queue is empty, had to be cut, or begins or ends with a lost message; and whether
+        something had to be cut, which may have been units of messages that are there.
 
     Raises:
         StoreError: a file cannot be read or deleted.
@@ -73,14 +74,16 @@ def resume_queue(queue: ConsumeQueue, file_system: FileSystem) -> QueueEnds | No
         if (found := find_last_unit(file, file_system)) is None:
             continue
         next_offset = file.start // UNIT_SIZE + found.number
-        if file is files[-1] and found.is_end and not found.last.is_lost:
+        is_whole = file is files[-1] and found.is_end
+        if is_whole and not found.last.is_lost:
             queue.resume(next_offset, found.last.physical_offset + found.last.size)
             first = found.first if file is files[0] and found.first else _first_unit(files[0], file_system)
-            return QueueEnds(first, found.last) if _is_unit(first) and not first.is_lost else None
+            return QueueEnds(first, found.last) if _is_unit(first) and not first.is_lost else None, False
         cut_queue(queue, next_offset)
-        return None
+        return None, not is_whole
+    was_there = bool(files)
     cut_queue(queue, 0)
-    return None
+    return None, was_there
 
 
 def recover_queue(queue: ConsumeQueue, file_system: FileSystem, checked_from: int) -> None:

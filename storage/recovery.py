@@ -20,7 +20,7 @@ from typing import Final
 
 from triomq.protocol.consume_queue_unit import UNIT, UNIT_SIZE
 from triomq.protocol.record import RecordCheck, RecordKind
-from triomq.storage.checkpoint import Checkpoint
+from triomq.storage.checkpoint import CHECKPOINT, Checkpoint
 from triomq.storage.commit_log import CommitLog
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue import ConsumeQueue
@@ -190,7 +190,9 @@ class Recovery:
             dropped_from = self._recover_queues(None)
             wanted_from = max((queue.max_physical_offset for queue in self._queues), default=0)
             begin = self._last_record(wanted_from)
-            if dropped_from < begin:  # a record or its unit is damaged: look which of them
+            if dropped_from < self._log.files.files[-1].end:  # a record or its unit is damaged: look which of them
+                # Killed meanwhile, the next start must look there, too: it finds only that the queue ends earlier.
+                Checkpoint().save(self._file_system, self._config.root / CHECKPOINT)
                 before = max(record_before(queue, log, dropped_from) for queue in self._queues)
                 wanted_from = begin = max(before, log.min_offset)
             log.files.expect_order(in_order=True)
@@ -253,18 +255,19 @@ class Recovery:
         return log.min_offset
 
     def _recover_queues(self, checked_from: int | None) -> int:
-        """Let queues end with a unit whose record is there; return where the first record begins that is not.
+        """Let queues end with a unit whose record is there; return where the first record may begin that has none.
 
         After a crash units are looked at from the record at ``checked_from`` on, see ``recover_queue``.
         """
         dropped_from = self._log.files.files[-1].end
         for queue in self._queues:
             if checked_from is None:
-                ends = resume_queue(queue, self._file_system)
+                ends, was_cut = resume_queue(queue, self._file_system)
                 if ends is not None and self._is_settled(queue, ends):
                     queue.min_offset = first_offset(queue)
                     continue
             else:
+                was_cut = False  # of what is cut here the records are read again in any case
                 recover_queue(queue, self._file_system, checked_from)
             self._unsettled.append(queue)
             self._forget_deleted(queue)
@@ -272,7 +275,8 @@ class Recovery:
             self._units_removed += len(dropped)
             if dropped:
                 self._shortened.append(queue)
-            dropped_from = min([dropped_from, *(unit.physical_offset for unit in dropped)])
+            if was_cut or dropped:  # where these records are, their units may tell wrongly
+                dropped_from = min(dropped_from, queue.max_physical_offset)
         return dropped_from
 
     def _forget_deleted(self, queue: ConsumeQueue) -> None:

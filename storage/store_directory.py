@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from triomq.protocol.errors import StoreLayoutError
+from triomq.storage.checkpoint import CHECKPOINT
 from triomq.storage.config import StoreConfig
 from triomq.storage.damage import SET_ASIDE
 from triomq.storage.file_system import FileSystem, list_store_directory, store_error, translated
@@ -54,7 +55,7 @@ class StoreDirectory:
         self.commit_log = root / "commitlog"
         self.consume_queue = root / "consumequeue"
         self.index = root / "index"
-        self.checkpoint = root / "checkpoint"
+        self.checkpoint = root / CHECKPOINT
         self.abort = root / "abort"
         self.config = root / "config"
         self.scratch = root / _SCRATCH

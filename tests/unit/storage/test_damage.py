@@ -22,7 +22,9 @@ from tests.unit.storage.making import (
 from triomq.protocol.consume_queue_unit import BLANK_UNIT
 from triomq.protocol.errors import StoreError
 from triomq.protocol.record import decode_record
+from triomq.storage.checkpoint import CHECKPOINT, load_checkpoint
 from triomq.storage.damage import FILLER_TOPIC, SET_ASIDE, DamageLog
+from triomq.storage.file_system import FileSystem
 from triomq.storage.get_message import GetMessageStatus
 from triomq.storage.message_store import MessageStore
 
@@ -232,6 +234,46 @@ def test_a_damaged_last_unit_comes_back_after_a_clean_exit(maker: StoreMaker) ->
     assert report(again).units_added == 1
     assert report(again).damage == ()
     assert bodies(again) == wanted
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 3, 6, 8, 9, 11])
+@pytest.mark.parametrize("number", [9, 0])
+def test_a_damaged_last_unit_of_a_queue_that_rests_comes_back_after_a_clean_exit(
+    maker: StoreMaker, at: int, number: int
+) -> None:
+    store = maker()
+    for each in range(number + 1):
+        put(store, body=body(each))
+    for each in range(30):
+        put(store, "U", body=body(each))
+    store.close()
+    path = queue_file(store.config.root, "T", 0)
+    overwrite(path, number * 20 + at, bytes([path.read_bytes()[number * 20 + at] ^ 0x80]))
+    again = maker()
+    assert report(again).units_added == 1
+    assert bodies(again) == [body(each) for each in range(number + 1)]
+    assert put(again).queue_offset == number + 1
+
+
+def test_a_clean_start_that_is_killed_while_it_looks_for_a_damaged_unit_hides_no_message(
+    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = filled(maker, 20)
+    wanted = bodies(store)
+    maker.clock.now_ms += 100_000
+    put(store, "U")
+    store.close()
+    overwrite(queue_file(store.config.root, "T", 0), 9 * 20 + 8, b"\xff")
+
+    def kill(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("triomq.storage.log_scan._PROGRESS_STEP_BYTES", 1)
+    with pytest.raises(KeyboardInterrupt):
+        maker.describe().open(kill)
+    again = maker()
+    assert bodies(again) == wanted
+    assert load_checkpoint(FileSystem(), again.config.root / CHECKPOINT).physic == maker.clock.now_ms
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -251,7 +251,7 @@ def test_after_a_clean_exit_only_the_last_file_of_a_queue_is_looked_at(tmp_path:
 def test_after_a_clean_exit_both_ends_of_a_queue_are_told_and_nothing_is_mapped(tmp_path: Path, count: int) -> None:
     fill(make(tmp_path), count)
     queue = loaded(tmp_path, MappingPool(1000))
-    assert resume_queue(queue, FileSystem()) == ((1000, 100, 7), (900 + count * 100, 100, 7))
+    assert resume_queue(queue, FileSystem()) == (((1000, 100, 7), (900 + count * 100, 100, 7)), False)
     assert not any(file.is_mapped for file in queue.files.files)
     fill(queue, 7)
     assert [unit and unit.physical_offset for unit in map(queue.unit, range(count + 8))] == [
@@ -266,7 +266,8 @@ def test_a_queue_that_does_not_begin_and_end_with_a_message_tells_no_ends(
     tmp_path: Path, number: int, unit: bytes
 ) -> None:
     overwrite(fill(make(tmp_path), 11), number, unit)
-    assert resume_queue(loaded(tmp_path, MappingPool(1000)), FileSystem()) is None
+    was_cut = number == 10 and unit != BLANK_UNIT
+    assert resume_queue(loaded(tmp_path, MappingPool(1000)), FileSystem()) == (None, was_cut)
 
 
 @pytest.mark.parametrize("hurt", ["magic", "body", "topic", "nothing"])
