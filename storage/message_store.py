@@ -303,6 +303,7 @@ class MessageStore(StoreWriter):
         self._deleted.load()
         checkpoint = load_checkpoint(self._file_system, self._directory.checkpoint)
         self.commit_log.files.load(layout.log, self._directory.set_aside)
+        self.commit_log.files.sync_directory()  # a file that was deleted last comes back no more when the next one goes
         if any(queue.files.stray_starts for queue in layout.queues):
             # They are deleted and built again.  If this start is killed before that, only who reads the whole log
             # finds out that a queue is too short.

@@ -119,6 +119,10 @@ class Deletion:
     def __len__(self) -> int:
         return len(self._files)
 
+    def is_certain(self, sequence: MappedFileQueue) -> bool:
+        """Whether no deleted file of a sequence can come back behind a power cut."""
+        return sequence not in self._sequences
+
     @property
     def size_bytes(self) -> int:
         """Bytes of the files whose space is not free yet."""
@@ -145,7 +149,7 @@ class Retention:
 
     Attributes:
         deleted_files: of the commit log, since the store was opened.
-        held: deletions that could not be finished, because a reader still has views.
+        held: deletions that could not be finished, because a reader still has views, or the disk refuses.
     """
 
     def __init__(self, store: MessageStore, followers: Sequence[Callable[[int], object]] = ()) -> None:
@@ -171,10 +175,15 @@ class Retention:
     def plan(self) -> list[Reason]:
         """Measure disk and files, and decide for one run.
 
+        As long as the disk refuses to make the last deletion certain there is none: if that file came back behind a
+        power cut, and not those behind it, the log would end there.
+
         Raises:
             StoreError: something cannot be measured.
         """
         store, log = self._store, self._store.commit_log
+        if not all(deletion.is_certain(log.files) for deletion in self.held):
+            return []
         used, available = store.check_disk()
         freed = sum(deletion.size_bytes for deletion in self.held)
         now_ms = store.now_ms()
@@ -281,8 +290,24 @@ class Retention:
         self._refused_queues = tuple(refused_queues)
 
     def finish_held(self) -> None:
-        """Free the space of files whose readers are done; may run in a worker thread while nothing else is called."""
-        self.held = [deletion for deletion in self.held if not deletion.finish()]
+        """Free the space of files whose readers are done; may run in a worker thread while nothing else is called.
+
+        Raises:
+            StoreError: the disk refuses one of them.
+        """
+        refusals: list[StoreError] = []
+        held = []
+        for deletion in self.held:
+            try:
+                is_done = deletion.finish()
+            except StoreError as exc:
+                refusals.append(exc)
+                is_done = False
+            if not is_done:
+                held.append(deletion)
+        self.held = held
+        if refusals:
+            raise refusals[0]
 
     def run(self) -> int:
         """Do one whole run here, waiting for the disk, and return how many commit log files were deleted.
@@ -293,6 +318,7 @@ class Retention:
         Raises:
             StoreError: the disk refuses; a later run begins anew.
         """
+        self.finish_held()
         reasons = self.plan()
         for reason in reasons:
             self._finish(self.delete_log_file(reason))
@@ -302,12 +328,12 @@ class Retention:
             while deletion := self.delete_queue_files(queues):
                 self._finish(deletion)
             self.follow()
-        self.finish_held()
         return len(reasons)
 
     def _finish(self, deletion: Deletion) -> None:
-        if not deletion.finish():
-            self.held.append(deletion)
+        self.held.append(deletion)  # also if the disk refuses
+        if deletion.finish():
+            self.held.remove(deletion)
 
 
 def _read_begins(queues: Sequence[tuple[Sequence[MappedFile], int]], log_begin: int) -> None:

@@ -76,6 +76,9 @@ class RetentionService:
         """
         retention = self.retention
         refusals: list[StoreError] = []
+        if retention.held:
+            with _noted(refusals):
+                await trio.to_thread.run_sync(retention.finish_held)
         with _noted(refusals):
             await self._delete_log_files()
         if retention.is_behind:
@@ -86,9 +89,6 @@ class RetentionService:
             refusals += refused.values()
             with _noted(refusals):
                 retention.follow(refused)
-        if retention.held:
-            with _noted(refusals):
-                await trio.to_thread.run_sync(retention.finish_held)
         if refusals:
             raise refusals[0]
 

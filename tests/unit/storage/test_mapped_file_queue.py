@@ -133,9 +133,12 @@ def test_strays_are_deleted_or_set_aside(tmp_path: Path) -> None:
         files.create_next(0).map[0] = letter
     (files.directory / f"{0:020d}").unlink()
     set_aside = tmp_path / "set-aside"
-    again = sequence(tmp_path)
+    faulty = FaultyFileSystem()
+    again = sequence(tmp_path, faulty)
     again.load(FoundFiles([], [], [100]), set_aside)
     assert again.is_incomplete
+    synced = [path for name, path in faulty.calls if name == "sync_directory"]
+    assert synced == [set_aside, tmp_path, files.directory]  # its new name is on the disk before the old one is gone
     assert (set_aside / f"0-{100:020d}").read_bytes()[:1] == b"b"
     sequence(tmp_path).load(FoundFiles([], [], [200]))
     assert names(tmp_path) == []

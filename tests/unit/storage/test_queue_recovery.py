@@ -455,3 +455,13 @@ def test_a_queue_without_a_record_in_any_of_many_damaged_parts_is_hardly_looked_
     few.max_offset = few.next_offset
     assert parts_with_units(few, begins, [begin + 10 for begin in begins]) == []
     assert looks < 10
+
+
+def test_a_file_that_begins_with_a_lost_message_ends_no_search_for_units_that_are_not_on_the_disk(
+    tmp_path: Path,
+) -> None:
+    queue = fill(make(tmp_path), 25)
+    overwrite(queue, 10, BLANK_UNIT)
+    overwrite(queue, 3, bytes(20))
+    recover_queue(queue, FileSystem(), 1000)
+    assert queue.next_offset == 3
