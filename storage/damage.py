@@ -127,6 +127,8 @@ def _fill(files: MappedFileQueue, piece: _Piece) -> None:
     if stop == file.size and stop - at >= BLANK_HEAD.size:
         BLANK_HEAD.pack_into(file.map, at, stop - at, BLANK_MAGIC)
         return
+    if stop - at < _FILLER_BYTES:  # a body held what proves itself as a record: the hole stays
+        return
     file.map[at:stop] = encode_record(
         queue_id=0,
         queue_offset=0,

@@ -8,6 +8,8 @@ from typing import Final
 import pytest
 
 from tests.unit.storage.making import (
+    BORN,
+    HOST,
     FaultyFileSystem,
     StoreMaker,
     bodies,
@@ -21,7 +23,7 @@ from tests.unit.storage.making import (
 )
 from triomq.protocol.consume_queue_unit import BLANK_UNIT
 from triomq.protocol.errors import StoreError
-from triomq.protocol.record import decode_record
+from triomq.protocol.record import HEAD, decode_record, encode_record
 from triomq.storage.checkpoint import CHECKPOINT, load_checkpoint
 from triomq.storage.damage import FILLER_TOPIC, SET_ASIDE, DamageLog
 from triomq.storage.file_system import FileSystem
@@ -181,6 +183,36 @@ def test_starts_that_come_no_further_than_the_copy_leave_one_copy(maker: StoreMa
     faulty.fails = lambda number, name, path: False
     maker(copy, file_system=faulty)
     assert [path.name for path in (copy / SET_ASIDE).iterdir()] == [f"damaged-{offset:020d}"]
+
+
+def test_a_hole_that_is_too_short_for_any_record_stays_and_keeps_no_store_from_starting(maker: StoreMaker) -> None:
+    """A message's body holds a record that names the very place where it comes to lie, and then loses its head."""
+    store = maker()
+    put(store, body=b"first")
+    outer = store.commit_log.max_offset
+    inner = encode_record(
+        queue_id=0,
+        queue_offset=0,
+        physical_offset=outer + HEAD.size,
+        sys_flag=0,
+        born_timestamp=BORN,
+        born_host=HOST,
+        store_timestamp=store.commit_log.store_timestamp,
+        store_host=HOST,
+        body=b"inner",
+        topic=b"V",
+        properties=b"",
+    )
+    put(store, body=inner)
+    put(store, body=b"third")
+    copy = maker.killed_copy(store)
+    overwrite(log_file(copy, 0), outer, bytes(4))
+    for _ in range(2):
+        again = maker(copy)
+        assert {b"first", b"third"} <= set(bodies(again))
+        assert len(report(again).damage) == 2
+        copy = maker.killed_copy(again)
+        (copy / "checkpoint").unlink()
 
 
 def test_damage_up_to_the_end_of_a_file_becomes_a_blank_record(maker: StoreMaker) -> None:
