@@ -465,3 +465,9 @@ def test_a_file_that_begins_with_a_lost_message_ends_no_search_for_units_that_ar
     overwrite(queue, 3, bytes(20))
     recover_queue(queue, FileSystem(), 1000)
     assert queue.next_offset == 3
+
+
+def test_lost_messages_at_the_end_of_a_queue_are_cut(tmp_path: Path) -> None:
+    queue = fill(make(tmp_path), 12)
+    assert lose_units(queue, 1900, 5000) == 3
+    assert queue.next_offset == 9

@@ -424,3 +424,18 @@ def test_a_start_that_is_killed_before_lost_files_of_a_queue_are_built_again_hid
     again = maker(copy)
     assert bodies(again) == wanted
     assert put(again).queue_offset == len(wanted)
+
+
+def test_records_of_a_deleted_topic_mend_no_units(maker: StoreMaker) -> None:
+    for made_again in (False, True):
+        store = filled(maker, 40, topics=("T",))
+        store.delete_topic("T")
+        for number in range(40 if made_again else 0):
+            put(store, body=body(number))
+        wanted = bodies(store)
+        copy = maker.killed_copy(store)
+        (copy / "checkpoint").unlink()
+        again = maker(copy)
+        assert report(again).units_added == 0
+        assert bodies(again) == wanted
+        store.destroy()
