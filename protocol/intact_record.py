@@ -111,7 +111,7 @@ class IntactWalk:
                 magic != MESSAGE_MAGIC
                 or offset != start + position
                 or sys_flag & _HOST_V6_BITS
-                or body_length < 0
+                or body_length <= 0
                 or not LEAST_RECORD_BYTES
                 <= size - body_length
                 <= _MOST_BESIDE_BODY  # a flipped bit of the size makes nobody copy a whole file

@@ -14,7 +14,7 @@ from itertools import pairwise
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from triomq.protocol.codes import MessageSysFlag
+from triomq.protocol.codes import TRANSACTION_MASK, MessageSysFlag
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.host import IPV4_HOST_LENGTH, IPV6_HOST_LENGTH
 from triomq.protocol.host import decode_host as decode_host
@@ -71,6 +71,8 @@ _HEADS: Final = (  # by the two host bits of sysFlag, which HEAD finds at the sa
 )
 _HEAD_SIZE: Final = HEAD.size
 _FIXED_SIZE: Final = 75  # every field of fixed length but the hosts
+_PORT_BYTES: Final = 4
+_ROLLBACK: Final = int(MessageSysFlag.TRANSACTION_ROLLBACK)
 BLANK_HEAD: Final = Struct(">ii")
 """Bytes to the end of the file, magic: the begin of a blank record."""
 
@@ -286,7 +288,9 @@ class RecordCheck(NamedTuple):
     """
 
     kind: RecordKind
-    size: int  # bytes from here to the next record (``BLANK``: to the end of the file); 0 for END and BAD
+    #: Bytes from here to the next record (``BLANK``: to the end of the file).  0 for END, and for BAD if nothing tells:
+    #: else all lengths of the record agree with it.
+    size: int
     reason: str = ""  # why it is END or BAD
     queue_id: int = 0
     queue_offset: QueueOffset = QueueOffset(0)
@@ -322,12 +326,15 @@ def check_record(buffer: ReadableBuffer, position: int, limit: int, *, check_crc
         head, body_at, tail_at, properties_at = _locate(buffer, position, limit)
     except ProtocolError as exc:
         return RecordCheck(RecordKind.BAD, 0, str(exc))
-    if check_crc and tail_at > body_at and head[2] != body_crc(buffer[body_at:tail_at]):
-        return RecordCheck(RecordKind.BAD, 0, f"record at {position}: the body does not match its CRC")
     properties = bytes(buffer[properties_at : position + size])
     topic = bytes(buffer[tail_at + 1 : properties_at - 2])
-    if check_crc and (_has_lost_sector(properties, properties_at) or _has_lost_sector(topic, tail_at + 1)):
-        return RecordCheck(RecordKind.BAD, 0, f"record at {position}: a part of its topic or properties is missing")
+    reason = ""
+    if check_crc:
+        reason = _body_damage(head, memoryview(buffer)[body_at:tail_at])
+        if not reason and (_has_lost_sector(properties, properties_at) or _has_lost_sector(topic, tail_at + 1)):
+            reason = "a part of its topic or properties is missing"
+    if reason:
+        return RecordCheck(RecordKind.BAD, size, f"record at {position}: {reason}")
     return _new_tuple(
         RecordCheck,
         (
@@ -360,13 +367,22 @@ def find_damage(buffer: ReadableBuffer, position: int, size: int, topic: bytes, 
         head, body_at, tail_at, properties_at = _locate(buffer, position, position + size)
     except ProtocolError as exc:
         return str(exc)
-    if tail_at > body_at and head[2] != body_crc(memoryview(buffer)[body_at:tail_at]):
-        return "the body does not match its CRC"
+    if reason := _body_damage(head, memoryview(buffer)[body_at:tail_at]):
+        return reason
     found = bytes(buffer[tail_at + 1 : properties_at - 2])
     is_elsewhere = (found, head[3]) != (topic, queue_id)
     if is_elsewhere and _MULTI_DISPATCH not in bytes(buffer[properties_at : position + size]):
         return f"a message of topic {found.decode('utf-8', 'replace')} queue {head[3]}"
     return ""
+
+
+def _body_damage(head: RecordHead, body: bytes | memoryview) -> str:
+    """Return what a record's body, or that there is none, tells about damage, "" if nothing."""
+    if len(body):
+        return "" if head[2] == body_crc(body) else "the body does not match its CRC"
+    # Zero is the length of no body, and of what a power cut has left of one sector: then there is no store host either.
+    has_host = any(head[11][-_PORT_BYTES:]) or head[7] & TRANSACTION_MASK == _ROLLBACK  # as fillers are
+    return "" if head[10] and has_host else "a part of its head is missing"
 
 
 def _has_lost_sector(text: bytes, position: int) -> bool:

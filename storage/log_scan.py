@@ -111,7 +111,7 @@ class LogScan:
                 yield self._passed([record])
             elif record.kind is RecordKind.BLANK:
                 self.end = offset - offset % file_size + file_size
-            elif not self._step_over(offset, record.reason):
+            elif not self._step_over(offset, record):
                 self.stopped_by = record.reason
                 return
 
@@ -137,19 +137,33 @@ class LogScan:
         if self._progress is not None:
             self._progress(end - self.begin, self._stop - self.begin)
 
-    def _step_over(self, offset: int, reason: str) -> bool:
+    def _step_over(self, offset: int, damaged: RecordCheck) -> bool:
         """Go to the next record that proves itself; ``False`` if there is none before the stop."""
+        found = self._behind(offset, damaged) or self._next_proven(offset)
+        if found is None:
+            return False
+        path = next(at.path for at in self._log.files.files if offset < at.end)
+        begin = found.physical_offset
+        self.damage.append(DamagedPart(path, offset, begin, damaged.reason, found.store_timestamp))
+        self.end = begin
+        return True
+
+    def _behind(self, offset: int, damaged: RecordCheck) -> RecordCheck | None:
+        """Return the record behind damaged ones whose lengths agree: what is in a body may look like a record."""
+        while damaged.kind is RecordKind.BAD and damaged.size and offset < self._stop:
+            offset += damaged.size
+            damaged = self._log.check(offset, check_crc=True)
+        return damaged if damaged.kind is RecordKind.MESSAGE and offset < self._stop else None
+
+    def _next_proven(self, offset: int) -> RecordCheck | None:
         for file in self._log.files.files:
             position = max(offset + 1 - file.start, 0) + _MAGIC_AT
             while position < file.size and (position := file.find(_MAGIC, position)) >= 0:
                 found_at = file.start + position - _MAGIC_AT
                 position += 1
                 if found_at >= self._stop:  # there may be millions of records behind it
-                    return False
+                    return None
                 record = self._log.check(found_at, check_crc=True)
                 if record.kind is RecordKind.MESSAGE:
-                    path = next(at.path for at in self._log.files.files if offset < at.end)
-                    self.damage.append(DamagedPart(path, offset, found_at, reason, record.store_timestamp))
-                    self.end = found_at
-                    return True
-        return False
+                    return record
+        return None

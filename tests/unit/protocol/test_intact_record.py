@@ -98,7 +98,7 @@ TEXTS: Final = st.text(st.characters(min_codepoint=1, max_codepoint=0x2FFF), max
 
 
 @st.composite
-def files(draw: st.DrawFn, hosts: st.SearchStrategy[bytes] = HOSTS) -> bytes:
+def files(draw: st.DrawFn, hosts: st.SearchStrategy[bytes] = HOSTS, least_body: int = 0) -> bytes:
     """A commit log file with some records and zeros behind them."""
     file = b""
     for _ in range(draw(st.integers(0, 6))):
@@ -112,7 +112,7 @@ def files(draw: st.DrawFn, hosts: st.SearchStrategy[bytes] = HOSTS) -> bytes:
             store_timestamp=draw(st.integers(0, 2**62)),
             store_host=draw(hosts),
             prepared_transaction_offset=draw(st.integers(0, 2**62)),
-            body=draw(st.binary(max_size=200)),
+            body=draw(st.binary(min_size=least_body, max_size=200)),
             topic=draw(TEXTS.filter(bool)),
             properties=b"\x02".join(
                 [*draw(st.lists(TEXTS, max_size=3)), draw(st.sampled_from([b"", b"TAGS\x01a", b"xTAGS\x01a"]))]
@@ -143,7 +143,7 @@ def walked(file: bytes, position: int, stop: int, start: int, *, check_crc: bool
     return found
 
 
-@given(files(hosts=st.just(bytes(8))), st.booleans())
+@given(files(hosts=st.just(bytes(8)), least_body=1), st.booleans())
 def test_a_walk_passes_over_all_that_is_plain(file: bytes, check_crc: bool) -> None:
     found = walked(file, 0, len(file), START, check_crc=check_crc)
     assert found == checked(file, check_crc=check_crc)
@@ -168,7 +168,7 @@ def test_a_walk_over_any_bytes_ends(content: bytes, at: int, check_crc: bool) ->
     assert len(walked(file, at, len(file), OFFSET, check_crc=check_crc)) <= 1
 
 
-@given(files(hosts=st.just(bytes(8))), st.integers(0, 1000), st.integers(0, 6))
+@given(files(hosts=st.just(bytes(8)), least_body=1), st.integers(0, 1000), st.integers(0, 6))
 def test_a_walk_begins_and_stops_where_it_is_told(file: bytes, stop: int, skipped: int) -> None:
     records = checked(file, check_crc=True)
     begin = sum(each.size for each in records[:skipped])
@@ -198,7 +198,7 @@ def test_a_walk_over_many_topics_and_large_bodies_is_done_in_parts_and_forgets_n
             physical_offset=START + len(file),
             born_host=bytes(8),
             store_host=bytes(8),
-            body=b"b" * (number % 7 * 1000),
+            body=b"b" * (1 + number % 7 * 1000),
             topic=b"T%d" % number,
             properties=b"",
         )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from triomq.protocol import layouts
 from triomq.protocol.errors import ProtocolError
+from triomq.protocol.intact_record import IntactWalk
 from triomq.protocol.properties import encode_properties
 from triomq.protocol.record import (
     BLANK_MAGIC,
@@ -24,6 +25,7 @@ from triomq.protocol.record import (
     decode_records,
     encode_host,
     encode_record,
+    find_damage,
     pack_record_into,
     record_size,
 )
@@ -145,6 +147,7 @@ def test_decoded_record_agrees_with_its_layout(parts: dict[str, Any]) -> None:
 @given(PARTS, st.integers(0, 9), st.sampled_from([bytes, bytearray, memoryview]))
 def test_check_agrees_with_decoding(parts: dict[str, Any], before: int, kind: type) -> None:
     parts |= {name: parts[name].replace(b"\0", b"x") for name in ("topic", "properties")}  # see the next but one
+    parts |= {} if parts["body"] else {"body": b"x"}  # without one, zeros in the head may be what a power cut has left
     data = bytes(before) + layout_of(parts)
     check = check_record(kind(data), before, len(data), check_crc=True)
     message = decode_record(kind(data), before)
@@ -157,6 +160,21 @@ def test_check_agrees_with_decoding(parts: dict[str, Any], before: int, kind: ty
     assert check.prepared_transaction_offset == message.prepared_transaction_offset
     assert check.topic == message.topic
     assert check.properties == message.encoded_properties
+
+
+@pytest.mark.parametrize("border", [44, 66])
+def test_a_record_without_a_body_that_lost_the_rear_of_its_head_is_bad(border: int) -> None:
+    """It was on the other side of a border of sectors; the length of a body would be zero there, too."""
+    whole = encode_record(**{**GOLDEN_PARTS, "body": b""})
+    torn = whole[:border] + bytes(88 - border) + whole[88:]
+    assert check_record(whole, 0, len(whole), check_crc=True).kind is RecordKind.MESSAGE
+    found = check_record(torn, 0, len(torn), check_crc=True)
+    assert (found.kind, found.size, found.reason[-29:]) == (RecordKind.BAD, len(torn), "a part of its head is missing")
+    assert find_damage(torn, 0, len(torn), GOLDEN_PARTS["topic"], GOLDEN_PARTS["queue_id"])
+    assert IntactWalk(check_crc=True).run(torn, 0, len(torn), GOLDEN_PARTS["physical_offset"]) == []
+    with_body = encode_record(**GOLDEN_PARTS)
+    torn = with_body[:border] + bytes(88 - border) + with_body[88:]
+    assert check_record(torn, 0, len(torn), check_crc=True).kind is RecordKind.BAD
 
 
 def test_check_gives_the_tags_code() -> None:

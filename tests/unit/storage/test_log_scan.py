@@ -1,7 +1,7 @@
 import pytest
 
-from tests.unit.storage.making import StoreMaker, put
-from triomq.protocol.record import RecordCheck
+from tests.unit.storage.making import HOST, StoreMaker, put
+from triomq.protocol.record import HEAD, RecordCheck, encode_record
 from triomq.storage.commit_log import CommitLog
 from triomq.storage.log_scan import LogScan, ProgressLog
 from triomq.storage.message_store import MessageStore
@@ -40,6 +40,32 @@ def test_a_walk_ends_before_a_damaged_last_record_and_says_why(store: MessageSto
     assert scan.end == places[2].physical_offset
     assert "CRC" in scan.stopped_by
     assert scan.damage == []
+
+
+def test_what_looks_like_a_record_in_the_body_of_a_damaged_one_is_no_message(store: MessageStore) -> None:
+    outer = []
+    for _ in range(2):
+        outer.append(store.commit_log.max_offset)
+        inner = encode_record(
+            queue_id=0,
+            queue_offset=1,
+            physical_offset=outer[-1] + HEAD.size,  # its own place
+            sys_flag=0,
+            born_timestamp=1,
+            born_host=HOST,
+            store_timestamp=1,
+            store_host=HOST,
+            body=b"never sent",
+            topic=b"T",
+            properties=b"",
+        )
+        put(store, body=inner)
+    end = put(store).physical_offset
+    for offset in outer:
+        store.commit_log.files.files[0].map[offset + 8] ^= 1  # the CRC
+    scan = LogScan(store.commit_log, 0)
+    assert [offset for offset, _ in scan] == [end]
+    assert [(part.begin, part.end) for part in scan.damage] == [(0, end)]
 
 
 @pytest.mark.parametrize("damaged", [[0], [1], [3, 4, 5], list(range(9)), [8]])
