@@ -185,7 +185,7 @@ class Portal:
                 with scope:
                     return await function(*args, **kwargs)
             except trio.Cancelled:  # the thread ends: another has left the last client meanwhile
-                raise ClientClosedError("the client was closed") from None
+                raise ClientClosedError("the client was closed") from None  # noqa: ASYNC104
             raise ClientClosedError("interrupted")  # nobody waits for it any more
 
         try:

@@ -248,6 +248,15 @@ def parts_with_units(queue: ConsumeQueue, begins: Sequence[int], ends: Sequence[
     return found
 
 
+def lose_parts(queue: ConsumeQueue, begins: Sequence[int], ends: Sequence[int]) -> int:
+    """Note that the messages in parts of the log are lost, as ``parts_with_units`` takes them; return how many.
+
+    Raises:
+        StoreError: a file cannot be mapped.
+    """
+    return sum(lose_units(queue, begins[number], ends[number]) for number in parts_with_units(queue, begins, ends))
+
+
 def lose_units(queue: ConsumeQueue, begin: int, end: int) -> int:
     """Note that the messages between two physical offsets are lost; return how many these were.
 

@@ -39,11 +39,11 @@ from triomq.storage.queue_recovery import (
     ends_intact,
     first_offset,
     last_stored_before,
+    lose_parts,
     lose_units,
     mend_torn_unit,
     newest_unit,
     oldest_unit,
-    parts_with_units,
     record_before,
     recover_queue,
     resume_queue,
@@ -325,8 +325,7 @@ class Recovery:
             plan.add(queue.files, 0, queue.end_position + 1)
         begins, ends = [part.begin for part in scan.damage], [part.end for part in scan.damage]
         for queue in self._queues:
-            numbers = parts_with_units(queue, begins, ends)
-            if lost := sum(lose_units(queue, begins[number], ends[number]) for number in numbers):
+            if lost := lose_parts(queue, begins, ends):
                 self._lost_messages += lost
                 plan.add(queue.files, 0, queue.end_position + 1)
         plan.run()

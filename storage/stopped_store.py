@@ -243,6 +243,7 @@ class StoppedStore:
             count = count_good_units(file, self.file_system)
             if count or file.start == queue.files.start:
                 queue.next_offset = queue.max_offset = file.start // UNIT_SIZE + count
+                queue.max_physical_offset = self.log.max_offset  # at most
                 return
 
 

@@ -19,7 +19,7 @@ from triomq.storage.flush import FlushPlan
 from triomq.storage.log_scan import Progress
 from triomq.storage.log_walk import Damage, walk
 from triomq.storage.queue_numbers import QueueNumbers
-from triomq.storage.queue_recovery import lose_units
+from triomq.storage.queue_recovery import lose_parts
 from triomq.storage.stopped_store import StoppedStore, StoredOffset
 from triomq.storage.store_check import CheckReport, Problem, ProblemKind, queues_to_rebuild
 
@@ -151,12 +151,12 @@ def _cut(store: StoppedStore, offset: int) -> None:
 
 def _fill(store: StoppedStore, parts: Sequence[DamagedPart]) -> None:
     """Replace damaged parts; units go first, as nobody would look for those that name fillers."""
-    _sync(
-        store, [], [queue for queue in store.queues if sum(lose_units(queue, part.begin, part.end) for part in parts)]
-    )
-    for part in parts:
-        fill(store.log.files, part, store.file_system, store.root / SET_ASIDE)
-    _sync(store, [part.begin for part in parts[:1]])
+    if not parts:
+        return
+    begins, ends = [part.begin for part in parts], [part.end for part in parts]
+    _sync(store, [], [queue for queue in store.queues if lose_parts(queue, begins, ends)])
+    fill(store.log.files, parts, store.file_system, store.root / SET_ASIDE)
+    _sync(store, begins[:1])
 
 
 def _sync(store: StoppedStore, log_begins: Sequence[int], queues: Sequence[ConsumeQueue] = ()) -> None:

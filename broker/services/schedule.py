@@ -137,12 +137,13 @@ class ScheduledDelivery:
 
 async def _read(lookup: Lookup[None]) -> None:
     """Read what a lookup asks for, and tell it what the disk cannot read."""
-    with suppress(StopIteration):
-        ranges = next(lookup)
-        while True:
-            try:
-                await trio.to_thread.run_sync(read_ranges, ranges)
-            except StoreError as exc:
+    ranges = next(lookup, None)
+    while ranges is not None:
+        try:
+            await trio.to_thread.run_sync(read_ranges, ranges)
+        except StoreError as exc:
+            with suppress(StopIteration):
                 ranges = lookup.throw(exc)
-            else:
-                ranges = next(lookup)
+                continue
+            return
+        ranges = next(lookup, None)
