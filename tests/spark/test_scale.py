@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 IDLE_S = 10
+MOST_IDLE_SHARE = 0.05  # of a core
+MOST_LOOKS = 3
 ONE_BY_ONE = 12
 WORKERS = 4  # two cores; a query that reads and writes may have two Python workers for each
 
@@ -54,7 +56,7 @@ def test_tags_are_filtered_by_the_broker(spark: "SparkSession", tapped: tuple[To
 def test_an_idle_stream_asks_and_costs_little(
     spark: "SparkSession", tapped: tuple[Topics, Tap], checkpoint: Callable[[str], str]
 ) -> None:
-    """Scenario 19: no trigger and no data for 10 seconds; 60 requests, and the stream's reader rests."""
+    """Scenario 19: no trigger and no data for 10 seconds; 60 requests, and 5 % of a core for the stream's reader."""
     topics, tap = tapped
     topic = topics.make(8)
     ports: set[int] = set()
@@ -65,15 +67,17 @@ def test_an_idle_stream_asks_and_costs_little(
         ports.clear()
         wait_until(lambda: bool(ports))
         reader = owner_of(ports.pop())
-        before, used_s, began = tap.requests.total(), cpu_s(reader), time.monotonic()
-        query.awaitTermination(IDLE_S)
-        asked, took_s = tap.requests.total() - before, time.monotonic() - began
-        share = (cpu_s(reader) - used_s) / took_s
+        shares: list[float] = []
+        while len(shares) < MOST_LOOKS and min(shares, default=1.0) >= MOST_IDLE_SHARE:  # others may use the machine
+            before, used_s, began = tap.requests.total(), cpu_s(reader), time.monotonic()
+            query.awaitTermination(IDLE_S)
+            asked, took_s = tap.requests.total() - before, time.monotonic() - began
+            assert 0 < asked <= 60 * took_s / IDLE_S
+            shares.append((cpu_s(reader) - used_s) / took_s)
     finally:
         tap.before = lambda *_: None
         query.stop()
-    assert 0 < asked <= 60 * took_s / IDLE_S
-    assert 0 < share < 0.25  # one that never rests takes a whole core; how little this one takes, a bench tells
+    assert 0 < min(shares) < MOST_IDLE_SHARE
 
 
 def cpu_s(pid: int) -> float:
