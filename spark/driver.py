@@ -1,7 +1,7 @@
 """The driver's side of a stream: which offsets the next micro-batch ends at, and how it is cut into partitions.
 
 Spark asks for the latest offset every 10 ms when it has nothing to do, so what brokers said is believed for
-``offsetPollMs``, and a question with nothing new is answered from memory.
+``offsetPollMs``, and a question with nothing new is answered from memory, after a rest of some milliseconds.
 
 Source: spark.md 1.3, 3.2 to 3.8.
 """
@@ -30,6 +30,10 @@ LOGGER: Final = logging.getLogger("triomq.spark.driver")
 #: A message stored so long after the checkpoint cannot be the one that the checkpoint counted as the first.
 _MADE_AGAIN_MARGIN_MS: Final = 60_000
 _WARNING_INTERVAL_S: Final = 60.0
+#: Without a trigger Spark asks again 10 ms after an answer.  Most of what that costs is not ours, so an idle query is
+#: made to ask less often; one with a trigger, or with another source that has news, asks later and waits for nothing.
+_AGAIN_AT_ONCE_S: Final = 0.030
+_REST_S: Final = 0.015
 #: For so many discoveries a queue may be out of the route.
 _GRACE_DISCOVERIES: Final = 3
 
@@ -45,6 +49,7 @@ class StreamDriver:
         *,
         clock: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        sleep: Callable[[float], None] = time.sleep,
         connect: Callable[[ExitStack, Options], tuple[Discovery, PullConsumer | None]] | None = None,
     ) -> None:
         """Take options; nothing is asked before the first call.
@@ -53,11 +58,13 @@ class StreamDriver:
             options: of a streaming read.
             clock: seconds.
             now_ms: the wall clock.
+            sleep: waits seconds.
             connect: opens the clients; the second one stores the offsets of ``group.id``.
         """
         self._options = options
         self._clock = clock
         self._now_ms = now_ms
+        self._sleep = sleep
         self._connect = connect or open_clients
         self._stack = ExitStack()
         self._clients: tuple[Discovery, PullConsumer | None] | None = None
@@ -65,9 +72,11 @@ class StreamDriver:
         self._discovered_at: float | None = None
         self._bounds = Bounds({}, {})
         self._polled_at: float | None = None
+        self._latest: Json | None = None  # the bounds' ends, once they were asked for
         self._target: Mapping[MessageQueue, int] | None = None
         self._initial: Json | None = None
         self._idle_at: Json | None = None  # nothing new after this offset with these bounds
+        self._idle_answer_at: float | None = None
         self._committed: dict[MessageQueue, int] = {}
         self._waits_since: float | None = None
         self._to_verify: set[MessageQueue] | None = None  # None: all of the first offset
@@ -106,9 +115,13 @@ class StreamDriver:
             DataLossError: offsets to read are gone, and ``failOnDataLoss`` is set.
             RequestTimeoutError: no broker answered for ``planTimeoutMs``.
         """
+        is_idle = start == self._idle_at
+        if is_idle:
+            self._rest()
         now = self._clock()
         polled = self._refresh(now)
-        if not polled and start == self._idle_at:
+        if not polled and is_idle:
+            self._idle_answer_at = now
             return start
         offset = StreamOffset.from_json(start)
         self._store_progress(offset)
@@ -117,16 +130,16 @@ class StreamDriver:
         targets = self._targets(offset, moved, most, now)
         found = offset if targets is None else next_offset(offset, targets, moved, self._now_ms())
         if found is offset:
-            self._idle_at = start
+            self._idle_at, self._idle_answer_at = start, self._clock()
             return start
         self._waits_since = self._idle_at = None
         return found.to_json()
 
     def report_latest(self) -> Json | None:
         """Return the ends of all queues, for progress reports."""
-        if not self._bounds.queues:
-            return None
-        return StreamOffset({queue: bounds.high for queue, bounds in self._bounds.queues.items()}).to_json()
+        if self._latest is None and self._bounds.queues:
+            self._latest = StreamOffset({queue: found.high for queue, found in self._bounds.queues.items()}).to_json()
+        return self._latest
 
     def plan(self, start: Json, end: Json) -> list[Partition]:
         """Return the partitions of a micro-batch, which may be a repeated one."""
@@ -149,6 +162,15 @@ class StreamDriver:
             self._clients = self._connect(self._stack, self._options)
         return self._clients
 
+    def _rest(self) -> None:
+        """Wait a little if Spark asks again at once, but not beyond the next question to brokers."""
+        if self._target is not None or self._polled_at is None or self._idle_answer_at is None:
+            return
+        now = self._clock()
+        until_poll_s = self._polled_at + self._options["offsetPollMs"] / 1000 - now
+        if until_poll_s > 0 and now - self._idle_answer_at < _AGAIN_AT_ONCE_S:
+            self._sleep(min(_REST_S, until_poll_s))
+
     def _refresh(self, now: float) -> bool:
         """Ask brokers again if it is time; return whether they were asked."""
         if self._polled_at is not None and (now - self._polled_at) * 1000 < self._options["offsetPollMs"]:
@@ -157,7 +179,7 @@ class StreamDriver:
         if self._discovered_at is None or now - self._discovered_at >= interval_s:
             self._rediscover()
         discovery, _ = self._open()
-        self._bounds = discovery.bounds(self._queues, discovery.patience())
+        self._bounds, self._latest = discovery.bounds(self._queues, discovery.patience()), None
         self._polled_at = self._clock()
         self._gone.saw({queue: bounds.high for queue, bounds in self._bounds.queues.items()})
         if self._bounds.errors:
