@@ -9,6 +9,7 @@ from mmap import mmap
 from typing import Final
 
 from triomq.protocol.consume_queue_unit import UNIT, UNIT_SIZE, ConsumeQueueUnit
+from triomq.protocol.errors import StoreError
 from triomq.storage.checked_units import CheckedUnits
 from triomq.storage.lost_units import lost_units
 from triomq.storage.mapped_file import MappedFile
@@ -34,6 +35,7 @@ class ConsumeQueue:
         on_arrival: called with this queue after ``max_offset`` has grown.
         files: the mapped files.
         generation: grows when the queue is deleted and begins again.
+        refusal: why its files could not be deleted; as long as they may be there it takes no messages.
         checked: units whose records, of an earlier process, were read and found to be intact.
         flushed_position: units before it are on the disk, as a position in the sequence of files.
     """
@@ -54,6 +56,7 @@ class ConsumeQueue:
         "next_offset",
         "on_arrival",
         "queue_id",
+        "refusal",
         "topic",
         "topic_field",
     )
@@ -75,6 +78,7 @@ class ConsumeQueue:
         self.max_physical_offset = 0
         self.flushed_position = 0
         self.generation = 0
+        self.refusal: StoreError | None = None
         self.checked = CheckedUnits()
 
     def __repr__(self) -> str:
@@ -246,12 +250,14 @@ class ConsumeQueue:
         """Delete all files; the object goes on as an empty queue that begins at 0.
 
         Raises:
-            StoreError: something cannot be deleted.
+            StoreError: something cannot be deleted; a later call goes on.
         """
-        self.files.remove_directory()
-        self.generation += 1
-        self.min_offset = self.flushed_position = 0
-        self.resume(0, 0)
+        try:
+            self.files.remove_directory()
+        finally:
+            self.generation += 1
+            self.min_offset = self.flushed_position = 0
+            self.resume(0, 0)
 
     def detach(self) -> None:
         """Let go of the files: the store is closed.  Views that readers hold stay valid."""
@@ -281,6 +287,10 @@ class ConsumeQueue:
             self._map = None
 
     def _make_room(self, count: int) -> None:
+        if self.refusal is not None:
+            raise StoreError(
+                f"topic[{self.topic}] takes no messages until its deletion succeeds, delete it again: {self.refusal}"
+            ) from self.refusal
         current = self._current
         if current is None:
             current = self.files.create_next(0)  # a queue that begins later was begun with begin_at()

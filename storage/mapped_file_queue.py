@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from triomq.protocol.errors import StoreLayoutError
-from triomq.storage.file_system import DirectoryEntry, FileSystem, translated
+from triomq.storage.file_system import DirectoryEntry, FileSystem, list_store_directory, translated
 from triomq.storage.mapped_file import MappedFile
 from triomq.storage.mapping_pool import MappingPool
 
@@ -206,9 +206,17 @@ class MappedFileQueue:
         """Delete all files and the directory itself; on the disk that is when the directory above was synced.
 
         Raises:
-            StoreError: something cannot be deleted.
+            StoreError: something cannot be deleted.  The sequence has no files any more; a later call goes on.
         """
-        self.remove_from(0)
+        for file in self.files:
+            file.leave()
+        self.files.clear()
+        self.directory_changes += 1
+        entries = list_store_directory(self._file_system, self.directory)
+        names = sorted(entry.name for entry in entries if entry.is_file and _is_file_name(entry.name))
+        for name in reversed(names):  # those that are left, if one refuses, are without gaps
+            with translated("delete", self.directory / name):
+                self._file_system.unlink(self.directory / name)
         with translated("delete", self.directory):
             if self._file_system.exists(self.directory):
                 self._file_system.remove_directory(self.directory)

@@ -242,17 +242,14 @@ class MessageStore(StoreWriter):
         Its records stay in the commit log until they expire, but come back at no restart.
 
         Raises:
-            StoreError: the disk refuses; after a partial deletion the store takes no further messages.
+            StoreError: the disk refuses.  If the queues are empty then, only files are left, and the topic takes no
+                messages until a later call succeeds.
         """
         self._require_open()
         if any(queue.files.files for queue in self.queues.of_topic(topic)):
             self._deleted.add(topic, self.commit_log.max_offset)
         self._dispatcher.forget(topic)
-        try:
-            return self.queues.destroy_topic(topic)
-        except StoreError as exc:
-            self._fail(exc)
-            raise
+        return self.queues.destroy_topic(topic)
 
     def destroy(self) -> None:
         """Close the store and delete log, queues, index and checkpoint; tables in ``config/`` stay.

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from triomq.protocol.errors import IllegalNameError
+from triomq.protocol.errors import IllegalNameError, StoreError
 from triomq.protocol.message import validate_topic
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue import ConsumeQueue
@@ -103,18 +103,31 @@ class QueueTable:
         """Delete the files of all queues of ``topic``, also on the disk, and return how many queues had some.
 
         Raises:
-            StoreError: something cannot be deleted.
+            StoreError: something cannot be deleted.  The queues are empty, but take no messages until a later call
+                succeeds: those would lie before or behind what is left of the old files.
         """
+        queues = self.of_topic(topic)
         destroyed = 0
-        for queue in self.of_topic(topic):
-            destroyed += bool(queue.files.files)
-            queue.destroy()
-        self.remove_if_empty(topic)
-        if destroyed:
-            directory = self._directory / topic
-            above = directory if self._file_system.exists(directory) else self._directory
-            with translated("sync", above):
-                self._file_system.sync_directory(above)
+        refusal: StoreError | None = None
+        for queue in queues:
+            destroyed += bool(queue.files.files) or queue.refusal is not None
+            try:
+                queue.destroy()
+            except StoreError as exc:
+                refusal = refusal or exc
+        try:
+            self.remove_if_empty(topic)
+            if destroyed:
+                directory = self._directory / topic
+                above = directory if self._file_system.exists(directory) else self._directory
+                with translated("sync", above):
+                    self._file_system.sync_directory(above)
+        except StoreError as exc:
+            refusal = refusal or exc
+        for queue in queues:
+            queue.refusal = refusal
+        if refusal is not None:
+            raise refusal
         return destroyed
 
     def remove_if_empty(self, topic: str) -> None:

@@ -18,6 +18,7 @@ from triomq.protocol.admin_requests import (
 from triomq.protocol.bodies import SubscriptionGroupConfig, TopicConfig, TopicFilterType
 from triomq.protocol.codes import Permission, ResponseCode
 from triomq.protocol.command import RemotingCommand
+from triomq.protocol.errors import StoreError
 from triomq.protocol.message import validate_group
 
 if TYPE_CHECKING:
@@ -76,7 +77,12 @@ def delete_topic(connection: "Connection", command: RemotingCommand) -> Remoting
     broker = connection.broker
     broker.topics.check_changeable(topic)
     queues = broker.store.queues.of_topic(topic)
-    broker.store.delete_topic(topic)  # first what the disk can refuse
+    try:
+        broker.store.delete_topic(topic)  # first what the disk can refuse
+    except StoreError:
+        if not any(queue.max_offset for queue in queues):  # files are left, but no messages
+            broker.offsets.delete_topic(topic)
+        raise
     broker.topics.delete(topic)
     broker.offsets.delete_topic(topic)
     broker.statistics.forget_topic(topic)

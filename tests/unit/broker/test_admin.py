@@ -117,6 +117,39 @@ def test_a_deleted_topic_does_not_come_back_with_a_restart(make_broker: MakeBrok
     assert again.store.max_offset_in_queue("T", 0) == 0
 
 
+def test_a_topic_of_which_files_are_left_is_told_and_can_be_deleted_again(peer: Peer) -> None:
+    """No offset hides what comes after it; others send on."""
+    peer.put("T")
+    peer.broker.offsets.commit("G", "T", 0, 1)
+    foreign = peer.broker.store.config.root / "consumequeue/T/0/notes"
+    foreign.mkdir()
+    refusal = delete(peer)
+    assert refusal.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "cannot delete" in str(refusal.remark)
+    assert str(foreign.parent) in str(refusal.remark)
+    assert peer.broker.offsets.of_group("G") == {}
+    refused = peer.put("T")
+    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "delete it again" in str(refused.remark)
+    assert peer.put("U").code == ResponseCode.SUCCESS
+    foreign.rmdir()
+    assert delete(peer).code == ResponseCode.SUCCESS
+    assert peer.broker.topics.get("T") is None
+    assert peer.put("T").ext_fields["queueOffset"] == "0"
+
+
+def test_a_topic_that_cannot_be_noted_as_deleted_keeps_messages_and_offsets(peer: Peer) -> None:
+    peer.put("T")
+    peer.broker.offsets.commit("G", "T", 0, 1)
+    blocked = peer.broker.store.config.root / "config/deletedTopics.json.tmp"
+    blocked.mkdir(parents=True)
+    assert delete(peer).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert peer.broker.offsets.of_group("G") == {"T": {0: 1}}
+    assert peer.put("T").ext_fields["queueOffset"] == "1"
+    blocked.rmdir()
+    assert delete(peer).code == ResponseCode.SUCCESS
+
+
 def test_a_topic_that_is_not_there_is_deleted_with_success(peer: Peer) -> None:
     assert delete(peer, "unknown").code == ResponseCode.SUCCESS
 

@@ -94,6 +94,10 @@ class FaultyFileSystem(FileSystem):
         self._call("unlink", path)
         super().unlink(path)
 
+    def remove_directory(self, path: Path) -> None:
+        self._call("remove_directory", path)
+        super().remove_directory(path)
+
     def overwrite_file(self, path: Path, content: bytes) -> None:
         self._call("overwrite_file", path)
         super().overwrite_file(path, content)

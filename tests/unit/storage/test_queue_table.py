@@ -1,3 +1,4 @@
+import errno
 from pathlib import Path
 
 import pytest
@@ -76,15 +77,50 @@ def test_a_topics_directory_with_something_else_in_it_stays(store: MessageStore)
     assert [path.name for path in (store.config.root / "consumequeue/T").iterdir()] == ["notes"]
 
 
-def test_a_directory_that_cannot_be_removed_is_an_error(store: MessageStore) -> None:
+def test_a_topic_that_cannot_be_deleted_takes_no_messages_until_it_can_and_harms_no_other(store: MessageStore) -> None:
     put(store, "T", 0)
+    put(store, "T", 1)
     directory = Path(store.config.root, "consumequeue/T/0")
     (directory / "file").write_bytes(b"")
-    with pytest.raises(StoreError, match="cannot delete"):
-        store.delete_topic("T")
-    with pytest.raises(StoreError, match="takes no messages since"):
+    for _ in range(2):
+        with pytest.raises(StoreError, match="cannot delete"):
+            store.delete_topic("T")
+        for queue_id in range(2):
+            with pytest.raises(StoreError, match=r"topic\[T\] takes no messages until its deletion succeeds.*T/0"):
+                put(store, "T", queue_id)
+            assert store.max_offset_in_queue("T", queue_id) == 0
         put(store, "U", 0)
     (directory / "file").unlink()
+    assert store.delete_topic("T") == 2
+    assert not directory.exists()
+    assert put(store, "T", 0).queue_offset == 0
+
+
+@pytest.mark.parametrize("failing", ["unlink", "remove_directory", "sync_directory"])
+def test_what_is_left_of_a_topic_gives_nothing_back(maker: StoreMaker, faulty: FaultyFileSystem, failing: str) -> None:
+    """With three files: neither while the store runs, nor after a clean stop, nor after a kill."""
+    store = maker(file_system=faulty)
+    for _ in range(120):
+        put(store, "T", 0)
+    assert len(store.queue("T", 0).files.files) == 3
+    faulty.code = errno.EPERM
+    below = store.config.root / "consumequeue"
+    faulty.fails = lambda number, name, path: name == failing and (path == below or below in path.parents)
+    with pytest.raises(StoreError, match="not permitted"):
+        store.delete_topic("T")
+    with pytest.raises(StoreError, match="not permitted"):
+        put(store, "T", 0)
+    put(store, "U", 0)
+    assert store.max_offset_in_queue("T", 0) == 0
+    faulty.fails = lambda number, name, path: False
+    killed = maker(maker.killed_copy(store))
+    assert killed.max_offset_in_queue("T", 0) == 0
+    assert put(killed, "T", 0).queue_offset == 0
+    store.close()
+    store.open()
+    assert store.max_offset_in_queue("T", 0) == 0
+    assert put(store, "T", 0).queue_offset == 0
+    assert store.max_offset_in_queue("U", 0) == 1
 
 
 def test_a_failing_rename_makes_no_queue(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
