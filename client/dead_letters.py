@@ -8,6 +8,7 @@ and transactions is left out.
 Source: behaviour.md A.7, 0.3; wire.md 10.4.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -16,7 +17,7 @@ import trio
 from triomq.client.consumer.pull import TOOLS_GROUP, PullConsumer
 from triomq.client.instance import ClientInstance
 from triomq.client.producer import Producer
-from triomq.protocol.errors import ClientError, NoRouteError
+from triomq.protocol.errors import ClientError, NoRouteError, ProtocolError
 from triomq.protocol.message import Message, MessageExt
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.properties import PropertyName
@@ -24,6 +25,8 @@ from triomq.protocol.properties import PropertyName
 PREFIX: Final = "%DLQ%"
 #: In whose name dead letters are sent back.
 REDRIVE_GROUP: Final = "triomq-redrive"
+
+LOGGER: Final = logging.getLogger("triomq.client.dead_letters")
 
 _BATCH: Final = 32
 _COMMIT_S: Final = 2.0
@@ -58,7 +61,8 @@ class Redrive(NamedTuple):
 
     Attributes:
         sent: messages sent back.
-        skipped: messages that do not say where they came from; they stay where they are.
+        skipped: messages that do not say where they came from, or whose compressed body is damaged; they stay where
+            they are.
         left: messages that are yet to be sent back.
     """
 
@@ -123,6 +127,7 @@ async def redrive(
 
     Raises:
         NoRouteError: an original topic is gone.
+        UnsupportedCompressionError: the package for the compression of a body is not installed.
         ClientError: the topic of the dead letters may not be read.
     """
     run = _Run(instance, limit, on_sent)
@@ -173,9 +178,15 @@ class _Run:
         if topic is None:
             self.skipped += 1
             return
+        try:
+            new = as_new(message, topic)
+        except ProtocolError as exc:  # perhaps that is why it died
+            LOGGER.warning("dead letter not sent back message=%s error=%s", message.message_id, exc)
+            self.skipped += 1
+            return
         if producer is not None:
             await self._instance.topic_route(topic)  # an error if it is gone: sending would make it anew
-            await producer.send(as_new(message, topic))
+            await producer.send(new)
         self.sent += 1
         self._on_sent(message)
 
@@ -218,7 +229,12 @@ def original_topic(message: MessageExt) -> str | None:
 
 
 def as_new(message: MessageExt, topic: str) -> Message:
-    """Return a dead letter as a message that was never consumed."""
+    """Return a dead letter as a message that was never consumed.
+
+    Raises:
+        ProtocolError: its compressed body is damaged.
+        UnsupportedCompressionError: the package for its compression is not installed.
+    """
     properties = {name: value for name, value in message.user_properties.items() if name not in _TIMERS}
     return Message(
         topic,

@@ -22,6 +22,8 @@ from triomq.client import (
     PushConsumer,
 )
 from triomq.protocol.errors import ClientError, NoRouteError
+from triomq.protocol.host import encode_host
+from triomq.protocol.properties import encode_properties
 
 GROUP = "G"
 
@@ -259,6 +261,19 @@ async def test_a_dead_letter_of_unknown_origin_is_left_where_it_is(namesrv: str,
     await send(namesrv, b"stray", topic="%DLQ%G")
     assert await dead.redrive(GROUP) == (5, 1, 0)
     assert await dead.redrive(GROUP) == (0, 0, 0)
+
+
+async def test_a_dead_letter_whose_body_is_damaged_holds_up_no_other(
+    broker: Broker, namesrv: str, dead: Admin, caplog: pytest.LogCaptureFixture
+) -> None:
+    compressed, host = 1, encode_host("127.0.0.1", 1)
+    origin = encode_properties({"RETRY_TOPIC": "T"})
+    for body, sys_flag in ((b"no zlib", compressed), (b"behind", 0)):
+        broker.store.put(broker.store.queue("%DLQ%G", 0), body, origin, 0, 0, sys_flag, 0, host, host)
+    assert await dead.redrive(GROUP, dry_run=True) == (6, 1, 0)
+    assert await dead.redrive(GROUP) == (6, 1, 0)
+    assert "dead letter not sent back" in caplog.text
+    assert b"behind" in [message.body for message in await messages_of(namesrv, "T")]
 
 
 async def test_dead_letters_that_may_not_be_read_are_an_error_that_says_how_to_allow_it(

@@ -7,7 +7,7 @@ from typing import Final
 from triomq.cli.client_options import MessageFindOptions, MessageShowOptions
 from triomq.cli.errors import UsageError
 from triomq.cli.exit_codes import ExitCode
-from triomq.cli.message_text import json_line
+from triomq.cli.message_text import json_line, shown_body
 from triomq.cli.output import write_table, write_text
 from triomq.cli.session import client_config, run_until_signal
 from triomq.cli.topic import local_time
@@ -110,6 +110,7 @@ def _milliseconds(at: StartAt) -> int:
 
 
 def _draw(message: MessageExt) -> None:
+    body = shown_body(message)
     rows = [
         ("topic", message.topic),
         ("queue", _place(message)),
@@ -120,10 +121,10 @@ def _draw(message: MessageExt) -> None:
         ("born at", message.born_host),
         ("tries", str(message.reconsume_times)),
         *((f"property {name}", value) for name, value in message.properties.items()),
-        ("body", f"{len(message.body)} bytes"),
+        ("body", f"{len(body)} bytes"),
     ]
     write_table("", ("FIELD", "VALUE"), rows)
-    write_text(escape_controls(message.body.decode(errors="replace")) + "\n")
+    write_text(escape_controls(body.decode(errors="replace")) + "\n")
 
 
 def _draw_table(messages: Iterable[MessageExt]) -> None:
@@ -135,7 +136,7 @@ def _draw_table(messages: Iterable[MessageExt]) -> None:
             message.message_id,
             message.tags,
             " ".join(message.keys) or None,
-            _begin_of(message.body.decode(errors="replace")),
+            _begin_of(shown_body(message).decode(errors="replace")),
         )
         for message in messages
     ]

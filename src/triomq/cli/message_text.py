@@ -1,13 +1,17 @@
 """A message as ``triomq consume`` writes it."""
 
 import base64
+import logging
 from collections.abc import Callable
 from datetime import UTC
 from typing import Any, Final, TypeAlias
 
 from triomq.cli.output import json_bytes
 from triomq.cli.values import escape_controls, time_text
+from triomq.protocol.errors import ProtocolError
 from triomq.protocol.message import MessageExt
+
+LOGGER: Final = logging.getLogger("triomq.cli.message_text")
 
 Formatter: TypeAlias = Callable[[MessageExt], bytes]
 
@@ -24,14 +28,24 @@ def choose_formatter(*, as_json: bool, as_long: bool, is_terminal: bool) -> Form
     return terminal_line if is_terminal else body_line
 
 
+def shown_body(message: MessageExt) -> bytes:
+    """Return the body; one that cannot be decompressed as it is stored, with a warning: others are to be shown, too."""
+    try:
+        return message.body
+    except ProtocolError as exc:
+        place = f"{message.topic}:{message.broker_name}:{message.queue_id}@{message.queue_offset}"
+        LOGGER.warning("body shown as it is stored message=%s error=%s", place, exc)
+        return message.stored_body
+
+
 def body_line(message: MessageExt) -> bytes:
     """Return the body as it is."""
-    return message.body + b"\n"
+    return shown_body(message) + b"\n"
 
 
 def terminal_line(message: MessageExt) -> bytes:
     """Return the body as text that cannot steer a terminal."""
-    return escape_controls(message.body.decode(errors="replace")).encode() + b"\n"
+    return escape_controls(shown_body(message).decode(errors="replace")).encode() + b"\n"
 
 
 def long_line(message: MessageExt) -> bytes:
@@ -42,7 +56,7 @@ def long_line(message: MessageExt) -> bytes:
         f"tag={message.tags or '-'}",
         f"keys={','.join(message.keys) or '-'}",
     ]
-    return escape_controls(f"{' '.join(head)} {message.body.decode(errors='replace')}").encode() + b"\n"
+    return escape_controls(f"{' '.join(head)} {shown_body(message).decode(errors='replace')}").encode() + b"\n"
 
 
 def json_line(message: MessageExt) -> bytes:
@@ -51,8 +65,11 @@ def json_line(message: MessageExt) -> bytes:
 
 
 def message_fields(message: MessageExt) -> dict[str, Any]:
-    """Return everything, as JSON shows it.  A body that is no UTF-8 stands as base64."""
-    body = message.body
+    """Return everything, as JSON shows it.
+
+    A body that is no UTF-8 stands as base64; one that cannot be decompressed under another name, with the reason, so
+    that nobody sends it as if it were one.
+    """
     found: dict[str, Any] = {
         "topic": message.topic,
         "broker": message.broker_name,
@@ -68,9 +85,11 @@ def message_fields(message: MessageExt) -> dict[str, Any]:
         "tries": message.reconsume_times,
     }
     try:
-        found["body"] = body.decode()
+        found["body"] = message.body.decode()
     except UnicodeDecodeError:
-        found[_BASE64] = base64.b64encode(body).decode()
+        found[_BASE64] = base64.b64encode(message.body).decode()
+    except ProtocolError as exc:
+        found |= {"body_error": str(exc), "stored_body_base64": base64.b64encode(message.stored_body).decode()}
     return found
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from triomq.cli.arguments import parse
 from triomq.cli.client_options import ProduceOptions
+from triomq.cli.errors import UsageError
 from triomq.cli.message_text import body_line, choose_formatter, json_line, long_line, terminal_line
 from triomq.cli.sources import read_json_line
 from triomq.protocol.host import encode_host
@@ -14,12 +15,12 @@ from triomq.protocol.record import decode_record, encode_record
 PROPERTIES = {"TAGS": "t", "KEYS": "k l", "UNIQ_KEY": "0123", "color": "red", "WAIT": "true"}
 
 
-def stored(body: bytes) -> MessageExt:
+def stored(body: bytes, sys_flag: int = 0) -> MessageExt:
     record = encode_record(
         queue_id=3,
         queue_offset=17,
         physical_offset=4711,
-        sys_flag=0,
+        sys_flag=sys_flag,
         born_timestamp=1_000,
         born_host=encode_host("127.0.0.1", 1),
         store_timestamp=2_345,
@@ -75,3 +76,20 @@ def test_the_form_is_chosen_by_option_then_by_where_it_goes() -> None:
     assert choose_formatter(as_json=False, as_long=True, is_terminal=False) is long_line
     assert choose_formatter(as_json=False, as_long=False, is_terminal=True) is terminal_line
     assert choose_formatter(as_json=False, as_long=False, is_terminal=False) is body_line
+
+
+def test_a_body_that_cannot_be_decompressed_is_shown_as_it_is_stored(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing takes it for what was sent."""
+    message = stored(b"no zlib", sys_flag=1)
+    assert body_line(message) == terminal_line(message) == b"no zlib\n"
+    assert long_line(message).endswith(b" no zlib\n")
+    assert caplog.text.count("body shown as it is stored message=T:broker-a:3@17") == 3
+    line = json_line(message)
+    found = json.loads(line)
+    assert "body" not in found
+    assert found["stored_body_base64"] == "bm8gemxpYg=="
+    assert "zlib" in found["body_error"]
+    options = parse(["produce", "U", "--json-lines"]).options
+    assert isinstance(options, ProduceOptions)
+    with pytest.raises(UsageError, match="body"):
+        read_json_line(options, line, 1)
