@@ -132,6 +132,7 @@ class RangeReader(OpenOnce):
             Nothing at the end of the range.
 
         Raises:
+            ClientClosedError: the reader is not open, or was left meanwhile.
             ClientError, BrokerResponseError, ProtocolError: a pull failed, and nothing came before it.  The next
                 call pulls again.
         """
@@ -150,9 +151,14 @@ class RangeReader(OpenOnce):
                     return answers  # it is met again by the next call
                 self._drop_window()
                 raise pull.error
-            self._window.popleft()
             answer = pull.answer
-            assert answer is not None
+            if (
+                answer is None
+            ):  # cut off: another task moved on by seek(), or left the reader, which the next turn tells
+                if self._window and self._window[0] is pull:
+                    self._window.popleft()
+                continue
+            self._window.popleft()
             if answer.status not in _GOES_ON:
                 self._drop_window()
                 return [*answers, answer]
@@ -192,8 +198,8 @@ class RangeReader(OpenOnce):
         return pull
 
     async def _pull(self, pull: _Pull) -> None:
-        with pull.scope:
-            try:
+        try:
+            with pull.scope:
                 pull.answer = await self._requests.pull_raw(
                     self._queue,
                     QueueOffset(pull.queue_offset),
@@ -201,9 +207,10 @@ class RangeReader(OpenOnce):
                     expression=self._filter.expression,
                     max_bytes=self._max_bytes,
                 )
-            except REMOTE_ERRORS as exc:
-                pull.error = exc
-        pull.done.set()
+        except REMOTE_ERRORS as exc:
+            pull.error = exc
+        finally:
+            pull.done.set()
 
     def _learn(self, pull: _Pull, answer: RawPull) -> None:
         """Adapt to how much the broker gives: it may be 8 messages from disk, or few large ones."""

@@ -249,6 +249,41 @@ async def _for_ever(never: trio.Event) -> RemotingCommand:
     raise AssertionError
 
 
+async def test_who_waits_is_told_when_another_task_leaves_the_reader(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
+) -> None:
+    fill(cluster, topic, 100)
+    cluster.handlers[RequestCode.PULL_MESSAGE] = lambda _: _for_ever(trio.Event())
+    told: list[ClientClosedError] = []
+
+    async def wait(reader: RangeReader) -> None:
+        with pytest.raises(ClientClosedError) as caught:
+            await reader.read(1)
+        told.append(caught.value)
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            async with RangeReader(topic, 0, 100, group="G", instance=instance) as reader:
+                nursery.start_soon(wait, reader)
+                await trio.sleep(1)
+    assert len(told) == 1
+
+
+async def test_who_waits_goes_on_where_another_task_seeks(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
+) -> None:
+    fill(cluster, topic, 100)
+    cluster.handlers[RequestCode.PULL_MESSAGE] = lambda _: _for_ever(trio.Event())
+    found: list[int] = []
+    with trio.fail_after(10):
+        async with RangeReader(topic, 0, 100, group="G", instance=instance) as reader, trio.open_nursery() as nursery:
+            nursery.start_soon(read_into, found, reader)
+            await trio.sleep(1)
+            del cluster.handlers[RequestCode.PULL_MESSAGE]
+            reader.seek(90)
+    assert found == list(range(90, 100))
+
+
 async def test_a_reader_that_is_not_open_says_so(instance: ClientInstance, topic: MessageQueue) -> None:
     reader = RangeReader(topic, 0, 10, group="G", instance=instance)
     with pytest.raises(ClientClosedError):
