@@ -173,7 +173,7 @@ async def _stall(
     try:
         await instance.topic_route(lag.queue.topic)
         waits_long = await QueueRequests(instance, group).search_offset(lag.queue, long_ago) >= lag.consumer_offset
-    except (BrokerResponseError, ClientError):
+    except (BrokerResponseError, ClientError, ProtocolError):
         return None
     return stall if waits_long else None
 

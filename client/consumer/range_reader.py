@@ -152,9 +152,7 @@ class RangeReader(OpenOnce):
                 self._drop_window()
                 raise pull.error
             answer = pull.answer
-            if (
-                answer is None
-            ):  # cut off: another task moved on by seek(), or left the reader, which the next turn tells
+            if answer is None:  # another task moved on by seek(), or left the reader, which the next turn tells
                 if self._window and self._window[0] is pull:
                     self._window.popleft()
                 continue
