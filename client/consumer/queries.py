@@ -53,6 +53,9 @@ class QueueQueries(OpenOnce):
     async def bounds(self, topic: str) -> TopicBounds:
         """Return first and next offset of all queues of a topic: one request for each broker, all at once.
 
+        Brokers answer it for the queues that are written to.  While a topic gets fewer of them, others are still to be
+        read: each of those costs two requests more.
+
         The route that is known is used; see :meth:`queues` to renew it.
 
         Raises:
@@ -61,12 +64,18 @@ class QueueQueries(OpenOnce):
         """
         validate_topic(topic)
         requests = self._open()
-        names = sorted({queue.broker_name for queue in await self._open_instance().subscribe_queues(topic)})
+        queues = await self._open_instance().subscribe_queues(topic)
+        names = sorted({queue.broker_name for queue in queues})
         found = TopicBounds({}, {})
 
         async def ask(broker_name: str) -> None:
             try:
-                found.offsets.update(await requests.topic_offsets(topic, broker_name))
+                offsets = await requests.topic_offsets(topic, broker_name)
+                for queue in queues:
+                    if queue.broker_name == broker_name and queue not in offsets:
+                        low = await requests.min_offset(queue)
+                        offsets[queue] = TopicOffset(low, await requests.max_offset(queue))
+                found.offsets.update(offsets)
             except REMOTE_ERRORS as exc:
                 found.errors[broker_name] = exc
 

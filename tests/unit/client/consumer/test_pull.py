@@ -163,6 +163,21 @@ async def test_bounds_of_all_queues_cost_one_request_for_each_broker(
     assert len(cluster_with_messages.of(RequestCode.GET_TOPIC_STATS_INFO)) == 1
 
 
+async def test_bounds_have_queues_that_are_read_but_not_written_to_any_more(
+    cluster_with_messages: FakeCluster, instance: ClientInstance
+) -> None:
+    """A topic gets fewer queues in two steps: nobody writes to them, and when all is read, nobody reads them."""
+    written = MessageQueue("T", BROKER, 1)
+    table = TopicStatsTable({written: TopicOffset(0, 9, 0)})
+    cluster_with_messages.handlers[RequestCode.GET_TOPIC_STATS_INFO] = lambda command: command.reply(
+        body=table.encode()
+    )
+    async with PullConsumer("G", instance=instance) as consumer:
+        bounds = await consumer.bounds("T")
+    assert bounds == ({written: TopicOffset(0, 9, 0), QUEUE: TopicOffset(0, 6)}, {})
+    assert len(cluster_with_messages.requests) == 3
+
+
 async def test_bounds_tell_which_broker_did_not_answer(
     cluster_with_messages: FakeCluster, instance: ClientInstance
 ) -> None:
