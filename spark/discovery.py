@@ -52,8 +52,12 @@ class Discovery:
             " (option 'planTimeoutMs')",
         )
 
-    def queues(self, patience: Patience) -> tuple[MessageQueue, ...]:
+    def queues(self, patience: Patience, *, may_be_gone: bool = False) -> tuple[MessageQueue, ...]:
         """Return the queues that the options ask for, as name servers and brokers know them now, sorted.
+
+        Args:
+            patience: for all of it.
+            may_be_gone: leave out topics and queues that do not exist any more, unless none is left.
 
         Raises:
             NoRouteError: a topic does not exist.
@@ -61,10 +65,22 @@ class Discovery:
             ConfigError: an assigned queue does not exist.
         """
         assigned: tuple[MessageQueue, ...] | None = self._options["assign"]
-        topics = self._topics(patience)
-        found = [queue for topic in topics for queue in self._queues_of(topic, patience)]
+        found: list[MessageQueue] = []
+        gone: NoRouteError | None = None
+        for topic in self._topics(patience):
+            try:
+                found += self._queues_of(topic, patience)
+            except NoRouteError as exc:
+                if not may_be_gone:
+                    raise
+                gone = exc
+        if gone is not None and not found:
+            raise gone
         if assigned is None:
             return tuple(found)
+        left = tuple(queue for queue in assigned if queue in found)
+        if may_be_gone and left:
+            return left
         for queue in assigned:
             if queue not in found:
                 near = ", ".join(str(one) for one in found if one.topic == queue.topic)

@@ -186,9 +186,9 @@ class StreamDriver:
             self._warn(now)
         return True
 
-    def _discover(self, *, one_try: bool = False) -> None:
+    def _discover(self, *, again: bool = False) -> None:
         discovery, _ = self._open()
-        found = discovery.queues(discovery.patience(one_try=one_try))
+        found = discovery.queues(discovery.patience(one_try=again), may_be_gone=again)
         if found != self._queues and self._queues and self._to_verify is not None:
             self._to_verify.update(found)  # a topic may have been made again
         self._queues = found
@@ -200,7 +200,7 @@ class StreamDriver:
             self._discover()
             return
         try:
-            self._discover(one_try=True)
+            self._discover(again=True)
         except TriomqError as exc:
             LOGGER.warning("queues not looked up error=%s", exc)
             self._discovered_at = self._clock()

@@ -57,6 +57,25 @@ def test_a_topic_that_does_not_exist_is_told_at_once(remote: BrokerThread) -> No
         discovery.queues(discovery.patience())
 
 
+def test_what_was_deleted_hides_nothing_of_the_rest(remote: BrokerThread) -> None:
+    remote.broker.add_topic("Other", 1)
+    other = MessageQueue("Other", "broker-a", 0)
+    assigned = '{"Topic": {"broker-a": [1, 3]}, "Other": {"broker-a": [0]}}'
+    with discovering(remote, subscribe="Other,Topic") as by_name, discovering(remote, assign=assigned) as by_queue:
+        assert list(by_name.queues(by_name.patience())) == [other, *Q]
+        del remote.broker.routes["Other"]
+        remote.broker.add_topic("Topic", 2)
+        with pytest.raises(NoRouteError, match="Other"):
+            by_name.queues(by_name.patience())
+        assert list(by_name.queues(by_name.patience(), may_be_gone=True)) == Q[:2]
+        assert list(by_queue.queues(by_queue.patience(), may_be_gone=True)) == [Q[1]]
+        del remote.broker.routes["Topic"]
+        remote.broker.add_topic("Third")
+        for discovery in (by_name, by_queue):
+            with pytest.raises(NoRouteError, match="Topic|Other"):
+                discovery.queues(discovery.patience(), may_be_gone=True)
+
+
 @pytest.mark.parametrize("wanted", [{"subscribe": "Topic"}, {"subscribePattern": "T.*"}])
 def test_while_no_broker_is_registered_nothing_is_known_of_topics(remote: BrokerThread, wanted: dict[str, str]) -> None:
     """Scenario 44 with Apache's name server, which forgets the topics of a broker that is away."""

@@ -48,7 +48,7 @@ class FakeBrokers:
         self.tries.append(one_try)
         return Patience(0.0, "test")
 
-    def queues(self, _: Patience) -> tuple[MessageQueue, ...]:
+    def queues(self, _: Patience, *, may_be_gone: bool) -> tuple[MessageQueue, ...]:
         self.lookups += 1
         if self.lookup_error is not None:
             raise self.lookup_error
