@@ -260,12 +260,11 @@ class StreamDriver:
         """
         if self._to_verify is None:
             self._to_verify = set() if offset.is_initial else set(offset.ends)
-        found = set()
+        found, unanswered = set(), self._to_verify - self._bounds.queues.keys()
         discovery, _ = self._open()
-        for queue in sorted(self._to_verify):
-            bounds = self._bounds.queues.get(queue)
-            end = offset.ends.get(queue, 0)
-            if bounds is None or not 0 < end <= bounds.high or bounds.low:
+        for queue in sorted(self._to_verify - unanswered):
+            bounds = self._bounds.queues[queue]
+            if not 0 < offset.ends.get(queue, 0) <= bounds.high or bounds.low:
                 continue
             try:
                 first_ms = discovery.consumer.earliest_store_time(queue)
@@ -274,7 +273,7 @@ class StreamDriver:
                 continue
             if first_ms is not None and first_ms > offset.taken_at_ms + _MADE_AGAIN_MARGIN_MS:
                 found.add(queue)
-        self._to_verify = set(found)  # until their new begin is in the offset
+        self._to_verify = found | unanswered  # until their new begin is in the offset
         return found
 
     def _targets(

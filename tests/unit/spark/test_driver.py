@@ -341,6 +341,20 @@ def test_a_topic_made_again_longer_is_noticed_at_a_restart(caplog: pytest.LogCap
     assert planned(setting, following, setting.latest(following)) == {Q0: (300, 310)}
 
 
+def test_a_topic_made_again_is_noticed_when_its_broker_comes_back() -> None:
+    """The restart was while the broker was away."""
+    setting = Setting(failOnDataLoss="false")
+    setting.brokers.queue_bounds[AWAY] = (0, 10)
+    end = setting.latest(setting.driver.initial_offset())
+    setting.brokers.errors = {"b": ConnectError("refused")}
+    setting.restart()
+    assert setting.latest(end) == end
+    setting.brokers.errors = {}
+    setting.brokers.queue_bounds[AWAY] = (0, 300)
+    setting.brokers.first_ms = round(setting.now * 1000) + 61_000
+    assert planned(setting, end, setting.latest(end))[AWAY] == (0, 300)
+
+
 def test_a_topic_of_before_is_not_taken_for_a_new_one() -> None:
     setting = Setting()
     end = setting.latest(setting.driver.initial_offset())
