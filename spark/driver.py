@@ -220,10 +220,11 @@ class StreamDriver:
         moved = {}
         again = self._made_again(offset)
         for queue, bounds in self._bounds.queues.items():
+            if self._target is not None and queue not in self._target:
+                continue  # found in this run: it is for the next one
             begin = offset.ends.get(queue)
             if begin is None:
-                if self._target is None or queue in self._target:
-                    moved[queue] = bounds.low
+                moved[queue] = bounds.low
                 continue
             checked, lost = check_begin(begin, bounds.low, bounds.high, made_again=queue in again)
             if checked != begin:

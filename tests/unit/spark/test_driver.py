@@ -254,6 +254,20 @@ def test_available_now_has_a_fixed_end_and_does_not_wait() -> None:
     assert ends(setting.latest(end)) == {Q0: 900, Q1: 50, Q2: 9}
 
 
+def test_available_now_leaves_a_queue_that_comes_back_shorter_to_the_next_run() -> None:
+    setting = Setting(failOnDataLoss="false")
+    end = setting.latest(setting.driver.initial_offset())
+    del setting.brokers.queue_bounds[Q1]
+    setting.brokers.queue_bounds[Q0] = (0, 300)
+    setting.restart().prepare_available_now()
+    first = setting.latest(end, 100)
+    setting.brokers.queue_bounds[Q1] = (0, 20)
+    second = setting.latest(first, after_s=60)
+    assert planned(setting, first, second) == {Q0: (200, 300)}
+    setting.restart().prepare_available_now()
+    assert planned(setting, second, setting.latest(second)) == {Q1: (0, 20)}
+
+
 def test_a_new_queue_begins_at_its_first_message_after_a_discovery() -> None:
     """Scenarios 20 and 21."""
     setting = Setting(startingOffsets="latest")
