@@ -53,6 +53,7 @@ class _RangeTask:
         self._position = wanted.begin
         self._end = wanted.end
         self._chunk_bytes = min(_FIRST_CHUNK_BYTES, options["batchBytes"])
+        self._who_stands_still = "the broker"
         self._instance = instance
         self._filter = TagFilter.parse(options["tags"])
         self._decoder = Decoder(
@@ -85,8 +86,11 @@ class _RangeTask:
                 answers = self._read(reader)
                 chunk = b"".join(self._bodies(answers, reader))
                 self._chunk_bytes = min(_GROWTH * self._chunk_bytes, self._options["batchBytes"])
-                if self._position == begin:  # a broker that says "found" or "go on" without going on
-                    self._patience.failed(RequestTimeoutError(f"the broker stands still at offset {begin}"))
+                if self._position == begin:  # a broker that says "found" or "go on" without going on, or a slave
+                    self._patience.failed(
+                        RequestTimeoutError(f"{self._who_stands_still} stands still at offset {begin}")
+                    )
+                    self._look_for_broker()
                 else:
                     self._patience.success()
                 if chunk:
@@ -107,10 +111,16 @@ class _RangeTask:
                 return answers
 
     def _bodies(self, answers: Sequence[RawPull], reader: RangeReader) -> Iterator[bytes | memoryview]:
-        """Yield the records of the answers and move on; the last answer may be a correction."""
+        """Yield the records of the answers and move on; the last answer may be a correction.
+
+        What a slave does not have is not lost: its master may have it when it comes back.
+        """
         is_filtered = bool(self._filter.tags)
         for answer in answers:
             found = judge(answer, self._position, self._end, is_filtered=is_filtered)
+            if found.lost and answer.is_from_slave:
+                self._who_stands_still = "a slave, in the place of its master,"
+                break
             if found.lost:
                 self._lose(found.next_offset, f"the broker has {answer.min_offset} to {answer.max_offset}")
             self._position = self._end if found.verdict is Verdict.DONE else found.next_offset

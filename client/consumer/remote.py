@@ -99,6 +99,7 @@ class RawPull(NamedTuple):
         status: what happened.
         body: records one after the other, see ``decode_records``; empty unless ``FOUND``.
         next_begin_offset, min_offset, max_offset, suggested_broker_id: as :class:`PullResult`.
+        is_from_slave: a slave says that there is nothing; its master may have more.
     """
 
     queue_offset: QueueOffset
@@ -108,6 +109,7 @@ class RawPull(NamedTuple):
     min_offset: QueueOffset
     max_offset: QueueOffset
     suggested_broker_id: int
+    is_from_slave: bool = False
 
 
 class Members(NamedTuple):
@@ -234,6 +236,7 @@ class QueueRequests:
             answer.min_offset,
             answer.max_offset,
             answer.suggest_which_broker_id,
+            status is not PullStatus.FOUND and address != self._instance.broker_address(queue.broker_name, 0, True),
         )
 
     async def min_offset(self, queue: MessageQueue) -> QueueOffset:
@@ -245,10 +248,14 @@ class QueueRequests:
         return await self._queue_offset(RequestCode.GET_MAX_OFFSET, queue)
 
     async def topic_offsets(self, topic: str, broker_name: str) -> dict[MessageQueue, TopicOffset]:
-        """Return first and next offset of all queues that a broker has of a topic (request 202)."""
-        address = await self._address(MessageQueue(topic, broker_name, 0))
+        """Return first and next offset of all queues that a broker has of a topic (request 202).
+
+        Only the master is asked: a slave may be behind it.
+        """
+        queue = MessageQueue(topic, broker_name, 0)
+        address = await self._address(queue, only_this=True)
         command = self._instance.command(RequestCode.GET_TOPIC_STATS_INFO, TopicRequestHeader(topic))
-        response = await self._instance.invoke_checked(address, command)
+        response = check(await self._invoke(queue, address, command), address)
         return TopicStatsTable.decode(response.body).offset_table
 
     async def search_offset(self, queue: MessageQueue, timestamp: Timestamp) -> QueueOffset:
@@ -372,13 +379,13 @@ class QueueRequests:
             self._instance.refresh_unpolled_route(queue.topic)
             raise
 
-    async def _address(self, queue: MessageQueue, broker_id: int = 0) -> str:
-        """Return the broker's address; of another one of its name if that id is missing."""
+    async def _address(self, queue: MessageQueue, broker_id: int = 0, *, only_this: bool = False) -> str:
+        """Return the broker's address; of another one of its name if that id is missing, unless ``only_this``."""
         instance = self._instance
-        address = instance.broker_address(queue.broker_name, broker_id)
+        address = instance.broker_address(queue.broker_name, broker_id, only_this)
         if address is None:
             await instance.find_route(queue.topic, refresh=True)
-            address = instance.broker_address(queue.broker_name, broker_id)
+            address = instance.broker_address(queue.broker_name, broker_id, only_this)
             if address is None:
                 asked = ", ".join(instance.name_servers)
                 raise NoRouteError(

@@ -72,7 +72,7 @@ def test_what_was_deleted_hides_nothing_of_the_rest(remote: BrokerThread) -> Non
         del remote.broker.routes["Topic"]
         remote.broker.add_topic("Third")
         for discovery in (by_name, by_queue):
-            with pytest.raises(NoRouteError, match="Topic|Other"):
+            with pytest.raises(NoRouteError, match=r"Topic|Other"):
                 discovery.queues(discovery.patience(), may_be_gone=True)
 
 

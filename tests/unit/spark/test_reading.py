@@ -37,6 +37,7 @@ class FakeQueue:
         self.errors: list[TriomqError] = []
         self.before_answer: Callable[[int], None] = lambda _: None
         self.still = False
+        self.is_slave = False
         self.lookups = 0
         self.open_readers = 0
 
@@ -48,7 +49,8 @@ class FakeQueue:
 
         def made(status: PullStatus, following: int, body: bytes = b"") -> RawPull:
             return RawPull(
-                QueueOffset(position), status, body, QueueOffset(following), QueueOffset(low), QueueOffset(high), 0
+                QueueOffset(position), status, body, QueueOffset(following), QueueOffset(low), QueueOffset(high), 0,
+                self.is_slave and status is not PullStatus.FOUND,
             )  # fmt: skip
 
         if self.still:
@@ -201,3 +203,22 @@ def test_a_broker_that_stands_still_is_an_error_in_the_end(queue: FakeQueue) -> 
     queue.still = True
     with pytest.raises(RequestTimeoutError, match="stands still at offset 0"):
         offsets()
+
+
+@pytest.mark.parametrize("has", [(0, 95), (20, 100)], ids=["behind its master", "begins later"])
+def test_what_a_slave_does_not_have_is_not_lost(queue: FakeQueue, has: tuple[int, int]) -> None:
+    queue.is_slave = True
+    queue.low, queue.high = has
+    with pytest.raises(RequestTimeoutError, match=r"readTimeoutMs.*a slave, in the place of .* at offset (95|0)$"):
+        offsets(failOnDataLoss="false")
+
+
+def test_a_master_that_comes_back_has_what_its_slave_had_not(queue: FakeQueue) -> None:
+    queue.is_slave = True
+    queue.high = 95
+    batch = batches()
+    found = [row["queueOffset"] for _ in range(10) for row in next(batch).to_pylist()]
+    queue.is_slave = False
+    queue.high = 100
+    found += [row["queueOffset"] for one in batch for row in one.to_pylist()]
+    assert found == list(range(100))

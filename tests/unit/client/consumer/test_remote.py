@@ -1,6 +1,13 @@
 import pytest
 
-from tests.unit.client.consumer.fake_cluster import ADDRESS, BROKER, FakeCluster, pull_answer
+from tests.unit.client.consumer.fake_cluster import (
+    ADDRESS,
+    BROKER,
+    FakeCluster,
+    FakeInstance,
+    as_instance,
+    pull_answer,
+)
 from triomq.client.consumer.remote import PullStatus, QueueRequests, offset_entries
 from triomq.client.instance import ClientInstance
 from triomq.protocol.codes import RequestCode, ResponseCode
@@ -63,6 +70,38 @@ async def test_only_who_takes_more_says_so(cluster: FakeCluster, requests: Queue
 async def test_a_pull_from_a_slave_commits_nothing(cluster: FakeCluster, requests: QueueRequests) -> None:
     await requests.pull(QUEUE, ZERO, max_messages=8, commit_offset=QueueOffset(5), broker_id=1)
     assert cluster.of(RequestCode.PULL_MESSAGE)[0].ext_fields["sysFlag"] == "0"
+
+
+async def test_where_only_a_slave_is_left_it_gives_messages_but_not_the_bounds(cluster: FakeCluster) -> None:
+    cluster.add_topic("T")
+    cluster.send(QUEUE, b"a")
+    instance = FakeInstance(cluster)
+    await instance.find_route("T")
+    real = instance.broker_address
+
+    def only_a_slave(broker_name: str, broker_id: int = 0, only_this: bool = False) -> str | None:
+        return None if only_this else real(broker_name, broker_id)
+
+    requests = QueueRequests(as_instance(instance), "G")
+    master = [await requests.pull_raw(QUEUE, QueueOffset(offset), max_messages=8) for offset in (0, 1)]
+    instance.broker_address = only_a_slave  # type: ignore[method-assign]
+    slave = [await requests.pull_raw(QUEUE, QueueOffset(offset), max_messages=8) for offset in (0, 1)]
+    assert [answer.status for answer in slave] == [PullStatus.FOUND, PullStatus.NO_NEW_MESSAGE]
+    assert [answer.is_from_slave for answer in master + slave] == [False, False, False, True]
+    with pytest.raises(NoRouteError, match="no route leads to its broker"):
+        await requests.topic_offsets("T", BROKER)
+    assert not cluster.of(RequestCode.GET_TOPIC_STATS_INFO)
+
+
+async def test_a_broker_that_cannot_be_reached_for_bounds_is_looked_up_again(cluster: FakeCluster) -> None:
+    cluster.add_topic("T")
+    instance = FakeInstance(cluster)
+    looked_up: list[str] = []
+    instance.refresh_unpolled_route = looked_up.append  # type: ignore[method-assign]
+    cluster.down = True
+    with pytest.raises(ConnectError):
+        await QueueRequests(as_instance(instance), "G").topic_offsets("T", BROKER)
+    assert looked_up == ["T"]
 
 
 @pytest.mark.parametrize("status", list(PullStatus))
