@@ -2,12 +2,14 @@
 
 What is lost with ``failOnDataLoss=false``, which broker is away: such lines go to stderr, which is in the log of the
 executor, or of the driver for the processes beside it.  A program that sets up logging itself keeps what it has.
+Floods are cut short, but each queue that lost messages is told: there is one line for it.
 """
 
 import logging
 from typing import Final
 
 from triomq.logs import LineFormatter, RepeatFilter
+from triomq.spark import loss
 
 _LOGGER: Final = logging.getLogger("triomq")
 
@@ -20,5 +22,6 @@ def show_warnings() -> None:
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)
     handler.setFormatter(LineFormatter())
-    handler.addFilter(RepeatFilter())
+    repeats = RepeatFilter()
+    handler.addFilter(lambda record: record.name == loss.LOGGER.name or repeats.filter(record))
     _LOGGER.addHandler(handler)
