@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from triomq.client.selectors import select_by_hash
 from triomq.client.send_result import SendResult, SendStatus
@@ -26,6 +26,10 @@ from triomq.spark.patience import Patience, is_busy
 from triomq.spark.rows import OutgoingRow, RowEncoder
 
 T = TypeVar("T")
+#: Of all rows that wait for others of their topic or queue; there may be thousands of these.
+_MOST_WAITING_BYTES: Final = 32 * 1024**2
+#: What a row takes in memory beside its body, about.
+_ROW_BYTES: Final = 2048
 
 
 @dataclass(slots=True)
@@ -71,6 +75,7 @@ class Sender:
         self._options = options
         self._encoder = encoder
         self._open: dict[tuple[str, MessageQueue | None], _Unit] = {}
+        self._waiting_bytes = 0
         self._under_way: set[Future[None]] = set()
         self._lanes: dict[MessageQueue, Future[None]] = {}
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
@@ -97,8 +102,7 @@ class Sender:
                             self._start(pool, end - begin, self._send_encoded, row, begin, end)
                     else:
                         self._add(pool, row, most, most_bytes)
-                for unit in list(self._open.values()):
-                    self._submit(pool, unit)
+                self._submit_all(pool)
                 self._finish(self._under_way)
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -113,8 +117,11 @@ class Sender:
             unit = self._unit_for(row)
         unit.rows.append(row)
         unit.size += size
+        self._waiting_bytes += size + _ROW_BYTES
         if row.goes_alone or len(unit.rows) >= most:
             self._submit(pool, unit)
+        elif self._waiting_bytes > _MOST_WAITING_BYTES:
+            self._submit_all(pool)
 
     def _unit_for(self, row: OutgoingRow) -> _Unit:
         queue = self._queue_of(row)
@@ -146,9 +153,15 @@ class Sender:
         self._turns[topic, row.queue_id] = turn + (row.broker is None)
         return fitting[turn % len(fitting)]
 
+    def _submit_all(self, pool: ThreadPoolExecutor) -> None:
+        """Start the sends of all rows that wait."""
+        for unit in list(self._open.values()):
+            self._submit(pool, unit)
+
     def _submit(self, pool: ThreadPoolExecutor, unit: _Unit) -> None:
         """Start the send of a unit; wait before it while there is one of the same queue."""
         del self._open[unit.topic, unit.queue]
+        self._waiting_bytes -= unit.size + _ROW_BYTES * len(unit.rows)
         if unit.queue is not None and (before := self._lanes.get(unit.queue)) is not None:
             self._finish({before})
         future = self._start(pool, len(unit.rows), self._send_unit, unit)

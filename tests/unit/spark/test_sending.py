@@ -125,6 +125,21 @@ def test_batches_are_bounded_in_bytes(producer: FakeProducer) -> None:
     assert sizes(producer) == [2, 2]
 
 
+def test_rows_of_many_topics_wait_for_others_within_bounds(producer: FakeProducer) -> None:
+    """Each topic has a batch of its own: thousands of them must not fill the memory before one is full."""
+    most = 0
+
+    def given() -> Iterator[OutgoingRow]:
+        nonlocal most
+        for number in range(400):
+            yield OutgoingRow(number, Message(f"T{number % 200}", bytes(200_000)), None, None, False, False)
+            most = max(most, number + 1 - sum(sizes(producer)))
+
+    sender(producer).send(given())
+    assert sum(sizes(producer)) == 400
+    assert 150 < most < 200
+
+
 def test_rows_that_go_alone_do(producer: FakeProducer) -> None:
     mixed = [*rows(3), *rows(1, goes_alone=True), *rows(2)]
     sender(producer).send(mixed)
