@@ -95,6 +95,10 @@ class WriteTask:
             quick = BatchEncoder(self.columns, ids, _unique_ids(instance.client_ip), **settings)
             sender.send(_rows(batches, quick, encoder, skip_bad=options["badRows"] == "skip"))
         sender.counts.skipped += encoder.skipped
+        if sender.counts.skipped:
+            LOGGER.warning(
+                "rows skipped that cannot be messages partition=%d rows=%d", partition, sender.counts.skipped
+            )
         return WriteResult(partition, sender.counts)
 
 
