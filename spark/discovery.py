@@ -123,19 +123,33 @@ class Discovery:
         """Return offsets of all the queues.
 
         Raises:
-            RequestTimeoutError: a broker did not answer in time.
+            RequestTimeoutError: a broker did not answer in time, or left the route and did not come back.
         """
         wanted = tuple(queues)
         while True:
             began = time.monotonic()
             bounds = self.bounds(wanted, patience)
-            if not bounds.errors:
-                return {queue: bounds.queues.get(queue, QueueBounds(0, 0)) for queue in wanted}
-            patience.failed(next(iter(bounds.errors.values())), time.monotonic() - began)
+            unknown = [queue for queue in wanted if queue not in bounds.queues]
+            if not unknown:
+                return bounds.queues
+            left_route = NoRouteError(f"queue {unknown[0]}: its broker has left the route")
+            patience.failed(next(iter(bounds.errors.values()), left_route), time.monotonic() - began)
 
     def first_at(self, queue: MessageQueue, bounds: QueueBounds, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at a time or later; the queue's end if there is none."""
-        return self.consumer.offset_for_timestamp(queue, timestamp_ms) if bounds.low < bounds.high else bounds.high
+        """Return the offset of the first message stored at a time or later; the queue's end if there is none.
+
+        Raises:
+            RequestTimeoutError: the broker did not answer in time.
+        """
+        if bounds.low >= bounds.high:
+            return bounds.high
+        patience = self.patience()
+        while True:
+            began = time.monotonic()
+            try:
+                return self.consumer.offset_for_timestamp(queue, timestamp_ms)
+            except TriomqError as exc:
+                patience.failed(exc, time.monotonic() - began)
 
     def _wanted_text(self) -> str:
         names = self._named_topics()

@@ -7,11 +7,11 @@ import pytest
 
 from tests.unit.client.broker_thread import BrokerThread
 from triomq.client.sync import ClientInstance, PullConsumer
-from triomq.protocol.bodies import BrokerData, ClusterInfo
-from triomq.protocol.codes import RequestCode
-from triomq.protocol.errors import NoRouteError, RequestTimeoutError
+from triomq.protocol.bodies import BrokerData, ClusterInfo, TopicOffset, TopicStatsTable
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.errors import NoRouteError, RequestTimeoutError, SystemBusyError
 from triomq.protocol.message_queue import MessageQueue
-from triomq.spark.discovery import Discovery
+from triomq.spark.discovery import Discovery, QueueBounds
 from triomq.spark.options import Use, parse_options
 
 Q = [MessageQueue("Topic", "broker-a", number) for number in range(4)]
@@ -74,6 +74,33 @@ def test_what_was_deleted_hides_nothing_of_the_rest(remote: BrokerThread) -> Non
         for discovery in (by_name, by_queue):
             with pytest.raises(NoRouteError, match=r"Topic|Other"):
                 discovery.queues(discovery.patience(), may_be_gone=True)
+
+
+def test_a_queue_whose_broker_left_the_route_is_not_taken_for_empty(remote: BrokerThread) -> None:
+    """A batch would read nothing of it, a stream that begins at the end would read all of it later."""
+    table = TopicStatsTable(dict.fromkeys(Q, TopicOffset(5, 9, 0)))
+    remote.broker.on(RequestCode.GET_TOPIC_STATS_INFO, lambda command: command.reply(body=table.encode()))
+    away = MessageQueue("Topic", "broker-b", 0)
+    with discovering(remote, subscribe="Topic") as discovery:
+        assert discovery.all_bounds(Q, discovery.patience()) == dict.fromkeys(Q, QueueBounds(5, 9))
+        with pytest.raises(RequestTimeoutError, match="Topic@broker-b:0: its broker has left the route"):
+            discovery.all_bounds([*Q, away], discovery.patience())
+
+
+def test_a_time_is_looked_for_again_if_the_broker_is_busy(
+    remote: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = [SystemBusyError(int(ResponseCode.SYSTEM_BUSY), "flow control", "h:1")]
+
+    def offset_for_timestamp(*_: object) -> int:
+        if errors:
+            raise errors.pop()
+        return 7
+
+    with discovering(remote, subscribe="Topic", planTimeoutMs="5000") as discovery:
+        monkeypatch.setattr(discovery.consumer, "offset_for_timestamp", offset_for_timestamp)
+        assert discovery.first_at(Q[0], QueueBounds(0, 9), 1) == 7
+    assert not errors
 
 
 @pytest.mark.parametrize("wanted", [{"subscribe": "Topic"}, {"subscribePattern": "T.*"}])
