@@ -97,7 +97,11 @@ async def test_a_broker_that_cannot_be_reached_for_bounds_is_looked_up_again(clu
     cluster.add_topic("T")
     instance = FakeInstance(cluster)
     looked_up: list[str] = []
-    instance.refresh_unpolled_route = looked_up.append  # type: ignore[method-assign]
+
+    def refresh_unpolled_route(topic: str) -> None:
+        looked_up.append(topic)
+
+    instance.refresh_unpolled_route = refresh_unpolled_route  # type: ignore[method-assign]
     cluster.down = True
     with pytest.raises(ConnectError):
         await QueueRequests(as_instance(instance), "G").topic_offsets("T", BROKER)
