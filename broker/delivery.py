@@ -104,15 +104,21 @@ class Delivery:
     def store(self, copies: Sequence[RecordCopy | None]) -> int:
         """Store messages in their queues; ``None`` is nothing to store.
 
+        A topic whose deletion has failed halfway takes no messages: those for it are dropped, and hold up no other.
+
         Returns:
             How many are done with, from the first on; fewer than all: the store took no more, try again later.
         """
-        good = [copy for copy in copies if copy is not None]
+        good = [copy for copy in copies if copy is not None and copy[0].refusal is None]
         done = self._store_all(good)
-        if done == len(good):
-            return len(copies)
-        places = [place for place, copy in enumerate(copies) if copy is not None]
-        return places[done]
+        if len(good) == len(copies):
+            return done
+        places = [place for place, copy in enumerate(copies) if copy is not None and copy[0].refusal is None]
+        passed = places[done] if done < len(good) else len(copies)
+        for copy in copies[:passed]:
+            if copy is not None and copy[0].refusal is not None:
+                LOGGER.error("delayed message for topic %s dropped: the topic is being deleted", copy[0].topic)
+        return passed
 
     def _store_all(self, copies: Sequence[RecordCopy]) -> int:
         done = 0

@@ -6,7 +6,7 @@ import pytest
 
 from triomq.broker.delivery import with_real_place
 from triomq.broker.server import Broker
-from triomq.protocol.errors import StoreFullError
+from triomq.protocol.errors import StoreError, StoreFullError
 from triomq.storage.record_copies import RecordCopy
 
 HOST = bytes(8)
@@ -86,6 +86,33 @@ def test_a_copy_that_became_too_long_does_not_stop_the_others(broker: Broker, ca
     assert broker.statistics.put_by_topic == {"T": 2}
     assert broker.statistics.put_bytes == 2
     assert "delayed message for topic T dropped" in caplog.text
+
+
+def test_a_topic_that_is_being_deleted_holds_up_no_other(
+    broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted = PLACE.replace(b"\x01T", b"\x01D")
+    copies = [waiting(broker, place) for place in (PLACE, deleted, PLACE, deleted, PLACE)]
+    broker.store.queue("D", 1).refusal = StoreError("cannot delete")
+    put_copies = broker.store.put_copies
+    full = [StoreFullError("no room")]
+
+    def put_one(copies: list[RecordCopy]) -> int:
+        if len(copies) == 2 and full:
+            raise full.pop()
+        return put_copies(copies[:1])
+
+    monkeypatch.setattr(broker.store, "put_copies", put_one)
+    assert broker.delivery.store(copies) == 2
+    assert caplog.text.count("delayed message for topic D dropped: the topic is being deleted") == 1
+    assert broker.delivery.store(copies[2:]) == 3
+    assert caplog.text.count("delayed message for topic D dropped: the topic is being deleted") == 2
+    assert broker.store.max_offset_in_queue("T", 1) == 3
+    assert broker.delivery.delivered == 3
+    assert broker.delivery.store(copies[1:2]) == 1
+    broker.store.queue("D", 1).refusal = None
+    assert broker.delivery.store(copies[1:2]) == 1
+    assert broker.store.max_offset_in_queue("D", 1) == 1
 
 
 def test_what_the_store_refuses_is_told_once_until_it_takes_messages_again(
