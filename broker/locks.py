@@ -91,7 +91,8 @@ class QueueLocks:
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         """Free these queues as far as the client owns them."""
         locks = self._locks.get(group, {})
-        self._free(group, [queue for queue in queues if queue in locks and locks[queue].client_id == client_id])
+        owned = [queue for queue in dict.fromkeys(queues) if queue in locks and locks[queue].client_id == client_id]
+        self._free(group, owned)
 
     def leave(self, connection: "Connection", group: str) -> None:
         """Free what was locked on this connection: its consumer has left the group."""

@@ -57,6 +57,12 @@ def test_nobody_unlocks_the_queue_of_another(peer: Peer, another_peer: Peer) -> 
     assert peer.broker.locks.owner("G", Q0) == "a"
 
 
+def test_a_queue_that_is_named_twice_is_unlocked_with_the_others(peer: Peer, another_peer: Peer) -> None:
+    lock(peer, "a", Q0, Q0, Q1)
+    unlock(peer, "a", Q0, Q0, Q1)
+    assert lock(another_peer, "b", Q0, Q1) == [Q0, Q1]
+
+
 def test_a_lost_connection_frees_its_locks_at_once(broker: Broker, peer: Peer, another_peer: Peer) -> None:
     lock(peer, "a", Q0)
     broker.forget_connection(peer.as_connection, "test")
