@@ -43,8 +43,8 @@ class ConsumerGroup:
     """The members of a group and what they subscribe to, as the newest heartbeat says.
 
     Attributes:
-        duplicate_ids: client ids that several live connections have.
-        differences: topics to which members subscribe differently.
+        duplicate_ids: client ids that several live connections have; as the newest check has found.
+        differences: topics to which members subscribe differently; likewise.
     """
 
     name: str
@@ -69,6 +69,7 @@ class ConsumerGroups:
         self._notify = notify
         self._groups: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Connection, set[str]] = {}
+        self._unchecked: set[str] = set()
 
     def __iter__(self) -> Iterator[ConsumerGroup]:
         return iter(self._groups.values())
@@ -89,7 +90,7 @@ class ConsumerGroups:
         member = group.members[connection]
         if changed or member.subscriptions != data.subscription_data_set:
             member.subscriptions = data.subscription_data_set
-            _check(group)
+            self._unchecked.add(group.name)
         changed = _merge_subscriptions(group, data.subscription_data_set) or changed
         if changed and notify:
             self._tell(group)
@@ -116,7 +117,7 @@ class ConsumerGroups:
         if not group.members:
             del self._groups[group_name]
             return
-        _check(group)
+        self._unchecked.add(group_name)
         if notify:
             self._tell(group)
 
@@ -124,6 +125,16 @@ class ConsumerGroups:
         """Take a closed connection out of all its groups."""
         for group_name in list(self._groups_of.pop(connection, ())):
             self.leave(connection, group_name)
+
+    def check(self) -> None:
+        """Find out in which of the groups that have changed members get in each other's way.
+
+        Not at each change: where a thousand members come or go at once, each would be compared with all the others.
+        """
+        names, self._unchecked = self._unchecked, set()
+        for name in names:
+            if (group := self._groups.get(name)) is not None:
+                _check(group)
 
     def tell(self, group_name: str) -> None:
         """Tell all members that something changed in their group."""
@@ -210,6 +221,7 @@ class ProducerGroups:
     def __init__(self, *, clock_ms: Callable[[], int]) -> None:
         self._clock_ms = clock_ms
         self._groups: dict[str, dict[Connection, Member]] = {}
+        self._groups_of: dict[Connection, set[str]] = {}
 
     def get(self, group: str) -> "dict[Connection, Member] | None":
         """Return the members of a group by connection."""
@@ -222,11 +234,15 @@ class ProducerGroups:
     def heartbeat(self, connection: "Connection", client_id: str, group: str) -> None:
         """Note that a producer of the group lives on this connection."""
         self._groups.setdefault(group, {})[connection] = Member(client_id, self._clock_ms())
+        self._groups_of.setdefault(connection, set()).add(group)
 
     def leave(self, connection: "Connection", group: str) -> None:
         """Take a connection out of one group."""
         members = self._groups.get(group)
-        if members is not None and members.pop(connection, None) is not None and not members:
+        if members is None or members.pop(connection, None) is None:
+            return
+        self._groups_of.get(connection, set()).discard(group)
+        if not members:
             del self._groups[group]
 
     def drop_silent(self, timeout_s: float) -> None:
@@ -243,5 +259,5 @@ class ProducerGroups:
 
     def forget(self, connection: "Connection") -> None:
         """Take a closed connection out of all groups."""
-        for group in list(self._groups):
+        for group in self._groups_of.pop(connection, ()):
             self.leave(connection, group)

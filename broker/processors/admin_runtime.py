@@ -54,6 +54,7 @@ def _process(broker: "Broker") -> dict[str, str]:
 
 def _groups(broker: "Broker") -> dict[str, str]:
     """Return who is connected, and how many groups or queues are not well; Apache's brokers do not tell these."""
+    broker.consumer_groups.check()
     groups = list(broker.consumer_groups)
     return {
         "triomqConnections": str(len(broker.connections)),

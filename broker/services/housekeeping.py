@@ -1,4 +1,4 @@
-"""Once a second: rates, idle connections and silent members."""
+"""Once a second: rates, idle connections, silent members, and members that get in each other's way."""
 
 import logging
 import time
@@ -31,6 +31,7 @@ class Housekeeping:
             broker.statistics.sample(now)
             broker.statistics.note_day(time.localtime(broker.clock_ms() // 1000).tm_yday)
             self._close_idle()
+            broker.consumer_groups.check()
             broker.client_requests.expire(now)
             broker.stalls.scan(now)
             if now >= next_scan:

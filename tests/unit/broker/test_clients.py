@@ -103,6 +103,7 @@ def test_two_connections_with_one_client_id_are_reported(
     with caplog.at_level(logging.WARNING, logger="triomq.broker.clients"):
         for name in ("a", "b"):
             groups.heartbeat(peer(name), "same", data("T"), notify=True)
+        groups.check()
     assert "client_id=same" in caplog.text
 
 
@@ -175,18 +176,21 @@ def test_members_that_subscribe_differently_are_reported_once(
     first, second = peer("a"), peer("b")
     groups.heartbeat(first, "client-a", data("T", version=1, expression="A"), notify=True)
     groups.heartbeat(second, "client-b", data("T", version=2, expression="B"), notify=True)
+    groups.check()
     group = groups.get(GROUP)
     assert group is not None
     assert [difference.topic for difference in group.differences] == ["T"]
     for _ in range(3):  # heartbeats that change nothing
         groups.heartbeat(first, "client-a", data("T", version=1, expression="A"), notify=True)
         groups.heartbeat(second, "client-b", data("T", version=2, expression="B"), notify=True)
+        groups.check()
     (line,) = [line for line in caplog.messages if "subscribe" in line]
     assert line == (
         "members of a group subscribe differently group=G: "
         "topic T is subscribed to differently: client-a 'A'; client-b 'B'"
     )
     groups.heartbeat(second, "client-b", data("T", version=3, expression="A"), notify=True)
+    groups.check()
     assert group.differences == ()
     assert "subscribe alike again group=G topic=T" in caplog.messages[-1]
 
@@ -197,6 +201,7 @@ def test_a_member_that_changes_its_mind_alone_is_no_difference(
     member = peer("a")
     for version, expression in enumerate("ABC"):
         groups.heartbeat(member, "client-a", data("T", version=version, expression=expression), notify=True)
+        groups.check()
     assert "differently" not in caplog.text
 
 
@@ -208,12 +213,14 @@ def test_two_connections_with_one_client_id_are_reported_until_one_leaves(
     for _ in range(3):
         for member in (first, second):
             groups.heartbeat(member, "same", data("T"), notify=True)
+            groups.check()
     group = groups.get(GROUP)
     assert group is not None
     assert list(group.duplicate_ids) == ["same"]
     (line,) = [line for line in caplog.messages if "one client id" in line]
     assert "client_id=same peers=a, b" in line
     groups.leave(first, GROUP)
+    groups.check()
     assert not group.duplicate_ids
     assert "client id is used once again group=G client_id=same" in caplog.messages
 
@@ -223,12 +230,39 @@ def test_members_with_one_client_id_that_subscribe_differently_are_told_apart_by
 ) -> None:
     groups.heartbeat(peer("a"), "same", data("T", expression="A"), notify=True)
     groups.heartbeat(peer("b"), "same", data("U", expression="A"), notify=True)
+    groups.check()
     group = groups.get(GROUP)
     assert group is not None
     assert list(map(str, group.differences)) == [
         "topic T is subscribed to differently: same at a 'A'; same at b not at all",
         "topic U is subscribed to differently: same at a not at all; same at b 'A'",
     ]
+
+
+def test_members_are_compared_once_however_many_come_or_go(
+    groups: ConsumerGroups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[int] = []
+
+    def differences(members: list[object]) -> tuple[()]:
+        compared.append(len(members))
+        return ()
+
+    monkeypatch.setattr("triomq.broker.clients.subscription_differences", differences)
+    members = [peer(str(number)) for number in range(20)]
+    for member in members:
+        groups.heartbeat(member, member.peer, data("T"), notify=True)
+    groups.check()
+    groups.check()
+    assert compared == [20]
+    for member in members[:15]:
+        groups.forget(member)
+    groups.check()
+    assert compared == [20, 5]
+    for member in members:
+        groups.forget(member)
+    groups.check()
+    assert compared == [20, 5]
 
 
 @pytest.mark.parametrize(
@@ -260,6 +294,30 @@ def test_producers_are_known_by_group_until_they_leave(clock: Clock) -> None:
     groups.forget(second)
     assert groups.all() == {}
     assert groups.get("P") is None
+
+
+def test_a_producer_that_goes_is_looked_for_only_in_its_own_groups(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One client may name a hundred thousand."""
+    groups = ProducerGroups(clock_ms=clock)
+    first, second = peer("a"), peer("b")
+    for number in range(10):
+        groups.heartbeat(first, "client-a", f"P{number}")
+    groups.heartbeat(second, "client-b", "P1")
+    left: list[str] = []
+    leave = groups.leave
+
+    def noted(connection: Connection, group: str) -> None:
+        left.append(group)
+        leave(connection, group)
+
+    monkeypatch.setattr(groups, "leave", noted)
+    groups.forget(second)
+    assert left == ["P1"]
+    assert len(groups.all()) == 10
+    groups.forget(first)
+    assert groups.all() == {}
 
 
 def test_a_producer_without_a_heartbeat_for_the_timeout_leaves_its_group(clock: Clock) -> None:
