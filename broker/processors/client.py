@@ -3,6 +3,7 @@
 Source: behaviour.md A.12; ClientManageProcessor.java, ConsumerManageProcessor.java.
 """
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from triomq.broker.clients import TAG
@@ -11,6 +12,7 @@ from triomq.broker.topics import RETRY_PREFIX
 from triomq.protocol.bodies import CheckClientRequestBody, ConsumerIdList, HeartbeatData
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.command import RemotingCommand
+from triomq.protocol.errors import IllegalNameError
 from triomq.protocol.requests import ConsumerGroupRequestHeader, UnregisterClientRequestHeader
 from triomq.protocol.serialization import FORMATS_FIELD, MSGPACK_NAME
 
@@ -21,8 +23,9 @@ if TYPE_CHECKING:
 def heart_beat(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
     """Note which groups live on the connection, and what they subscribe to.
 
-    All group names are checked before anything changes, so a refused heartbeat has no effect.  Who announces that it
-    knows msgpack headers is told that we read them; others get the answer that Apache's brokers give.
+    All group names are checked before any member joins.  A group whose name is too long for a retry topic consumes all
+    the same, as in RocketMQ.  Who announces that it knows msgpack headers is told that we read them; others get the
+    answer that Apache's brokers give.
     """
     heartbeat = HeartbeatData.decode(command.body)
     broker = connection.broker
@@ -31,7 +34,8 @@ def heart_beat(connection: "Connection", command: RemotingCommand) -> RemotingCo
     connection.version = command.version
     for data, config in zip(heartbeat.consumer_data_set, configs, strict=True):
         if config is not None:
-            broker.topics.ensure(RETRY_PREFIX + data.group_name, config.retry_queue_nums)
+            with suppress(IllegalNameError):  # too long
+                broker.topics.ensure(RETRY_PREFIX + data.group_name, config.retry_queue_nums)
         notify = config is None or config.notify_consumer_ids_changed_enable
         broker.consumer_groups.heartbeat(connection, heartbeat.client_id, data, notify=notify)
     for producer in heartbeat.producer_data_set:

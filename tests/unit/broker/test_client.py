@@ -43,6 +43,14 @@ def notices(peer: Peer) -> list[str]:
     return groups
 
 
+def test_a_group_with_too_long_a_name_for_a_retry_topic_consumes_without_one(peer: Peer) -> None:
+    names = "g" * 120, "g" * 121, "g" * 255
+    assert heartbeat(peer, "c1", *names).code == ResponseCode.SUCCESS
+    assert [group.name for group in peer.broker.consumer_groups] == list(names)
+    assert [name for name in peer.broker.topics.names() if name.startswith("%RETRY%")] == ["%RETRY%" + names[0]]
+    assert heartbeat(peer, "c1", "g" * 256).code == ResponseCode.SYSTEM_ERROR
+
+
 def test_a_heartbeat_creates_the_group_and_its_retry_topic(peer: Peer) -> None:
     """C.2 scenario 31."""
     response = heartbeat(peer, "c1", "G")
