@@ -66,7 +66,7 @@ def pull_message(connection: "Connection", command: RemotingCommand) -> Remoting
     broker = connection.broker
     codes = _check(connection, header)
     queue = broker.store.queue(header.topic, header.queue_id)
-    if header.sys_flag & _COMMIT_OFFSET:
+    if header.sys_flag & _COMMIT_OFFSET and header.commit_offset >= 0:
         broker.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
     if command.flag & _ONEWAY:  # nobody waits for an answer
         return None
@@ -82,7 +82,8 @@ def pull_message(connection: "Connection", command: RemotingCommand) -> Remoting
 
 def _when_read(reading: Lookup[None], pull: ReadablePull) -> Lookup[None]:
     yield from reading
-    _answer_pull(pull)
+    if not _put_off(pull.connection, pull.command, pull.header, pull.queue, pull.header.queue_offset):
+        _answer_pull(pull)
 
 
 def _answer_pull(pull: ReadablePull) -> None:
@@ -122,6 +123,8 @@ def serve_held(pull: HeldPull, *, is_expired: bool) -> None:
 def _serve_held(pull: HeldPull, *, is_expired: bool) -> None:
     broker = pull.connection.broker
     header = pull.header
+    if _put_off(pull.connection, pull.command, header, pull.queue, pull.queue_offset):
+        return
     found = broker.store.get_message(
         pull.queue, pull.queue_offset, max(header.max_msg_nums, 1), pull.codes, header.max_transfer_bytes
     )
@@ -136,6 +139,26 @@ def _serve_held(pull: HeldPull, *, is_expired: bool) -> None:
     if code == ResponseCode.PULL_NOT_FOUND and pull.queue_offset != header.queue_offset:
         code = ResponseCode.PULL_RETRY_IMMEDIATELY  # it looked at messages, and none was for it
     _answer(pull.connection, pull.command, header, found, code)
+
+
+def _put_off(
+    connection: "Connection",
+    command: RemotingCommand,
+    header: PullMessageRequestHeader,
+    queue: "ConsumeQueue",
+    queue_offset: int,
+) -> bool:
+    """Let a peer that does not read its answers pull again; whether it is one.
+
+    A request that waited is not held up by the limit for what is unread, and a peer may have any number of them.
+    """
+    if connection.unread_bytes <= connection.broker.config.unread_high_bytes:
+        return False
+    nothing = GetMessageResult(
+        GetMessageStatus.NO_MATCHED_MESSAGE, queue_offset, queue.min_offset, queue.max_offset, [], 0, 0
+    )
+    _answer(connection, command, header, nothing, ResponseCode.PULL_RETRY_IMMEDIATELY)
+    return True
 
 
 def _code(found: GetMessageResult, queue_offset: int) -> ResponseCode:

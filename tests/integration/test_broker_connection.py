@@ -364,6 +364,23 @@ async def test_a_peer_that_does_not_read_is_stopped_and_then_closed(root: Path, 
         assert broker.statistics.stalled_peers == 1
 
 
+async def test_pulls_that_wait_fill_no_memory_for_a_peer_that_does_not_read(root: Path, mock_clock: MockClock) -> None:
+    limit, body_bytes, pulls = 1024**2, 60_000, 500
+    async with running(root, unread_high_bytes=limit) as broker:
+        async with connected(broker_port(broker)) as other, connected(broker_port(broker)) as deaf:
+            await other.put("T", b"first")
+            await deaf.send(request(PULL, pull_fields(queue_offset=1, **HOLD)) * pulls)
+            await until(lambda: broker.pull_hold.held == pulls)
+            await other.put("T", bytes(body_bytes))
+            assert broker.pull_hold.held == 0
+            assert max(each.unread_bytes for each in broker.connections) <= limit + body_bytes + pulls * 400
+            answers = [await deaf.next() for _ in range(pulls)]
+            codes = [answer.code for answer in answers]
+            assert set(codes) == {ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY}
+            assert {answer.ext_fields["nextBeginOffset"] for answer in answers if not answer.body} == {"1"}
+            assert len((await deaf.ask(PULL, pull_fields(queue_offset=1))).body) > body_bytes
+
+
 async def send_for_ever(wire: Wire, data: bytes) -> None:
     """Send until the connection ends."""
     with contextlib.suppress(trio.BrokenResourceError):

@@ -43,6 +43,7 @@ class Peer:
         self.language: int = LanguageCode.OTHER
         self.version = 0
         self.closed = False
+        self.unread_bytes = 0
         self.sent: list[RemotingCommand] = []
         self._splitter = FrameSplitter()
         self._opaque = 100

@@ -92,6 +92,18 @@ async def test_a_cold_pull_is_answered_later_and_others_meanwhile(broker: Broker
     assert peer.pull("T", 4) is not None  # it is in memory now
 
 
+async def test_a_cold_pull_of_a_peer_that_does_not_read_brings_no_messages(
+    broker: Broker, disk: Disk, peer: Peer
+) -> None:
+    async with trio.open_nursery() as broker.connection_nursery:
+        assert peer.pull("T", 4) is None
+        peer.unread_bytes = broker.config.unread_high_bytes + 1
+        disk.may_read.set()
+    (response,) = peer.sent
+    assert (response.code, response.body) == (ResponseCode.PULL_RETRY_IMMEDIATELY, b"")
+    assert response.ext_fields["nextBeginOffset"] == "4"
+
+
 async def test_a_cold_pull_that_takes_more_is_read_in_a_thread_and_gets_it(make_broker: MakeBroker, disk: Disk) -> None:
     first = make_broker()
     first.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))

@@ -180,6 +180,28 @@ async def test_a_held_pull_gets_the_message_in_the_step_that_stores_it(
     assert peer.broker.pull_hold.held == 0
 
 
+async def test_a_peer_that_does_not_read_is_told_to_pull_again_what_it_waited_for(
+    peer: Peer, another_peer: Peer, topic: str
+) -> None:
+    assert peer.pull(topic, 0, **HOLD) is None
+    peer.put(topic)
+    peer.broker.end_step()
+    for queue_offset in (1, 1):
+        assert peer.pull(topic, queue_offset, **HOLD) is None
+    assert another_peer.pull(topic, 1, **HOLD) is None
+    peer.sent.clear()
+    peer.unread_bytes = peer.broker.config.unread_high_bytes + 1
+    another_peer.put(topic)
+    peer.broker.end_step()
+    for response in peer.sent:
+        assert answered(response) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 1)
+        assert (response.body, response.ext_fields["minOffset"], response.ext_fields["maxOffset"]) == (b"", "0", "2")
+    assert len(peer.sent) == 2
+    assert len(decode_records(another_peer.sent[-1].body)) == 1
+    peer.unread_bytes -= 1
+    assert answered(peer.pull(topic, 1, **HOLD)) == (ResponseCode.SUCCESS, 2)
+
+
 async def test_a_message_in_another_queue_wakes_nobody(peer: Peer, topic: str) -> None:
     assert peer.pull(topic, 0, queueId=1, **HOLD) is None
     peer.put(topic, queue_id=0)
@@ -279,6 +301,12 @@ async def test_a_pull_commits_the_offset_it_carries_also_when_it_is_held(peer: P
     assert peer.broker.offsets.query("G", topic, 0) == 7
     peer.pull(topic, 0, commitOffset=9)
     assert peer.broker.offsets.query("G", topic, 0) == 7
+
+
+async def test_a_pull_commits_no_offset_that_cannot_be(peer: Peer, topic: str) -> None:
+    """As a request that only commits: other clients could not begin at it."""
+    assert peer.pull(topic, 0, sysFlag=7, commitOffset=-2) is None
+    assert peer.broker.offsets.query("G", topic, 0) is None
 
 
 async def test_a_pull_of_a_refused_group_commits_nothing(peer: Peer, topic: str) -> None:
