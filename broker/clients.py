@@ -26,7 +26,7 @@ class Member:
     """One connection in one group."""
 
     client_id: str
-    last_heartbeat_ms: int
+    last_heartbeat_ms: int  # of the clock of its table
     subscriptions: list[SubscriptionData] = field(default_factory=list)  # of a consumer: what itself wants
 
 
@@ -62,7 +62,12 @@ class ConsumerGroup:
 
 
 class ConsumerGroups:
-    """All consumer groups with live members."""
+    """All consumer groups with live members.
+
+    Args:
+        clock_ms: a steady clock: with the wall clock set forward, all members would be silent for too long.
+        notify: tells a member that its group has changed.
+    """
 
     def __init__(self, *, clock_ms: Callable[[], int], notify: "Callable[[Connection, str], None]") -> None:
         self._clock_ms = clock_ms

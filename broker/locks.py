@@ -47,7 +47,7 @@ class QueueLocks:
     """The locks of all groups.
 
     Args:
-        clock_ms: wall clock.
+        clock_ms: a steady clock: with the wall clock set forward, all locks would be over at once.
         freed: called with a group of which a queue became free that somebody had been refused.
     """
 

@@ -65,6 +65,11 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def steady_ms() -> int:
+    """Return a clock in milliseconds that nobody sets."""
+    return time.monotonic_ns() // 1_000_000
+
+
 class Endpoint(NamedTuple):
     """A listening socket, what it serves, and how the broker is called there."""
 
@@ -99,7 +104,13 @@ class Broker:
         statistics: counters.
     """
 
-    def __init__(self, config: BrokerConfig, store: MessageStore, clock_ms: Callable[[], int] = now_ms) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        clock_ms: Callable[[], int] = now_ms,
+        steady_clock_ms: Callable[[], int] = steady_ms,
+    ) -> None:
         self.config: Final = config
         self.store: Final = store
         self.clock_ms: Final = clock_ms
@@ -117,9 +128,9 @@ class Broker:
             JsonTable(tables / "subscriptionGroup.json"), auto_create=config.auto_create_group, clock_ms=clock_ms
         )
         self.offsets: Final = ConsumerOffsetTable(JsonTable(tables / "consumerOffset.json"), clock_ms=clock_ms)
-        self.consumer_groups: Final = ConsumerGroups(clock_ms=clock_ms, notify=self._notify_ids_changed)
+        self.consumer_groups: Final = ConsumerGroups(clock_ms=steady_clock_ms, notify=self._notify_ids_changed)
         self.producer_groups: Final = ProducerGroups(clock_ms=clock_ms)
-        self.locks: Final = QueueLocks(clock_ms=clock_ms, freed=self.notify_members)
+        self.locks: Final = QueueLocks(clock_ms=steady_clock_ms, freed=self.notify_members)
         self.client_requests: Final = ClientRequests(self.next_opaque)
         self.stalls: Final = StallWatch(self)
         self.pull_hold: Final = PullHold(filtered_hold_s=config.filtered_hold_s)

@@ -36,7 +36,7 @@ def make_broker(tmp_path: Path, clock: Clock) -> Iterator[MakeBroker]:
         store = MessageStore(config, clock_ms=clock)
         store.open()
         stores.append(store)
-        broker = Broker(BrokerConfig(store=config, **settings), store, clock)
+        broker = Broker(BrokerConfig(store=config, **settings), store, clock, clock)
         broker.load()
         return broker
 

@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from tests.unit.broker.recording import MakeBroker, Peer
+from triomq.broker.server import Broker
 from triomq.protocol.bodies import (
     CheckClientRequestBody,
     ConsumerData,
@@ -16,6 +17,7 @@ from triomq.protocol.bodies import (
 )
 from triomq.protocol.codes import VERSION, CommandFlag, LanguageCode, RequestCode, ResponseCode
 from triomq.protocol.command import RemotingCommand
+from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.serialization import FORMATS_FIELD
 
 
@@ -41,6 +43,21 @@ def notices(peer: Peer) -> list[str]:
     groups = [command.ext_fields["consumerGroup"] for command in peer.sent]
     peer.sent.clear()
     return groups
+
+
+def test_who_sets_the_wall_clock_loses_no_member_and_no_lock(make_broker: MakeBroker) -> None:
+    first = make_broker()
+    now_ms = [1_795_000_000_000]
+    broker = Broker(first.config, first.store, lambda: now_ms[0])
+    broker.load()
+    member, other = Peer(broker), Peer(broker, "192.0.2.10:50002")
+    heartbeat(member, "c1", "G")
+    queue = MessageQueue("T", "broker-a", 0)
+    assert broker.locks.lock("G", "c1", member.as_connection, [queue]) == [queue]
+    now_ms[0] += 3_600_000
+    assert broker.consumer_groups.expired(broker.config.client_timeout_s) == set()
+    assert broker.locks.lock("G", "c2", other.as_connection, [queue]) == []
+    assert broker.locks.owner("G", queue) == "c1"
 
 
 def test_a_group_with_too_long_a_name_for_a_retry_topic_consumes_without_one(peer: Peer) -> None:
