@@ -44,7 +44,7 @@ class PullHold:
     """All held pulls of a broker."""
 
     def __init__(self, *, filtered_hold_s: float, limit: int = 1_000_000) -> None:
-        self._by_queue: dict[ConsumeQueue, list[HeldPull]] = {}
+        self._by_queue: dict[ConsumeQueue, dict[HeldPull, None]] = {}  # in the order in which they came
         self._arrived: set[ConsumeQueue] = set()
         self._deadlines: list[tuple[float, int, HeldPull]] = []
         self._tie = itertools.count()  # pulls do not compare
@@ -65,10 +65,10 @@ class PullHold:
     def _wait(self, pull: HeldPull) -> None:
         waiting = self._by_queue.get(pull.queue)
         if waiting is None:
-            self._by_queue[pull.queue] = [pull]
+            self._by_queue[pull.queue] = {pull: None}
             pull.queue.on_arrival = self._arrived.add
         else:
-            waiting.append(pull)
+            waiting[pull] = None
         self.held += 1
 
     def _watch(self, pull: HeldPull) -> None:
@@ -120,7 +120,7 @@ class PullHold:
             if pull.is_done:
                 continue
             waiting = self._by_queue[pull.queue]
-            waiting.remove(pull)
+            del waiting[pull]
             if not waiting:
                 del self._by_queue[pull.queue]
                 pull.queue.on_arrival = None

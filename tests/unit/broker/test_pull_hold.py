@@ -1,5 +1,6 @@
 """Held pulls: woken by their queue, answered when their time is over, never lost, never answered twice."""
 
+import time
 from typing import cast
 
 import pytest
@@ -87,6 +88,17 @@ async def test_pulls_expire_in_the_order_of_their_deadlines_and_not_before(hold:
     assert hold.take_expired(30) == []
     assert of.on_arrival is None
     assert hold.held == 0
+
+
+async def test_many_pulls_of_one_queue_expire_in_a_time_in_proportion(hold: PullHold) -> None:
+    of = queue()
+    count = 30_000
+    for number in range(count):
+        hold.hold(pull(of, deadline=count - number))
+    begin = time.process_time()
+    expired = sum(len(hold.take_expired(now)) for now in range(count + 1))
+    assert time.process_time() - begin < 1
+    assert expired == count
 
 
 async def test_a_pull_that_was_woken_does_not_expire_too(hold: PullHold) -> None:
