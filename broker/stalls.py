@@ -9,7 +9,8 @@ Source: users.md 7; the reasons are those of ``triomq.protocol.group_health``.
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from triomq.broker.client_requests import NoAnswer
@@ -51,7 +52,7 @@ class StallWatch:
         self._broker = broker
         self._topics: dict[str, Collection[str]] = {}  # what each watched group subscribes to
         self._waiting: dict[str, dict[MessageQueue, _Waiting]] = {}
-        self._to_look_at: list[str] = []
+        self._round: Iterator[None] = iter(())
         self._next_round = 0.0
 
     def since_ms(self, group: str, queue: MessageQueue) -> int:
@@ -65,18 +66,15 @@ class StallWatch:
 
     def scan(self, now: float) -> None:
         """Look at the next queues; call it once a second with a steady clock in seconds."""
-        budget = _QUEUES_PER_SCAN
-        while budget > 0:
-            if not self._to_look_at:
-                if now < self._next_round:
-                    return
-                self._next_round = now + _ROUND_S
-                self._begin_round()
-                if not self._to_look_at:
-                    return
-            budget -= self._look_at(self._to_look_at.pop())
+        looked_at = sum(1 for _ in islice(self._round, _QUEUES_PER_SCAN))
+        if looked_at < _QUEUES_PER_SCAN and now >= self._next_round:
+            self._next_round = now + _ROUND_S
+            self._round = self._look_at_all()
+            for _ in islice(self._round, _QUEUES_PER_SCAN - looked_at):
+                pass
 
-    def _begin_round(self) -> None:
+    def _look_at_all(self) -> Iterator[None]:
+        """Look at the queues of all groups, one in each step."""
         broker = self._broker
         for group in broker.consumer_groups:
             if group.message_model is MessageModel.CLUSTERING:
@@ -87,23 +85,26 @@ class StallWatch:
             del self._topics[name]
         for name in self._waiting.keys() - self._topics.keys():
             del self._waiting[name]
-        self._to_look_at = list(self._topics)
+        for name in list(self._topics):
+            yield from self._look_at(name)
 
-    def _look_at(self, group: str) -> int:
-        """Compare a group's queues with what they were; return how many it has."""
+    def _look_at(self, group: str) -> Iterator[None]:
+        """Compare a group's queues with what they were, one in each step, and tell of those that stand still."""
         broker, waiting = self._broker, self._waiting.setdefault(group, {})
-        queues = [
-            MessageQueue(topic, broker.config.broker_name, queue_id)
-            for topic in self._topics.get(group, ())
-            if (config := broker.topics.get(topic)) is not None
-            for queue_id in range(config.read_queue_nums)
-        ]
-        for queue in waiting.keys() - set(queues):
+        gone, stalled = set(waiting), []
+        for topic in self._topics.get(group, ()):
+            config = broker.topics.get(topic)
+            for queue_id in range(config.read_queue_nums if config is not None else 0):
+                queue = MessageQueue(topic, broker.config.broker_name, queue_id)
+                gone.discard(queue)
+                if self._stands_still(group, waiting, queue):
+                    stalled.append(queue)
+                yield
+        for queue in gone:
             del waiting[queue]
-        stalled = [queue for queue in queues if self._stands_still(group, waiting, queue)]
         if stalled:
             self._explain(group, stalled)
-        return len(queues) + 1
+        yield
 
     def _stands_still(self, group: str, waiting: dict[MessageQueue, _Waiting], queue: MessageQueue) -> bool:
         """Note where the group stands; return whether it is to be told that it stands still."""

@@ -1,6 +1,7 @@
 """Queues in which messages wait and nothing moves are found, explained and told of once."""
 
 import logging
+from collections.abc import Iterator
 
 import pytest
 import trio
@@ -194,12 +195,31 @@ async def test_many_queues_are_looked_at_a_few_at_a_time(
         peer.get(RequestCode.HEART_BEAT, body=HeartbeatData("c1", [], [data]).encode())
     looked_at: list[str] = []
 
-    def look_at(group: str) -> int:
+    def look_at(group: str) -> Iterator[None]:
         looked_at.append(group)
-        return 1
+        yield
 
     monkeypatch.setattr(waiting.stalls, "_look_at", look_at)
     for second in range(10):
         waiting.stalls.scan(second)
         assert len(looked_at) == min(second + 1, 4)
     assert sorted(looked_at) == ["G", "G0", "G1", "G2"]
+
+
+async def test_the_queues_of_one_group_are_looked_at_a_few_at_a_time(
+    waiting: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stalls, "_QUEUES_PER_SCAN", 3)
+    waiting.topics.put(TopicConfig(topic_name="T", read_queue_nums=10, write_queue_nums=10))
+    looked_at: list[int] = []
+    query = waiting.offsets.query
+
+    def noted(group: str, topic: str, queue_id: int) -> int | None:
+        looked_at.append(queue_id)
+        return query(group, topic, queue_id)
+
+    monkeypatch.setattr(waiting.offsets, "query", noted)
+    for second in range(4):
+        waiting.stalls.scan(second)
+        assert len(looked_at) == min(3 * (second + 1), 10)
+    assert looked_at == list(range(10))
