@@ -95,6 +95,12 @@ class BrokerStatistics:
             for key in [key for key in counters if key[0] == topic]:
                 del counters[key]
 
+    def forget_group(self, group: str) -> None:
+        """Drop the counters of a deleted group."""
+        for counters in (self.get_by_group, self.sent_back_by_group):
+            for key in [key for key in counters if key[1] == group]:
+                del counters[key]
+
     def sample(self, now: float) -> None:
         """Note the totals; call it once a second with a steady clock in seconds."""
         self._samples.append((now, self.put_messages, self.get_messages))

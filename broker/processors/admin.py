@@ -137,6 +137,7 @@ def delete_subscription_group(connection: "Connection", command: RemotingCommand
     header = DeleteSubscriptionGroupRequestHeader.decode(command.ext_fields)
     broker = connection.broker
     broker.subscription_groups.delete(header.group_name)
+    broker.statistics.forget_group(header.group_name)
     if header.remove_offset or header.clean_offset:
         broker.offsets.delete_group(header.group_name)
     LOGGER.info("subscription group deleted group=%s peer=%s", header.group_name, connection.peer)

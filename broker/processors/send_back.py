@@ -117,4 +117,6 @@ def _store(broker: "Broker", group: str, message: MessageExt, target: _Target) -
             broker.statistics.put(target.topic, 1, len(body))
     except (MessageIllegalError, StoreError) as exc:
         raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark_of(exc)) from exc
-    broker.statistics.send_back(group, first_topic.decode("utf-8", "replace"))
+    counted_for = first_topic.decode("utf-8", "replace")
+    if broker.topics.get(counted_for) is not None:  # the message's word: it may name anything, each time another
+        broker.statistics.send_back(group, counted_for)

@@ -240,8 +240,13 @@ def test_a_deleted_group_keeps_its_offsets_unless_that_is_asked_for(
 ) -> None:
     put_group(peer)
     peer.broker.offsets.commit("G", "T", 0, 1)
+    statistics = peer.broker.statistics
+    for group in ("G", "H"):
+        statistics.get(group, "T", 1, 1)
+        statistics.send_back(group, "T")
     response = peer.get(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "G", **fields})
     assert response.code == ResponseCode.SUCCESS
+    assert statistics.get_by_group == statistics.sent_back_by_group == {("T", "H"): 1}
     assert peer.broker.subscription_groups.get("G") is None
     assert (peer.broker.offsets.query("G", "T", 0) is not None) is is_kept
 

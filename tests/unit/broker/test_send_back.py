@@ -142,6 +142,13 @@ def test_a_dead_letter_names_the_first_topic_and_the_first_record(peer: Peer, fa
     assert len(names) == len(set(names)), "a message that goes round must not grow"
 
 
+def test_what_messages_claim_to_come_from_fills_no_table(peer: Peer) -> None:
+    for number in range(3):
+        put = peer.put("T", i=f"RETRY_TOPIC\x01made-up-{number}")
+        assert send_back(peer, offset_of(put)).code == ResponseCode.SUCCESS
+    assert peer.broker.statistics.sent_back_by_group == {}
+
+
 def test_the_group_decides_where_the_client_says_nothing(peer: Peer, failed: int) -> None:
     peer.broker.subscription_groups.put(SubscriptionGroupConfig(group_name="G", retry_max_times=0))
     send_back(peer, failed)
