@@ -62,7 +62,7 @@ class Lookups:
                 return response
             if ranges:
                 break
-        self.wait(connection, command, lookup, ranges)
+        self.wait(connection, command, _while_read(connection, lookup), ranges)
         return None
 
     def wait(
@@ -113,6 +113,24 @@ class Lookups:
                 response: Answer = done.value
                 return response
         return None
+
+
+def _while_read(connection: "Connection", lookup: Lookup[Answer]) -> Lookup[Answer]:
+    """Go on with a lookup unless its peer does not read what it has got: others may be as long, and any number.
+
+    Raises:
+        RequestRefusedError: it does not; TriomqError: what the lookup raises.
+    """
+    while connection.unread_bytes <= connection.broker.config.unread_high_bytes:
+        try:
+            ranges = next(lookup)
+        except StopIteration as done:
+            response: Answer = done.value
+            return response
+        yield ranges
+    raise RequestRefusedError(
+        ResponseCode.SYSTEM_BUSY, f"{connection.unread_bytes} bytes of answers are unread: come again"
+    )
 
 
 def in_steps(process: "Callable[[Connection, RemotingCommand], Lookup[Answer]]") -> "Processor":

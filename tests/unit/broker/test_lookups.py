@@ -104,6 +104,19 @@ async def test_a_cold_pull_of_a_peer_that_does_not_read_brings_no_messages(
     assert response.ext_fields["nextBeginOffset"] == "4"
 
 
+async def test_a_peer_that_does_not_read_gets_no_further_message_looked_up(
+    broker: Broker, disk: Disk, peer: Peer
+) -> None:
+    async with trio.open_nursery() as broker.connection_nursery:
+        assert peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": 0}) is None
+        peer.unread_bytes = broker.config.unread_high_bytes + 1
+        disk.may_read.set()
+    (response,) = peer.sent
+    assert (response.code, response.body) == (ResponseCode.SYSTEM_BUSY, b"")
+    peer.unread_bytes -= 1
+    assert peer.get(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": 0}).code == ResponseCode.SUCCESS
+
+
 async def test_a_cold_pull_that_takes_more_is_read_in_a_thread_and_gets_it(make_broker: MakeBroker, disk: Disk) -> None:
     first = make_broker()
     first.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
