@@ -162,11 +162,17 @@ def _hashable(value: Any) -> Hashable:
         topic, broker_name, queue_id = map(value.get, ("topic", "brokerName", "queueId"))
         if isinstance(topic, str) and isinstance(broker_name, str) and type(queue_id) is int:
             return MessageQueue(topic, broker_name, queue_id)
-        return tuple(sorted(((key, _hashable(member)) for key, member in value.items()), key=repr))
+        return tuple(sorted(((key, _hashable(member)) for key, member in value.items()), key=_order))
     if isinstance(value, list):
         return tuple(map(_hashable, value))
     frozen: Hashable = value
     return frozen
+
+
+def _order(item: tuple[Hashable, Hashable]) -> tuple[str, Any]:
+    """Return what to sort members by: no text of what is below, which would be made again at each level."""
+    key = item[0]
+    return type(key).__name__, key if isinstance(key, str | int) else hash(key)
 
 
 def dumps(value: Any, *, quoted_ids: bool = False) -> bytes:

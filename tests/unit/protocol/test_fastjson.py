@@ -156,6 +156,21 @@ def test_depth_is_limited(opening: bytes, closing: bytes) -> None:
         loads(b"{0:" + opening * 100_000 + b"{}" + closing * 100_000 + b"}")
 
 
+@pytest.mark.parametrize(
+    ("opening", "closing"), [(b"{" * 60, b"}" + b":1}" * 59), (b"{" + b'{"a":' * 59, b"}" * 59 + b":1}")]
+)
+def test_the_time_does_not_grow_with_the_depth_of_keys(opening: bytes, closing: bytes) -> None:
+    content = b'"a":[' + b"1," * 100_000 + b"1]"
+
+    def took(text: bytes) -> float:
+        began = time.process_time()
+        loads(text)
+        return time.process_time() - began
+
+    flat = took(b"{0:{" + content + b"},1:{" + content + b"}}")
+    assert took(opening + (content if opening.endswith(b"{") else content[4:]) + closing) < 4 * flat
+
+
 def test_irregular_text_is_limited_in_length_and_regular_text_is_not() -> None:
     filler = b'"' + b"x" * MAX_IRREGULAR_BYTES + b'"'
     assert loads(b'{"0":' + filler + b"}")
