@@ -11,6 +11,7 @@ import trio
 from triomq.cli.client_options import ProduceOptions
 from triomq.cli.errors import UsageError
 from triomq.cli.stopper import Stopper
+from triomq.protocol.errors import TriomqError
 from triomq.protocol.message import Message
 
 _READ_BYTES: Final = 64 * 1024
@@ -75,18 +76,28 @@ class LineSource:
         self._rest = b""
         self._is_end = False
         self._line_number = 0
+        self._refusal: TriomqError | None = None  # of the line behind the messages that were returned last
 
     async def take(self, limit: int) -> list[Message]:
         """Read messages; see :class:`Source`."""
         messages: list[Message] = []
         async with self._lock:
+            refusal, self._refusal = self._refusal, None
+            if refusal is not None:
+                raise refusal
             while not messages:
                 while not self._lines and not self._is_end:
                     await self._fill()
                 if not self._lines:
                     break
-                while self._lines and len(messages) < limit:
-                    self._take_line(self._lines.pop(), messages)
+                try:
+                    while self._lines and len(messages) < limit:
+                        self._take_line(self._lines.pop(), messages)
+                except TriomqError as exc:
+                    if not messages:
+                        raise
+                    self._refusal = exc  # those before it are to be sent first
+                    break
         return messages
 
     async def _fill(self) -> None:

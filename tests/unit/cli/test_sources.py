@@ -135,6 +135,17 @@ async def test_reading_goes_on_behind_a_json_line_that_is_refused() -> None:
     assert [message.body for message in await source.take(1)] == [b"b"]
 
 
+async def test_lines_before_one_that_is_refused_are_not_lost_with_it() -> None:
+    text = b'{"body":"a"}\n{"body":"b"}\n{\n{\n{"body":"c"}\n'
+    source = LineSource(options("--json-lines"), Stopper(), reader(text))
+    assert [message.body for message in await source.take(10)] == [b"a", b"b"]
+    for number in (3, 4):
+        with pytest.raises(UsageError, match=f"line {number}:"):
+            await source.take(10)
+    assert [message.body for message in await source.take(10)] == [b"c"]
+    assert await source.take(10) == []
+
+
 @pytest.mark.parametrize("size", [1, 2, 5, 128, 5000])
 async def test_generated_messages_have_the_size_that_was_asked_for(size: int) -> None:
     source = GeneratedSource(replace(options("--count", "10"), size=size), 10)
