@@ -17,7 +17,9 @@ import trio
 from triomq.client.consumer.pull import TOOLS_GROUP, PullConsumer
 from triomq.client.instance import ClientInstance
 from triomq.client.producer import Producer
-from triomq.protocol.errors import ClientError, NoRouteError, ProtocolError
+from triomq.client.publish import encode_message_properties
+from triomq.protocol.compression import DEFAULT_MAX_OUTPUT_BYTES
+from triomq.protocol.errors import ClientError, MessageIllegalError, NoRouteError, ProtocolError
 from triomq.protocol.message import Message, MessageExt
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.properties import PropertyName
@@ -29,6 +31,7 @@ REDRIVE_GROUP: Final = "triomq-redrive"
 LOGGER: Final = logging.getLogger("triomq.client.dead_letters")
 
 _BATCH: Final = 32
+_LONGEST_ID: Final = "0" * 56  # as a producer gives it
 _COMMIT_S: Final = 2.0
 _TIMERS: Final = frozenset(
     (
@@ -61,8 +64,8 @@ class Redrive(NamedTuple):
 
     Attributes:
         sent: messages sent back.
-        skipped: messages that do not say where they came from, or whose compressed body is damaged; they stay where
-            they are.
+        skipped: messages that do not say where they came from, or cannot be sent again: their compressed body is
+            damaged, or their properties are what no producer may send; they stay where they are.
         left: messages that are yet to be sent back.
     """
 
@@ -133,7 +136,8 @@ async def redrive(
     run = _Run(instance, limit, on_sent)
     async with (
         PullConsumer(TOOLS_GROUP, instance=instance) as pull,
-        Producer(REDRIVE_GROUP, instance=instance) as producer,
+        # what the broker took once, compressed perhaps, is not to be refused here
+        Producer(REDRIVE_GROUP, instance=instance, max_message_size_bytes=DEFAULT_MAX_OUTPUT_BYTES) as producer,
     ):
         for span in await _spans(pull, group):
             await run.queue(pull, None if dry_run else producer, span, span.begin if again else span.pending)
@@ -180,7 +184,8 @@ class _Run:
             return
         try:
             new = as_new(message, topic)
-        except ProtocolError as exc:  # perhaps that is why it died
+            encode_message_properties(new, _LONGEST_ID)
+        except (ProtocolError, MessageIllegalError) as exc:  # perhaps that is why it died
             LOGGER.warning("dead letter not sent back message=%s error=%s", message.message_id, exc)
             self.skipped += 1
             return

@@ -47,8 +47,8 @@ def decompress(body: bytes, sys_flag: int, max_output_bytes: int = DEFAULT_MAX_O
     """Return the body as its producer gave it; ``body`` itself if ``sys_flag`` does not say "compressed".
 
     Raises:
-        ProtocolError: damaged or truncated data, or more than ``max_output_bytes``.
-        UnsupportedCompressionError: the package for this type is not installed, or the type is unknown.
+        ProtocolError: damaged or truncated data, more than ``max_output_bytes``, or a type that does not exist.
+        UnsupportedCompressionError: the package for this type is not installed.
     """
     if not sys_flag & _COMPRESSED:
         return body
@@ -59,7 +59,7 @@ def decompress(body: bytes, sys_flag: int, max_output_bytes: int = DEFAULT_MAX_O
         return _decompress_lz4(body, max_output_bytes)
     if kind == ZSTD:
         return _decompress_zstd(body, max_output_bytes)
-    raise UnsupportedCompressionError(f"compression type {kind:#x}: unknown")
+    raise ProtocolError(f"compression type {kind:#x}: unknown")
 
 
 def inflate(body: bytes, max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES) -> bytes:

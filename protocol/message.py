@@ -276,7 +276,7 @@ class MessageExt:
         """The body as its producer gave it, decompressed on first access.
 
         Raises:
-            ProtocolError: the compressed body is damaged.
+            ProtocolError: the compressed body is damaged, or compressed in no way that there is.
             UnsupportedCompressionError: the package for its compression is not installed.
         """
         if not self.sys_flag & _COMPRESSED:

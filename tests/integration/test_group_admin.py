@@ -21,6 +21,7 @@ from triomq.client import (
     PullConsumer,
     PushConsumer,
 )
+from triomq.protocol.compression import compress
 from triomq.protocol.errors import ClientError, NoRouteError
 from triomq.protocol.host import encode_host
 from triomq.protocol.properties import encode_properties
@@ -263,17 +264,24 @@ async def test_a_dead_letter_of_unknown_origin_is_left_where_it_is(namesrv: str,
     assert await dead.redrive(GROUP) == (0, 0, 0)
 
 
-async def test_a_dead_letter_whose_body_is_damaged_holds_up_no_other(
+async def test_a_dead_letter_that_cannot_be_sent_again_holds_up_no_other(
     broker: Broker, namesrv: str, dead: Admin, caplog: pytest.LogCaptureFixture
 ) -> None:
     compressed, host = 1, encode_host("127.0.0.1", 1)
     origin = encode_properties({"RETRY_TOPIC": "T"})
-    for body, sys_flag in ((b"no zlib", compressed), (b"behind", 0)):
-        broker.store.put(broker.store.queue("%DLQ%G", 0), body, origin, 0, 0, sys_flag, 0, host, host)
-    assert await dead.redrive(GROUP, dry_run=True) == (6, 1, 0)
-    assert await dead.redrive(GROUP) == (6, 1, 0)
+    large = bytes(5 * 1024**2)
+    for body, sys_flag, properties in (
+        (b"no zlib", compressed, origin),
+        (b"x", 0x401, origin),  # compressed in no way that there is
+        (b"x", 0, origin + b"\x02a\x01b\x01c"),
+        (compress(large), compressed, origin),  # more than a producer sends unless it is told to
+        (b"behind", 0, origin),
+    ):
+        broker.store.put(broker.store.queue("%DLQ%G", 0), body, properties, 0, 0, sys_flag, 0, host, host)
+    assert await dead.redrive(GROUP, dry_run=True) == (7, 3, 0)
+    assert await dead.redrive(GROUP) == (7, 3, 0)
     assert "dead letter not sent back" in caplog.text
-    assert b"behind" in [message.body for message in await messages_of(namesrv, "T")]
+    assert {large, b"behind"} <= {message.body for message in await messages_of(namesrv, "T")}
 
 
 async def test_dead_letters_that_may_not_be_read_are_an_error_that_says_how_to_allow_it(

@@ -128,6 +128,6 @@ def _tell(options: DlqRedriveOptions, sent: int, done: Redrive | None) -> None:
         write_json(result)
         return
     verb = "would be sent" if options.dry_run else "sent"
-    more = f", {skipped} skipped that do not say where they came from, or are damaged" if skipped else ""
+    more = f", {skipped} skipped that do not say where they came from, or cannot be sent again" if skipped else ""
     more += "" if left is None else f", {left} left"
     write_text(f"{sent} dead letters of group {options.group} {verb} back{more}\n")

@@ -78,9 +78,12 @@ def test_the_form_is_chosen_by_option_then_by_where_it_goes() -> None:
     assert choose_formatter(as_json=False, as_long=False, is_terminal=False) is body_line
 
 
-def test_a_body_that_cannot_be_decompressed_is_shown_as_it_is_stored(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("sys_flag", "reason"), [(1, "zlib"), (0x401, "0x400")])
+def test_a_body_that_cannot_be_decompressed_is_shown_as_it_is_stored(
+    sys_flag: int, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Nothing takes it for what was sent."""
-    message = stored(b"no zlib", sys_flag=1)
+    message = stored(b"no zlib", sys_flag)
     assert body_line(message) == terminal_line(message) == b"no zlib\n"
     assert long_line(message).endswith(b" no zlib\n")
     assert caplog.text.count("body shown as it is stored message=T:broker-a:3@17") == 3
@@ -88,7 +91,7 @@ def test_a_body_that_cannot_be_decompressed_is_shown_as_it_is_stored(caplog: pyt
     found = json.loads(line)
     assert "body" not in found
     assert found["stored_body_base64"] == "bm8gemxpYg=="
-    assert "zlib" in found["body_error"]
+    assert reason in found["body_error"]
     options = parse(["produce", "U", "--json-lines"]).options
     assert isinstance(options, ProduceOptions)
     with pytest.raises(UsageError, match="body"):
