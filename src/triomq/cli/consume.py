@@ -61,7 +61,7 @@ class Output:
         written: messages written so far.
         is_broken: nobody reads the output any more.
         done: set when nothing more is to be written.
-        last_at: when the last message came.
+        last_at: when the last message came, or was written.
     """
 
     def __init__(self, formatter: Formatter, count: int | None) -> None:
@@ -88,14 +88,17 @@ class Output:
                 self.done.set()
                 return False
             self.written += len(wanted)
+            self.last_at = trio.current_time()
             if self.written == self._count:
                 self.done.set()
             return len(wanted) == len(messages)
 
     async def end_when_idle(self, timeout_s: float) -> None:
-        """Wait until no message came for so long, then set :attr:`done`."""
-        while trio.current_time() < self.last_at + timeout_s:  # noqa: ASYNC110  # it is time that is waited for
+        """Wait until no message came for so long, then set :attr:`done`; while a reader pauses, none is missed."""
+        while trio.current_time() < self.last_at + timeout_s:
             await trio.sleep_until(self.last_at + timeout_s)
+            async with self._lock:  # else the messages that wait for the reader would be left out
+                pass
         self.done.set()
 
 

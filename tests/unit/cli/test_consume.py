@@ -1,3 +1,5 @@
+import threading
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -78,6 +80,22 @@ async def test_idle_time_counts_from_the_last_message(autojump_clock: MockClock)
         output.last_at = trio.current_time()
         await output.done.wait()
     assert trio.current_time() - began == 8
+
+
+async def test_a_reader_that_pauses_makes_nobody_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages that wait for it are written, however long it takes, and the time without any counts from then on."""
+    pause = threading.Event()
+    monkeypatch.setattr(consume, "_write", lambda _data: pause.wait(10))
+    output = Output(lambda message: message.body, None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(output.write, stored(1))
+        nursery.start_soon(output.write, stored(1))
+        nursery.start_soon(output.end_when_idle, 0.1)
+        await trio.sleep(0.3)
+        assert not output.done.is_set()
+        pause.set()
+        await output.done.wait()
+    assert output.written == 2
 
 
 @pytest.mark.parametrize("words", [["--orderly"], ["--broadcast"], ["--instance-name", "x"]])
