@@ -66,6 +66,8 @@ def test_messages_are_found_by_time(namesrv: str) -> None:
     assert find(namesrv, "--to", "-10m") == []
     assert len(find(namesrv, "--from", "-10m", "--key", "tens")) == 20
     assert find(namesrv, "--to", "-10m", "--key", "tens") == []
+    groups = ok("group", "list", "--all", namesrv=namesrv)
+    assert "triomq" not in groups  # looking at messages leaves no trace
 
 
 def test_the_table_shows_the_begin_of_each_body(namesrv: str) -> None:

@@ -13,10 +13,10 @@ from triomq.cli.session import client_config, run_until_signal
 from triomq.cli.topic import local_time
 from triomq.cli.values import StartAt, escape_controls
 from triomq.client import Admin, MessageExt, PullConsumer
+from triomq.client.consumer.pull import TOOLS_GROUP
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset
 
-_GROUP: Final = "triomq-message"  # in whose name is read; nothing is stored for it
 _END_OF_TIME_MS: Final = 2**63 - 1
 _STEP: Final = 32  # messages that a pull brings
 _BODY_CHARACTERS: Final = 60  # of a body in a table
@@ -70,7 +70,7 @@ async def _find(options: MessageFindOptions) -> int:
 async def _find_by_time(options: MessageFindOptions, begin_ms: int, end_ms: int) -> list[MessageExt]:
     """Return the first messages that were stored in a time range, by the time they were stored."""
     found: list[MessageExt] = []
-    async with PullConsumer(_GROUP, namesrv=options.namesrv, config=client_config(options)) as pull:
+    async with PullConsumer(TOOLS_GROUP, namesrv=options.namesrv, config=client_config(options)) as pull:
         for queue in await pull.queues(options.topic):
             found += await _read_queue(pull, queue, begin_ms, end_ms, options.count)
     return sorted(found, key=lambda message: message.store_timestamp)[: options.count]
