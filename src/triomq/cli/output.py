@@ -1,5 +1,6 @@
 """What commands write: JSON for programs, tables for people."""
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
@@ -11,11 +12,19 @@ from triomq.cli.values import escape_controls
 Cell: TypeAlias = str | int | float | None
 
 _JSON_OPTIONS: Final = orjson.OPT_NON_STR_KEYS
+_CONTROLS: Final = re.compile(rb"\x7f|\xc2[\x80-\x9f]")  # delete, and U+0080 to U+009F in UTF-8
 
 
 def json_bytes(value: Mapping[str, Any]) -> bytes:
     """Return one line of JSON with its line break."""
-    return orjson.dumps(value, option=_JSON_OPTIONS) + b"\n"
+    return escape_json(orjson.dumps(value, option=_JSON_OPTIONS) + b"\n")
+
+
+def escape_json(line: bytes) -> bytes:
+    """Return the same JSON with the control characters escaped that JSON allows as they are: terminals obey them."""
+    if b"\x7f" not in line and b"\xc2" not in line:
+        return line
+    return _CONTROLS.sub(lambda found: b"\\u00%02x" % found[0][-1], line)
 
 
 def write_json(value: Mapping[str, Any]) -> None:
@@ -67,12 +76,11 @@ def _text(cell: Cell) -> str:
 
 def _draw(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], are_numbers: Sequence[bool]) -> None:
     from rich.console import Console  # 50 ms, only where a table is drawn
-    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=escape(title) or None, title_justify="left")
+    table = Table(title=title or None, title_justify="left")
     for column, is_number in zip(columns, are_numbers, strict=True):
         table.add_column(column, justify="right" if is_number else "left", overflow="fold")
     for row in rows:
-        table.add_row(*map(escape, row))
-    Console().print(table)
+        table.add_row(*row)
+    Console(markup=False, emoji=False, highlight=False).print(table)

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Final
 from triomq.broker.config import default_store_root
 from triomq.cli.errors import UsageError
 from triomq.cli.exit_codes import ExitCode
-from triomq.cli.output import Cell, write_json, write_table, write_text
+from triomq.cli.output import Cell, escape_json, write_json, write_table, write_text
 from triomq.cli.progress import progress_bar
 from triomq.cli.store_options import (
     StoreDumpOptions,
@@ -115,7 +115,7 @@ def dump(options: StoreDumpOptions) -> int:
     if options.json:
         with _stopped(options) as store, progress_bar("reading", is_writing=True) as progress:
             for message in islice(_wanted(store, options, progress), count):
-                write_text(json_line(to_document(message, plain=True)).decode())
+                write_text(escape_json(json_line(to_document(message, plain=True))).decode())
         return ExitCode.OK
     with _stopped(options) as store, progress_bar("reading") as progress:
         messages = _wanted(store, options, progress)

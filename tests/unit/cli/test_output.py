@@ -11,6 +11,13 @@ def test_json_is_one_line_however_the_text_looks() -> None:
     assert json.loads(line) == {"a": "x\ny", "b": 1, "c": None, "d": ["é"]}
 
 
+def test_json_does_not_steer_a_terminal() -> None:
+    value = {"a": "\x9b31m \x7f\x80\x9f \xa0 \xc2 \xdf é", "b\x85": ["\x1b"]}
+    line = json_bytes(value)
+    assert line.rstrip(b"\n").decode().translate({0xA0: " "}).isprintable()
+    assert json.loads(line) == value
+
+
 def test_json_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     write_json({"a": 1})
     assert capsys.readouterr().out == '{"a":1}\n'
@@ -41,3 +48,12 @@ def test_a_table_on_a_terminal_shows_brackets_as_they_are(
     monkeypatch.setenv("TERM", "dumb")
     write_table("", ("NAME", "N"), [("[red]a[/red]", 1)])
     assert "[red]a[/red]" in capsys.readouterr().out
+
+
+def test_a_table_on_a_terminal_has_no_emoji_where_there_are_colons(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    write_table("", ("KEYS",), [("user:key:5 a:100:b",)])
+    assert "user:key:5 a:100:b" in capsys.readouterr().out
