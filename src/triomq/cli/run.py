@@ -1,6 +1,7 @@
 """Runs one command line: parse, import the command, call it, tell errors."""
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ def run(argv: Sequence[str]) -> int:
     except SystemExit as stop:  # argparse has written its text
         return int(stop.code or 0)
     module, _, function = runner.partition(":")
+    _let_stdout_take_any_text(as_json=options.json)
     try:
         configure(options.log_level, options.log_file)
         command = cast(Runner, getattr(importlib.import_module(module), function))
@@ -53,6 +55,16 @@ def _open_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  # until the process ends
+
+
+def _let_stdout_take_any_text(*, as_json: bool) -> None:
+    """Write JSON in UTF-8, as it has to be, and escape what the terminal's encoding has no character for."""
+    if not isinstance(sys.stdout, io.TextIOWrapper):
+        return
+    if as_json:
+        sys.stdout.reconfigure(encoding="utf-8")
+    elif sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _give_up_stdout() -> None:

@@ -1,3 +1,4 @@
+import io
 import logging
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from typing import NoReturn
 import pytest
 
 from triomq.cli import main
+from triomq.cli.output import write_text
 from triomq.protocol import errors as e
 
 
@@ -84,3 +86,16 @@ def test_streams_that_were_closed_before_the_start_are_empty_and_lead_nowhere(tm
     done = subprocess.run(("sh", "-c", 'exec "$@" 2>&-', "sh", *command), capture_output=True, timeout=30, check=False)
     assert done.returncode == 0
     assert done.stdout.startswith(b"WHAT")
+
+
+@pytest.mark.parametrize(("words", "written"), [([], b"\\xe4 \\u4e2d\n"), (["--json"], "ä 中\n".encode())])
+def test_text_that_the_locale_has_no_character_for_is_no_failure(
+    words: list[str], written: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("triomq.cli.ping")
+    vars(module)["run"] = lambda _options: write_text("ä 中\n") or 0
+    monkeypatch.setitem(sys.modules, "triomq.cli.ping", module)
+    output = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, "ascii"))
+    assert main(["ping", *words]) == 0
+    assert output.getvalue() == written
