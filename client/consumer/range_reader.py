@@ -126,7 +126,7 @@ class RangeReader(OpenOnce):
 
         An answer may begin before the end of the one before it and may end behind the range.  One whose status is
         neither ``FOUND`` nor ``NO_MATCHED_MESSAGE`` is the last; :meth:`seek` tells where to go on, else the next
-        call asks for the same offset again.
+        call asks for the same offset again.  When it is cancelled, the next call begins where this one did.
 
         Returns:
             Nothing at the end of the range.
@@ -137,7 +137,7 @@ class RangeReader(OpenOnce):
                 call pulls again.
         """
         answers: list[RawPull] = []
-        size = 0
+        begin, size = self.position, 0
         while size < least_bytes and self.position < self._end:
             self._fill()
             pull = self._window[0]
@@ -145,6 +145,8 @@ class RangeReader(OpenOnce):
                 await pull.done.wait()
             except trio.Cancelled:
                 self._drop_window()
+                if answers and self.position == answers[-1].next_begin_offset:  # else another task moved on by seek()
+                    self.position = begin  # nobody gets these
                 raise
             if pull.error is not None:
                 if answers:

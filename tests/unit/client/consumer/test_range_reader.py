@@ -244,6 +244,23 @@ async def test_a_cancelled_read_leaves_no_pull_behind(
         assert await read_all(reader) == list(range(100))
 
 
+async def test_a_cancelled_read_loses_no_answer(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
+) -> None:
+    """What it had read already was given to nobody."""
+    fill(cluster, topic, 100)
+
+    def stuck(command: RemotingCommand) -> Awaitable[RemotingCommand] | None:
+        return _for_ever(trio.Event()) if int(command.ext_fields["queueOffset"]) >= 64 else None
+
+    async with RangeReader(topic, 0, 100, group="G", instance=instance) as reader:
+        cluster.handlers[RequestCode.PULL_MESSAGE] = stuck
+        with trio.move_on_after(1):
+            await reader.read(_EVERYTHING)
+        del cluster.handlers[RequestCode.PULL_MESSAGE]
+        assert await read_all(reader) == list(range(100))
+
+
 async def _for_ever(never: trio.Event) -> RemotingCommand:
     await never.wait()
     raise AssertionError
