@@ -51,6 +51,20 @@ def unused_address() -> str:
 # --- produce and consume -------------------------------------------------------------------------------------
 
 
+def test_a_full_disk_costs_a_group_no_message(namesrv: str, topic: str) -> None:
+    """The messages have not failed: none of them is on its way to the dead letters."""
+    ok("produce", topic, "--count", "100", namesrv=namesrv)
+    command = [*COMMAND, "consume", topic, "--group", "full", "--timeout", "20", "--namesrv", namesrv]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=30, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count(b"\n") == 1
+    assert b"No space left on device" in done.stderr
+    state = json.loads(ok("group", "show", "full", "--json", namesrv=namesrv))
+    assert sum(queue["max_offset"] for queue in state["queues"] if queue["topic"] == "%RETRY%full") == 0
+    assert ok("consume", topic, "--group", "full", "--count", "100", "--timeout", "20", namesrv=namesrv)
+
+
 def test_lines_come_out_as_they_went_in(namesrv: str, topic: str) -> None:
     lines = b"one\n\ntw\xff\nthree"
     assert ok("produce", topic, namesrv=namesrv, stdin=lines).startswith("sent 3 messages, 11 bytes, in ")

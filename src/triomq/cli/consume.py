@@ -21,7 +21,7 @@ from triomq.cli.session import Interrupt, client_config, run_command
 from triomq.client import MessageExt, MessageModel, MessageQueue, PullConsumer, PushConsumer
 from triomq.client.consumer.pull import TOOLS_GROUP
 from triomq.client.nursery import open_service_nursery
-from triomq.protocol.errors import BrokerResponseError, ClientError
+from triomq.protocol.errors import BrokerResponseError, ClientError, TriomqError
 
 LOGGER: Final = logging.getLogger("triomq.cli.consume")
 
@@ -59,14 +59,14 @@ class Output:
 
     Attributes:
         written: messages written so far.
-        is_broken: nobody reads the output any more.
+        error: why nothing can be written any more, such as a closed pipe or a full disk.
         done: set when nothing more is to be written.
         last_at: when the last message came, or was written.
     """
 
     def __init__(self, formatter: Formatter, count: int | None) -> None:
         self.written = 0
-        self.is_broken = False
+        self.error: Exception | None = None
         self.done: Final = trio.Event()
         self.last_at = trio.current_time()
         self._formatter = formatter
@@ -80,11 +80,11 @@ class Output:
                 return False
             wanted = messages if self._count is None else messages[: self._count - self.written]
             self.last_at = trio.current_time()
-            data = b"".join(map(self._formatter, wanted))
             try:
+                data = b"".join(map(self._formatter, wanted))
                 await trio.to_thread.run_sync(_write, data, abandon_on_cancel=True)
-            except BrokenPipeError:
-                self.is_broken = True
+            except (OSError, TriomqError) as exc:  # not the message's fault: as a failure it would become a dead letter
+                self.error = exc
                 self.done.set()
                 return False
             self.written += len(wanted)
@@ -119,8 +119,8 @@ async def _consume(options: ConsumeOptions, interrupt: Interrupt) -> int:
             await _read(options, output)
         else:
             await _join(options, options.group, output)
-    if output.is_broken:
-        raise BrokenPipeError
+    if output.error is not None:
+        raise output.error
     if options.count is not None and output.written < options.count and not interrupt.exit_code:
         raise IncompleteError(
             f"only {output.written} of {options.count} messages came; the last {options.timeout:g} s brought none"

@@ -1,3 +1,4 @@
+import errno
 import threading
 
 import pytest
@@ -9,6 +10,7 @@ from triomq.cli.arguments import parse
 from triomq.cli.client_options import ConsumeOptions
 from triomq.cli.consume import Output
 from triomq.cli.errors import UsageError
+from triomq.protocol.errors import UnsupportedCompressionError
 from triomq.protocol.host import encode_host
 from triomq.protocol.message import MessageExt
 from triomq.protocol.record import decode_record, encode_record
@@ -60,15 +62,27 @@ async def test_without_a_count_everything_is_written(written: list[bytes]) -> No
     assert (written, output.done.is_set()) == ([b"01234"], False)
 
 
-async def test_a_closed_pipe_ends_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.ENOSPC, "no space")])
+async def test_what_cannot_be_written_to_ends_the_output(error: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_data: bytes) -> None:
-        raise BrokenPipeError
+        raise error
 
     monkeypatch.setattr(consume, "_write", fail)
     output = Output(lambda message: message.body, None)
     assert not await output.write(stored(1))
-    assert (output.is_broken, output.written) == (True, 0)
+    assert (output.error, output.written) == (error, 0)
     await output.done.wait()
+
+
+async def test_a_message_that_cannot_be_formatted_here_ends_the_output(written: list[bytes]) -> None:
+    error = UnsupportedCompressionError("a package is missing")
+
+    def fail(_message: MessageExt) -> bytes:
+        raise error
+
+    output = Output(fail, None)
+    assert not await output.write(stored(1))
+    assert (output.error, output.done.is_set(), written) == (error, True, [])
 
 
 async def test_idle_time_counts_from_the_last_message(autojump_clock: MockClock) -> None:
