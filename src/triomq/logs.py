@@ -44,7 +44,7 @@ class RepeatFilter(logging.Filter):
 
 
 class LineFormatter(logging.Formatter):
-    """``2026-01-31T12:00:00.123Z WARNING triomq.broker.server text``: UTC, and line breaks in a text made visible."""
+    """``2026-01-31T12:00:00.123Z WARNING triomq.broker.server text``: UTC, control characters made visible."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -55,8 +55,9 @@ class LineFormatter(logging.Formatter):
         return f"{seconds}.{int(record.msecs):03}Z"
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
-        """Return the line; a peer's text must not look like a line of ours."""
-        return super().formatMessage(record).replace("\r", "\\r").replace("\n", "\\n")
+        """Return the line; a peer's text must not look like a line of ours, nor steer the terminal that shows it."""
+        line = super().formatMessage(record)
+        return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
 def configure(level: str, log_file: str | None = None) -> None:

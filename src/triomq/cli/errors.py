@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from triomq.cli.exit_codes import ExitCode
+from triomq.cli.values import escape_controls
 from triomq.protocol import errors as e
 
 
@@ -50,8 +51,11 @@ def is_expected(error: BaseException) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the error's text on one line, with what to do if the text does not say it."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    """Return the error's text on one line, with what to do if the text does not say it.
+
+    Brokers have a word in it: control characters are made visible.
+    """
+    text = escape_controls(" ".join(str(error).split())) or type(error).__name__
     hint = _HINTS.get(type(error))
     return f"{text}; {hint}" if hint else text
 

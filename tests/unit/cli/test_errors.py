@@ -37,6 +37,11 @@ def test_an_error_of_many_lines_becomes_one_line() -> None:
     assert one_line(e.ClientError("")) == "ClientError"
 
 
+def test_an_error_does_not_steer_the_terminal() -> None:
+    """A broker's remark is in it."""
+    assert "bad \\x1b[2J\\x9b1m" in one_line(e.BrokerSystemError(1, "bad \x1b[2J\x9b1m"))
+
+
 def test_errors_that_do_not_say_what_to_do_get_a_hint() -> None:
     assert one_line(e.TopicNotExistError(17, "no T", "1.2.3.4:5")).endswith("create it: triomq topic create TOPIC")
     assert one_line(e.SystemBusyError(2, "busy")).endswith("--rate")

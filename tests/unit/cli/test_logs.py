@@ -41,9 +41,12 @@ def test_a_flood_of_one_kind_is_cut_and_counted_and_others_pass() -> None:
 
 
 def test_a_line_tells_time_level_and_logger_and_stays_one_line() -> None:
-    made = record("remark=%s", "a\nFAKE line\r")
+    made = record("remark=%s", "a\nFAKE line\r\x1b[2J\u2028ä")
     made.created, made.msecs = 0.0, 7.9
-    assert LineFormatter().format(made) == "1970-01-01T00:00:00.007Z WARNING triomq.test remark=a\\nFAKE line\\r"
+    assert (
+        LineFormatter().format(made)
+        == "1970-01-01T00:00:00.007Z WARNING triomq.test remark=a\\nFAKE line\\r\\x1b[2J\\u2028ä"
+    )
 
 
 def test_logging_goes_to_stderr_from_the_level_on(logger: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
