@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from triomq.protocol.errors import ConfigError
+from triomq.protocol.errors import ConfigError, ProtocolError
 
 ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"  # noqa: S105  # the field's name
@@ -41,6 +41,9 @@ class Credentials:
 
         A signature that ``fields`` have already, from an earlier try, is replaced; a query by unique key loses its
         mark.
+
+        Raises:
+            ProtocolError: a field cannot be UTF-8.
         """
         signed = dict(fields)
         signed[ACCESS_KEY] = self.access_key
@@ -48,7 +51,10 @@ class Credentials:
             signed[SECURITY_TOKEN] = self.security_token
         signed.pop(SIGNATURE, None)
         signed.pop(_NOT_SENT, None)
-        content = "".join(signed[name] for name in sorted(signed)).encode()
+        try:
+            content = "".join(signed[name] for name in sorted(signed)).encode()
+        except UnicodeEncodeError as exc:
+            raise ProtocolError(f"fields to be signed: not encodable as UTF-8: {exc}") from exc
         mac = hmac.new(self.secret_key.encode(), content, "sha1")
         mac.update(body)
         signed[SIGNATURE] = b64encode(mac.digest()).decode()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triomq.protocol.acl import Credentials, parse_credentials
-from triomq.protocol.errors import ConfigError
+from triomq.protocol.errors import ConfigError, ProtocolError
 
 FIELDS = {
     "a": "p", "b": "topicB", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0",
@@ -30,6 +30,12 @@ def test_signing_again_gives_the_same() -> None:
 def test_the_mark_of_queries_by_unique_key_is_not_sent() -> None:
     """Whether it is signed differs between the versions of brokers."""
     assert ACCOUNT.sign({**FIELDS, "_UNIQUE_KEY_QUERY": "true"}, b"hi") == ACCOUNT.sign(FIELDS, b"hi")
+
+
+def test_what_no_header_can_hold_is_not_signed() -> None:
+    """Such text comes from a command line that is no UTF-8."""
+    with pytest.raises(ProtocolError, match="UTF-8"):
+        ACCOUNT.sign({"topic": "\udcff"})
 
 
 def test_a_security_token_is_sent_and_signed() -> None:
