@@ -92,8 +92,12 @@ def test_streams_that_were_closed_before_the_start_are_empty_and_lead_nowhere(tm
 def test_text_that_the_locale_has_no_character_for_is_no_failure(
     words: list[str], written: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def run(_options: object) -> int:
+        write_text("ä 中\n")
+        return 0
+
     module = ModuleType("triomq.cli.ping")
-    vars(module)["run"] = lambda _options: write_text("ä 中\n") or 0
+    vars(module)["run"] = run
     monkeypatch.setitem(sys.modules, "triomq.cli.ping", module)
     output = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, "ascii"))
