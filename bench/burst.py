@@ -19,7 +19,7 @@ from bench.report import print_table, text_of, write_json
 from triomq.broker.config import BrokerConfig
 from triomq.broker.server import Broker
 from triomq.client import Producer, PushConsumer
-from triomq.protocol.bodies import TopicConfig
+from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.errors import TriomqError
 from triomq.protocol.host import encode_host
 from triomq.storage.config import StoreConfig

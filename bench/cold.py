@@ -25,7 +25,7 @@ from triomq.client import Admin
 
 _TOPIC: Final = "bench-cold"
 _INLINE: Final = """
-from triomq.storage.file_system import FileSystem
+from triomq.storage.files.file_system import FileSystem
 FileSystem.is_resident = lambda *_: True
 from triomq.cli import main
 main()

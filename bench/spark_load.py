@@ -22,13 +22,13 @@ from bench.spark_stream import stream_figures
 from triomq.client.sync import Admin
 from triomq.protocol.host import encode_host
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.properties import encode_properties
-from triomq.protocol.record import encode_record
+from triomq.protocol.record.properties import encode_properties
+from triomq.protocol.record.record import encode_record
 from triomq.spark import register
-from triomq.spark.columns import ARROW_TYPES, Decoder
-from triomq.spark.options import Use, parse_options
+from triomq.spark.options.options import Use, parse_options
+from triomq.spark.reading.columns import ARROW_TYPES, Decoder
 from triomq.spark.schema import READ_COLUMNS, ddl_of
-from triomq.spark.writer import WriteTask
+from triomq.spark.writing.writer import WriteTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader

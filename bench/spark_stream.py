@@ -14,8 +14,8 @@ from pyspark.sql.types import StructType
 
 from bench.processes import Server, cpu_s, processes_with
 from triomq.client.sync import Admin, Producer
-from triomq.protocol.message import Message
-from triomq.spark.columns import ARROW_TYPES
+from triomq.protocol.record.message import Message
+from triomq.spark.reading.columns import ARROW_TYPES
 from triomq.spark.schema import READ_COLUMNS, ddl_of
 
 if TYPE_CHECKING:

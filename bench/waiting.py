@@ -18,12 +18,12 @@ from bench.processes import Server, triomq_server
 from bench.report import latencies_ms, print_table, text_of, write_json
 from triomq.client import Admin, Message, MessageQueue, Producer
 from triomq.protocol.codes import PullSysFlag, RequestCode, ResponseCode
-from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import TriomqError
-from triomq.protocol.frame import FrameSplitter
-from triomq.protocol.record import decode_records
-from triomq.protocol.requests import PullMessageRequestHeader
+from triomq.protocol.record.record import decode_records
+from triomq.protocol.requests.requests import PullMessageRequestHeader
 from triomq.protocol.units import QueueOffset
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.frame import FrameSplitter
 
 _TOPIC: Final = "waiting"
 _WOKEN_QUEUES: Final = 50

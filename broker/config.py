@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from triomq.broker.addresses import Address
+from triomq.broker.network.addresses import Address
+from triomq.protocol.bodies.group_health import STALL_AFTER_S
 from triomq.protocol.errors import ConfigError
-from triomq.protocol.frame import MAX_FRAME_BYTES
-from triomq.protocol.group_health import STALL_AFTER_S
+from triomq.protocol.wire.frame import MAX_FRAME_BYTES
 from triomq.storage.config import StoreConfig
 
 DEFAULT_BROKER: Final = Address("127.0.0.1", 10911)

@@ -2,8 +2,8 @@
 
 import trio
 
+from triomq.storage.commit_log.log_scan import ProgressLog
 from triomq.storage.config import StoreConfig
-from triomq.storage.log_scan import ProgressLog
 from triomq.storage.message_store import MessageStore
 
 

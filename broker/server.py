@@ -15,44 +15,44 @@ from typing import Final, NamedTuple, Protocol
 
 import trio
 
-from triomq.broker.addresses import Address, plain_ip, resolve_ip
-from triomq.broker.admission import Admission
-from triomq.broker.client_requests import ClientRequests
-from triomq.broker.clients import ConsumerGroups, ProducerGroups
 from triomq.broker.config import BrokerConfig, Listener
-from triomq.broker.connection import Connection
-from triomq.broker.delivery import Delivery
-from triomq.broker.locks import QueueLocks
-from triomq.broker.lookups import Lookups
-from triomq.broker.offsets import ConsumerOffsetTable
+from triomq.broker.delayed.delivery import Delivery
+from triomq.broker.delayed.levels import Schedule
+from triomq.broker.delayed.service import ScheduledDelivery
+from triomq.broker.delayed.timer import Timer
+from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
+from triomq.broker.groups.members import ConsumerGroups, ProducerGroups
+from triomq.broker.groups.queue_locks import QueueLocks
+from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
+from triomq.broker.network.addresses import Address, plain_ip, resolve_ip
+from triomq.broker.network.admission import Admission
+from triomq.broker.network.client_requests import ClientRequests
+from triomq.broker.network.connection import Connection
+from triomq.broker.network.connection_reader import ConnectionReader
+from triomq.broker.network.sockets import accept_loop, listen, listen_with_vip
 from triomq.broker.opening import open_store
 from triomq.broker.processors.plain_send import PlainSends, response_template
 from triomq.broker.processors.pull import serve_held
+from triomq.broker.processors.send_targets import SendTargets
 from triomq.broker.processors.table import BROKER_PROCESSORS, NAMESRV_PROCESSORS, VIP_PROCESSORS, Processor
-from triomq.broker.pull_hold import PullHold
-from triomq.broker.reading import ConnectionReader
-from triomq.broker.schedule import Schedule
-from triomq.broker.send_targets import SendTargets
+from triomq.broker.pulls.lookups import Lookups
+from triomq.broker.pulls.pull_hold import PullHold
+from triomq.broker.pulls.pull_timeout import PullTimeout
 from triomq.broker.services.flush import GroupCommit, commit_log_flush, consume_queue_flush
 from triomq.broker.services.housekeeping import Housekeeping
 from triomq.broker.services.index import Indexing
-from triomq.broker.services.pull_timeout import PullTimeout
 from triomq.broker.services.retention import RetentionService
 from triomq.broker.services.saving import TableSaving
-from triomq.broker.services.schedule import ScheduledDelivery
-from triomq.broker.sockets import accept_loop, listen, listen_with_vip
-from triomq.broker.stalls import StallWatch
-from triomq.broker.statistics import BrokerStatistics
-from triomq.broker.subscription_groups import SubscriptionGroupTable
-from triomq.broker.timer import Timer
+from triomq.broker.services.stalls import StallWatch
+from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
 from triomq.protocol.codes import CommandFlag, RequestCode
-from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import StoreError
 from triomq.protocol.host import encode_host
+from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.config import Durability
+from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import MessageStore
-from triomq.storage.tables import JsonTable
 
 LOGGER: Final = logging.getLogger("triomq.broker.server")
 

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from triomq.protocol.bodies import DataVersion, TopicConfig
+from triomq.protocol.bodies.route import DataVersion, TopicConfig
 from triomq.protocol.codes import Permission
 from triomq.protocol.errors import IllegalNameError, ProtocolError, StoreLayoutError
-from triomq.protocol.message import validate_topic
-from triomq.storage.tables import JsonTable, encode
+from triomq.protocol.record.message import validate_topic
+from triomq.storage.files.json_table import JsonTable, encode
 from triomq.storage.timer_times import TIMER_TOPIC
 
 LOGGER: Final = logging.getLogger("triomq.broker.topics")

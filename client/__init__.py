@@ -5,8 +5,22 @@ For callers that block: ``triomq.client.sync``; for asyncio: ``triomq.client.asy
 
 import logging
 
-from triomq.client.admin import Admin
+from triomq.client.admin.admin import Admin
+from triomq.client.admin.dead_letters import DeadLetter, DeadLetterCount, Redrive
+from triomq.client.admin.group_state import GroupLag, GroupState, QueueState
+from triomq.client.admin.offset_reset import OffsetChange, OffsetReset
+from triomq.client.cluster.instance import ClientInstance
 from triomq.client.config import ClientConfig
+from triomq.client.connection.credentials import load_credentials
+from triomq.client.consumer.assignment.strategies import (
+    AllocateStrategy,
+    allocate_averagely,
+    allocate_by_circle,
+    allocate_by_config,
+    allocate_by_machine_room,
+    allocate_consistent_hash,
+    allocate_nearby,
+)
 from triomq.client.consumer.config import (
     ConsumeContext,
     ConsumerConfig,
@@ -19,25 +33,10 @@ from triomq.client.consumer.hooks import ConsumeHook, ConsumeReturnType, FilterH
 from triomq.client.consumer.lite_pull import LitePullConsumer
 from triomq.client.consumer.pull import PullConsumer
 from triomq.client.consumer.push import PushConsumer
-from triomq.client.consumer.rebalance import (
-    AllocateStrategy,
-    allocate_averagely,
-    allocate_by_circle,
-    allocate_by_config,
-    allocate_by_machine_room,
-    allocate_consistent_hash,
-    allocate_nearby,
-)
-from triomq.client.credentials import load_credentials
-from triomq.client.dead_letters import DeadLetter, DeadLetterCount, Redrive
-from triomq.client.group_state import GroupLag, GroupState, QueueState
-from triomq.client.instance import ClientInstance
-from triomq.client.offset_reset import OffsetChange, OffsetReset
-from triomq.client.producer import Producer
-from triomq.client.selectors import QueueSelector, select_by_hash, select_by_random
-from triomq.client.send_result import SendResult, SendStatus
-from triomq.protocol.acl import Credentials
-from triomq.protocol.bodies import MessageModel
+from triomq.client.producer.producer import Producer
+from triomq.client.producer.selectors import QueueSelector, select_by_hash, select_by_random
+from triomq.client.producer.send_result import SendResult, SendStatus
+from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.errors import (
     BrokerResponseError,
     BrokerSystemError,
@@ -68,8 +67,9 @@ from triomq.protocol.errors import (
     TriomqError,
     UnsupportedCompressionError,
 )
-from triomq.protocol.message import Message, MessageExt
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import Message, MessageExt
+from triomq.protocol.wire.signing import Credentials
 
 __all__ = [
     "Admin",

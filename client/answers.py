@@ -1,8 +1,8 @@
 """Answers that mean something only when they say SUCCESS."""
 
 from triomq.protocol.codes import ResponseCode
-from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import BrokerResponseError
+from triomq.protocol.wire.command import RemotingCommand
 
 
 def check(response: RemotingCommand, address: str) -> RemotingCommand:

@@ -32,19 +32,19 @@ from typing import Any, Concatenate, Final, Self
 
 import trio
 
-from triomq.client.admin import Admin as TrioAdmin
+from triomq.client.admin.admin import Admin as TrioAdmin
+from triomq.client.cluster.instance import ClientInstance as TrioClientInstance
 from triomq.client.consumer.handlers import is_async
 from triomq.client.consumer.lite_pull import LitePullConsumer as TrioLitePullConsumer
 from triomq.client.consumer.lite_pull import check_wait
 from triomq.client.consumer.pull import PullConsumer as TrioPullConsumer
 from triomq.client.consumer.push import PushConsumer as TrioPushConsumer
 from triomq.client.consumer.queries import QueueQueries as TrioQueueQueries
-from triomq.client.face import A, Face, P, T, arguments_of, plain
-from triomq.client.instance import ClientInstance as TrioClientInstance
-from triomq.client.portal import Call, acquire_portal, release_portal
-from triomq.client.producer import Producer as TrioProducer
+from triomq.client.facades.facade import A, Face, P, T, arguments_of, plain
+from triomq.client.facades.portal import Call, acquire_portal, release_portal
+from triomq.client.producer.producer import Producer as TrioProducer
 from triomq.protocol.errors import ClientError
-from triomq.protocol.message import MessageExt
+from triomq.protocol.record.message import MessageExt
 
 #: How long a handler whose task was cancelled may take to end; then its loop is taken for dead.
 _HANDLER_END_S: Final = 1.0
@@ -166,7 +166,7 @@ class ClientInstance(_Awaiting[TrioClientInstance]):
 
 
 class Producer(_Awaiting[TrioProducer]):
-    """See :class:`triomq.client.producer.Producer`."""
+    """See :class:`triomq.client.producer.producer.Producer`."""
 
     @arguments_of(TrioProducer)
     def __init__(self) -> None: ...
@@ -282,7 +282,7 @@ class LitePullConsumer(_QueueQueries[TrioLitePullConsumer]):
 
 
 class Admin(_Awaiting[TrioAdmin]):
-    """See :class:`triomq.client.admin.Admin`."""
+    """See :class:`triomq.client.admin.admin.Admin`."""
 
     @arguments_of(TrioAdmin)
     def __init__(self) -> None: ...

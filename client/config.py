@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from triomq.protocol.acl import Credentials
 from triomq.protocol.codes import SerializeType
 from triomq.protocol.errors import ConfigError
-from triomq.protocol.frame import MAX_FRAME_BYTES
+from triomq.protocol.wire.frame import MAX_FRAME_BYTES
+from triomq.protocol.wire.signing import Credentials
 
 DEFAULT_NAMESRV_PORT: Final = 9876
 _MAX_PORT: Final = 0xFFFF
@@ -15,7 +15,7 @@ _MAX_PORT: Final = 0xFFFF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """How a :class:`~triomq.client.instance.ClientInstance` behaves; beside each setting RocketMQ's name for it.
+    """Settings of a client, each with RocketMQ's name beside it.
 
     Raises:
         ConfigError: a value is impossible.

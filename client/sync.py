@@ -17,16 +17,16 @@ from functools import wraps
 from types import TracebackType
 from typing import Concatenate, Self
 
-from triomq.client.admin import Admin as TrioAdmin
+from triomq.client.admin.admin import Admin as TrioAdmin
+from triomq.client.cluster.instance import ClientInstance as TrioClientInstance
 from triomq.client.consumer.lite_pull import LitePullConsumer as TrioLitePullConsumer
 from triomq.client.consumer.pull import PullConsumer as TrioPullConsumer
 from triomq.client.consumer.push import PushConsumer as TrioPushConsumer
 from triomq.client.consumer.queries import QueueQueries as TrioQueueQueries
 from triomq.client.consumer.range_reader import RangeReader as TrioRangeReader
-from triomq.client.face import A, Face, P, T, arguments_of, plain
-from triomq.client.instance import ClientInstance as TrioClientInstance
-from triomq.client.portal import acquire_portal, release_portal
-from triomq.client.producer import Producer as TrioProducer
+from triomq.client.facades.facade import A, Face, P, T, arguments_of, plain
+from triomq.client.facades.portal import acquire_portal, release_portal
+from triomq.client.producer.producer import Producer as TrioProducer
 
 
 class _Blocking(Face[A]):
@@ -81,7 +81,7 @@ class ClientInstance(_Blocking[TrioClientInstance]):
 
 
 class Producer(_Blocking[TrioProducer]):
-    """See :class:`triomq.client.producer.Producer`."""
+    """See :class:`triomq.client.producer.producer.Producer`."""
 
     @arguments_of(TrioProducer)
     def __init__(self) -> None: ...
@@ -183,7 +183,7 @@ class RangeReader(_Blocking[TrioRangeReader]):
 
 
 class Admin(_Blocking[TrioAdmin]):
-    """See :class:`triomq.client.admin.Admin`."""
+    """See :class:`triomq.client.admin.admin.Admin`."""
 
     @arguments_of(TrioAdmin)
     def __init__(self) -> None: ...

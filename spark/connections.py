@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from triomq.client.cluster.instance import ClientInstance as TrioClientInstance
 from triomq.client.config import ClientConfig
-from triomq.client.credentials import load_credentials
-from triomq.client.instance import ClientInstance as TrioClientInstance
+from triomq.client.connection.credentials import load_credentials
 from triomq.client.sync import ClientInstance
-from triomq.protocol.acl import Credentials
 from triomq.protocol.errors import ClientClosedError, TriomqError
-from triomq.spark.options import Options
+from triomq.protocol.wire.signing import Credentials
+from triomq.spark.options.options import Options
 
 _clock = time.monotonic
 _MOST_CLIENTS: Final = 4

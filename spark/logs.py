@@ -9,7 +9,7 @@ import logging
 from typing import Final
 
 from triomq.logs import LineFormatter, RepeatFilter
-from triomq.spark import loss
+from triomq.spark.reading import loss
 
 _LOGGER: Final = logging.getLogger("triomq")
 

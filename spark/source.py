@@ -18,12 +18,12 @@ from pyspark.sql.types import StructType
 
 from triomq.client.sync import PullConsumer
 from triomq.protocol.errors import ConfigError
-from triomq.spark.discovery import Discovery
-from triomq.spark.driver import StreamDriver
 from triomq.spark.logs import show_warnings
-from triomq.spark.options import Options, Use, parse_options
-from triomq.spark.planning import Partition, plan_partitions
-from triomq.spark.positions import batch_ranges
+from triomq.spark.options.options import Options, Use, parse_options
+from triomq.spark.reading.discovery import Discovery
+from triomq.spark.reading.driver import StreamDriver
+from triomq.spark.reading.planning import Partition, plan_partitions
+from triomq.spark.reading.positions import batch_ranges
 from triomq.spark.schema import read_ddl, wanted_columns
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class RocketMQDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> "DataSourceWriter":
         """Make the writer of a batch."""
-        from triomq.spark.writer import BatchWriter, WriteTask  # needs pyarrow
+        from triomq.spark.writing.writer import BatchWriter, WriteTask  # needs pyarrow
 
         if overwrite:
             raise ConfigError("mode 'overwrite': a topic cannot be replaced; use mode 'append'")
@@ -60,7 +60,7 @@ class RocketMQDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "DataSourceStreamWriter":  # noqa: N802
         """Make the writer of a stream; Spark makes one for each micro-batch."""
-        from triomq.spark.writer import StreamWriter, WriteTask  # needs pyarrow
+        from triomq.spark.writing.writer import StreamWriter, WriteTask  # needs pyarrow
 
         if overwrite:
             raise ConfigError("output mode 'complete': a topic cannot be replaced; use 'append' or 'update'")
@@ -82,7 +82,7 @@ def _read(options: Options, columns: Sequence[str], partition: InputPartition) -
     if not isinstance(partition, RangesPartition):
         return iter(())  # what Spark makes of a plan without partitions
     show_warnings()
-    from triomq.spark.reading import read_ranges  # needs pyarrow, which the planner does not
+    from triomq.spark.reading.partition_reader import read_ranges  # needs pyarrow, which the planner does not
 
     return read_ranges(options, columns, partition.ranges)
 

@@ -6,8 +6,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from triomq.protocol.consume_queue_unit import UNIT_SIZE
 from triomq.protocol.errors import ConfigError
+from triomq.protocol.record.consume_queue_unit import UNIT_SIZE
 from triomq.storage.delay_levels import DelayLevels
 
 _MIN_COMMIT_LOG_FILE_BYTES: Final = 1024

@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 from triomq.protocol.errors import ConfigError, MessageIllegalError
-from triomq.protocol.properties import PropertyName, get_property
+from triomq.protocol.record.properties import PropertyName, get_property
 
 DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Final
 
 from triomq.protocol.errors import StoreError
-from triomq.storage.checkpoint import Checkpoint
-from triomq.storage.commit_log import CommitLog
-from triomq.storage.consume_queue import ConsumeQueue
-from triomq.storage.file_system import FileSystem, is_unopened, store_error, translated
-from triomq.storage.mapped_file import MappedFile
-from triomq.storage.mapped_file_queue import MappedFileQueue
+from triomq.storage.commit_log.commit_log import CommitLog
+from triomq.storage.consume_queue.consume_queue import ConsumeQueue
+from triomq.storage.files.checkpoint import Checkpoint
+from triomq.storage.files.file_system import FileSystem, is_unopened, store_error, translated
+from triomq.storage.files.mapped_file import MappedFile
+from triomq.storage.files.mapped_file_queue import MappedFileQueue
 
 _PAGE: Final = 4096
 

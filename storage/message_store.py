@@ -13,20 +13,20 @@ from types import TracebackType
 from typing import Final, Self
 
 from triomq.protocol.errors import StoreClosedError, StoreError, StoreFullError
-from triomq.protocol.properties import MAX_PROPERTIES_BYTES
-from triomq.storage.checkpoint import Checkpoint, load_checkpoint
-from triomq.storage.cold_read import ColdReads
-from triomq.storage.commit_log import FILL_PIECE_BYTES, SYNCED_FILL_PIECE_BYTES, CommitLog
+from triomq.protocol.record.properties import MAX_PROPERTIES_BYTES
+from triomq.storage.commit_log.commit_log import FILL_PIECE_BYTES, SYNCED_FILL_PIECE_BYTES, CommitLog
+from triomq.storage.commit_log.log_scan import Progress
 from triomq.storage.config import Durability, StoreConfig
-from triomq.storage.deleted_topics import DeletedTopics
+from triomq.storage.consume_queue.queue_table import QueueTable
 from triomq.storage.dispatch import Dispatcher, TagsCodeOf, stored_tags_code
-from triomq.storage.file_system import DiskSpace, FileSystem, translated
+from triomq.storage.files.checkpoint import Checkpoint, load_checkpoint
+from triomq.storage.files.deleted_topics import DeletedTopics
+from triomq.storage.files.file_system import DiskSpace, FileSystem, translated
+from triomq.storage.files.mapped_file_queue import MappedFileQueue
 from triomq.storage.flush import FlushPlan, fill_commit_log_plan, fill_consume_queue_plan
-from triomq.storage.log_scan import Progress
-from triomq.storage.mapped_file_queue import MappedFileQueue
-from triomq.storage.message_index import MessageIndex
-from triomq.storage.queue_table import QueueTable
-from triomq.storage.recovery import Recovery, RecoveryReport
+from triomq.storage.index.message_index import MessageIndex
+from triomq.storage.reading.cold_read import ColdReads
+from triomq.storage.recovery.recovery import Recovery, RecoveryReport
 from triomq.storage.store_directory import StoreDirectory
 from triomq.storage.store_writer import StoreWriter
 

@@ -18,15 +18,15 @@ from enum import Enum
 from functools import partial
 from typing import Final, NamedTuple
 
-from triomq.protocol.consume_queue_unit import UNIT, UNIT_SIZE
 from triomq.protocol.errors import StoreError
+from triomq.protocol.record.consume_queue_unit import UNIT, UNIT_SIZE
 from triomq.storage.config import StoreConfig
-from triomq.storage.consume_queue import ConsumeQueue
-from triomq.storage.file_system import DiskSpace
-from triomq.storage.mapped_file import MappedFile
-from triomq.storage.mapped_file_queue import MappedFileQueue
+from triomq.storage.consume_queue.consume_queue import ConsumeQueue
+from triomq.storage.files.file_system import DiskSpace
+from triomq.storage.files.mapped_file import MappedFile
+from triomq.storage.files.mapped_file_queue import MappedFileQueue
 from triomq.storage.message_store import MessageStore
-from triomq.storage.queue_recovery import correct_min_offset, find_begin, first_offset, physical_offset_of
+from triomq.storage.recovery.queue_recovery import correct_min_offset, find_begin, first_offset, physical_offset_of
 
 LOGGER: Final = logging.getLogger("triomq.storage.retention")
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from triomq.protocol.errors import StoreLayoutError
-from triomq.storage.checkpoint import CHECKPOINT
+from triomq.storage.commit_log.damage import SET_ASIDE
 from triomq.storage.config import StoreConfig
-from triomq.storage.damage import SET_ASIDE
-from triomq.storage.file_system import FileSystem, list_store_directory, store_error, translated
-from triomq.storage.lock_file import LockFile
-from triomq.storage.mapped_file_queue import FoundFiles, check_directory
-from triomq.storage.queue_table import QueueLayout, QueueTable
+from triomq.storage.consume_queue.queue_table import QueueLayout, QueueTable
+from triomq.storage.files.checkpoint import CHECKPOINT
+from triomq.storage.files.file_system import FileSystem, list_store_directory, store_error, translated
+from triomq.storage.files.lock_file import LockFile
+from triomq.storage.files.mapped_file_queue import FoundFiles, check_directory
 
 _SCRATCH: Final = "new-file.tmp"
 

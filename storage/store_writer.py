@@ -9,16 +9,16 @@ from typing import Final, NamedTuple, SupportsIndex
 from zlib import crc32
 
 from triomq.protocol.codes import TRANSACTION_MASK
-from triomq.protocol.consume_queue_unit import UNIT
 from triomq.protocol.errors import MessageIllegalError, ProtocolError, StoreError
 from triomq.protocol.host import IPV4_HOST_LENGTH
-from triomq.protocol.properties import MAX_PROPERTIES_BYTES
-from triomq.protocol.record import HEAD, MESSAGE_MAGIC
-from triomq.storage.commit_log import CRC_MASK, FIXED_HEAD_BYTES, MIN_BLANK_BYTES, NOT_HOST_BITS
-from triomq.storage.consume_queue import ConsumeQueue
+from triomq.protocol.record.consume_queue_unit import UNIT
+from triomq.protocol.record.properties import MAX_PROPERTIES_BYTES
+from triomq.protocol.record.record import HEAD, MESSAGE_MAGIC
+from triomq.storage.commit_log.commit_log import CRC_MASK, FIXED_HEAD_BYTES, MIN_BLANK_BYTES, NOT_HOST_BITS
+from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.dispatch import WITHOUT_UNIT, Dispatcher
-from triomq.storage.record_copies import PackedCopies, RecordCopy, copy_size
-from triomq.storage.store_reader import StoreReader
+from triomq.storage.reading.record_copies import PackedCopies, RecordCopy, copy_size
+from triomq.storage.reading.store_reader import StoreReader
 
 RunEntry = tuple[ConsumeQueue, bytes, bytes, int, int, int, int]
 """Queue, body, properties, tags code, flag, sysFlag and born timestamp (ms) of one message of a run."""

@@ -6,23 +6,23 @@ Source: behaviour.md A.15; wire.md 7, 9.7, 14; AdminBrokerProcessor.java.
 import logging
 from typing import TYPE_CHECKING, Final
 
-from triomq.broker.refusal import RequestRefusedError
+from triomq.broker.network.refusal import RequestRefusedError
 from triomq.broker.topics import MAX_QUEUES
-from triomq.protocol import fastjson
-from triomq.protocol.admin_requests import (
+from triomq.protocol.bodies import fastjson
+from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig, TopicFilterType
+from triomq.protocol.codes import Permission, ResponseCode
+from triomq.protocol.errors import StoreError
+from triomq.protocol.record.message import validate_group
+from triomq.protocol.requests.admin_requests import (
     CreateTopicRequestHeader,
     DeleteSubscriptionGroupRequestHeader,
     GroupRequestHeader,
     TopicRequestHeader,
 )
-from triomq.protocol.bodies import SubscriptionGroupConfig, TopicConfig, TopicFilterType
-from triomq.protocol.codes import Permission, ResponseCode
-from triomq.protocol.command import RemotingCommand
-from triomq.protocol.errors import StoreError
-from triomq.protocol.message import validate_group
+from triomq.protocol.wire.command import RemotingCommand
 
 if TYPE_CHECKING:
-    from triomq.broker.connection import Connection
+    from triomq.broker.network.connection import Connection
 
 LOGGER: Final = logging.getLogger("triomq.broker.admin")
 

@@ -6,18 +6,18 @@ Source: wire.md 9.8; AdminBrokerProcessor.java, prepareRuntimeInfo.
 from typing import TYPE_CHECKING, Final
 
 import triomq
-from triomq.broker.lookups import in_steps
-from triomq.protocol.bodies import KVTable
+from triomq.broker.pulls.lookups import in_steps
+from triomq.protocol.bodies.route import KVTable
 from triomq.protocol.codes import VERSION
-from triomq.protocol.command import RemotingCommand
-from triomq.storage.cold_read import Lookup
+from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.delay_levels import SCHEDULE_TOPIC
-from triomq.storage.file_system import FileSystem, translated
+from triomq.storage.files.file_system import FileSystem, translated
+from triomq.storage.reading.cold_read import Lookup
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from triomq.broker.connection import Connection
+    from triomq.broker.network.connection import Connection
     from triomq.broker.server import Broker
 
 _VERSION_NAME: Final = "V4_9_7"  # of VERSION: what our frames say too

@@ -8,13 +8,13 @@ Source: wire.md 7.5; BrokerConfig.java, MessageStoreConfig.java, MixAll.java.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from triomq.protocol.bodies import DataVersion
-from triomq.protocol.command import RemotingCommand
+from triomq.protocol.bodies.route import DataVersion
+from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.config import Durability, StoreConfig
 
 if TYPE_CHECKING:
     from triomq.broker.config import BrokerConfig
-    from triomq.broker.connection import Connection
+    from triomq.broker.network.connection import Connection
 
 _FLUSH_TYPES: Final = {Durability.ASYNC: "ASYNC_FLUSH", Durability.SYNC: "SYNC_FLUSH"}
 _DELAY_UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"))

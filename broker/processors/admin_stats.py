@@ -7,26 +7,15 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from triomq.broker.lookups import in_steps
-from triomq.broker.refusal import RequestRefusedError
-from triomq.protocol import fastjson
-from triomq.protocol.admin_requests import (
-    GetConsumeStatsRequestHeader,
-    ProducerGroupRequestHeader,
-    QueryConsumeTimeSpanRequestHeader,
-    TopicRequestHeader,
-    ViewBrokerStatsDataRequestHeader,
-)
-from triomq.protocol.bodies import (
-    Connection as ConnectionInfo,
-)
-from triomq.protocol.bodies import (
-    ConsumeFromWhere,
+from triomq.broker.network.refusal import RequestRefusedError
+from triomq.broker.pulls.lookups import in_steps
+from triomq.protocol.bodies import fastjson
+from triomq.protocol.bodies.client import ConsumeFromWhere, ConsumeType, MessageModel
+from triomq.protocol.bodies.route import GroupList
+from triomq.protocol.bodies.statistics import Connection as ConnectionInfo
+from triomq.protocol.bodies.statistics import (
     ConsumerConnection,
     ConsumeStats,
-    ConsumeType,
-    GroupList,
-    MessageModel,
     OffsetWrapper,
     ProducerConnection,
     QueryConsumeTimeSpanBody,
@@ -35,14 +24,21 @@ from triomq.protocol.bodies import (
     TopicStatsTable,
 )
 from triomq.protocol.codes import LanguageCode, ResponseCode
-from triomq.protocol.command import RemotingCommand
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.requests import ConsumerGroupRequestHeader
-from triomq.storage.cold_read import Lookup
+from triomq.protocol.requests.admin_requests import (
+    GetConsumeStatsRequestHeader,
+    ProducerGroupRequestHeader,
+    QueryConsumeTimeSpanRequestHeader,
+    TopicRequestHeader,
+    ViewBrokerStatsDataRequestHeader,
+)
+from triomq.protocol.requests.requests import ConsumerGroupRequestHeader
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.storage.reading.cold_read import Lookup
 
 if TYPE_CHECKING:
-    from triomq.broker.clients import Member
-    from triomq.broker.connection import Connection
+    from triomq.broker.groups.members import Member
+    from triomq.broker.network.connection import Connection
     from triomq.broker.server import Broker
 
 

@@ -6,18 +6,18 @@ Source: behaviour.md A.12; ClientManageProcessor.java, ConsumerManageProcessor.j
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from triomq.broker.clients import TAG
-from triomq.broker.refusal import RequestRefusedError
+from triomq.broker.groups.members import TAG
+from triomq.broker.network.refusal import RequestRefusedError
 from triomq.broker.topics import RETRY_PREFIX
-from triomq.protocol.bodies import CheckClientRequestBody, ConsumerIdList, HeartbeatData
+from triomq.protocol.bodies.client import CheckClientRequestBody, ConsumerIdList, HeartbeatData
 from triomq.protocol.codes import ResponseCode
-from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import IllegalNameError
-from triomq.protocol.requests import ConsumerGroupRequestHeader, UnregisterClientRequestHeader
-from triomq.protocol.serialization import FORMATS_FIELD, MSGPACK_NAME
+from triomq.protocol.requests.requests import ConsumerGroupRequestHeader, UnregisterClientRequestHeader
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.serialization import FORMATS_FIELD, MSGPACK_NAME
 
 if TYPE_CHECKING:
-    from triomq.broker.connection import Connection
+    from triomq.broker.network.connection import Connection
 
 
 def heart_beat(connection: "Connection", command: RemotingCommand) -> RemotingCommand:

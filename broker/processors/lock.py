@@ -5,11 +5,11 @@ Source: behaviour.md A.14, wire.md 5.13; AdminBrokerProcessor.java.
 
 from typing import TYPE_CHECKING
 
-from triomq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
-from triomq.protocol.command import RemotingCommand
+from triomq.protocol.bodies.client import LockBatchRequestBody, LockBatchResponseBody
+from triomq.protocol.wire.command import RemotingCommand
 
 if TYPE_CHECKING:
-    from triomq.broker.connection import Connection
+    from triomq.broker.network.connection import Connection
 
 
 def lock_batch_mq(connection: "Connection", command: RemotingCommand) -> RemotingCommand:

@@ -6,13 +6,12 @@ QueryMessageProcessor.java.
 
 from typing import TYPE_CHECKING
 
-from triomq.broker.lookups import in_steps
-from triomq.broker.refusal import RequestRefusedError
-from triomq.protocol.admin_requests import CloneGroupOffsetRequestHeader
+from triomq.broker.network.refusal import RequestRefusedError
+from triomq.broker.pulls.lookups import in_steps
 from triomq.protocol.codes import ResponseCode
-from triomq.protocol.command import RemotingCommand
-from triomq.protocol.message import validate_group
-from triomq.protocol.requests import (
+from triomq.protocol.record.message import validate_group
+from triomq.protocol.requests.admin_requests import CloneGroupOffsetRequestHeader
+from triomq.protocol.requests.requests import (
     OffsetResponseHeader,
     QueryConsumerOffsetRequestHeader,
     QueueRequestHeader,
@@ -21,10 +20,11 @@ from triomq.protocol.requests import (
     UpdateConsumerOffsetRequestHeader,
 )
 from triomq.protocol.units import QueueOffset
-from triomq.storage.cold_read import Lookup
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.storage.reading.cold_read import Lookup
 
 if TYPE_CHECKING:
-    from triomq.broker.connection import Connection
+    from triomq.broker.network.connection import Connection
     from triomq.storage.message_store import MessageStore
 
 

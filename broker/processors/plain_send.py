@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from triomq.protocol.codes import TRANSACTION_MASK, VERSION, RequestCode, SerializeType
-from triomq.protocol.command import RemotingCommand
-from triomq.protocol.frame import MAX_HEADER_BYTES, PREFIX
-from triomq.protocol.properties import append_property, remove_property
-from triomq.protocol.record import tags_code_of
+from triomq.protocol.record.properties import append_property, remove_property
+from triomq.protocol.record.record import tags_code_of
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.frame import MAX_HEADER_BYTES, PREFIX
 
 if TYPE_CHECKING:
-    from triomq.broker.connection import Connection
+    from triomq.broker.network.connection import Connection
     from triomq.broker.server import Broker
     from triomq.storage.store_writer import RunEntry
 

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
-from triomq.broker.clients import TAG
-from triomq.broker.pull_hold import HeldPull
-from triomq.broker.refusal import RequestRefusedError, remark_of
-from triomq.protocol.bodies import MessageModel
+from triomq.broker.groups.members import TAG
+from triomq.broker.network.refusal import RequestRefusedError, remark_of
+from triomq.broker.pulls.pull_hold import HeldPull
+from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.codes import VERSION, CommandFlag, Permission, PullSysFlag, ResponseCode, SerializeType
-from triomq.protocol.command import RemotingCommand
-from triomq.protocol.filter import TagFilter
-from triomq.protocol.frame import frame_prefix
-from triomq.protocol.requests import PullMessageRequestHeader
-from triomq.storage.cold_read import Lookup
-from triomq.storage.get_message import GetMessageResult, GetMessageStatus
+from triomq.protocol.filters.tags import TagFilter
+from triomq.protocol.requests.requests import PullMessageRequestHeader
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.frame import frame_prefix
+from triomq.storage.reading.cold_read import Lookup
+from triomq.storage.reading.get_message import GetMessageResult, GetMessageStatus
 
 if TYPE_CHECKING:
-    from triomq.broker.connection import Connection
-    from triomq.storage.consume_queue import ConsumeQueue
+    from triomq.broker.network.connection import Connection
+    from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 
 LOGGER: Final = logging.getLogger("triomq.broker.pull")
 

@@ -5,23 +5,23 @@ Source: behaviour.md A.15, A.16; store.md 4.6; QueryMessageProcessor.java, Admin
 
 from typing import TYPE_CHECKING, Final
 
-from triomq.broker.lookups import in_steps
-from triomq.broker.refusal import RequestRefusedError
-from triomq.protocol.admin_requests import QueryConsumeQueueRequestHeader
+from triomq.broker.network.refusal import RequestRefusedError
+from triomq.broker.pulls.lookups import in_steps
+from triomq.protocol.bodies.statistics import ConsumeQueueData, QueryConsumeQueueResponseBody
 from triomq.protocol.codes import ResponseCode
-from triomq.protocol.command import RemotingCommand
-from triomq.protocol.requests import (
+from triomq.protocol.requests.admin_requests import QueryConsumeQueueRequestHeader
+from triomq.protocol.requests.requests import (
     QueryMessageRequestHeader,
     QueryMessageResponseHeader,
     ViewMessageRequestHeader,
 )
-from triomq.protocol.stats_bodies import ConsumeQueueData, QueryConsumeQueueResponseBody
 from triomq.protocol.units import PhysicalOffset
-from triomq.storage.cold_read import Lookup
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.storage.reading.cold_read import Lookup
 
 if TYPE_CHECKING:
-    from triomq.broker.connection import Connection
-    from triomq.storage.message_index import IndexMatches
+    from triomq.broker.network.connection import Connection
+    from triomq.storage.index.message_index import IndexMatches
     from triomq.storage.message_store import MessageStore
 
 _UNIQUE_KEY_MATCHES: Final = 32  # defaultQueryMaxNum

@@ -7,25 +7,25 @@ Source: behaviour.md A.15 and C.4 (22), wire.md 6, 7; AdminBrokerProcessor.java,
 import logging
 from typing import TYPE_CHECKING, Final
 
-from triomq.broker.client_requests import NoAnswer
-from triomq.broker.lookups import in_steps
-from triomq.broker.refusal import RequestRefusedError
-from triomq.protocol.bodies import GetConsumerStatusBody, ResetOffsetBody
+from triomq.broker.network.client_requests import NoAnswer
+from triomq.broker.network.refusal import RequestRefusedError
+from triomq.broker.pulls.lookups import in_steps
+from triomq.protocol.bodies.client import GetConsumerStatusBody, ResetOffsetBody
 from triomq.protocol.codes import CommandFlag, LanguageCode, RequestCode, ResponseCode
-from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import ProtocolError
-from triomq.protocol.message_id import parse_offset_message_id
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.requests import (
+from triomq.protocol.record.message_id import parse_offset_message_id
+from triomq.protocol.requests.requests import (
     ConsumeMessageDirectlyRequestHeader,
     GetConsumerRunningInfoRequestHeader,
     GetConsumerStatusRequestHeader,
     ResetOffsetRequestHeader,
 )
-from triomq.storage.cold_read import Lookup
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.storage.reading.cold_read import Lookup
 
 if TYPE_CHECKING:
-    from triomq.broker.connection import Connection
+    from triomq.broker.network.connection import Connection
     from triomq.broker.server import Broker
 
 LOGGER: Final = logging.getLogger("triomq.broker.relay")

@@ -8,19 +8,19 @@ Source: behaviour.md A.17; wire.md 8, 9.4, 9.5; RouteInfoManager.java, DefaultRe
 
 from typing import TYPE_CHECKING
 
-from triomq.broker.refusal import RequestRefusedError
-from triomq.protocol.admin_requests import (
+from triomq.broker.network.refusal import RequestRefusedError
+from triomq.protocol.bodies.route import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
+from triomq.protocol.codes import ResponseCode
+from triomq.protocol.requests.admin_requests import (
     ClusterRequestHeader,
     GetRouteInfoRequestHeader,
     KvConfigRequestHeader,
     TopicRequestHeader,
 )
-from triomq.protocol.bodies import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
-from triomq.protocol.codes import ResponseCode
-from triomq.protocol.command import RemotingCommand
+from triomq.protocol.wire.command import RemotingCommand
 
 if TYPE_CHECKING:
-    from triomq.broker.connection import Connection
+    from triomq.broker.network.connection import Connection
 
 _MASTER_ID = 0
 

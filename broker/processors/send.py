@@ -6,31 +6,31 @@ Source: behaviour.md A.3; SendMessageProcessor.java.
 import random
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from triomq.broker.refusal import RequestRefusedError
-from triomq.broker.retries import dead_letter_topic, retry_limit
+from triomq.broker.network.refusal import RequestRefusedError
+from triomq.broker.processors.retries import dead_letter_topic, retry_limit
 from triomq.broker.topics import FORBIDDEN_TOPICS, RETRY_PREFIX
-from triomq.protocol.batch import decode_batch
-from triomq.protocol.bodies import TopicConfig, TopicFilterType
+from triomq.protocol.bodies.route import TopicConfig, TopicFilterType
 from triomq.protocol.codes import TRANSACTION_MASK, MessageSysFlag, ResponseCode
-from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import MessageIllegalError
-from triomq.protocol.message_id import offset_message_id
-from triomq.protocol.properties import (
+from triomq.protocol.record.batch import decode_batch
+from triomq.protocol.record.message_id import offset_message_id
+from triomq.protocol.record.properties import (
     MAX_PROPERTIES_BYTES,
     append_property,
     get_property,
     remove_property,
     set_property,
 )
-from triomq.protocol.record import tags_code_of
-from triomq.protocol.requests import SendMessageRequestHeader, SendMessageRequestHeaderV2
+from triomq.protocol.record.record import tags_code_of
+from triomq.protocol.requests.requests import SendMessageRequestHeader, SendMessageRequestHeaderV2
+from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.delay_levels import requested_level
 from triomq.storage.dispatch import WITHOUT_UNIT
 from triomq.storage.timer_times import requested_time, without_request
 
 if TYPE_CHECKING:
-    from triomq.broker.connection import Connection
-    from triomq.storage.consume_queue import ConsumeQueue
+    from triomq.broker.network.connection import Connection
+    from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 
 SendHeader: TypeAlias = SendMessageRequestHeader | SendMessageRequestHeaderV2
 

@@ -6,22 +6,22 @@ Source: behaviour.md A.7, store.md 8.5; AbstractSendMessageProcessor.java.
 import random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from triomq.broker.lookups import in_steps
-from triomq.broker.refusal import RequestRefusedError, remark_of
-from triomq.broker.retries import dead_letter_topic, retry_limit
+from triomq.broker.network.refusal import RequestRefusedError, remark_of
+from triomq.broker.processors.retries import dead_letter_topic, retry_limit
+from triomq.broker.pulls.lookups import in_steps
 from triomq.broker.topics import RETRY_PREFIX
-from triomq.protocol.bodies import SubscriptionGroupConfig
+from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.codes import Permission, ResponseCode
-from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import MessageIllegalError, StoreError
-from triomq.protocol.message import MessageExt
-from triomq.protocol.properties import append_property, get_property, set_property
-from triomq.protocol.record import decode_record, tags_code_of
-from triomq.protocol.requests import ConsumerSendMsgBackRequestHeader
-from triomq.storage.cold_read import Lookup
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.properties import append_property, get_property, set_property
+from triomq.protocol.record.record import decode_record, tags_code_of
+from triomq.protocol.requests.requests import ConsumerSendMsgBackRequestHeader
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.storage.reading.cold_read import Lookup
 
 if TYPE_CHECKING:
-    from triomq.broker.connection import Connection
+    from triomq.broker.network.connection import Connection
     from triomq.broker.server import Broker
 
 _FIRST_LEVEL: Final = 3  # 10 s

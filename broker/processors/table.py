@@ -23,10 +23,10 @@ from triomq.broker.processors import (
     send_back,
 )
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.command import RemotingCommand
+from triomq.protocol.wire.command import RemotingCommand
 
 if TYPE_CHECKING:
-    from triomq.broker.connection import Connection
+    from triomq.broker.network.connection import Connection
 
 #: Answers one request: returns the response, or ``None`` if there is none, or none yet.  Must not await.
 Processor: TypeAlias = "Callable[[Connection, RemotingCommand], RemotingCommand | None]"

@@ -16,13 +16,13 @@ import trio
 
 from triomq.broker.services.flush_thread import FlushThread
 from triomq.protocol.codes import ResponseCode
-from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import StoreError
-from triomq.protocol.frame import FrameSplitter
-from triomq.storage.file_system import is_unopened
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.frame import FrameSplitter
+from triomq.storage.files.file_system import is_unopened
 
 if TYPE_CHECKING:
-    from triomq.broker.connection import Connection
+    from triomq.broker.network.connection import Connection
     from triomq.broker.server import Broker
     from triomq.storage.flush import FlushPlan
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from triomq.protocol.errors import StoreError
-from triomq.storage.cold_read import read_ranges
+from triomq.storage.reading.cold_read import read_ranges
 
 if TYPE_CHECKING:
     from triomq.broker.server import Broker

@@ -19,7 +19,7 @@ from triomq.storage.retention import Deletion, Retention
 
 if TYPE_CHECKING:
     from triomq.broker.server import Broker
-    from triomq.storage.consume_queue import ConsumeQueue
+    from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 
 LOGGER: Final = logging.getLogger("triomq.broker.retention")
 

@@ -10,7 +10,7 @@ from enum import Enum, StrEnum
 from os import PathLike
 from typing import Final, Literal, Self, TypeAlias
 
-from triomq.protocol.bodies import ConsumeFromWhere
+from triomq.protocol.bodies.client import ConsumeFromWhere
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import Timestamp

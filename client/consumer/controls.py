@@ -7,11 +7,11 @@ from typing import Protocol
 
 import trio
 
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.consumer.assignment.rebalancer import Rebalancer
 from triomq.client.consumer.config import MAX_CONCURRENCY
-from triomq.client.consumer.pull_context import PullContext
-from triomq.client.consumer.rebalancer import Rebalancer
+from triomq.client.consumer.pulling.pull_context import PullContext
 from triomq.client.consumer.subscription import Subscriptions
-from triomq.client.instance import ClientInstance
 from triomq.protocol.errors import ConfigError
 
 

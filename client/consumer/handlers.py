@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from triomq.client.consumer.config import ConsumeContext, ConsumeStatus, OrderlyContext
 from triomq.protocol.errors import ConfigError
-from triomq.protocol.message import MessageExt
+from triomq.protocol.record.message import MessageExt
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")
 

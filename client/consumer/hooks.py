@@ -16,8 +16,8 @@ from typing import Any, Final, TypeAlias
 
 from triomq.client.consumer.config import ConsumeStatus
 from triomq.client.consumer.handlers import Handler
-from triomq.protocol.message import MessageExt
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.hooks")
 

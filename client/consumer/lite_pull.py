@@ -9,23 +9,23 @@ from typing import TypeAlias
 
 import trio
 
+from triomq.client.cluster.instance import ClientInstance, use_instance
 from triomq.client.config import ClientConfig
+from triomq.client.consumer.assignment.strategies import AllocateStrategy, allocate_averagely
 from triomq.client.consumer.config import LitePullConfig, Start, StartPolicy
 from triomq.client.consumer.lite_pull_engine import LitePullEngine, LitePullPlan
-from triomq.client.consumer.local_offsets import open_offsets, with_stable_name
-from triomq.client.consumer.offsets import OffsetStore
+from triomq.client.consumer.maintenance import END_LIMIT_S
+from triomq.client.consumer.offsets.local_offsets import open_offsets, with_stable_name
+from triomq.client.consumer.offsets.remote_offsets import OffsetStore
+from triomq.client.consumer.pulling.remote import QueueRequests
 from triomq.client.consumer.queries import QueueQueries
-from triomq.client.consumer.rebalance import AllocateStrategy, allocate_averagely
-from triomq.client.consumer.remote import QueueRequests
 from triomq.client.consumer.statistics import LitePullStatistics
-from triomq.client.consumer.upkeep import END_LIMIT_S
-from triomq.client.instance import ClientInstance, use_instance
 from triomq.client.nursery import open_service_nursery
-from triomq.protocol.bodies import MessageModel
+from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.errors import ClientError, ConfigError
-from triomq.protocol.filter import SUBSCRIBE_ALL, TagFilter
-from triomq.protocol.message import MessageExt, validate_group, validate_topic
+from triomq.protocol.filters.tags import SUBSCRIBE_ALL, TagFilter
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt, validate_group, validate_topic
 from triomq.protocol.units import QueueOffset
 
 ToCommit: TypeAlias = Mapping[MessageQueue, int] | Iterable[MessageQueue] | None

@@ -13,24 +13,24 @@ from typing import Final
 
 import trio
 
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.consumer.assignment.rebalancer import Rebalancer
+from triomq.client.consumer.assignment.strategies import AllocateStrategy
 from triomq.client.consumer.config import LitePullConfig, StartPolicy
 from triomq.client.consumer.controls import Controls
-from triomq.client.consumer.first_offsets import FirstOffsets
-from triomq.client.consumer.flow_control import FlowLimits
-from triomq.client.consumer.offsets import OffsetStore
-from triomq.client.consumer.poll_buffer import PollBuffer
-from triomq.client.consumer.pull_context import PullContext
-from triomq.client.consumer.pull_loop import PullLoop
-from triomq.client.consumer.rebalance import AllocateStrategy
-from triomq.client.consumer.rebalancer import Rebalancer
-from triomq.client.consumer.remote import QueueRequests
+from triomq.client.consumer.maintenance import Upkeep
+from triomq.client.consumer.offsets.first_offsets import FirstOffsets
+from triomq.client.consumer.offsets.remote_offsets import OffsetStore
+from triomq.client.consumer.pulling.flow_control import FlowLimits
+from triomq.client.consumer.pulling.poll_buffer import PollBuffer
+from triomq.client.consumer.pulling.pull_context import PullContext
+from triomq.client.consumer.pulling.pull_loop import PullLoop
+from triomq.client.consumer.pulling.remote import QueueRequests
 from triomq.client.consumer.running_info import running_info
 from triomq.client.consumer.statistics import LitePullStatistics
 from triomq.client.consumer.subscription import Subscriptions
-from triomq.client.consumer.upkeep import Upkeep
-from triomq.client.instance import ClientInstance
 from triomq.client.nursery import open_service_nursery
-from triomq.protocol.bodies import (
+from triomq.protocol.bodies.client import (
     ConsumeMessageDirectlyResult,
     ConsumerData,
     ConsumeResult,
@@ -38,9 +38,9 @@ from triomq.protocol.bodies import (
     MessageModel,
 )
 from triomq.protocol.errors import ClientClosedError, ClientError
-from triomq.protocol.filter import SUBSCRIBE_ALL
-from triomq.protocol.message import MessageExt
+from triomq.protocol.filters.tags import SUBSCRIBE_ALL
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt
 from triomq.protocol.units import QueueOffset
 
 

@@ -12,16 +12,16 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
+from triomq.client.cluster.instance import ClientInstance, use_instance
 from triomq.client.config import ClientConfig
 from triomq.client.consumer.config import BROKER_DECIDES, ConsumerConfig
+from triomq.client.consumer.processing.send_back import SendBack
+from triomq.client.consumer.pulling.remote import PullResult, PullStatus, QueueRequests, RawPull
 from triomq.client.consumer.queries import QueueQueries
-from triomq.client.consumer.remote import PullResult, PullStatus, QueueRequests, RawPull
-from triomq.client.consumer.send_back import SendBack
-from triomq.client.instance import ClientInstance, use_instance
 from triomq.protocol.errors import ClientError, ConfigError
-from triomq.protocol.filter import SUBSCRIBE_ALL, TagFilter
-from triomq.protocol.message import MessageExt, validate_group
+from triomq.protocol.filters.tags import SUBSCRIBE_ALL, TagFilter
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt, validate_group
 from triomq.protocol.units import QueueOffset
 
 #: Every broker of RocketMQ has this group for its tools.

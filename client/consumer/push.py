@@ -10,20 +10,20 @@ from dataclasses import replace
 
 import trio
 
+from triomq.client.cluster.instance import ClientInstance, use_instance
 from triomq.client.config import ClientConfig
+from triomq.client.consumer.assignment.strategies import AllocateStrategy, allocate_averagely
 from triomq.client.consumer.config import ConsumerConfig, Start, StartPolicy
-from triomq.client.consumer.engine import Engine, Plan
 from triomq.client.consumer.handlers import Handler, OnMessage, OnMessages
 from triomq.client.consumer.hooks import ConsumeHook, FilterHook, with_hooks
-from triomq.client.consumer.local_offsets import open_offsets, with_stable_name
-from triomq.client.consumer.rebalance import AllocateStrategy, allocate_averagely
+from triomq.client.consumer.offsets.local_offsets import open_offsets, with_stable_name
+from triomq.client.consumer.push_engine import Engine, Plan
 from triomq.client.consumer.statistics import ConsumerStatistics
 from triomq.client.consumer.subscription import Subscriptions
-from triomq.client.instance import ClientInstance, use_instance
 from triomq.client.nursery import OpenOnce, open_service_nursery
-from triomq.protocol.bodies import MessageModel
+from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.errors import ClientClosedError
-from triomq.protocol.message import validate_group
+from triomq.protocol.record.message import validate_group
 
 
 class PushConsumer(OpenOnce):

@@ -5,14 +5,14 @@ from typing import NamedTuple
 
 import trio
 
-from triomq.client.consumer.first_offsets import first_stored_at
-from triomq.client.consumer.remote import REMOTE_ERRORS, QueueRequests
-from triomq.client.instance import ClientInstance
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.consumer.offsets.first_offsets import first_stored_at
+from triomq.client.consumer.pulling.remote import REMOTE_ERRORS, QueueRequests
 from triomq.client.nursery import OpenOnce
-from triomq.protocol.bodies import TopicOffset
+from triomq.protocol.bodies.statistics import TopicOffset
 from triomq.protocol.errors import ClientClosedError, TriomqError
-from triomq.protocol.message import validate_topic
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import validate_topic
 from triomq.protocol.units import QueueOffset, Timestamp
 
 

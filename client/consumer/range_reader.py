@@ -15,13 +15,13 @@ from typing import Final
 
 import trio
 
-from triomq.client.consumer.remote import REMOTE_ERRORS, PullStatus, QueueRequests, RawPull
-from triomq.client.instance import ClientInstance
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.consumer.pulling.remote import REMOTE_ERRORS, PullStatus, QueueRequests, RawPull
 from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.protocol.errors import ClientClosedError, ConfigError, TriomqError
-from triomq.protocol.filter import SUBSCRIBE_ALL, TagFilter
-from triomq.protocol.message import validate_group
+from triomq.protocol.filters.tags import SUBSCRIBE_ALL, TagFilter
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import validate_group
 from triomq.protocol.units import QueueOffset
 
 #: After so many answers that were as long as asked, ask for more again; after each time in vain twice as many.

@@ -9,16 +9,11 @@ from typing import Final
 
 import trio
 
-from triomq.client.consumer.process_queue import NO_LOCK
-from triomq.client.consumer.pull_loop import PullLoop
+from triomq.client.consumer.processing.process_queue import NO_LOCK
+from triomq.client.consumer.pulling.pull_loop import PullLoop
 from triomq.client.consumer.statistics import TopicCounters
 from triomq.client.consumer.subscription import Subscriptions
-from triomq.protocol.bodies import (
-    ConsumerRunningInfo,
-    ConsumeStatus,
-    ConsumeType,
-    ProcessQueueInfo,
-)
+from triomq.protocol.bodies.client import ConsumerRunningInfo, ConsumeStatus, ConsumeType, ProcessQueueInfo
 from triomq.protocol.message_queue import MessageQueue
 
 #: Java prints versions like this, and its tools parse it.

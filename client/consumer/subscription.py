@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from triomq.client.consumer.config import ClockMs
-from triomq.protocol.bodies import SubscriptionData
+from triomq.protocol.bodies.client import SubscriptionData
 from triomq.protocol.errors import ConfigError
-from triomq.protocol.filter import SUBSCRIBE_ALL, TagFilter
-from triomq.protocol.message import MessageExt, validate_topic
+from triomq.protocol.filters.tags import SUBSCRIBE_ALL, TagFilter
+from triomq.protocol.record.message import MessageExt, validate_topic
 
 RETRY_PREFIX: Final = "%RETRY%"
 

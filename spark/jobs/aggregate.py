@@ -18,7 +18,7 @@ from pyspark.sql.functions import sum as total
 from triomq.spark.jobs.shared.arguments import JobParser, add_stream_arguments, parse_interval, stream_options
 from triomq.spark.jobs.shared.program import Job, Run, run_job
 from triomq.spark.jobs.shared.running import observed, run_stream, with_trigger
-from triomq.spark.options import Use
+from triomq.spark.options.options import Use
 from triomq.spark.schema import ddl_of
 
 if TYPE_CHECKING:

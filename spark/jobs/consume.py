@@ -14,7 +14,7 @@ from triomq.protocol.errors import ConfigError
 from triomq.spark.jobs.shared.arguments import JobParser, add_stream_arguments, stream_options
 from triomq.spark.jobs.shared.program import Job, Run, run_job
 from triomq.spark.jobs.shared.running import observed, run_stream, with_trigger
-from triomq.spark.options import Use
+from triomq.spark.options.options import Use
 from triomq.spark.schema import READ_TYPES, ddl_of
 
 if TYPE_CHECKING:

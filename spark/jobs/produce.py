@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.functions import col, struct, to_json
 
-from triomq.cli.values import parse_positive
+from triomq.cli.arguments.values import parse_positive
 from triomq.protocol.errors import ConfigError
 from triomq.spark.jobs.shared.arguments import JobParser
 from triomq.spark.jobs.shared.program import Job, Run, run_job
 from triomq.spark.jobs.shared.running import observed, run_stream, write_topic
-from triomq.spark.options import Use
+from triomq.spark.options.options import Use
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.functions import coalesce, col
 
-from triomq.cli.values import parse_positive
+from triomq.cli.arguments.values import parse_positive
 from triomq.protocol.errors import ConfigError
-from triomq.protocol.properties import PropertyName
+from triomq.protocol.record.properties import PropertyName
 from triomq.spark.jobs.shared.arguments import JobParser, start_options
 from triomq.spark.jobs.shared.program import Job, Run, run_job
 from triomq.spark.jobs.shared.running import write_topic
-from triomq.spark.options import Use
+from triomq.spark.options.options import Use
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from triomq.protocol.codes import SerializeType
-from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import ProtocolError
-from triomq.protocol.frame import FrameSplitter
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.frame import FrameSplitter
 
 SEED = 20_240_817
 COUNT = 15_000

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from tests.unit.storage.making import StoreMaker, matches, put
-from triomq.protocol.properties import encode_properties
+from triomq.protocol.record.properties import encode_properties
 from triomq.storage.message_store import MessageStore
 
 SEEDS = 100

@@ -12,9 +12,9 @@ from random import Random
 import pytest
 
 from tests.unit.storage.making import StoreMaker, bodies, filled
-from triomq.broker.offsets import ConsumerOffsetTable
+from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
 from triomq.protocol.errors import StoreError
-from triomq.storage.tables import JsonTable
+from triomq.storage.files.json_table import JsonTable
 
 SEEDS = 100
 PART = 25

@@ -8,13 +8,13 @@ import pytest
 
 from tests.fuzz.test_store_files import damage, is_part_of, original
 from tests.unit.storage.making import StoreMaker, bodies
-from tests.unit.storage.test_stopped_store import state
+from tests.unit.storage.tools.test_stopped_store import state
 from triomq.protocol.errors import StoreError
-from triomq.protocol.record import decode_record
-from triomq.storage.log_walk import Damage, walk
-from triomq.storage.stopped_store import StoppedStore
-from triomq.storage.store_check import check
-from triomq.storage.store_repair import plan_repair, repair
+from triomq.protocol.record.record import decode_record
+from triomq.storage.commit_log.log_walk import Damage, walk
+from triomq.storage.tools.stopped_store import StoppedStore
+from triomq.storage.tools.store_check import check
+from triomq.storage.tools.store_repair import plan_repair, repair
 
 SEEDS = range(1000, 1080)
 Bodies = dict[str, list[bytes]]

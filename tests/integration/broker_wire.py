@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import trio
 
-from triomq.broker.addresses import Address
 from triomq.broker.config import BrokerConfig, Listener
+from triomq.broker.network.addresses import Address
+from triomq.broker.network.sockets import VIP_PORT_DISTANCE
 from triomq.broker.server import Broker, open_broker
-from triomq.broker.sockets import VIP_PORT_DISTANCE
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
-from triomq.protocol.command import RemotingCommand
-from triomq.protocol.frame import FrameSplitter
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.frame import FrameSplitter
 from triomq.storage.config import StoreConfig
 
 FREE_PORTS: Final = Listener(broker=Address("127.0.0.1", 0), namesrv=Address("127.0.0.1", 0))

@@ -25,11 +25,12 @@ from tests.integration.broker_wire import (
 )
 from triomq.broker.processors.table import BROKER_PROCESSORS
 from triomq.broker.server import Broker
-from triomq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionGroupConfig
+from triomq.protocol.bodies.client import ConsumerData, HeartbeatData
+from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.codes import RequestCode, ResponseCode, SerializeType
 
 SEND = RequestCode.SEND_MESSAGE_V2
-LOGGER_NAME = "triomq.broker.connection"
+LOGGER_NAME = "triomq.broker.network.connection"
 
 
 def frame(header: bytes, *, serialize_type: int = 0, header_length: int | None = None, body: bytes = b"") -> bytes:

@@ -22,17 +22,12 @@ from tests.integration.broker_wire import (
     until,
     vip_port,
 )
-from triomq.broker.connection import Connection
-from triomq.protocol.bodies import (
-    ConsumerData,
-    HeartbeatData,
-    SubscriptionData,
-    TopicConfig,
-    TopicRouteData,
-)
+from triomq.broker.network.connection import Connection
+from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, SubscriptionData
+from triomq.protocol.bodies.route import TopicConfig, TopicRouteData
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode, SerializeType
-from triomq.protocol.command import RemotingCommand
-from triomq.protocol.record import decode_records
+from triomq.protocol.record.record import decode_records
+from triomq.protocol.wire.command import RemotingCommand
 
 SEND = RequestCode.SEND_MESSAGE_V2
 PULL = RequestCode.PULL_MESSAGE
@@ -410,10 +405,10 @@ async def test_an_error_nobody_thought_of_ends_one_connection_only(
 async def test_an_answer_that_no_frame_can_hold_gives_way_to_one_that_says_so(
     root: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, steps_at_once: int
 ) -> None:
-    monkeypatch.setattr("triomq.broker.lookups._STEPS_AT_ONCE", steps_at_once)  # 0: answered in a task of its own
+    monkeypatch.setattr("triomq.broker.pulls.lookups._STEPS_AT_ONCE", steps_at_once)  # 0: answered in a task of its own
     async with running(root) as broker, connected(broker_port(broker)) as wire:
         with monkeypatch.context() as patch:
-            patch.setattr("triomq.protocol.frame._MAX_LENGTH", 4096)
+            patch.setattr("triomq.protocol.wire.frame._MAX_LENGTH", 4096)
             response = await wire.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "BenchmarkTest"})
         assert response.code == ResponseCode.SYSTEM_ERROR
         assert (response.remark or "").startswith("the answer cannot be sent: frame of ")
@@ -440,7 +435,7 @@ async def test_what_a_peer_sent_before_it_closed_counts_although_it_takes_no_ans
     root: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Go's client commits its last offsets like that: with an answer wanted, and the socket closed at once."""
-    monkeypatch.setattr("triomq.broker.connection._READ_BYTES", 512)  # so that many reads are needed
+    monkeypatch.setattr("triomq.broker.network.connection._READ_BYTES", 512)  # so that many reads are needed
     queues = 40
     offsets = {"consumerGroup": "G", "topic": "T", "commitOffset": 7}
     frames = b"".join(

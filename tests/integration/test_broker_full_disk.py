@@ -11,8 +11,8 @@ from tests.integration.broker_wire import Wire, broker_port, connected, pull_fie
 from tests.integration.mounts import mounted
 from triomq.broker.server import Broker
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.command import RemotingCommand
-from triomq.protocol.record import decode_records
+from triomq.protocol.record.record import decode_records
+from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.config import Durability
 
 DISK_BYTES: Final = 8 * 1024**2

@@ -7,7 +7,7 @@ import trio
 
 from tests.integration.broker_wire import broker_port, connected, pull_fields, running
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.record import decode_records
+from triomq.protocol.record.record import decode_records
 from triomq.storage.config import Durability
 from triomq.storage.delay_levels import DelayLevels
 

@@ -28,16 +28,17 @@ from tests.integration.broker_wire import (
     until,
 )
 from triomq.broker import opening
-from triomq.broker.addresses import Address
 from triomq.broker.config import Listener
+from triomq.broker.network.addresses import Address
 from triomq.broker.server import open_broker
-from triomq.protocol.batch import encode_batch
-from triomq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData, TopicConfig
+from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, SubscriptionData
+from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ConfigError, StoreError, StoreLayoutError, StoreLockedError
-from triomq.protocol.record import decode_records
+from triomq.protocol.record.batch import encode_batch
+from triomq.protocol.record.record import decode_records
 from triomq.storage.config import Durability
-from triomq.storage.file_system import DirectoryEntry, FileSystem, OpenFile
+from triomq.storage.files.file_system import DirectoryEntry, FileSystem, OpenFile
 from triomq.storage.message_store import MessageStore
 
 SEND = RequestCode.SEND_MESSAGE_V2

@@ -10,9 +10,9 @@ import trio
 from tests.integration.broker_wire import broker_port, connected, pull_fields, running, until
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import StoreError
-from triomq.protocol.record import decode_records
-from triomq.storage.log_scan import ProgressLog
-from triomq.storage.tables import JsonTable
+from triomq.protocol.record.record import decode_records
+from triomq.storage.commit_log.log_scan import ProgressLog
+from triomq.storage.files.json_table import JsonTable
 
 TABLES: Final = ("consumerOffset", "delayOffset", "timerProgress")
 
@@ -82,12 +82,12 @@ async def test_a_long_start_tells_how_far_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await leave(tmp_path, 10)
-    monkeypatch.setattr("triomq.storage.log_scan._PROGRESS_LOG_S", 0.0)
-    monkeypatch.setattr("triomq.storage.log_scan._PROGRESS_STEP_BYTES", 4000)
-    monkeypatch.setattr("triomq.protocol.intact_record._MOST_RUN_BYTES", 1000)
-    caplog.set_level(logging.INFO, "triomq.storage.log_scan")
+    monkeypatch.setattr("triomq.storage.commit_log.log_scan._PROGRESS_LOG_S", 0.0)
+    monkeypatch.setattr("triomq.storage.commit_log.log_scan._PROGRESS_STEP_BYTES", 4000)
+    monkeypatch.setattr("triomq.protocol.record.intact_record._MOST_RUN_BYTES", 1000)
+    caplog.set_level(logging.INFO, "triomq.storage.commit_log.log_scan")
     async with running(tmp_path):
-        told = [record.getMessage() for record in caplog.records if record.name == "triomq.storage.log_scan"]
+        told = [record.getMessage() for record in caplog.records if record.name == "triomq.storage.commit_log.log_scan"]
     assert told == ["reading the commit log mib=0 of_at_most=16"] * 2
 
 
@@ -102,8 +102,8 @@ async def test_a_long_start_is_given_up_when_it_is_cancelled_and_the_next_one_do
         trio.from_thread.run_sync(starting.cancel)
 
     with monkeypatch.context() as patch, trio.CancelScope() as starting:
-        patch.setattr("triomq.storage.log_scan._PROGRESS_STEP_BYTES", 1000)
-        patch.setattr("triomq.protocol.intact_record._MOST_RUN_BYTES", 1000)
+        patch.setattr("triomq.storage.commit_log.log_scan._PROGRESS_STEP_BYTES", 1000)
+        patch.setattr("triomq.protocol.record.intact_record._MOST_RUN_BYTES", 1000)
         patch.setattr(ProgressLog, "__call__", tell)
         async with running(tmp_path):
             raise AssertionError("it has started")

@@ -165,4 +165,4 @@ def test_the_log_goes_to_a_file_if_asked(tmp_path: Path) -> None:
     broker = start_triomq(tmp_path, "--log-file", str(path))
     broker.stop()
     assert broker.log.read_text() == ""
-    assert "triomq.cli.broker stopped store=" in path.read_text()
+    assert "triomq.cli.commands.broker stopped store=" in path.read_text()

@@ -10,9 +10,9 @@ import trio
 from tests.integration.broker_wire import broker_port, namesrv_address, namesrv_port, running
 from triomq.client import Admin, ClientConfig, ClientInstance, Message, MessageExt, Producer, PushConsumer
 from triomq.protocol.codes import RequestCode, SerializeType
-from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import ProtocolError
-from triomq.protocol.frame import FrameSplitter
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.frame import FrameSplitter
 
 MESSAGES: Final = 20
 NAMESRV_CODES: Final = frozenset((RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO))

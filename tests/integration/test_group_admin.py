@@ -21,10 +21,10 @@ from triomq.client import (
     PullConsumer,
     PushConsumer,
 )
-from triomq.protocol.compression import compress
 from triomq.protocol.errors import ClientError, NoRouteError
 from triomq.protocol.host import encode_host
-from triomq.protocol.properties import encode_properties
+from triomq.protocol.record.compression import compress
+from triomq.protocol.record.properties import encode_properties
 
 GROUP = "G"
 

@@ -13,9 +13,9 @@ import trio
 from tests.integration.broker_wire import broker_port, connected, namesrv_address, request, running, wait_for
 from triomq.broker.server import Broker
 from triomq.client import Admin, ConsumerConfig, Message, MessageExt, MessageQueue, Producer, PushConsumer
-from triomq.client.consumer import membership
-from triomq.client.consumer.pull_loop import PullLoop
-from triomq.protocol.bodies import ConsumerData, HeartbeatData
+from triomq.client.consumer.assignment import membership
+from triomq.client.consumer.pulling.pull_loop import PullLoop
+from triomq.protocol.bodies.client import ConsumerData, HeartbeatData
 from triomq.protocol.codes import RequestCode, ResponseCode
 
 GROUP = "G"

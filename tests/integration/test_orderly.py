@@ -8,8 +8,8 @@ import trio
 
 from tests.integration.broker_wire import broker_port, connected, namesrv_address, request, running, wait_for
 from triomq.client import Admin, ConsumerConfig, Message, MessageExt, Producer, PushConsumer
-from triomq.client.selectors import select_by_hash
-from triomq.protocol.bodies import (
+from triomq.client.producer.selectors import select_by_hash
+from triomq.protocol.bodies.client import (
     ConsumeMessageDirectlyResult,
     ConsumerData,
     ConsumerRunningInfo,

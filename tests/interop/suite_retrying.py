@@ -7,7 +7,7 @@ from typing import Final
 from tests.faces import PushConsumer
 from tests.interop.suite_tools import Inbox, Scenario, consume, fresh, new_topic, send_all, send_numbered
 from triomq.client import ConsumeContext, ConsumerConfig, ConsumeStatus, Message, MessageExt
-from triomq.protocol.properties import PropertyName
+from triomq.protocol.record.properties import PropertyName
 
 _ONE_SECOND: Final = 1  # a delay level
 _AT_ONCE: Final = -1  # to the dead letters

@@ -16,7 +16,7 @@ from triomq.client import (
     PullConsumer,
     PushConsumer,
 )
-from triomq.protocol.message import Message, MessageExt
+from triomq.protocol.record.message import Message, MessageExt
 
 pytestmark = pytest.mark.jvm
 LIMIT_S = 60

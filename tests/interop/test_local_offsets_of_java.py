@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 
 from tests.interop.kit_driver import java_classpath, run
-from triomq.client.consumer.local_offsets import OffsetsFile
+from triomq.client.consumer.offsets.local_offsets import OffsetsFile
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset
 

@@ -9,9 +9,9 @@ from tests.faces import FACES, Producer, use_face
 from tests.interop.client_suite import SCENARIOS
 from tests.interop.suite_tools import Scenario, fresh, new_topic
 from triomq.client import Message
+from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.range_reader import RangeReader
-from triomq.client.instance import ClientInstance
-from triomq.protocol.record import decode_records
+from triomq.protocol.record.record import decode_records
 
 SCENARIO_LIMIT_S = 60
 #: Broker and face; the faces differ inside the client only, so one of them is enough for Apache's brokers.

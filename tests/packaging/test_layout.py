@@ -17,7 +17,7 @@ ROOMS: Final = ("broker", "client", "protocol", "spark", "storage")
 LOADED_BY: Final = """
 import importlib, json, pkgutil, sys
 before = set(sys.modules)
-left_out = {"triomq.protocol.layouts", *sys.argv[1].split(",")}
+left_out = {"triomq.protocol.record.layouts", *sys.argv[1].split(",")}
 for name in sys.argv[2:]:
     module = importlib.import_module(name)
     if name != "triomq":

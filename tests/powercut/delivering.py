@@ -10,13 +10,13 @@ from typing import Final
 from tests.powercut.expected import Intent, stored_record
 from tests.powercut.model_disk import ModelDisk
 from tests.powercut.sending import HOST, MAX_BODY, TOPICS, Sending
-from triomq.broker.delivery import Delivery
-from triomq.broker.schedule import Schedule
-from triomq.broker.statistics import BrokerStatistics
-from triomq.broker.timer import Timer
-from triomq.protocol.record import RecordKind, decode_record
+from triomq.broker.delayed.delivery import Delivery
+from triomq.broker.delayed.levels import Schedule
+from triomq.broker.delayed.timer import Timer
+from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.protocol.record.record import RecordKind, decode_record
 from triomq.storage.delay_levels import SCHEDULE_TOPIC
-from triomq.storage.tables import JsonTable
+from triomq.storage.files.json_table import JsonTable
 from triomq.storage.timer_times import TIMER_TOPIC
 
 _LONGEST_MS: Final = 200_000

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from triomq.protocol.codes import TRANSACTION_MASK
-from triomq.protocol.record import RecordKind, decode_record
-from triomq.storage.damage import FILLER_TOPIC
+from triomq.protocol.record.record import RecordKind, decode_record
+from triomq.storage.commit_log.damage import FILLER_TOPIC
 from triomq.storage.delay_levels import SCHEDULE_TOPIC, DelayLevels
 from triomq.storage.dispatch import WITHOUT_UNIT
 from triomq.storage.message_store import MessageStore

@@ -23,14 +23,14 @@ from tests.powercut.delivering import Delivering
 from tests.powercut.expected import DeletedFiles, Intent, Stored, records_of, stored_record
 from tests.powercut.model_disk import ModelDisk, PowerCutError
 from tests.powercut.sending import MAX_BODY, TOPICS
-from triomq.broker.offsets import ConsumerOffsetTable
+from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
 from triomq.protocol.codes import TRANSACTION_MASK, MessageSysFlag
-from triomq.protocol.index_unit import key_hash
-from triomq.protocol.record import decode_record
+from triomq.protocol.record.index_unit import key_hash
+from triomq.protocol.record.record import decode_record
 from triomq.storage.config import Durability, StoreConfig
+from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import MessageStore
 from triomq.storage.retention import Reason, Retention
-from triomq.storage.tables import JsonTable
 
 GROUP: Final = "g"
 FILE_SIZE: Final = 8192

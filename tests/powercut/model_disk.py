@@ -22,7 +22,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from triomq.storage.file_system import DirectoryEntry, DiskSpace, FileSystem, OpenFile
+from triomq.storage.files.file_system import DirectoryEntry, DiskSpace, FileSystem, OpenFile
 
 SECTOR: Final = 512
 PAGE: Final = 4096

@@ -6,13 +6,13 @@ from typing import Final
 from tests.powercut.expected import Intent, Stored, stored_record
 from triomq.protocol.host import encode_host
 from triomq.protocol.java import tags_code
-from triomq.protocol.properties import encode_properties
-from triomq.protocol.record import decode_record
-from triomq.protocol.record_copy import split_record
+from triomq.protocol.record.properties import encode_properties
+from triomq.protocol.record.record import decode_record
+from triomq.protocol.record.record_copy import split_record
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.delay_levels import SCHEDULE_TOPIC
 from triomq.storage.message_store import MessageStore
-from triomq.storage.record_copies import RecordCopy
+from triomq.storage.reading.record_copies import RecordCopy
 
 HOST: Final = encode_host("127.0.0.1", 10911)
 TOPICS: Final = ("T", "U", "%RETRY%g")

@@ -11,9 +11,9 @@ import pytest
 from tests.powercut.__main__ import main
 from tests.powercut.life import Life
 from tests.powercut.model_disk import SECTOR, ModelDisk
-from triomq.storage.file_system import FileSystem
-from triomq.storage.mapped_file_queue import FoundFiles
-from triomq.storage.recovery import Recovery
+from triomq.storage.files.file_system import FileSystem
+from triomq.storage.files.mapped_file_queue import FoundFiles
+from triomq.storage.recovery.recovery import Recovery
 from triomq.storage.retention import Deletion, Retention
 
 SEEDS = range(100_000, 100_400)

@@ -9,10 +9,10 @@ import pytest
 
 from tests.powercut.model_disk import ModelDisk, PowerCutError
 from triomq.protocol.host import encode_host
-from triomq.storage.checkpoint import Checkpoint
+from triomq.storage.commit_log.damage import DamagedPart
 from triomq.storage.config import StoreConfig
-from triomq.storage.damage import DamagedPart
-from triomq.storage.file_system import FileSystem
+from triomq.storage.files.checkpoint import Checkpoint
+from triomq.storage.files.file_system import FileSystem
 from triomq.storage.message_store import MessageStore
 
 FILE: Final = 4096

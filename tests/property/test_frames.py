@@ -6,10 +6,10 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from triomq.protocol.codes import LanguageCode, SerializeType
-from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import FrameTooLargeError, ProtocolError
-from triomq.protocol.frame import FrameSplitter, build_frame
-from triomq.protocol.frame_receiver import FrameReceiver
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.frame import FrameSplitter, build_frame
+from triomq.protocol.wire.frame_receiver import FrameReceiver
 
 #: The same examples in every run.
 REPEATABLE = settings(max_examples=200, deadline=None, derandomize=True)
@@ -98,7 +98,7 @@ def test_frames_that_are_received_in_place_are_those_that_are_split(
 ) -> None:
     stream = b"".join(build_frame(*part) for part in parts) + garbage
     expected = split_all([stream])
-    with patch("triomq.protocol.frame_receiver.LONG_BYTES", long_bytes):
+    with patch("triomq.protocol.wire.frame_receiver.LONG_BYTES", long_bytes):
         found = receive_all(data.draw(pieces_of(stream)))
     assert found[0] == expected[0]
     assert repr(found[1]) == repr(expected[1])

@@ -8,11 +8,11 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from triomq.protocol import admin_requests, requests
 from triomq.protocol.codes import SerializeType
-from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import ProtocolError
-from triomq.protocol.headers import Bits, Header
+from triomq.protocol.requests import admin_requests, requests
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.headers import Bits, Header
 
 CLASSES = [
     value

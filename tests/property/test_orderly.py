@@ -8,7 +8,7 @@ from trio.testing import MockClock
 from tests.unit.client.consumer.fake_cluster import offsets_of
 from tests.unit.client.consumer.orderly_bench import SUSPEND, OrderlyBench
 from triomq.client.consumer.config import ConsumeStatus, OrderlyContext
-from triomq.protocol.message import MessageExt
+from triomq.protocol.record.message import MessageExt
 
 STATUSES = (ConsumeStatus.SUCCESS, ConsumeStatus.COMMIT, ConsumeStatus.ROLLBACK, SUSPEND)
 Result = tuple[ConsumeStatus, bool]  # a status, and whether auto_commit is on

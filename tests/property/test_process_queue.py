@@ -5,9 +5,9 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.unit.client.consumer.fake_cluster import make_message
-from triomq.client.consumer.process_queue import ProcessQueue
-from triomq.protocol.message import MessageExt
+from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt
 
 #: Made once: records are slow to make, and messages are never changed.
 MESSAGES = [make_message(queue_offset, b"x" * (queue_offset % 7)) for queue_offset in range(200)]

@@ -6,8 +6,8 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from triomq.broker.connection import Connection
-from triomq.broker.locks import LIFE_MS, QueueLocks
+from triomq.broker.groups.queue_locks import LIFE_MS, QueueLocks
+from triomq.broker.network.connection import Connection
 from triomq.protocol.message_queue import MessageQueue
 
 GROUPS = ("G", "H")

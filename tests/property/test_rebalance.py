@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from triomq.client.consumer.rebalance import (
+from triomq.client.consumer.assignment.strategies import (
     AllocateStrategy,
     allocate,
     allocate_averagely,

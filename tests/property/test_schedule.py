@@ -14,17 +14,17 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from triomq.broker.delivery import Delivery
-from triomq.broker.schedule import Schedule
-from triomq.broker.statistics import BrokerStatistics
-from triomq.broker.timer import Timer
+from triomq.broker.delayed.delivery import Delivery
+from triomq.broker.delayed.levels import Schedule
+from triomq.broker.delayed.timer import Timer
+from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.host import encode_host
-from triomq.protocol.record import decode_records
+from triomq.protocol.record.record import decode_records
 from triomq.storage.config import StoreConfig
 from triomq.storage.delay_levels import DelayLevels
-from triomq.storage.file_system import FileSystem, OpenFile
+from triomq.storage.files.file_system import FileSystem, OpenFile
+from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import MessageStore
-from triomq.storage.tables import JsonTable
 
 HOST: Final = encode_host("127.0.0.1", 10911)
 LEVELS: Final = DelayLevels("1s 5s 10s")

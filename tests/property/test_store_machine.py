@@ -14,10 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from triomq.protocol.host import encode_host
 from triomq.protocol.java import tags_code
-from triomq.protocol.record import decode_records
+from triomq.protocol.record.record import decode_records
 from triomq.storage.config import Durability, StoreConfig
-from triomq.storage.get_message import GetMessageStatus
 from triomq.storage.message_store import MessageStore
+from triomq.storage.reading.get_message import GetMessageStatus
 
 HOSTS: Final = (encode_host("127.0.0.1", 10911), encode_host("2001:db8::1", 10911))
 TAGS: Final = ("", "A", "B", "polygenelubricants")

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
 from triomq.client.sync import Admin, ClientInstance, Producer, PullConsumer
-from triomq.protocol.message import Message
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import Message
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

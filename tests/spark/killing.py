@@ -27,10 +27,10 @@ from pyspark.sql.types import StructType
 
 from tests.spark.harness import Topics, numbered
 from triomq.spark import RocketMQDataSource
-from triomq.spark.options import Options, Use, parse_options
+from triomq.spark.options.options import Options, Use, parse_options
 from triomq.spark.schema import wanted_columns
 from triomq.spark.source import MicroBatchReader
-from triomq.spark.writer import StreamWriter, WriteTask
+from triomq.spark.writing.writer import StreamWriter, WriteTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -13,11 +13,11 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from triomq.protocol.message_queue import MessageQueue
-from triomq.spark.options import Use, parse_options
-from triomq.spark.planning import QueueRange
-from triomq.spark.reading import read_ranges
+from triomq.spark.options.options import Use, parse_options
+from triomq.spark.reading.partition_reader import read_ranges
+from triomq.spark.reading.planning import QueueRange
 from triomq.spark.schema import READ_COLUMNS
-from triomq.spark.writer import WriteTask
+from triomq.spark.writing.writer import WriteTask
 
 BODY_BYTES = 4 * 1024**2 - 1024
 #: So many bodies are in one batch of Spark's: 64 MiB.

@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
-from triomq.protocol.bodies import ClusterInfo, TopicList, TopicRouteData
+from triomq.protocol.bodies.route import ClusterInfo, TopicList, TopicRouteData
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.command import RemotingCommand
+from triomq.protocol.wire.command import RemotingCommand
 
 _LENGTH_BYTES: Final = 4
 _TIMEOUT_S: Final = 60

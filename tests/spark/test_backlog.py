@@ -12,7 +12,7 @@ from tests.backlog import write_backlog
 from tests.processes import start_triomq
 from tests.spark.harness import Topics, batches, drain, read, read_stream, wait_until
 from tests.spark.tap import Tap
-from triomq.spark.options import Use, parse_options
+from triomq.spark.options.options import Use, parse_options
 from triomq.spark.source import BatchReader, RangesPartition
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql.functions import count, count_distinct, spark_partition_id
 
 from tests.spark.harness import Topics, numbered, read
-from triomq.protocol.message import Message
+from triomq.protocol.record.message import Message
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

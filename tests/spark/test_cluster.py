@@ -16,7 +16,7 @@ from tests.processes import Broker, start_triomq
 from tests.spark.cluster import Cluster, make_packed_environment, open_cluster
 from tests.spark.harness import Topics, numbered
 from tests.spark.tap import PULLS, Tap, ancestors, owner_of
-from triomq.protocol.command import RemotingCommand
+from triomq.protocol.wire.command import RemotingCommand
 from triomq.spark.archive import write_archive
 from triomq.spark.jobs import consume, produce
 

@@ -15,7 +15,7 @@ from tests.spark.checkpoints import change_newest
 from tests.spark.harness import Topics, bounded, drain, numbered, read, read_stream
 from tests.spark.tap import PULLS, Tap, ask
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.command import RemotingCommand
+from triomq.protocol.wire.command import RemotingCommand
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,9 +8,9 @@ import pytest
 
 from tests.processes import Broker, start_triomq
 from tests.spark.harness import Topics, read
-from tests.unit.spark.test_columns import expected
-from triomq.protocol.batch import encode_batch
-from triomq.protocol.message import Message
+from tests.unit.spark.reading.test_columns import expected
+from triomq.protocol.record.batch import encode_batch
+from triomq.protocol.record.message import Message
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

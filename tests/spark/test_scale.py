@@ -18,7 +18,7 @@ from tests.spark.harness import Topics, batches, drain, numbered, read, read_str
 from tests.spark.tap import PULLS, SENDS, Tap, owner_of
 from tests.spark.test_write import source, write
 from triomq.protocol.codes import ResponseCode
-from triomq.protocol.command import RemotingCommand
+from triomq.protocol.wire.command import RemotingCommand
 from triomq.spark import deduplicated
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from tests.spark.checkpoints import logged
 from tests.spark.harness import batches, bodies, numbered, read, read_stream, start, wait_until
 from tests.spark.tap import SENDS
 from tests.spark.test_write import source, write
-from triomq.protocol.command import RemotingCommand
-from triomq.protocol.message import Message
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import Message
+from triomq.protocol.wire.command import RemotingCommand
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
 from tests.spark.harness import Topics, drain, numbered
-from triomq.spark.options import OPTIONS, Option, Use
+from triomq.spark.options.options import OPTIONS, Option, Use
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

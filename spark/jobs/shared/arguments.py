@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from triomq.cli.arguments.parser import usage_line
+from triomq.cli.arguments.values import parse_positive
 from triomq.cli.exit_codes import ExitCode
-from triomq.cli.parser import usage_line
-from triomq.cli.values import parse_positive
 from triomq.protocol.errors import ConfigError
 from triomq.spark import jobs
 from triomq.spark.jobs.shared.session import DEFAULT_MASTER, submit_settings
-from triomq.spark.option_values import time_ms
-from triomq.spark.options import NAMESRV_VARIABLE
+from triomq.spark.options.options import NAMESRV_VARIABLE
+from triomq.spark.options.values import time_ms
 
 EXIT_CODES_TEXT: Final = "exit codes: 0 done; 1 failed; 2 wrong option or setting; 130 Ctrl-C; 143 SIGTERM"
 _INTERVAL: Final = re.compile(

@@ -19,7 +19,7 @@ from triomq.spark.jobs.shared.outcome import Outcome, as_pairs, one_line
 from triomq.spark.jobs.shared.session import open_session
 from triomq.spark.jobs.shared.stopping import Stopper
 from triomq.spark.jobs.shared.target import find_target
-from triomq.spark.options import Use, parse_options
+from triomq.spark.options.options import Use, parse_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -162,7 +162,7 @@ def _for_use(given: Mapping[str, str], use: Use, *, alone: bool) -> dict[str, st
 
 
 def _is_only_for_others(name: str, use: Use) -> bool:
-    from triomq.spark.options import OPTIONS
+    from triomq.spark.options.options import OPTIONS
 
     return any(option.name.lower() == name.lower() and use not in option.uses for option in OPTIONS)
 

@@ -9,8 +9,8 @@ from triomq.client.sync import Producer
 from triomq.protocol.errors import NoBrokerError, NoRouteError, TriomqError
 from triomq.spark.connections import borrow_client, close_clients
 from triomq.spark.jobs.shared.stopping import Stopper
-from triomq.spark.options import Options
-from triomq.spark.patience import Patience
+from triomq.spark.options.options import Options
+from triomq.spark.retry import Patience
 
 
 def find_target(options: Options, stopper: Stopper) -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from triomq.cli.arguments.values import escape_controls
 from triomq.cli.exit_codes import ExitCode
-from triomq.cli.values import escape_controls
 from triomq.protocol import errors as e
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from datetime import UTC
 from typing import Any, Final, TypeAlias
 
+from triomq.cli.arguments.values import escape_controls, time_text
 from triomq.cli.output import json_bytes
-from triomq.cli.values import escape_controls, time_text
 from triomq.protocol.errors import ProtocolError
-from triomq.protocol.message import MessageExt
+from triomq.protocol.record.message import MessageExt
 
 LOGGER: Final = logging.getLogger("triomq.cli.message_text")
 

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
-from triomq.cli.values import escape_controls
+from triomq.cli.arguments.values import escape_controls
 
 Cell: TypeAlias = str | int | float | None
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-from triomq.cli.arguments import Runner, parse
+from triomq.cli.arguments.arguments import Runner, parse
+from triomq.cli.arguments.options import Options
 from triomq.cli.errors import exit_code_of, is_expected, leaves, one_line
 from triomq.cli.exit_codes import ExitCode
-from triomq.cli.options import Options
 from triomq.logs import configure
 
 

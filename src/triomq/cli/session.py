@@ -5,11 +5,11 @@ from typing import Final
 
 import trio
 
-from triomq.cli.client_options import ClientOptions
+from triomq.cli.arguments.client_options import ClientOptions
 from triomq.cli.exit_codes import SIGNAL_BASE
 from triomq.cli.signals import end_at_next_signal, stop_signals
 from triomq.client.config import ClientConfig
-from triomq.client.credentials import load_credentials
+from triomq.client.connection.credentials import load_credentials
 from triomq.client.nursery import open_service_nursery
 
 

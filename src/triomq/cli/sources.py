@@ -8,11 +8,11 @@ from typing import Any, Final, Protocol
 import orjson
 import trio
 
-from triomq.cli.client_options import ProduceOptions
+from triomq.cli.arguments.client_options import ProduceOptions
 from triomq.cli.errors import UsageError
 from triomq.cli.stopper import Stopper
 from triomq.protocol.errors import TriomqError
-from triomq.protocol.message import Message
+from triomq.protocol.record.message import Message
 
 _READ_BYTES: Final = 64 * 1024
 _MAX_LINE_BYTES: Final = 8 * 1024**2

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from triomq.cli.arguments.values import parse_positive
 from triomq.cli.errors import exit_code_of, is_expected, leaves, one_line
 from triomq.cli.exit_codes import ExitCode
 from triomq.cli.session import run_until_signal
-from triomq.cli.values import parse_positive
 from triomq.demo.report import print_files, print_report
 from triomq.demo.run import remove, run_demo
 from triomq.logs import configure

@@ -18,11 +18,11 @@ from typing import Final
 
 import trio
 
+from triomq.cli.arguments.values import parse_positive
 from triomq.cli.errors import exit_code_of, is_expected, leaves, one_line
 from triomq.cli.exit_codes import ExitCode
 from triomq.cli.output import write_text
 from triomq.cli.session import run_until_signal
-from triomq.cli.values import parse_positive
 from triomq.client import Admin
 from triomq.demo.broker_process import open_broker_process
 from triomq.demo.flights import read_lines

@@ -3,16 +3,16 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast
 
-from triomq.broker.connection import Connection
+from triomq.broker.network.connection import Connection
+from triomq.broker.network.refusal import remark_of, response_code
 from triomq.broker.processors.table import BROKER_PROCESSORS
-from triomq.broker.refusal import remark_of, response_code
 from triomq.broker.server import Broker
 from triomq.protocol.codes import CommandFlag, LanguageCode, RequestCode
-from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import TriomqError
-from triomq.protocol.frame import FrameSplitter
-from triomq.protocol.headers import Header
 from triomq.protocol.host import encode_host
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.frame import FrameSplitter
+from triomq.protocol.wire.headers import Header
 
 ADVERTISED: Final = "192.0.2.1:10911"
 MakeBroker: TypeAlias = Callable[..., Broker]

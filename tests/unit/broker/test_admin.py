@@ -6,8 +6,7 @@ import orjson
 import pytest
 
 from tests.unit.broker.recording import MakeBroker, Peer
-from triomq.protocol.admin_requests import CreateTopicRequestHeader
-from triomq.protocol.bodies import (
+from triomq.protocol.bodies.route import (
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
     TopicConfig,
@@ -15,7 +14,8 @@ from triomq.protocol.bodies import (
     TopicFilterType,
 )
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
-from triomq.protocol.command import RemotingCommand
+from triomq.protocol.requests.admin_requests import CreateTopicRequestHeader
+from triomq.protocol.wire.command import RemotingCommand
 
 TOPIC = {
     "topic": "T", "defaultTopic": "TBW102", "readQueueNums": 3, "writeQueueNums": 2, "perm": 6,

@@ -6,7 +6,8 @@ import pytest
 
 import triomq
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
-from triomq.protocol.bodies import ConsumerData, HeartbeatData, KVTable, ProducerData, SubscriptionData
+from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from triomq.protocol.bodies.route import KVTable
 from triomq.protocol.codes import RequestCode
 from triomq.storage.config import Durability
 

@@ -8,28 +8,23 @@ import orjson
 import pytest
 
 from tests.unit.broker.recording import Clock, Peer
-from triomq.protocol.bodies import (
+from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, MessageModel, ProducerData, SubscriptionData
+from triomq.protocol.bodies.route import GroupList, TopicConfig
+from triomq.protocol.bodies.statistics import (
     BrokerStatsData,
     BrokerStatsItem,
     ConsumerConnection,
-    ConsumerData,
     ConsumeStats,
-    GroupList,
-    HeartbeatData,
-    MessageModel,
     OffsetWrapper,
     ProducerConnection,
-    ProducerData,
     QueryConsumeTimeSpanBody,
     QueueTimeSpan,
-    SubscriptionData,
-    TopicConfig,
     TopicOffset,
     TopicStatsTable,
 )
 from triomq.protocol.codes import LanguageCode, RequestCode, ResponseCode
-from triomq.protocol.command import RemotingCommand
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.wire.command import RemotingCommand
 
 
 def queue(topic: str, queue_id: int) -> MessageQueue:

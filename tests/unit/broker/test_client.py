@@ -7,18 +7,18 @@ import pytest
 
 from tests.unit.broker.recording import MakeBroker, Peer
 from triomq.broker.server import Broker
-from triomq.protocol.bodies import (
+from triomq.protocol.bodies.client import (
     CheckClientRequestBody,
     ConsumerData,
     HeartbeatData,
     ProducerData,
     SubscriptionData,
-    SubscriptionGroupConfig,
 )
+from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.codes import VERSION, CommandFlag, LanguageCode, RequestCode, ResponseCode
-from triomq.protocol.command import RemotingCommand
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.serialization import FORMATS_FIELD
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.serialization import FORMATS_FIELD
 
 
 def heartbeat(

@@ -15,9 +15,9 @@ from tests.unit.broker.recording import MakeBroker, Peer
 from triomq.broker.server import Broker
 from triomq.broker.services.flush import commit_log_flush
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.command import RemotingCommand
+from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.config import Durability
-from triomq.storage.file_system import translated
+from triomq.storage.files.file_system import translated
 from triomq.storage.flush import FlushPlan
 
 SEND = {"a": "P", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1_795_000_000_000, "h": 0}

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from tests.unit.broker.recording import MakeBroker, Peer
 from triomq.broker.processors.plain_send import response_template
 from triomq.broker.server import Broker
-from triomq.protocol.bodies import TopicConfig, TopicFilterType
+from triomq.protocol.bodies.route import TopicConfig, TopicFilterType
 from triomq.protocol.codes import RequestCode, ResponseCode, SerializeType
-from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import ProtocolError
-from triomq.protocol.message import MessageExt
-from triomq.protocol.record import decode_record
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.record import decode_record
+from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.config import Durability
 
 PLAIN: Final = {

@@ -9,18 +9,12 @@ from trio.testing import MockClock
 from tests.unit.broker.recording import MakeBroker, Peer
 from triomq.broker.processors.pull import FOUND_IN_JSON, pull_message, serve_held
 from triomq.broker.server import Broker
-from triomq.protocol.bodies import (
-    ConsumerData,
-    HeartbeatData,
-    MessageModel,
-    SubscriptionData,
-    SubscriptionGroupConfig,
-    TopicConfig,
-)
+from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, MessageModel, SubscriptionData
+from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode, SerializeType
-from triomq.protocol.command import RemotingCommand
-from triomq.protocol.record import decode_records
-from triomq.protocol.serialization import encode_header
+from triomq.protocol.record.record import decode_records
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.serialization import encode_header
 
 HOLD = {"sysFlag": 4 | 2}
 

@@ -13,15 +13,15 @@ from trio.testing import MockClock
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
 from tests.unit.storage.making import overwrite
 from triomq.broker.services.index import Indexing
-from triomq.protocol.client_bodies import ConsumerData, HeartbeatData, SubscriptionData
+from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, SubscriptionData
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
-from triomq.protocol.command import RemotingCommand
 from triomq.protocol.java import tags_code
-from triomq.protocol.message import MessageExt
-from triomq.protocol.message_id import parse_offset_message_id
-from triomq.protocol.properties import encode_properties
-from triomq.protocol.record import decode_record, decode_records
-from triomq.storage.cold_read import ColdReads
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.message_id import parse_offset_message_id
+from triomq.protocol.record.properties import encode_properties
+from triomq.protocol.record.record import decode_record, decode_records
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.storage.reading.cold_read import ColdReads
 
 FOREVER = 2**63 - 1
 
@@ -117,7 +117,7 @@ def test_records_that_are_gone_are_left_out(peer: Peer) -> None:
 async def test_a_long_search_is_answered_between_the_steps_of_others(
     make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("triomq.storage.index_file._CHAIN_STEPS_AT_ONCE", 2)
+    monkeypatch.setattr("triomq.storage.index.index_file._CHAIN_STEPS_AT_ONCE", 2)
     peer = Peer(make_broker())
     for number in range(20):
         put(peer, b"%d" % number, KEYS="all")
@@ -131,7 +131,7 @@ async def test_a_long_search_is_answered_between_the_steps_of_others(
 
 
 async def test_a_long_search_ends_with_its_connection(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("triomq.storage.index_file._CHAIN_STEPS_AT_ONCE", 2)
+    monkeypatch.setattr("triomq.storage.index.index_file._CHAIN_STEPS_AT_ONCE", 2)
     peer = Peer(make_broker())
     for number in range(20):
         put(peer, b"%d" % number, KEYS="all")
@@ -143,7 +143,7 @@ async def test_a_long_search_ends_with_its_connection(make_broker: MakeBroker, m
 
 
 async def test_a_long_search_that_fails_is_answered(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("triomq.storage.index_file._CHAIN_STEPS_AT_ONCE", 2)
+    monkeypatch.setattr("triomq.storage.index.index_file._CHAIN_STEPS_AT_ONCE", 2)
     broker = make_broker()
     peer = Peer(broker)
     for number in range(20):

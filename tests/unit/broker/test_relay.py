@@ -6,12 +6,13 @@ from trio.testing import MockClock
 
 from tests.unit.broker.recording import Peer
 from tests.unit.broker.test_client import heartbeat
-from triomq.broker import client_requests
+from triomq.broker.network import client_requests
 from triomq.broker.server import Broker
-from triomq.protocol.bodies import GetConsumerStatusBody, ResetOffsetBody, TopicConfig
+from triomq.protocol.bodies.client import GetConsumerStatusBody, ResetOffsetBody
+from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.codes import CommandFlag, LanguageCode, RequestCode, ResponseCode
-from triomq.protocol.command import RemotingCommand
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.wire.command import RemotingCommand
 
 RESET = {"topic": "T", "group": "G", "timestamp": -1, "isForce": "true"}
 STATUS = {"topic": "T", "group": "G"}

@@ -12,10 +12,10 @@ from trio.testing import MockClock
 
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
 from triomq.broker.server import Broker
-from triomq.protocol.bodies import TopicConfig
+from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import StoreError
-from triomq.storage.file_system import DiskSpace, FileSystem
+from triomq.storage.files.file_system import DiskSpace, FileSystem
 from triomq.storage.retention import Retention
 
 LOG_FILE = 4096

@@ -5,7 +5,7 @@ import pytest
 
 from tests.unit.broker.recording import Peer
 from triomq.broker.processors.table import NAMESRV_PROCESSORS
-from triomq.protocol.bodies import ClusterInfo, TopicConfig, TopicRouteData
+from triomq.protocol.bodies.route import ClusterInfo, TopicConfig, TopicRouteData
 from triomq.protocol.codes import RequestCode, ResponseCode
 
 

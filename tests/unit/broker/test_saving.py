@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from triomq.broker.server import Broker
-from triomq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
+from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig
 from triomq.protocol.errors import StoreError
 
 

@@ -11,16 +11,16 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
+from triomq.broker.delayed import service as schedule_service
+from triomq.broker.delayed.service import ScheduledDelivery
 from triomq.broker.server import Broker
-from triomq.broker.services import schedule as schedule_service
 from triomq.broker.services.flush import GroupCommit
-from triomq.broker.services.schedule import ScheduledDelivery
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import StoreError
-from triomq.protocol.record import decode_records
-from triomq.storage.cold_read import finish
+from triomq.protocol.record.record import decode_records
 from triomq.storage.config import Durability
 from triomq.storage.flush import FlushPlan
+from triomq.storage.reading.cold_read import finish
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 

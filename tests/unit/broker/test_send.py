@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 
 from tests.unit.broker.recording import MakeBroker, Peer
-from triomq.protocol.batch import encode_batch
-from triomq.protocol.bodies import TopicConfig, TopicFilterType
+from triomq.protocol.bodies.route import TopicConfig, TopicFilterType
 from triomq.protocol.codes import MessageSysFlag, RequestCode, ResponseCode
-from triomq.protocol.command import RemotingCommand
 from triomq.protocol.java import tags_code
-from triomq.protocol.message import MessageExt
-from triomq.protocol.message_id import parse_offset_message_id
-from triomq.protocol.properties import encode_properties
-from triomq.protocol.record import decode_record
-from triomq.protocol.requests import SendMessageRequestHeader
+from triomq.protocol.record.batch import encode_batch
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.message_id import parse_offset_message_id
+from triomq.protocol.record.properties import encode_properties
+from triomq.protocol.record.record import decode_record
+from triomq.protocol.requests.requests import SendMessageRequestHeader
+from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.config import Durability
 
 

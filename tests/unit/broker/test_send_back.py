@@ -7,12 +7,12 @@ import pytest
 from tests.unit.broker.recording import MakeBroker, Peer
 from triomq.broker.processors.send_back import send_message_back
 from triomq.broker.server import Broker
-from triomq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
+from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
-from triomq.protocol.command import RemotingCommand
-from triomq.protocol.message import MessageExt
-from triomq.protocol.message_id import parse_offset_message_id
-from triomq.protocol.record import decode_record
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.message_id import parse_offset_message_id
+from triomq.protocol.record.record import decode_record
+from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.config import Durability
 
 RETRY, DLQ, SCHEDULE = "%RETRY%G", "%DLQ%G", "SCHEDULE_TOPIC_XXXX"

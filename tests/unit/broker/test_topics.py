@@ -7,9 +7,9 @@ import orjson
 import pytest
 
 from triomq.broker.topics import TopicTable
-from triomq.protocol.bodies import TopicConfig
+from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.errors import IllegalNameError, StoreLayoutError
-from triomq.storage.tables import JsonTable
+from triomq.storage.files.json_table import JsonTable
 
 NOW_MS = 1_795_000_000_000
 

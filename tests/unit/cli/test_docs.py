@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from triomq.broker.config import BrokerConfig
-from triomq.cli.arguments import build_parser, parse
+from triomq.cli.arguments.arguments import build_parser, parse
 from triomq.client import ClientConfig, ConsumerConfig, LitePullConfig
 from triomq.protocol.codes import SerializeType
 from triomq.storage.config import Durability, StoreConfig

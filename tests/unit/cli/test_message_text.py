@@ -2,15 +2,15 @@ import json
 
 import pytest
 
-from triomq.cli.arguments import parse
-from triomq.cli.client_options import ProduceOptions
+from triomq.cli.arguments.arguments import parse
+from triomq.cli.arguments.client_options import ProduceOptions
 from triomq.cli.errors import UsageError
 from triomq.cli.message_text import body_line, choose_formatter, json_line, long_line, terminal_line
 from triomq.cli.sources import read_json_line
 from triomq.protocol.host import encode_host
-from triomq.protocol.message import MessageExt
-from triomq.protocol.properties import encode_properties
-from triomq.protocol.record import decode_record, encode_record
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.properties import encode_properties
+from triomq.protocol.record.record import decode_record, encode_record
 
 PROPERTIES = {"TAGS": "t", "KEYS": "k l", "UNIQ_KEY": "0123", "color": "red", "WAIT": "true"}
 

@@ -29,9 +29,9 @@ def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(_options: object) -> NoReturn:
         raise error
 
-    module = ModuleType("triomq.cli.ping")
+    module = ModuleType("triomq.cli.commands.ping")
     vars(module)["run"] = run
-    monkeypatch.setitem(__import__("sys").modules, "triomq.cli.ping", module)
+    monkeypatch.setitem(__import__("sys").modules, "triomq.cli.commands.ping", module)
 
 
 @pytest.mark.parametrize(
@@ -96,9 +96,9 @@ def test_text_that_the_locale_has_no_character_for_is_no_failure(
         write_text("ä 中\n")
         return 0
 
-    module = ModuleType("triomq.cli.ping")
+    module = ModuleType("triomq.cli.commands.ping")
     vars(module)["run"] = run
-    monkeypatch.setitem(sys.modules, "triomq.cli.ping", module)
+    monkeypatch.setitem(sys.modules, "triomq.cli.commands.ping", module)
     output = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, "ascii"))
     assert main(["ping", *words]) == 0

@@ -5,12 +5,12 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from triomq.cli.arguments import parse
-from triomq.cli.client_options import ProduceOptions
+from triomq.cli.arguments.arguments import parse
+from triomq.cli.arguments.client_options import ProduceOptions
 from triomq.cli.errors import UsageError
 from triomq.cli.sources import GeneratedSource, LineSource, make_message, read_json_line
 from triomq.cli.stopper import Stopper
-from triomq.protocol.message import Message
+from triomq.protocol.record.message import Message
 
 
 def options(*words: str) -> ProduceOptions:

@@ -7,17 +7,11 @@ from contextlib import suppress
 
 import trio
 
-from triomq.protocol.bodies import (
-    BrokerData,
-    ConsumerIdList,
-    HeartbeatData,
-    QueueData,
-    TopicList,
-    TopicRouteData,
-)
+from triomq.protocol.bodies.client import ConsumerIdList, HeartbeatData
+from triomq.protocol.bodies.route import BrokerData, QueueData, TopicList, TopicRouteData
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.command import RemotingCommand
-from triomq.protocol.frame import FrameSplitter
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.frame import FrameSplitter
 
 Handler = Callable[[RemotingCommand], RemotingCommand | Awaitable[RemotingCommand | None] | None]
 

@@ -4,12 +4,9 @@ from collections.abc import Callable, Collection, Mapping
 
 import trio
 
-from triomq.protocol.bodies import (
-    ConsumerData,
-    SubscriptionData,
-)
-from triomq.protocol.message import MessageExt
+from triomq.protocol.bodies.client import ConsumerData, SubscriptionData
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt
 
 
 class FakeConsumer:

@@ -17,10 +17,10 @@ from triomq.client import sync
 from triomq.client.consumer.config import ConsumeStatus
 from triomq.client.nursery import OpenOnce
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import ClientClosedError, ClientError, ConfigError, NoRouteError
-from triomq.protocol.message import Message, MessageExt
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import Message, MessageExt
+from triomq.protocol.wire.command import RemotingCommand
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left_behind")
 

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
+from triomq.client.cluster.instance import ClientInstance
 from triomq.client.config import ClientConfig, parse_namesrv
-from triomq.client.instance import ClientInstance
 from triomq.protocol.errors import (
     ConfigError,
 )

@@ -2,7 +2,7 @@ import pytest
 import trio
 
 from tests.unit.client.fake_broker import FakeBroker
-from triomq.client.instance import ClientInstance
+from triomq.client.cluster.instance import ClientInstance
 from triomq.client.nursery import open_service_nursery
 
 

@@ -15,8 +15,8 @@ from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.client.sync import Admin, ClientInstance, Producer, PullConsumer, PushConsumer
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import ClientClosedError, ClientError, ConfigError, NameServerError, NoRouteError
-from triomq.protocol.message import Message
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import Message
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left_behind")
 

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from triomq.protocol.errors import ProtocolError
-from triomq.protocol.headers import Header
+from triomq.protocol.wire.headers import Header
 
 GOOD: Final = {"str": "text", "int": "2147483647", "long": "9223372036854775807", "bool": "true"}
 BAD: Final = {"int": "2147483648", "long": "9223372036854775808"}

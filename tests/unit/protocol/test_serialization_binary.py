@@ -8,9 +8,9 @@ import pytest
 
 from tests.unit.protocol.memory import memory_below
 from triomq.protocol.codes import SerializeType
-from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import ProtocolError
-from triomq.protocol.serialization import UNKNOWN_LANGUAGE, decode_header, encode_header
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.serialization import UNKNOWN_LANGUAGE, decode_header, encode_header
 
 ROCKETMQ, MSGPACK = SerializeType.ROCKETMQ, SerializeType.MSGPACK
 MEBIBYTE = 1024**2

@@ -27,7 +27,7 @@ def test_the_zip_alone_is_enough_for_a_client(path: Path) -> None:
     done = isolated(
         path,
         "import orjson, triomq.client.sync, triomq.cli.output\n"
-        "from triomq.protocol.fastjson import loads\n"
+        "from triomq.protocol.bodies.fastjson import loads\n"
         "print(triomq.__file__, orjson.__file__, loads(b'{\"a\": [1, 2.5]}'))",
     )
     assert done.stdout.split(maxsplit=2) == [

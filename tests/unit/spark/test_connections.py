@@ -7,11 +7,11 @@ from typing import Any, cast
 import pytest
 
 from triomq.client.config import ClientConfig
-from triomq.protocol.acl import Credentials
 from triomq.protocol.errors import ConfigError, ConnectError
+from triomq.protocol.wire.signing import Credentials
 from triomq.spark import connections
 from triomq.spark.connections import borrow_client, close_clients
-from triomq.spark.options import Options, Use, parse_options
+from triomq.spark.options.options import Options, Use, parse_options
 
 
 class FakeShared:

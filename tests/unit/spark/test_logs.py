@@ -10,9 +10,9 @@ from triomq.spark.logs import show_warnings
 {before}
 show_warnings()
 show_warnings()
-logging.getLogger("triomq.spark.loss").warning("messages lost queue=%s", "T@b:0")
+logging.getLogger("triomq.spark.reading.loss").warning("messages lost queue=%s", "T@b:0")
 {after}
-logging.getLogger("triomq.spark.writer").info("written")
+logging.getLogger("triomq.spark.writing.writer").info("written")
 """
 
 
@@ -24,14 +24,14 @@ def stderr_of(before: str, after: str = "") -> str:
 
 def test_warnings_reach_stderr_once_where_nobody_set_up_logging() -> None:
     (line,) = stderr_of("").splitlines()
-    assert line.endswith(" WARNING triomq.spark.loss messages lost queue=T@b:0")
+    assert line.endswith(" WARNING triomq.spark.reading.loss messages lost queue=T@b:0")
 
 
 def test_of_many_equal_warnings_all_those_of_lost_messages_are_told() -> None:
-    loop = "for number in range(100): logging.getLogger('triomq.spark.{}').warning('text %d', number)"
+    loop = "for number in range(100): logging.getLogger('triomq.spark.reading.{}').warning('text %d', number)"
     lines = stderr_of("", f"{loop.format('loss')}\n{loop.format('driver')}").splitlines()
-    assert sum("spark.loss text" in line for line in lines) == 100
-    assert sum("spark.driver text" in line for line in lines) == 20
+    assert sum("spark.reading.loss text" in line for line in lines) == 100
+    assert sum("spark.reading.driver text" in line for line in lines) == 20
 
 
 @pytest.mark.parametrize("logger", ["", "triomq"])

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.client.broker_thread import BrokerThread
-from triomq.protocol.bodies import BrokerData, ClusterInfo
+from triomq.protocol.bodies.route import BrokerData, ClusterInfo
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import NoRouteError, RequestTimeoutError
 from triomq.spark import connections
 from triomq.spark.jobs.shared.stopping import Stopper
 from triomq.spark.jobs.shared.target import find_target
-from triomq.spark.options import Options, Use, parse_options
+from triomq.spark.options.options import Options, Use, parse_options
 
 
 @pytest.fixture

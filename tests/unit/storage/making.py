@@ -10,16 +10,16 @@ from typing import Any, Final
 
 from triomq.protocol.host import encode_host
 from triomq.protocol.java import tags_code
-from triomq.protocol.properties import encode_properties
-from triomq.protocol.record import decode_records
-from triomq.storage.cold_read import finish
+from triomq.protocol.record.properties import encode_properties
+from triomq.protocol.record.record import decode_records
 from triomq.storage.config import StoreConfig
-from triomq.storage.file_system import FileSystem, OpenFile
-from triomq.storage.message_index import IndexMatches
+from triomq.storage.files.file_system import FileSystem, OpenFile
+from triomq.storage.files.json_table import JsonTable
+from triomq.storage.index.message_index import IndexMatches
 from triomq.storage.message_store import MessageStore
-from triomq.storage.recovery import RecoveryReport
+from triomq.storage.reading.cold_read import finish
+from triomq.storage.recovery.recovery import RecoveryReport
 from triomq.storage.store_writer import Appended
-from triomq.storage.tables import JsonTable
 
 SMALL: Final[dict[str, Any]] = {
     "commit_log_file_size_bytes": 65536,

@@ -11,15 +11,15 @@ from zlib import crc32
 import pytest
 
 from tests.unit.storage.making import SMALL, FaultyFileSystem, StoreMaker, matches, put
-from triomq.protocol.consume_queue_unit import BLANK_UNIT, UNIT_SIZE
 from triomq.protocol.errors import StoreLayoutError
-from triomq.protocol.filter import TagFilter
-from triomq.protocol.message import MessageExt
-from triomq.protocol.record import RecordKind, decode_record, decode_records, encode_record
-from triomq.storage.cold_read import finish
-from triomq.storage.get_message import GetMessageResult
-from triomq.storage.log_scan import LogScan
+from triomq.protocol.filters.tags import TagFilter
+from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, UNIT_SIZE
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.record import RecordKind, decode_record, decode_records, encode_record
+from triomq.storage.commit_log.log_scan import LogScan
 from triomq.storage.message_store import MessageStore
+from triomq.storage.reading.cold_read import finish
+from triomq.storage.reading.get_message import GetMessageResult
 
 ARCHIVES: Final = ("store-normal", "store-crash", "store-powerloss", "store-trimmed")
 Unpack = Callable[[str], Path]

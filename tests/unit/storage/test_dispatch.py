@@ -4,14 +4,14 @@ from typing import Any
 import pytest
 
 from tests.unit.storage.making import StoreMaker, put
-from triomq.protocol.record import RecordCheck, RecordKind
+from triomq.protocol.record.record import RecordCheck, RecordKind
 from triomq.protocol.units import PhysicalOffset, QueueOffset
 from triomq.storage.config import StoreConfig
+from triomq.storage.consume_queue.queue_table import QueueTable
 from triomq.storage.delay_levels import DelayLevels
-from triomq.storage.deleted_topics import DeletedTopics
 from triomq.storage.dispatch import Dispatcher, Redispatcher, stored_tags_code
-from triomq.storage.file_system import FileSystem
-from triomq.storage.queue_table import QueueTable
+from triomq.storage.files.deleted_topics import DeletedTopics
+from triomq.storage.files.file_system import FileSystem
 
 
 def record(queue_offset: int, physical_offset: int = 1000, **fields: Any) -> RecordCheck:

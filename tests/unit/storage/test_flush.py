@@ -6,11 +6,11 @@ import pytest
 
 from tests.unit.storage.making import FaultyFileSystem, StoreMaker, put
 from triomq.protocol.errors import StoreError
-from triomq.storage.checkpoint import load_checkpoint
-from triomq.storage.cold_read import finish
 from triomq.storage.config import Durability
-from triomq.storage.file_system import FileSystem
+from triomq.storage.files.checkpoint import load_checkpoint
+from triomq.storage.files.file_system import FileSystem
 from triomq.storage.message_store import MessageStore
+from triomq.storage.reading.cold_read import finish
 
 
 def checkpoint(store: MessageStore) -> tuple[int, ...]:

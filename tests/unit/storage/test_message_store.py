@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.storage.making import SMALL, FaultyFileSystem, StoreMaker, put
 from triomq.protocol.errors import StoreClosedError, StoreError, StoreFullError
-from triomq.protocol.record import decode_records
+from triomq.protocol.record.record import decode_records
 from triomq.storage.config import StoreConfig
 from triomq.storage.message_store import MessageStore, system_clock_ms
 

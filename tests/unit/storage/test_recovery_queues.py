@@ -7,9 +7,9 @@ from typing import Final
 import pytest
 
 from tests.unit.storage.making import StoreMaker, bodies, body, filled, log_file, overwrite, put, queue_file, report
-from triomq.protocol.consume_queue_unit import BLANK_UNIT, UNIT
-from triomq.protocol.properties import encode_properties
-from triomq.protocol.record import encode_record
+from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, UNIT
+from triomq.protocol.record.properties import encode_properties
+from triomq.protocol.record.record import encode_record
 from triomq.storage.delay_levels import SCHEDULE_TOPIC
 from triomq.storage.message_store import MessageStore
 
@@ -418,7 +418,7 @@ def test_a_start_that_is_killed_before_lost_files_of_a_queue_are_built_again_hid
     def kill(*_: int) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("triomq.storage.log_scan._PROGRESS_STEP_BYTES", 1)
+    monkeypatch.setattr("triomq.storage.commit_log.log_scan._PROGRESS_STEP_BYTES", 1)
     with pytest.raises(KeyboardInterrupt):
         interrupted.open(kill)
     again = maker(copy)

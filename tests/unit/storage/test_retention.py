@@ -23,11 +23,11 @@ from tests.unit.storage.making import (
     report,
 )
 from triomq.protocol.errors import StoreError
-from triomq.protocol.record import decode_records
+from triomq.protocol.record.record import decode_records
 from triomq.storage.config import StoreConfig
-from triomq.storage.file_system import DiskSpace, FileSystem
-from triomq.storage.get_message import GetMessageStatus
+from triomq.storage.files.file_system import DiskSpace, FileSystem
 from triomq.storage.message_store import MessageStore
+from triomq.storage.reading.get_message import GetMessageStatus
 from triomq.storage.retention import MOST_FILES_PER_RUN, LogFile, Moment, Reason, Retention, plan
 
 HOUR: Final = 3_600_000

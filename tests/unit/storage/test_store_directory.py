@@ -5,7 +5,7 @@ import pytest
 
 from tests.unit.storage.making import FaultyFileSystem, StoreMaker, bodies, filled, put
 from triomq.protocol.errors import StoreError, StoreLayoutError, StoreLockedError
-from triomq.storage.file_system import FileSystem
+from triomq.storage.files.file_system import FileSystem
 from triomq.storage.store_directory import StoreDirectory
 
 

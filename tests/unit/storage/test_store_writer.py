@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from tests.unit.storage.making import BORN, HOST, FaultyFileSystem, StoreMaker, bodies, put
 from triomq.protocol.errors import MessageIllegalError, StoreClosedError, StoreError, StoreFullError
 from triomq.protocol.host import encode_host
-from triomq.protocol.record import RecordKind, decode_record, decode_records
-from triomq.protocol.record_copy import pack_length, split_record
+from triomq.protocol.record.record import RecordKind, decode_record, decode_records
+from triomq.protocol.record.record_copy import pack_length, split_record
 from triomq.storage.config import Durability, StoreConfig
-from triomq.storage.consume_queue import ConsumeQueue
-from triomq.storage.file_system import DiskSpace, FileSystem
+from triomq.storage.consume_queue.consume_queue import ConsumeQueue
+from triomq.storage.files.file_system import DiskSpace, FileSystem
 from triomq.storage.message_store import MessageStore
-from triomq.storage.record_copies import RecordCopy
+from triomq.storage.reading.record_copies import RecordCopy
 from triomq.storage.store_writer import Appended, BatchEntry, RunEntry
 
 

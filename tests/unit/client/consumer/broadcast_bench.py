@@ -7,10 +7,10 @@ import pytest
 import trio
 
 from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance
+from triomq.client.cluster.instance import ClientInstance
 from triomq.client.config import ClientConfig
-from triomq.client.consumer import local_offsets
-from triomq.client.consumer.local_offsets import OffsetsFile
-from triomq.client.instance import ClientInstance
+from triomq.client.consumer.offsets import local_offsets
+from triomq.client.consumer.offsets.local_offsets import OffsetsFile
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.message_queue import MessageQueue
 

@@ -10,27 +10,20 @@ from typing import cast
 import trio
 
 from triomq.client.answers import check
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.cluster.route import Queues, subscribe_queues
 from triomq.client.config import ClientConfig
-from triomq.client.instance import ClientInstance
-from triomq.client.route import Queues, subscribe_queues
-from triomq.client.serve import ConsumerCallbacks
-from triomq.protocol.bodies import (
-    BrokerData,
-    ConsumerIdList,
-    HeartbeatData,
-    LockBatchRequestBody,
-    LockBatchResponseBody,
-    QueueData,
-    TopicRouteData,
-)
+from triomq.client.connection.broker_requests import ConsumerCallbacks
+from triomq.protocol.bodies.client import ConsumerIdList, HeartbeatData, LockBatchRequestBody, LockBatchResponseBody
+from triomq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import ConnectError, NoRouteError
-from triomq.protocol.headers import Header
-from triomq.protocol.message import MessageExt
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.properties import encode_properties
-from triomq.protocol.record import decode_record, encode_host, encode_record
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.properties import encode_properties
+from triomq.protocol.record.record import decode_record, encode_host, encode_record
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.headers import Header
 
 BROKER = "broker-a"
 ADDRESS = "127.0.0.1:10911"

@@ -8,8 +8,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from tests.unit.client.consumer.fake_cluster import FakeCluster, offsets_of
 from tests.unit.client.consumer.push_bench import QUEUE
+from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.lite_pull import LitePullConsumer
-from triomq.client.instance import ClientInstance
 from triomq.protocol.message_queue import MessageQueue
 
 G = "G"

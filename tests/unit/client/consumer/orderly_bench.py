@@ -10,10 +10,10 @@ import trio
 from tests.unit.client.consumer.fake_cluster import make_message, offsets_of
 from triomq.client.consumer.config import ConsumerConfig, ConsumeStatus, OrderlyContext
 from triomq.client.consumer.handlers import Handler, OnMessage, OnMessages
-from triomq.client.consumer.orderly import OrderlyService
-from triomq.client.consumer.process_queue import ProcessQueue
-from triomq.protocol.message import MessageExt
+from triomq.client.consumer.processing.orderly import OrderlyService
+from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 SUSPEND = ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT

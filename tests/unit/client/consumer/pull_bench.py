@@ -6,20 +6,20 @@ from contextlib import asynccontextmanager
 import trio
 
 from tests.unit.client.consumer.fake_cluster import FakeCluster, offsets_of
+from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.config import ConsumerConfig
-from triomq.client.consumer.flow_control import FlowLimits
-from triomq.client.consumer.offsets import RemoteOffsetStore
-from triomq.client.consumer.process_queue import ProcessQueue
-from triomq.client.consumer.pull_context import PullContext
-from triomq.client.consumer.pull_loop import PullLoop
-from triomq.client.consumer.remote import QueueRequests
+from triomq.client.consumer.offsets.remote_offsets import RemoteOffsetStore
+from triomq.client.consumer.processing.process_queue import ProcessQueue
+from triomq.client.consumer.pulling.flow_control import FlowLimits
+from triomq.client.consumer.pulling.pull_context import PullContext
+from triomq.client.consumer.pulling.pull_loop import PullLoop
+from triomq.client.consumer.pulling.remote import QueueRequests
 from triomq.client.consumer.statistics import TopicCounters
 from triomq.client.consumer.subscription import Subscriptions
-from triomq.client.instance import ClientInstance
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.command import RemotingCommand
-from triomq.protocol.message import MessageExt
+from triomq.protocol.record.message import MessageExt
 from triomq.protocol.units import QueueOffset
+from triomq.protocol.wire.command import RemotingCommand
 
 
 class Service:

@@ -3,10 +3,10 @@
 import trio
 
 from tests.unit.client.consumer.fake_cluster import BROKER
+from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.push import PushConsumer
-from triomq.client.instance import ClientInstance
-from triomq.protocol.message import MessageExt
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt
 
 QUEUE = MessageQueue("T", BROKER, 0)
 

@@ -10,8 +10,8 @@ from triomq.client.config import ClientConfig
 from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.push import PushConsumer
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.command import RemotingCommand
-from triomq.protocol.message import MessageExt
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.wire.command import RemotingCommand
 
 GROUP = "G"
 CLIENT_ID = "127.0.0.1@me"

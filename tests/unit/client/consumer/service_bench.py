@@ -7,12 +7,12 @@ import trio
 
 from tests.unit.client.consumer.fake_cluster import make_message
 from tests.unit.client.consumer.orderly_bench import OrderlyBench
-from triomq.client.consumer.concurrently import ConcurrentService
 from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.handlers import Handler, OnMessage, OnMessages
-from triomq.client.consumer.process_queue import ProcessQueue
-from triomq.protocol.message import MessageExt
+from triomq.client.consumer.processing.concurrently import ConcurrentService
+from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 

@@ -3,7 +3,7 @@ from datetime import UTC, datetime
 import pytest
 
 from triomq.client.consumer.config import ConsumerConfig, StartPolicy, StartPosition
-from triomq.protocol.bodies import ConsumeFromWhere
+from triomq.protocol.bodies.client import ConsumeFromWhere
 from triomq.protocol.errors import ConfigError
 
 

@@ -6,13 +6,13 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance
 from tests.unit.client.consumer.push_bench import Inbox, consumer
+from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.push import PushConsumer
-from triomq.client.instance import ClientInstance
-from triomq.protocol.bodies import ConsumerRunningInfo
+from triomq.protocol.bodies.client import ConsumerRunningInfo
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import ClientClosedError, ConfigError, IllegalNameError, SubscriptionParseError
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.wire.command import RemotingCommand
 
 
 def topics(push: PushConsumer) -> list[str]:

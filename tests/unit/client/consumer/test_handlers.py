@@ -6,7 +6,7 @@ import pytest
 from triomq.client.consumer.config import ConsumeContext, ConsumeStatus
 from triomq.client.consumer.handlers import Handler, is_success
 from triomq.protocol.errors import ConfigError
-from triomq.protocol.message import MessageExt
+from triomq.protocol.record.message import MessageExt
 
 
 async def on_message(_message: MessageExt) -> None: ...

@@ -6,13 +6,13 @@ from trio.testing import MockClock
 
 from tests.unit.client.consumer.fake_cluster import FakeCluster, make_message, offsets_of
 from tests.unit.client.consumer.push_bench import QUEUE, Inbox, consumer
+from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer import hooks
 from triomq.client.consumer.config import ConsumeStatus
 from triomq.client.consumer.handlers import Handler
 from triomq.client.consumer.hooks import ConsumeHook, ConsumeReturnType, HookContext, choose, with_hooks
-from triomq.client.instance import ClientInstance
-from triomq.protocol.message import MessageExt
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt
 
 
 class Notes(ConsumeHook):

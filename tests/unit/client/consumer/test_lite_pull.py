@@ -6,10 +6,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance, offsets_of
 from tests.unit.client.consumer.lite_pull_bench import G, assigned, fill, poll_all
+from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.config import LitePullConfig
 from triomq.client.consumer.lite_pull import LitePullConsumer
-from triomq.client.instance import ClientInstance
-from triomq.protocol.bodies import ConsumeType
+from triomq.protocol.bodies.client import ConsumeType
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import (
     ClientClosedError,

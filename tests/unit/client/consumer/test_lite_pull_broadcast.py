@@ -12,8 +12,8 @@ from tests.unit.client.consumer.lite_pull_bench import G, fill, poll_all
 from triomq.client.config import ClientConfig
 from triomq.client.consumer.config import LitePullConfig
 from triomq.client.consumer.lite_pull import LitePullConsumer
-from triomq.client.consumer.local_offsets import OffsetsFile
-from triomq.protocol.bodies import MessageModel
+from triomq.client.consumer.offsets.local_offsets import OffsetsFile
+from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import ClientError
 from triomq.protocol.message_queue import MessageQueue

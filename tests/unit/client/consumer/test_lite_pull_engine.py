@@ -6,12 +6,12 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance, offsets_of
+from triomq.client.consumer.assignment.strategies import allocate_averagely
 from triomq.client.consumer.config import LitePullConfig, StartPolicy
 from triomq.client.consumer.lite_pull_engine import LitePullEngine, LitePullPlan
-from triomq.client.consumer.offsets import RemoteOffsetStore
-from triomq.client.consumer.rebalance import allocate_averagely
-from triomq.client.consumer.remote import QueueRequests
-from triomq.protocol.bodies import ConsumeMessageDirectlyResult, ConsumeResult, ConsumerRunningInfo
+from triomq.client.consumer.offsets.remote_offsets import RemoteOffsetStore
+from triomq.client.consumer.pulling.remote import QueueRequests
+from triomq.protocol.bodies.client import ConsumeMessageDirectlyResult, ConsumeResult, ConsumerRunningInfo
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import BrokerSystemError
 from triomq.protocol.message_queue import MessageQueue

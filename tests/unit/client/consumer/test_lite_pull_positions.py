@@ -4,10 +4,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.client.consumer.fake_cluster import FakeCluster, offsets_of, pull_answer
 from tests.unit.client.consumer.lite_pull_bench import G, assigned, fill, poll_all
+from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.config import LitePullConfig
-from triomq.client.instance import ClientInstance
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import (
     BrokerResponseError,
     ClientError,
@@ -16,6 +15,7 @@ from triomq.protocol.errors import (
     SystemBusyError,
 )
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.wire.command import RemotingCommand
 
 
 async def test_a_seek_outside_the_queue_fails(

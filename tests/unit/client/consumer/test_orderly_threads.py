@@ -10,8 +10,8 @@ from trio.testing import MockClock
 from tests.unit.client.consumer.orderly_bench import SUSPEND, OrderlyBench
 from tests.unit.client.consumer.service_bench import consume_beside
 from triomq.client.consumer.config import ConsumeStatus
-from triomq.client.consumer.turns import TURN_S
-from triomq.protocol.message import MessageExt
+from triomq.client.consumer.processing.turns import TURN_S
+from triomq.protocol.record.message import MessageExt
 
 
 async def consume_all(bench: OrderlyBench, *offsets: int) -> None:

@@ -1,9 +1,9 @@
 import pytest
 
 from tests.unit.client.consumer.fake_cluster import BROKER, FakeCluster, FakeInstance, as_instance, pull_answer
+from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.pull import PullConsumer, PullStatus
-from triomq.client.instance import ClientInstance
-from triomq.protocol.bodies import TopicOffset, TopicStatsTable
+from triomq.protocol.bodies.statistics import TopicOffset, TopicStatsTable
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
     ClientClosedError,

@@ -5,9 +5,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from tests.unit.client.consumer.fake_cluster import pull_answer
 from tests.unit.client.consumer.pull_bench import Bench
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import BrokerResponseError
 from triomq.protocol.units import QueueOffset
+from triomq.protocol.wire.command import RemotingCommand
 
 
 async def test_an_offset_above_the_end_is_corrected_by_the_broker(

@@ -6,10 +6,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.client.consumer.fake_cluster import BROKER, FakeCluster, FakeInstance, as_instance, make_message
 from tests.unit.client.consumer.push_bench import Inbox, consumer
+from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.config import ConsumerConfig, ConsumeStatus
 from triomq.client.consumer.push import PushConsumer
-from triomq.client.instance import ClientInstance
-from triomq.protocol.bodies import ConsumerRunningInfo, ConsumeType, MessageModel
+from triomq.protocol.bodies.client import ConsumerRunningInfo, ConsumeType, MessageModel
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
     BrokerResponseError,
@@ -18,8 +18,8 @@ from triomq.protocol.errors import (
     IllegalNameError,
     NameServerError,
 )
-from triomq.protocol.message import MessageExt
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt
 
 
 async def test_messages_reach_the_handler_and_progress_the_broker(

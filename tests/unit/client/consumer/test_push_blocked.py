@@ -10,12 +10,12 @@ from trio.testing import MockClock
 from tests.unit.client.consumer.fake_cluster import BROKER, FakeCluster
 from tests.unit.client.consumer.push_bench import Inbox, consumer
 from tests.unit.client.fake_broker import FakeBroker
+from triomq.client.cluster.instance import ClientInstance
 from triomq.client.config import ClientConfig
 from triomq.client.consumer.config import ConsumerConfig
-from triomq.client.instance import ClientInstance
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.message import MessageExt
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt
 
 LIMIT_S = 50.0  # for all of a test on the real clock, and the only time that decides: a machine may be busy
 CLIENT = ClientConfig(

@@ -9,15 +9,15 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from tests.unit.client.consumer.broadcast_bench import COMMITTING, Machine
 from tests.unit.client.consumer.fake_cluster import FakeCluster
 from tests.unit.client.consumer.push_bench import Inbox, consumer
+from triomq.client.cluster.instance import ClientInstance
 from triomq.client.config import ClientConfig
 from triomq.client.consumer.config import ConsumerConfig, ConsumeStatus
 from triomq.client.consumer.push import PushConsumer
-from triomq.client.instance import ClientInstance
-from triomq.protocol.bodies import MessageModel
+from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import ClientError
-from triomq.protocol.message import MessageExt
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt
 
 pytestmark = pytest.mark.usefixtures("files_take_no_time")
 

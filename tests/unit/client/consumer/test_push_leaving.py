@@ -6,8 +6,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance
 from tests.unit.client.consumer.push_bench import QUEUE, Inbox, consumer
+from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.push import PushConsumer
-from triomq.client.instance import ClientInstance
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import (
     ClientClosedError,

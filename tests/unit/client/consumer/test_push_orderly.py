@@ -8,13 +8,13 @@ from trio.testing import MockClock
 
 from tests.unit.client.consumer.fake_cluster import ADDRESS, BROKER, FakeCluster, FakeInstance, as_instance
 from tests.unit.client.consumer.push_bench import QUEUE, Inbox, consumer
+from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.config import ConsumerConfig, ConsumeStatus
-from triomq.client.instance import ClientInstance
-from triomq.protocol.bodies import ConsumerRunningInfo
+from triomq.protocol.bodies.client import ConsumerRunningInfo
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.command import RemotingCommand
-from triomq.protocol.message import MessageExt
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.wire.command import RemotingCommand
 
 
 async def until(condition: Callable[[], bool], limit_s: float = 60) -> None:

@@ -6,10 +6,10 @@ from trio.testing import MockClock
 
 from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance
 from tests.unit.client.consumer.push_bench import Inbox, consumer
+from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.config import ConsumerConfig
-from triomq.client.instance import ClientInstance
-from triomq.protocol.message import MessageExt
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt
 
 
 class Gate:

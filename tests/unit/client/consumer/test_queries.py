@@ -2,10 +2,10 @@ import pytest
 from trio.testing import MockClock
 
 from tests.unit.client.consumer.fake_cluster import FakeCluster
+from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.lite_pull import LitePullConsumer
 from triomq.client.consumer.pull import PullConsumer
 from triomq.client.consumer.queries import QueueQueries
-from triomq.client.instance import ClientInstance
 from triomq.protocol.errors import ClientClosedError, IllegalNameError, NoRouteError
 
 pytestmark = pytest.mark.parametrize("kind", [PullConsumer, LitePullConsumer])

@@ -7,11 +7,10 @@ import trio
 from trio.testing import MockClock
 
 from tests.unit.client.consumer.fake_cluster import FakeCluster, pull_answer
+from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.pull import PullStatus, RawPull
 from triomq.client.consumer.range_reader import RangeReader
-from triomq.client.instance import ClientInstance
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.command import RemotingCommand
 from triomq.protocol.errors import (
     ClientClosedError,
     ConfigError,
@@ -20,7 +19,8 @@ from triomq.protocol.errors import (
     TopicNotExistError,
 )
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.record import decode_records
+from triomq.protocol.record.record import decode_records
+from triomq.protocol.wire.command import RemotingCommand
 
 _EVERYTHING = 2**40
 

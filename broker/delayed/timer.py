@@ -1,0 +1,274 @@
+"""Messages with a time of their own: they wait in one queue, and are stored again when they are due.
+
+Rules: the consume queue of the timer topic is the only place on the disk; its units hold the times, where other units
+hold the hash of tags, and ``TimerIndex`` is made of them when the broker starts.  Messages are delivered in the order
+of time and queue offset, so that one such pair tells what is done.  For that no message may come in before it: after
+the wall clock was set back, a message is due at the earliest when the last delivered one was.
+
+RocketMQ 5.x stores the messages likewise, but delivers up to a second late; 4.9 leaves them in this queue.
+
+Source: RocketMQ 5.5.0 HookUtils.java, TimerMessageStore.java.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from triomq.broker.delayed.delivery import RETRY_MS, UNREADABLE_MS, Delivery, with_real_place
+from triomq.broker.delayed.timer_index import MAX_TIME_MS, Due, TimerIndex
+from triomq.broker.delayed.timer_progress import TimerProgress
+from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.protocol.errors import MessageIllegalError, StoreError
+from triomq.protocol.record.consume_queue_unit import UNIT
+from triomq.protocol.record.properties import MAX_PROPERTIES_BYTES, PropertyName, get_property, set_property
+from triomq.protocol.record.record_copy import pack_length
+from triomq.storage.consume_queue.consume_queue import ConsumeQueue
+from triomq.storage.files.json_table import JsonTable
+from triomq.storage.message_store import MessageStore
+from triomq.storage.reading.cold_read import Lookup
+from triomq.storage.reading.record_copies import RecordCopy
+from triomq.storage.store_writer import Appended, Origin
+from triomq.storage.timer_times import OUT_MS, ROLL_AFTER_MS, ROLL_WINDOW_MS, TIMER_TOPIC, stored_time, wake_time
+
+LOGGER: Final = logging.getLogger("triomq.broker.delayed.timer")
+
+_ROLL_TIMES: Final = PropertyName.TIMER_ROLL_TIMES.encode()
+_MOST_MESSAGES: Final = 256  # in one call
+_MOST_BYTES: Final = 1024**2  # likewise, of their records
+_UNITS_AT_ONCE: Final = 4096
+_STORE_TIMESTAMP: Final = 5  # in the head of a record
+_LENGTH_BYTES: Final = 2  # before properties
+_HOUR_MS: Final = 3_600_000
+_MAX_DIGITS: Final = 9  # of a count that the sender may have made up
+_LEAST_TIME: Final = 2**40  # 2004: above every hash of tags
+_iter_units = UNIT.iter_unpack
+
+
+class _WakeTime:
+    """When a message that is being stored must be looked at, as a number that ``struct`` asks for."""
+
+    __slots__ = ("_due_ms", "_store")
+
+    def __init__(self, store: MessageStore, due_ms: int) -> None:
+        self._store = store
+        self._due_ms = due_ms
+
+    def __index__(self) -> int:
+        return wake_time(self._due_ms, self._store.commit_log.store_timestamp)
+
+
+class Timer:
+    """Takes messages with a time of their own and delivers those that are due.
+
+    Attributes:
+        progress: how far it is.
+        refusal: why its messages cannot be read for now.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        table: JsonTable,
+        statistics: BrokerStatistics,
+        delivery: Delivery,
+        *,
+        max_delay_ms: int,
+        wake: Callable[[], None],
+    ) -> None:
+        """Describe the timer; ``wake`` is called when a message comes that is due before all others."""
+        self.progress: Final = TimerProgress(table, self._first_offset)
+        self._store = store
+        self._statistics = statistics
+        self._delivery = delivery
+        self._max_delay_ms = max_delay_ms
+        self._wake = wake
+        self._index = TimerIndex()
+        self._batch: list[Due] = []  # taken out of the index, and not delivered yet
+        self._taken_ms = 0  # the time of the last one that was taken
+        self._next_ms: int | None = None
+        self._queue: ConsumeQueue
+        self.refusal: StoreError | None = None
+
+    def __len__(self) -> int:
+        return len(self._index) + len(self._batch)
+
+    def load(self) -> None:
+        """Read the saved progress, and all units since the first message that may still wait.
+
+        Raises:
+            StoreLayoutError: the table and its previous generation cannot be read, or hold something else.
+        """
+        longest_ms = min(self._max_delay_ms, ROLL_WINDOW_MS)
+        if longest_ms > self._store.config.retention_hours * _HOUR_MS:
+            LOGGER.warning(
+                "messages may be deleted while they wait retention_hours=%s hours=%.1f: lower timer_max_delay_s",
+                self._store.config.retention_hours,
+                longest_ms / _HOUR_MS,
+            )
+        self.progress.load()
+        self._queue = self._store.queue(TIMER_TOPIC, 0)
+        self.progress.restrict(self._queue.max_offset)
+        self._taken_ms = max(self.progress.done[0], 0)
+        self._index.extend(self._waiting())
+        self._next_ms = self._index.next_time()
+
+    def _waiting(self) -> Iterator[Due]:
+        queue, done = self._queue, self.progress.done
+        queue_offset = max(self.progress.first_offset, queue.min_offset)
+        while (units := queue.units_from(queue_offset, _UNITS_AT_ONCE)) is not None:
+            for physical_offset, size, tags_code in _iter_units(units):
+                time_ms = tags_code if tags_code >= _LEAST_TIME else self._time_of_record(physical_offset, size)
+                if (time_ms, queue_offset) > done:
+                    yield time_ms, queue_offset
+                queue_offset += 1
+
+    def _time_of_record(self, physical_offset: int, size: int) -> int:
+        """Return when a message is due whose unit does not tell, as RocketMQ's recovery writes it."""
+        found = self._delivery.look(physical_offset, size)
+        if found is None:
+            return 0
+        head, _, properties = found
+        return min(max(wake_time(stored_time(properties[_LENGTH_BYTES:]), head[_STORE_TIMESTAMP]), 0), MAX_TIME_MS)
+
+    def _first_offset(self) -> int:
+        waiting = [queue_offset for _, queue_offset in self._batch]
+        first = self._index.first_offset()
+        if first is not None:
+            waiting.append(first)
+        return min(waiting, default=self._queue.next_offset)
+
+    def check(self, due_ms: int, now_ms: int) -> None:
+        """Accept the time that a message asks for.
+
+        Raises:
+            MessageIllegalError: it is too far away.
+        """
+        if due_ms - now_ms > self._max_delay_ms:
+            raise MessageIllegalError(
+                "timer message illegal, the delay time should not be bigger than the max delay"
+                f" {self._max_delay_ms}ms; or if set del msg, the delay time should be bigger than the current time"
+            )
+
+    def put(
+        self, due_ms: int, topic: str, queue_id: int, body: bytes | memoryview, properties: bytes, origin: Origin
+    ) -> Appended:
+        """Store a message that shall appear in queue ``queue_id`` of ``topic`` at ``due_ms``.
+
+        Args:
+            due_ms: in the future, and accepted by ``check``.
+            topic, queue_id: where it goes; the rest as for ``MessageStore.put``.
+
+        Returns:
+            Where it was stored in the timer topic.
+
+        Raises:
+            MessageIllegalError, StoreFullError, StoreClosedError, StoreError: as ``MessageStore.put``.
+        """
+        due_ms = max(due_ms, self._taken_ms)
+        properties = with_real_place(set_property(properties, OUT_MS, b"%d" % due_ms), topic, queue_id)
+        stored = self._store.put(self._queue, body, properties, _WakeTime(self._store, due_ms), *origin)
+        self._statistics.put(TIMER_TOPIC, 1, len(body))
+        self._add(wake_time(due_ms, stored.store_timestamp), stored.queue_offset)
+        return stored
+
+    def _add(self, time_ms: int, queue_offset: int) -> None:
+        self._index.add(time_ms, queue_offset)
+        if self._next_ms is None or time_ms < self._next_ms:
+            self._next_ms = time_ms
+            self._wake()
+
+    def prepare(self, now_ms: int, *, is_retry: bool = True) -> Lookup[None]:
+        """Let the messages that ``deliver`` is about to deliver be read, as ``Schedule.prepare`` does."""
+        if self.refusal is not None and not is_retry:
+            return
+        self.refusal = None
+        self._take(now_ms)
+        if self._batch:
+            queue_offsets = [queue_offset for _, queue_offset in self._batch]
+            try:
+                yield from self._store.cold_reads.load_messages(self._queue, queue_offsets, _MOST_BYTES)
+            except StoreError as exc:
+                self.refusal = exc
+
+    def deliver(self, now_ms: int) -> int | None:
+        """Deliver a bounded number of messages that are due at ``now_ms``.
+
+        Returns:
+            When to call again, ms: ``now_ms`` if more is due already; ``None`` if nothing waits.
+        """
+        self._take(now_ms)
+        if self.refusal is not None:
+            next_ms: int | None = now_ms + UNREADABLE_MS
+        else:
+            next_ms = self._deliver_batch(now_ms) if self._batch else self._index.next_time()
+        if next_ms is not None:
+            next_ms = max(next_ms, now_ms)
+        self._next_ms = next_ms
+        return next_ms
+
+    def _take(self, now_ms: int) -> None:
+        if not self._batch:
+            self._batch = self._index.take(now_ms, _MOST_MESSAGES)
+            if self._batch:
+                self._taken_ms = max(self._taken_ms, self._batch[-1][0])
+
+    def _deliver_batch(self, now_ms: int) -> int | None:
+        due = self._due_units()
+        rolled_from = self._queue.next_offset
+        done = self._delivery.store(self._changed(self._delivery.copies(due), now_ms))
+        if done:
+            self.progress.set(self._batch[done - 1])
+            del self._batch[:done]
+        for queue_offset in range(rolled_from, self._queue.next_offset):
+            rolled = self._queue.unit(queue_offset)
+            if rolled is not None:
+                self._index.add(rolled.tags_code, queue_offset)
+        if done < len(due):
+            return now_ms + RETRY_MS
+        return now_ms if self._batch else self._index.next_time()
+
+    def _due_units(self) -> list[tuple[int, int, int]]:
+        """Return the units of the first messages of the batch, as many as one call may copy."""
+        units = self._queue.units_at([queue_offset for _, queue_offset in self._batch])
+        sizes = [size for _, size, _ in units]
+        while sum(sizes[:-1]) > _MOST_BYTES:
+            sizes.pop()
+        return units[: len(sizes)]
+
+    def _changed(self, copies: list[RecordCopy | None], now_ms: int) -> list[RecordCopy | None]:
+        """Return what delivers the first messages of the batch, or what lets one wait on, in the same queue."""
+        changed: list[RecordCopy | None] = []
+        added, added_for = b"", -1
+        for (time_ms, _), copy in zip(self._batch, copies, strict=False):
+            if copy is None:
+                changed.append(None)
+                continue
+            queue, tags_code, head, rest, properties = copy
+            store_timestamp = head[_STORE_TIMESTAMP]
+            if time_ms - store_timestamp in ROLL_AFTER_MS:
+                rolled = self._rolled(copy, now_ms)
+                if rolled is not None:
+                    changed.append(rolled)
+                    continue
+            if store_timestamp != added_for:
+                added_for = store_timestamp
+                added = b"\x02TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d" % (store_timestamp, now_ms)
+            length = len(properties) - _LENGTH_BYTES + len(added)
+            if length <= MAX_PROPERTIES_BYTES:
+                properties = pack_length(length) + properties[_LENGTH_BYTES:] + added
+            changed.append((queue, tags_code, head, rest, properties))
+        return changed
+
+    def _rolled(self, copy: RecordCopy, now_ms: int) -> RecordCopy | None:
+        """Return what lets a message wait on; ``None`` if it is due."""
+        _, _, head, rest, field = copy
+        properties = field[_LENGTH_BYTES:]
+        due_ms = stored_time(properties)
+        if due_ms <= max(now_ms, self._taken_ms):
+            return None
+        rolls = get_property(properties, _ROLL_TIMES) or b""
+        rolls = b"%d" % (1 + int(rolls if rolls.isdigit() and len(rolls) <= _MAX_DIGITS else 0))
+        counted = set_property(properties, _ROLL_TIMES, rolls)
+        if len(counted) <= MAX_PROPERTIES_BYTES:
+            field = pack_length(len(counted)) + counted
+        return self._queue, _WakeTime(self._store, due_ms), head, rest, field

@@ -1,0 +1,130 @@
+"""Consumer offsets: what each group has consumed of each queue.
+
+Source: behaviour.md A.13; ConsumerOffsetManager.java, store.md 6.4.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from triomq.protocol.errors import StoreLayoutError
+from triomq.storage.files.json_table import JsonTable, encode
+
+LOGGER: Final = logging.getLogger("triomq.broker.groups.consumer_offsets")
+
+_SEPARATOR: Final = "@"
+
+
+class ConsumerOffsetTable:
+    """``topic@group`` to queue id to the *next* offset to consume."""
+
+    def __init__(self, table: JsonTable, *, clock_ms: Callable[[], int]) -> None:
+        self._table = table
+        self._clock_ms = clock_ms
+        self._offsets: dict[str, dict[int, int]] = {}
+        self._changed_ms: dict[str, dict[int, int]] = {}
+        self.is_dirty = False
+
+    def load(self) -> None:
+        """Read the saved table.
+
+        Raises:
+            StoreLayoutError: the file and its previous generation cannot be read, or hold no offsets.
+        """
+        saved = self._table.load() or {}
+        try:
+            self._offsets = {
+                str(key): {int(queue_id): int(offset) for queue_id, offset in offsets.items()}
+                for key, offsets in (saved.get("offsetTable") or {}).items()
+            }
+        except (AttributeError, TypeError, ValueError) as exc:
+            raise StoreLayoutError(f"consumerOffset.json holds something else than offsets: {exc}") from exc
+
+    def restrict(self, max_offset_of: Callable[[str, int], int]) -> int:
+        """Take back offsets behind the end of their queue, of messages that a crash has cost; return how many.
+
+        Else a group would miss the messages that get these numbers now.
+
+        Args:
+            max_offset_of: gives the end of a queue, of topic and queue id.
+        """
+        count = 0
+        for key, offsets in self._offsets.items():
+            topic, _, group = key.partition(_SEPARATOR)
+            for queue_id, offset in offsets.items():
+                if offset > (most := max_offset_of(topic, queue_id)):
+                    LOGGER.warning(
+                        "offset taken back to the end of the queue group=%s topic=%s queue=%d stored=%d end=%d",
+                        group,
+                        topic,
+                        queue_id,
+                        offset,
+                        most,
+                    )
+                    offsets[queue_id] = most
+                    count += 1
+        self.is_dirty = self.is_dirty or count > 0
+        return count
+
+    def to_json(self) -> dict[str, object]:
+        """Return the table as ``consumerOffset.json`` and response 43 hold it."""
+        return {"offsetTable": {key: dict(offsets) for key, offsets in self._offsets.items()}}
+
+    def encode(self) -> bytes:
+        """Return the table's file as it shall be now."""
+        return encode(self.to_json())
+
+    def write(self, content: bytes) -> None:
+        """Write what :meth:`encode` returned to the file; may run in a worker thread."""
+        self._table.write(content)
+
+    def commit(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Store an offset, also a lower one: the group's members know best."""
+        key = f"{topic}{_SEPARATOR}{group}"
+        offsets = self._offsets.get(key)
+        if offsets is None:
+            offsets = self._offsets[key] = {}
+        if offsets.get(queue_id) != queue_offset:
+            offsets[queue_id] = queue_offset
+            self._changed_ms.setdefault(key, {})[queue_id] = self._clock_ms()
+            self.is_dirty = True
+
+    def query(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the stored offset, or ``None``."""
+        offsets = self._offsets.get(f"{topic}{_SEPARATOR}{group}")
+        return None if offsets is None else offsets.get(queue_id)
+
+    def changed_ms(self, group: str, topic: str, queue_id: int) -> int:
+        """Return when the offset last changed, in milliseconds; 0 if it did not since the start."""
+        return self._changed_ms.get(f"{topic}{_SEPARATOR}{group}", {}).get(queue_id, 0)
+
+    def of_group(self, group: str) -> dict[str, dict[int, int]]:
+        """Return topic to queue id to offset of all that a group has consumed."""
+        suffix = _SEPARATOR + group
+        return {key[: -len(suffix)]: dict(offsets) for key, offsets in self._offsets.items() if key.endswith(suffix)}
+
+    def groups(self) -> set[str]:
+        """Return all groups with stored offsets."""
+        return {key.partition(_SEPARATOR)[2] for key in self._offsets}
+
+    def groups_of_topic(self, topic: str) -> list[str]:
+        """Return the groups that have consumed of a topic."""
+        prefix = topic + _SEPARATOR
+        return [key[len(prefix) :] for key in self._offsets if key.startswith(prefix)]
+
+    def delete_group(self, group: str) -> None:
+        """Forget all offsets of a group."""
+        suffix = _SEPARATOR + group
+        for key in [key for key in self._offsets if key.endswith(suffix)]:
+            self._delete(key)
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget all offsets in a topic that is made anew: its queues begin at 0 again."""
+        prefix = topic + _SEPARATOR
+        for key in [key for key in self._offsets if key.startswith(prefix)]:
+            self._delete(key)
+
+    def _delete(self, key: str) -> None:
+        del self._offsets[key]
+        self._changed_ms.pop(key, None)
+        self.is_dirty = True

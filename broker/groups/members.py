@@ -1,0 +1,268 @@
+"""Live clients: which connection belongs to which producer and consumer groups.
+
+Source: behaviour.md A.12; ConsumerManager.java, ProducerManager.java.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from triomq.protocol.bodies.client import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel, SubscriptionData
+from triomq.protocol.bodies.group_health import SubscriptionDifference, duplicates, subscription_differences
+from triomq.protocol.errors import SubscriptionParseError
+from triomq.protocol.filters.tags import TagFilter
+
+if TYPE_CHECKING:
+    from triomq.broker.network.connection import Connection
+
+LOGGER: Final = logging.getLogger("triomq.broker.groups.members")
+
+TAG: Final = "TAG"
+
+
+@dataclass(slots=True)
+class Member:
+    """One connection in one group."""
+
+    client_id: str
+    last_heartbeat_ms: int  # of the clock of its table
+    subscriptions: list[SubscriptionData] = field(default_factory=list)  # of a consumer: what itself wants
+
+
+@dataclass(slots=True)
+class Subscription:
+    """What a group wants of a topic, with its filter ready for use; ``None``: the filter cannot be used."""
+
+    data: SubscriptionData
+    tag_filter: TagFilter | None
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """The members of a group and what they subscribe to, as the newest heartbeat says.
+
+    Attributes:
+        duplicate_ids: client ids that several live connections have; as the newest check has found.
+        differences: topics to which members subscribe differently; likewise.
+    """
+
+    name: str
+    consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    members: "dict[Connection, Member]" = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    duplicate_ids: tuple[str, ...] = ()
+    differences: tuple[SubscriptionDifference, ...] = ()
+
+    def client_ids(self) -> list[str]:
+        """Return the ids of all members, each once."""
+        return list(dict.fromkeys(member.client_id for member in self.members.values()))
+
+
+class ConsumerGroups:
+    """All consumer groups with live members.
+
+    Args:
+        clock_ms: a steady clock: with the wall clock set forward, all members would be silent for too long.
+        notify: tells a member that its group has changed.
+    """
+
+    def __init__(self, *, clock_ms: Callable[[], int], notify: "Callable[[Connection, str], None]") -> None:
+        self._clock_ms = clock_ms
+        self._notify = notify
+        self._groups: dict[str, ConsumerGroup] = {}
+        self._groups_of: dict[Connection, set[str]] = {}
+        self._unchecked: set[str] = set()
+
+    def __iter__(self) -> Iterator[ConsumerGroup]:
+        return iter(self._groups.values())
+
+    def get(self, group: str) -> ConsumerGroup | None:
+        """Return a group that has members."""
+        return self._groups.get(group)
+
+    def heartbeat(self, connection: "Connection", client_id: str, data: ConsumerData, *, notify: bool) -> None:
+        """Take in what a member says of itself and its group; a change is told to all members if ``notify``."""
+        group = self._groups.get(data.group_name)
+        if group is None:
+            group = self._groups[data.group_name] = ConsumerGroup(data.group_name)
+        changed = self._join(group, connection, client_id)
+        group.consume_type = data.consume_type
+        group.message_model = data.message_model
+        group.consume_from_where = data.consume_from_where
+        member = group.members[connection]
+        if changed or member.subscriptions != data.subscription_data_set:
+            member.subscriptions = data.subscription_data_set
+            self._unchecked.add(group.name)
+        changed = _merge_subscriptions(group, data.subscription_data_set) or changed
+        if changed and notify:
+            self._tell(group)
+
+    def _join(self, group: ConsumerGroup, connection: "Connection", client_id: str) -> bool:
+        member = group.members.get(connection)
+        now_ms = self._clock_ms()
+        if member is not None:
+            member.last_heartbeat_ms = now_ms
+            member.client_id = client_id
+            return False
+        group.members[connection] = Member(client_id, now_ms)
+        self._groups_of.setdefault(connection, set()).add(group.name)
+        LOGGER.info("consumer joined group=%s client_id=%s peer=%s", group.name, client_id, connection.peer)
+        return True
+
+    def leave(self, connection: "Connection", group_name: str, *, notify: bool = True) -> None:
+        """Take a connection out of one group and tell the others if ``notify``."""
+        group = self._groups.get(group_name)
+        if group is None or group.members.pop(connection, None) is None:
+            return
+        self._groups_of.get(connection, set()).discard(group_name)
+        LOGGER.info("consumer left group=%s peer=%s", group_name, connection.peer)
+        if not group.members:
+            del self._groups[group_name]
+            return
+        self._unchecked.add(group_name)
+        if notify:
+            self._tell(group)
+
+    def forget(self, connection: "Connection") -> None:
+        """Take a closed connection out of all its groups."""
+        for group_name in list(self._groups_of.pop(connection, ())):
+            self.leave(connection, group_name)
+
+    def check(self) -> None:
+        """Find out in which of the groups that have changed members get in each other's way.
+
+        Not at each change: where a thousand members come or go at once, each would be compared with all the others.
+        """
+        names, self._unchecked = self._unchecked, set()
+        for name in names:
+            if (group := self._groups.get(name)) is not None:
+                _check(group)
+
+    def tell(self, group_name: str) -> None:
+        """Tell all members that something changed in their group."""
+        if (group := self._groups.get(group_name)) is not None:
+            self._tell(group)
+
+    def connection_of(self, group_name: str, client_id: str) -> "Connection | None":
+        """Return a live connection of a member."""
+        group = self._groups.get(group_name)
+        members = () if group is None else group.members.items()
+        return next((connection for connection, member in members if member.client_id == client_id), None)
+
+    def expired(self, timeout_s: float) -> "set[Connection]":
+        """Return connections whose newest heartbeat is older than ``timeout_s``."""
+        limit = self._clock_ms() - timeout_s * 1000
+        return {
+            connection
+            for group in self._groups.values()
+            for connection, member in group.members.items()
+            if member.last_heartbeat_ms < limit
+        }
+
+    def _tell(self, group: ConsumerGroup) -> None:
+        for connection in group.members:
+            self._notify(connection, group.name)
+
+
+def _check(group: ConsumerGroup) -> None:
+    """Find out whether the members get in each other's way; a change of that is logged, once."""
+    duplicate_ids = duplicates(member.client_id for member in group.members.values())
+    named = [
+        (f"{member.client_id} at {connection.peer}" if member.client_id in duplicate_ids else member.client_id, member)
+        for connection, member in group.members.items()
+    ]
+    for client_id in duplicate_ids:
+        if client_id not in group.duplicate_ids:
+            peers = [connection.peer for connection, member in group.members.items() if member.client_id == client_id]
+            LOGGER.warning(
+                "two connections with one client id group=%s client_id=%s peers=%s: its members share queues wrongly",
+                group.name, client_id, ", ".join(peers),
+            )  # fmt: skip
+    for client_id in set(group.duplicate_ids).difference(duplicate_ids):
+        LOGGER.info("client id is used once again group=%s client_id=%s", group.name, client_id)
+    differences = subscription_differences([(name, member.subscriptions) for name, member in named])
+    known = {difference.topic for difference in group.differences}
+    for difference in differences:
+        if difference.topic not in known:
+            LOGGER.warning("members of a group subscribe differently group=%s: %s", group.name, difference)
+    for topic in known.difference(difference.topic for difference in differences):
+        LOGGER.info("members of a group subscribe alike again group=%s topic=%s", group.name, topic)
+    group.duplicate_ids, group.differences = duplicate_ids, differences
+
+
+def _merge_subscriptions(group: ConsumerGroup, wanted: list[SubscriptionData]) -> bool:
+    """Take over the newest heartbeat's subscriptions; whether the set of topics changed."""
+    topics = {data.topic for data in wanted}
+    removed = [topic for topic in group.subscriptions if topic not in topics]
+    for topic in removed:
+        del group.subscriptions[topic]
+    changed = bool(removed)
+    for data in wanted:
+        known = group.subscriptions.get(data.topic)
+        if known is None:
+            changed = True
+        elif data.sub_version <= known.data.sub_version:
+            continue
+        group.subscriptions[data.topic] = Subscription(data, tag_filter_of(data.sub_string, data.expression_type))
+    return changed
+
+
+def tag_filter_of(expression: str | None, expression_type: str | None) -> TagFilter | None:
+    """Return the filter of an expression, ``None`` if it is no tag expression or cannot be read."""
+    if expression_type not in (None, "", TAG):
+        return None
+    try:
+        return TagFilter.parse(expression)
+    except SubscriptionParseError:
+        return None
+
+
+class ProducerGroups:
+    """Producer groups with live members."""
+
+    def __init__(self, *, clock_ms: Callable[[], int]) -> None:
+        self._clock_ms = clock_ms
+        self._groups: dict[str, dict[Connection, Member]] = {}
+        self._groups_of: dict[Connection, set[str]] = {}
+
+    def get(self, group: str) -> "dict[Connection, Member] | None":
+        """Return the members of a group by connection."""
+        return self._groups.get(group)
+
+    def all(self) -> "dict[str, dict[Connection, Member]]":
+        """Return all groups with their members."""
+        return self._groups
+
+    def heartbeat(self, connection: "Connection", client_id: str, group: str) -> None:
+        """Note that a producer of the group lives on this connection."""
+        self._groups.setdefault(group, {})[connection] = Member(client_id, self._clock_ms())
+        self._groups_of.setdefault(connection, set()).add(group)
+
+    def leave(self, connection: "Connection", group: str) -> None:
+        """Take a connection out of one group."""
+        members = self._groups.get(group)
+        if members is None or members.pop(connection, None) is None:
+            return
+        self._groups_of.get(connection, set()).discard(group)
+        if not members:
+            del self._groups[group]
+
+    def drop_silent(self, timeout_s: float) -> None:
+        """Take out the producers whose newest heartbeat is older than ``timeout_s``.
+
+        Their connections stay: one that is still used belongs to a client that has other producers or consumers, and
+        any other one is closed for being idle.
+        """
+        limit = self._clock_ms() - timeout_s * 1000
+        for group, members in list(self._groups.items()):
+            for connection in [each for each, member in members.items() if member.last_heartbeat_ms < limit]:
+                LOGGER.info("producer left group=%s peer=%s reason=no heartbeat", group, connection.peer)
+                self.leave(connection, group)
+
+    def forget(self, connection: "Connection") -> None:
+        """Take a closed connection out of all groups."""
+        for group in self._groups_of.pop(connection, ()):
+            self.leave(connection, group)

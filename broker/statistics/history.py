@@ -1,0 +1,78 @@
+"""What was counted in the last minute, hour and day, as tools ask for it (315).
+
+Totals are copied now and then, as often as RocketMQ does it, and compared with those of now; counting itself costs
+nothing more.
+
+Source: wire.md 7; StatsItem.java, BrokerStatsManager.java.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from triomq.protocol.bodies.statistics import BrokerStatsData, BrokerStatsItem
+
+StatsKey: TypeAlias = str | tuple[str, str]
+"""A topic, a topic and a group, or ``""`` for the broker."""
+
+Counters: TypeAlias = Mapping[str, Mapping[Any, int]]
+"""By the name of a statistic, and by ``StatsKey``: the totals since the start."""
+
+_MINUTE: Final = (10.0, 6)
+_HOUR: Final = (600.0, 6)
+_DAY: Final = (3600.0, 24)
+
+
+class _Sample(NamedTuple):
+    time: float  # s, of a steady clock
+    counters: Counters
+
+
+class _Window:
+    """Samples of one span of time, at most one more than it has steps."""
+
+    def __init__(self, step_s: float, steps: int) -> None:
+        self._step_s = step_s
+        self._samples: deque[_Sample] = deque(maxlen=steps + 1)
+
+    def is_due(self, now: float) -> bool:
+        return not self._samples or now - self._samples[-1].time >= self._step_s
+
+    def add(self, sample: _Sample) -> None:
+        self._samples.append(sample)
+
+    def item(self, now: float, name: str, key: StatsKey, total: int) -> BrokerStatsItem:
+        if not self._samples:
+            return BrokerStatsItem()
+        first = self._samples[0]
+        count = max(total - first.counters[name].get(key, 0), 0)  # a topic may have been deleted meanwhile
+        seconds = now - first.time
+        return BrokerStatsItem(count, count / seconds if seconds > 0 else 0.0, 1.0 if count and key else 0.0)
+
+
+class StatsHistory:
+    """Compares counters with what they were.
+
+    In RocketMQ an average is per call of a client; here each message counts as one event.
+    """
+
+    def __init__(self) -> None:
+        self._windows = tuple(_Window(*steps) for steps in (_MINUTE, _HOUR, _DAY))
+        self._now = 0.0
+
+    def sample(self, now: float, counters: Counters) -> None:
+        """Note the counters if it is time for it; call it once a second with a steady clock in seconds."""
+        self._now = now
+        due = [window for window in self._windows if window.is_due(now)]
+        if due:
+            sample = _Sample(now, {name: dict(table) for name, table in counters.items()})
+            for window in due:
+                window.add(sample)
+
+    def data(self, counters: Counters, name: str, key: StatsKey) -> BrokerStatsData | None:
+        """Return what was counted lately; ``None`` if nothing ever was, or there is no such statistic."""
+        total = counters.get(name, {}).get(key)
+        if total is None:
+            return None
+        minute, hour, day = (window.item(self._now, name, key, total) for window in self._windows)
+        return BrokerStatsData(minute, hour, day)

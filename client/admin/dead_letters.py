@@ -1,0 +1,252 @@
+"""Dead letters: messages that a group gave up, in the topic ``%DLQ%`` + group.
+
+They stay there until they expire.  How far they were sent back is kept as the offset of :data:`TOOLS_GROUP` in that
+topic, so a second run goes on behind the first.  What is sent back is a new message to the original topic: body, tags,
+keys, flag, sharding key and the user's properties are those of the old one; what RocketMQ noted about retries, delays
+and transactions is left out.
+
+Source: behaviour.md A.7, 0.3; wire.md 10.4.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import trio
+
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.consumer.pull import TOOLS_GROUP, PullConsumer
+from triomq.client.producer.producer import Producer
+from triomq.client.producer.publish import encode_message_properties
+from triomq.protocol.errors import ClientError, MessageIllegalError, NoRouteError, ProtocolError
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.compression import DEFAULT_MAX_OUTPUT_BYTES
+from triomq.protocol.record.message import Message, MessageExt
+from triomq.protocol.record.properties import PropertyName
+
+PREFIX: Final = "%DLQ%"
+#: In whose name dead letters are sent back.
+REDRIVE_GROUP: Final = "triomq-redrive"
+
+LOGGER: Final = logging.getLogger("triomq.client.admin.dead_letters")
+
+_BATCH: Final = 32
+_LONGEST_ID: Final = "0" * 56  # as a producer gives it
+_COMMIT_S: Final = 2.0
+_TIMERS: Final = frozenset(
+    (
+        PropertyName.START_DELIVER_TIME,
+        PropertyName.TIMER_DELAY_SECONDS,
+        PropertyName.TIMER_DELAY_MILLIS,
+        PropertyName.TIMER_DELIVER_MILLIS,
+    )
+)
+
+
+class DeadLetterCount(NamedTuple):
+    """How many dead letters a group has, and how many of them were sent back already."""
+
+    group: str
+    messages: int
+    redriven: int
+
+
+class DeadLetter(NamedTuple):
+    """One dead letter; ``original_topic`` is ``None`` if it does not say where it came from."""
+
+    message: MessageExt
+    original_topic: str | None
+    is_redriven: bool
+
+
+class Redrive(NamedTuple):
+    """What a run did, or would do.
+
+    Attributes:
+        sent: messages sent back.
+        skipped: messages that do not say where they came from, or cannot be sent again: their compressed body is
+            damaged, or their properties are what no producer may send; they stay where they are.
+        left: messages that are yet to be sent back.
+    """
+
+    sent: int
+    skipped: int
+    left: int
+
+
+class _Span(NamedTuple):
+    """A queue of dead letters: first, first that was not sent back, end."""
+
+    queue: MessageQueue
+    begin: int
+    pending: int
+    end: int
+
+
+async def count_dead_letters(instance: ClientInstance, group: str) -> DeadLetterCount:
+    """Count the dead letters of a group.
+
+    Raises:
+        ClientError: their topic may not be read.
+    """
+    async with PullConsumer(TOOLS_GROUP, instance=instance) as pull:
+        spans = await _spans(pull, group)
+    return DeadLetterCount(
+        group, sum(span.end - span.begin for span in spans), sum(span.pending - span.begin for span in spans)
+    )
+
+
+async def read_dead_letters(instance: ClientInstance, group: str, limit: int) -> list[DeadLetter]:
+    """Return the oldest dead letters of a group, at most ``limit``.
+
+    Raises:
+        ClientError: their topic may not be read.
+    """
+    found: list[DeadLetter] = []
+    async with PullConsumer(TOOLS_GROUP, instance=instance) as pull:
+        for span in await _spans(pull, group):
+            queue_offset = span.begin
+            while queue_offset < span.end and len(found) < limit:
+                messages, queue_offset = await _read(pull, span, queue_offset)
+                found += (
+                    DeadLetter(message, original_topic(message), message.queue_offset < span.pending)
+                    for message in messages
+                )
+    return found[:limit]
+
+
+async def redrive(
+    instance: ClientInstance,
+    group: str,
+    *,
+    limit: int | None,
+    again: bool,
+    dry_run: bool,
+    on_sent: Callable[[MessageExt], None],
+) -> Redrive:
+    """Send dead letters back to their original topics; those that die meanwhile are left for the next run.
+
+    What was sent is noted also when this is cancelled; a message that was under way just then may come twice.
+
+    Raises:
+        NoRouteError: an original topic is gone.
+        UnsupportedCompressionError: the package for the compression of a body is not installed.
+        ClientError: the topic of the dead letters may not be read.
+    """
+    run = _Run(instance, limit, on_sent)
+    async with (
+        PullConsumer(TOOLS_GROUP, instance=instance) as pull,
+        # what the broker took once, compressed perhaps, is not to be refused here
+        Producer(REDRIVE_GROUP, instance=instance, max_message_size_bytes=DEFAULT_MAX_OUTPUT_BYTES) as producer,
+    ):
+        for span in await _spans(pull, group):
+            await run.queue(pull, None if dry_run else producer, span, span.begin if again else span.pending)
+    return Redrive(run.sent, run.skipped, run.left)
+
+
+class _Run:
+    """Sends the dead letters of one queue after the other."""
+
+    def __init__(self, instance: ClientInstance, limit: int | None, on_sent: Callable[[MessageExt], None]) -> None:
+        self.sent = self.skipped = self.left = 0
+        self._instance = instance
+        self._limit = limit
+        self._on_sent = on_sent
+
+    def _is_over(self) -> bool:
+        return self._limit is not None and self.sent >= self._limit
+
+    async def queue(self, pull: PullConsumer, producer: Producer | None, span: _Span, begin: int) -> None:
+        """Send those of a queue back, from an offset on; without a producer only count them."""
+        done = noted = begin
+        try:
+            while done < span.end and not self._is_over():
+                messages, behind = await _read(pull, span, done)
+                for message in messages:
+                    if self._is_over():
+                        break
+                    await self._send(producer, message)
+                    done = message.queue_offset + 1
+                else:
+                    done = behind
+                if producer is not None:
+                    noted = await _note(pull, span, done)
+        finally:
+            if producer is not None and done > noted:
+                with trio.move_on_after(_COMMIT_S, shield=True):
+                    await _note(pull, span, done)
+        self.left += span.end - done
+
+    async def _send(self, producer: Producer | None, message: MessageExt) -> None:
+        topic = original_topic(message)
+        if topic is None:
+            self.skipped += 1
+            return
+        try:
+            new = as_new(message, topic)
+            encode_message_properties(new, _LONGEST_ID)
+        except (ProtocolError, MessageIllegalError) as exc:  # perhaps that is why it died
+            LOGGER.warning("dead letter not sent back message=%s error=%s", message.message_id, exc)
+            self.skipped += 1
+            return
+        if producer is not None:
+            await self._instance.topic_route(topic)  # an error if it is gone: sending would make it anew
+            await producer.send(new)
+        self.sent += 1
+        self._on_sent(message)
+
+
+async def _note(pull: PullConsumer, span: _Span, done: int) -> int:
+    """Store how far a queue was sent back; never less than before."""
+    await pull.commit(span.queue, max(done, span.pending))
+    return done
+
+
+async def _spans(pull: PullConsumer, group: str) -> list[_Span]:
+    spans = []
+    topic = PREFIX + group
+    try:
+        queues = await pull.queues(topic)
+    except NoRouteError:  # nothing ever died
+        return []
+    if not queues:
+        raise ClientError(f"topic {topic!r} may not be read; allow it: triomq topic create '{topic}' --queues 1")
+    for queue in queues:
+        begin, end = await pull.min_offset(queue), await pull.max_offset(queue)
+        pending = min(max(await pull.committed(queue) or 0, begin), end)
+        spans.append(_Span(queue, begin, pending, end))
+    return spans
+
+
+async def _read(pull: PullConsumer, span: _Span, queue_offset: int) -> tuple[list[MessageExt], int]:
+    """Return some messages of a queue from an offset on, and the offset behind them."""
+    found = await pull.pull(span.queue, queue_offset, max_messages=_BATCH)
+    messages = [message for message in found.messages if message.queue_offset < span.end]
+    if found.next_begin_offset <= queue_offset:  # nothing is there any more: the rest expired meanwhile
+        return messages, span.end
+    return messages, min(found.next_begin_offset, span.end)
+
+
+def original_topic(message: MessageExt) -> str | None:
+    """Return the topic that a dead letter was sent to first, ``None`` if it does not say."""
+    properties = message.properties
+    return properties.get(PropertyName.RETRY_TOPIC) or properties.get(PropertyName.DLQ_ORIGIN_TOPIC)
+
+
+def as_new(message: MessageExt, topic: str) -> Message:
+    """Return a dead letter as a message that was never consumed.
+
+    Raises:
+        ProtocolError: its compressed body is damaged.
+        UnsupportedCompressionError: the package for its compression is not installed.
+    """
+    properties = {name: value for name, value in message.user_properties.items() if name not in _TIMERS}
+    return Message(
+        topic,
+        message.body,
+        tags=message.tags,
+        keys=message.keys,
+        properties=properties,
+        flag=message.flag,
+        sharding_key=message.properties.get(PropertyName.SHARDING_KEY),
+    )

@@ -1,0 +1,98 @@
+"""Looking messages up on brokers: by key, by the producer's id, by place.
+
+Brokers compare hashes of keys only, and know nothing of each other: here what they answer is compared and merged.
+
+Source: MQAdminImpl.java; wire.md 5.3, 5.7.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from triomq.client.answers import check
+from triomq.client.cluster.instance import ClientInstance
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.errors import ProtocolError, QueryNotFoundError
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.message_id import parse_offset_message_id
+from triomq.protocol.record.record import decode_record, decode_records
+from triomq.protocol.requests.requests import QueryMessageRequestHeader, ViewMessageRequestHeader
+
+END_OF_TIME_MS: Final = 2**63 - 1
+"""The latest time there is in the protocol."""
+
+_TIME_STEP_MS: Final = 1000
+_MOST_OF_A_BROKER: Final = 64  # maxMsgsNumBatch
+
+
+async def find_by_key(
+    instance: ClientInstance, brokers: Mapping[str, str], header: QueryMessageRequestHeader
+) -> list[MessageExt]:
+    """Return messages that have the key that ``header`` asks for, oldest first.
+
+    Args:
+        instance: whose connections are used.
+        brokers: address by name of those to ask.
+        header: what is asked; the newest ``max_num`` of all brokers are returned.
+
+    Raises:
+        BrokerResponseError: a broker refused.
+        ClientError: a broker was not reached.
+        ProtocolError: an answer cannot be read.
+    """
+    found: list[MessageExt] = []
+    # Brokers cut times to seconds and compare hashes: what they find besides must not take the place of what is meant.
+    begin_ms = max(header.begin_timestamp - _TIME_STEP_MS, 0)
+    wider = replace(header, begin_timestamp=begin_ms, max_num=max(header.max_num, _MOST_OF_A_BROKER))
+    for name, address in brokers.items():
+        response = await instance.invoke(address, instance.command(RequestCode.QUERY_MESSAGE, wider))
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
+            continue
+        messages = decode_records(check(response, address).body)
+        for message in messages:
+            message.broker_name = name
+        found += filter(lambda message: _is_meant(message, header), messages)
+    found.sort(key=_by_time)
+    return found[-header.max_num :]
+
+
+def _is_meant(message: MessageExt, header: QueryMessageRequestHeader) -> bool:
+    if message.topic != header.topic or not header.begin_timestamp <= message.store_timestamp <= header.end_timestamp:
+        return False
+    return message.unique_id == header.key if header.unique_key_query else header.key in message.keys
+
+
+def _by_time(message: MessageExt) -> tuple[int, str, int]:
+    return message.store_timestamp, message.broker_name, message.physical_offset
+
+
+async def find_by_place(
+    instance: ClientInstance, offset_message_id: str, brokers: Iterable[tuple[str, str]]
+) -> MessageExt:
+    """Return the message whose place in a commit log the id tells.
+
+    Args:
+        instance: whose connections are used.
+        offset_message_id: names a broker's address and a place.
+        brokers: names and addresses that are known.
+
+    Raises:
+        QueryNotFoundError: the text is no such id, or the broker has no message there.
+        BrokerResponseError, ClientError: the broker refused, or was not reached.
+    """
+    try:
+        host, port, offset = parse_offset_message_id(offset_message_id)
+    except ProtocolError as exc:
+        raise _not_found(f"{exc}; to find a message by its producer's id, name its topic") from exc
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    command = instance.command(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset))
+    response = await instance.invoke(address, command)
+    if response.code == ResponseCode.SYSTEM_ERROR:  # what brokers say of a place without message
+        raise _not_found(f"broker {address} has no message with the id {offset_message_id}: {response.remark}")
+    message = decode_record(check(response, address).body)
+    message.broker_name = next((name for name, known in brokers if known == address), "")
+    return message
+
+
+def _not_found(text: str) -> QueryNotFoundError:
+    return QueryNotFoundError(int(ResponseCode.QUERY_NOT_FOUND), text)

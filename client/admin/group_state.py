@@ -1,0 +1,207 @@
+"""How a consumer group is doing: its members, who owns which queue, what is wrong.
+
+Works with any broker: lag and members come from its tables, the rest from the members themselves (307).  A broker of
+ours adds what only it knows: locks, when an offset last moved, how long a queue has stood still.
+
+Source: behaviour.md A.15, B.17; users.md 7 to 9.
+"""
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import trio
+
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.consumer.pulling.remote import QueueRequests
+from triomq.protocol.bodies.client import ConsumerRunningInfo, MessageModel, ProcessQueueInfo
+from triomq.protocol.bodies.group_health import (
+    STALL_AFTER_S,
+    GroupReport,
+    Stall,
+    StallCause,
+    SubscriptionDifference,
+    duplicates,
+    explain_stall,
+    subscription_differences,
+)
+from triomq.protocol.bodies.statistics import ConsumerConnection
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.errors import BrokerResponseError, ClientError, ProtocolError
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.requests.requests import GetConsumerRunningInfoRequestHeader
+from triomq.protocol.units import Timestamp
+
+#: How long a member may take to say what it does; brokers give up on it after 10 s.
+_ANSWER_S: Final = 5.0
+_AT_ONCE: Final = 32
+
+
+class GroupLag(NamedTuple):
+    """Where a group stands in one queue.
+
+    Attributes:
+        queue: which.
+        broker_offset: what the queue's next message gets.
+        consumer_offset: what the group consumes next.
+        lag: messages between the two.
+        last_timestamp: store time (ms) of the last message it consumed, 0 if none.
+        lock_owner: who has locked the queue; this and the following are ``None`` at Apache's brokers.
+        progress_timestamp: when (ms) the offset last changed, 0 if not since the broker started.
+        stalled_timestamp: since when (ms) messages have waited without progress, 0 if not for long.
+    """
+
+    queue: MessageQueue
+    broker_offset: int
+    consumer_offset: int
+    lag: int
+    last_timestamp: int
+    lock_owner: str | None = None
+    progress_timestamp: int | None = None
+    stalled_timestamp: int | None = None
+
+
+class QueueState(NamedTuple):
+    """One queue of a group.
+
+    Attributes:
+        position: where the group stands.
+        owners: client ids of the members that have taken the queue: one, but for moments; all, if they broadcast.
+        lock_owner: who has locked it, if the broker or a member says so.
+        progress_ms: when the group last got on with it, ``None`` if nobody knows.
+        stall: why it does not get on although messages wait; ``None``: it does, or none wait.
+    """
+
+    position: GroupLag
+    owners: tuple[str, ...]
+    lock_owner: str | None
+    progress_ms: int | None
+    stall: Stall | None
+
+
+class GroupState(NamedTuple):
+    """A group at one moment.
+
+    Attributes:
+        group: its name.
+        members: who is connected and what they subscribe to; ``None``: nobody.
+        queues: sorted.
+        duplicate_client_ids: ids that more than one connection has: give each member its own.
+        subscription_differences: topics that members subscribe to differently, so that messages are missed.
+    """
+
+    group: str
+    members: ConsumerConnection | None
+    queues: tuple[QueueState, ...]
+    duplicate_client_ids: tuple[str, ...]
+    subscription_differences: tuple[SubscriptionDifference, ...]
+
+
+async def read_group_state(
+    instance: ClientInstance,
+    brokers: Sequence[str],
+    group: str,
+    *,
+    lags: Sequence[GroupLag],
+    members: ConsumerConnection | None,
+    consume_enabled: bool,
+) -> GroupState:
+    """Ask the members what they do, through the first of these brokers that reaches them, and compare."""
+    client_ids = [] if members is None else [connection.client_id for connection in members.connection_set]
+    infos = await _running_infos(instance, brokers, group, set(client_ids))
+    report = GroupReport(infos, time.time_ns() // 1_000_000, consume_enabled=consume_enabled)
+    is_shared = members is None or members.message_model is MessageModel.CLUSTERING
+    queues = []
+    for lag in lags:
+        owners = report.owners(lag.queue)
+        lock_owner = lag.lock_owner or _locked_by(report, owners)
+        consumed_ms = max((held.last_consume_timestamp for _, held in owners), default=0)
+        stall = await _stall(instance, group, report, lag, lock_owner) if lag.lag and is_shared else None
+        progress_ms = lag.progress_timestamp or consumed_ms or None
+        queues.append(QueueState(lag, tuple(client_id for client_id, _ in owners), lock_owner, progress_ms, stall))
+    doubled = duplicates(client_ids)
+    return GroupState(group, members, tuple(queues), doubled, _differences(members, infos, doubled))
+
+
+def _locked_by(report: GroupReport, owners: Iterable[tuple[str, ProcessQueueInfo]]) -> str | None:
+    """Return who says that it has the lock; Java's concurrent consumers, which take none, say so too."""
+    return next((name for name, held in owners if held.locked and report.is_orderly(name)), None)
+
+
+async def _running_infos(
+    instance: ClientInstance, brokers: Sequence[str], group: str, client_ids: Collection[str]
+) -> dict[str, ConsumerRunningInfo | None]:
+    found: dict[str, ConsumerRunningInfo | None] = dict.fromkeys(client_ids)
+    limit = trio.CapacityLimiter(_AT_ONCE)
+
+    async def ask(client_id: str) -> None:
+        async with limit:
+            found[client_id] = await _running_info(instance, brokers, group, client_id)
+
+    async with trio.open_nursery() as nursery:
+        for client_id in client_ids:
+            nursery.start_soon(ask, client_id)
+    return found
+
+
+async def _running_info(
+    instance: ClientInstance, brokers: Sequence[str], group: str, client_id: str
+) -> ConsumerRunningInfo | None:
+    """Return what a member does, ``None`` if it does not tell."""
+    code, header = RequestCode.GET_CONSUMER_RUNNING_INFO, GetConsumerRunningInfoRequestHeader(group, client_id)
+    with trio.move_on_after(_ANSWER_S):
+        for address in brokers:
+            try:
+                response = await instance.invoke_checked(address, instance.command(code, header), _ANSWER_S)
+                return ConsumerRunningInfo.decode(response.body)
+            except (BrokerResponseError, ClientError, ProtocolError):  # it is not connected there, or does not answer
+                continue
+    return None
+
+
+async def _stall(
+    instance: ClientInstance, group: str, report: GroupReport, lag: GroupLag, lock_owner: str | None
+) -> Stall | None:
+    """Return why a queue with messages does not get on, ``None`` if it does."""
+    stall = explain_stall(report, lag.queue, lock_owner)
+    if stall.cause is StallCause.NO_MEMBER:
+        return stall
+    if lag.stalled_timestamp is not None:  # the broker watches it
+        return stall if lag.stalled_timestamp else None
+    if _gets_on(report, lag.queue):
+        return None
+    long_ago = Timestamp(round(report.now_ms - STALL_AFTER_S * 1000))
+    try:
+        await instance.topic_route(lag.queue.topic)
+        waits_long = await QueueRequests(instance, group).search_offset(lag.queue, long_ago) >= lag.consumer_offset
+    except (BrokerResponseError, ClientError, ProtocolError):
+        return None
+    return stall if waits_long else None
+
+
+def _gets_on(report: GroupReport, queue: MessageQueue) -> bool:
+    """Whether an owner says that it handled messages of the queue lately, and not in vain."""
+    for client_id, held in report.owners(queue):
+        is_recent = report.now_ms - held.last_consume_timestamp <= STALL_AFTER_S * 1000
+        if is_recent and not (report.is_orderly(client_id) and report.failures_per_s(client_id, queue.topic)):
+            return True
+    return False
+
+
+def _differences(
+    members: ConsumerConnection | None,
+    infos: Mapping[str, ConsumerRunningInfo | None],
+    doubled: Collection[str],
+) -> tuple[SubscriptionDifference, ...]:
+    """Compare what the broker knows of each connection, else what the members say themselves."""
+    named = []
+    for connection in [] if members is None else members.connection_set:
+        info = infos.get(connection.client_id)
+        subscriptions = connection.subscription_set
+        if subscriptions is None and info is not None:
+            subscriptions = info.subscription_set
+        if subscriptions is not None:
+            is_doubled = connection.client_id in doubled
+            name = f"{connection.client_id} at {connection.client_addr}" if is_doubled else connection.client_id
+            named.append((name, subscriptions))
+    return subscription_differences(named)

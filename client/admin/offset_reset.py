@@ -1,0 +1,115 @@
+"""Sets a group's offsets in a topic, whether its members are online or not.
+
+Members that are online keep their offsets in memory and would store them again over anything that somebody else stores,
+so they are told by the broker to go on elsewhere (222); they do it after they have let running handlers end, some 10 s
+later.  Without members the offsets are stored at once.
+
+Source: behaviour.md A.15 (222), B.17; wire.md 7.9.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.consumer.config import Start, StartPolicy, StartPosition
+from triomq.client.consumer.offsets.first_offsets import first_stored_at
+from triomq.client.consumer.pulling.remote import QueueRequests
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.errors import ConsumerNotOnlineError, NoRouteError
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.requests.requests import ResetOffsetRequestHeader
+from triomq.protocol.units import QueueOffset
+
+_BEGIN: Final = 0
+_END: Final = -1  # what 222 takes for the end of the queue
+
+
+class OffsetChange(NamedTuple):
+    """One queue; ``before`` is ``None`` if the group had no offset in it."""
+
+    queue: MessageQueue
+    before: int | None
+    after: int
+
+
+class OffsetReset(NamedTuple):
+    """What was done, or would be.
+
+    Attributes:
+        changes: all queues of the topic, sorted, also those that stay where they are.
+        is_online: the group has members: they were told, and go on there in about 10 s.
+    """
+
+    changes: tuple[OffsetChange, ...]
+    is_online: bool
+
+
+async def plan_reset(
+    instance: ClientInstance, group: str, topic: str, to: Start, *, is_online: bool
+) -> tuple[OffsetChange, ...]:
+    """Return where a group is in a topic and where it is to go; ``is_online``: its broker will tell its members.
+
+    Raises:
+        ConfigError: ``to``.
+        NoRouteError: the topic does not exist.
+    """
+    policy = StartPolicy.parse(to)
+    requests = QueueRequests(instance, group)
+    changes = []
+    known: dict[str, frozenset[int]] = {}
+    for queue in await instance.subscribe_queues(topic):
+        before = await requests.committed(queue)
+        if before == 0:  # brokers before 5.0 say so too if there is none
+            if queue.broker_name not in known:
+                known[queue.broker_name] = await requests.stored_queue_ids(queue)
+            if queue.queue_id not in known[queue.broker_name]:
+                before = None
+        changes.append(OffsetChange(queue, before, await _target(requests, queue, policy, is_online=is_online)))
+    return tuple(sorted(changes))
+
+
+async def _target(requests: QueueRequests, queue: MessageQueue, policy: StartPolicy, *, is_online: bool) -> QueueOffset:
+    if policy.timestamp is not None:
+        if not is_online:  # else the broker searches, which finds any message of several of a millisecond
+            return await first_stored_at(requests, queue, policy.timestamp)
+        return await requests.search_offset(queue, policy.timestamp)
+    if policy.position is StartPosition.EARLIEST:
+        return await requests.min_offset(queue)
+    return await requests.max_offset(queue)
+
+
+async def carry_out(instance: ClientInstance, group: str, changes: Sequence[OffsetChange], to: Start) -> None:
+    """Reset the offsets: through the members, or in their place.
+
+    Raises:
+        BrokerResponseError: a broker refuses it.
+    """
+    by_broker: dict[str, list[OffsetChange]] = {}
+    for change in changes:
+        by_broker.setdefault(change.queue.broker_name, []).append(change)
+    requests = QueueRequests(instance, group)
+    for broker_name, there in by_broker.items():
+        for change in there:
+            if change.before is None:  # brokers refuse to reset a topic in which an offset is missing
+                await requests.commit(change.queue, QueueOffset(change.after))
+        try:
+            await _tell_members(instance, group, broker_name, there[0].queue.topic, to)
+        except ConsumerNotOnlineError:
+            for change in there:
+                await requests.commit(change.queue, QueueOffset(change.after))
+
+
+async def _tell_members(instance: ClientInstance, group: str, broker_name: str, topic: str, to: Start) -> None:
+    """Let the broker tell the members where to go on; brokers of 5.x also store it themselves.
+
+    Raises:
+        ConsumerNotOnlineError: there are none.
+    """
+    address = instance.broker_address(broker_name, only_this=True)
+    if address is None:
+        raise NoRouteError(f"no master of broker {broker_name!r} is in a known route")
+    policy = StartPolicy.parse(to)
+    place = _BEGIN if policy.position is StartPosition.EARLIEST else _END
+    timestamp = place if policy.timestamp is None else policy.timestamp
+    header = ResetOffsetRequestHeader(topic, group, timestamp, is_force=True)
+    await instance.invoke_checked(address, instance.command(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header))

@@ -1,0 +1,171 @@
+"""From routes to queues and addresses: pure functions, and the table of broker addresses.
+
+Source: behaviour.md B.2 (route update, finding a broker), wire.md 9.4.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Final
+
+from triomq.client.config import join_address, split_address
+from triomq.protocol.bodies.route import QueueData, TopicRouteData
+from triomq.protocol.codes import Permission
+from triomq.protocol.errors import ConfigError
+from triomq.protocol.message_queue import MessageQueue
+
+MASTER_ID: Final = 0
+#: The topic whose queues and permission a broker takes for topics that the first send creates.
+DEFAULT_TOPIC: Final = "TBW102"
+#: Queues that a client asks for in a topic it creates by sending (``defaultTopicQueueNums``).
+DEFAULT_TOPIC_QUEUES: Final = 4
+
+Queues = tuple[MessageQueue, ...]
+
+
+def publish_queues(topic: str, route: TopicRouteData) -> Queues:
+    """Return the queues to send to, sorted: those of writable queue data whose broker has a master.
+
+    An order topic has exactly the queues that its configuration lists, also while a broker is away.
+    """
+    if route.order_topic_conf:
+        return _order_queues(topic, route.order_topic_conf)
+    masters = {broker.broker_name for broker in route.broker_datas if MASTER_ID in broker.broker_addrs}
+    return tuple(
+        sorted(
+            MessageQueue(topic, data.broker_name, queue_id)
+            for data in route.queue_datas
+            if data.perm & Permission.WRITE and data.broker_name in masters
+            for queue_id in range(data.write_queue_nums)
+        )
+    )
+
+
+def subscribe_queues(topic: str, route: TopicRouteData) -> Queues:
+    """Return the queues to consume, sorted: those of readable queue data, with or without a master."""
+    return tuple(
+        sorted(
+            MessageQueue(topic, data.broker_name, queue_id)
+            for data in route.queue_datas
+            if data.perm & Permission.READ
+            for queue_id in range(data.read_queue_nums)
+        )
+    )
+
+
+def _order_queues(topic: str, configuration: str) -> Queues:
+    """Read ``broker-a:4;broker-b:4``; parts that cannot be read have no queues."""
+    queues = []
+    for part in configuration.split(";"):
+        broker_name, _, count = part.rpartition(":")
+        if broker_name and count.isdecimal():
+            queues += [MessageQueue(topic, broker_name, queue_id) for queue_id in range(int(count))]
+    return tuple(queues)
+
+
+def default_route(template: TopicRouteData) -> TopicRouteData:
+    """Return the route that a topic will have once the first send created it from the default topic's."""
+    queue_datas = [
+        QueueData(
+            broker_name=data.broker_name,
+            read_queue_nums=min(DEFAULT_TOPIC_QUEUES, data.read_queue_nums),
+            write_queue_nums=min(DEFAULT_TOPIC_QUEUES, data.read_queue_nums),
+            perm=data.perm,
+            topic_sys_flag=data.topic_sys_flag,
+        )
+        for data in template.queue_datas
+    ]
+    return TopicRouteData(queue_datas=queue_datas, broker_datas=template.broker_datas)
+
+
+class BrokerTable:
+    """Addresses of all brokers in the known routes."""
+
+    def __init__(self) -> None:
+        self._addresses: dict[str, dict[int, str]] = {}
+
+    def rebuild(self, routes: Iterable[TopicRouteData]) -> bool:
+        """Take the brokers of these routes, oldest first, and no others; return whether there is a new address."""
+        before = self.addresses()
+        self._addresses = {}
+        for route in routes:
+            for broker in route.broker_datas:
+                self._addresses.setdefault(broker.broker_name, {}).update(broker.broker_addrs)
+        return not self.addresses().keys() <= before.keys()
+
+    def addresses(self) -> dict[str, tuple[str, int]]:
+        """Return broker name and id of each address."""
+        return {
+            address: (name, broker_id)
+            for name, brokers in self._addresses.items()
+            for broker_id, address in brokers.items()
+        }
+
+    def find(self, broker_name: str, broker_id: int = MASTER_ID, only_this: bool = False) -> str | None:
+        """Return the address of a broker, ``None`` if there is none.
+
+        Unless ``only_this``, another broker with the name stands in for a missing id: the next slave, then any.
+        """
+        brokers = self._addresses.get(broker_name)
+        if not brokers:
+            return None
+        if broker_id in brokers or only_this:
+            return brokers.get(broker_id)
+        if broker_id != MASTER_ID and broker_id + 1 in brokers:
+            return brokers[broker_id + 1]
+        return next(iter(brokers.values()))
+
+
+def dialled_address(advertised: str, name_server: str) -> str:
+    """Return the port of an advertised address at the host where the name server was reached."""
+    try:
+        return join_address(split_address(name_server)[0], split_address(advertised)[1])
+    except ConfigError:  # a broker advertised nonsense: dialling it tells
+        return advertised
+
+
+def explain_no_broker(topic: str, asked: Sequence[str]) -> str:
+    """Say that nobody serves a topic, nor any other one: whether it exists cannot be told then."""
+    return (
+        f"topic {topic!r} has no route: no broker is registered (name server asked: {', '.join(asked)}); "
+        "is the broker running, and is this its name server?"
+    )
+
+
+def explain_no_route(topic: str, asked: Sequence[str], topics: Sequence[str] | None, auto_create: bool | None) -> str:
+    """Say which name servers were asked, what similar topics there are and how to create the topic.
+
+    Args:
+        topic: the topic without a route.
+        asked: addresses of the name servers.
+        topics: all topics the name server knows, ``None`` if it did not tell.
+        auto_create: whether brokers seem to create topics when a client sends to them; ``None``: not known.
+    """
+    parts = [f"topic {topic!r} has no route (name server asked: {', '.join(asked)})"]
+    if topics is not None:
+        similar = get_close_matches(topic, [name for name in topics if not name.startswith("%")], n=3, cutoff=0.6)
+        parts.append(f"similar topics: {', '.join(similar)}" if similar else "no topic has a similar name")
+    if auto_create is not None:
+        parts.append(
+            "automatic creation is on: the first send creates the topic"
+            if auto_create
+            else f"automatic creation seems off (no route to {DEFAULT_TOPIC})"
+        )
+    parts.append(f"create it with: triomq topic create {topic}")
+    return "; ".join(parts)
+
+
+def same_route(one: TopicRouteData | None, other: TopicRouteData) -> bool:
+    """Whether two routes tell the same, in whatever order."""
+    return one is not None and _sorted_form(one) == _sorted_form(other)
+
+
+def _sorted_form(route: TopicRouteData) -> tuple[object, ...]:
+    queues = sorted(
+        (data.broker_name, data.read_queue_nums, data.write_queue_nums, data.perm) for data in route.queue_datas
+    )
+    brokers = sorted((data.broker_name, _items(data.broker_addrs)) for data in route.broker_datas)
+    return queues, brokers, route.order_topic_conf
+
+
+def _items(addresses: Mapping[int, str]) -> list[tuple[int, str]]:
+    return sorted(addresses.items())

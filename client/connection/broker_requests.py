@@ -1,0 +1,177 @@
+"""What brokers ask of a client, and what a consumer must offer so that the instance can answer.
+
+Source: wire.md 6, behaviour.md B.2.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Final, Protocol
+
+from triomq.client.connection.connection import Connection
+from triomq.protocol.bodies.client import ConsumerData, GetConsumerStatusBody, ResetOffsetBody
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.errors import ProtocolError
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.record import decode_record
+from triomq.protocol.requests.requests import (
+    ConsumeMessageDirectlyRequestHeader,
+    ConsumerGroupRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetConsumerStatusRequestHeader,
+    ResetOffsetRequestHeader,
+)
+from triomq.protocol.wire.command import RemotingCommand
+
+if TYPE_CHECKING:
+    from triomq.client.cluster.instance import ClientInstance
+
+LOGGER: Final = logging.getLogger("triomq.client.connection.broker_requests")
+
+#: Direct consumptions at a time; a broker gives up on each after 10 s.
+_MAX_DIRECT: Final = 16
+
+
+class ConsumerCallbacks(Protocol):
+    """What an instance needs of a consumer; called in the trio thread, so plain functions must not block."""
+
+    def heartbeat_data(self) -> ConsumerData:
+        """Return what the next heartbeat shall say of this consumer."""
+
+    def subscribed_topics(self) -> Collection[str]:
+        """Return the topics whose routes shall be polled."""
+
+    def route_changed(self, topic: str) -> None:
+        """Queues to consume of a subscribed topic came or went."""
+
+    def connection_lost(self, address: str) -> None:
+        """The connection to a broker ended; requests on it have failed."""
+
+    def members_changed(self) -> None:
+        """A member of the group came, went or changed its subscriptions (request 40)."""
+
+    def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Go on from these offsets (request 220); the work is for a task of the consumer's own."""
+
+    def consumer_status(self, topic: str) -> Mapping[MessageQueue, int]:
+        """Return the offsets in memory (request 221)."""
+
+    def running_info(self) -> bytes:
+        """Return the body of ConsumerRunningInfo (request 307)."""
+
+    async def consume_directly(self, message: MessageExt, broker_name: str) -> bytes:
+        """Give the message to the handler now; return a ConsumeMessageDirectlyResult body (request 309)."""
+
+
+class RequestServer:
+    """Answers the brokers' requests of one instance."""
+
+    def __init__(self, instance: "ClientInstance") -> None:
+        self._instance = instance
+        self._direct = 0
+
+    def serve(self, connection: Connection, command: RemotingCommand) -> None:
+        """Do what a broker asks; what it sent wrongly is told to it and logged."""
+        handler = _HANDLERS.get(command.code)
+        answer: RemotingCommand | None
+        if handler is None:
+            answer = command.reply(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f"request type {command.code} not supported"
+            )
+        else:
+            try:
+                answer = handler(self, connection, command)
+            except ProtocolError as exc:
+                LOGGER.warning("request refused peer=%s code=%d error=%s", connection.address, command.code, exc)
+                answer = command.reply(ResponseCode.SYSTEM_ERROR, remark=str(exc))
+        if answer is not None and not command.is_oneway:
+            connection.post(answer.encode())
+
+    def consumer(self, group: str) -> ConsumerCallbacks | None:
+        """Return the consumer of a group on this instance."""
+        return self._instance.consumer(group)
+
+    def start_directly(
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        consumer: ConsumerCallbacks,
+        message: MessageExt,
+    ) -> bool:
+        """Consume the message in a task, which answers; return ``False`` if too many do so already."""
+        if self._direct >= _MAX_DIRECT:
+            return False
+        self._direct += 1
+        self._instance.nursery.start_soon(self._run_directly, connection, command, consumer, message)
+        return True
+
+    async def _run_directly(
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        consumer: ConsumerCallbacks,
+        message: MessageExt,
+    ) -> None:
+        try:
+            body = await consumer.consume_directly(message, message.broker_name)
+        finally:
+            self._direct -= 1
+        connection.post(command.reply(body=body).encode())
+
+
+def _unknown_group(command: RemotingCommand, group: str) -> RemotingCommand:
+    return command.reply(ResponseCode.SYSTEM_ERROR, remark=f"The Consumer Group <{group}> not exist in this consumer")
+
+
+def _members_changed(server: RequestServer, _connection: Connection, command: RemotingCommand) -> None:
+    header = ConsumerGroupRequestHeader.decode(command.ext_fields)
+    consumer = server.consumer(header.consumer_group)
+    if consumer is not None:
+        consumer.members_changed()
+
+
+def _reset_offsets(server: RequestServer, _connection: Connection, command: RemotingCommand) -> None:
+    header = ResetOffsetRequestHeader.decode(command.ext_fields)
+    offsets = ResetOffsetBody.decode(command.body).offset_table
+    consumer = server.consumer(header.group)
+    if consumer is not None:
+        LOGGER.info("offset reset group=%s topic=%s queues=%d", header.group, header.topic, len(offsets))
+        consumer.reset_offsets(header.topic, offsets)
+
+
+def _consumer_status(server: RequestServer, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    header = GetConsumerStatusRequestHeader.decode(command.ext_fields)
+    consumer = server.consumer(header.group)
+    offsets = {} if consumer is None else consumer.consumer_status(header.topic)
+    return command.reply(body=GetConsumerStatusBody(dict(offsets)).encode())
+
+
+def _running_info(server: RequestServer, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    header = GetConsumerRunningInfoRequestHeader.decode(command.ext_fields)
+    consumer = server.consumer(header.consumer_group)
+    if consumer is None:
+        return _unknown_group(command, header.consumer_group)
+    return command.reply(body=consumer.running_info())
+
+
+def _consume_directly(
+    server: RequestServer, connection: Connection, command: RemotingCommand
+) -> RemotingCommand | None:
+    header = ConsumeMessageDirectlyRequestHeader.decode(command.ext_fields)
+    consumer = server.consumer(header.consumer_group)
+    if consumer is None:
+        return _unknown_group(command, header.consumer_group)
+    message = decode_record(command.body)
+    message.broker_name = header.broker_name or ""
+    if not server.start_directly(connection, command, consumer, message):
+        return command.reply(ResponseCode.SYSTEM_BUSY, remark=f"{_MAX_DIRECT} messages are consumed directly now")
+    return None
+
+
+_HANDLERS: Final[Mapping[int, Callable[[RequestServer, Connection, RemotingCommand], RemotingCommand | None]]] = {
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: _members_changed,
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: _reset_offsets,
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: _consumer_status,
+    RequestCode.GET_CONSUMER_RUNNING_INFO: _running_info,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: _consume_directly,
+}

@@ -1,0 +1,134 @@
+"""All connections of a client instance: one for each address, made on first use and shared by everybody."""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from triomq.client.config import ClientConfig
+from triomq.client.connection.connection import Connection, RequestHandler, dial
+from triomq.client.connection.handshake import first_format
+from triomq.protocol.errors import ClientClosedError, ConnectError
+
+LOGGER: Final = logging.getLogger("triomq.client.connection.pool")
+
+
+class _Dialling:
+    """A connection in the making, for all who wait for it."""
+
+    __slots__ = ("connection", "done", "error", "hint")
+
+    def __init__(self, hint: str) -> None:
+        self.done = trio.Event()
+        self.connection: Connection | None = None
+        self.error = ""
+        self.hint = hint
+
+
+class ConnectionTable:
+    """Connections by address; each lives in a task of the instance's nursery."""
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        nursery: trio.Nursery,
+        on_request: RequestHandler,
+        on_connect: Callable[[str], None],
+        on_close: Callable[[str], None],
+        target: Callable[[str], tuple[str, str]],
+    ) -> None:
+        """Take hooks that must not block.
+
+        Args:
+            config: time limits and sizes.
+            nursery: where connections live.
+            on_request: gets the peers' own requests.
+            on_connect: gets the address of a new connection.
+            on_close: gets the address of a connection that ended.
+            target: tells for an address which one to dial, and what to say if that fails.
+        """
+        self._config = config
+        self._nursery = nursery
+        self._on_request = on_request
+        self._on_connect = on_connect
+        self._on_close = on_close
+        self._target = target
+        self._open: dict[str, Connection] = {}
+        self._dialling: dict[str, _Dialling] = {}
+        self._closed = False
+
+    def get(self, address: str) -> Connection | None:
+        """Return the open connection to an address, if there is one."""
+        connection = self._open.get(address)
+        return None if connection is None or connection.closed else connection
+
+    def addresses(self) -> tuple[str, ...]:
+        """Return the addresses with an open connection."""
+        return tuple(self._open)
+
+    async def connect(self, address: str, deadline: float) -> Connection:
+        """Return the connection to an address; make it if there is none.
+
+        A caller that is cancelled or late does not stop the attempt for the others.
+
+        Raises:
+            ConnectError: no connection until the deadline.
+            ClientClosedError: the instance was left.
+        """
+        if self._closed:
+            raise ClientClosedError("the client instance is closed")
+        connection = self.get(address)
+        if connection is not None:
+            return connection
+        dialling = self._dialling.get(address)
+        if dialling is None:
+            to_dial, hint = self._target(address)
+            dialling = self._dialling[address] = _Dialling(hint)
+            self._nursery.start_soon(self._run, address, to_dial, dialling)
+        with trio.move_on_at(deadline):
+            await dialling.done.wait()
+        if dialling.connection is not None:
+            return dialling.connection
+        raise ConnectError(dialling.error or f"cannot connect to {address}: no connection in time; {dialling.hint}")
+
+    def close(self) -> None:
+        """Close all connections and make no more."""
+        self._closed = True
+        for connection in tuple(self._open.values()):
+            connection.close("the client was closed")
+
+    async def _run(self, address: str, to_dial: str, dialling: _Dialling) -> None:
+        config = self._config
+        try:
+            sock = await dial(to_dial, config.connect_timeout_s, dialling.hint)
+        except ConnectError as exc:
+            dialling.error = str(exc)
+            return
+        except trio.Cancelled:
+            dialling.error = f"cannot connect to {address}: the client was closed"
+            raise
+        finally:
+            del self._dialling[address]
+            if dialling.error:
+                dialling.done.set()
+        connection = Connection(
+            sock,
+            address,
+            self._on_request,
+            max_frame_bytes=config.max_frame_bytes,
+            send_buffer_limit_bytes=config.send_buffer_limit_bytes,
+            idle_timeout_s=config.idle_timeout_s,
+            header_format=first_format(config.header_format),
+        )
+        dialling.connection = self._open[address] = connection
+        dialling.done.set()
+        LOGGER.info("connected peer=%s", to_dial)
+        self._on_connect(address)
+        try:
+            await connection.run()
+        finally:
+            if self._open.get(address) is connection:  # else there is a new one already
+                del self._open[address]
+            LOGGER.info("disconnected peer=%s reason=%s", to_dial, connection.closed)
+            self._on_close(address)

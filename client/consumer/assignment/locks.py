@@ -1,0 +1,176 @@
+"""The broker's queue locks, as an orderly consumer holds them.
+
+A lock is asked for before a queue is taken, and renewed while it is held.  The broker keeps it for 60 s; here it ends
+30 s after the last renewal began, so a consumer that cannot reach its broker stops long before another one may start.
+All requests about one broker's locks go one after the other: a renewal must not lock again what was just unlocked.
+
+A lock that the broker refuses to renew, or that was out of sight for longer than the broker keeps it, is lost: another
+member may have consumed meanwhile, so the queue has to be taken anew.
+
+Source: behaviour.md B.8, B.13; RebalanceImpl.java, ConsumeMessageOrderlyService.java.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Final
+
+import trio
+
+from triomq.client.consumer.config import ConsumerConfig
+from triomq.client.consumer.processing.process_queue import QueueLock
+from triomq.client.consumer.pulling.remote import REMOTE_ERRORS, QueueRequests
+from triomq.protocol.errors import TriomqError
+from triomq.protocol.message_queue import MessageQueue
+
+LOGGER: Final = logging.getLogger("triomq.client.consumer.assignment.locks")
+
+#: How long brokers keep a lock.  Source: RebalanceLockManager.java.
+BROKER_LIFE_S: Final = 60.0
+
+
+class LockKeeper:
+    """The locks of one consumer."""
+
+    def __init__(self, requests: QueueRequests, config: ConsumerConfig) -> None:
+        self._requests = requests
+        self._config = config
+        self._held: dict[MessageQueue, QueueLock] = {}
+        self._asked: set[MessageQueue] = set()  # what brokers may have locked for this member, known or not
+        self._complaints: dict[str, str] = {}
+        self._serial: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
+
+    async def acquire(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, QueueLock]:
+        """Ask for the locks of these queues; return those that were given."""
+        granted: dict[MessageQueue, QueueLock] = {}
+
+        async def ask(broker_name: str, wanted: list[MessageQueue]) -> None:
+            async with self._serial[broker_name]:
+                now = trio.current_time()
+                self._asked.update(wanted)
+                try:
+                    given = await self._requests.lock(wanted, self._config.lock_timeout_s)
+                except REMOTE_ERRORS as exc:
+                    self._complain(broker_name, exc)
+                    return
+                self._complaints.pop(broker_name, None)
+                self._asked.difference_update(wanted)
+                self._asked |= given.intersection(wanted)
+                for queue in given.intersection(wanted):
+                    granted[queue] = self._held[queue] = QueueLock(now, now + self._config.lock_life_s)
+
+        await _at_each_broker(queues, ask)
+        return granted
+
+    async def release(self, queues: Collection[MessageQueue]) -> None:
+        """Unlock these queues; what cannot be unlocked runs out."""
+
+        async def ask(broker_name: str, unwanted: list[MessageQueue]) -> None:
+            async with self._serial[broker_name]:
+                self.forget(unwanted)
+                self._asked.difference_update(unwanted)
+                try:
+                    await self._requests.unlock(unwanted, self._config.lock_timeout_s)
+                except REMOTE_ERRORS as exc:
+                    LOGGER.warning("queues not unlocked broker=%s queues=%d error=%s", broker_name, len(unwanted), exc)
+
+        await _at_each_broker(queues, ask)
+
+    async def release_all(self) -> None:
+        """Unlock all that brokers may have locked: also what was lost, or asked for when this member began to end."""
+        await self.release(tuple(self._asked))
+
+    def holds(self, queue: MessageQueue) -> bool:
+        """Whether the queue is locked, as far as is known."""
+        return queue in self._held
+
+    def forget_broker(self, broker_name: str) -> list[MessageQueue]:
+        """Forget the locks of a broker to which the connection is lost: it may have freed them; return which."""
+        queues = [queue for queue in self._held if queue.broker_name == broker_name]
+        self.forget(queues)
+        return queues
+
+    def forget(self, queues: Iterable[MessageQueue]) -> None:
+        """Do not renew these locks any more; they end now."""
+        for queue in queues:
+            lock = self._held.pop(queue, None)
+            if lock is not None:
+                lock.ends = 0.0
+
+    async def run(
+        self, lost: Callable[[Collection[MessageQueue]], None], revived: Callable[[MessageQueue], None]
+    ) -> None:
+        """Renew all locks in time; runs until cancelled.
+
+        Args:
+            lost: called with queues whose locks are lost.
+            revived: called with a queue whose lock had ended here and goes on now.
+        """
+        delay_s = self._config.lock_interval_s
+        while True:
+            await trio.sleep(delay_s)
+            complete = await self._renew_all(lost, revived)
+            delay_s = self._config.lock_interval_s
+            if not complete:  # waiting for the next time would be too long
+                delay_s = min(delay_s, self._config.retry_interval_s)
+
+    async def _renew_all(
+        self, lost: Callable[[Collection[MessageQueue]], None], revived: Callable[[MessageQueue], None]
+    ) -> bool:
+        complete = True
+
+        async def ask(broker_name: str, _queues: list[MessageQueue]) -> None:
+            nonlocal complete
+            async with self._serial[broker_name]:
+                held = [queue for queue in self._held if queue.broker_name == broker_name]
+                now = trio.current_time()
+                try:
+                    given = await self._requests.lock(held, self._config.lock_timeout_s) if held else frozenset()
+                except REMOTE_ERRORS as exc:
+                    complete = False
+                    self._complain(broker_name, exc)
+                    return
+                self._complaints.pop(broker_name, None)
+                gone = [queue for queue in held if not self._renew(queue, now, revived, is_given=queue in given)]
+            if gone:
+                LOGGER.warning("locks lost broker=%s queues=%d", broker_name, len(gone))
+                lost(gone)
+
+        await _at_each_broker(tuple(self._held), ask)
+        return complete
+
+    def _complain(self, broker_name: str, error: TriomqError) -> None:
+        """Log the first failure of many alike: it is tried again each second."""
+        complaint = str(error)
+        if self._complaints.get(broker_name) != complaint:
+            self._complaints[broker_name] = complaint
+            LOGGER.warning("queues not locked, tried again until it works broker=%s error=%s", broker_name, complaint)
+
+    def _renew(
+        self, queue: MessageQueue, now: float, revived: Callable[[MessageQueue], None], *, is_given: bool
+    ) -> bool:
+        """Take in the broker's answer about one queue; return ``False`` if its lock is lost."""
+        lock = self._held.get(queue)
+        if lock is None:  # forgotten while the request was on its way
+            return True
+        if not is_given or now - lock.locked_at > BROKER_LIFE_S:
+            self.forget((queue,))
+            self._asked.discard(queue)
+            return False
+        had_ended = lock.ends <= trio.current_time()
+        lock.locked_at, lock.ends = now, now + self._config.lock_life_s
+        if had_ended:
+            revived(queue)
+        return True
+
+
+async def _at_each_broker(
+    queues: Iterable[MessageQueue], ask: Callable[[str, list[MessageQueue]], Awaitable[None]]
+) -> None:
+    """Call the coroutine function for the queues of each broker, side by side."""
+    of_broker: defaultdict[str, list[MessageQueue]] = defaultdict(list)
+    for queue in queues:
+        of_broker[queue.broker_name].append(queue)
+    async with trio.open_nursery() as nursery:
+        for broker_name, broker_queues in of_broker.items():
+            nursery.start_soon(ask, broker_name, broker_queues)

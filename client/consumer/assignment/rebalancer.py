@@ -1,0 +1,368 @@
+"""The rebalance service: asks who is in the group, takes and gives up queues.
+
+Source: behaviour.md B.7 (rounds), B.8 (taking and giving up), RebalanceImpl.java, RebalancePushImpl.java.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
+
+import trio
+
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.consumer.assignment.locks import LockKeeper
+from triomq.client.consumer.assignment.membership import Membership
+from triomq.client.consumer.assignment.strategies import AllocateStrategy, allocate, allocate_averagely, plan
+from triomq.client.consumer.offsets.first_offsets import FirstOffsets
+from triomq.client.consumer.processing.process_queue import NO_LOCK, QueueLock
+from triomq.client.consumer.pulling.pull_context import PullContext
+from triomq.client.consumer.pulling.pull_loop import PullLoop
+from triomq.client.consumer.pulling.remote import REMOTE_ERRORS
+from triomq.client.consumer.statistics import TopicCounters
+from triomq.client.consumer.subscription import Subscription, Subscriptions
+from triomq.protocol.errors import TriomqError
+from triomq.protocol.message_queue import MessageQueue
+
+LOGGER: Final = logging.getLogger("triomq.client.consumer.assignment.strategies")
+
+_GIVE_UP_LIMIT_S: Final = 1.0
+_EARLY_COMMIT_LIMIT_S: Final = 0.2
+
+
+class Rebalancer:
+    """Keeps the queues of a consumer what they should be.
+
+    Attributes:
+        loops: the queues held, each with its pull loop.
+        counters: counts by topic.
+        rounds: rounds so far.
+        is_over: it has ended, and nothing will be shared out any more.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        context: PullContext,
+        subscriptions: Subscriptions,
+        first_offsets: FirstOffsets,
+        strategy: AllocateStrategy | None,
+        locks: LockKeeper | None = None,
+        chosen: Mapping[str, frozenset[MessageQueue]] | None = None,
+    ) -> None:
+        self.loops: dict[MessageQueue, PullLoop] = {}
+        self.counters = {topic: TopicCounters() for topic in subscriptions.topics}
+        self.rounds = 0
+        self._instance = instance
+        self._context = context
+        self._subscriptions = subscriptions
+        self._first_offsets = first_offsets
+        self._strategy = strategy  # None in broadcasting: each member has all queues
+        self._locks = locks  # of orderly consumption in clustering
+        self._chosen = chosen  # queues by topic, where the user says which, not the group
+        self._membership = Membership()
+        self._retiring: dict[MessageQueue, PullLoop] = {}
+        self._nursery: trio.Nursery
+        self._wanted = trio.Event()
+        self._begun = 0
+        self._ended = 0
+        self._round_ended = trio.Event()
+        self.is_over = False
+        self._assigned = trio.Event()
+        #: Queues of each topic when it was first known whether the topic exists.
+        self._known_at_start: dict[str, frozenset[MessageQueue]] = {}
+        self._missing: set[str] = set()
+        self._complaints: dict[str, str] = {}
+
+    def wake(self) -> None:
+        """Start a round soon."""
+        self._wanted.set()
+
+    async def wait_assigned(self) -> None:
+        """Return when all topics that exist have been shared out once, or the rebalancer has ended."""
+        await self._assigned.wait()
+
+    def topic_known(self, topic: str) -> None:
+        """Note which queues a topic has at the start; none if it does not exist."""
+        queues = frozenset(self._instance.known_subscribe_queues(topic))
+        self._known_at_start.setdefault(topic, queues)
+
+    async def wait_next_round(self) -> None:
+        """Start a round and return when it has ended, at once if the rebalancer has.
+
+        A round that is under way does not count: it may not have seen what the caller changed.
+        """
+        awaited = self._begun + 1
+        self.wake()
+        while self._ended < awaited and not self.is_over:
+            await self._round_ended.wait()
+
+    async def wait_round_end(self) -> None:
+        """Return when a round has ended, or the rebalancer has."""
+        await self._round_ended.wait()
+
+    async def run(self) -> None:
+        """Run a round now, in time, and when woken; the pull loops live in here.  Runs until cancelled."""
+        config = self._context.config
+        try:
+            async with trio.open_nursery() as self._nursery:
+                while True:
+                    self._wanted = trio.Event()
+                    delay_s = self._instance.config.rebalance_interval_s
+                    if not await self._counted_round():
+                        delay_s = min(delay_s, config.retry_interval_s)
+                    if self._missing:
+                        delay_s = min(delay_s, config.missing_topic_interval_s)
+                    with trio.move_on_after(delay_s):
+                        await self._wanted.wait()
+        finally:
+            self.is_over = True
+            self._round_ended.set()
+            self._assigned.set()
+
+    def note_progress(self) -> None:
+        """Bring all offsets in memory up to what is consumed."""
+        for loop in (*self.loops.values(), *self._retiring.values()):
+            loop.note_progress()
+
+    @property
+    def held(self) -> tuple[MessageQueue, ...]:
+        """All queues that are not given up: those held, and those whose handler has yet to end.
+
+        One whose lock was lost is not among them: its progress is somebody else's now.
+        """
+        locks = self._locks
+        return (*self.loops, *(queue for queue in self._retiring if locks is not None and locks.holds(queue)))
+
+    @property
+    def is_out_of_date(self) -> bool:
+        """Whether queues that are held may be another member's: none is given up while suspended."""
+        return self._context.suspended and self._strategy is not None
+
+    def lose(self, queues: Iterable[MessageQueue]) -> None:
+        """Stop consuming queues whose locks somebody else may have; they are taken anew if they are this member's.
+
+        Progress is not stored: if another member has the queue now, it would be set back.
+        """
+        self._lose(queues, self._context.offsets.forget)
+
+    def lose_connection(self, queues: Iterable[MessageQueue]) -> None:
+        """As :meth:`lose`, for locks that may have been freed: if nobody had the queue, it goes on where it was."""
+        self._lose(queues, self._context.offsets.set_aside)
+
+    def _lose(self, queues: Iterable[MessageQueue], forget: Callable[[MessageQueue], None]) -> None:
+        for queue in queues:
+            loop = self.loops.pop(queue, None)
+            if loop is not None and self._locks is not None and not self.is_over:  # else its handler just ends
+                self._retiring[queue] = loop
+                self._nursery.start_soon(self._retire, loop, self._locks, forget)
+        self.wake()
+
+    def broker_lost(self, broker_name: str) -> None:
+        """Note that the connection to a broker has ended."""
+        self._membership.broker_lost(broker_name)
+
+    def revive(self, queue: MessageQueue) -> None:
+        """Go on consuming a queue whose lock had ended and was renewed."""
+        if (loop := self.loops.get(queue)) is not None:
+            self._context.service.submit(loop.process_queue, [])
+
+    def pull_anew(self, topic: str | None = None) -> None:
+        """Let the pulls of a topic, or of all, begin anew: what they said is not true any more."""
+        for queue, loop in self.loops.items():
+            if topic in (None, queue.topic):
+                loop.pull_anew()
+
+    def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Go on from these offsets; queues that are not held are ignored."""
+        for queue, queue_offset in offsets.items():
+            if (loop := self.loops.get(queue)) is not None:
+                loop.reset(type(loop.next_offset)(queue_offset))
+
+    async def _counted_round(self) -> bool:
+        """Run a round, but while suspended only give up what is not subscribed; return whether all was done."""
+        self._begun += 1
+        await self._give_up_unsubscribed()
+        complete = True
+        if not self._context.suspended and (complete := await self._round()) and self._subscriptions.topics:
+            self._assigned.set()
+        self._ended = self._begun
+        self._round_ended.set()
+        self._round_ended = trio.Event()
+        return complete
+
+    async def _give_up_unsubscribed(self) -> None:
+        await trio.lowlevel.checkpoint()
+        for topic in self._known_at_start.keys() - set(self._subscriptions.topics):
+            del self._known_at_start[topic]
+            self._missing.discard(topic)
+            self._complaints.pop(topic, None)
+            self._membership.forget(topic)
+        if gone := [queue for queue in self.loops if queue.topic not in self._subscriptions]:
+            await self._give_up(gone)
+
+    async def _round(self) -> bool:
+        """Share out each topic; return whether all could be."""
+        self.rounds += 1
+        complete = True
+        # Most rounds are caused by a new member, which is about to ask where to begin.
+        with trio.move_on_after(_EARLY_COMMIT_LIMIT_S):
+            self.note_progress()
+            await self._context.offsets.persist(tuple(self.loops), changed_only=True)
+        for topic in self._subscriptions.topics:
+            if topic not in self._subscriptions:  # taken out meanwhile
+                continue
+            try:
+                complete &= await self._rebalance(topic)
+            except REMOTE_ERRORS as exc:  # one topic's trouble does not stop the others
+                complete = False
+                self._complain(topic, exc)
+            else:
+                self._complaints.pop(topic, None)
+        return complete
+
+    async def _rebalance(self, topic: str) -> bool:
+        subscription = self._subscriptions[topic]
+        queues = await self._subscribe_queues(topic)
+        if not queues:  # unknown, or not readable now: nothing changes
+            return True
+        is_alone = self._strategy is None or self._chosen is not None
+        members, missing = ([self._instance.client_id], False) if is_alone else await self._members(topic)
+        try:
+            mine = self._mine(topic, queues, members)
+        except Exception:  # boundary: the strategy may be the user's; nothing changes
+            LOGGER.exception("allocation strategy failed, nothing changes topic=%s", topic)
+            return True
+        held = {queue for queue in self.loops if queue.topic == topic}
+        config = self._context.config
+        expiry_s = max(config.pull_expiry_s, 2 * config.pull_timeout_s)  # a broker may hold a pull for minutes
+        stalled = {queue for queue in held if self.loops[queue].is_stalled(expiry_s)}
+        added, removed = plan(mine, frozenset(held - stalled))
+        removed |= stalled
+        if removed:
+            await self._give_up(removed)
+        taken = await self._take(subscription, added)
+        if removed or taken:
+            LOGGER.info(
+                "rebalanced topic=%s members=%d queues=%d mine=%d taken=%d given_up=%d",
+                topic,
+                len(members),
+                len(queues),
+                len(mine),
+                taken,
+                len(removed),
+            )
+            self._context.share_limits(len(self.loops))
+            # Brokers keep the newest subscription of all members; pulls need not wait for them to hear of it,
+            # because they name the version of the first heartbeat.
+            self._subscriptions.renew(topic)
+            self._context.announce()
+        return taken == len(added) and self._instance.client_id in members and not missing
+
+    def _mine(self, topic: str, queues: Collection[MessageQueue], members: Collection[str]) -> frozenset[MessageQueue]:
+        if self._chosen is not None:
+            return self._chosen.get(topic, frozenset())
+        return allocate(self._strategy or allocate_averagely, queues, members, self._instance.client_id)
+
+    async def _subscribe_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the queues of a topic; if it seems not to exist, look again."""
+        instance = self._instance
+        queues = instance.known_subscribe_queues(topic)
+        if not queues:
+            if await instance.find_route(topic, refresh=True) is None and topic not in self._missing:
+                self._missing.add(topic)
+                if topic != self._subscriptions.retry_topic:
+                    LOGGER.warning("topic does not exist, waiting until it does topic=%s", topic)
+            queues = instance.known_subscribe_queues(topic)
+        self.topic_known(topic)
+        if queues:
+            self._missing.discard(topic)
+        return queues
+
+    async def _members(self, topic: str) -> tuple[list[str], bool]:
+        """Return the group's members; if the broker does not know this one, tell it and ask again.
+
+        Also return whether some of them are only waited for.
+        """
+        requests = self._context.requests
+        try:
+            told = await requests.members(topic)
+        except REMOTE_ERRORS:
+            told = None
+        if told is None or self._instance.client_id not in told.client_ids:
+            await self._instance.heartbeat_now()
+            told = await requests.members(topic)
+        missing = self._membership.missing(topic, told.broker_name, told.client_ids, trio.current_time())
+        return [*told.client_ids, *missing], bool(missing)
+
+    async def _take(self, subscription: Subscription, added: Collection[MessageQueue]) -> int:
+        """Start pulling new queues; return how many could be started.
+
+        An orderly consumer locks them first: where to begin is known only once no other member can go on there.
+        """
+        locks: Mapping[MessageQueue, QueueLock] = {}
+        if self._locks is not None:
+            locks = await self._locks.acquire([queue for queue in added if queue not in self._retiring])
+            added = locks.keys()
+        if not added:
+            return 0
+        first_offsets = await self._first_offsets.find(added, self._known_at_start[subscription.topic])
+        counters = self._counters_of(subscription.topic)
+        taken = 0
+        for queue, first_offset in first_offsets.items():
+            lock = locks.get(queue, NO_LOCK)
+            if lock.ends <= trio.current_time():  # lost meanwhile
+                continue
+            taken += 1
+            loop = PullLoop(self._context, subscription, queue, first_offset, counters, lock)
+            self.loops[queue] = loop
+            self._nursery.start_soon(loop.run)
+        if self._locks is not None and len(first_offsets) < len(locks):  # so that others need not wait for them
+            await self._locks.release(locks.keys() - first_offsets.keys())
+        return taken
+
+    def _counters_of(self, topic: str) -> TopicCounters:
+        if topic not in self.counters:  # subscribed while running: rates count from now on
+            self.counters[topic] = TopicCounters()
+            self.counters[topic].sample(trio.current_time())
+        return self.counters[topic]
+
+    async def _give_up(self, queues: Iterable[MessageQueue]) -> None:
+        """Stop queues; their progress is stored before this returns, so that the new owner finds it."""
+        loops = [self.loops.pop(queue) for queue in queues]
+        if self._locks is not None:
+            for loop in loops:
+                self._retiring[loop.queue] = loop
+                self._nursery.start_soon(self._retire, loop, self._locks, self._context.offsets.forget)
+            return
+        for loop in loops:
+            loop.give_up()
+        await self._store_and_forget(loops)
+
+    async def _retire(self, loop: PullLoop, locks: LockKeeper, forget: Callable[[MessageQueue], None]) -> None:
+        """Give up an orderly queue: the handler ends first, then progress is stored, then the lock given back.
+
+        So the next owner begins after what was handled here, and never while it is handled.  Java gives a handler
+        1 s and else tries again with the next rebalance, and then keeps the lock for 20 s more if there are cached
+        messages, because its worker may not have noticed yet; here no worker begins anything in a closing queue.
+        """
+        await loop.retire()
+        if locks.holds(loop.queue):
+            await self._store_and_forget([loop])
+            await locks.release([loop.queue])
+        else:
+            forget(loop.queue)
+        del self._retiring[loop.queue]
+        self.wake()
+
+    async def _store_and_forget(self, loops: Collection[PullLoop]) -> None:
+        offsets = self._context.offsets
+        with trio.move_on_after(_GIVE_UP_LIMIT_S, shield=True):
+            await offsets.persist_now([loop.queue for loop in loops])
+        for loop in loops:
+            offsets.forget(loop.queue)
+
+    def _complain(self, topic: str, exc: TriomqError) -> None:
+        complaint = f"{type(exc).__name__}: {exc}"
+        if self._complaints.get(topic) != complaint:  # once, not each second
+            self._complaints[topic] = complaint
+            LOGGER.warning("rebalance failed, tried again until it works topic=%s error=%s", topic, exc)

@@ -1,0 +1,123 @@
+"""Where a group's progress begins, for queues that were just taken.
+
+Source: behaviour.md B.6, RebalancePushImpl.computePullFromWhere.
+"""
+
+import logging
+from collections.abc import Collection
+from typing import Final
+
+from triomq.client.consumer.config import StartPolicy, StartPosition
+from triomq.client.consumer.offsets.remote_offsets import OffsetStore, for_each
+from triomq.client.consumer.pulling.remote import PullStatus, QueueRequests
+from triomq.protocol.errors import RequestCodeNotSupportedError
+from triomq.protocol.filters.tags import SUBSCRIBE_ALL
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.units import QueueOffset, Timestamp
+
+LOGGER: Final = logging.getLogger("triomq.client.consumer.offsets.first_offsets")
+
+#: Messages looked at once when the first one of a time is searched.
+_SEARCH_BATCH: Final = 32
+
+
+class FirstOffsets:
+    """Finds where to start queues that were just taken.
+
+    A stored offset always wins.  Without one the start policy decides, whatever the age of the queue; what it
+    decided is stored before the first message is delivered, so that it is decided once: for the whole group, and
+    in broadcasting for this member.
+    A broker error is no answer: the queue is left out and tried again (only code 22 means "nothing stored").
+
+    Queues that came into being while the consumer ran, and those of the retry topic, begin at their first
+    message: everything in them was sent to a group that was there already.
+    """
+
+    def __init__(
+        self,
+        requests: QueueRequests,
+        offsets: OffsetStore,
+        policy: StartPolicy,
+        retry_topic: str,
+        *,
+        is_stored: bool = True,
+    ) -> None:
+        self._requests = requests
+        self._offsets = offsets
+        self._policy = policy
+        self._retry_topic = retry_topic
+        self._is_stored = is_stored  # queues that are shared with nobody need not be decided on once for all
+
+    async def find(
+        self, queues: Collection[MessageQueue], known_at_start: Collection[MessageQueue]
+    ) -> dict[MessageQueue, QueueOffset]:
+        """Return the first offsets; a queue is missing if its broker did not tell, and has to be tried again."""
+        asked = await for_each(queues, self._offsets.stored, "first offset not known")
+        late = {queue for queue in asked if queue.topic == self._retry_topic or queue not in known_at_start}
+        await self._disclose(asked, late)
+        missing = [queue for queue, stored in asked.items() if stored is None]
+        found = {queue: stored for queue, stored in asked.items() if stored is not None}
+        resolved = await for_each(missing, lambda queue: self._resolve(queue, queue in late), "first offset not found")
+        if not self._is_stored:
+            return {**found, **resolved}
+        for queue in await self._offsets.store_first(resolved):
+            LOGGER.info("group starts queue=%s offset=%d", queue, resolved[queue])
+            found[queue] = resolved[queue]
+        return found
+
+    async def _disclose(self, asked: dict[MessageQueue, QueueOffset | None], late: Collection[MessageQueue]) -> None:
+        """Replace each 0 that means "nothing stored" by ``None``; forget queues for which this is not known.
+
+        Brokers before 5.0 say 0 of a group without offset while the queue's first message is young
+        (behaviour.md A.13).  That is right where the policy is "earliest", and where the queue is empty.
+        """
+        if self._policy.position is StartPosition.EARLIEST:
+            return
+        requests = self._requests
+        doubtful = [
+            queue
+            for queue, stored in asked.items()
+            if stored == 0 and queue not in late and not self._offsets.is_exact(queue)
+        ]
+        ends = await for_each(doubtful, requests.max_offset, "end of queue not known")
+        one_of_broker = {(queue.topic, queue.broker_name): queue for queue in doubtful if ends.get(queue)}
+        tables = await for_each(one_of_broker.values(), self._stored_queue_ids, "stored offsets not known")
+        for queue in doubtful:
+            if ends.get(queue) == 0:
+                continue
+            stored_ids = tables.get(one_of_broker.get((queue.topic, queue.broker_name), queue))
+            if stored_ids is None:
+                del asked[queue]
+            elif queue.queue_id not in stored_ids:
+                asked[queue] = None
+
+    async def _stored_queue_ids(self, queue: MessageQueue) -> Collection[int]:
+        try:
+            return await self._requests.stored_queue_ids(queue)
+        except RequestCodeNotSupportedError:  # a broker without this request means the 0 it says
+            return range(2**31)
+
+    async def _resolve(self, queue: MessageQueue, from_first: bool) -> QueueOffset:
+        if from_first or self._policy.position is StartPosition.EARLIEST:
+            return await self._requests.min_offset(queue)
+        if self._policy.timestamp is not None:
+            return await first_stored_at(self._requests, queue, self._policy.timestamp)
+        return await self._requests.max_offset(queue)
+
+
+async def first_stored_at(requests: QueueRequests, queue: MessageQueue, timestamp: Timestamp) -> QueueOffset:
+    """Return the offset of the first message stored at or after a time, or the end of the queue.
+
+    A search by time finds the nearest message, or any of several of the same millisecond (wire.md 5.6), so the
+    millisecond before is searched and its messages are passed over.
+    """
+    offset = await requests.search_offset(queue, Timestamp(timestamp - 1))
+    offset = max(offset, await requests.min_offset(queue))
+    while True:
+        result = await requests.pull(queue, offset, max_messages=_SEARCH_BATCH, expression=SUBSCRIBE_ALL)
+        for message in result.messages:
+            if message.store_timestamp >= timestamp:
+                return message.queue_offset
+        if result.status is PullStatus.NO_NEW_MESSAGE or result.next_begin_offset <= offset:
+            return result.next_begin_offset
+        offset = result.next_begin_offset

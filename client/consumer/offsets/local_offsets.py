@@ -1,0 +1,263 @@
+"""Progress of broadcasting consumers, in a file of their own machine, as RocketMQ's Java client keeps it.
+
+The file is ``DIR/<client id>/<group>/offsets.json``; what it was before the last write is ``offsets.json.bak`` beside
+it.  Each write goes to ``offsets.json.tmp`` first, so whenever the process ends one of the two others is complete.
+
+Java's clients in broadcasting share one client id on a machine, and two of one group write over each other's file.
+Here the folder is locked while a consumer has it open.
+
+Source: behaviour.md B.6, LocalFileOffsetStore.java, OffsetSerializeWrapper.java, MixAll.java.
+"""
+
+import fcntl
+import logging
+import os
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Self
+
+import trio
+from trio.to_thread import run_sync as run_in_thread
+
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.config import ClientConfig
+from triomq.client.consumer.offsets.remote_offsets import OffsetStore, OffsetTable, RemoteOffsetStore
+from triomq.client.consumer.pulling.remote import QueueRequests
+from triomq.protocol.bodies.client import LocalOffsets, MessageModel
+from triomq.protocol.errors import ClientError, ConfigError, ProtocolError
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.units import QueueOffset
+
+LOGGER: Final = logging.getLogger("triomq.client.consumer.offsets.remote_offsets")
+
+#: Under the user's home folder.  Source: LocalFileOffsetStore.java.
+DEFAULT_DIRECTORY: Final = ".rocketmq_offsets"
+_FILE_NAME: Final = "offsets.json"
+#: Source: ClientConfig.java; in clustering Java puts the process id in its place.
+_BROADCASTING_INSTANCE: Final = "DEFAULT"
+
+Offsets = Mapping[MessageQueue, QueueOffset]
+
+
+class OffsetsFile:
+    """The file of one group and client id; all methods block."""
+
+    def __init__(self, directory: Path, lock: int) -> None:
+        self.path: Final = directory / _FILE_NAME
+        self._backup: Final = directory / f"{_FILE_NAME}.bak"
+        self._new: Final = directory / f"{_FILE_NAME}.tmp"
+        self._lock = lock
+
+    @classmethod
+    def open(cls, base: Path, client_id: str, group: str) -> Self:
+        """Make the folder if need be, and keep others of this library out of it until :meth:`close`.
+
+        Raises:
+            ConfigError: the folder cannot be made.
+            ClientError: another consumer has it open.
+        """
+        if "/" in client_id or "\0" in client_id:
+            raise ConfigError(f"instance_name: client id {client_id!r} cannot name a folder, which broadcasting needs")
+        directory = base / client_id / group
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as exc:
+            raise ConfigError(f"local_offset_dir: {directory} cannot be used: {exc.strerror}") from exc
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise ClientError(
+                f"another broadcasting consumer of group {group!r} on this machine has client id {client_id!r} and its "
+                f"offsets {directory}: give each its own ClientConfig(instance_name=...)"
+            ) from None
+        except OSError as exc:  # some network file systems have no locks
+            LOGGER.warning("offsets are not protected from a second consumer directory=%s error=%s", directory, exc)
+        return cls(directory, lock)
+
+    def close(self) -> None:
+        """Let others in."""
+        os.close(self._lock)
+
+    def load(self) -> dict[MessageQueue, QueueOffset]:
+        """Return what was saved last; the generation before it if that is missing, empty or damaged.
+
+        Raises:
+            ProtocolError: there is something, but none of it can be read.
+        """
+        try:
+            offsets = _read(self.path)
+        except ProtocolError as exc:
+            offsets = _read(self._backup)
+            if offsets is None:
+                raise
+            damaged = self.path.with_suffix(".damaged")  # or the next save would make it the backup
+            LOGGER.warning("offsets are damaged, the ones before are used file=%s error=%s", self.path, exc)
+            with suppress(OSError):
+                self.path.replace(damaged)
+        else:
+            if offsets is None:
+                offsets = _read(self._backup)
+        return offsets or {}
+
+    def save(self, offsets: Offsets) -> None:
+        """Replace the file; the present one becomes the backup.
+
+        Raises:
+            OSError: it could not be written; file and backup are as they were, or one step further.
+        """
+        with self._new.open("wb") as file:
+            file.write(LocalOffsets(dict(offsets)).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileNotFoundError):
+            self.path.replace(self._backup)
+        self._new.replace(self.path)
+
+
+def _read(path: Path) -> dict[MessageQueue, QueueOffset] | None:
+    """Return the offsets of a file, ``None`` if it is missing or empty."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise ProtocolError(f"offsets {path} cannot be read: {exc.strerror}") from exc
+    if not data:
+        return None
+    try:
+        table = LocalOffsets.decode(data).offset_table
+    except ProtocolError as exc:
+        raise ProtocolError(f"offsets {path} are damaged: remove the file to begin anew: {exc}") from exc
+    return {queue: QueueOffset(queue_offset) for queue, queue_offset in table.items() if queue_offset >= 0}
+
+
+class LocalOffsetStore(OffsetTable):
+    """Offsets in a file, for groups whose members have all queues each.
+
+    What is known of queues that are not consumed now stays in the file.
+    """
+
+    def __init__(self, file: OffsetsFile, stored: Offsets) -> None:
+        super().__init__()
+        self._file = file
+        self._stored = dict(stored)
+        self._saving = trio.Lock()
+        self._complaint = ""
+
+    def for_pull(self, _queue: MessageQueue) -> QueueOffset | None:
+        """Return ``None``: brokers are told nothing."""
+        return None
+
+    def told(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
+        """Ignore it: brokers are told nothing."""
+
+    async def persist(self, queues: Iterable[MessageQueue], *, changed_only: bool) -> None:
+        """Write the file if something changed; with ``changed_only`` leave it to the next full interval.
+
+        Twice a second would be too often for a file.
+        """
+        if changed_only:
+            await trio.lowlevel.checkpoint()
+        else:
+            await self.persist_now(queues)
+
+    async def persist_now(self, queues: Iterable[MessageQueue]) -> None:
+        """Write the file if the progress of these queues is not in it."""
+        await self._save({queue: self._offsets[queue] for queue in queues if queue in self._offsets})
+
+    async def commit(self, offsets: Offsets) -> None:
+        """Note progress and write the file.
+
+        Raises:
+            ClientError: it cannot be written; it is tried again in time.
+        """
+        for queue, queue_offset in offsets.items():
+            self.update(queue, queue_offset, increase_only=False)
+        if error := await self._save(offsets):
+            raise ClientError(f"offsets {self._file.path} not stored: {error}") from error
+
+    async def stored(self, queue: MessageQueue) -> QueueOffset | None:
+        """Return what the file has."""
+        await trio.lowlevel.checkpoint()
+        return self._stored.get(queue)
+
+    def is_exact(self, _queue: MessageQueue) -> bool:
+        """Return true: the file has what was stored, and nothing else."""
+        return True
+
+    async def store_first(self, first_offsets: Offsets) -> Collection[MessageQueue]:
+        """Write where these queues begin; a file that cannot be written now keeps nobody from consuming."""
+        await self._save(first_offsets)
+        return first_offsets.keys()
+
+    async def _save(self, offsets: Offsets) -> OSError | None:
+        """Write the file if it has not all of this; return the error, which is logged, if it cannot be written."""
+        async with self._saving:
+            wanted = {**self._stored, **offsets}
+            if wanted == self._stored:
+                return None
+            try:
+                # Not abandoned when cancelled: the next write would meet this one in the same file.
+                await run_in_thread(self._file.save, wanted)
+            except OSError as exc:
+                if self._complaint != str(exc):
+                    self._complaint = str(exc)
+                    LOGGER.warning(
+                        "offsets not stored, tried again until it works file=%s error=%s", self._file.path, exc
+                    )
+                return exc
+            self._complaint = ""
+            self._stored = wanted
+            return None
+
+
+@asynccontextmanager
+async def open_local_offsets(
+    base: str | os.PathLike[str] | None, client_id: str, group: str
+) -> AsyncGenerator[LocalOffsetStore, None]:
+    """Open the file of a group and client id below a folder, ``None``: ``.rocketmq_offsets`` in the user's home.
+
+    Raises:
+        ConfigError: the folder cannot be used.
+        ClientError: another consumer has it.
+        ProtocolError: neither the file nor its backup can be read.
+    """
+    folder = Path.home() / DEFAULT_DIRECTORY if base is None else Path(base)
+    file = await run_in_thread(OffsetsFile.open, folder, client_id, group)
+    try:
+        yield LocalOffsetStore(file, await run_in_thread(file.load))
+    finally:
+        file.close()
+
+
+@asynccontextmanager
+async def open_offsets(
+    instance: ClientInstance, group: str, model: MessageModel, directory: str | os.PathLike[str] | None
+) -> AsyncGenerator[OffsetStore, None]:
+    """Open the place where a group's progress is kept: at the brokers, in broadcasting in a file below a folder.
+
+    Raises:
+        ConfigError, ClientError, ProtocolError: as :func:`open_local_offsets`.
+    """
+    if model is not MessageModel.BROADCASTING:
+        yield RemoteOffsetStore(QueueRequests(instance, group))
+        return
+    if instance.config.instance_name is None:
+        LOGGER.warning(
+            "broadcasting on an instance without instance_name: its client id %s is new each time, so a restart does "
+            "not go on where it was group=%s",
+            instance.client_id,
+            group,
+        )
+    async with open_local_offsets(directory, instance.client_id, group) as offsets:
+        yield offsets
+
+
+def with_stable_name(config: ClientConfig | None) -> ClientConfig:
+    """Name the instance as Java names those of broadcasting: a stable client id finds the file of its offsets again."""
+    config = config or ClientConfig()
+    return config if config.instance_name else replace(config, instance_name=_BROADCASTING_INSTANCE)

@@ -1,0 +1,296 @@
+"""Where a group's progress is kept.
+
+An offset is the next one to consume.  Progress is kept in memory, only ever upwards, and goes to the store
+with pulls, every few seconds, when a queue is given up and at the end.
+
+Source: behaviour.md B.6, RemoteBrokerOffsetStore.java.
+"""
+
+import logging
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from functools import partial
+from math import inf
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+import trio
+
+from triomq.client.consumer.pulling.remote import REMOTE_ERRORS, QueueRequests
+from triomq.protocol.errors import TriomqError
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.units import QueueOffset
+
+LOGGER: Final = logging.getLogger("triomq.client.consumer.offsets.remote_offsets")
+
+_T = TypeVar("_T")
+#: After this time a broker has handled what was sent to it, also if it did not answer.
+_SETTLED_AFTER_S: Final = 0.1
+#: How long progress counts that was not told when a connection was lost: as long as brokers keep a lock.
+_ASIDE_LIFE_S: Final = 60.0
+#: How many requests with progress may be under way to a broker when the connection is lost.
+_MAX_RECENT: Final = 4
+#: How often a broker is told the last progress, if it goes back.
+_MAX_TELLS: Final = 4
+
+
+class OffsetStore(Protocol):
+    """Progress of a group: in memory, and somewhere durable."""
+
+    def update(self, queue: MessageQueue, queue_offset: QueueOffset, *, increase_only: bool) -> None:
+        """Note progress in memory."""
+
+    def get(self, queue: MessageQueue) -> QueueOffset | None:
+        """Return the progress in memory."""
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Remove a queue from memory."""
+
+    def set_aside(self, queue: MessageQueue) -> None:
+        """Remove a queue from memory that was lost with its connection, not given up: it may be had again soon."""
+
+    def snapshot(self, topic: str) -> Mapping[MessageQueue, QueueOffset]:
+        """Return the progress in memory of one topic."""
+
+    async def persist(self, queues: Iterable[MessageQueue], *, changed_only: bool) -> None:
+        """Store the progress of these queues without waiting for the store; what fails is tried again next time.
+
+        With ``changed_only`` the store is told only what it was not told yet.
+        """
+
+    def told(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
+        """Note that the store was told of this progress by another way."""
+
+    async def persist_now(self, queues: Iterable[MessageQueue]) -> None:
+        """Store the progress of these queues and return when the store has it, or did not take it."""
+
+    async def commit(self, offsets: Mapping[MessageQueue, QueueOffset]) -> None:
+        """Note progress, up or down, and store it; raises one of ``REMOTE_ERRORS`` if that fails for a queue."""
+
+    def for_pull(self, queue: MessageQueue) -> QueueOffset | None:
+        """Return the progress that the next pull shall tell the broker, ``None``: nothing."""
+
+    async def stored(self, queue: MessageQueue) -> QueueOffset | None:
+        """Return the progress that is stored, ``None`` if there is none; raises one of ``REMOTE_ERRORS``."""
+
+    def is_exact(self, queue: MessageQueue) -> bool:
+        """Whether a stored 0 means 0, and never that nothing is stored."""
+
+    async def store_first(self, first_offsets: Mapping[MessageQueue, QueueOffset]) -> Collection[MessageQueue]:
+        """Store where these queues begin; return those for which that was done."""
+
+
+class OffsetTable:
+    """The part in memory of an offset store."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[MessageQueue, QueueOffset] = {}
+
+    def update(self, queue: MessageQueue, queue_offset: QueueOffset, *, increase_only: bool) -> None:
+        """Note progress in memory."""
+        if not increase_only or queue_offset > self._offsets.get(queue, -1):
+            self._offsets[queue] = queue_offset
+
+    def get(self, queue: MessageQueue) -> QueueOffset | None:
+        """Return the progress in memory."""
+        return self._offsets.get(queue)
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Remove a queue from memory."""
+        self._offsets.pop(queue, None)
+
+    def set_aside(self, queue: MessageQueue) -> None:
+        """Remove a queue from memory."""
+        self.forget(queue)
+
+    def snapshot(self, topic: str) -> Mapping[MessageQueue, QueueOffset]:
+        """Return the progress in memory of one topic."""
+        return {queue: offset for queue, offset in self._offsets.items() if queue.topic == topic}
+
+
+class _Aside(NamedTuple):
+    """How far a queue was when its connection was lost, what the broker was told last, and until when it counts."""
+
+    progress: QueueOffset
+    told: Collection[QueueOffset]
+    until: float
+
+
+class RemoteOffsetStore(OffsetTable):
+    """Offsets at the brokers, for groups whose members share the queues."""
+
+    def __init__(self, requests: QueueRequests) -> None:
+        super().__init__()
+        self._requests = requests
+        self._told: dict[MessageQueue, QueueOffset] = {}
+        self._sent_at: dict[MessageQueue, float] = {}  # what is not answered, or never will be
+        #: What the broker was told last, newest at the end: one of it is what the broker has.
+        self._recent: defaultdict[MessageQueue, deque[QueueOffset]] = defaultdict(partial(deque, maxlen=_MAX_RECENT))
+        self._aside: dict[MessageQueue, _Aside] = {}
+        self._complaints: dict[str, str] = {}
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Remove a queue from memory."""
+        super().forget(queue)
+        self._told.pop(queue, None)
+        self._sent_at.pop(queue, None)
+        self._recent.pop(queue, None)
+
+    def set_aside(self, queue: MessageQueue) -> None:
+        """Remove a queue from memory, but remember how far it was, for :meth:`stored`."""
+        if (progress := self._offsets.get(queue)) is not None:
+            self._aside[queue] = _Aside(progress, self._recent[queue], trio.current_time() + _ASIDE_LIFE_S)
+        self.forget(queue)
+
+    def for_pull(self, queue: MessageQueue) -> QueueOffset | None:
+        """Return the progress if it is news, so that it is stored by the way; 0 is not worth it."""
+        known = self._offsets.get(queue)
+        if not known or known == self._told.get(queue):
+            return None
+        self._note_sent(queue, known)
+        return known
+
+    def told(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
+        """Note that a pull told the broker of this progress."""
+        self._told[queue] = queue_offset
+        self._sent_at.pop(queue, None)
+        self._note_recent(queue, queue_offset)
+
+    def _note_sent(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
+        self._sent_at[queue] = trio.current_time()
+        self._note_recent(queue, queue_offset)
+
+    def _note_recent(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
+        recent = self._recent[queue]
+        if not recent or recent[-1] != queue_offset:
+            recent.append(queue_offset)
+
+    async def persist(self, queues: Iterable[MessageQueue], *, changed_only: bool) -> None:
+        """Send the progress of these queues, to all brokers side by side; what fails is tried again next time."""
+        of_broker: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            known = self._offsets.get(queue)
+            if known is not None and not (changed_only and self._told.get(queue) == known):
+                of_broker.setdefault(queue.broker_name, []).append(queue)
+        async with trio.open_nursery() as nursery:
+            for broker_name, broker_queues in of_broker.items():
+                nursery.start_soon(self._persist_at_one_broker, broker_name, broker_queues)
+
+    async def _persist_at_one_broker(self, broker_name: str, queues: Iterable[MessageQueue]) -> None:
+        for queue in queues:
+            if (queue_offset := self._offsets.get(queue)) is None:  # given up meanwhile
+                continue
+            try:
+                await self._requests.commit_oneway(queue, queue_offset)
+            except REMOTE_ERRORS as exc:
+                if self._complaints.get(broker_name) != str(exc):  # once, not each time
+                    self._complaints[broker_name] = str(exc)
+                    LOGGER.warning(
+                        "offsets not stored, tried again until it works broker=%s error=%s", broker_name, exc
+                    )
+                return  # the others would fail alike
+            self._told[queue] = queue_offset
+            self._note_sent(queue, queue_offset)
+        self._complaints.pop(broker_name, None)
+
+    async def persist_now(self, queues: Iterable[MessageQueue]) -> None:
+        """Store the progress of these queues, side by side, and wait until the brokers have it for good.
+
+        A broker of many threads may handle a pull or a oneway request that was sent before this one, and the
+        older progress in it, only after this one (Apache 5.5.0 does so under load).  So where something
+        may still be on its way, what the broker has is looked at, and told again if it went back or is gone.
+        """
+        known = {queue: self._offsets[queue] for queue in queues if queue in self._offsets}
+
+        async def store(queue: MessageQueue) -> None:
+            settled_at = self._sent_at.get(queue, -inf) + _SETTLED_AFTER_S
+            for _ in range(_MAX_TELLS):
+                await self._requests.commit(queue, known[queue])
+                if trio.current_time() >= settled_at:
+                    return
+                await trio.sleep_until(settled_at)
+                stored = await self._requests.committed(queue)
+                if stored is not None and stored >= known[queue]:
+                    return
+                settled_at = trio.current_time() + _SETTLED_AFTER_S
+
+        await _store_each(known, store, "offset not stored")
+
+    async def commit(self, offsets: Mapping[MessageQueue, QueueOffset]) -> None:
+        """Note progress and store it, side by side, and wait until the brokers have it.
+
+        Raises:
+            ClientError, BrokerResponseError, ProtocolError: the first failure; the other queues' progress is stored.
+        """
+        errors: list[TriomqError] = []
+
+        async def commit_one(queue: MessageQueue) -> None:
+            try:
+                await self._requests.commit(queue, offsets[queue])
+            except REMOTE_ERRORS as exc:
+                errors.append(exc)
+            else:
+                self.told(queue, offsets[queue])
+
+        for queue, queue_offset in offsets.items():
+            self.update(queue, queue_offset, increase_only=False)
+        await _store_each(offsets, commit_one, "offset not stored")
+        if errors:
+            raise errors[0]
+
+    async def stored(self, queue: MessageQueue) -> QueueOffset | None:
+        """Ask the broker; if it has what this member told it before a lost connection, tell it how far that really was.
+
+        Somebody else who had the queue meanwhile began at what is stored, and stored what he did: then that counts,
+        also if it is less, because what comes again in an ordered queue has to come in order.  An offset that is older
+        than what was told is that of a broker that crashed; nobody knows who consumed what since.
+        """
+        stored = await self._requests.committed(queue)
+        aside = self._aside.get(queue)
+        if aside is None or stored is None:
+            return stored
+        if stored in aside.told and stored < aside.progress and trio.current_time() < aside.until:
+            await self._requests.commit(queue, aside.progress)
+            stored = aside.progress
+        self._aside.pop(queue, None)
+        return stored
+
+    def is_exact(self, queue: MessageQueue) -> bool:
+        """Whether the broker tells a stored offset 0 from none."""
+        return self._requests.is_exact(queue)
+
+    async def store_first(self, first_offsets: Mapping[MessageQueue, QueueOffset]) -> Collection[MessageQueue]:
+        """Store where these queues begin, side by side, and wait for the brokers' answers."""
+        return await _store_each(
+            first_offsets, lambda queue: self._requests.commit(queue, first_offsets[queue]), "first offset not stored"
+        )
+
+
+async def _store_each(
+    queues: Collection[MessageQueue], function: Callable[[MessageQueue], Awaitable[None]], complaint: str
+) -> Collection[MessageQueue]:
+    """Store something of all queues: of one of each topic at each broker first, then of the others side by side.
+
+    Two threads of an Apache broker that store the first offsets of a group each make a table for it, and one of the
+    tables, with what is in it, is lost (ConsumerOffsetManager.commitOffset).
+    """
+    first = list({(queue.topic, queue.broker_name): queue for queue in queues}.values())
+    stored = await for_each(first, function, complaint)
+    return [*stored, *await for_each([queue for queue in queues if queue not in first], function, complaint)]
+
+
+async def for_each(
+    queues: Collection[MessageQueue], function: Callable[[MessageQueue], Awaitable[_T]], complaint: str
+) -> dict[MessageQueue, _T]:
+    """Ask the same of all queues, side by side; those that fail are logged and missing in the result."""
+    results: dict[MessageQueue, _T] = {}
+
+    async def one(queue: MessageQueue) -> None:
+        try:
+            results[queue] = await function(queue)
+        except REMOTE_ERRORS as exc:
+            LOGGER.warning("%s queue=%s error=%s", complaint, queue, exc)
+
+    async with trio.open_nursery() as nursery:
+        for queue in queues:
+            nursery.start_soon(one, queue)
+    return results

@@ -1,0 +1,245 @@
+"""Concurrent consumption: workers share the messages of all queues, in no particular order.
+
+Source: behaviour.md B.12, ConsumeMessageConcurrentlyService.java.
+"""
+
+import logging
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from itertools import chain, repeat
+from typing import Final, NamedTuple, Protocol
+
+import trio
+
+from triomq.client.consumer.config import BROKER_DECIDES, ConsumeContext, ConsumerConfig
+from triomq.client.consumer.handlers import Handler, is_success
+from triomq.client.consumer.processing.process_queue import ProcessQueue
+from triomq.client.consumer.processing.worker_pool import WorkerPool
+from triomq.client.consumer.processing.workers import Slot, Work, call_in_thread, choose_worker
+from triomq.protocol.bodies.client import ConsumeResult
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.units import QueueOffset
+
+LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")
+
+#: Delay level of a message whose handler does not end: 10 s.  Source: ProcessQueue.cleanExpiredMsg.
+_EXPIRED_LEVEL: Final = 3
+_MAX_WATCH_INTERVAL_S: Final = 60.0
+#: A plain function busy for longer than this gives up the messages that it would take next.
+_RELEASE_INTERVAL_S: Final = 0.05
+#: When so many messages wait for a worker, those of queues that were given up are looked for.
+_MOST_UNCHECKED: Final = 4096
+
+
+class MessageSender(Protocol):
+    """Stores failed messages again."""
+
+    async def send(self, message: MessageExt, delay_level: int) -> bool:
+        """Return whether the message is stored again."""
+
+
+class _Later(NamedTuple):
+    due: float
+    message: MessageExt
+    process_queue: ProcessQueue
+
+
+class ConcurrentService(WorkerPool[Slot]):
+    """Runs the handler: :meth:`run` it in a nursery of its own, and :meth:`stop` it before leaving that.
+
+    Attributes:
+        handler: what is run.
+        config: its limits.
+        pending: messages that wait for a worker.
+        expired: messages that were sent back while their handler was still busy: its late result is ignored.
+    """
+
+    def __init__(self, handler: Handler, sender: MessageSender, config: ConsumerConfig) -> None:
+        super().__init__(config.max_concurrency)
+        self.handler = handler
+        self.config = config
+        self.pending: deque[Work] = deque()
+        self.expired: set[MessageExt] = set()
+        self._sender = sender
+        self._work = choose_worker(handler)
+        self._waking = 0
+        self._most_pending = _MOST_UNCHECKED
+        self._later: deque[_Later] = deque()
+        self._later_added = trio.Event()
+
+    def make_slot(self) -> Slot:
+        """Return the slot of a new worker."""
+        return Slot()
+
+    async def work(self, slot: Slot) -> None:
+        """Call the handler in the way that suits it."""
+        await self._work(self, slot)
+
+    async def maintain(self) -> None:
+        """Hand failed messages out again in time, and look after slow handlers; runs until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._resubmit)
+            nursery.start_soon(self._watch)
+            if not self.handler.is_async and not self.handler.takes_batch:
+                nursery.start_soon(self._release)
+
+    def submit(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+        """Take messages that were put into a process queue."""
+        if not self.stopped:
+            self.pending.extend(zip(messages, repeat(process_queue), strict=False))
+            if len(self.pending) > self._most_pending:
+                self._forget_dropped()
+            self._wake_one()
+
+    def put_back(self, work: Sequence[Work]) -> None:
+        """Take messages back that workers took and did not begin; they are the next ones again."""
+        self.pending.extendleft(sorted(work, key=_offset_of, reverse=True))
+        self._wake_one()
+
+    def stop(self) -> None:
+        """Forget what no handler has begun; let the workers end.
+
+        What lies before a message of its queue that was begun is still handled: else that one would come again.
+        """
+        self.stopped = True
+        self._later.clear()
+        waiting = [*self.pending, *chain.from_iterable(slot.take_share() for slot in self.slots)]
+        self.pending.clear()
+        self.put_back(_before_begun(waiting))
+        self.parked.unpark_all()
+
+    async def wait_for_work(self, slot: Slot) -> bool:
+        """Return true when there are messages, false when there will be none any more for this worker."""
+        slot.messages = ()
+        while True:
+            while not self.pending:
+                if self.stopped or slot.retired:
+                    return False
+                await self.parked.park()
+                if self._waking:
+                    self._waking -= 1
+            if slot.retired:
+                self._wake_one()
+                return False
+            if len(self.pending) > 1:
+                self._wake_one()
+            if self.now() <= self.turn_ends:
+                return True
+            await self.yield_turn()
+            if self.pending:  # others may have been faster
+                return True
+
+    async def settle(
+        self, process_queue: ProcessQueue, messages: Sequence[MessageExt], delay_level: int = BROKER_DECIDES
+    ) -> None:
+        """Send failed messages back; those that cannot be are handed out again later and hold the offset."""
+        for message in messages:
+            if process_queue.dropped:
+                return
+            if await self._sender.send(message, delay_level):
+                if not process_queue.dropped:
+                    process_queue.remove(message)
+            else:
+                message.reconsume_times += 1
+                due = trio.current_time() + self.config.resubmit_delay_s
+                self._later.append(_Later(due, message, process_queue))
+                self._later_added.set()
+
+    def was_expired(self, message: MessageExt) -> bool:
+        """Whether the message was sent back while its handler was busy; asked once, then forgotten."""
+        if message in self.expired:
+            self.expired.discard(message)
+            return True
+        return False
+
+    async def consume_directly(self, message: MessageExt, queue: MessageQueue) -> tuple[ConsumeResult, str]:
+        """Call the handler with one message, apart from queues and offsets; return its result and a remark."""
+        handler = self.handler
+        arguments = ([message], ConsumeContext(queue)) if handler.takes_batch else (message,)
+        try:
+            if handler.is_async:
+                status = await handler.function(*arguments)
+            else:
+                status = await call_in_thread(self, handler.function, *arguments)
+        except Exception as exc:  # boundary: foreign code may raise anything; Cancelled passes
+            LOGGER.exception("handler failed, called directly: %r", message)
+            return ConsumeResult.CR_THROW_EXCEPTION, f"{type(exc).__name__}: {exc}"
+        return (ConsumeResult.CR_SUCCESS if is_success(status) else ConsumeResult.CR_LATER), ""
+
+    def _forget_dropped(self) -> None:
+        """Forget messages of queues that were given up.
+
+        Workers do that too, but while they hang in handlers each queue that comes and goes would leave its messages.
+        """
+        kept = [work for work in self.pending if not work[1].dropped]
+        self.pending.clear()
+        self.pending.extend(kept)
+        self._most_pending = max(_MOST_UNCHECKED, 2 * len(kept))
+
+    def _wake_one(self) -> None:
+        # One that is woken and did not run yet will find what there is, and wake the next one.
+        if not self._waking and self.parked:
+            self._waking += 1
+            self.parked.unpark()
+
+    async def _resubmit(self) -> None:
+        while True:
+            if not self._later:
+                self._later_added = trio.Event()
+                await self._later_added.wait()
+            await trio.sleep_until(self._later[0].due if self._later else trio.current_time())
+            while self._later and self._later[0].due <= trio.current_time():
+                _, message, process_queue = self._later.popleft()
+                self.submit(process_queue, (message,))
+
+    async def _release(self) -> None:
+        """Take from worker threads what they would do next, when they are busy with one message for long."""
+        while True:
+            await trio.sleep(_RELEASE_INTERVAL_S)
+            busy = [slot for slot in self.slots if self.now() - slot.started_at > _RELEASE_INTERVAL_S]
+            if work := [*chain.from_iterable(slot.take_share() for slot in busy)]:
+                self.put_back(work)
+
+    async def _watch(self) -> None:
+        """Send back what handlers are busy with for too long; the handlers are left alone."""
+        limit = self.config.consume_timeout_s
+        while True:
+            await trio.sleep(min(limit, _MAX_WATCH_INTERVAL_S))
+            for slot in self.slots:
+                if slot.messages and self.now() - slot.started_at >= limit:
+                    await self._expire(slot)
+
+    async def _expire(self, slot: Slot) -> None:
+        process_queue, messages = slot.process_queue, slot.messages
+        if process_queue is None:
+            return
+        for message in messages:
+            if process_queue.dropped or message in self.expired or slot.messages is not messages:
+                continue
+            LOGGER.warning(
+                "handler is busy for %.0f s, its message is sent back queue=%s offset=%d",
+                self.now() - slot.started_at,
+                process_queue.queue,
+                message.queue_offset,
+            )
+            self.expired.add(message)
+            if await self._sender.send(message, _EXPIRED_LEVEL):
+                process_queue.remove(message)
+            elif message in self.expired:
+                self.expired.discard(message)  # the handler's result will count
+            else:
+                self.submit(process_queue, (message,))  # it ended meanwhile, and its result was ignored
+
+
+def _before_begun(waiting: Sequence[Work]) -> list[Work]:
+    """Return what of this lies before a message of its queue that does not wait."""
+    offsets: defaultdict[ProcessQueue, set[QueueOffset]] = defaultdict(set)
+    for message, process_queue in waiting:
+        offsets[process_queue].add(message.queue_offset)
+    begun = {process_queue: process_queue.last_begun(own) for process_queue, own in offsets.items()}
+    return [work for work in waiting if work[0].queue_offset < begun[work[1]]]
+
+
+def _offset_of(work: Work) -> QueueOffset:
+    return work[0].queue_offset

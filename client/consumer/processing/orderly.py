@@ -1,0 +1,343 @@
+"""Orderly consumption: each queue's messages one after the other, several queues side by side.
+
+Three locks keep the order, each for a reason of its own (behaviour.md B.13):
+
+- The broker's queue lock (``locks.py``) keeps other members away while queues change hands.
+- One worker at a time has a queue: here, a queue that waits for a worker or has one is ``consuming``.
+- A queue is not given up while its handler runs: it is ``closing`` until then (``PullLoop.retire``).
+
+A failed message stops its queue: it comes again after a while, and nothing behind it before.  How often is counted in
+memory, in the message itself; after the last time it goes to the dead-letter topic and the queue goes on.
+
+Source: behaviour.md B.13 and C.4 (3, 4, 27), ConsumeMessageOrderlyService.java.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol, TypeAlias
+
+import trio
+
+from triomq.client.consumer.config import ConsumerConfig, ConsumeStatus, OrderlyContext
+from triomq.client.consumer.handlers import Handler, orderly_status
+from triomq.client.consumer.processing.orderly_result import Step, next_step
+from triomq.client.consumer.processing.process_queue import ProcessQueue
+from triomq.client.consumer.processing.worker_pool import WorkerPool
+from triomq.protocol.bodies.client import ConsumeResult
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt
+
+LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")
+
+#: Bounds of the time that a queue rests after a failure.
+MIN_SUSPEND_S: Final = 0.01
+MAX_SUSPEND_S: Final = 30.0
+#: Most messages that a worker takes, or a thread gets, at once, and how long a thread goes on with them: a hop costs
+#: some 100 us.
+_MAX_SHARE: Final = 64
+_SHARE_S: Final = 0.02
+_FAILED: Final = "handler failed queue=%s offset=%d messages=%d failures_before=%d"
+_DIRECT_RESULTS: Final = {
+    ConsumeStatus.SUCCESS: ConsumeResult.CR_SUCCESS,
+    ConsumeStatus.COMMIT: ConsumeResult.CR_COMMIT,
+    ConsumeStatus.ROLLBACK: ConsumeResult.CR_ROLLBACK,
+    ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT: ConsumeResult.CR_LATER,
+}
+
+
+class DeadLetterSender(Protocol):
+    """Stores messages that failed too often."""
+
+    async def send_to_dead_letters(self, message: MessageExt) -> bool:
+        """Return whether the message is in the dead-letter topic."""
+
+
+class _Slot:
+    """What a worker does now: see ``WorkerSlot``."""
+
+    __slots__ = ("messages", "process_queue", "retired", "share_ends")
+
+    def __init__(self) -> None:
+        self.share_ends = 0.0  # then other queues want to be consumed too
+        self.process_queue: ProcessQueue | None = None
+        self.messages: Sequence[MessageExt] = ()
+        self.retired = False
+
+
+_Handle: TypeAlias = Callable[[ProcessQueue, list[MessageExt], _Slot], Awaitable[float | None]]
+"""Consumes taken messages; returns how long the queue rests, ``None``: it goes on."""
+
+
+class OrderlyService(WorkerPool[_Slot]):
+    """Runs the handler: :meth:`run` it in a nursery of its own, and :meth:`stop` it before leaving that."""
+
+    def __init__(self, handler: Handler, sender: DeadLetterSender, config: ConsumerConfig) -> None:
+        super().__init__(config.max_concurrency)
+        self._handler = handler
+        self._sender = sender
+        self._config = config
+        self._ready: deque[ProcessQueue] = deque()
+        self._busy: set[MessageQueue] = set()
+        self._timers: trio.Nursery | None = None
+        self._take_count = config.batch_max_size
+        self._handle: _Handle = self._handle_batch
+        if not handler.takes_batch:
+            self._take_count = _MAX_SHARE
+            self._handle = self._handle_each if handler.is_async else self._handle_each_in_thread
+
+    def make_slot(self) -> _Slot:
+        """Return the slot of a new worker."""
+        return _Slot()
+
+    async def maintain(self) -> None:
+        """Wake resting queues in time; runs until cancelled."""
+        async with trio.open_nursery() as self._timers:
+            await trio.sleep_forever()
+
+    def submit(self, process_queue: ProcessQueue, _messages: Sequence[MessageExt]) -> None:
+        """See to it that a queue's messages are consumed, unless a worker has the queue or will have it."""
+        if not (process_queue.consuming or self.stopped):
+            process_queue.consuming = True
+            self._ready.append(process_queue)
+            self.parked.unpark()
+
+    def stop(self) -> None:
+        """Forget what no handler has begun; let the workers end."""
+        self.stopped = True
+        self._ready.clear()
+        self.parked.unpark_all()
+
+    async def consume_directly(self, message: MessageExt, queue: MessageQueue) -> tuple[ConsumeResult, str]:
+        """Call the handler with one message, apart from queues and offsets; return its result and a remark."""
+        arguments = ([message], OrderlyContext(queue)) if self._handler.takes_batch else (message,)
+        try:
+            status = orderly_status(await self._call(*arguments))
+        except Exception as exc:  # boundary: foreign code may raise anything; Cancelled passes
+            LOGGER.exception("handler failed, called directly: %r", message)
+            return ConsumeResult.CR_THROW_EXCEPTION, f"{type(exc).__name__}: {exc}"
+        return _DIRECT_RESULTS[status], ""
+
+    async def work(self, slot: _Slot) -> None:
+        """Consume one queue after the other."""
+        while True:
+            while not self._ready:
+                if self.stopped or slot.retired:
+                    return
+                await self.parked.park()
+            if slot.retired:
+                self.parked.unpark()  # another one shall do what this one was woken for
+                return
+            process_queue = self._ready.popleft()
+            process_queue.consuming = False
+            if process_queue.queue in self._busy:  # its queue was moved, and the handler is busy with the old one
+                self._resubmit(process_queue, MIN_SUSPEND_S)
+                continue
+            self._busy.add(process_queue.queue)
+            process_queue.consuming = True
+            slot.process_queue = process_queue
+            try:
+                rest_s = await self._consume(process_queue, slot)
+            finally:
+                slot.messages = ()
+                self._busy.discard(process_queue.queue)
+                process_queue.consuming = False
+            if rest_s is not None:
+                self._resubmit(process_queue, rest_s)
+
+    async def _consume(self, process_queue: ProcessQueue, slot: _Slot) -> float | None:
+        """Consume until there is nothing left, or a reason to stop; return when to go on, ``None``: when told.
+
+        A queue whose lock has ended goes on when the lock is renewed, or is given up.
+        """
+        now, lock, handle = self.now, process_queue.lock, self._handle
+        slot.share_ends = now() + self._config.continuous_limit_s
+        while True:
+            at = now()
+            if process_queue.dropped or process_queue.closing or self.stopped or at >= lock.ends:
+                return None
+            if at > slot.share_ends or slot.retired:
+                return MIN_SUSPEND_S
+            if at > self.turn_ends:
+                await self.yield_turn()
+                continue
+            messages = process_queue.take(self._take_count)
+            if not messages:
+                return None
+            slot.messages = messages
+            rest_s = await handle(process_queue, messages, slot)
+            slot.messages = ()
+            if rest_s is not None:
+                return rest_s
+
+    async def _handle_each(self, process_queue: ProcessQueue, messages: list[MessageExt], slot: _Slot) -> float | None:
+        """Call a coroutine function with one message after the other.
+
+        What :meth:`_consume` asks before it takes messages is asked here before each of them.  The hot path: every line
+        is paid for each message.
+        """
+        function, now, lock, counters = self._handler.function, self.now, process_queue.lock, process_queue.counters
+        at = now()
+        for done, message in enumerate(messages):
+            if at > self.turn_ends:
+                await self.yield_turn()
+                at = now()
+            if (
+                process_queue.dropped
+                or process_queue.closing
+                or self.stopped
+                or slot.retired
+                or at >= lock.ends
+                or at > slot.share_ends
+            ):
+                process_queue.again(messages[done:])
+                return None
+            slot.messages = (message,)
+            try:
+                result = await function(message)
+                status = ConsumeStatus.SUCCESS if result is None else orderly_status(result)
+            except Exception:  # boundary: foreign code may raise anything; Cancelled passes
+                LOGGER.exception(_FAILED, *_failure(process_queue, slot.messages))
+                status = ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+            started, at = at, now()
+            process_queue.last_consumed_at = at
+            counters.busy_s += at - started
+            if status is not ConsumeStatus.SUCCESS or process_queue.dropped:
+                process_queue.again(messages[done + 1 :])
+                return await self._settle(process_queue, [message], status, OrderlyContext(process_queue.queue))
+            counters.succeeded += 1
+            process_queue.finish(message)
+        return None
+
+    async def _handle_batch(
+        self, process_queue: ProcessQueue, messages: list[MessageExt], _slot: _Slot
+    ) -> float | None:
+        """Call a function with several messages."""
+        context = OrderlyContext(process_queue.queue)
+        started = self.now()
+        try:
+            # the handler gets a list of its own: what it does to it does not matter here
+            status = orderly_status(await self._call(list(messages), context))
+        except Exception:  # boundary: foreign code may raise anything; Cancelled passes
+            LOGGER.exception(_FAILED, *_failure(process_queue, messages))
+            status = ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+        self._note_end(process_queue, started)
+        return await self._settle(process_queue, messages, status, context)
+
+    async def _handle_each_in_thread(
+        self, process_queue: ProcessQueue, messages: list[MessageExt], _slot: _Slot
+    ) -> float | None:
+        """Call a plain function for one message after the other, several of them in one hop to a thread."""
+        started = self.now()
+        done: list[MessageExt] = []
+        try:
+            status = await trio.to_thread.run_sync(
+                self._call_each, process_queue, messages, done, abandon_on_cancel=True, limiter=self.threads
+            )
+        finally:  # cancelled: what the thread finished so far counts, else it would come again out of order
+            if not process_queue.dropped:
+                process_queue.counters.succeeded += len(done)
+                process_queue.discard(done)
+        self._note_end(process_queue, started)
+        if process_queue.dropped:
+            return None
+        if status is ConsumeStatus.SUCCESS:
+            process_queue.again(messages[len(done) :])
+            return None
+        process_queue.again(messages[len(done) + 1 :])
+        failed = messages[len(done) : len(done) + 1]
+        return await self._settle(process_queue, failed, status, OrderlyContext(process_queue.queue))
+
+    def _call_each(
+        self, process_queue: ProcessQueue, messages: list[MessageExt], succeeded: list[MessageExt]
+    ) -> ConsumeStatus:
+        """Note what succeeded, and return the status of the one after that if it was called; runs in a thread."""
+        now, lock, function = self.now, process_queue.lock, self._handler.function
+        enough = now() + _SHARE_S
+        for done, message in enumerate(messages):
+            if done and (
+                process_queue.dropped or process_queue.closing or self.stopped or now() >= min(enough, lock.ends)
+            ):
+                break
+            try:
+                status = orderly_status(function(message))
+            except Exception:  # boundary: foreign code may raise anything
+                LOGGER.exception(_FAILED, *_failure(process_queue, (message,)))
+                status = ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+            if status is not ConsumeStatus.SUCCESS:
+                return status
+            succeeded.append(message)
+        return ConsumeStatus.SUCCESS
+
+    async def _settle(
+        self, process_queue: ProcessQueue, messages: list[MessageExt], status: ConsumeStatus, context: OrderlyContext
+    ) -> float | None:
+        """Do what a result asks for; return how long the queue rests, ``None``: it goes on."""
+        if process_queue.dropped:
+            return None
+        counters = process_queue.counters
+        suspends = False
+        if status is ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT:
+            counters.failed += len(messages)
+            messages = await self._count_failures(process_queue, messages)
+            suspends = bool(messages)
+        elif status is not ConsumeStatus.ROLLBACK or context.auto_commit:
+            counters.succeeded += len(messages)
+        match next_step(status, auto_commit=context.auto_commit, suspends=suspends):
+            case Step.COMMIT:
+                process_queue.commit()
+            case Step.ROLLBACK:
+                process_queue.rollback()
+                return self._rest_s(context)
+            case Step.AGAIN:
+                process_queue.again(messages)
+                return self._rest_s(context)
+            case Step.KEEP:
+                pass
+        return None
+
+    async def _count_failures(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> list[MessageExt]:
+        """Count a failure of each message; those that failed too often become dead letters.
+
+        Return those that come again.  The others are consumed: Java shows a batch with one that comes again as a
+        whole, so its dead letters become dead letters once more.
+        """
+        again: list[MessageExt] = []
+        for message in messages:
+            if message.reconsume_times >= self._config.orderly_max_reconsume_times and (
+                await self._sender.send_to_dead_letters(message)
+            ):
+                if not process_queue.dropped:
+                    process_queue.finish(message)
+            else:
+                message.reconsume_times += 1
+                again.append(message)
+        return again
+
+    def _rest_s(self, context: OrderlyContext) -> float:
+        wanted = self._config.suspend_queue_s if context.suspend_s is None else context.suspend_s
+        return max(MIN_SUSPEND_S, min(wanted, MAX_SUSPEND_S))
+
+    def _resubmit(self, process_queue: ProcessQueue, after_s: float) -> None:
+        if self._timers is not None and not process_queue.consuming:
+            process_queue.consuming = True  # nobody else shall take it meanwhile
+            self._timers.start_soon(self._submit_after, process_queue, after_s)
+
+    async def _submit_after(self, process_queue: ProcessQueue, after_s: float) -> None:
+        await trio.sleep(after_s)
+        process_queue.consuming = False
+        self.submit(process_queue, ())
+
+    async def _call(self, *arguments: object) -> object:
+        function = self._handler.function
+        if self._handler.is_async:
+            return await function(*arguments)
+        return await trio.to_thread.run_sync(function, *arguments, abandon_on_cancel=True, limiter=self.threads)
+
+    def _note_end(self, process_queue: ProcessQueue, started: float) -> None:
+        process_queue.last_consumed_at = ended = self.now()
+        process_queue.counters.busy_s += ended - started
+
+
+def _failure(process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> tuple[object, ...]:
+    return process_queue.queue, messages[0].queue_offset, len(messages), messages[0].reconsume_times

@@ -1,0 +1,256 @@
+"""Messages of one queue between pull and commit.
+
+The rule that at-least-once rests on: the offset to commit is the first one that is not consumed yet.  With 10,
+11 and 12 cached and 11 and 12 done it is 10; only when 10 is done it becomes 13.
+
+Consuming a message is the hot path, so removing it is one dictionary operation; which offset comes first is
+worked out when somebody asks, at an amortised cost of one step for each message.
+
+Source: behaviour.md B.11, ProcessQueue.java.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from itertools import islice, repeat
+from math import inf
+from operator import attrgetter, lt
+from typing import Final
+
+from triomq.client.consumer.statistics import TopicCounters
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.units import QueueOffset
+
+_offset_of: Final = attrgetter("queue_offset")
+_size_of: Final = attrgetter("store_size")
+
+
+class QueueLock:
+    """The broker's lock on a queue, in the owner's clock.
+
+    Attributes:
+        locked_at: when the broker was last asked for it and gave it.
+        ends: from then on no message may be handled.
+    """
+
+    __slots__ = ("ends", "locked_at")
+
+    def __init__(self, locked_at: float, ends: float) -> None:
+        self.locked_at = locked_at
+        self.ends = ends
+
+
+#: For queues that need no lock.
+NO_LOCK: Final = QueueLock(0.0, inf)
+
+
+class ProcessQueue:
+    """Cached messages by offset, in order; one object for each time the queue is taken.
+
+    Attributes:
+        queue: which queue.
+        counters: where its topic's messages are counted.
+        dropped: given up; results of handlers that still run must not move an offset any more.
+        cached_bytes: size of the records that are cached or taken.
+        last_offset: highest offset ever put, ``None`` if there was none since the last :meth:`clear`.
+        closing: about to be given up by orderly consumption: what the handler has may end, nothing more begins.
+        consuming: for orderly consumption: a worker has it, or will have it.
+        lock: for orderly consumption: until when no other member can have the queue.
+        last_pulled_at: when it was last asked whether to pull, in the owner's clock.
+        last_consumed_at: when a handler last ended, likewise; 0.0 if none did.
+        on_removal: called after each removal while set: the pull loop waits for room.
+    """
+
+    __slots__ = (
+        "_cache",
+        "_order",
+        "_taken",
+        "cached_bytes",
+        "closing",
+        "consuming",
+        "counters",
+        "dropped",
+        "last_consumed_at",
+        "last_offset",
+        "last_pulled_at",
+        "lock",
+        "on_removal",
+        "queue",
+    )
+
+    def __init__(self, queue: MessageQueue, counters: TopicCounters | None = None, now: float = 0.0) -> None:
+        self.queue = queue
+        self.counters = TopicCounters() if counters is None else counters
+        self.dropped = False
+        self.cached_bytes = 0
+        self.last_offset: QueueOffset | None = None
+        self.closing = False
+        self.consuming = False
+        self.lock = NO_LOCK
+        self.last_pulled_at = now
+        self.last_consumed_at = 0.0
+        self.on_removal: Callable[[], None] | None = None
+        self._cache: dict[QueueOffset, MessageExt] = {}
+        self._taken: dict[QueueOffset, MessageExt] = {}
+        #: Offsets in order; those no longer in the cache are left in it until they come to an end.
+        self._order: deque[QueueOffset] = deque()
+
+    def __repr__(self) -> str:
+        dropped = " dropped" if self.dropped else ""
+        return f"<ProcessQueue {self.queue} cached={self.cached_messages} next={self.consumed_offset()}{dropped}>"
+
+    @property
+    def cached_messages(self) -> int:
+        """Messages that are cached or taken."""
+        return len(self._cache) + len(self._taken)
+
+    @property
+    def taken_messages(self) -> int:
+        """Messages handed out by :meth:`take` and not committed."""
+        return len(self._taken)
+
+    @property
+    def taken_offsets(self) -> Collection[QueueOffset]:
+        """Offsets of these."""
+        return self._taken.keys()
+
+    @property
+    def first_offset(self) -> QueueOffset | None:
+        """Lowest offset in the cache."""
+        order, cache = self._order, self._cache
+        while order:
+            if order[0] in cache:
+                return order[0]
+            order.popleft()
+        return None
+
+    @property
+    def span(self) -> int:
+        """Highest offset ever put minus first offset of the cache; 0 if that is empty.
+
+        This is what a crash would repeat.  Java measures to the last offset that is still cached, so its limit
+        lets everything through as long as the messages behind a slow one are consumed quickly.
+        """
+        first = self.first_offset
+        return 0 if first is None or self.last_offset is None else self.last_offset - first
+
+    def consumed_offset(self) -> QueueOffset | None:
+        """Return the offset to commit: the next one to consume; ``None`` if nothing is known.
+
+        Messages taken by orderly consumption count as not consumed.
+        """
+        first = self.first_offset
+        if self._taken:
+            first_taken = min(self._taken)
+            return first_taken if first is None else min(first, first_taken)
+        if first is not None:
+            return first
+        return None if self.last_offset is None else QueueOffset(self.last_offset + 1)
+
+    def last_begun(self, waiting: Container[int]) -> int:
+        """Return the highest offset that is not among those that wait for a handler; -1: none in memory."""
+        return next((queue_offset for queue_offset in reversed(self._order) if queue_offset not in waiting), -1)
+
+    def put(self, messages: Sequence[MessageExt]) -> None:
+        """Add pulled messages."""
+        if messages:
+            offsets = list(map(_offset_of, messages))
+            cache = self._cache
+            last = self.last_offset
+            if (last is not None and offsets[0] <= last) or not _ascending(offsets):
+                self._put_out_of_order(offsets, messages)
+            else:
+                cache.update(zip(offsets, messages, strict=True))
+                self._order.extend(offsets)
+                self.cached_bytes += sum(map(_size_of, messages))
+                self.last_offset = offsets[-1]
+
+    def remove(self, message: MessageExt) -> None:
+        """Take out a message that is consumed, or stored elsewhere for another try; unknown ones are ignored."""
+        cached = self._cache.pop(message.queue_offset, None)
+        if cached is not None:
+            self.cached_bytes -= cached.store_size
+            if self.on_removal is not None:
+                self.on_removal()
+
+    def remove_all(self, messages: Iterable[MessageExt]) -> None:
+        """Take out messages that are consumed together; unknown ones are ignored."""
+        cached = filter(None, map(self._cache.pop, map(_offset_of, messages), repeat(None)))
+        self.cached_bytes -= sum(map(_size_of, cached))
+        self._removed()
+
+    def take(self, count: int) -> list[MessageExt]:
+        """Hand out up to ``count`` messages with the lowest offsets, for orderly consumption.
+
+        They count as cached until :meth:`commit` or :meth:`finish`.
+        """
+        order, cache = self._order, self._cache
+        taken: list[MessageExt] = []
+        while order and len(taken) < count:
+            message = cache.pop(order.popleft(), None)
+            if message is not None:
+                taken.append(message)
+        self._taken.update(zip(map(_offset_of, taken), taken, strict=True))
+        return taken
+
+    def commit(self) -> QueueOffset | None:
+        """Forget what was taken; return the offset after it, ``None`` if nothing was taken."""
+        if not self._taken:
+            return None
+        following = QueueOffset(max(self._taken) + 1)
+        self.cached_bytes -= sum(map(_size_of, self._taken.values()))
+        self._taken.clear()
+        self._removed()
+        return following
+
+    def finish(self, message: MessageExt) -> None:
+        """Forget one of the taken messages: it is consumed, or stored elsewhere."""
+        if self._taken.pop(message.queue_offset, None) is not None:
+            self.cached_bytes -= message.store_size
+            if self.on_removal is not None:
+                self.on_removal()
+
+    def discard(self, messages: Iterable[MessageExt]) -> None:
+        """Forget these of the taken messages."""
+        for message in messages:
+            self.finish(message)
+
+    def rollback(self) -> None:
+        """Put all that was taken back."""
+        self.again(list(self._taken.values()))
+
+    def again(self, messages: Iterable[MessageExt]) -> None:
+        """Put these of the taken messages back, to be taken again."""
+        for message in messages:
+            if self._taken.pop(message.queue_offset, None) is not None:
+                self._cache[message.queue_offset] = message
+        self._sort()
+
+    def clear(self) -> None:
+        """Forget everything, the highest offset included."""
+        self._cache.clear()
+        self._taken.clear()
+        self._order.clear()
+        self.cached_bytes = 0
+        self.last_offset = None
+
+    def _removed(self) -> None:
+        if self.on_removal is not None:
+            self.on_removal()
+
+    def _put_out_of_order(self, offsets: Sequence[QueueOffset], messages: Sequence[MessageExt]) -> None:
+        """Add messages that a broker sent a second time, or out of order; known ones are kept as they are."""
+        for queue_offset, message in zip(offsets, messages, strict=True):
+            if queue_offset not in self._cache and queue_offset not in self._taken:
+                self._cache[queue_offset] = message
+                self.cached_bytes += message.store_size
+        highest = max(offsets)
+        self.last_offset = highest if self.last_offset is None else max(self.last_offset, highest)
+        self._sort()
+
+    def _sort(self) -> None:
+        self._order = deque(sorted(self._cache))
+
+
+def _ascending(offsets: Sequence[QueueOffset]) -> bool:
+    return all(map(lt, offsets, islice(offsets, 1, None)))

@@ -1,0 +1,175 @@
+"""Failed messages go back to the broker, to come again later.
+
+A message is taken off its queue only once another record of it is stored: first the broker that has it is asked
+to store it again; if it cannot, the message is sent to the group's retry topic on any broker.
+
+In broadcasting nobody else could take it: there a failure is logged, and the message is passed over.
+
+Source: behaviour.md A.7, B.14 and C.4 (7, 8); DefaultMQPushConsumerImpl.sendMessageBack.
+"""
+
+import logging
+import time
+from random import sample
+from typing import Final
+
+import trio
+
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.cluster.route import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, publish_queues
+from triomq.client.consumer.config import DEAD_LETTER, ConsumerConfig
+from triomq.client.consumer.pulling.remote import REMOTE_ERRORS
+from triomq.client.consumer.subscription import retry_topic
+from triomq.client.producer.send_result import STATUS_BY_CODE
+from triomq.protocol.codes import MessageSysFlag, RequestCode
+from triomq.protocol.errors import BrokerResponseError, NoRouteError
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.properties import PropertyName, decode_properties, encode_properties
+from triomq.protocol.requests.requests import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
+
+LOGGER: Final = logging.getLogger("triomq.client.consumer.processing.send_back")
+
+#: The group under which clients send on their own account.  Source: MixAll.java.
+INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
+_FIRST_RETRY_LEVEL: Final = 3  # 10 s
+_TRIES: Final = 3
+_COMPRESSION_BITS: Final = int(MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_ZLIB)
+
+
+class SendBack:
+    """Stores the failed messages of one group again.
+
+    Attributes:
+        sent: messages stored again so far.
+    """
+
+    def __init__(self, instance: ClientInstance, group: str, config: ConsumerConfig) -> None:
+        self._instance = instance
+        self._group = group
+        self._config = config
+        self.sent = 0
+
+    async def send(self, message: MessageExt, delay_level: int) -> bool:
+        """Store a message again; return whether that was done.
+
+        Args:
+            message: it has failed ``message.reconsume_times`` times before.
+            delay_level: below 0 the dead-letter topic, 0 the broker decides, above 0 that level.
+        """
+        try:
+            await self._ask_broker(message, delay_level)
+        except REMOTE_ERRORS as exc:
+            LOGGER.warning("send-back refused, sending to the retry topic: %r error=%s", message, exc)
+            try:
+                failures = message.reconsume_times + 1
+                await self._send_to_retry_topic(message, failures, self._config.max_reconsume_times)
+            except REMOTE_ERRORS as second:
+                LOGGER.warning("send-back failed: %r error=%s", message, second)
+                return False
+        self.sent += 1
+        return True
+
+    async def send_to_dead_letters(self, message: MessageExt) -> bool:
+        """Store a message that an orderly consumer gives up; return whether that was done.
+
+        It is sent to the retry topic with a count of failures that lets the broker make a dead letter of it.
+        """
+        try:
+            await self._send_to_retry_topic(message, message.reconsume_times, self._config.orderly_max_reconsume_times)
+        except REMOTE_ERRORS as exc:
+            LOGGER.warning("dead letter not stored: %r error=%s", message, exc)
+            return False
+        self.sent += 1
+        return True
+
+    async def _ask_broker(self, message: MessageExt, delay_level: int) -> None:
+        address = self._instance.broker_address(message.broker_name, only_this=True)
+        if address is None:
+            raise NoRouteError(f"no master of broker {message.broker_name!r} is in a known route")
+        header = ConsumerSendMsgBackRequestHeader(
+            offset=message.physical_offset,
+            group=self._group,
+            delay_level=delay_level,
+            origin_msg_id=message.message_id,
+            origin_topic=message.topic,
+            max_reconsume_times=self._config.max_reconsume_times,
+            broker_name=message.broker_name,
+        )
+        command = self._instance.command(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+        await self._instance.invoke_checked(address, command, self._config.send_back_timeout_s)
+
+    async def _send_to_retry_topic(self, message: MessageExt, failures: int, max_failures: int) -> None:
+        """Send a copy, on another broker if one fails.
+
+        From ``max_failures`` failures on it is a dead letter, and has no delay: Apache's brokers would delay that.
+
+        Raises:
+            NoRouteError: no broker has the retry topic.
+            ClientError, BrokerResponseError: what the last try ended with.
+        """
+        topic = retry_topic(self._group)
+        route = await self._instance.topic_route(topic)
+        queues = publish_queues(topic, route)
+        last_error: Exception = NoRouteError(f"topic {topic!r} has no queue that can be written")
+        for queue in (sample(queues, len(queues)) * _TRIES)[:_TRIES]:
+            try:
+                return await self._send_once(message, queue, failures, max_failures)
+            except REMOTE_ERRORS as exc:
+                last_error = exc
+        raise last_error
+
+    async def _send_once(self, message: MessageExt, queue: MessageQueue, failures: int, max_failures: int) -> None:
+        address = self._instance.broker_address(queue.broker_name, only_this=True)
+        if address is None:
+            raise NoRouteError(f"no master of broker {queue.broker_name!r} is in a known route")
+        delay_level = 0 if failures >= max_failures else _FIRST_RETRY_LEVEL + message.reconsume_times
+        header = SendMessageRequestHeaderV2(
+            producer_group=INNER_PRODUCER_GROUP,
+            topic=queue.topic,
+            default_topic=DEFAULT_TOPIC,
+            default_topic_queue_nums=DEFAULT_TOPIC_QUEUES,
+            queue_id=queue.queue_id,
+            sys_flag=message.sys_flag & _COMPRESSION_BITS,  # the body is sent as it was stored
+            born_timestamp=time.time_ns() // 1_000_000,
+            flag=message.flag,
+            properties=_copy_properties(message, delay_level).decode(),
+            reconsume_times=failures,
+            max_reconsume_times=max_failures,
+        )
+        command = self._instance.command(RequestCode.SEND_MESSAGE_V2, header, message.stored_body)
+        response = await self._instance.invoke(address, command)
+        if response.code not in STATUS_BY_CODE:
+            raise BrokerResponseError.from_response(response.code, response.remark, address)
+
+
+class PassOver:
+    """What broadcasting does with failed messages: a line in the log for each.
+
+    Attributes:
+        sent: messages stored again: none.
+    """
+
+    sent: Final = 0
+
+    async def send(self, message: MessageExt, _delay_level: int) -> bool:
+        """Log a message that failed, or whose handler does not end."""
+        await trio.lowlevel.checkpoint()
+        LOGGER.warning("message failed, which is final in broadcasting: %r", message)
+        return True
+
+    async def send_to_dead_letters(self, message: MessageExt) -> bool:
+        """Log a message that an orderly consumer gives up."""
+        return await self.send(message, DEAD_LETTER)
+
+
+def _copy_properties(message: MessageExt, delay_level: int) -> bytes:
+    """Return the properties of the copy; those of the message stay as they are, and a handler's changes out."""
+    properties = decode_properties(message.encoded_properties)
+    properties.pop(PropertyName.TRANSACTION_PREPARED, None)
+    properties.setdefault(PropertyName.ORIGIN_MESSAGE_ID, message.message_id)
+    properties |= {
+        PropertyName.RETRY_TOPIC: message.topic,
+        PropertyName.DELAY_TIME_LEVEL: str(delay_level),
+    }
+    return encode_properties(properties)

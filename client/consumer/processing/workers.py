@@ -1,0 +1,260 @@
+"""The loops that call handlers.
+
+Speed is why they look as they do.  A worker goes on to the next message without a checkpoint while handlers
+return without waiting; a handler that waits lets another worker go on.  Nothing but a tuple is allocated for a
+message, and no worker is woken for one: each worker that finds work wakes the next one, which finds work only
+if the first one is waiting.  All workers together leave the loop's other tasks alone for one turn at most.
+
+Results of a queue that was given up meanwhile are ignored: its new owner gets the messages again.
+
+Source: behaviour.md B.12.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+import trio
+
+from triomq.client.consumer.config import ConsumeContext
+from triomq.client.consumer.handlers import Handler, is_success
+from triomq.client.consumer.processing.process_queue import ProcessQueue
+from triomq.protocol.record.message import MessageExt
+
+if TYPE_CHECKING:
+    from triomq.client.consumer.processing.concurrently import ConcurrentService
+
+LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")
+
+Work: TypeAlias = tuple[MessageExt, ProcessQueue]
+_Call: TypeAlias = Callable[..., Awaitable[object]]
+
+_FAILED: Final = "handler failed queue=%s offset=%d messages=%d failures_before=%d"
+#: Most messages that go to a thread at once, and how long it goes on with them: a hop costs some 100 us.
+_MAX_SHARE: Final = 64
+_SHARE_S: Final = 0.02
+
+
+class Slot:
+    """What a worker does now.
+
+    Attributes:
+        process_queue: whose messages the handler has.
+        messages: which; empty if it has none.
+        started_at: since when.
+        share: what the worker's thread takes next; anybody may take it away.
+        share_limit: most messages of the next share: as many as a thread had time for.
+        retired: there are too many workers: this one ends after what it has begun.
+    """
+
+    __slots__ = ("messages", "process_queue", "retired", "share", "share_limit", "started_at")
+
+    def __init__(self) -> None:
+        self.process_queue: ProcessQueue | None = None
+        self.messages: Sequence[MessageExt] = ()
+        self.started_at = 0.0
+        self.share: deque[Work] = deque()
+        self.share_limit = 1
+        self.retired = False
+
+    def take_share(self) -> list[Work]:
+        """Take away what the worker's thread did not begin; safe beside the thread."""
+        taken = []
+        while True:
+            try:
+                taken.append(self.share.popleft())
+            except IndexError:
+                return taken
+
+
+def choose_worker(handler: Handler) -> Callable[["ConcurrentService", Slot], Awaitable[None]]:
+    """Return the loop for a kind of handler."""
+    if handler.takes_batch:
+        return _work_batches
+    return _work_each if handler.is_async else _work_each_in_threads
+
+
+async def call_in_thread(service: "ConcurrentService", function: Callable[..., Any], *arguments: object) -> Any:
+    """Call a plain function in one of the service's threads; a cancelled call leaves its thread behind."""
+    return await trio.to_thread.run_sync(function, *arguments, abandon_on_cancel=True, limiter=service.threads)
+
+
+async def _work_each(service: "ConcurrentService", slot: Slot) -> None:
+    """Call a coroutine function for each message.  The hot path: every line is paid for each message."""
+    pending, expired, now, call = service.pending, service.expired, service.now, service.handler.function
+    while await service.wait_for_work(slot):
+        ended = now()
+        while pending:
+            message, process_queue = pending.popleft()
+            if process_queue.dropped:
+                continue
+            slot.process_queue = process_queue
+            slot.messages = (message,)
+            slot.started_at = started = ended
+            try:
+                status = await call(message)
+                succeeded = status is None or is_success(status)
+            except Exception:  # boundary: foreign code may raise anything; Cancelled passes
+                LOGGER.exception(_FAILED, process_queue.queue, message.queue_offset, 1, message.reconsume_times)
+                succeeded = False
+            ended = now()
+            # it may have been dropped during the call
+            if process_queue.dropped or (expired and service.was_expired(message)):  # type: ignore[redundant-expr]
+                continue
+            process_queue.last_consumed_at = ended
+            counters = process_queue.counters
+            counters.busy_s += ended - started
+            if succeeded:
+                counters.succeeded += 1
+                process_queue.remove(message)
+            else:
+                counters.failed += 1
+                slot.messages = ()
+                await service.settle(process_queue, (message,))
+                ended = now()
+            if ended > service.turn_ends:
+                slot.messages = ()
+                if slot.retired:
+                    break
+                await service.yield_turn()
+                ended = now()
+
+
+async def _work_batches(service: "ConcurrentService", slot: Slot) -> None:
+    """Call a function for batches of neighbouring messages of one queue."""
+    handler = service.handler
+    call: _Call = handler.function if handler.is_async else partial(call_in_thread, service, handler.function)
+    while await service.wait_for_work(slot):
+        while service.pending:
+            process_queue, batch = _take_batch(service)
+            if not batch:
+                continue
+            context = ConsumeContext(process_queue.queue)
+            slot.process_queue, slot.messages, slot.started_at = process_queue, batch, service.now()
+            try:
+                # the handler gets a list of its own: what it does to it does not matter here
+                succeeded = is_success(await call(list(batch), context))
+            except Exception:  # boundary: foreign code may raise anything; Cancelled passes
+                LOGGER.exception(
+                    _FAILED, process_queue.queue, batch[0].queue_offset, len(batch), batch[0].reconsume_times
+                )
+                succeeded = False
+            ended = service.now()
+            slot.messages = ()
+            if not process_queue.dropped:
+                process_queue.last_consumed_at = ended
+                process_queue.counters.busy_s += ended - slot.started_at
+                await _finish_batch(service, process_queue, batch, context, succeeded=succeeded)
+            if slot.retired:
+                break
+            if service.now() > service.turn_ends:
+                await service.yield_turn()
+
+
+def _take_batch(service: "ConcurrentService") -> tuple[ProcessQueue, list[MessageExt]]:
+    """Take neighbouring messages of one queue; none if that was given up."""
+    pending, limit = service.pending, service.config.batch_max_size
+    message, process_queue = pending.popleft()
+    if process_queue.dropped:
+        return process_queue, []
+    batch = [message]
+    while pending and len(batch) < limit and pending[0][1] is process_queue:
+        batch.append(pending.popleft()[0])
+    return process_queue, batch
+
+
+async def _finish_batch(
+    service: "ConcurrentService",
+    process_queue: ProcessQueue,
+    batch: list[MessageExt],
+    context: ConsumeContext,
+    *,
+    succeeded: bool,
+) -> None:
+    """Take what succeeded off the queue, send the rest back."""
+    done = 0
+    if succeeded:
+        done = len(batch) if context.ack_index is None else max(0, min(context.ack_index + 1, len(batch)))
+    accepted, failed = batch[:done], batch[done:]
+    if service.expired:
+        accepted = [message for message in accepted if not service.was_expired(message)]
+        failed = [message for message in failed if not service.was_expired(message)]
+    process_queue.counters.succeeded += len(accepted)
+    process_queue.counters.failed += len(failed)
+    for message in accepted:
+        process_queue.remove(message)
+    if failed:
+        await service.settle(process_queue, failed, context.delay_level)
+
+
+class _Outcome(NamedTuple):
+    message: MessageExt
+    process_queue: ProcessQueue
+    succeeded: bool
+    busy_s: float
+
+
+async def _work_each_in_threads(service: "ConcurrentService", slot: Slot) -> None:
+    """Call a plain function for each message, several of them in one hop to a thread."""
+    while await service.wait_for_work(slot):
+        # Leave enough for the other workers, and take no more than there is time for: what waits in a share while later
+        # messages are handled keeps their offsets from being committed.
+        share = min(slot.share_limit, max(1, len(service.pending) // service.concurrency))
+        slot.share.extend(service.pending.popleft() for _ in range(share))
+        slot.started_at = service.now()
+        outcomes: list[_Outcome] = []
+        failed: list[_Outcome] = []
+        try:
+            await call_in_thread(service, _call_each, service, slot, outcomes)
+        finally:  # cancelled: what the thread finished so far counts, and it begins nothing more
+            slot.messages = ()
+            left = slot.take_share()
+            failed = [outcome for outcome in outcomes if not _accept(service, outcome)]
+        if service.now() - slot.started_at < _SHARE_S:
+            slot.share_limit = min(_MAX_SHARE, 2 * slot.share_limit)
+        else:
+            slot.share_limit = max(1, len(outcomes))
+        if left:
+            service.put_back(left)
+        for outcome in failed:
+            await service.settle(outcome.process_queue, (outcome.message,))
+
+
+def _call_each(service: "ConcurrentService", slot: Slot, outcomes: list[_Outcome]) -> None:
+    """Call the handler until the share is done or the time is over; runs in a thread."""
+    call, now, share = service.handler.function, service.now, slot.share
+    ended = now()
+    deadline = ended + _SHARE_S
+    while ended <= deadline:
+        try:
+            message, process_queue = share.popleft()
+        except IndexError:
+            return
+        if process_queue.dropped:
+            continue
+        slot.process_queue, slot.messages, slot.started_at = process_queue, (message,), ended
+        started = ended
+        try:
+            succeeded = is_success(call(message))
+        except Exception:  # boundary: foreign code may raise anything
+            LOGGER.exception(_FAILED, process_queue.queue, message.queue_offset, 1, message.reconsume_times)
+            succeeded = False
+        ended = now()
+        outcomes.append(_Outcome(message, process_queue, succeeded, ended - started))
+
+
+def _accept(service: "ConcurrentService", outcome: _Outcome) -> bool:
+    """Count an outcome and take its message off the queue; false if the message has to be sent back."""
+    message, process_queue, succeeded, busy_s = outcome
+    if process_queue.dropped or (service.expired and service.was_expired(message)):
+        return True
+    process_queue.last_consumed_at = service.now()
+    process_queue.counters.busy_s += busy_s
+    if succeeded:
+        process_queue.counters.succeeded += 1
+        process_queue.remove(message)
+    else:
+        process_queue.counters.failed += 1
+    return succeeded

@@ -1,0 +1,62 @@
+"""What a lite pull consumer has pulled and its user has not polled yet.
+
+A unit is what one pull brought.  Queues wait their turn in the order in which their units came.
+
+Source: behaviour.md B.15, DefaultLitePullConsumerImpl.java (consumeRequestCache).
+"""
+
+from collections import deque
+from typing import Final
+
+import trio
+
+from triomq.client.consumer.processing.process_queue import ProcessQueue
+from triomq.protocol.record.message import MessageExt
+
+#: When there are so many units, those of queues that were given up are looked for.
+_MOST_UNCHECKED: Final = 256
+
+
+class PollBuffer:
+    """Stands where a push consumer has its handlers.  The limits of the pull loops bound it."""
+
+    def __init__(self) -> None:
+        self._units: deque[tuple[ProcessQueue, list[MessageExt]]] = deque()
+        self._arrived = trio.Event()
+        self._closed = False
+        self._most_units = _MOST_UNCHECKED
+
+    def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
+        """Take messages that were put into a process queue."""
+        self._units.append((process_queue, messages))
+        if len(self._units) > self._most_units:  # else what comes and goes unpolled would stay
+            self._units = deque(unit for unit in self._units if not unit[0].dropped)
+            self._most_units = max(_MOST_UNCHECKED, 2 * len(self._units))
+        self._arrived.set()
+
+    def in_flight(self, process_queue: ProcessQueue | None = None) -> int:
+        """Return 0: what was polled is the user's matter."""
+        return 0
+
+    def take(self) -> list[MessageExt]:
+        """Hand out the oldest unit, nothing if there is none; units of queues that were given up are forgotten."""
+        while self._units:
+            process_queue, messages = self._units.popleft()
+            if not process_queue.dropped:
+                process_queue.remove_all(messages)
+                process_queue.last_consumed_at = trio.current_time()
+                process_queue.counters.succeeded += len(messages)
+                return messages
+        return []
+
+    async def wait(self) -> None:
+        """Return once there is a unit, or never will be one."""
+        while not (self._units or self._closed):
+            if self._arrived.is_set():
+                self._arrived = trio.Event()
+            await self._arrived.wait()
+
+    def close(self) -> None:
+        """Let nobody wait any longer: nothing more comes."""
+        self._closed = True
+        self._arrived.set()

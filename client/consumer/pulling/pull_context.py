@@ -1,0 +1,79 @@
+"""What all pull loops of a consumer share."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from triomq.client.consumer.config import PullConfig
+from triomq.client.consumer.hooks import FilterHook
+from triomq.client.consumer.offsets.remote_offsets import OffsetStore
+from triomq.client.consumer.processing.process_queue import ProcessQueue
+from triomq.client.consumer.pulling.flow_control import FlowLimits
+from triomq.client.consumer.pulling.remote import QueueRequests
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt
+
+LOGGER: Final = logging.getLogger("triomq.client.consumer.pull")
+
+
+class ConsumeService(Protocol):
+    """What consumes the messages."""
+
+    def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
+        """Take messages that were put into a process queue."""
+
+    def in_flight(self, process_queue: ProcessQueue | None = None) -> int:
+        """Return how many messages handlers have now."""
+
+
+@dataclass(slots=True)
+class PullContext:
+    """What all pull loops of a consumer share.
+
+    Attributes:
+        requests: how to reach brokers.
+        offsets: progress.
+        service: where messages go.
+        config: settings.
+        limits: limits of each queue; replaced when the number of queues changes.
+        announce: asks for a heartbeat soon: a broker does not know the subscription.
+        orderly: whether the consumption is.
+        filters: what chooses among the messages of each pull.
+        suspended: nothing is pulled.
+        lite: of a lite pull consumer: progress is what its user commits, and pulls name their expression.
+        corrections: offsets that brokers refused.
+        complaints: what pulls fail with now, and how many do.
+    """
+
+    requests: QueueRequests
+    offsets: OffsetStore
+    service: ConsumeService
+    config: PullConfig
+    limits: FlowLimits
+    announce: Callable[[], None]
+    orderly: bool = False
+    filters: Sequence[FilterHook] = ()
+    suspended: bool = False
+    lite: bool = False
+    corrections: int = 0
+    complaints: Counter[str] = field(default_factory=Counter)
+
+    def share_limits(self, queues: int) -> None:
+        """Set the limits of each queue for so many queues."""
+        self.limits = FlowLimits.of(self.config, queues, orderly=self.orderly)
+
+    def complain(self, queue: MessageQueue, complaint: str) -> None:
+        """Note that a queue's pulls fail; the first queue of many with one trouble is logged."""
+        if not self.complaints[complaint]:
+            LOGGER.warning("pull failed, tried again until it works queue=%s error=%s", queue, complaint)
+        self.complaints[complaint] += 1
+
+    def withdraw(self, complaint: str) -> bool:
+        """Note that a queue's pulls do not fail like this any more; return whether it was the last one."""
+        self.complaints[complaint] -= 1
+        if self.complaints[complaint]:
+            return False
+        del self.complaints[complaint]
+        return True

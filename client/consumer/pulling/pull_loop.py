@@ -1,0 +1,397 @@
+"""One task for each queue: pull, hand over, pull again; never more than one pull in flight.
+
+A pull that fails is tried again after a second, for ever: no pull can get lost.  One queue's failure touches no
+other queue.
+
+Source: behaviour.md B.9 (before the pull), B.10 (its result), B.17 (offset reset); DefaultMQPushConsumerImpl.java.
+"""
+
+import logging
+from typing import Final
+
+import trio
+
+from triomq.client.consumer.hooks import choose
+from triomq.client.consumer.processing.process_queue import NO_LOCK, ProcessQueue, QueueLock
+from triomq.client.consumer.pulling.flow_control import PullDecision, decide_pull
+from triomq.client.consumer.pulling.pull_context import PullContext
+from triomq.client.consumer.pulling.remote import REMOTE_ERRORS, PullResult, PullStatus
+from triomq.client.consumer.statistics import QueueStatistics, TopicCounters
+from triomq.client.consumer.subscription import Subscription
+from triomq.protocol.codes import ResponseCode
+from triomq.protocol.errors import (
+    BrokerResponseError,
+    SubscriptionNotExistError,
+    SubscriptionNotLatestError,
+    TriomqError,
+)
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.properties import PropertyName
+from triomq.protocol.units import QueueOffset
+
+LOGGER: Final = logging.getLogger("triomq.client.consumer.pull")
+
+#: A pull that waits for room looks again after this time by itself: limits may have changed.
+_RECHECK_S: Final = 1.0
+#: Brokers hold a pull for which there is nothing; one that answers at once all the same is not asked at once.
+_NOT_HELD_S: Final = 0.005
+_NOT_HELD_DELAY_S: Final = 0.05
+_IN_FLIGHT_CHECK_S: Final = 0.05
+_COMMIT_LIMIT_S: Final = 1.0
+#: When a broker is asked again that did not know the subscription and is told now.
+_ANNOUNCED_DELAY_S: Final = 0.1
+_RETRY_TOPIC: Final = PropertyName.RETRY_TOPIC
+
+
+class PullLoop:
+    """Pulls one queue from when it is taken until it is given up.
+
+    Attributes:
+        queue: which queue.
+        process_queue: its messages; replaced when the queue's offset was corrected or reset.
+        next_offset: where the next pull begins.
+        paused: not pulled until :meth:`resume`.
+    """
+
+    def __init__(
+        self,
+        context: PullContext,
+        subscription: Subscription,
+        queue: MessageQueue,
+        first_offset: QueueOffset,
+        counters: TopicCounters,
+        lock: QueueLock = NO_LOCK,
+    ) -> None:
+        self.queue: Final = queue
+        self.next_offset = first_offset
+        self.paused = False
+        self.process_queue = ProcessQueue(queue, counters, trio.current_time())
+        self.process_queue.lock = lock
+        self._context = context
+        self._subscription = subscription
+        self._counters = counters
+        self._room = trio.Event()
+        self._scope = trio.CancelScope()  # all of run()
+        self._pulling = trio.CancelScope()
+        self._move_to: QueueOffset | None = None
+        self._lost_progress: QueueOffset | None = None
+        self._broker_id = 0
+        self._max_offset = QueueOffset(0)
+        self._pulls = 0
+        self._waiting_for = ""
+        self._complaint = ""
+        if not context.lite:
+            context.offsets.update(queue, first_offset, increase_only=False)
+            context.offsets.told(queue, first_offset)
+
+    async def run(self) -> None:
+        """Pull until cancelled or given up.
+
+        Raises:
+            BrokerResponseError: an offset was refused, and ``out_of_range`` is "raise".
+        """
+        try:
+            with self._scope:
+                while True:
+                    if self._move_to is None:
+                        with trio.CancelScope() as self._pulling:
+                            await self._pull_until_moved()
+                    else:
+                        target, self._move_to = self._move_to, None
+                        await self._move(target)
+        finally:
+            if self._complaint:
+                self._context.withdraw(self._complaint)
+
+    def pull_anew(self) -> None:
+        """Forget the pull under way, if there is one, and decide anew whether and how to pull."""
+        self._pulling.cancel()
+
+    def move(self, queue_offset: QueueOffset) -> None:
+        """Go on from another offset, up or down, as soon as running handlers of the queue have ended."""
+        if not self._scope.cancel_called:
+            self.process_queue.dropped = True  # first: what it holds must not commit over the new offset
+            self._move_to = queue_offset
+            self._pulling.cancel()
+
+    def reset(self, queue_offset: QueueOffset) -> None:
+        """Go on from another offset, which is the group's progress now."""
+        self._context.offsets.update(self.queue, queue_offset, increase_only=False)
+        self.move(queue_offset)
+
+    def pause(self) -> None:
+        """Pull nothing more; what is cached stays."""
+        self.paused = True
+        self.pull_anew()
+
+    def resume(self) -> None:
+        """Pull again."""
+        self.paused = False
+        self.pull_anew()
+
+    def position(self) -> QueueOffset | None:
+        """Return the offset of the first message that was not polled, for lite pull; ``None``: not known now."""
+        if self._move_to is not None:
+            return self._move_to
+        if self._lost_progress is not None:
+            return None
+        first = self.process_queue.first_offset
+        return self.next_offset if first is None else first
+
+    def give_up(self) -> None:
+        """Stop; note what is consumed.  Results of handlers that still run do not count any more."""
+        self.note_progress()
+        self.process_queue.dropped = True
+        self._scope.cancel()
+
+    async def retire(self) -> None:
+        """Stop, but let the handler end what it has begun, and count its result."""
+        self.process_queue.closing = True
+        self._scope.cancel()
+        while self._context.service.in_flight(self.process_queue):  # noqa: ASYNC110  # as in _move
+            await trio.sleep(_IN_FLIGHT_CHECK_S)
+        self.give_up()
+
+    def note_progress(self) -> None:
+        """Bring the offset in memory up to what is consumed; not in lite pull, where the user does it."""
+        process_queue = self.process_queue
+        if not process_queue.dropped and not self._context.lite:
+            consumed = process_queue.consumed_offset()
+            if consumed is not None:
+                self._context.offsets.update(self.queue, consumed, increase_only=True)
+
+    def statistics(self) -> QueueStatistics:
+        """Return a picture of now."""
+        self.note_progress()
+        process_queue = self.process_queue
+        committed = self._context.offsets.get(self.queue) or QueueOffset(0)
+        return QueueStatistics(
+            next_pull_offset=self.next_offset,
+            committed_offset=committed,
+            broker_max_offset=self._max_offset,
+            lag=max(0, self._max_offset - committed),
+            cached_messages=process_queue.cached_messages,
+            cached_bytes=process_queue.cached_bytes,
+            in_flight=self._context.service.in_flight(process_queue),
+            pulls=self._pulls,
+            last_pull_age_s=trio.current_time() - process_queue.last_pulled_at,
+            waiting_for=self._waiting_for,
+        )
+
+    def is_stalled(self, limit_s: float) -> bool:
+        """Whether the loop did nothing for so long that it must be broken."""
+        return trio.current_time() - self.process_queue.last_pulled_at > limit_s
+
+    async def _pull_until_moved(self) -> None:
+        while True:
+            self.process_queue.last_pulled_at = trio.current_time()
+            decision = self._decide()
+            if decision is PullDecision.END:
+                await trio.lowlevel.checkpoint()
+                return
+            if decision is not PullDecision.PULL:
+                await self._wait_for_room(decision)
+                continue
+            try:
+                result, took_s = await self._pull()
+            except REMOTE_ERRORS as exc:
+                await self._wait_after(exc)
+                continue
+            if self.process_queue.dropped:  # while the answer was on its way
+                return
+            self._complain("")
+            self._waiting_for = ""
+            if result.status is PullStatus.OFFSET_ILLEGAL:
+                if self._is_reset(result):
+                    return
+                corrected = self._correct(result)
+                if corrected is not None and self._context.lite and corrected > self.next_offset:
+                    self.next_offset = corrected  # what is cached may be polled all the same
+                elif corrected is not None:
+                    self.move(corrected)
+                    return
+            elif result.status is PullStatus.FOUND:
+                self._take(result, took_s)
+            else:
+                await self._take_nothing(result, took_s)
+            if self._context.config.pull_interval_s:
+                await trio.sleep(self._context.config.pull_interval_s)
+
+    def _decide(self) -> PullDecision:
+        context = self._context
+        return decide_pull(self.process_queue, context.limits, suspended=context.suspended, paused=self.paused)
+
+    async def _wait_for_room(self, decision: PullDecision) -> None:
+        process_queue = self.process_queue
+        self._waiting_for = decision.value
+        room = self._room = trio.Event()
+
+        def look() -> None:
+            if self._decide() is not decision:
+                room.set()
+
+        process_queue.on_removal = look
+        try:
+            with trio.move_on_after(_RECHECK_S):
+                await room.wait()
+        finally:
+            process_queue.on_removal = None
+
+    async def _pull(self) -> tuple[PullResult, float]:
+        context = self._context
+        config = context.config
+        self.note_progress()
+        consumed = context.offsets.for_pull(self.queue)
+        started = trio.current_time()
+        self._pulls += 1
+        result = await context.requests.pull(
+            self.queue,
+            self.next_offset,
+            max_messages=config.pull_batch_size,
+            sub_version=self._subscription.pull_version,
+            expression=self._subscription.tag_filter.expression if context.lite else None,
+            commit_offset=consumed,
+            suspend_s=config.suspend_s,
+            timeout_s=config.pull_timeout_s,
+            broker_id=self._broker_id,
+            lite=context.lite,
+        )
+        if consumed and not self._broker_id:  # slaves do not store it
+            context.offsets.told(self.queue, consumed)
+        self._broker_id = result.suggested_broker_id
+        self._max_offset = result.max_offset
+        return result, trio.current_time() - started
+
+    def _take(self, result: PullResult, took_s: float) -> None:
+        """Put what was found into the process queue, and hand it to the consume service."""
+        if self._lost_progress is not None and not self._is_new_queue(result, self._lost_progress):
+            return
+        if result.next_begin_offset < self.next_offset:
+            LOGGER.warning(
+                "broker goes back queue=%s asked=%d next=%d",
+                self.queue,
+                self.next_offset,
+                result.next_begin_offset,
+            )
+        self.next_offset = result.next_begin_offset
+        counters, pulled = self._counters, result.messages
+        messages = choose(self._context.filters, self.queue, self._subscription.select(pulled))
+        counters.pulls += 1
+        counters.pulled += len(pulled)
+        counters.pulling_s += took_s
+        counters.filtered += len(pulled) - len(messages)
+        broker_name = self.queue.broker_name
+        bounds = result.min_offset, result.max_offset
+        for message in messages:
+            message.broker_name = broker_name
+            message.queue_bounds = bounds
+        if self.queue.topic.startswith("%RETRY%"):
+            for message in messages:
+                message.topic = message.properties.get(_RETRY_TOPIC, message.topic)
+        if messages:
+            self.process_queue.put(messages)
+            self._context.service.submit(self.process_queue, messages)
+
+    async def _take_nothing(self, result: PullResult, took_s: float) -> None:
+        progress = result.next_begin_offset != self.next_offset
+        self.next_offset = result.next_begin_offset
+        if not (self.process_queue.cached_messages or self._context.lite) and self._lost_progress is None:
+            # so that the lag goes down although nothing matches
+            self._context.offsets.update(self.queue, self.next_offset, increase_only=True)
+        if not progress and took_s < _NOT_HELD_S:
+            await trio.sleep(_NOT_HELD_DELAY_S)
+
+    def _is_reset(self, result: PullResult) -> bool:
+        """Move if the offset asked for is in order, and the broker says another one: the group was reset.
+
+        That is how brokers of 5.x tell it, to whoever pulls first.  Source: PullMessageProcessor.java (OFFSET_RESET).
+        """
+        target = result.next_begin_offset
+        if not result.min_offset <= self.next_offset <= result.max_offset or target == self.next_offset:
+            return False
+        LOGGER.info("offset reset at the broker queue=%s from=%d to=%d", self.queue, self.next_offset, target)
+        self.reset(target)
+        return True
+
+    def _correct(self, result: PullResult) -> QueueOffset | None:
+        """Return the offset to go on from after the broker refused ours; ``None``: just pull again.
+
+        Raises:
+            BrokerResponseError: ``out_of_range`` is "raise".
+        """
+        if self._lost_progress is not None and result.max_offset > 0:
+            return result.min_offset if self._is_new_queue(result, self._lost_progress) else None
+        refused, policy = self.next_offset, self._context.config.out_of_range
+        self._context.corrections += 1
+        LOGGER.warning(
+            "offset out of range queue=%s offset=%d min=%d max=%d broker_corrects_to=%d policy=%s",
+            self.queue,
+            refused,
+            result.min_offset,
+            result.max_offset,
+            result.next_begin_offset,
+            policy,
+        )
+        if policy == "raise":
+            raise BrokerResponseError.from_response(
+                ResponseCode.PULL_OFFSET_MOVED,
+                f"{self.queue}: offset {refused} is not within {result.min_offset} and {result.max_offset}",
+            )
+        if result.max_offset == 0 and refused > 0:
+            # An empty queue where the group had progress: made anew, or its broker has not all of it now.  Wait
+            # at its start and see, but do not store 0: it might repeat days of messages.
+            self._lost_progress = refused
+            self.next_offset = QueueOffset(0)
+            return None
+        if policy == "nearest":
+            return result.next_begin_offset
+        return result.min_offset if policy == "earliest" else result.max_offset
+
+    def _is_new_queue(self, result: PullResult, progress: QueueOffset) -> bool:
+        """Decide, when an empty queue got messages, whether it is another one than that of our progress."""
+        self._lost_progress = None
+        if result.max_offset >= progress:
+            LOGGER.warning("queue is back queue=%s offset=%d", self.queue, progress)
+            self.next_offset = progress
+            return False
+        LOGGER.warning("queue was made anew queue=%s offset_before=%d", self.queue, progress)
+        self._context.offsets.update(self.queue, QueueOffset(0), increase_only=False)
+        return True
+
+    async def _move(self, queue_offset: QueueOffset) -> None:
+        """Go on elsewhere: let running handlers end, store the offset, begin with an empty process queue."""
+        context, old = self._context, self.process_queue
+        with trio.move_on_after(context.config.offset_illegal_delay_s):
+            while context.service.in_flight(old):  # noqa: ASYNC110  # rare; workers shall not pay for an event
+                await trio.sleep(_IN_FLIGHT_CHECK_S)
+        if not context.lite:
+            context.offsets.update(self.queue, queue_offset, increase_only=False)
+            with trio.move_on_after(_COMMIT_LIMIT_S):
+                await context.offsets.persist_now([self.queue])
+        LOGGER.info("offset moved queue=%s from=%d to=%d", self.queue, self.next_offset, queue_offset)
+        self._lost_progress = None
+        self.next_offset = queue_offset
+        self.process_queue = ProcessQueue(self.queue, self._counters, trio.current_time())
+        self.process_queue.lock = old.lock
+
+    async def _wait_after(self, exc: TriomqError) -> None:
+        config = self._context.config
+        delay_s = config.pull_error_delay_s
+        complaint = str(exc).partition("\n")[0]
+        if isinstance(exc, SubscriptionNotExistError | SubscriptionNotLatestError):
+            self._context.announce()
+            if complaint != self._complaint:  # the first time: it will know in a moment
+                delay_s = min(delay_s, _ANNOUNCED_DELAY_S)
+        elif isinstance(exc, BrokerResponseError) and exc.code == ResponseCode.FLOW_CONTROL:
+            delay_s = config.broker_flow_control_delay_s
+        self._complain(complaint)
+        self._waiting_for = complaint
+        await trio.sleep(delay_s)
+
+    def _complain(self, complaint: str) -> None:
+        before, self._complaint = self._complaint, complaint
+        if complaint != before:
+            if complaint:
+                self._context.complain(self.queue, complaint)
+            if before and self._context.withdraw(before):
+                LOGGER.info("no pull fails any more like this queue=%s error=%s", self.queue, before)

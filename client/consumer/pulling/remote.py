@@ -1,0 +1,402 @@
+"""The requests of consumers about one queue: pull, offsets, members.
+
+A queue's broker is found in the known routes; if it is missing, the route is asked for once.
+
+Source: wire.md 5.2 (pull), 5.4 to 5.6 (offsets), 5.12 (members), 5.13 (locks).
+"""
+
+import re
+from collections.abc import Sequence
+from enum import Enum
+from random import sample
+from typing import Final, NamedTuple
+
+from triomq.client.answers import check
+from triomq.client.cluster.instance import ClientInstance
+from triomq.protocol.bodies.client import ConsumerIdList, LockBatchRequestBody, LockBatchResponseBody
+from triomq.protocol.bodies.statistics import TopicOffset, TopicStatsTable
+from triomq.protocol.codes import PullSysFlag, RequestCode, ResponseCode
+from triomq.protocol.errors import (
+    BrokerResponseError,
+    ClientError,
+    ConnectError,
+    NoRouteError,
+    ProtocolError,
+    QueryNotFoundError,
+)
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.record import decode_records
+from triomq.protocol.requests.admin_requests import TopicRequestHeader
+from triomq.protocol.requests.requests import (
+    ConsumerGroupRequestHeader,
+    OffsetResponseHeader,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueueRequestHeader,
+    SearchOffsetRequestHeader,
+    TimestampResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from triomq.protocol.units import QueueOffset, Timestamp
+from triomq.protocol.wire.command import RemotingCommand
+
+#: What a request can end with when all of it is a matter of the network and the broker.
+REMOTE_ERRORS: Final = (ClientError, BrokerResponseError, ProtocolError)
+#: How much longer than the broker may hold a pull the client waits: brokers look at times every 5 s.
+HOLD_MARGIN_S: Final = 10.0
+_COMMIT: Final = int(PullSysFlag.COMMIT_OFFSET)
+_SUSPEND: Final = int(PullSysFlag.SUSPEND)
+_SUBSCRIPTION: Final = int(PullSysFlag.SUBSCRIPTION)
+_LITE_PULL: Final = int(PullSysFlag.LITE_PULL)
+_VERSION_5_0_0: Final = 413  # wire.md 2.5
+_OFFSET_ENTRY: Final = re.compile(rb'"?(\d+)"?\s*:\s*(-?\d+)')
+
+
+class PullStatus(Enum):
+    """How a pull ended.  Source: PullStatus.java."""
+
+    FOUND = int(ResponseCode.SUCCESS)
+    NO_NEW_MESSAGE = int(ResponseCode.PULL_NOT_FOUND)
+    NO_MATCHED_MESSAGE = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
+    OFFSET_ILLEGAL = int(ResponseCode.PULL_OFFSET_MOVED)
+
+
+_STATUSES: Final = {status.value: status for status in PullStatus}
+
+
+class PullResult(NamedTuple):
+    """What a pull brought.
+
+    Attributes:
+        status: what happened.
+        messages: what matched; only with ``FOUND``, and even then perhaps none after the client's own check.
+        next_begin_offset: where to pull next; with ``OFFSET_ILLEGAL`` the broker's correction.
+        min_offset: first offset of the queue.
+        max_offset: end of the queue: the offset its next message will get.
+        suggested_broker_id: where to pull next, 0 is the master.
+    """
+
+    status: PullStatus
+    messages: list[MessageExt]
+    next_begin_offset: QueueOffset
+    min_offset: QueueOffset
+    max_offset: QueueOffset
+    suggested_broker_id: int
+
+
+class RawPull(NamedTuple):
+    """The answer to a pull, its records as they came.
+
+    Attributes:
+        queue_offset: what was asked for.
+        status: what happened.
+        body: records one after the other, see ``decode_records``; empty unless ``FOUND``.
+        next_begin_offset, min_offset, max_offset, suggested_broker_id: as :class:`PullResult`.
+        is_from_slave: a slave says that there is nothing; its master may have more.
+    """
+
+    queue_offset: QueueOffset
+    status: PullStatus
+    body: bytes | memoryview
+    next_begin_offset: QueueOffset
+    min_offset: QueueOffset
+    max_offset: QueueOffset
+    suggested_broker_id: int
+    is_from_slave: bool = False
+
+
+class Members(NamedTuple):
+    """The client ids of a group's members, and the name of the broker that told them."""
+
+    broker_name: str
+    client_ids: list[str]
+
+
+class QueueRequests:
+    """Requests in the name of one group.
+
+    All methods raise one of :data:`REMOTE_ERRORS`: ``ClientError`` if the broker cannot be found or reached or
+    does not answer, ``BrokerResponseError`` if it answers with an error, ``ProtocolError`` if that is unreadable.
+    """
+
+    def __init__(self, instance: ClientInstance, group: str) -> None:
+        self._instance = instance
+        self._group = group
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        queue_offset: QueueOffset,
+        *,
+        max_messages: int,
+        sub_version: int = 0,
+        expression: str | None = None,
+        commit_offset: QueueOffset | None = None,
+        suspend_s: float = 0.0,
+        timeout_s: float | None = None,
+        broker_id: int = 0,
+        lite: bool = False,
+    ) -> PullResult:
+        """Pull messages: as :meth:`pull_raw`, and decode them."""
+        raw = await self.pull_raw(
+            queue,
+            queue_offset,
+            max_messages=max_messages,
+            sub_version=sub_version,
+            expression=expression,
+            commit_offset=commit_offset,
+            suspend_s=suspend_s,
+            timeout_s=timeout_s,
+            broker_id=broker_id,
+            lite=lite,
+        )
+        return PullResult(
+            raw.status,
+            decode_records(raw.body),
+            raw.next_begin_offset,
+            raw.min_offset,
+            raw.max_offset,
+            raw.suggested_broker_id,
+        )
+
+    async def pull_raw(  # noqa: PLR0913  # all that a pull can say, most with defaults
+        self,
+        queue: MessageQueue,
+        queue_offset: QueueOffset,
+        *,
+        max_messages: int,
+        sub_version: int = 0,
+        expression: str | None = None,
+        commit_offset: QueueOffset | None = None,
+        suspend_s: float = 0.0,
+        timeout_s: float | None = None,
+        broker_id: int = 0,
+        lite: bool = False,
+        max_bytes: int | None = None,
+    ) -> RawPull:
+        """Pull messages and return them as bytes.
+
+        Args:
+            queue: from where.
+            queue_offset: first message wanted.
+            max_messages: at most; brokers have a limit of their own, normally 32.
+            sub_version: version of the subscription the broker must know.
+            expression: tag expression; ``None``: the broker takes the one of the group's heartbeats.
+            commit_offset: the group's progress, stored by the way; not by a slave.
+            suspend_s: how long the broker may hold the pull if there is nothing.
+            timeout_s: for all of it; ``None``: the hold and a margin.
+            broker_id: which of the queue's brokers.
+            lite: say that a lite pull consumer asks.
+            max_bytes: tell the broker that so many bytes of messages are taken: ours then gives more than 32 messages,
+                Apache's do not look at it.
+
+        Raises:
+            BrokerResponseError: any code but those of :class:`PullStatus`.
+            ProtocolError: the answer cannot be read.
+        """
+        commit = commit_offset is not None and broker_id == 0
+        header = PullMessageRequestHeader(
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=queue_offset,
+            max_msg_nums=max_messages,
+            sys_flag=(_COMMIT if commit else 0)
+            | (_SUSPEND if suspend_s > 0 else 0)
+            | (0 if expression is None else _SUBSCRIPTION)
+            | (_LITE_PULL if lite else 0),
+            commit_offset=commit_offset if commit and commit_offset is not None else QueueOffset(0),
+            suspend_timeout_millis=round(suspend_s * 1000),
+            sub_version=sub_version,
+            subscription=expression,
+            expression_type="TAG",
+            max_transfer_bytes=max_bytes,
+        )
+        address = await self._address(queue, broker_id)
+        if timeout_s is None:
+            timeout_s = self._instance.config.api_timeout_s + (suspend_s + HOLD_MARGIN_S if suspend_s > 0 else 0)
+        command = self._instance.command(RequestCode.PULL_MESSAGE, header)
+        response = await self._invoke(queue, address, command, timeout_s)
+        status = _STATUSES.get(response.code)
+        if status is None:
+            raise BrokerResponseError.from_response(response.code, response.remark, address)
+        answer = PullMessageResponseHeader.decode(response.ext_fields)
+        return RawPull(
+            queue_offset,
+            status,
+            response.body if status is PullStatus.FOUND else b"",
+            answer.next_begin_offset,
+            answer.min_offset,
+            answer.max_offset,
+            answer.suggest_which_broker_id,
+            status is not PullStatus.FOUND and address != self._instance.broker_address(queue.broker_name, 0, True),
+        )
+
+    async def min_offset(self, queue: MessageQueue) -> QueueOffset:
+        """Return the offset of the queue's first message."""
+        return await self._queue_offset(RequestCode.GET_MIN_OFFSET, queue)
+
+    async def max_offset(self, queue: MessageQueue) -> QueueOffset:
+        """Return the offset that the queue's next message will get."""
+        return await self._queue_offset(RequestCode.GET_MAX_OFFSET, queue)
+
+    async def topic_offsets(self, topic: str, broker_name: str) -> dict[MessageQueue, TopicOffset]:
+        """Return first and next offset of all queues that a broker has of a topic (request 202).
+
+        Only the master is asked: a slave may be behind it.
+        """
+        queue = MessageQueue(topic, broker_name, 0)
+        address = await self._address(queue, only_this=True)
+        command = self._instance.command(RequestCode.GET_TOPIC_STATS_INFO, TopicRequestHeader(topic))
+        response = check(await self._invoke(queue, address, command), address)
+        return TopicStatsTable.decode(response.body).offset_table
+
+    async def search_offset(self, queue: MessageQueue, timestamp: Timestamp) -> QueueOffset:
+        """Return the offset of the message stored nearest to a time; it may lie before it (wire.md 5.6)."""
+        header = SearchOffsetRequestHeader(queue.topic, queue.queue_id, timestamp)
+        response = await self._checked(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        return OffsetResponseHeader.decode(response).offset
+
+    async def earliest_store_time(self, queue: MessageQueue) -> Timestamp | None:
+        """Return when the queue's first message was stored, ``None`` if there is none."""
+        header = QueueRequestHeader(queue.topic, queue.queue_id)
+        response = await self._checked(queue, RequestCode.GET_EARLIEST_MSG_STORETIME, header)
+        timestamp = TimestampResponseHeader.decode(response).timestamp
+        return None if timestamp < 0 else Timestamp(timestamp)
+
+    async def committed(self, queue: MessageQueue) -> QueueOffset | None:
+        """Return the group's stored offset, ``None`` if the broker says that there is none.
+
+        A broker older than 5.0 may say 0 instead (wire.md 5.4).
+        """
+        header = QueryConsumerOffsetRequestHeader(self._group, queue.topic, queue.queue_id, set_zero_if_not_found=False)
+        try:
+            response = await self._checked(queue, RequestCode.QUERY_CONSUMER_OFFSET, header)
+        except QueryNotFoundError:
+            return None
+        return OffsetResponseHeader.decode(response).offset
+
+    async def commit(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
+        """Store the group's offset and wait until the broker has it."""
+        await self._checked(queue, RequestCode.UPDATE_CONSUMER_OFFSET, self._update(queue, queue_offset))
+
+    async def commit_oneway(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
+        """Store the group's offset; nobody waits for an answer."""
+        command = self._instance.command(RequestCode.UPDATE_CONSUMER_OFFSET, self._update(queue, queue_offset))
+        await self._instance.oneway(await self._address(queue), command)
+
+    async def stored_queue_ids(self, queue: MessageQueue) -> frozenset[int]:
+        """Return the queue ids of a queue's topic on its broker for which the group has an offset stored.
+
+        Asks for the broker's whole table, the only exact answer that brokers before 5.0 have.
+        """
+        response = await self._instance.invoke_checked(
+            await self._address(queue), self._instance.command(RequestCode.GET_ALL_CONSUMER_OFFSET)
+        )
+        return offset_entries(bytes(response.body), queue.topic, self._group)
+
+    async def lock(self, queues: Sequence[MessageQueue], timeout_s: float) -> frozenset[MessageQueue]:
+        """Ask a broker's master for the locks of its queues; return those that this client has now."""
+        response = await self._about_locks(RequestCode.LOCK_BATCH_MQ, queues, timeout_s)
+        return frozenset(LockBatchResponseBody.decode(response.body).lock_ok_mq_set)
+
+    async def unlock(self, queues: Sequence[MessageQueue], timeout_s: float) -> None:
+        """Give the locks of a broker's queues back."""
+        await self._about_locks(RequestCode.UNLOCK_BATCH_MQ, queues, timeout_s)
+
+    async def _about_locks(
+        self, code: RequestCode, queues: Sequence[MessageQueue], timeout_s: float
+    ) -> RemotingCommand:
+        instance = self._instance
+        broker_name = queues[0].broker_name
+        address = instance.broker_address(broker_name, only_this=True)
+        if address is None:
+            raise NoRouteError(f"no master of broker {broker_name!r} is in a known route")
+        body = LockBatchRequestBody(instance.client_id, self._group, list(queues)).encode()
+        return await instance.invoke_checked(address, instance.command(code, body=body), timeout_s)
+
+    async def members(self, topic: str) -> Members:
+        """Return the group's members, as one of the topic's brokers knows them.
+
+        Raises:
+            ClientError: none of the brokers answered.
+            BrokerResponseError: the last asked knows no member.
+        """
+        instance = self._instance
+        route = instance.known_route(topic)
+        names = [] if route is None else sorted({broker.broker_name for broker in route.broker_datas})
+        error: ClientError | BrokerResponseError = NoRouteError(f"no broker is known for topic {topic!r}")
+        for name in sample(names, len(names)):
+            address = instance.broker_address(name)
+            if address is None:
+                continue
+            command = instance.command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerGroupRequestHeader(self._group))
+            try:
+                response = await instance.invoke_checked(address, command)
+            except (ClientError, BrokerResponseError) as exc:
+                error = exc
+            else:
+                return Members(name, ConsumerIdList.decode(response.body).consumer_id_list)
+        raise error
+
+    def is_exact(self, queue: MessageQueue) -> bool:
+        """Whether the queue's broker is known to tell a stored offset 0 from none (5.0 and later)."""
+        address = self._instance.broker_address(queue.broker_name)
+        return address is not None and self._instance.broker_version(address) >= _VERSION_5_0_0
+
+    def _update(self, queue: MessageQueue, queue_offset: QueueOffset) -> UpdateConsumerOffsetRequestHeader:
+        return UpdateConsumerOffsetRequestHeader(self._group, queue.topic, queue.queue_id, queue_offset)
+
+    async def _queue_offset(self, code: RequestCode, queue: MessageQueue) -> QueueOffset:
+        response = await self._checked(queue, code, QueueRequestHeader(queue.topic, queue.queue_id))
+        return OffsetResponseHeader.decode(response).offset
+
+    async def _checked(
+        self,
+        queue: MessageQueue,
+        code: RequestCode,
+        header: QueueRequestHeader
+        | SearchOffsetRequestHeader
+        | QueryConsumerOffsetRequestHeader
+        | UpdateConsumerOffsetRequestHeader,
+    ) -> dict[str, str]:
+        address = await self._address(queue)
+        return check(await self._invoke(queue, address, self._instance.command(code, header)), address).ext_fields
+
+    async def _invoke(
+        self, queue: MessageQueue, address: str, command: RemotingCommand, timeout_s: float | None = None
+    ) -> RemotingCommand:
+        try:
+            return await self._instance.invoke(address, command, timeout_s)
+        except ConnectError:  # its broker may have moved; a group's topics are polled, so that a restart moves no queue
+            self._instance.refresh_unpolled_route(queue.topic)
+            raise
+
+    async def _address(self, queue: MessageQueue, broker_id: int = 0, *, only_this: bool = False) -> str:
+        """Return the broker's address; of another one of its name if that id is missing, unless ``only_this``."""
+        instance = self._instance
+        address = instance.broker_address(queue.broker_name, broker_id, only_this)
+        if address is None:
+            await instance.find_route(queue.topic, refresh=True)
+            address = instance.broker_address(queue.broker_name, broker_id, only_this)
+            if address is None:
+                asked = ", ".join(instance.name_servers)
+                raise NoRouteError(
+                    f"queue {queue}: no route leads to its broker (name server asked: {asked}); is the broker running?"
+                )
+        return address
+
+
+def offset_entries(body: bytes, topic: str, group: str) -> frozenset[int]:
+    """Return the queue ids of one topic and group in a broker's whole offset table (request 43).
+
+    The table can be of megabytes, and its map keys may be unquoted numbers: only the wanted part is read.
+    """
+    start = body.find(f'"{topic}@{group}":'.encode())
+    if start < 0:
+        return frozenset()
+    end = body.find(b"}", start)
+    entries = body[body.find(b"{", start) : end]
+    return frozenset(int(queue_id) for queue_id, _ in _OFFSET_ENTRY.findall(entries))

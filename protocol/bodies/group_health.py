@@ -1,0 +1,206 @@
+"""What is wrong with a consumer group: pure rules, the same for the broker's log and for tools.
+
+Three things make members miss messages, or stop, without an error anywhere: two of them with one client id, different
+subscriptions, and queues in which nothing moves while messages wait.  What is known of a group comes from the broker's
+tables and from the answers of its members to GET_CONSUMER_RUNNING_INFO (307).
+
+Source: behaviour.md A.12, B.11, B.13, B.17, C.4 (14).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from triomq.protocol.bodies.client import EXPRESSION_TYPE_TAG, ConsumerRunningInfo, ProcessQueueInfo, SubscriptionData
+from triomq.protocol.errors import SubscriptionParseError
+from triomq.protocol.filters.tags import TagFilter
+from triomq.protocol.message_queue import MessageQueue
+
+#: How long messages may wait in a queue without any progress before it counts as stalled, where a broker says nothing
+#: else, and how old the last sign of life of a member is at most.  Members store their offsets every 5 s, and find out
+#: about each other within 20 s.
+STALL_AFTER_S: Final = 30.0
+
+#: From how many cached messages, or MiB of them, on consumers stop pulling.  Source: DefaultMQPushConsumer.java.
+_FLOW_CONTROL_MESSAGES: Final = 1000
+_FLOW_CONTROL_MIB: Final = 100
+
+_ORDERLY: Final = "PROP_CONSUMEORDERLY"
+
+
+class SubscriptionDifference(NamedTuple):
+    """A topic that members subscribe to differently.
+
+    Attributes:
+        topic: which.
+        members: what each group of members wants of it, as an expression, and who they are; ``None``: nothing.
+    """
+
+    topic: str
+    members: tuple[tuple[str | None, tuple[str, ...]], ...]
+
+    def __str__(self) -> str:
+        wanted = "; ".join(
+            f"{', '.join(names)} {'not at all' if expression is None else repr(expression)}"
+            for expression, names in self.members
+        )
+        return f"topic {self.topic} is subscribed to differently: {wanted}"
+
+
+def duplicates(client_ids: Iterable[str]) -> tuple[str, ...]:
+    """Return the ids that more than one live connection of a group has, sorted."""
+    return tuple(sorted(client_id for client_id, count in Counter(client_ids).items() if count > 1))
+
+
+def subscription_differences(
+    members: Sequence[tuple[str, Iterable[SubscriptionData]]],
+) -> tuple[SubscriptionDifference, ...]:
+    """Return the topics of which the members, by name, want different things, sorted by topic."""
+    wanted = [(name, {data.topic: data for data in subscriptions}) for name, subscriptions in members]
+    found = []
+    for topic in sorted({topic for _, table in wanted for topic in table}):
+        names: dict[object, list[str]] = {}
+        expressions: dict[object, str | None] = {}
+        for name, table in wanted:
+            data = table.get(topic)
+            key = None if data is None else _meaning(data)
+            names.setdefault(key, []).append(name)
+            expressions.setdefault(key, None if data is None else data.sub_string)
+        if len(names) > 1:
+            shown = tuple((expressions[key], tuple(sorted(who))) for key, who in names.items())
+            found.append(SubscriptionDifference(topic, shown))
+    return tuple(found)
+
+
+def _meaning(data: SubscriptionData) -> object:
+    """Return what two subscriptions have in common if and only if they select the same messages."""
+    if data.expression_type in ("", EXPRESSION_TYPE_TAG):
+        try:
+            return frozenset(TagFilter.parse(data.sub_string).tags)
+        except SubscriptionParseError:
+            pass
+    return data.expression_type, data.sub_string
+
+
+# --- queues that stand still --------------------------------------------------------------------------------
+
+
+class StallCause(StrEnum):
+    """Why a queue makes no progress; the values are what tools print."""
+
+    NO_MEMBER = "no-member"
+    DISABLED = "consuming-disabled"
+    NO_OWNER = "no-owner"
+    LOCKED = "locked"
+    NO_LOCK = "no-lock"
+    HANDLER_BLOCKED = "handler-blocked"
+    HANDLER_FAILING = "handler-failing"
+    FLOW_CONTROL = "flow-control"
+    NOT_PULLING = "not-pulling"
+    NOTHING_WANTED = "nothing-wanted"
+    SILENT = "silent"
+
+
+class Stall(NamedTuple):
+    """Why a queue makes no progress, with a sentence for people."""
+
+    cause: StallCause
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReport:
+    """What is known of a group at one moment.
+
+    Attributes:
+        members: the answers of its members by client id, ``None`` of those that gave none.
+        now_ms: when they answered.
+        consume_enabled: whether the group's settings let it consume.
+    """
+
+    members: Mapping[str, ConsumerRunningInfo | None]
+    now_ms: int
+    consume_enabled: bool = True
+
+    def owners(self, queue: MessageQueue) -> list[tuple[str, ProcessQueueInfo]]:
+        """Return who has taken a queue, sorted by client id; several for a moment, or where members broadcast."""
+        found = []
+        for client_id, info in sorted(self.members.items()):
+            held = None if info is None else info.mq_table.get(queue)
+            if held is not None and not held.dropped:
+                found.append((client_id, held))
+        return found
+
+    def is_orderly(self, client_id: str) -> bool:
+        """Whether a member consumes in order."""
+        info = self.members[client_id]
+        return info is not None and info.properties.get(_ORDERLY, "").lower() == "true"
+
+    def failures_per_s(self, client_id: str, topic: str) -> float:
+        """Return how many messages of a topic a member's handler refused per second in the last minute."""
+        info = self.members[client_id]
+        status = None if info is None else info.status_table.get(topic)
+        return 0.0 if status is None else status.consume_failed_tps
+
+
+def explain_stall(report: GroupReport, queue: MessageQueue, lock_owner: str | None = None) -> Stall:
+    """Return why nothing moves in a queue in which messages wait.
+
+    Args:
+        report: the group.
+        queue: which of its queues.
+        lock_owner: who has locked it, if somebody has and it is known.
+    """
+    if not report.members:
+        return Stall(StallCause.NO_MEMBER, "no member of the group is online")
+    if not report.consume_enabled:
+        return Stall(StallCause.DISABLED, "the group's settings forbid it to consume")
+    owners = report.owners(queue)
+    if not owners:
+        return _without_owner(report, lock_owner)
+    owner, held = owners[0]
+    if report.is_orderly(owner):
+        if lock_owner not in (None, owner):
+            return Stall(StallCause.LOCKED, f"{owner} consumes it in order, but {lock_owner} has its lock")
+        if not held.locked:
+            return Stall(StallCause.NO_LOCK, f"{owner} consumes it in order and does not have its lock")
+    return _explain_owner(report, queue.topic, owner, held)
+
+
+def _without_owner(report: GroupReport, lock_owner: str | None) -> Stall:
+    silent = ", ".join(sorted(client_id for client_id, info in report.members.items() if info is None))
+    if lock_owner is not None:
+        return Stall(StallCause.LOCKED, f"{lock_owner} has its lock, and no member that answers consumes it")
+    if silent:
+        return Stall(StallCause.SILENT, f"no member that answers consumes it; no answer from {silent}")
+    return Stall(StallCause.NO_OWNER, "no member has taken it: do all members see the same members and queues?")
+
+
+def _explain_owner(report: GroupReport, topic: str, owner: str, held: ProcessQueueInfo) -> Stall:
+    limit_ms = STALL_AFTER_S * 1000
+    if not held.cached_msg_count:
+        pulled_ms = report.now_ms - held.last_pull_timestamp
+        if pulled_ms > limit_ms:
+            return Stall(StallCause.NOT_PULLING, f"{owner} asked for messages {_ago(pulled_ms)} ago: paused?")
+        return Stall(
+            StallCause.NOTHING_WANTED,
+            f"{owner} asks for messages, but wants none of those that wait, or stores no offset",
+        )
+    cached = f"{held.cached_msg_count} messages ({held.cached_msg_size_in_mib} MiB) wait for it"
+    at = f"the message at offset {held.cached_msg_min_offset}"
+    if not held.last_consume_timestamp:
+        return Stall(StallCause.HANDLER_BLOCKED, f"the handler of {owner} has not ended yet for {at}; {cached}")
+    handled_ms = report.now_ms - held.last_consume_timestamp
+    if handled_ms > limit_ms:
+        return Stall(StallCause.HANDLER_BLOCKED, f"the handler of {owner} ended {_ago(handled_ms)} ago; {cached}")
+    if failures := report.failures_per_s(owner, topic):
+        return Stall(StallCause.HANDLER_FAILING, f"the handler of {owner} refuses {at}: {failures:.2g} failures/s")
+    if held.cached_msg_count > _FLOW_CONTROL_MESSAGES or held.cached_msg_size_in_mib > _FLOW_CONTROL_MIB:
+        return Stall(StallCause.FLOW_CONTROL, f"{owner} does not pull because of flow control: {cached}, from {at} on")
+    return Stall(StallCause.HANDLER_BLOCKED, f"the handler of {owner} has not ended for {at}; {cached}")
+
+
+def _ago(elapsed_ms: int) -> str:
+    return f"{elapsed_ms / 1000:.0f} s"

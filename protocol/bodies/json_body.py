@@ -1,0 +1,276 @@
+"""The base of JSON bodies: a dataclass declares its members once, and is the table for both directions.
+
+The wire name is the camelCase of ours unless ``Annotated[..., Wire("clientID")]`` names another.  Reading is as
+tolerant as Java's readers: unknown members are ignored, missing ones and nulls give the default, numbers may be text,
+enums may be ordinals, an unknown enum name gives the default.  What cannot be meant is a ProtocolError.
+
+Source: wire.md 9.1.
+"""
+
+import contextlib
+import math
+import types
+from collections.abc import Callable
+from dataclasses import fields
+from enum import Enum
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    NamedTuple,
+    Self,
+    TypeAlias,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from triomq.protocol.bodies.fastjson import dumps, loads, queue_to_json
+from triomq.protocol.errors import ProtocolError
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.wire.headers import Wire as Wire
+from triomq.protocol.wire.headers import parse_integer
+
+_Convert: TypeAlias = Callable[[Any], Any]
+_INT64_LIMIT: Final = 2**63
+_INT64: Final = range(-_INT64_LIMIT, _INT64_LIMIT)
+
+
+class _MismatchError(ValueError):
+    """A value that cannot be what its member wants."""
+
+
+class _Member(NamedTuple):
+    name: str
+    wire_name: str
+    read: _Convert
+    write: _Convert | None  # None: as it is
+
+
+class JsonBody:
+    """Base of all bodies; subclasses are dataclasses whose fields all have defaults."""
+
+    __slots__ = ()
+
+    irregular: ClassVar[bool] = False
+    """Whether some member has keys that are no text: only such bodies are read in fastjson's irregular form."""
+
+    @classmethod
+    def decode(cls, data: bytes | bytearray | memoryview) -> Self:
+        """Read a body.
+
+        Raises:
+            ProtocolError: no JSON, or a member is not what it should be.
+        """
+        return cls.from_json(loads(data, irregular=cls.irregular))
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        """Read what a JSON reader returned.
+
+        Raises:
+            ProtocolError: a member is not what it should be.
+        """
+        if not isinstance(value, dict):
+            raise ProtocolError(f"{cls.__name__}: {type(value).__name__} where an object is needed")
+        arguments = {}
+        for name, wire_name, read, _ in _members(cls):
+            raw = value.get(wire_name)
+            if raw is None:
+                continue
+            try:
+                converted = read(raw)
+            except _MismatchError as exc:
+                raise ProtocolError(f"{cls.__name__}: member {wire_name!r}: {exc}") from exc
+            if converted is not None:
+                arguments[name] = converted
+        return cls(**arguments)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the members in Java's order, without those that are ``None``; keys of maps stay as they are."""
+        written = {}
+        for name, wire_name, _, write in _members(type(self)):
+            value = getattr(self, name)
+            if value is not None:
+                written[wire_name] = value if write is None else write(value)
+        return written
+
+    def encode(self, *, quoted_ids: bool = False) -> bytes:
+        """Return compact JSON; with ``quoted_ids`` number keys are text, as standard JSON wants it."""
+        return dumps(self.to_json(), quoted_ids=quoted_ids)
+
+
+_TABLES: Final[dict[type[JsonBody], tuple[_Member, ...]]] = {}
+
+
+def _members(cls: type[JsonBody]) -> tuple[_Member, ...]:
+    """Return the members of a body in the order of their wire names; worked out once."""
+    table = _TABLES.get(cls)
+    if table is None:
+        table = _TABLES[cls] = _read_members(cls)
+    return table
+
+
+def _read_members(cls: type[JsonBody]) -> tuple[_Member, ...]:
+    hints = get_type_hints(cls, include_extras=True)
+    members = []
+    for field in fields(cls):  # type: ignore[arg-type]  # subclasses are dataclasses
+        hint = hints[field.name]
+        wire_name = _camel_case(field.name)
+        if get_origin(hint) is Annotated:
+            hint, wire = get_args(hint)
+            wire_name = str(wire)
+        read, write = _converters(hint)
+        members.append(_Member(field.name, wire_name, read, write))
+    return tuple(sorted(members, key=lambda member: member.wire_name))
+
+
+def _camel_case(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(map(str.capitalize, rest))
+
+
+def _converters(hint: Any) -> tuple[_Convert, _Convert | None]:
+    """Return reader and writer for a type; a writer of ``None`` leaves the value as it is."""
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        (inner,) = (member for member in get_args(hint) if member is not type(None))
+        return _converters(inner)
+    if origin is list:
+        read_item, write_item = _converters(*get_args(hint))
+        return _list_reader(read_item), None if write_item is None else _list_writer(write_item)
+    if origin is dict:
+        key, value = get_args(hint)
+        read_value, write_value = _converters(value)
+        read = _dict_reader(_KEY_READERS[key], read_value)
+        return read, None if write_value is None else _dict_writer(write_value)
+    if hint in _SCALAR_READERS:
+        return _SCALAR_READERS[hint], queue_to_json if hint is MessageQueue else None
+    if issubclass(hint, JsonBody):
+        return hint.from_json, JsonBody.to_json
+    if issubclass(hint, Enum):
+        return _enum_reader(hint), _enum_name
+    raise TypeError(f"{hint}: no JSON form is known for it")
+
+
+def _list_reader(read: _Convert) -> _Convert:
+    def read_list(value: Any) -> list[Any]:
+        if not isinstance(value, list):
+            raise _MismatchError(f"{_shown(value)} is no list")
+        return [read(item) for item in value]
+
+    return read_list
+
+
+def _list_writer(write: _Convert) -> _Convert:
+    return lambda value: [write(item) for item in value]
+
+
+def _dict_reader(read_key: _Convert, read_value: _Convert) -> _Convert:
+    def read_dict(value: Any) -> dict[Any, Any]:
+        if isinstance(value, list) and read_key is _read_queue_key:
+            return dict(_read_entry(entry, read_value) for entry in value)
+        if not isinstance(value, dict):
+            raise _MismatchError(f"{_shown(value)} is no object")
+        return {read_key(key): read_value(member) for key, member in value.items()}
+
+    return read_dict
+
+
+def _read_entry(entry: Any, read_value: _Convert) -> tuple[MessageQueue, Any]:
+    """Read one queue and its offset from a list: a pair, or the queue's members and ``offset`` in one object."""
+    if isinstance(entry, list) and len(entry) == 2:
+        return _read_queue(entry[0]), read_value(entry[1])
+    if isinstance(entry, dict) and "offset" in entry:
+        return _read_queue(entry), read_value(entry["offset"])
+    raise _MismatchError(f"{_shown(entry)} is no queue with an offset")
+
+
+def _dict_writer(write: _Convert) -> _Convert:
+    return lambda value: {key: write(member) for key, member in value.items()}
+
+
+def _enum_reader(kind: type[Enum]) -> _Convert:
+    members = tuple(kind)
+
+    def read_enum(value: Any) -> Enum | None:
+        if isinstance(value, str):
+            return kind.__members__.get(value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return members[value] if 0 <= value < len(members) else None
+        raise _MismatchError(f"{_shown(value)} is no name of {kind.__name__}")
+
+    return read_enum
+
+
+def _enum_name(value: Enum) -> str:
+    return value.name
+
+
+def _read_int(value: Any) -> int:
+    if isinstance(value, str):
+        try:
+            return parse_integer(value, _INT64_LIMIT)
+        except ValueError as exc:
+            raise _MismatchError(str(exc)) from None
+    if not isinstance(value, int) or isinstance(value, bool) or value not in _INT64:
+        raise _MismatchError(f"{_shown(value)} is no 64 bit number")
+    return value
+
+
+def _read_float(value: Any) -> float:
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        with contextlib.suppress(ValueError):
+            number = float(value)
+            if math.isfinite(number):
+                return number
+    raise _MismatchError(f"{_shown(value)} is no number")
+
+
+def _read_bool(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.lower() == "true"
+    if isinstance(value, int):
+        return bool(value)
+    raise _MismatchError(f"{_shown(value)} is neither true nor false")
+
+
+def _read_str(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    raise _MismatchError(f"{_shown(value)} is no text")
+
+
+def _read_queue(value: Any) -> MessageQueue:
+    if isinstance(value, MessageQueue):
+        return value
+    if not isinstance(value, dict):
+        raise _MismatchError(f"{_shown(value)} is no message queue")
+    return MessageQueue(
+        _read_str(value.get("topic", "")), _read_str(value.get("brokerName", "")), _read_int(value.get("queueId", 0))
+    )
+
+
+def _read_queue_key(key: Any) -> MessageQueue:
+    """Read a key that is a queue, also one written as text that holds JSON: some of Java's readers take that."""
+    return _read_queue(loads(key.encode()) if isinstance(key, str) else key)
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:60] if isinstance(value, str | int | float | bool) else type(value).__name__
+
+
+_SCALAR_READERS: Final[dict[Any, _Convert]] = {
+    int: _read_int,
+    float: _read_float,
+    bool: _read_bool,
+    str: _read_str,
+    MessageQueue: _read_queue,
+}
+_KEY_READERS: Final[dict[Any, _Convert]] = {str: _read_str, int: _read_int, MessageQueue: _read_queue_key}

@@ -1,0 +1,352 @@
+"""A message as users write it, and as they receive it.
+
+Source: Message.java, MessageExt.java; wire.md 10; rules for names: Validators.java, TopicValidator.java.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import datetime
+from typing import Final, TypeAlias
+
+from triomq.protocol.errors import IllegalNameError, MessageIllegalError
+from triomq.protocol.host import format_host
+from triomq.protocol.record.compression import decompress
+from triomq.protocol.record.message_id import offset_message_id
+from triomq.protocol.record.properties import PropertyName, decode_properties, get_property
+from triomq.protocol.units import PhysicalOffset, QueueOffset
+
+MAX_TOPIC_LENGTH: Final = 127
+MAX_GROUP_LENGTH: Final = 255
+_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_DEFAULT_GROUPS: Final = frozenset(("DEFAULT_PRODUCER", "DEFAULT_CONSUMER"))
+RecordHead: TypeAlias = tuple[
+    int, int, int, int, int, QueueOffset, PhysicalOffset, int, int, bytes, int, bytes, int, int, int
+]
+"""What ``record.HEAD`` unpacks, in the order of its fields."""
+_COMPRESSED: Final = 1
+_TAGS: Final = PropertyName.TAGS.encode()
+_KEYS: Final = PropertyName.KEYS.encode()
+_UNIQUE_KEY: Final = PropertyName.UNIQUE_KEY.encode()
+
+#: Names a ``Message`` has fields for, and names of the client's and broker's own bookkeeping.
+RESERVED_PROPERTY_NAMES: Final = frozenset(value for name, value in vars(PropertyName).items() if name.isupper()) - {
+    PropertyName.CHECK_IMMUNITY_TIME_IN_SECONDS,  # meant for users
+    PropertyName.START_DELIVER_TIME,
+}
+
+
+def validate_topic(name: str) -> None:
+    """Accept a topic name: 1 to 127 letters, digits, ``%``, ``|``, ``-``, ``_``.
+
+    Raises:
+        IllegalNameError: the name breaks a rule; the text says which.
+    """
+    _validate("topic", name, MAX_TOPIC_LENGTH)
+
+
+def validate_group(name: str) -> None:
+    """Accept a group name: 1 to 255 characters of the same kind, and not the name every client starts with.
+
+    Raises:
+        IllegalNameError: the name breaks a rule; the text says which.
+    """
+    _validate("group", name, MAX_GROUP_LENGTH)
+    if name in _DEFAULT_GROUPS:
+        raise IllegalNameError(f"group {name}: every client has it by default; choose another name")
+
+
+def _validate(kind: str, name: str, max_length: int) -> None:
+    if not name or name.isspace():
+        raise IllegalNameError(f"{kind}: the name is blank")
+    if len(name) > max_length:
+        raise IllegalNameError(f"{kind} {name[:40]!r}...: {len(name)} characters, at most {max_length} are allowed")
+    if _NAME.fullmatch(name) is None:
+        raise IllegalNameError(f"{kind} {name!r}: only letters, digits, %, |, - and _ are allowed")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message to be sent.
+
+    Attributes:
+        topic: where it goes.
+        body: the bytes to deliver.
+        tags: one tag that consumers can select by.
+        keys: what the message can be found by later: several keys, or one text with keys separated by blanks.
+        properties: the user's own; names of ``RESERVED_PROPERTY_NAMES`` are refused.
+        flag: 32 bits of the user's own, not interpreted.
+        delay_level: 0 = at once; 1..18 = 1s 5s 10s 30s 1m ... 2h, as the broker is configured.
+        delay_s: how long after it was sent the message shall appear; triomq and 5.x brokers, 4.9 ones deliver at once.
+        deliver_at: when it shall appear, likewise; a time without a zone is local time.
+        wait_store_ok: whether the broker answers only after the flush, where it flushes synchronously.
+        sharding_key: messages with equal keys belong together (5.x brokers read it).
+
+    Raises:
+        MessageIllegalError: an impossible value or combination.
+        TypeError: the body is not bytes.
+    """
+
+    topic: str
+    body: bytes
+    _: KW_ONLY
+    tags: str | None = None
+    keys: Sequence[str] | str = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    flag: int = 0
+    delay_level: int = 0
+    delay_s: float = 0.0
+    deliver_at: datetime | None = None
+    wait_store_ok: bool = True
+    sharding_key: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.body, bytes):
+            raise TypeError(f"body is {type(self.body).__name__}: encode it to bytes first")
+        if self.delay_level < 0:
+            raise MessageIllegalError(f"delay level {self.delay_level}: must be 0 (at once) or above")
+        if not 0 <= self.delay_s < math.inf:
+            raise MessageIllegalError(f"delay of {self.delay_s} s: must be 0 (at once) or above")
+        if (self.delay_level > 0) + (self.delay_s > 0) + (self.deliver_at is not None) > 1:
+            raise MessageIllegalError("give one of delay_level, delay_s and deliver_at")
+        if not -(2**31) <= self.flag < 2**31:
+            raise MessageIllegalError(f"flag {self.flag}: must be a signed 32 bit number")
+        if self.properties and not RESERVED_PROPERTY_NAMES.isdisjoint(self.properties):
+            names = sorted(RESERVED_PROPERTY_NAMES.intersection(self.properties))
+            raise MessageIllegalError(f"properties {', '.join(names)}: RocketMQ's own names; use the fields of Message")
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether it shall appear later than it is sent."""
+        return bool(self.delay_level or self.delay_s or self.deliver_at is not None)
+
+    def all_properties(self) -> dict[str, str]:
+        """Return a new dict of everything that is sent as properties: the user's, tags, keys, delay, WAIT.
+
+        The producer adds the unique id and then calls ``encode_properties``.
+        """
+        properties = dict(self.properties)
+        if self.tags:
+            properties[PropertyName.TAGS] = self.tags
+        if keys := self.keys if isinstance(self.keys, str) else " ".join(self.keys):
+            properties[PropertyName.KEYS] = keys
+        if self.delay_level:
+            properties[PropertyName.DELAY_TIME_LEVEL] = str(self.delay_level)
+        elif self.delay_s:
+            properties[PropertyName.TIMER_DELAY_MILLIS] = str(round(self.delay_s * 1000))
+        elif self.deliver_at is not None:
+            properties[PropertyName.TIMER_DELIVER_MILLIS] = str(round(self.deliver_at.timestamp() * 1000))
+        if self.sharding_key:
+            properties[PropertyName.SHARDING_KEY] = self.sharding_key
+        properties[PropertyName.WAIT_STORE_MSG_OK] = "true" if self.wait_store_ok else "false"
+        return properties
+
+
+class MessageExt:
+    """A stored message: its record's fixed fields are plain attributes, the rest is decoded when asked for.
+
+    Made by ``record.decode_record``, once per delivered message, so nothing here is frozen or checked again.
+    It holds copies of its own bytes only and keeps no buffer alive.
+
+    Attributes:
+        store_size: length of the whole record.
+        body_crc: CRC-32 of the stored body, without its top bit.
+        queue_id: queue within topic and broker.
+        flag: the producer's own 32 bits.
+        queue_offset: number of the message in its queue.
+        physical_offset: position in the broker's commit log.
+        sys_flag: bits of ``MessageSysFlag``.
+        born_timestamp: producer's clock when it was sent, in ms.
+        store_timestamp: broker's clock when it was stored, in ms.
+        reconsume_times: how often its consumption failed so far.
+        prepared_transaction_offset: commit log position of the half message, 0 if there is none.
+        stored_body: the body as stored, perhaps compressed.
+        broker_name: set by the client that pulled it, else "".
+        queue_bounds: first offset of the queue and its end, as the answer to the pull told them; its client sets them,
+            and the properties have them as MIN_OFFSET and MAX_OFFSET then.
+    """
+
+    __slots__ = (
+        "_body",
+        "_born_host",
+        "_properties",
+        "_store_host",
+        "_tail",
+        "_topic",
+        "body_crc",
+        "born_timestamp",
+        "broker_name",
+        "flag",
+        "physical_offset",
+        "prepared_transaction_offset",
+        "queue_bounds",
+        "queue_id",
+        "queue_offset",
+        "reconsume_times",
+        "store_size",
+        "store_timestamp",
+        "stored_body",
+        "sys_flag",
+    )
+
+    store_size: int
+    body_crc: int
+    queue_id: int
+    flag: int
+    queue_offset: QueueOffset
+    physical_offset: PhysicalOffset
+    sys_flag: int
+    born_timestamp: int
+    store_timestamp: int
+    reconsume_times: int
+    prepared_transaction_offset: int
+
+    def __init__(
+        self,
+        head: RecordHead,
+        body: bytes,
+        tail: bytes,
+    ) -> None:
+        """Take the parts of a record.
+
+        Args:
+            head: what ``record.HEAD`` unpacks.
+            body: the stored body.
+            tail: what follows the body: topic length, topic, properties length, properties; checked before.
+        """
+        (
+            self.store_size,
+            _,
+            self.body_crc,
+            self.queue_id,
+            self.flag,
+            self.queue_offset,
+            self.physical_offset,
+            self.sys_flag,
+            self.born_timestamp,
+            self._born_host,
+            self.store_timestamp,
+            self._store_host,
+            self.reconsume_times,
+            self.prepared_transaction_offset,
+            _,
+        ) = head
+        self.stored_body = body
+        self._tail = tail
+        self.broker_name = ""
+        self.queue_bounds: tuple[QueueOffset, QueueOffset] | None = None
+        self._topic: str | None = None
+        self._body: bytes | None = None
+        self._properties: dict[str, str] | None = None
+
+    @property
+    def topic(self) -> str:
+        """The topic; a client that consumes a retry topic sets it to the original one."""
+        if self._topic is None:
+            self._topic = str(self._tail[1 : 1 + self._tail[0]], "utf-8", "replace")
+        return self._topic
+
+    @topic.setter
+    def topic(self, topic: str) -> None:
+        self._topic = topic
+
+    @property
+    def encoded_properties(self) -> bytes:
+        """The properties as stored, see ``triomq.protocol.record.properties``."""
+        return self._tail[3 + self._tail[0] :]
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All properties, decoded once; the dict is the caller's to change."""
+        if self._properties is None:
+            self._properties = decode_properties(self.encoded_properties)
+            if self.queue_bounds is not None:
+                low, high = self.queue_bounds
+                self._properties |= {PropertyName.MIN_OFFSET: str(low), PropertyName.MAX_OFFSET: str(high)}
+        return self._properties
+
+    @property
+    def user_properties(self) -> dict[str, str]:
+        """A new dict without RocketMQ's own names: what a forwarding ``Message`` may take over."""
+        return {name: value for name, value in self.properties.items() if name not in RESERVED_PROPERTY_NAMES}
+
+    @property
+    def body(self) -> bytes:
+        """The body as its producer gave it, decompressed on first access.
+
+        Raises:
+            ProtocolError: the compressed body is damaged, or compressed in no way that there is.
+            UnsupportedCompressionError: the package for its compression is not installed.
+        """
+        if not self.sys_flag & _COMPRESSED:
+            return self.stored_body
+        if self._body is None:
+            self._body = decompress(self.stored_body, self.sys_flag)
+        return self._body
+
+    @property
+    def tags(self) -> str | None:
+        """The tag, ``None`` without one."""
+        return self._text(_TAGS)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys the message can be found by."""
+        text = self._text(_KEYS)
+        return tuple(key for key in text.split(" ") if key) if text else ()
+
+    @property
+    def unique_id(self) -> str | None:
+        """The id its producer gave it, ``None`` if it gave none."""
+        return self._text(_UNIQUE_KEY)
+
+    @property
+    def message_id(self) -> str:
+        """The producer's id, else the offset id: compare it as it is, without changing its case."""
+        return self._text(_UNIQUE_KEY) or self.offset_message_id
+
+    @property
+    def offset_message_id(self) -> str:
+        """The id that tells where the record is stored."""
+        return offset_message_id(self._store_host, self.physical_offset)
+
+    @property
+    def encoded_born_host(self) -> bytes:
+        """The producer's address as the record holds it, see ``triomq.protocol.host``."""
+        return self._born_host
+
+    @property
+    def encoded_store_host(self) -> bytes:
+        """The broker's address as the record holds it."""
+        return self._store_host
+
+    @property
+    def born_host(self) -> str:
+        """``ip:port`` of the producer, as the broker saw it.
+
+        Raises:
+            ProtocolError: the record holds an impossible port.
+        """
+        return format_host(self._born_host)
+
+    @property
+    def store_host(self) -> str:
+        """``ip:port`` of the broker that stored it.
+
+        Raises:
+            ProtocolError: the record holds an impossible port.
+        """
+        return format_host(self._store_host)
+
+    def _text(self, name: bytes) -> str | None:
+        value = get_property(self.encoded_properties, name)
+        return None if value is None else value.decode("utf-8", "replace")
+
+    def __repr__(self) -> str:
+        broker = f"{self.broker_name}:" if self.broker_name else ""
+        compressed = " compressed" if self.sys_flag & _COMPRESSED else ""
+        return (
+            f"<MessageExt {self.topic} queue={broker}{self.queue_id} offset={self.queue_offset} "
+            f"id={self.message_id} body={len(self.stored_body)} bytes{compressed}>"
+        )

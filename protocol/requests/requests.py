@@ -1,0 +1,309 @@
+"""Typed headers of what producers and consumers exchange with a broker, one class for each.
+
+Administration and name server: :mod:`triomq.protocol.requests.admin_requests`.
+
+Source: wire.md 5 (core), 6 (broker to client).
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.units import PhysicalOffset, QueueOffset
+from triomq.protocol.wire.headers import Header, Int32, Wire
+
+
+@dataclass(slots=True)
+class SendMessageRequestHeader(Header):
+    """Long names, code 10.  Source: SendMessageRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.SEND_MESSAGE
+    producer_group: str
+    topic: str
+    default_topic: str  # the template for automatic creation, normally TBW102
+    default_topic_queue_nums: Int32
+    queue_id: Int32  # below 0: the broker chooses
+    sys_flag: Int32
+    born_timestamp: int  # ms
+    flag: Int32
+    properties: str | None = None
+    reconsume_times: Int32 | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+    batch: bool = False
+    broker_name: Annotated[str, Wire("bname")] | None = None
+
+
+@dataclass(slots=True)
+class SendMessageRequestHeaderV2(Header):
+    """The same with one-letter names, codes 310, 320 and 325.  Source: SendMessageRequestHeaderV2.java."""
+
+    code: ClassVar[int] = RequestCode.SEND_MESSAGE_V2
+    producer_group: Annotated[str, Wire("a")]
+    topic: Annotated[str, Wire("b")]
+    default_topic: Annotated[str, Wire("c")]
+    default_topic_queue_nums: Annotated[Int32, Wire("d")]
+    queue_id: Annotated[Int32, Wire("e")]
+    sys_flag: Annotated[Int32, Wire("f")]
+    born_timestamp: Annotated[int, Wire("g")]
+    flag: Annotated[Int32, Wire("h")]
+    properties: Annotated[str, Wire("i")] | None = None
+    reconsume_times: Annotated[Int32, Wire("j")] | None = None
+    unit_mode: Annotated[bool, Wire("k")] = False
+    max_reconsume_times: Annotated[Int32, Wire("l")] | None = None
+    batch: Annotated[bool, Wire("m")] = False
+    broker_name: Annotated[str, Wire("n")] | None = None
+
+
+@dataclass(slots=True)
+class SendMessageResponseHeader(Header):
+    """What a stored message got.  Source: SendMessageResponseHeader.java."""
+
+    msg_id: str  # offset message id; of a batch all, joined by commas
+    queue_id: Int32
+    queue_offset: QueueOffset
+    transaction_id: str | None = None
+    region: Annotated[str, Wire("MSG_REGION")] | None = None
+    trace_on: Annotated[str, Wire("TRACE_ON")] | None = None
+
+
+@dataclass(slots=True)
+class PullMessageRequestHeader(Header):
+    """Source: PullMessageRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.PULL_MESSAGE
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    queue_offset: QueueOffset  # first message wanted
+    max_msg_nums: Int32
+    sys_flag: Int32
+    commit_offset: QueueOffset
+    suspend_timeout_millis: int  # how long the broker may hold the request
+    sub_version: int
+    subscription: str | None = None
+    expression_type: str | None = None
+    broker_name: Annotated[str, Wire("bname")] | None = None
+    #: Ours: the reader takes so many bytes of messages at once, so the limits of long pulls hold.  Apache's brokers
+    #: ignore it; its own ``maxMsgBytes`` says nothing, as 5.x pull consumers send the greatest number in it.
+    max_transfer_bytes: Annotated[Int32, Wire("triomqMaxTransferBytes")] | None = None
+
+
+@dataclass(slots=True)
+class PullMessageResponseHeader(Header):
+    """Source: PullMessageResponseHeader.java."""
+
+    suggest_which_broker_id: int
+    next_begin_offset: QueueOffset
+    min_offset: QueueOffset
+    max_offset: QueueOffset
+
+
+@dataclass(slots=True)
+class QueryMessageRequestHeader(Header):
+    """Source: QueryMessageRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.QUERY_MESSAGE
+    topic: str
+    key: str
+    max_num: Int32
+    begin_timestamp: int  # ms, store time
+    end_timestamp: int
+    unique_key_query: Annotated[bool, Wire("_UNIQUE_KEY_QUERY")] = False
+
+
+@dataclass(slots=True)
+class QueryMessageResponseHeader(Header):
+    """How far the index of keys is; zeros where nothing was found.  Source: QueryMessageResponseHeader.java."""
+
+    index_last_update_timestamp: int  # ms, store time
+    index_last_update_phyoffset: PhysicalOffset
+
+
+@dataclass(slots=True)
+class QueryConsumerOffsetRequestHeader(Header):
+    """Source: QueryConsumerOffsetRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.QUERY_CONSUMER_OFFSET
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    set_zero_if_not_found: bool | None = None  # 5.x
+    broker_name: Annotated[str, Wire("bname")] | None = None
+
+
+@dataclass(slots=True)
+class UpdateConsumerOffsetRequestHeader(Header):
+    """Source: UpdateConsumerOffsetRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.UPDATE_CONSUMER_OFFSET
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    commit_offset: QueueOffset
+    broker_name: Annotated[str, Wire("bname")] | None = None
+
+
+@dataclass(slots=True)
+class SearchOffsetRequestHeader(Header):
+    """Source: SearchOffsetRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+    topic: str
+    queue_id: Int32
+    timestamp: int  # ms
+    broker_name: Annotated[str, Wire("bname")] | None = None
+
+
+@dataclass(slots=True)
+class QueueRequestHeader(Header):
+    """Names one queue: codes 30, 31 and 32.  Source: GetMaxOffsetRequestHeader.java and its sisters."""
+
+    topic: str
+    queue_id: Int32
+    broker_name: Annotated[str, Wire("bname")] | None = None
+
+
+@dataclass(slots=True)
+class OffsetResponseHeader(Header):
+    """Answers codes 14, 29, 30 and 31."""
+
+    offset: QueueOffset
+
+
+@dataclass(slots=True)
+class TimestampResponseHeader(Header):
+    """Answers code 32."""
+
+    timestamp: int  # ms; -1: there is no message
+
+
+@dataclass(slots=True)
+class ViewMessageRequestHeader(Header):
+    """Source: ViewMessageRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.VIEW_MESSAGE_BY_ID
+    offset: PhysicalOffset
+
+
+@dataclass(slots=True)
+class UnregisterClientRequestHeader(Header):
+    """Source: UnregisterClientRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.UNREGISTER_CLIENT
+    client_id: Annotated[str, Wire("clientID")]
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+@dataclass(slots=True)
+class ConsumerSendMsgBackRequestHeader(Header):
+    """Source: ConsumerSendMsgBackRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.CONSUMER_SEND_MSG_BACK
+    offset: PhysicalOffset
+    group: str
+    delay_level: Int32  # 0: the broker decides; below 0: dead letter at once
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+    broker_name: Annotated[str, Wire("bname")] | None = None
+
+
+@dataclass(slots=True)
+class EndTransactionRequestHeader(Header):
+    """Source: EndTransactionRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.END_TRANSACTION
+    producer_group: str
+    tran_state_table_offset: QueueOffset
+    commit_log_offset: PhysicalOffset
+    commit_or_rollback: Int32
+    msg_id: str
+    from_transaction_check: bool = False
+    transaction_id: str | None = None
+    broker_name: Annotated[str, Wire("bname")] | None = None
+
+
+@dataclass(slots=True)
+class CheckTransactionStateRequestHeader(Header):
+    """Broker to producer.  Source: CheckTransactionStateRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.CHECK_TRANSACTION_STATE
+    tran_state_table_offset: QueueOffset
+    commit_log_offset: PhysicalOffset
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+    broker_name: Annotated[str, Wire("bname")] | None = None
+
+
+@dataclass(slots=True)
+class ConsumerGroupRequestHeader(Header):
+    """Names one consumer group: codes 38, 40 and 203."""
+
+    consumer_group: str
+
+
+@dataclass(slots=True)
+class ResetOffsetRequestHeader(Header):
+    """Codes 220 and 222.  Source: ResetOffsetRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+    topic: str
+    group: str
+    timestamp: int  # ms; -1: the end of the queue
+    is_force: bool
+
+
+@dataclass(slots=True)
+class GetConsumerStatusRequestHeader(Header):
+    """Codes 221 and 223.  Source: GetConsumerStatusRequestHeader.java."""
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+@dataclass(slots=True)
+class GetConsumerRunningInfoRequestHeader(Header):
+    """Source: GetConsumerRunningInfoRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.GET_CONSUMER_RUNNING_INFO
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
+@dataclass(slots=True)
+class ConsumeMessageDirectlyRequestHeader(Header):
+    """Source: ConsumeMessageDirectlyResultRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.CONSUME_MESSAGE_DIRECTLY
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+
+
+@dataclass(slots=True)
+class PushReplyMessageRequestHeader(Header):
+    """Broker to the one who asked.  Source: ReplyMessageRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: int  # ms
+    flag: Int32
+    born_host: str  # ip:port
+    store_host: str  # ip:port
+    store_timestamp: int  # ms
+    properties: str | None = None
+    reconsume_times: Int32 | None = None
+    unit_mode: bool = False
+    broker_name: Annotated[str, Wire("bname")] | None = None

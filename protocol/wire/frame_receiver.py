@@ -1,0 +1,67 @@
+"""Frames out of a buffer that is received into again and again.
+
+Fresh memory costs a page fault for every 4 KiB, more than the bytes in it, and a long frame that is put together of
+many reads is copied several times.  So a short read goes through a :class:`FrameSplitter`, and a long frame is received
+where it lies until it is whole.
+"""
+
+from typing import Final
+
+from triomq.protocol.errors import ProtocolError
+from triomq.protocol.wire.frame import LENGTH_BYTES, FrameSplitter
+
+#: A frame of which more than that is missing is received in place.
+LONG_BYTES: Final = 64 * 1024
+_LARGE_READ_BYTES: Final = 1024**2
+_MOST_KEPT_BYTES: Final = 2 * 1024**2
+
+
+class FrameReceiver:
+    """Cut received bytes into frames, sans-I/O: receive into :meth:`room`, then call :meth:`received`.
+
+    The buffer never holds more than one long frame, or one read of up to 1 MiB; one above 2 MiB is not kept.
+    """
+
+    __slots__ = ("_buffer", "_filled", "_frame_bytes", "_read_bytes", "_splitter")
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        """Take the limit of a whole frame with its length field."""
+        self._splitter = FrameSplitter(max_frame_bytes)
+        self._buffer = memoryview(bytearray(LONG_BYTES))
+        self._read_bytes = LONG_BYTES
+        self._frame_bytes = 0  # of the long frame that is received in place
+        self._filled = 0  # of these
+
+    def room(self) -> memoryview:
+        """Return where to receive next; frames returned before are not valid any more."""
+        if self._frame_bytes:
+            return self._buffer[self._filled : self._frame_bytes]
+        if len(self._buffer) < self._read_bytes or len(self._buffer) > _MOST_KEPT_BYTES:
+            self._buffer = memoryview(bytearray(self._read_bytes))
+        return self._buffer[: self._read_bytes]
+
+    def received(self, count: int) -> tuple[list[bytes | memoryview], ProtocolError | None]:
+        """Return the frames that the first ``count`` bytes of :meth:`room` complete, and the error.
+
+        As :meth:`FrameSplitter.split`; a view is a long frame, valid until the next call of :meth:`room`.
+        """
+        if self._frame_bytes:
+            self._filled += count
+            if self._filled < self._frame_bytes:
+                return [], None
+            frame = self._buffer[LENGTH_BYTES : self._frame_bytes]
+            self._frame_bytes = 0
+            return [frame], None
+        frames, error = self._splitter.split(self._buffer[:count])
+        self._read_bytes = _LARGE_READ_BYTES if count == self._read_bytes else LONG_BYTES
+        if self._splitter.missing_bytes > LONG_BYTES:
+            self._begin_long_frame()
+        return [*frames], error
+
+    def _begin_long_frame(self) -> None:
+        self._frame_bytes = self._splitter.pending_bytes + self._splitter.missing_bytes
+        begin = self._splitter.take_pending()
+        self._filled = len(begin)
+        if len(self._buffer) < self._frame_bytes:
+            self._buffer = memoryview(bytearray(self._frame_bytes))
+        self._buffer[: self._filled] = begin

@@ -1,0 +1,254 @@
+"""The options of the data source, in one table: name, where it may be used, default, parser, values, meaning.
+
+Errors and the documentation are made from it.  An error names options and what is possible, never a value: values may
+be secrets, and Spark writes errors into logs and its event log.
+
+Source: spark.md 4.1.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Enum
+from typing import Any, Final
+
+from triomq.client.connection.credentials import SOURCES_TEXT
+from triomq.protocol.errors import ConfigError
+from triomq.protocol.missing import explain_missing
+from triomq.spark.options import values as values
+
+NAMESRV_VARIABLE: Final = "ROCKETMQ_NAMESRV"
+_KIB: Final = 1024
+_MIB: Final = 1024**2
+
+
+class Use(Enum):
+    """What the data source is used for."""
+
+    BATCH_READ = "a batch read"
+    STREAM_READ = "a streaming read"
+    WRITE = "a write"
+
+
+_BATCH: Final = frozenset((Use.BATCH_READ,))
+_STREAM: Final = frozenset((Use.STREAM_READ,))
+_READ: Final = _BATCH | _STREAM
+_WRITE: Final = frozenset((Use.WRITE,))
+_ALL: Final = _READ | _WRITE
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option.
+
+    Attributes:
+        name: as users write it; Spark ignores its case.
+        uses: where it may be given.
+        default: the value if it is not given.
+        parse: reads the text; raises ``ValueError`` with the defect, without the text.
+        values: what is possible, in words.
+        doc: what it does.
+    """
+
+    name: str
+    uses: frozenset[Use]
+    default: Any
+    parse: Callable[[str], Any]
+    values: str
+    doc: str
+
+
+def _count(
+    name: str, uses: frozenset[Use], default: int | None, doc: str, least: int = 1, most: int = 2**63 - 1
+) -> Option:
+    return Option(name, uses, default, values.number(least, most), values.range_text(least, most), doc)
+
+
+def _switch(name: str, uses: frozenset[Use], doc: str, *, default: bool = False) -> Option:
+    return Option(name, uses, default, values.boolean, "true or false", doc)
+
+
+_JSON_OFFSETS: Final = 'JSON {"topic": {"broker": {"0": 23, "1": -1}}}, -2 = earliest, -1 = latest'
+_JSON_TIMES: Final = 'JSON {"topic": {"broker": {"0": milliseconds}}}'
+_TIME: Final = "milliseconds since 1970, or ISO 8601"
+
+OPTIONS: Final = (
+    Option("nameServer", _ALL, None, values.name_server, "host:port[;host:port...]",
+           f"name servers; without it the environment variable {NAMESRV_VARIABLE}"),
+    Option("subscribe", _READ, None, values.topics, "topics, joined by commas", "topics to read"),
+    Option("subscribePattern", _READ, None, values.pattern, "a Python regular expression",
+           "read the topics whose whole name matches; those of the system only if it begins with %"),
+    Option("assign", _READ, None, values.assignment, 'JSON {"topic": {"broker": [0, 1]}}', "queues to read"),
+    Option("credentials", _ALL, None, values.credentials, SOURCES_TEXT,
+           "account for brokers with ACL, read by each process itself: lines accessKey: ..., secretKey: ... and perhaps"
+           " securityToken: ..."),
+    Option("accessKey", _ALL, None, values.secret, "text", "the account itself, where the program may hold it"),
+    Option("secretKey", _ALL, None, values.secret, "text", "belongs to accessKey"),
+    Option("securityToken", _ALL, None, values.secret, "text", "belongs to accessKey, if the account has one"),
+    Option("advertise", _ALL, "as-advertised", values.choice("as-advertised", "as-dialled"),
+           "as-advertised or as-dialled", "as-dialled: reach brokers at the name server's host, with their own port"),
+    Option("topic", _WRITE, None, values.topic, "a topic", "where all rows go, whatever the column topic says"),
+    Option("startingOffsets", _READ, None, values.start, f"earliest, latest (streaming only) or {_JSON_OFFSETS}",
+           "where a first run begins; without it earliest in a batch, latest in a stream"),
+    Option("startingTimestamp", _READ, None, values.time_ms, _TIME,
+           "begin with the first message stored at this time or later"),
+    Option("startingOffsetsByTimestamp", _READ, None, values.timestamps, _JSON_TIMES, "the same for each queue"),
+    Option("startingOffsetsByTimestampStrategy", _READ, "error", values.choice("error", "latest"), "error or latest",
+           "what to do if no message of a queue is that late"),
+    Option("endingOffsets", _BATCH, None, values.end, f"latest or {_JSON_OFFSETS}",
+           "where a batch ends, exclusive; without it latest"),
+    Option("endingTimestamp", _BATCH, None, values.time_ms, _TIME,
+           "end before the first message stored at this time or later"),
+    Option("endingOffsetsByTimestamp", _BATCH, None, values.timestamps, _JSON_TIMES, "the same for each queue"),
+    _switch("failOnDataLoss", _READ, "fail if messages to read are gone; else go on, and log how many", default=True),
+    _count("minPartitions", _READ, None, "split queues until there are so many partitions"),
+    _count("maxRecordsPerPartition", _READ, None, "split queues so that no partition has more offsets"),
+    _count("maxOffsetsPerTrigger", _STREAM, None, "read at most so many offsets in a micro-batch"),
+    _count("minOffsetsPerTrigger", _STREAM, None, "wait until there are so many offsets"),
+    Option("maxTriggerDelay", _STREAM, 900.0, values.duration_s, "a duration such as 500ms, 2s, 15m",
+           "but never longer than this, if there is any"),
+    Option("tags", _READ, "*", values.tags, "tags joined by ||, or *", "filter at the broker, and check again"),
+    Option("group.id", _STREAM, None, values.group, "a group", "store offsets there for tools that watch lag"),
+    Option("readGroup", _READ, "TRIOMQ_SPARK", values.group, "a group", "the name in pulls, for statistics and rights"),
+    _count("pullBatchSize", _READ, 1024, "messages asked for with one pull; Apache's brokers give 32 at most", 1, 1024),
+    _count("pullsInFlight", _READ, 8, "pulls under way in a task", 1, 64),
+    _count("fetchBytes", _READ, 2 * _MIB, "bytes under way in a task, about", 64 * _KIB, 64 * _MIB),
+    _count("batchBytes", _READ, 2 * _MIB, "bytes of an Arrow batch, about", 64 * _KIB, 64 * _MIB),
+    _count("offsetPollMs", _STREAM, 200, "how long the ends of queues are believed before brokers are asked again", 10),
+    _count("discoveryIntervalMs", _STREAM, 30_000, "how often topics and queues are looked up", 1000),
+    _switch("failOnUnreachable", _STREAM, "fail if one of several brokers is away; else its queues wait"),
+    Option("badProperties", _READ, "lossy", values.choice("lossy", "fail"), "lossy or fail",
+           "ill-formed UTF-8 in properties: replace it, or fail with the offset"),
+    _count("planTimeoutMs", _ALL, 30_000, "for finding queues and offsets, with all tries"),
+    _count("readTimeoutMs", _ALL, 30_000, "how long a task goes on trying while brokers do not answer"),
+    _count("connectTimeoutMs", _ALL, 5000, "for one connection"),
+    Option("writeId", _WRITE, None, values.plain, "text", "first part of the row ids of a batch write"),
+    Option("idColumn", _WRITE, None, values.plain, "a column", "the column that is the row id, instead of a made one"),
+    _count("sendTimeoutMs", _WRITE, 3000, "for one send"),
+    _count("retries", _WRITE, 2, "further tries of one send, on another broker if there is one", 0, 100),
+    _count("taskTimeoutMs", _WRITE, 600_000, "how long a task goes on trying while brokers are busy"),
+    _count("batchMessages", _WRITE, 500, "messages in one send; 1: each alone", 1, 10_000),
+    _count("batchSendBytes", _WRITE, 512 * _KIB, "bytes in one send, about", _KIB, 4 * _MIB),
+    _count("sendsInFlight", _WRITE, 4, "sends under way in a task", 1, 64),
+    _count("compressAbove", _WRITE, 4096, "bodies of so many bytes and more are compressed; 0: none is", 0),
+    _count("rateLimit", _WRITE, 0, "rows per second of a task; 0: no limit", 0),
+    Option("badRows", _WRITE, "fail", values.choice("fail", "skip"), "fail or skip",
+           "what to do with a row that cannot be a message"),
+    _switch("requireFlush", _WRITE, "fail if a message was stored, but not flushed or copied in time"),
+)  # fmt: skip
+
+_BY_KEY: Final = {option.name.lower(): option for option in OPTIONS}
+#: Of Spark itself; it hands them on.
+_SPARKS_OWN: Final = frozenset(("checkpointlocation", "path", "querytype", "__paths__"))
+#: What users of Apache's clients and of other connectors may call them.
+_OTHER_NAMES: Final = {
+    "namesrv": "nameServer", "namesrvaddr": "nameServer", "subexpression": "tags", "consumergroup": "group.id",
+    "groupid": "group.id", "groupidprefix": "readGroup", "topics": "subscribe",
+}  # fmt: skip
+_ACCOUNT: Final = ("accessKey", "secretKey", "securityToken")
+_TOPIC_OPTIONS: Final = ("subscribe", "subscribePattern", "assign")
+_STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+_ENDS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+
+
+class Options:
+    """Checked options: ``options["minPartitions"]``; what was not given has its default.
+
+    It is pickled with readers and writers.
+    """
+
+    def __init__(self, found: Mapping[str, Any]) -> None:
+        """Take parsed values by option name; see :func:`parse_options`."""
+        self._found = dict(found)
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the value, or the default, of an option."""
+        option = _BY_KEY[name.lower()]
+        return self._found.get(option.name, option.default)
+
+    def __repr__(self) -> str:
+        """Tell names only: values may be secrets."""
+        return f"<Options {', '.join(sorted(self._found))}>"
+
+    def given(self, name: str) -> bool:
+        """Whether the user gave it."""
+        return name in self._found
+
+
+def parse_options(given: Mapping[str, str], use: Use) -> Options:
+    """Check options and their combinations; nothing is asked of any server.
+
+    Raises:
+        ConfigError: the first defect; the text names the option and what is possible.
+    """
+    found = {}
+    for key, text in given.items():
+        if key.lower() in _SPARKS_OWN:
+            continue
+        option = _BY_KEY.get(key.lower())
+        if option is None:
+            raise ConfigError(_unknown(key, use))
+        if use not in option.uses:
+            allowed = " and ".join(sorted(one.value for one in option.uses))
+            raise ConfigError(f"option '{option.name}' is for {allowed}, this is {use.value}")
+        found[option.name] = _parse(option, text)
+    if "nameServer" not in found:
+        text = os.environ.get(NAMESRV_VARIABLE, "")
+        if not text:
+            raise ConfigError(f"option 'nameServer' is missing (the environment has no {NAMESRV_VARIABLE} either)")
+        found["nameServer"] = _parse(_BY_KEY["nameserver"], text)
+    _check_account(found)
+    if use is not Use.WRITE:
+        _check_read(found, use)
+    options = Options(found)
+    least, most = options["minOffsetsPerTrigger"], options["maxOffsetsPerTrigger"]
+    if least and most and least > most:
+        raise ConfigError("option 'minOffsetsPerTrigger' must not be above 'maxOffsetsPerTrigger'")
+    return options
+
+
+def _parse(option: Option, text: str) -> Any:
+    if not str(text).strip():
+        raise ConfigError(f"option '{option.name}' is empty; possible: {option.values}")
+    try:
+        return option.parse(str(text))
+    except ValueError as exc:
+        raise ConfigError(f"option '{option.name}' {exc}; possible: {option.values}") from None
+
+
+def _check_account(found: Mapping[str, Any]) -> None:
+    given = [name for name in _ACCOUNT if name in found]
+    if given and "credentials" in found:
+        raise ConfigError(f"give the option credentials or {' and '.join(given)}, not both")
+    if given and not {"accessKey", "secretKey"} <= set(given):
+        raise ConfigError(f"the options accessKey and secretKey belong together; given: {', '.join(given)}")
+
+
+def _check_read(found: Mapping[str, Any], use: Use) -> None:
+    chosen = [name for name in _TOPIC_OPTIONS if name in found]
+    if len(chosen) != 1:
+        raise ConfigError(f"give one of the options {', '.join(_TOPIC_OPTIONS)}; given: {', '.join(chosen) or 'none'}")
+    for names in (_STARTS, _ENDS):
+        chosen = [name for name in names if name in found]
+        if len(chosen) > 1:
+            raise ConfigError(f"give one of the options {', '.join(names)} only; given: {', '.join(chosen)}")
+    if use is Use.BATCH_READ and found.get("startingOffsets") == values.LATEST:
+        raise ConfigError(
+            "option 'startingOffsets' is latest: a batch would have nothing to read; latest is for streams"
+        )
+
+
+def _unknown(key: str, use: Use) -> str:
+    missing = explain_missing(key)
+    if missing is not None:
+        return f"option '{key}': {missing}"
+    names = [option.name for option in OPTIONS if use in option.uses]
+    other = _OTHER_NAMES.get(key.lower())
+    near = [other.lower()] if other in names else []
+    near += get_close_matches(key.lower(), [name.lower() for name in names], n=3, cutoff=0.6)
+    near = list(dict.fromkeys(near))
+    hint = f"; near: {', '.join(_BY_KEY[name].name for name in near)}" if near else ""
+    # The key may be a value that was given in the place of a name, so only what looks like a name is repeated.
+    shown = f" '{key}'" if len(key) <= 40 and key.replace(".", "").isalnum() else ""
+    return f"unknown option{shown}{hint}; options of {use.value}: {', '.join(names)}"

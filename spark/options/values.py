@@ -1,0 +1,211 @@
+"""How the text of an option becomes a value.  Parsers raise ``ValueError`` with what is wrong, never with the text.
+
+The text itself may be a secret given under the wrong name, and what an error says goes to logs and the event log.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from triomq.client.config import parse_namesrv
+from triomq.client.connection.credentials import check_source
+from triomq.protocol.errors import TriomqError
+from triomq.protocol.filters.tags import TagFilter
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import validate_group, validate_topic
+
+_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)")
+_ADDRESSES: Final = re.compile(r"[\w.:;%\[\]\s-]+")
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+#: In the JSON of offsets.
+EARLIEST_OFFSET: Final = -2
+LATEST_OFFSET: Final = -1
+
+
+def number(least: int, most: int = 2**63 - 1) -> Callable[[str], int]:
+    """Make a parser of whole numbers."""
+
+    def parse(text: str) -> int:
+        if re.fullmatch(r"-?\d{1,19}", text) is None:
+            raise ValueError("is not a whole number")
+        value = int(text)
+        if not least <= value <= most:
+            raise ValueError(f"is out of range: {range_text(least, most)}")
+        return value
+
+    return parse
+
+
+def range_text(least: int, most: int = 2**63 - 1) -> str:
+    """Say which numbers are possible."""
+    return f"a whole number of {least} or more" if most == 2**63 - 1 else f"a whole number, {least} to {most}"
+
+
+def boolean(text: str) -> bool:
+    """Read ``true`` or ``false``."""
+    if text.lower() not in ("true", "false"):
+        raise ValueError("is neither true nor false")
+    return text.lower() == "true"
+
+
+def choice(*words: str) -> Callable[[str], str]:
+    """Make a parser of one of some words."""
+
+    def parse(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError(f"is not one of {', '.join(words)}")
+        return text.lower()
+
+    return parse
+
+
+def plain(text: str) -> str:
+    """Take any text."""
+    return text
+
+
+def name_server(text: str) -> str:
+    """Read ``host:port;host:port``."""
+    if _ADDRESSES.fullmatch(text) is None:  # errors tell addresses, so what cannot be one must not pass for it
+        raise ValueError("has characters that no address has")
+    return _checked(text, lambda: parse_namesrv(text), "must be host:port, or several of them joined by ;")
+
+
+def credentials(text: str) -> str:
+    """Accept where an account is to be read."""
+    return _checked(text.strip(), lambda: check_source(text.strip()), "names no source")
+
+
+def secret(text: str) -> str:
+    """Accept a part of an account."""
+    return text.strip()
+
+
+def topics(text: str) -> tuple[str, ...]:
+    """Read topic names joined by commas."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    for name in names:
+        topic(name)
+    return names
+
+
+def topic(text: str) -> str:
+    """Read a topic's name."""
+    return _checked(text, lambda: validate_topic(text), "is not a topic name: letters, digits, %, |, -, _, at most 127")
+
+
+def group(text: str) -> str:
+    """Read a group's name."""
+    return _checked(
+        text, lambda: validate_group(text), "is not a group name: letters, digits, %, |, -, _, at most 255, no default"
+    )
+
+
+def tags(text: str) -> str:
+    """Read a tag expression."""
+    return _checked(text, lambda: TagFilter.parse(text), "is no tag expression: A || B, or *")
+
+
+def pattern(text: str) -> str:
+    """Read a regular expression."""
+    try:
+        re.compile(text)
+    except re.error as exc:
+        raise ValueError(f"is no regular expression: {exc.msg} at position {exc.pos}") from None
+    return text
+
+
+def duration_s(text: str) -> float:
+    """Read ``2s``, ``500ms``, ``15m``, ``1h``."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ValueError("is no duration: a number and ms, s, m, h or d, such as 15m")
+    return float(match[1]) * _UNITS_S[match[2]]
+
+
+def time_ms(text: str) -> int:
+    """Read milliseconds since 1970, or a time of ISO 8601, UTC unless it says otherwise."""
+    if re.fullmatch(r"\d{1,18}", text):
+        return int(text)
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("is neither milliseconds since 1970 nor a time such as 2026-01-31T12:00:00Z") from None
+    return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def start(text: str) -> str | dict[MessageQueue, int]:
+    """Read ``earliest``, ``latest`` or JSON of offsets."""
+    return text.lower() if text.lower() in (EARLIEST, LATEST) else offsets(text)
+
+
+def end(text: str) -> str | dict[MessageQueue, int]:
+    """Read ``latest`` or JSON of offsets."""
+    if text.lower() == EARLIEST:
+        raise ValueError("must not be earliest: nothing would be read")
+    return text.lower() if text.lower() == LATEST else offsets(text)
+
+
+def offsets(text: str) -> dict[MessageQueue, int]:
+    """Read ``{"topic": {"broker": {"queue": offset}}}``; -2 is the earliest offset, -1 the latest."""
+    return _by_queue(_json(text), EARLIEST_OFFSET, "an offset, -2 (earliest) or -1 (latest)")
+
+
+def timestamps(text: str) -> dict[MessageQueue, int]:
+    """Read ``{"topic": {"broker": {"queue": milliseconds}}}``."""
+    return _by_queue(_json(text), 0, "milliseconds since 1970")
+
+
+def assignment(text: str) -> tuple[MessageQueue, ...]:
+    """Read ``{"topic": {"broker": [queue, ...]}}``."""
+    queues = []
+    for topic_name, brokers in _members(_json(text), "$"):
+        for broker, ids in _members(brokers, f"$.{topic_name}"):
+            path = f"$.{topic_name}.{broker}"
+            if not isinstance(ids, list) or not ids:
+                raise ValueError(f"has no list of queue numbers at {path}")
+            for queue_id in ids:
+                if not isinstance(queue_id, int) or isinstance(queue_id, bool) or queue_id < 0:
+                    raise ValueError(f"has something else than queue numbers at {path}")
+                queues.append(MessageQueue(topic_name, broker, queue_id))
+    return tuple(sorted(set(queues)))
+
+
+def _by_queue(value: Any, least: int, what: str) -> dict[MessageQueue, int]:
+    found = {}
+    for topic_name, brokers in _members(value, "$"):
+        for broker, queues in _members(brokers, f"$.{topic_name}"):
+            for queue_id, wanted in _members(queues, f"$.{topic_name}.{broker}"):
+                path = f"$.{topic_name}.{broker}.{queue_id}"
+                if not queue_id.isdecimal():
+                    raise ValueError(f"has no queue number at {path}")
+                if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < least:
+                    raise ValueError(f"must have {what} at {path}")
+                found[MessageQueue(topic_name, broker, int(queue_id))] = wanted
+    return found
+
+
+def _members(value: Any, path: str) -> list[tuple[str, Any]]:
+    if not isinstance(value, Mapping) or not value:
+        raise ValueError(f"must be an object that is not empty at {path}")
+    return list(value.items())
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as exc:
+        where = f" at position {exc.pos}" if isinstance(exc, json.JSONDecodeError) else ""
+        raise ValueError(f"is not readable as JSON{where}") from None
+
+
+def _checked(text: str, check: Callable[[], object], refusal: str) -> str:
+    try:
+        check()
+    except TriomqError:
+        raise ValueError(refusal) from None
+    return text

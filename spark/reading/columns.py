@@ -1,0 +1,169 @@
+"""Chunks of records to Arrow batches with the columns that are wanted.
+
+Record by record costs 5.7 us for 1 KiB, all at once 1.0.  Rare things cost their chunk a pass in Python: ill-formed
+UTF-8 in properties, compressed bodies, IPv6 addresses, messages without a unique id.
+
+Source: spark.md 3.5, 4.3.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from triomq.protocol.codes import MessageSysFlag
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.properties import PropertyName
+from triomq.spark.reading.records import Records
+from triomq.spark.schema import ROW_ID
+
+_TRANSACTION: Final = int(MessageSysFlag.TRANSACTION_ROLLBACK)
+_TRANSACTION_STATES: Final = ("none", "prepared", "commit", "rollback")
+_RETRY_PREFIX: Final = "%RETRY%"
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+
+ARROW_TYPES: Final = {
+    "topic": pa.string(), "broker": pa.string(), "queueId": pa.int32(), "queueOffset": pa.int64(),
+    "msgId": pa.string(), "keys": pa.string(), "tags": pa.string(), "body": pa.binary(), "flag": pa.int32(),
+    "properties": pa.map_(pa.string(), pa.string()), "bornTime": _TIMESTAMP, "storeTime": _TIMESTAMP,
+    "bornHost": pa.string(), "storeHost": pa.string(), "reconsumeTimes": pa.int32(), "delayLevel": pa.int32(),
+    "transactionState": pa.string(), "rowId": pa.string(),
+}  # fmt: skip
+
+
+class Decoder:
+    """Decodes chunks of records of one queue into batches of some columns."""
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        columns: Sequence[str],
+        *,
+        tags: Sequence[str] = (),
+        batch_bytes: int = 1024**2,
+        strict_properties: bool = False,
+    ) -> None:
+        """Take what stays the same.
+
+        Args:
+            queue: where the records come from.
+            columns: names of ``READ_COLUMNS``, in the order of the batches' columns.
+            tags: messages with another tag are dropped; empty: none is.
+            batch_bytes: of bodies in one batch, where compressed ones make it more than the chunk had.
+            strict_properties: fail on ill-formed UTF-8 instead of replacing it.
+        """
+        self._queue = queue
+        self._columns = tuple(columns)
+        self._tags = pa.array(tags, pa.string()) if tags else None
+        self._batch_bytes = batch_bytes
+        self._strict = strict_properties
+        self.schema = pa.schema([(name, ARROW_TYPES[name]) for name in columns])
+
+    def decode(self, chunk: bytes, begin: int, end: int) -> Iterator[Any]:
+        """Yield record batches of the records with offsets from ``begin`` to ``end`` (exclusive).
+
+        A record whose offset is not above that of one before it is dropped: pulls may overlap.
+
+        Raises:
+            ProtocolError: a record is damaged; the text names queue and offset.
+            UnsupportedCompressionError: the package for a body's compression is not installed.
+        """
+        records = Records(self._queue, chunk, begin, end, strict_properties=self._strict)
+        for part, bodies in self._parts(records):
+            if part.count:
+                batch = self._batch(part, bodies)
+                if batch.num_rows:
+                    yield batch
+
+    def _parts(self, records: "Records") -> Iterator[tuple["Records", Any]]:
+        """Cut where decompressed bodies get too large together; the bodies are made on the way."""
+        if "body" not in self._columns:
+            yield records, None
+            return
+        packed = records.compressed()
+        if not len(packed):
+            yield records, records.bodies()
+            return
+        cut, size, texts = 0, 0, []
+        for index in packed:
+            text = records.decompressed(int(index))
+            texts.append(text)
+            size += len(text)
+            if size >= self._batch_bytes:
+                part = records.slice(cut, int(index) + 1)
+                yield part, part.bodies_with(texts)
+                cut, size, texts = int(index) + 1, 0, []
+        part = records.slice(cut, records.count)
+        yield part, part.bodies_with(texts)
+
+    def _batch(self, records: "Records", bodies: Any) -> Any:
+        columns = [
+            bodies if name == "body" else _MAKERS[name](records) for name in self._columns
+        ]  # fmt: skip
+        batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        if self._tags is not None:
+            tags = records.properties.column(PropertyName.TAGS)
+            batch = batch.filter(pc.is_in(tags, value_set=self._tags))
+        return batch
+
+
+def _topic(records: Records) -> Any:
+    topics = records.topics()
+    if records.queue.topic.startswith(_RETRY_PREFIX):
+        return pc.coalesce(records.properties.column(PropertyName.RETRY_TOPIC), topics)
+    return topics
+
+
+def _message_id(records: Records) -> Any:
+    unique = records.properties.column(PropertyName.UNIQUE_KEY)
+    if not unique.null_count:
+        return unique
+    return pc.coalesce(unique, pa.array(records.offset_ids(), pa.string()))
+
+
+def _delay_level(records: Records) -> Any:
+    texts = records.properties.column(PropertyName.DELAY_TIME_LEVEL)
+    if texts.null_count == len(texts):
+        return pa.nulls(len(texts), pa.int32())
+    levels = [int(text) if text and text.isdecimal() and len(text) < 9 else None for text in texts.to_pylist()]
+    return pa.array(levels, pa.int32())
+
+
+def _transaction_state(records: Records) -> Any:
+    return pa.array(_TRANSACTION_STATES, pa.string()).take(pa.array((records.sys_flag & _TRANSACTION) >> 2))
+
+
+def _text_property(name: str) -> Callable[[Records], Any]:
+    return lambda records: records.properties.column(name)
+
+
+def _time(milliseconds: npt.NDArray[Any]) -> Any:
+    return pa.array(milliseconds.astype(np.int64) * 1000).view(_TIMESTAMP)
+
+
+def _int32(numbers: npt.NDArray[Any]) -> Any:
+    return pa.array(numbers.astype(np.int32))
+
+
+_MAKERS: Final[dict[str, Callable[[Records], Any]]] = {
+    "topic": _topic,
+    "broker": lambda records: pa.repeat(pa.scalar(records.queue.broker_name), records.count),
+    "queueId": lambda records: _int32(records.front["queue_id"]),
+    "queueOffset": lambda records: pa.array(records.front["queue_offset"].astype(np.int64)),
+    "msgId": _message_id,
+    "keys": _text_property(PropertyName.KEYS),
+    "tags": _text_property(PropertyName.TAGS),
+    "flag": lambda records: _int32(records.front["flag"]),
+    "properties": lambda records: records.properties.map_without((PropertyName.KEYS, PropertyName.TAGS)),
+    "bornTime": lambda records: _time(records.front["born_timestamp"]),
+    "storeTime": lambda records: _time(records.store_timestamp()),
+    "bornHost": lambda records: records.born_hosts(),
+    "storeHost": lambda records: records.store_hosts(),
+    "reconsumeTimes": lambda records: _int32(records.rear["reconsume_times"]),
+    "delayLevel": _delay_level,
+    "transactionState": _transaction_state,
+    "rowId": _text_property(ROW_ID),
+}

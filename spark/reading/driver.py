@@ -1,0 +1,331 @@
+"""The driver's side of a stream: which offsets the next micro-batch ends at, and how it is cut into partitions.
+
+Spark asks for the latest offset every 10 ms when it has nothing to do, so what brokers said is believed for
+``offsetPollMs``, and a question with nothing new is answered from memory, after a rest of some milliseconds.
+
+Source: spark.md 1.3, 3.2 to 3.8.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any, Final
+
+from triomq.client.sync import ClientInstance, PullConsumer
+from triomq.protocol.errors import TriomqError
+from triomq.protocol.message_queue import MessageQueue
+from triomq.spark.connections import client_config
+from triomq.spark.options.options import Options
+from triomq.spark.options.values import LATEST
+from triomq.spark.reading.discovery import Bounds, Discovery, QueueBounds
+from triomq.spark.reading.loss import check_begin, report_loss
+from triomq.spark.reading.missing_queues import GoneQueues
+from triomq.spark.reading.offsets import StreamOffset, batch_ranges, next_offset, spread
+from triomq.spark.reading.planning import Partition, plan_partitions
+from triomq.spark.reading.positions import starting_offsets
+
+LOGGER: Final = logging.getLogger("triomq.spark.reading.driver")
+
+#: A message stored so long after the checkpoint cannot be the one that the checkpoint counted as the first.
+_MADE_AGAIN_MARGIN_MS: Final = 60_000
+_WARNING_INTERVAL_S: Final = 60.0
+#: Without a trigger Spark asks again 10 ms after an answer.  Most of what that costs is not ours, so an idle query is
+#: made to ask less often; one with a trigger, or with another source that has news, asks later and waits for nothing.
+_AGAIN_AT_ONCE_S: Final = 0.030
+_REST_S: Final = 0.015
+#: For so many discoveries a queue may be out of the route.
+_GRACE_DISCOVERIES: Final = 3
+
+Json = dict[str, Any]
+
+
+class StreamDriver:
+    """State of one query; its calls block and come one after the other."""
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        sleep: Callable[[float], None] = time.sleep,
+        connect: Callable[[ExitStack, Options], tuple[Discovery, PullConsumer | None]] | None = None,
+    ) -> None:
+        """Take options; nothing is asked before the first call.
+
+        Args:
+            options: of a streaming read.
+            clock: seconds.
+            now_ms: the wall clock.
+            sleep: waits seconds.
+            connect: opens the clients; the second one stores the offsets of ``group.id``.
+        """
+        self._options = options
+        self._clock = clock
+        self._now_ms = now_ms
+        self._sleep = sleep
+        self._connect = connect or open_clients
+        self._stack = ExitStack()
+        self._clients: tuple[Discovery, PullConsumer | None] | None = None
+        self._queues: tuple[MessageQueue, ...] = ()
+        self._discovered_at: float | None = None
+        self._bounds = Bounds({}, {})
+        self._polled_at: float | None = None
+        self._latest: Json | None = None  # the bounds' ends, once they were asked for
+        self._target: Mapping[MessageQueue, int] | None = None
+        self._initial: Json | None = None
+        self._idle_at: Json | None = None  # nothing new after this offset with these bounds
+        self._idle_answer_at: float | None = None
+        self._committed: dict[MessageQueue, int] = {}
+        self._waits_since: float | None = None
+        self._to_verify: set[MessageQueue] | None = None  # None: all of the first offset
+        self._reported: set[tuple[MessageQueue, int]] = set()
+        grace_s = _GRACE_DISCOVERIES * options["discoveryIntervalMs"] / 1000
+        self._gone = GoneQueues(grace_s, lambda queue: int(self._open()[0].consumer.max_offset(queue)))
+        self._warned_at = -_WARNING_INTERVAL_S
+        self._unanswered = 0
+
+    def initial_offset(self) -> Json:
+        """Return where a new query begins; the same at each call."""
+        if self._initial is None:
+            discovery, _ = self._open()
+            patience = discovery.patience()
+            self._discover()
+            bounds = discovery.all_bounds(self._queues, patience)
+            begins = starting_offsets(self._options, bounds, discovery.first_at, LATEST)
+            self._initial = StreamOffset(begins, {}, self._now_ms(), is_initial=True).to_json()
+        return self._initial
+
+    def prepare_available_now(self) -> None:
+        """Fix the ends of this run: what there is now."""
+        self._discover()
+        discovery, _ = self._open()
+        bounds = discovery.all_bounds(self._queues, discovery.patience())
+        self._target = {queue: found.high for queue, found in bounds.items()}
+
+    def latest_offset(self, start: Json, most: int | None) -> Json:
+        """Return the end of the next micro-batch, ``start`` itself if there is nothing new.
+
+        Args:
+            start: end of the last one, which is durable.
+            most: offsets at most; ``None``: no limit.
+
+        Raises:
+            DataLossError: offsets to read are gone, and ``failOnDataLoss`` is set.
+            RequestTimeoutError: no broker answered for ``planTimeoutMs``.
+        """
+        is_idle = start == self._idle_at
+        if is_idle:
+            self._rest()
+        now = self._clock()
+        polled = self._refresh(now)
+        if not polled and is_idle:
+            self._idle_answer_at = now
+            return start
+        offset = StreamOffset.from_json(start)
+        self._store_progress(offset)
+        self._report_gone(offset, now)
+        moved = self._moved(offset)
+        targets = self._targets(offset, moved, most, now)
+        found = offset if targets is None else next_offset(offset, targets, moved, self._now_ms())
+        if found is offset:
+            self._idle_at, self._idle_answer_at = start, self._clock()
+            return start
+        self._waits_since = self._idle_at = None
+        return found.to_json()
+
+    def report_latest(self) -> Json | None:
+        """Return the ends of all queues, for progress reports."""
+        if self._latest is None and self._bounds.queues:
+            self._latest = StreamOffset({queue: found.high for queue, found in self._bounds.queues.items()}).to_json()
+        return self._latest
+
+    def plan(self, start: Json, end: Json) -> list[Partition]:
+        """Return the partitions of a micro-batch, which may be a repeated one."""
+        ranges = batch_ranges(StreamOffset.from_json(start), StreamOffset.from_json(end))
+        return plan_partitions(
+            ranges, least=self._options["minPartitions"], most_records=self._options["maxRecordsPerPartition"]
+        )
+
+    def commit(self, end: Json) -> None:
+        """Take note that a micro-batch is durable."""
+        self._store_progress(StreamOffset.from_json(end))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._clients = None
+        self._stack.close()
+
+    def _open(self) -> tuple[Discovery, PullConsumer | None]:
+        if self._clients is None:
+            self._clients = self._connect(self._stack, self._options)
+        return self._clients
+
+    def _rest(self) -> None:
+        """Wait a little if Spark asks again at once, but not beyond the next question to brokers."""
+        if self._target is not None or self._polled_at is None or self._idle_answer_at is None:
+            return
+        now = self._clock()
+        until_poll_s = self._polled_at + self._options["offsetPollMs"] / 1000 - now
+        if until_poll_s > 0 and now - self._idle_answer_at < _AGAIN_AT_ONCE_S:
+            self._sleep(min(_REST_S, until_poll_s))
+
+    def _refresh(self, now: float) -> bool:
+        """Ask brokers again if it is time; return whether they were asked."""
+        if self._polled_at is not None and (now - self._polled_at) * 1000 < self._options["offsetPollMs"]:
+            return False
+        interval_s = self._options["discoveryIntervalMs"] / 1000
+        if self._discovered_at is None or now - self._discovered_at >= interval_s:
+            self._rediscover()
+        discovery, _ = self._open()
+        self._bounds, self._latest = discovery.bounds(self._queues, discovery.patience()), None
+        self._polled_at = self._clock()
+        self._gone.saw({queue: bounds.high for queue, bounds in self._bounds.queues.items()})
+        if self._bounds.errors:
+            self._warn(now)
+        return True
+
+    def _discover(self, *, again: bool = False) -> None:
+        discovery, _ = self._open()
+        found = discovery.queues(discovery.patience(one_try=again), may_be_gone=again)
+        if found != self._queues and self._queues and self._to_verify is not None:
+            self._to_verify.update(found)  # a topic may have been made again
+        self._queues = found
+        self._discovered_at = self._clock()
+
+    def _rediscover(self) -> None:
+        """Look for new queues; what is known goes on if name servers are away."""
+        if not self._queues:
+            self._discover()
+            return
+        try:
+            self._discover(again=True)
+        except TriomqError as exc:
+            LOGGER.warning("queues not looked up error=%s", exc)
+            self._discovered_at = self._clock()
+
+    def _warn(self, now: float) -> None:
+        error = next(iter(self._bounds.errors.values()))
+        if self._options["failOnUnreachable"]:
+            raise error
+        self._unanswered += 1
+        if now - self._warned_at >= _WARNING_INTERVAL_S:
+            names = ", ".join(sorted(self._bounds.errors))
+            LOGGER.warning("brokers do not answer brokers=%s times=%d error=%s", names, self._unanswered, error)
+            self._warned_at, self._unanswered = now, 0
+
+    def _moved(self, offset: StreamOffset) -> dict[MessageQueue, int]:
+        """Return begins of queues that are new, or whose offset is gone."""
+        moved = {}
+        again = self._made_again(offset)
+        for queue, bounds in self._bounds.queues.items():
+            if self._target is not None and queue not in self._target:
+                continue  # found in this run: it is for the next one
+            begin = offset.ends.get(queue)
+            if begin is None:
+                moved[queue] = bounds.low
+                continue
+            checked, lost = check_begin(begin, bounds.low, bounds.high, made_again=queue in again)
+            if checked != begin:
+                moved[queue] = checked
+                self._report(queue, begin, lost, bounds)
+        return moved
+
+    def _report_gone(self, offset: StreamOffset, now: float) -> None:
+        """Report queues that the route has no more, and say which ones nobody asks for any more."""
+        missing = {queue: offset.ends[queue] for queue in offset.ends.keys() - set(self._queues)}
+        discovery, _ = self._open()
+        for queue, begin, lost in self._gone.overdue(missing, now, at_once=self._target is not None):
+            if not discovery.is_wanted(queue):
+                LOGGER.warning("queue not read any more: the options leave it out queue=%s offset=%d", queue, begin)
+            elif lost is None:
+                LOGGER.warning("queue not in the route any more queue=%s offset=%d lost=unknown", queue, begin)
+            elif lost:
+                fail = self._options["failOnDataLoss"]
+                report_loss(queue, begin, lost, "the route does not have the queue any more", fail=fail)
+
+    def _report(self, queue: MessageQueue, begin: int, lost: int | None, bounds: QueueBounds) -> None:
+        fail = self._options["failOnDataLoss"]
+        if not fail and (queue, begin) in self._reported:
+            return
+        self._reported.add((queue, begin))
+        what = "the topic was made again; " if lost is None else ""
+        report_loss(queue, begin, lost, f"{what}the broker has {bounds.low} to {bounds.high}", fail=fail)
+
+    def _made_again(self, offset: StreamOffset) -> set[MessageQueue]:
+        """Return queues whose topic was made again and grew past our offset already.
+
+        RocketMQ has no id of a topic, so this is a guess: a queue that still has its first message, which was stored
+        long after we had read that offset.
+        """
+        if self._to_verify is None:
+            self._to_verify = set() if offset.is_initial else set(offset.ends)
+        found, unanswered = set(), self._to_verify - self._bounds.queues.keys()
+        discovery, _ = self._open()
+        for queue in sorted(self._to_verify - unanswered):
+            bounds = self._bounds.queues[queue]
+            if not 0 < offset.ends.get(queue, 0) <= bounds.high or bounds.low:
+                continue
+            try:
+                first_ms = discovery.consumer.earliest_store_time(queue)
+            except TriomqError as exc:
+                LOGGER.warning("first message not looked up queue=%s error=%s", queue, exc)
+                continue
+            if first_ms is not None and first_ms > offset.taken_at_ms + _MADE_AGAIN_MARGIN_MS:
+                found.add(queue)
+        self._to_verify = found | unanswered  # until their new begin is in the offset
+        return found
+
+    def _targets(
+        self, offset: StreamOffset, moved: Mapping[MessageQueue, int], most: int | None, now: float
+    ) -> dict[MessageQueue, int] | None:
+        """Return how far queues are to be read; ``None``: wait for more."""
+        begins, targets = {}, {}
+        for queue, bounds in self._bounds.queues.items():
+            if self._target is not None and queue not in self._target:
+                continue
+            high = bounds.high if self._target is None else min(bounds.high, self._target[queue])
+            begins[queue] = begin = moved.get(queue, offset.ends.get(queue, bounds.low))
+            targets[queue] = max(begin, high)
+        backlogs = {queue: target - begins[queue] for queue, target in targets.items()}
+        total = sum(backlogs.values())
+        if self._target is None and self._must_wait(total, now):
+            return None
+        if most is not None and total > most:
+            shares = spread(backlogs, most)
+            targets = {queue: begin + shares.get(queue, 0) for queue, begin in begins.items()}
+        return targets
+
+    def _must_wait(self, total: int, now: float) -> bool:
+        least = self._options["minOffsetsPerTrigger"]
+        if least is None or not 0 < total < least:
+            return False
+        if self._waits_since is None:
+            self._waits_since = now
+        return now - self._waits_since < float(self._options["maxTriggerDelay"])
+
+    def _store_progress(self, durable: StreamOffset) -> None:
+        """Store the group's offsets for tools that watch its lag; nothing depends on it."""
+        _, consumer = self._open()
+        if consumer is None or durable.is_initial:
+            return
+        changed = {queue: end for queue, end in durable.ends.items() if self._committed.get(queue) != end}
+        if not changed:
+            return
+        try:
+            consumer.commit_oneway(changed)
+        except TriomqError as exc:
+            LOGGER.warning("offsets of the group not stored error=%s", exc)
+        else:
+            self._committed.update(changed)
+
+
+def open_clients(stack: ExitStack, options: Options) -> tuple[Discovery, PullConsumer | None]:
+    """Open one client for a driver; ``stack`` closes it."""
+    config = client_config(options)
+    instance = stack.enter_context(ClientInstance(options["nameServer"], config))
+    consumer = stack.enter_context(PullConsumer(options["readGroup"], instance=instance))
+    group = options["group.id"]
+    progress = stack.enter_context(PullConsumer(group, instance=instance)) if group else None
+    return Discovery(options, instance, consumer), progress

@@ -1,0 +1,142 @@
+"""What a task does: read ranges of queues and yield Arrow batches.
+
+It holds at most the pulls in flight, one chunk of raw records and one batch, whatever the range has.  When Spark wants
+no more (a ``limit``), it closes the generator, which cancels the pulls.
+
+Source: spark.md 3.5, 3.6.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.consumer.pull import RawPull
+from triomq.client.sync import PullConsumer, RangeReader
+from triomq.protocol.errors import RequestTimeoutError, TopicNotExistError, TriomqError
+from triomq.protocol.filters.tags import TagFilter
+from triomq.spark.connections import borrow_client
+from triomq.spark.options.options import Options
+from triomq.spark.reading.columns import Decoder
+from triomq.spark.reading.loss import Verdict, judge, report_loss
+from triomq.spark.reading.planning import QueueRange
+from triomq.spark.retry import Patience
+
+#: Answers end before the message that would be too much: a chunk that is so full of them waits for no other one.
+_FULL: Final = 7 / 8
+#: Of the first chunk of a range; each further one is longer.  Who wants five rows need not wait for thousands.
+_FIRST_CHUNK_BYTES: Final = 32 * 1024
+_GROWTH: Final = 4
+
+
+def read_ranges(options: Options, columns: Sequence[str], ranges: Sequence[QueueRange]) -> Iterator[Any]:
+    """Yield record batches with the wanted columns of all messages of some ranges.
+
+    Raises:
+        DataLossError: messages are gone, and ``failOnDataLoss`` is set.
+        RequestTimeoutError: a broker did not answer for ``readTimeoutMs``.
+        BrokerResponseError: it refused.
+        ProtocolError: a record is damaged.
+    """
+    with borrow_client(options) as instance:
+        for one in ranges:
+            task = _RangeTask(options, columns, one, instance)
+            yield from task.run()
+
+
+class _RangeTask:
+    """Reads one range."""
+
+    def __init__(self, options: Options, columns: Sequence[str], wanted: QueueRange, instance: ClientInstance) -> None:
+        self._options = options
+        self._queue = wanted.queue
+        self._position = wanted.begin
+        self._end = wanted.end
+        self._chunk_bytes = min(_FIRST_CHUNK_BYTES, options["batchBytes"])
+        self._who_stands_still = "the broker"
+        self._instance = instance
+        self._filter = TagFilter.parse(options["tags"])
+        self._decoder = Decoder(
+            wanted.queue,
+            columns,
+            tags=self._filter.tags,
+            batch_bytes=options["batchBytes"],
+            strict_properties=options["badProperties"] == "fail",
+        )
+        self._patience = Patience(
+            options["readTimeoutMs"] / 1000, f"reading queue {wanted.queue} (option 'readTimeoutMs')"
+        )
+
+    def run(self) -> Iterator[Any]:
+        """Yield batches."""
+        with RangeReader(
+            self._queue,
+            self._position,
+            self._end,
+            group=self._options["readGroup"],
+            instance=self._instance,
+            expression=self._filter.expression,
+            max_messages=self._options["pullBatchSize"],
+            max_bytes=min(self._options["batchBytes"], self._options["fetchBytes"] // 2),  # two are under way
+            pulls_in_flight=self._options["pullsInFlight"],
+            in_flight_bytes=self._options["fetchBytes"],
+        ) as reader:
+            while self._position < self._end:
+                begin = self._position
+                answers = self._read(reader)
+                chunk = b"".join(self._bodies(answers, reader))
+                self._chunk_bytes = min(_GROWTH * self._chunk_bytes, self._options["batchBytes"])
+                if self._position == begin:  # a broker that says "found" or "go on" without going on, or a slave
+                    self._patience.failed(
+                        RequestTimeoutError(f"{self._who_stands_still} stands still at offset {begin}")
+                    )
+                    self._look_for_broker()
+                else:
+                    self._patience.success()
+                if chunk:
+                    yield from self._decoder.decode(chunk, begin, self._end)
+
+    def _read(self, reader: RangeReader) -> list[RawPull]:
+        while True:
+            began = time.monotonic()
+            try:
+                answers = reader.read(int(self._chunk_bytes * _FULL))
+            except TopicNotExistError as exc:
+                self._lose(self._end, f"the broker does not have the topic: {exc}")
+                return []
+            except TriomqError as exc:
+                self._patience.failed(exc, time.monotonic() - began)
+                self._look_for_broker()
+            else:
+                return answers
+
+    def _bodies(self, answers: Sequence[RawPull], reader: RangeReader) -> Iterator[bytes | memoryview]:
+        """Yield the records of the answers and move on; the last answer may be a correction.
+
+        What a slave does not have is not lost: its master may have it when it comes back.
+        """
+        is_filtered = bool(self._filter.tags)
+        for answer in answers:
+            found = judge(answer, self._position, self._end, is_filtered=is_filtered)
+            if found.lost and answer.is_from_slave:
+                self._who_stands_still = "a slave, in the place of its master,"
+                break
+            if found.lost:
+                self._lose(found.next_offset, f"the broker has {answer.min_offset} to {answer.max_offset}")
+            self._position = self._end if found.verdict is Verdict.DONE else found.next_offset
+            yield answer.body
+        if reader.position != self._position:
+            reader.seek(self._position)
+
+    def _lose(self, next_offset: int, available: str) -> None:
+        lost = next_offset - self._position
+        report_loss(self._queue, self._position, lost, available, fail=self._options["failOnDataLoss"])
+        self._position = next_offset
+
+    def _look_for_broker(self) -> None:
+        """Ask for the topic's route: the broker may have come back with another address."""
+        with PullConsumer(self._options["readGroup"], instance=self._instance) as consumer:
+            try:
+                consumer.queues(self._queue.topic, refresh=True)
+            except TriomqError:
+                return  # the next try tells

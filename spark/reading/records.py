@@ -1,0 +1,283 @@
+"""The records of a chunk: where their parts are, and their fixed fields as arrays.
+
+A loop finds where each record begins; all other steps are numpy's, for all records at once.  Arrow copies bodies and
+texts out of the chunk in C.
+
+Source: spark.md 3.5 (a) to (c); the layout: record.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from triomq.protocol.codes import MessageSysFlag
+from triomq.protocol.errors import ProtocolError, TriomqError
+from triomq.protocol.host import format_host
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.compression import decompress
+from triomq.protocol.record.message_id import offset_message_id
+from triomq.protocol.record.record import MAX_TOPIC_BYTES, MESSAGE_MAGIC
+from triomq.spark.reading.property_columns import Properties
+
+Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+_SIZE_AND_MAGIC: Final = Struct(">ii").unpack_from
+#: Where the parts of a record's head are as long as its hosts are IPv4; each IPv6 host moves what follows it.
+_FRONT: Final = np.dtype(
+    [
+        ("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("queue_id", ">i4"), ("flag", ">i4"),
+        ("queue_offset", ">i8"), ("physical_offset", ">i8"), ("sys_flag", ">i4"), ("born_timestamp", ">i8"),
+    ]
+)  # fmt: skip
+_REAR: Final = np.dtype([("reconsume_times", ">i4"), ("prepared", ">i8"), ("body_length", ">i4")])
+_BORN_HOST_AT: Final = 48
+_STORE_TIME_AT: Final = 56
+_STORE_HOST_AT: Final = 64
+_REAR_AT: Final = 72
+_BODY_AT: Final = 88
+_LONGER_HOST: Final = 12
+_LEAST_RECORD: Final = 92
+_IPV4_LENGTH: Final = 8
+_BORN_V6: Final = int(MessageSysFlag.BORN_HOST_V6)
+_STORE_V6: Final = int(MessageSysFlag.STORE_HOST_V6)
+_COMPRESSED: Final = int(MessageSysFlag.COMPRESSED)
+
+
+@dataclass(slots=True)
+class _Positions:
+    """Where the parts of each record are in the chunk."""
+
+    starts: Ints
+    body: Ints
+    body_end: Ints
+    topic_end: Ints
+    properties: Ints
+    end: Ints
+
+
+class Records:
+    """The records of a chunk that are wanted: fixed fields as arrays, and positions of the rest."""
+
+    def __init__(
+        self, queue: MessageQueue, chunk: bytes, begin: int, end: int, *, strict_properties: bool = False
+    ) -> None:
+        """Find the records with offsets from ``begin`` to ``end`` whose offset is above those before them.
+
+        Args:
+            queue: for errors, and for the columns that are the same for all.
+            chunk: records one after the other.
+            begin: first offset wanted.
+            end: first offset not wanted.
+            strict_properties: fail on ill-formed UTF-8 in properties instead of replacing it.
+
+        Raises:
+            ProtocolError: a record is damaged.
+        """
+        self.queue = queue
+        self._chunk = chunk
+        self._bytes: Bytes = np.frombuffer(chunk, np.uint8)
+        starts = np.array(_record_starts(queue, chunk), np.int64)
+        self.front = self._gather(starts, _FRONT)
+        offsets: Ints = self.front["queue_offset"].astype(np.int64)
+        wanted = (offsets >= begin) & (offsets < end)
+        if len(offsets) > 1:
+            highest = np.maximum.accumulate(np.where(wanted, offsets, -1))
+            wanted[1:] &= offsets[1:] > highest[:-1]
+        if not wanted.all():
+            starts, self.front = starts[wanted], self.front[wanted]
+        self.sys_flag: Ints = self.front["sys_flag"].astype(np.int64)
+        self._born_shift: Ints = np.where(self.sys_flag & _BORN_V6, _LONGER_HOST, 0)
+        self._shift: Ints = self._born_shift + np.where(self.sys_flag & _STORE_V6, _LONGER_HOST, 0)
+        self._check(self.front["size"] >= _LEAST_RECORD + self._shift)  # else its flags claim longer hosts than it has
+        self.rear = self._gather(starts + _REAR_AT + self._shift, _REAR)
+        self.positions = self._locate(starts)
+        self._strict = strict_properties
+        self._properties: Properties | None = None
+
+    @property
+    def count(self) -> int:
+        """How many records."""
+        return len(self.positions.starts)
+
+    def slice(self, begin: int, end: int) -> "Records":
+        """Return some of the records."""
+        part = object.__new__(Records)
+        part.queue, part._chunk, part._bytes = self.queue, self._chunk, self._bytes
+        part.front, part.rear, part.sys_flag = self.front[begin:end], self.rear[begin:end], self.sys_flag[begin:end]
+        part._born_shift, part._shift = self._born_shift[begin:end], self._shift[begin:end]
+        at = self.positions
+        part.positions = _Positions(
+            at.starts[begin:end], at.body[begin:end], at.body_end[begin:end], at.topic_end[begin:end],
+            at.properties[begin:end], at.end[begin:end],
+        )  # fmt: skip
+        part._strict, part._properties = self._strict, None
+        return part
+
+    def store_timestamp(self) -> Ints:
+        """Return the store times in ms."""
+        at = self.positions.starts + _STORE_TIME_AT + self._born_shift
+        times: Ints = self._gather(at, np.dtype(">i8")).astype(np.int64)
+        return times
+
+    def born_hosts(self) -> Any:
+        """Return the producers' addresses as text."""
+        return self._hosts(self.positions.starts + _BORN_HOST_AT, self._born_shift)
+
+    def store_hosts(self) -> Any:
+        """Return the brokers' addresses as text."""
+        return self._hosts(
+            self.positions.starts + _STORE_HOST_AT + self._born_shift, self._shift - self._born_shift
+        )  # fmt: skip
+
+    def compressed(self) -> Ints:
+        """Return which records have a compressed body."""
+        return np.flatnonzero(self.sys_flag & _COMPRESSED)
+
+    def bodies(self) -> Any:
+        """Return the bodies as stored, copied out of the chunk."""
+        return self._slices(self.positions.body, self.positions.body_end, pa.binary())
+
+    def bodies_with(self, decompressed: Sequence[bytes]) -> Any:
+        """Return the bodies, with these in place of the compressed ones."""
+        stored = self.bodies()
+        if not decompressed:
+            return stored
+        packed = self.compressed()
+        indices = np.arange(self.count)
+        indices[packed] = self.count + np.arange(len(packed))
+        return pa.concat_arrays([stored, pa.array(decompressed, pa.binary())]).take(pa.array(indices))
+
+    def decompressed(self, index: int) -> bytes:
+        """Return one compressed body, decompressed.
+
+        Raises:
+            ProtocolError, UnsupportedCompressionError: it cannot be; the text names queue and offset.
+        """
+        body = self._chunk[int(self.positions.body[index]) : int(self.positions.body_end[index])]
+        try:
+            return decompress(body, int(self.sys_flag[index]))
+        except TriomqError as exc:
+            raise type(exc)(f"{self.queue} offset {self.front['queue_offset'][index]}: {exc}") from exc
+
+    def topics(self) -> Any:
+        """Return the topics as stored."""
+        return self._slices(self.positions.body_end + 1, self.positions.topic_end, pa.string())
+
+    @property
+    def properties(self) -> Properties:
+        """The properties, taken apart once."""
+        if self._properties is None:
+            encoded = self._slices(self.positions.properties, self.positions.end, pa.binary())
+            self._properties = Properties(encoded, self._ill_formed if self._strict else None)
+        return self._properties
+
+    def offset_ids(self) -> list[str]:
+        """Return for each record the id that tells where it is stored."""
+        at = self.positions.starts + _STORE_HOST_AT + self._born_shift
+        lengths = _IPV4_LENGTH + self._shift - self._born_shift
+        return [
+            offset_message_id(self._chunk[start : start + length], physical_offset)
+            for start, length, physical_offset in zip(
+                at.tolist(), lengths.tolist(), self.front["physical_offset"].tolist(), strict=True
+            )
+        ]
+
+    def _ill_formed(self, index: int) -> ProtocolError:
+        offset = self.front["queue_offset"][index]
+        return ProtocolError(
+            f"{self.queue} offset {offset}: its properties are ill-formed UTF-8 (option 'badProperties')"
+        )
+
+    def _gather(self, at: Ints, dtype: np.dtype[Any]) -> Any:
+        """Copy one struct from each position."""
+        if not len(at):
+            return np.empty(0, dtype)
+        size = dtype.itemsize  # as plain bytes: numpy copies structs field by field
+        everywhere: Any = np.ndarray((len(self._chunk) - size + 1,), f"V{size}", self._chunk, strides=(1,))
+        return everywhere[at].view(dtype)
+
+    def _locate(self, starts: Ints) -> _Positions:
+        """Find the parts and check that they lie inside their record."""
+        ends = starts + self.front["size"]
+        body = starts + _BODY_AT + self._shift
+        lengths: Ints = self.rear["body_length"].astype(np.int64)
+        body_end = body + lengths
+        good = (lengths >= 0) & (body_end + 4 <= ends)
+        self._check(good)
+        topic_lengths: Ints = self._bytes[body_end].astype(np.int64) if len(starts) else body_end
+        topic_end = body_end + 1 + topic_lengths
+        good = (topic_lengths > 0) & (topic_lengths <= MAX_TOPIC_BYTES) & (topic_end + 2 <= ends)
+        self._check(good)
+        properties = topic_end + 2
+        if len(starts):
+            encoded = (self._bytes[topic_end].astype(np.int64) << 8) + self._bytes[topic_end + 1]
+            self._check(properties + encoded == ends)
+        return _Positions(starts, body, body_end, topic_end, properties, ends)
+
+    def _check(self, good: npt.NDArray[np.bool_]) -> None:
+        if not good.all():
+            offset = self.front["queue_offset"][int(np.argmin(good))]
+            raise ProtocolError(f"{self.queue} offset {offset}: the parts of the record do not add up to its size")
+
+    def _slices(self, begin: Ints, end: Ints, kind: Any) -> Any:
+        """Copy a part of each record out of the chunk.
+
+        The positions are the offsets of an Arrow array over the chunk in which every second value is wanted.
+        """
+        count = len(begin)
+        if not count:
+            return pa.array([], kind)
+        offsets = np.empty(2 * count, np.int32)
+        offsets[0::2], offsets[1::2] = begin, end
+        both = pa.Array.from_buffers(
+            kind, 2 * count - 1, [None, pa.py_buffer(offsets), pa.py_buffer(self._chunk)]
+        )  # fmt: skip
+        return both.take(pa.array(np.arange(0, 2 * count, 2)))
+
+    def _hosts(self, at: Ints, longer: Ints) -> Any:
+        """Return addresses as text, each different one made once."""
+        if longer.any():
+            known: dict[bytes, str | None] = {}
+            texts = []
+            for start, more in zip(at.tolist(), longer.tolist(), strict=True):
+                host = self._chunk[start : start + _IPV4_LENGTH + more]
+                if host not in known:
+                    known[host] = _host_text(host)
+                texts.append(known[host])
+            return pa.array(texts, pa.string())
+        hosts, inverse = np.unique(self._gather(at, np.dtype(">u8")), return_inverse=True)
+        return pa.array([_host_text(int(host).to_bytes(8)) for host in hosts], pa.string()).take(pa.array(inverse))
+
+
+def _host_text(host: bytes) -> str | None:
+    """Return ``ip:port``; ``None`` for a port that cannot be, which must not stop a queue."""
+    try:
+        return format_host(host)
+    except ProtocolError:
+        return None
+
+
+def _record_starts(queue: MessageQueue, chunk: bytes) -> list[int]:
+    """Return where each record begins.
+
+    Raises:
+        ProtocolError: there is no record where one must begin, or it is truncated.
+    """
+    starts: list[int] = []
+    append = starts.append
+    position, limit = 0, len(chunk)
+    while position <= limit - _LEAST_RECORD:
+        size, magic = _SIZE_AND_MAGIC(chunk, position)
+        if magic != MESSAGE_MAGIC or size < _LEAST_RECORD:
+            raise ProtocolError(f"{queue}: no record at byte {position} of an answer (magic {magic & 0xFFFF_FFFF:#x})")
+        append(position)
+        position += size
+    if position != limit:
+        raise ProtocolError(f"{queue}: an answer of {limit} bytes ends inside a record")
+    return starts

@@ -1,0 +1,223 @@
+"""Rows of a DataFrame as messages, and what is wrong with those that cannot be.
+
+Source: spark.md 3.9, 4.4.
+"""
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from triomq.client.producer.producer import DEFAULT_MAX_MESSAGE_BYTES
+from triomq.client.producer.publish import check_topic
+from triomq.protocol.errors import MessageIllegalError, TriomqError
+from triomq.protocol.record.message import RESERVED_PROPERTY_NAMES, Message
+from triomq.spark.schema import ROW_ID
+
+#: How much of an incoming batch becomes Python objects at a time.
+SLICE_ROWS: Final = 1000
+SLICE_BYTES: Final = 256 * 1024
+_SEPARATORS: Final = ("\x01", "\x02")
+
+
+@dataclass(frozen=True, slots=True)
+class RowIds:
+    """How row ids begin: who writes, in which micro-batch, in which partition."""
+
+    writer: str
+    epoch: int
+    partition: int
+
+    def of(self, row: int, body: bytes) -> str:
+        """Return the id of a row: the same for the same row of a repeated task."""
+        return f"{self.writer}:{self.epoch}:{self.partition}:{row}:{zlib.crc32(body):08x}"
+
+
+class OutgoingRow(NamedTuple):
+    """A row ready to be sent.
+
+    Attributes:
+        number: of the row in its partition, from 0.
+        message: what to send.
+        queue_id, broker: where to, if the row says so.
+        is_keyed: it has a sharding key, which chooses the queue.
+        goes_alone: it cannot be in a batch: delayed, or long enough to be compressed.
+    """
+
+    number: int
+    message: Message
+    queue_id: int | None
+    broker: str | None
+    is_keyed: bool
+    goes_alone: bool
+
+
+class RowEncoder:
+    """Makes messages of the rows of one partition."""
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        ids: RowIds,
+        *,
+        topic: str | None = None,
+        id_column: str | None = None,
+        compress_above: int = 4096,
+        is_read_back: bool = False,
+    ) -> None:
+        """Take what stays the same.
+
+        Args:
+            columns: those to write.
+            ids: for the row ids.
+            topic: instead of the column.
+            id_column: the user's own row ids.
+            compress_above: bodies from here on go alone; 0: none does.
+            is_read_back: the rows were read from RocketMQ: its own properties are left out, not refused.
+        """
+        self._columns = [name for name in columns if not (name == "topic" and topic)]
+        if is_read_back:
+            self._columns = [name for name in self._columns if name not in ("queueId", "broker")]
+        self._ids = ids
+        self._topic = topic
+        self._id_column = id_column
+        self._compress_above = compress_above or 2**63
+        self._is_read_back = is_read_back
+        self._checked_topics: set[str] = set()
+        self.skipped = 0
+
+    def encode(self, batch: Any, first: int = 0, *, skip_bad: bool = False) -> Iterator[OutgoingRow]:
+        """Yield the rows of an Arrow batch in order.
+
+        Args:
+            batch: an Arrow record batch.
+            first: number of its first row.
+            skip_bad: count rows that cannot be messages instead of failing.
+
+        Raises:
+            MessageIllegalError: a row cannot be a message; the text names partition, row, column and defect.
+        """
+        names = [*self._columns, *([self._id_column] if self._id_column else [])]
+        number = first - 1
+        for piece in slices(batch):
+            values = [_values(piece, name) for name in names]
+            for row in zip(*values, strict=True):
+                number += 1
+                try:
+                    yield self._row(number, dict(zip(names, row, strict=True)))
+                except MessageIllegalError:
+                    if not skip_bad:
+                        raise
+                    self.skipped += 1
+
+    def _row(self, number: int, row: Mapping[str, Any]) -> OutgoingRow:
+        get = row.get
+        body = self._checked_body(number, get("body"))
+        topic = self._checked_topic(number, self._topic or get("topic"))
+        properties = self._properties(number, get("properties"))
+        properties[ROW_ID] = self._row_id(number, body, row)
+        deliver_time = get("deliverTime")
+        sharding_key = self._text(number, "shardingKey", get("shardingKey"))
+        queue_id, delay_level = get("queueId"), get("delayLevel") or 0
+        if delay_level < 0 or (queue_id is not None and queue_id < 0):
+            raise self.bad(number, "delayLevel" if delay_level < 0 else "queueId", "is negative")
+        if not -(2**31) <= (get("flag") or 0) < 2**31:
+            raise self.bad(number, "flag", "does not fit 32 bits")
+        message = Message(
+            topic,
+            body,
+            tags=self._text(number, "tags", get("tags")),
+            keys=self._keys(number, get("keys")),
+            properties=properties,
+            flag=get("flag") or 0,
+            delay_level=delay_level,
+            deliver_at=deliver_time,
+            sharding_key=sharding_key,
+        )
+        alone = message.is_delayed or len(body) >= self._compress_above
+        return OutgoingRow(number, message, queue_id, get("broker"), bool(sharding_key), alone)
+
+    def bad(self, number: int, column: str, defect: str) -> MessageIllegalError:
+        """Make the error for a row; values are not shown."""
+        return MessageIllegalError(f"partition {self._ids.partition}, row {number}, column '{column}': {defect}")
+
+    def _checked_body(self, number: int, body: bytes | None) -> bytes:
+        if not body:
+            raise self.bad(number, "body", "is null" if body is None else "is empty: RocketMQ refuses empty messages")
+        if len(body) > DEFAULT_MAX_MESSAGE_BYTES:
+            raise self.bad(number, "body", f"has {len(body)} bytes, at most {DEFAULT_MAX_MESSAGE_BYTES} are allowed")
+        return body
+
+    def _checked_topic(self, number: int, topic: str | None) -> str:
+        if topic is None:
+            raise self.bad(number, "topic", "is null")
+        if topic in self._checked_topics:
+            return topic
+        try:
+            check_topic(topic)
+        except TriomqError as exc:
+            raise self.bad(number, "topic", str(exc)) from exc
+        self._checked_topics.add(topic)
+        return topic
+
+    def _row_id(self, number: int, body: bytes, row: Mapping[str, Any]) -> str:
+        if self._id_column is None:
+            return self._ids.of(number, body)
+        value = row[self._id_column]
+        if value is None:
+            raise self.bad(number, self._id_column, "is null, but it is the row id")
+        text = self._text(number, self._id_column, str(value))
+        if not text:
+            raise self.bad(number, self._id_column, "is empty, but it is the row id")
+        return text
+
+    def _properties(self, number: int, given: Any) -> dict[str, str]:
+        if not given:
+            return {}
+        properties = dict(given)
+        if not RESERVED_PROPERTY_NAMES.isdisjoint(properties):
+            if not self._is_read_back:
+                names = ", ".join(sorted(RESERVED_PROPERTY_NAMES.intersection(properties)))
+                raise self.bad(number, "properties", f"has names of RocketMQ's own: {names}")
+            properties = {name: text for name, text in properties.items() if name not in RESERVED_PROPERTY_NAMES}
+        for name, text in properties.items():
+            if not name or text is None:
+                raise self.bad(number, "properties", "has an empty name or a null value")
+            if _has_separator(name) or _has_separator(text):
+                raise self.bad(number, "properties", "has a name or value with a separator, 0x01 or 0x02")
+        return properties
+
+    def _keys(self, number: int, keys: Any) -> str:
+        if not keys:
+            return ""
+        if not isinstance(keys, str):
+            if None in keys:
+                raise self.bad(number, "keys", "has a null")
+            keys = " ".join(keys)
+        return self._text(number, "keys", keys) or ""
+
+    def _text(self, number: int, column: str, text: str | None) -> str | None:
+        if text and _has_separator(text):
+            raise self.bad(number, column, "has a separator, 0x01 or 0x02")
+        return text
+
+
+def slices(batch: Any, most_bytes: int = SLICE_BYTES) -> Iterator[Any]:
+    """Cut an Arrow batch, which may have 64 MiB, into pieces that are small as Python objects, without copying."""
+    rows = batch.num_rows
+    if not rows:
+        return
+    step = max(1, min(SLICE_ROWS, rows * most_bytes // max(batch.nbytes, 1)))
+    for begin in range(0, rows, step):
+        yield batch.slice(begin, step)
+
+
+def _values(batch: Any, name: str) -> list[Any]:
+    """Return the values of a column as Python objects, the body as bytes also where it is text."""
+    column = batch.column(name)
+    values: list[Any] = (column.cast("binary") if name == "body" else column).to_pylist()
+    return values
+
+
+def _has_separator(text: str) -> bool:
+    return _SEPARATORS[0] in text or _SEPARATORS[1] in text

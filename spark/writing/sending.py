@@ -1,0 +1,279 @@
+"""Sends the rows of one task: in batches, several sends under way, tried again until a time is over.
+
+Rows for the same queue (a sharding key, or the column ``queueId``) stay in order: their queue has one send under way at
+most.  All others take whatever queue comes next.  Delivery is at least once: a send whose answer got lost is repeated.
+
+Source: spark.md 3.9.
+"""
+
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from triomq.client.producer.selectors import select_by_hash
+from triomq.client.producer.send_result import SendResult, SendStatus
+from triomq.client.sync import Producer
+from triomq.protocol.errors import MessageRefusedError, TriomqError
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import Message
+from triomq.spark.options.options import Options
+from triomq.spark.retry import Patience, is_busy
+from triomq.spark.writing.batch_encoding import EncodedRows
+from triomq.spark.writing.rows import OutgoingRow, RowEncoder
+
+T = TypeVar("T")
+#: Of all rows that wait for others of their topic or queue; there may be thousands of these.
+_MOST_WAITING_BYTES: Final = 32 * 1024**2
+#: What a row takes in memory beside its body, about.
+_ROW_BYTES: Final = 2048
+
+
+@dataclass(slots=True)
+class SendCounts:
+    """What a task did.
+
+    Attributes:
+        rows, body_bytes: sent.
+        skipped: rows that could not be messages.
+        not_flushed: sends that were stored, but not flushed or copied in time.
+        retries: by name of the error that the try before had.
+    """
+
+    rows: int = 0
+    body_bytes: int = 0
+    skipped: int = 0
+    not_flushed: int = 0
+    retries: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class _Unit:
+    """What one send carries."""
+
+    topic: str
+    queue: MessageQueue | None
+    rows: list[OutgoingRow] = field(default_factory=list)
+    size: int = 0
+
+    @property
+    def where(self) -> str:
+        first, last = self.rows[0].number, self.rows[-1].number
+        rows = f"row {first}" if first == last else f"rows {first} to {last}"
+        return f"topic {self.topic}, {rows}"
+
+
+class Sender:
+    """Sends rows through one producer."""
+
+    def __init__(self, producer: Producer, options: Options, encoder: RowEncoder) -> None:
+        """Take an open producer, and the encoder of the rows, which makes the errors of rows."""
+        self._producer = producer
+        self._options = options
+        self._encoder = encoder
+        self._open: dict[tuple[str, MessageQueue | None], _Unit] = {}
+        self._waiting_bytes = 0
+        self._under_way: set[Future[None]] = set()
+        self._lanes: dict[MessageQueue, Future[None]] = {}
+        self._queues: dict[str, tuple[MessageQueue, ...]] = {}
+        self._turns: defaultdict[tuple[str, int], int] = defaultdict(int)
+        self._pace = Pace(options["rateLimit"])
+        self._counting = threading.Lock()  # threads of the pool count, too
+        self.counts = SendCounts()
+
+    def send(self, rows: Iterable[OutgoingRow | EncodedRows]) -> None:
+        """Send all rows, one by one or encoded; return when brokers have stored all of them.
+
+        Raises:
+            MessageIllegalError: a row cannot be a message, and bad rows are not skipped.
+            RequestTimeoutError: a broker did not answer, or refused because it was busy, for too long.
+            BrokerResponseError: it refused.
+        """
+        most = self._options["batchMessages"]
+        most_bytes = self._options["batchSendBytes"]
+        with ThreadPoolExecutor(self._options["sendsInFlight"], "triomq-send") as pool:
+            try:
+                for row in rows:
+                    if isinstance(row, EncodedRows):
+                        for begin, end in row.cut(most, most_bytes):
+                            self._start(pool, end - begin, self._send_encoded, row, begin, end)
+                    else:
+                        self._add(pool, row, most, most_bytes)
+                self._submit_all(pool)
+                self._finish(self._under_way)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _add(self, pool: ThreadPoolExecutor, row: OutgoingRow, most: int, most_bytes: int) -> None:
+        """Put a row to those that are sent together; send them when they are enough."""
+        unit = self._unit_for(row)
+        size = len(row.message.body)
+        if unit.rows and (row.goes_alone or unit.size + size > most_bytes):
+            self._submit(pool, unit)
+            unit = self._unit_for(row)
+        unit.rows.append(row)
+        unit.size += size
+        self._waiting_bytes += size + _ROW_BYTES
+        if row.goes_alone or len(unit.rows) >= most:
+            self._submit(pool, unit)
+        elif self._waiting_bytes > _MOST_WAITING_BYTES:
+            self._submit_all(pool)
+
+    def _unit_for(self, row: OutgoingRow) -> _Unit:
+        queue = self._queue_of(row)
+        key = (row.message.topic, queue)
+        unit = self._open.get(key)
+        if unit is None:
+            unit = self._open[key] = _Unit(row.message.topic, queue)
+        return unit
+
+    def _queue_of(self, row: OutgoingRow) -> MessageQueue | None:
+        """Return the queue a row must go to; ``None``: any."""
+        if row.queue_id is None and not row.is_keyed:
+            return None
+        topic = row.message.topic
+        queues = self._queues.get(topic)
+        if queues is None:
+            queues = self._queues[topic] = self._patiently(lambda: self._producer.publish_queues(topic), topic)
+        if row.queue_id is None:
+            return select_by_hash(queues, row.message, row.message.sharding_key)
+        fitting = [
+            queue
+            for queue in queues
+            if queue.queue_id == row.queue_id and row.broker in (None, queue.broker_name)
+        ]  # fmt: skip
+        if not fitting:
+            listed = ", ".join(map(str, queues[:16]))
+            raise self._encoder.bad(row.number, "queueId", f"there is no such queue; those of the topic: {listed}")
+        turn = self._turns[topic, row.queue_id]
+        self._turns[topic, row.queue_id] = turn + (row.broker is None)
+        return fitting[turn % len(fitting)]
+
+    def _submit_all(self, pool: ThreadPoolExecutor) -> None:
+        """Start the sends of all rows that wait."""
+        for unit in list(self._open.values()):
+            self._submit(pool, unit)
+
+    def _submit(self, pool: ThreadPoolExecutor, unit: _Unit) -> None:
+        """Start the send of a unit; wait before it while there is one of the same queue."""
+        del self._open[unit.topic, unit.queue]
+        self._waiting_bytes -= unit.size + _ROW_BYTES * len(unit.rows)
+        if unit.queue is not None and (before := self._lanes.get(unit.queue)) is not None:
+            self._finish({before})
+        future = self._start(pool, len(unit.rows), self._send_unit, unit)
+        if unit.queue is not None:
+            self._lanes[unit.queue] = future
+
+    def _start(
+        self, pool: ThreadPoolExecutor, rows: int, action: Callable[..., None], *arguments: object
+    ) -> "Future[None]":
+        """Start a send; wait before it while there are enough of them."""
+        self._pace.wait(rows)
+        while len(self._under_way) >= self._options["sendsInFlight"]:
+            done, _ = wait(self._under_way, return_when=FIRST_COMPLETED)
+            self._finish(done)
+        future = pool.submit(action, *arguments)
+        self._under_way.add(future)
+        return future
+
+    def _finish(self, futures: set[Future[None]]) -> None:
+        for future in tuple(futures):
+            future.result()
+            self._under_way.discard(future)
+
+    def _send_unit(self, unit: _Unit) -> None:
+        """Send a unit; in a thread of the pool."""
+        messages = [row.message for row in unit.rows]
+        try:
+            self._patiently(lambda: self._send_once(messages, unit.queue), unit.where)
+        except MessageRefusedError as exc:
+            if len(unit.rows) == 1:
+                self._refused(unit.rows[0], exc)
+                return
+            for row in unit.rows:  # to find the row that the broker does not like
+                self._send_unit(_Unit(unit.topic, unit.queue, [row], len(row.message.body)))
+            return
+        with self._counting:
+            self.counts.rows += len(messages)
+            self.counts.body_bytes += unit.size
+
+    def _send_encoded(self, rows: EncodedRows, begin: int, end: int) -> None:
+        """Send some encoded rows; in a thread of the pool."""
+        body = rows.body(begin, end)
+        where = f"topic {rows.topic}, rows {rows.first + begin} to {rows.first + end - 1}"
+        try:
+            self._patiently(lambda: self._check([self._producer.send_encoded_batch(rows.topic, body)]), where)
+        except MessageRefusedError:
+            for row in self._encoder.encode(rows.source.slice(begin, end - begin), rows.first + begin):
+                self._send_unit(_Unit(rows.topic, None, [row], len(row.message.body)))
+            return
+        with self._counting:
+            self.counts.rows += end - begin
+            self.counts.body_bytes += int(rows.body_sizes[begin:end].sum())
+
+    def _refused(self, row: OutgoingRow, error: MessageRefusedError) -> None:
+        if self._options["badRows"] == "fail":
+            raise self._encoder.bad(row.number, "body", f"the broker refuses the message: {error}") from error
+        with self._counting:
+            self.counts.skipped += 1
+
+    def _send_once(self, messages: Sequence[Message], queue: MessageQueue | None) -> None:
+        producer = self._producer
+        results: list[SendResult]
+        if len(messages) == 1:
+            results = [producer.send(messages[0], queue=queue)]
+        else:
+            results = producer.send_batch(messages, queue=queue)
+        self._check(results)
+
+    def _check(self, results: Sequence[SendResult]) -> None:
+        unsafe = [result.status for result in results if result.status is not SendStatus.SEND_OK]
+        if unsafe:
+            with self._counting:
+                self.counts.not_flushed += len(unsafe)
+            if self._options["requireFlush"]:
+                raise TriomqError(
+                    f"stored, but not as safely as wanted: {unsafe[0].value} at {results[0].queue} "
+                    "(option 'requireFlush')"
+                )
+
+    def _patiently(self, action: Callable[[], T], what: str) -> T:
+        """Try until it succeeds, a broker is unreachable for ``readTimeoutMs`` or busy for ``taskTimeoutMs``."""
+        busy = Patience(self._options["taskTimeoutMs"] / 1000, f"sending to {what} (option 'taskTimeoutMs')")
+        away = Patience(self._options["readTimeoutMs"] / 1000, f"sending to {what} (option 'readTimeoutMs')")
+        while True:
+            began = time.monotonic()
+            try:
+                return action()
+            except TriomqError as exc:
+                with self._counting:
+                    self.counts.retries[type(exc).__name__] += 1
+                (busy if is_busy(exc) else away).failed(exc, time.monotonic() - began)
+
+
+class Pace:
+    """Keeps a task to so many rows per second; 0: no limit."""
+
+    def __init__(
+        self,
+        rows_per_s: int,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._rows_per_s = rows_per_s
+        self._clock = clock
+        self._sleep = sleep
+        self._free_at = clock()
+
+    def wait(self, rows: int) -> None:
+        """Wait until these rows may go."""
+        if not self._rows_per_s:
+            return
+        now = self._clock()
+        if self._free_at > now:
+            self._sleep(self._free_at - now)
+        self._free_at = max(self._free_at, now) + rows / self._rows_per_s

@@ -1,0 +1,189 @@
+"""Batch and streaming writers: Arrow batches in, messages out, counts back to the driver.
+
+``abort`` cannot take messages back.  The writer of a stream is made anew for its ``commit``, so that only what is in
+the options is known there.
+
+Source: spark.md 1.5, 1.6, 3.9.
+"""
+
+import logging
+import os
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from triomq.client.sync import Producer
+from triomq.protocol.host import pack_ip
+from triomq.protocol.record.message_id import UniqueIdGenerator
+from triomq.spark.connections import borrow_client
+from triomq.spark.logs import show_warnings
+from triomq.spark.options.options import Options
+from triomq.spark.schema import READ_TYPES, check_write_schema
+from triomq.spark.writing.batch_encoding import BatchEncoder, EncodedRows
+from triomq.spark.writing.rows import OutgoingRow, RowEncoder, RowIds, slices
+from triomq.spark.writing.sending import SendCounts, Sender
+
+LOGGER: Final = logging.getLogger("triomq.spark.writing.writer")
+
+_GROUP: Final = "TRIOMQ_SPARK"
+_WRITER_ID_LENGTH: Final = 12
+#: How much of an incoming batch, which may be 64 MiB, is encoded at once.
+_PIECE_BYTES: Final = 1024**2
+_NEVER: Final = 2**31 - 1
+#: Columns that together tell that a DataFrame was read from RocketMQ.
+_READ_BACK: Final = frozenset(("msgId", "queueOffset"))
+
+
+@dataclass
+class WriteResult(WriterCommitMessage):
+    """What a task wrote."""
+
+    partition: int
+    counts: SendCounts
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTask:
+    """What all tasks of a write need; pickled with the writer."""
+
+    options: Options
+    columns: tuple[str, ...]
+    is_read_back: bool
+    writer_id: str
+
+    @classmethod
+    def prepare(cls, options: Options, schema: StructType) -> "WriteTask":
+        """Check the schema; choose the writer's id, which is then the same for repeated tasks.
+
+        Raises:
+            ConfigError: a column is missing, unknown or of a wrong type.
+        """
+        columns = check_write_schema(schema, topic=options["topic"], id_column=options["idColumn"])
+        is_read_back = {field.name for field in schema.fields} & READ_TYPES.keys() >= _READ_BACK
+        return cls(options, columns, is_read_back, options["writeId"] or secrets.token_hex(_WRITER_ID_LENGTH // 2))
+
+    def run(self, batches: Iterator[Any], writer_id: str, epoch: int, partition: int) -> WriteResult:
+        """Send the rows of one partition."""
+        show_warnings()
+        options = self.options
+        ids = RowIds(writer_id, epoch, partition)
+        settings = {
+            "topic": options["topic"],
+            "id_column": options["idColumn"],
+            "compress_above": options["compressAbove"],
+            "is_read_back": self.is_read_back,
+        }
+        encoder = RowEncoder(self.columns, ids, **settings)
+        with (
+            borrow_client(options) as instance,
+            Producer(
+                _GROUP,
+                instance=instance,
+                send_timeout_s=options["sendTimeoutMs"] / 1000,
+                retries=options["retries"],
+                compress_over_bytes=options["compressAbove"] or _NEVER,
+            ) as producer,
+        ):
+            sender = Sender(producer, options, encoder)
+            quick = BatchEncoder(self.columns, ids, _unique_ids(instance.client_ip), **settings)
+            sender.send(_rows(batches, quick, encoder, skip_bad=options["badRows"] == "skip"))
+        sender.counts.skipped += encoder.skipped
+        if sender.counts.skipped:
+            LOGGER.warning(
+                "rows skipped that cannot be messages partition=%d rows=%d", partition, sender.counts.skipped
+            )
+        return WriteResult(partition, sender.counts)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes a DataFrame once."""
+
+    def __init__(self, task: WriteTask) -> None:
+        super().__init__()
+        self._task = task
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Send the rows of a partition; runs in a worker."""
+        return self._task.run(iterator, self._task.writer_id, 0, _context().partitionId())
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Log what was written."""
+        log_totals("written", messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Log what was sent before a task failed."""
+        log_totals("failed; sent already", messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes micro-batches."""
+
+    def __init__(self, task: WriteTask) -> None:
+        super().__init__()
+        self._task = task
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Send the rows of a partition of a micro-batch; runs in a worker."""
+        context = _context()
+        query = context.getLocalProperty("sql.streaming.queryId") or self._task.writer_id
+        epoch = int(context.getLocalProperty("streaming.sql.batchId") or 0)
+        writer_id = query.replace("-", "")[:_WRITER_ID_LENGTH]
+        return self._task.run(iterator, writer_id, epoch, context.partitionId())
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's
+        """Log what was written."""
+        log_totals(f"batch {batchId} written", messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Log what was sent before a task failed."""
+        log_totals(f"batch {batchId} failed; sent already", messages)
+
+
+def log_totals(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Log one line with the counts of all tasks that ended well."""
+    results = [message.counts for message in messages if isinstance(message, WriteResult)]
+    retries: Counter[str] = Counter()
+    for counts in results:
+        retries.update(counts.retries)
+    LOGGER.info(
+        "%s rows=%d bytes=%d skipped=%d not_flushed=%d retries=%s",
+        what,
+        sum(counts.rows for counts in results),
+        sum(counts.body_bytes for counts in results),
+        sum(counts.skipped for counts in results),
+        sum(counts.not_flushed for counts in results),
+        dict(retries),
+    )
+
+
+def _rows(
+    batches: Iterator[Any], quick: BatchEncoder, encoder: RowEncoder, *, skip_bad: bool
+) -> Iterator[OutgoingRow | EncodedRows]:
+    """Yield all rows, a slice at a time: encoded at once, or one by one if a row of it needs that."""
+    first = 0
+    for batch in batches:
+        for piece in slices(batch, _PIECE_BYTES):
+            encoded = quick.encode(piece, first)
+            if encoded is not None:
+                yield encoded
+            else:
+                yield from encoder.encode(piece, first, skip_bad=skip_bad)
+            first += piece.num_rows
+
+
+def _unique_ids(ip: str) -> Callable[[int], Sequence[str]]:
+    make = UniqueIdGenerator(pack_ip(ip), os.getpid(), secrets.randbits(32), lambda: time.time_ns() // 1_000_000)
+    return make.next_many
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None  # a task is what Spark calls this in
+    return context

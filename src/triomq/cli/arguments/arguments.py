@@ -1,0 +1,82 @@
+"""The command line: all commands with their options, for argparse.
+
+No module of the options imports anything of a broker or client: which module runs a command, and which class holds its
+options, are names, imported when they are needed.  So ``triomq broker`` is ready without loading the client, and
+``--help`` without loading either.
+"""
+
+import argparse
+import dataclasses
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from triomq import __version__
+from triomq.cli.arguments import values
+from triomq.cli.arguments.admin_arguments import add_group, add_topic
+from triomq.cli.arguments.broker_arguments import add_broker
+from triomq.cli.arguments.message_arguments import add_consume, add_dlq, add_message, add_produce
+from triomq.cli.arguments.options import Options
+from triomq.cli.arguments.parser import Parser, add_client_command
+from triomq.cli.arguments.store_arguments import add_store
+from triomq.cli.exit_codes import EXIT_CODES_TEXT
+
+Runner = Callable[[Options], int]
+"""What ``Invocation.runner`` names."""
+
+
+class Invocation(NamedTuple):
+    """What is to be run: ``module:function`` with these options."""
+
+    runner: str
+    name: str
+    options: Options
+
+
+def parse(argv: Sequence[str]) -> Invocation:
+    """Read a command line, without the program's name.
+
+    Raises:
+        SystemExit: it asked for help or the version, or is wrong: the text was written.
+    """
+    found = vars(build_parser().parse_args(_join_relative_times(argv)))
+    module, _, name = found["options_type"].partition(":")
+    options_type: type[Options] = getattr(importlib.import_module(module), name)
+    fields = {field.name: _frozen(found[field.name]) for field in dataclasses.fields(options_type)}
+    return Invocation(found["runner"], found["name"], options_type(**fields))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Make the parser of all commands."""
+    parser = Parser(
+        prog="triomq",
+        description="Message broker and client that speak Apache RocketMQ's protocol and keep its store files.",
+        epilog=EXIT_CODES_TEXT,
+    )
+    parser.add_argument("--version", action="version", version=f"triomq {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    add_broker(commands)
+    add_produce(commands)
+    add_consume(commands)
+    add_topic(commands)
+    add_group(commands)
+    add_message(commands)
+    add_dlq(commands)
+    add_store(commands)
+    add_client_command(commands, "ping", "ping:run", "ClientOptions", "ask whether name server and brokers answer")
+    return parser
+
+
+def _frozen(value: Any) -> Any:  # a Namespace has no types
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _join_relative_times(argv: Sequence[str]) -> list[str]:
+    """Make ``--from -10m`` and ``--to -10m`` one word: argparse would take ``-10m`` for an option."""
+    words: list[str] = []
+    for word in argv:
+        if words and words[-1] in ("--from", "--to") and values.is_relative_time(word):
+            words[-1] += f"={word}"
+        else:
+            words.append(word)
+    return words

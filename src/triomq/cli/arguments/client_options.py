@@ -1,0 +1,154 @@
+"""What the command line of a client command asked for, typed."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from triomq.cli.arguments.options import Options
+from triomq.cli.arguments.values import StartAt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOptions(Options):
+    """What all commands that talk to a server have; all that ``ping`` has."""
+
+    namesrv: str
+    as_dialled: bool
+    credentials: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceOptions(ClientOptions):
+    """``triomq produce``."""
+
+    topic: str
+    group: str
+    tag: str | None
+    key: tuple[str, ...]
+    properties: tuple[tuple[str, str], ...]
+    delay: float
+    deliver_at: datetime | None
+    json_lines: bool
+    count: int | None
+    size: int
+    rate: float | None
+    batch: int
+    concurrency: int | None
+    keep_going: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeOptions(ClientOptions):
+    """``triomq consume``."""
+
+    topic: str
+    group: str | None
+    orderly: bool
+    broadcast: bool
+    instance_name: str | None
+    tag: str
+    start: StartAt
+    count: int | None
+    timeout: float | None
+    long: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicListOptions(ClientOptions):
+    """``triomq topic list``."""
+
+    all: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicCreateOptions(ClientOptions):
+    """``triomq topic create``."""
+
+    topic: str
+    queues: int
+    permission: str
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDeleteOptions(ClientOptions):
+    """``triomq topic delete``."""
+
+    topic: str
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicShowOptions(ClientOptions):
+    """``triomq topic show``."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupListOptions(ClientOptions):
+    """``triomq group list``."""
+
+    all: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupShowOptions(ClientOptions):
+    """``triomq group show``."""
+
+    group: str
+    topic: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupResetOffsetOptions(ClientOptions):
+    """``triomq group reset-offset``."""
+
+    group: str
+    topic: str
+    to: StartAt
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DlqListOptions(ClientOptions):
+    """``triomq dlq list``."""
+
+    group: str | None
+    limit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DlqRedriveOptions(ClientOptions):
+    """``triomq dlq redrive``."""
+
+    group: str
+    limit: int | None
+    again: bool
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerStatusOptions(ClientOptions):
+    """``triomq broker status``."""
+
+    address: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageShowOptions(ClientOptions):
+    """``triomq message show``."""
+
+    message_id: str
+    topic: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageFindOptions(ClientOptions):
+    """``triomq message find``."""
+
+    topic: str
+    key: str | None
+    unique_key: str | None
+    begin: StartAt
+    end: StartAt
+    count: int

@@ -1,0 +1,93 @@
+"""The parser of the commands, and what every command has.
+
+Which module runs a command, and which class holds its options, are names here: nothing of a broker or client is
+imported.
+"""
+
+import argparse
+import os
+from typing import Any, Final, NoReturn
+
+from triomq.cli.exit_codes import EXIT_CODES_TEXT, ExitCode
+from triomq.protocol.missing import explain_missing
+
+NAMESRV_VARIABLE: Final = "TRIOMQ_NAMESRV"
+CREDENTIALS_VARIABLE: Final = "TRIOMQ_CREDENTIALS"
+DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+
+Commands = Any
+"""What ``add_subparsers`` returns: a private class of argparse."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Tells errors on one line; options are never guessed from a beginning, so a new one breaks no script."""
+
+    def __init__(self, **settings: Any) -> None:  # argparse's own signature is of this kind
+        super().__init__(allow_abbrev=False, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        """Write one line to stderr and exit."""
+        self.exit(ExitCode.USAGE, usage_line(self.prog, message, f"{self.prog} --help"))
+
+
+def usage_line(program: str, message: str, help_command: str) -> str:
+    """Return the line for a wrong command line; it says of options that RocketMQ has what to do instead."""
+    options = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
+    reasons = [reason for option in options if (reason := explain_missing(option)) is not None]
+    parts = [f"{program}: {message}", *dict.fromkeys(reasons), f"{help_command} tells what there is"]
+    return "; ".join(parts) + "\n"
+
+
+def add_command(commands: Commands, name: str, runner: str, options_type: str, text: str, *, log_level: str) -> Parser:
+    """Add a command with the options that all have.
+
+    Args:
+        runner: ``module:function`` of this package.
+        options_type: ``module:class`` of what the function takes.
+        log_level: the default.
+    """
+    parser = _add_parser(commands, name, text)
+    parser.set_defaults(
+        runner=f"triomq.cli.commands.{runner}", options_type=options_type, name=parser.prog.removeprefix("triomq ")
+    )
+    parser.add_argument("--json", action="store_true", help="write JSON: one object, or one object per line")
+    parser.add_argument("--log-level", choices=LOG_LEVELS, default=log_level, help=f"what to log ({log_level})")
+    parser.add_argument("--log-file", metavar="FILE", help="log to this file instead of stderr")
+    return parser
+
+
+def add_client_command(commands: Commands, name: str, runner: str, options_type: str, text: str) -> Parser:
+    """Add a command that reaches brokers; ``options_type`` is a class of ``cli.client_options``."""
+    options_type = f"triomq.cli.arguments.client_options:{options_type}"
+    parser = add_command(commands, name, runner, options_type, text, log_level="warning")
+    parser.add_argument(
+        "--namesrv",
+        metavar="HOST:PORT",
+        default=os.environ.get(NAMESRV_VARIABLE) or DEFAULT_NAMESRV,
+        help=f"name server, several with ; between (${NAMESRV_VARIABLE}, else {DEFAULT_NAMESRV})",
+    )
+    parser.add_argument(
+        "--as-dialled",
+        action="store_true",
+        help="reach brokers at the name server's host, not at the address they advertise",
+    )
+    parser.add_argument(
+        "--credentials",
+        metavar="SOURCE",
+        default=os.environ.get(CREDENTIALS_VARIABLE) or None,
+        help=f"account for brokers with ACL: env:NAME or file:PATH (${CREDENTIALS_VARIABLE}, else none)",
+    )
+    return parser
+
+
+def add_subcommands(commands: Commands, name: str, text: str) -> Commands:
+    """Add a command that only has commands below it; returns where to add these."""
+    return _add_parser(commands, name, text).add_subparsers(metavar="COMMAND", required=True)
+
+
+def _add_parser(commands: Commands, name: str, text: str) -> Parser:
+    parser: Parser = commands.add_parser(
+        name, help=text, description=text[:1].upper() + text[1:] + ".", epilog=EXIT_CODES_TEXT
+    )
+    return parser

@@ -1,0 +1,181 @@
+"""``triomq broker``: a broker with its name server, until a signal ends it."""
+
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from triomq import __version__
+from triomq.broker.config import BrokerConfig, Listener, default_store_root
+from triomq.broker.network.addresses import Address
+from triomq.broker.server import Broker, open_broker
+from triomq.cli.arguments.options import BrokerOptions
+from triomq.cli.errors import UsageError
+from triomq.cli.exit_codes import ExitCode
+from triomq.cli.process import raise_open_files_limit, settle_garbage_collector
+from triomq.cli.signals import end_at_next_signal, stop_signals
+from triomq.protocol.errors import ConfigError
+from triomq.storage.config import Durability, StoreConfig
+from triomq.storage.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
+
+LOGGER: Final = logging.getLogger("triomq.cli.commands.broker")
+
+_DURABILITY_TEXTS: Final[Mapping[Durability, str]] = {
+    Durability.ASYNC: "answered messages survive a crash of the broker, not a power loss",
+    Durability.SYNC: "answered messages are on the disk",
+}
+
+
+def run(options: BrokerOptions) -> int:
+    """Serve; the first signal ends it in order, a second one at once.
+
+    Raises:
+        ConfigError: an impossible setting, or an address that cannot be had.
+        StoreError: the store cannot be opened.
+    """
+    config = make_config(options)
+    raise_open_files_limit()
+    trio.run(_serve, config, options.json)
+    return ExitCode.OK
+
+
+def make_config(options: BrokerOptions) -> BrokerConfig:
+    """Turn the command line into settings.
+
+    Raises:
+        ConfigError: a value is impossible, or would open the broker to a network without ``--insecure``.
+    """
+    first = Listener(
+        broker=_address("--listen", options.listen),
+        namesrv=_address("--namesrv-listen", options.namesrv_listen),
+        advertise=_advertised("--advertise", options.advertise),
+    )
+    listeners = (first, *(parse_listener(text) for text in options.listener))
+    names = [listener.name for listener in listeners]
+    if len(set(names)) != len(names):
+        raise UsageError(f"--listener: each needs a name of its own, not {', '.join(names[1:])} ({names[0]} is taken)")
+    root = Path(options.store).expanduser() if options.store else default_store_root()
+    return BrokerConfig(
+        store=StoreConfig(
+            root=root,
+            durability=Durability(options.durability),
+            commit_log_file_size_bytes=options.commit_log_file_size,
+            consume_queue_file_size_bytes=options.consume_queue_file_size,
+            retention_hours=options.retention_hours,
+            retention_bytes=options.retention_bytes,
+            delete_when=options.delete_when,
+            disk_max_used_ratio=options.disk_max_used_ratio,
+            disk_clean_ratio=options.disk_clean_ratio,
+            disk_full_ratio=options.disk_full_ratio,
+            delay_levels=DelayLevels(options.delay_levels or DEFAULT_DELAY_LEVELS),
+            index=not options.no_index,
+            index_slots=options.index_slots,
+            index_units=options.index_units,
+        ),
+        listeners=listeners,
+        insecure=options.insecure,
+        cluster_name=options.cluster_name,
+        broker_name=options.broker_name,
+        auto_create_topic=not options.no_auto_create_topic,
+        timer_max_delay_s=options.timer_max_delay,
+        stall_after_s=options.stall_after,
+    )
+
+
+def parse_listener(text: str) -> Listener:
+    """Read ``NAME,namesrv=HOST:PORT,broker=HOST:PORT[,advertise=HOST[:PORT]]``.
+
+    Raises:
+        UsageError: it is not written like that.
+    """
+    name, *settings = text.split(",")
+    found = dict(setting.partition("=")[::2] for setting in settings)
+    if not name or "=" in name or not {"namesrv", "broker"} <= found.keys() <= {"namesrv", "broker", "advertise"}:
+        raise UsageError(
+            f"--listener {text!r}: write NAME,namesrv=HOST:PORT,broker=HOST:PORT and perhaps ,advertise=HOST[:PORT]"
+        )
+    return Listener(
+        name=name,
+        broker=_address(f"--listener {name}, broker", found["broker"]),
+        namesrv=_address(f"--listener {name}, namesrv", found["namesrv"]),
+        advertise=_advertised(f"--listener {name}, advertise", found.get("advertise")),
+    )
+
+
+def _address(option: str, text: str) -> Address:
+    try:
+        return Address.parse(text)
+    except ConfigError as exc:
+        raise UsageError(f"{option}: {exc}") from exc
+
+
+def _advertised(option: str, text: str | None) -> str | None:
+    if text is not None and ":" in text and _address(option, text).port == 0:
+        raise UsageError(f"{option} {text}: clients cannot connect to port 0; leave the port out, or give the real one")
+    return text
+
+
+async def _serve(config: BrokerConfig, as_json: bool) -> None:
+    with stop_signals() as signals, trio.CancelScope() as starting:
+        life = _Life(starting)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(life.watch, signals)
+            async with open_broker(config) as broker:
+                life.is_ready = True
+                settle_garbage_collector()
+                _announce(broker, as_json)
+                await life.stop.wait()
+            nursery.cancel_scope.cancel()
+    LOGGER.info("stopped store=%s", config.store.root)
+
+
+class _Life:
+    """What the first signal means: before the broker is ready, give up starting; after it, stop in order."""
+
+    def __init__(self, starting: trio.CancelScope) -> None:
+        self.is_ready = False
+        self.stop: Final = trio.Event()
+        self._starting = starting
+
+    async def watch(self, signals: AsyncIterator[int]) -> None:
+        async for number in signals:
+            end_at_next_signal()
+            LOGGER.info("stopping signal=%s", signal.Signals(number).name)
+            if self.is_ready:
+                self.stop.set()
+            else:
+                self._starting.cancel()
+            return
+
+
+def _announce(broker: Broker, as_json: bool) -> None:
+    """Write the line scripts wait for."""
+    config = broker.config
+    listening, namesrv = (str(address) for address in broker.addresses[config.listeners[0].name])
+    store, durability, pid = str(config.store.root), config.store.durability, os.getpid()
+    if as_json:
+        ready = {
+            "event": "ready",
+            "broker": listening,
+            "namesrv": namesrv,
+            "store": store,
+            "durability": durability.value,
+            "pid": pid,
+        }
+        line = json.dumps(ready, separators=(",", ":"))
+    else:
+        line = (
+            f"triomq {__version__} is ready: broker {listening}, name server {namesrv}, store {store}, "
+            f"durability {durability.value} ({_DURABILITY_TEXTS[durability]}), pid {pid}"
+        )
+    try:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        LOGGER.warning("nobody reads the ready line: stdout is closed")

@@ -1,0 +1,131 @@
+"""``triomq broker status``: how running brokers are set up and doing."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from triomq.cli.arguments.client_options import BrokerStatusOptions
+from triomq.cli.arguments.values import escape_controls
+from triomq.cli.commands.topic import local_time
+from triomq.cli.exit_codes import ExitCode
+from triomq.cli.output import write_json, write_text
+from triomq.cli.session import client_config, run_until_signal
+from triomq.client import ClientInstance
+from triomq.protocol.bodies.route import ClusterInfo, KVTable
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.errors import NameServerError
+
+_DURABILITIES: Final = {"ASYNC_FLUSH": "async", "SYNC_FLUSH": "sync"}
+_ESCAPE: Final = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)")
+_ESCAPED: Final = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
+_SECONDS: Final = (86_400, 3600, 60, 1)
+
+
+def run(options: BrokerStatusOptions) -> int:
+    """Write what each broker tells of itself.
+
+    Raises:
+        NameServerError: no name server answered, or it knows no broker.
+    """
+    return run_until_signal(lambda: _run(options))
+
+
+async def _run(options: BrokerStatusOptions) -> int:
+    async with ClientInstance(options.namesrv, client_config(options)) as instance:
+        addresses = [options.address] if options.address else await _addresses(instance)
+        for address in addresses:
+            found = await _status(instance, address)
+            if options.json:
+                write_json(found)
+            else:
+                _draw(found)
+    return ExitCode.OK
+
+
+async def _addresses(instance: ClientInstance) -> list[str]:
+    command = instance.command(RequestCode.GET_BROKER_CLUSTER_INFO)
+    cluster = ClusterInfo.decode((await instance.invoke_namesrv_checked(command)).body)
+    found = [
+        address
+        for _, data in sorted(cluster.broker_addr_table.items())
+        for _, address in sorted(data.broker_addrs.items())
+    ]
+    if not found:
+        raise NameServerError(f"name server {instance.name_server} answers, but knows no broker")
+    return found
+
+
+async def _status(instance: ClientInstance, address: str) -> dict[str, Any]:
+    runtime = await instance.invoke_checked(address, instance.command(RequestCode.GET_BROKER_RUNTIME_INFO))
+    settings = await instance.invoke_checked(address, instance.command(RequestCode.GET_BROKER_CONFIG))
+    return describe(address, KVTable.decode(runtime.body).table, read_properties(bytes(settings.body).decode()))
+
+
+def describe(address: str, runtime: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, Any]:
+    """Return what is worth knowing, as ``--json`` writes it; ``None``: the broker does not tell it."""
+    flush = settings.get("flushDiskType", "")
+    begin, end = _number(runtime, "commitLogMinOffset"), _number(runtime, "commitLogMaxOffset")
+    return {
+        "address": address,
+        "broker": settings.get("brokerName"),
+        "cluster": settings.get("brokerClusterName"),
+        "version": runtime.get("brokerVersionDesc"),
+        "triomq_version": runtime.get("triomqVersion"),
+        "started_ms": _number(runtime, "bootTimestamp"),
+        "uptime_s": _uptime(runtime.get("runtime", "")),
+        "durability": _DURABILITIES.get(flush, flush) or None,
+        "store": settings.get("storePathRootDir"),
+        "commit_log_bytes": None if begin is None or end is None else end - begin,
+        "messages_stored": _number(runtime, "msgPutTotalTodayNow"),
+        "messages_delivered": _number(runtime, "msgGetTotalTodayNow"),
+        "stored_per_s": _rate(runtime.get("putTps", "")),
+        "delivered_per_s": _rate(runtime.get("getTransferedTps") or runtime.get("getTransferredTps", "")),  # 5.x
+        "connections": _number(runtime, "triomqConnections"),
+        "consumer_groups": _number(runtime, "triomqConsumerGroups"),
+        "producer_groups": _number(runtime, "triomqProducerGroups"),
+        "duplicate_client_ids": _number(runtime, "triomqDuplicateClientIds"),
+        "different_subscriptions": _number(runtime, "triomqDifferentSubscriptions"),
+        "stalled_queues": _number(runtime, "triomqStalledQueues"),
+    }
+
+
+def _number(table: Mapping[str, str], name: str) -> int | None:
+    text = table.get(name, "")
+    return int(text) if text.isdecimal() else None
+
+
+def _rate(text: str) -> float | None:
+    """Return the first of the three rates: that of the last 10 s."""
+    first = text.partition(" ")[0]
+    return round(float(first), 1) if re.fullmatch(r"\d+(\.\d+)?", first) else None
+
+
+def _uptime(text: str) -> int | None:
+    """Return the seconds of ``[ 1 days, 2 hours, 3 minutes, 4 seconds ]``."""
+    parts = re.findall(r"(\d+) (?:days|hours|minutes|seconds)", text)
+    return sum(map(int.__mul__, map(int, parts), _SECONDS)) if len(parts) == len(_SECONDS) else None
+
+
+def read_properties(text: str) -> dict[str, str]:
+    """Read ``key=value`` lines with the escapes of ``java.util.Properties``."""
+    found = {}
+    for line in text.splitlines():
+        name, separator, value = line.partition("=")
+        if separator:
+            value = _ESCAPE.sub(_unescape, value)
+            found[name.strip()] = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # joins pairs
+    return found
+
+
+def _unescape(escape: re.Match[str]) -> str:
+    code = escape[1]
+    return chr(int(code[1:], 16)) if len(code) > 1 else _ESCAPED.get(code, code)
+
+
+def _draw(found: Mapping[str, Any]) -> None:
+    width = max(map(len, found)) + 2
+    for name, value in found.items():
+        shown = local_time(value) if name == "started_ms" else value
+        text = "-" if shown is None else escape_controls(str(shown))
+        write_text(f"{name.removesuffix('_ms').replace('_', ' '):{width}}{text}\n")
+    write_text("\n")

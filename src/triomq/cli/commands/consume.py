@@ -1,0 +1,195 @@
+"""``triomq consume``: writes messages as they come.
+
+With a group it is a member like any other: what was written is consumed.  Without one it pulls on its own and stores
+nothing on the broker, so that looking at a topic leaves no trace there.
+"""
+
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+import trio
+
+from triomq.cli.arguments.client_options import ConsumeOptions
+from triomq.cli.errors import IncompleteError, UsageError
+from triomq.cli.exit_codes import ExitCode
+from triomq.cli.message_text import Formatter, choose_formatter
+from triomq.cli.session import Interrupt, client_config, run_command
+from triomq.client import MessageExt, MessageModel, MessageQueue, PullConsumer, PushConsumer
+from triomq.client.consumer.pull import TOOLS_GROUP
+from triomq.client.nursery import open_service_nursery
+from triomq.protocol.errors import BrokerResponseError, ClientError, TriomqError
+
+LOGGER: Final = logging.getLogger("triomq.cli.commands.consume")
+
+_HOLD_S: Final = 15.0
+_RETRY_S: Final = 1.0
+_BATCH: Final = 32
+_GRACE_S: Final = 0.2
+"""How long a write under way may take at the end; what was not written then stays for the group."""
+
+
+def run(options: ConsumeOptions) -> int:
+    """Write messages until the count is reached, nothing came for the timeout, or a signal comes.
+
+    Raises:
+        UsageError: an option for members was given without a group.
+        IncompleteError: the timeout came before the count was reached.
+    """
+    if options.group is None:
+        for option, is_given in (
+            ("--orderly", options.orderly),
+            ("--broadcast", options.broadcast),
+            ("--instance-name", options.instance_name is not None),
+        ):
+            if is_given:
+                raise UsageError(f"{option}: it is for members of a group; give --group too")
+
+    async def command(interrupt: Interrupt) -> int:
+        return await _consume(options, interrupt)
+
+    return run_command(command)
+
+
+class Output:
+    """Writes messages to stdout, in a worker thread: a reader that pauses must not stop the heartbeats.
+
+    Attributes:
+        written: messages written so far.
+        error: why nothing can be written any more, such as a closed pipe or a full disk.
+        done: set when nothing more is to be written.
+        last_at: when the last message came, or was written.
+    """
+
+    def __init__(self, formatter: Formatter, count: int | None) -> None:
+        self.written = 0
+        self.error: Exception | None = None
+        self.done: Final = trio.Event()
+        self.last_at = trio.current_time()
+        self._formatter = formatter
+        self._count = count
+        self._lock = trio.Lock()
+
+    async def write(self, messages: Sequence[MessageExt]) -> bool:
+        """Write messages, no more than are still wanted; return whether all were written."""
+        async with self._lock:
+            if self.done.is_set():
+                return False
+            wanted = messages if self._count is None else messages[: self._count - self.written]
+            self.last_at = trio.current_time()
+            try:
+                data = b"".join(map(self._formatter, wanted))
+                await trio.to_thread.run_sync(_write, data, abandon_on_cancel=True)
+            except (OSError, TriomqError) as exc:  # not the message's fault: as a failure it would become a dead letter
+                self.error = exc
+                self.done.set()
+                return False
+            self.written += len(wanted)
+            self.last_at = trio.current_time()
+            if self.written == self._count:
+                self.done.set()
+            return len(wanted) == len(messages)
+
+    async def end_when_idle(self, timeout_s: float) -> None:
+        """Wait until no message came for so long, then set :attr:`done`; while a reader pauses, none is missed."""
+        while trio.current_time() < self.last_at + timeout_s:
+            await trio.sleep_until(self.last_at + timeout_s)
+            async with self._lock:  # else the messages that wait for the reader would be left out
+                pass
+        self.done.set()
+
+
+def _write(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+async def _consume(options: ConsumeOptions, interrupt: Interrupt) -> int:
+    is_terminal = sys.stdout.isatty()
+    formatter = choose_formatter(as_json=options.json, as_long=options.long, is_terminal=is_terminal)
+    output = Output(formatter, options.count)
+    async with open_service_nursery() as nursery:
+        nursery.start_soon(_end_at_interrupt, interrupt, output)
+        if options.timeout is not None:
+            nursery.start_soon(output.end_when_idle, options.timeout)
+        if options.group is None:
+            await _read(options, output)
+        else:
+            await _join(options, options.group, output)
+    if output.error is not None:
+        raise output.error
+    if options.count is not None and output.written < options.count and not interrupt.exit_code:
+        raise IncompleteError(
+            f"only {output.written} of {options.count} messages came; the last {options.timeout:g} s brought none"
+        )
+    return ExitCode.OK
+
+
+async def _end_at_interrupt(interrupt: Interrupt, output: Output) -> None:
+    await interrupt.came.wait()
+    output.done.set()
+
+
+async def _join(options: ConsumeOptions, group: str, output: Output) -> None:
+    """Consume as a member of the group; what was written counts as consumed."""
+
+    async def handle(messages: list[MessageExt], _context: object) -> None:
+        if not await output.write(messages):
+            # Not written is neither consumed nor failed: hold it until leaving the group drops it, which is no news.
+            logging.getLogger("triomq.client.consumer").setLevel(logging.ERROR)
+            await trio.sleep_forever()
+
+    async with PushConsumer(
+        group,
+        namesrv=options.namesrv,
+        config=replace(client_config(options), instance_name=options.instance_name),
+        on_messages=handle,
+        subscriptions={options.topic: options.tag},
+        orderly=options.orderly,
+        model=MessageModel.BROADCASTING if options.broadcast else MessageModel.CLUSTERING,
+        start=options.start,
+        max_concurrency=1,
+        batch_max_size=_BATCH if options.count is None else 1,  # a batch is consumed as a whole or not at all
+        grace_s=_GRACE_S,
+    ):
+        await output.done.wait()
+
+
+async def _read(options: ConsumeOptions, output: Output) -> None:
+    """Pull from all queues of the topic."""
+    async with (
+        PullConsumer(TOOLS_GROUP, namesrv=options.namesrv, config=client_config(options)) as pull,
+        open_service_nursery() as nursery,
+    ):
+        for queue in await pull.queues(options.topic):
+            queue_offset = await _start_offset(pull, queue, options)
+            nursery.start_soon(_read_queue, pull, queue, queue_offset, options, output)
+        await output.done.wait()
+
+
+async def _start_offset(pull: PullConsumer, queue: MessageQueue, options: ConsumeOptions) -> int:
+    if isinstance(options.start, datetime):
+        return await pull.offset_for_timestamp(queue, _milliseconds(options.start))
+    return await (pull.min_offset(queue) if options.start == "earliest" else pull.max_offset(queue))
+
+
+def _milliseconds(time: datetime) -> int:
+    return round(time.timestamp() * 1000)
+
+
+async def _read_queue(
+    pull: PullConsumer, queue: MessageQueue, queue_offset: int, options: ConsumeOptions, output: Output
+) -> None:
+    while True:
+        try:
+            found = await pull.pull(queue, queue_offset, options.tag, max_messages=_BATCH, wait_s=_HOLD_S)
+        except (ClientError, BrokerResponseError) as exc:
+            LOGGER.warning("pull failed, trying again queue=%s error=%s", queue, exc)
+            await trio.sleep(_RETRY_S)
+            continue
+        if found.messages:
+            await output.write(found.messages)
+        queue_offset = found.next_begin_offset

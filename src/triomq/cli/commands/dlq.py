@@ -1,0 +1,133 @@
+"""``triomq dlq``: list, redrive."""
+
+import sys
+from typing import Final
+
+import trio
+
+from triomq.cli.arguments.client_options import DlqListOptions, DlqRedriveOptions
+from triomq.cli.commands.group import check_known
+from triomq.cli.commands.topic import local_time
+from triomq.cli.errors import IncompleteError, one_line
+from triomq.cli.exit_codes import ExitCode
+from triomq.cli.message_text import message_fields
+from triomq.cli.output import write_json, write_table, write_text
+from triomq.cli.session import Interrupt, cancel_at, client_config, run_command, run_until_signal
+from triomq.client import Admin, DeadLetter, DeadLetterCount, MessageExt, Redrive
+from triomq.client.nursery import open_service_nursery
+from triomq.protocol.errors import TriomqError
+
+_REPORT_INTERVAL_S: Final = 1.0
+
+
+def list_letters(options: DlqListOptions) -> int:
+    """Write how many dead letters each group has, or the dead letters of one."""
+    return run_until_signal(lambda: _list(options))
+
+
+def redrive(options: DlqRedriveOptions) -> int:
+    """Send dead letters back; a signal ends it after the message under way."""
+
+    async def command(interrupt: Interrupt) -> int:
+        return await _redrive(options, interrupt)
+
+    return run_command(command)
+
+
+async def _list(options: DlqListOptions) -> int:
+    async with Admin(namesrv=options.namesrv, config=client_config(options)) as admin:
+        if options.group is None:
+            _write_counts(await admin.dead_letter_counts(), as_json=options.json)
+            return ExitCode.OK
+        letters = await admin.dead_letters(options.group, options.limit)
+        if not letters:
+            await check_known(admin, options.group)
+    _write_letters(letters, as_json=options.json)
+    return ExitCode.OK
+
+
+def _write_counts(counts: list[DeadLetterCount], *, as_json: bool) -> None:
+    if as_json:
+        for count in counts:
+            write_json(count._asdict())
+    else:
+        write_table("", ("GROUP", "MESSAGES", "REDRIVEN"), counts)
+
+
+def _write_letters(letters: list[DeadLetter], *, as_json: bool) -> None:
+    if as_json:
+        for message, original_topic, is_redriven in letters:
+            write_json({**message_fields(message), "original_topic": original_topic, "redriven": is_redriven})
+        return
+    rows = [
+        (
+            local_time(message.store_timestamp),
+            message.queue_offset,
+            original_topic,
+            message.tags,
+            ", ".join(message.keys) or None,
+            message.reconsume_times,
+            message.message_id,
+            "yes" if is_redriven else "no",
+        )
+        for message, original_topic, is_redriven in letters
+    ]
+    write_table("", ("STORED", "OFFSET", "TOPIC", "TAG", "KEYS", "TRIES", "MESSAGE ID", "REDRIVEN"), rows)
+
+
+# --- redrive ------------------------------------------------------------------------------------------------
+
+
+class _Count:
+    """Messages that were sent back so far; known also when the run is cut off."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+
+    def add(self, _message: MessageExt) -> None:
+        self.sent += 1
+
+    async def report(self) -> None:
+        """Tell somebody at a terminal, now and then, how far it is."""
+        while sys.stderr.isatty():
+            await trio.sleep(_REPORT_INTERVAL_S)
+            sys.stderr.write(f"{self.sent} sent back\n")
+
+
+async def _redrive(options: DlqRedriveOptions, interrupt: Interrupt) -> int:
+    count, done = _Count(), None
+    with trio.CancelScope() as scope:
+        async with open_service_nursery() as nursery:
+            nursery.start_soon(cancel_at, interrupt.came, scope)
+            nursery.start_soon(count.report)
+            try:
+                done = await _run(options, count)
+            except TriomqError as exc:
+                if not count.sent:
+                    raise
+                raise IncompleteError(f"{one_line(exc)}; {count.sent} messages were sent back before") from exc
+    _tell(options, count.sent, done)
+    return ExitCode.OK
+
+
+async def _run(options: DlqRedriveOptions, count: _Count) -> Redrive:
+    async with Admin(namesrv=options.namesrv, config=client_config(options)) as admin:
+        done = await admin.redrive(
+            options.group, limit=options.limit, again=options.again, dry_run=options.dry_run, on_sent=count.add
+        )
+        if not any(done):
+            await check_known(admin, options.group)
+        return done
+
+
+def _tell(options: DlqRedriveOptions, sent: int, done: Redrive | None) -> None:
+    """Write what was done; if the run was cut off, only what was sent is known."""
+    skipped, left = (None, None) if done is None else (done.skipped, done.left)
+    if options.json:
+        result = {"group": options.group, "dry_run": options.dry_run, "sent": sent, "skipped": skipped, "left": left}
+        write_json(result)
+        return
+    verb = "would be sent" if options.dry_run else "sent"
+    more = f", {skipped} skipped that do not say where they came from, or cannot be sent again" if skipped else ""
+    more += "" if left is None else f", {left} left"
+    write_text(f"{sent} dead letters of group {options.group} {verb} back{more}\n")

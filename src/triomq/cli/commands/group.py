@@ -1,0 +1,198 @@
+"""``triomq group``: list, show, reset-offset."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from triomq.cli.arguments.client_options import GroupListOptions, GroupResetOffsetOptions, GroupShowOptions
+from triomq.cli.arguments.values import escape_controls
+from triomq.cli.commands.topic import local_time
+from triomq.cli.exit_codes import ExitCode
+from triomq.cli.output import write_json, write_table, write_text
+from triomq.cli.session import client_config, run_until_signal
+from triomq.client import Admin, GroupState, OffsetReset, QueueState
+from triomq.protocol.errors import ClientError
+from triomq.protocol.system_names import is_system_group
+
+
+def list_groups(options: GroupListOptions) -> int:
+    """Write the consumer groups with their number of members and their lag."""
+    return run_until_signal(lambda: _list(options))
+
+
+def show(options: GroupShowOptions) -> int:
+    """Write the members of a group, where it stands in each queue, and what is wrong with it."""
+    return run_until_signal(lambda: _show(options))
+
+
+def reset_offset(options: GroupResetOffsetOptions) -> int:
+    """Let a group go on elsewhere in a topic."""
+    return run_until_signal(lambda: _reset_offset(options))
+
+
+async def _list(options: GroupListOptions) -> int:
+    rows = []
+    async with Admin(namesrv=options.namesrv, config=client_config(options)) as admin:
+        for group in await admin.groups():
+            if options.all or not is_system_group(group):
+                members = len(await admin.group_member_ids(group))
+                rows.append((group, members, sum(row.lag for row in await admin.group_lag(group))))
+    if options.json:
+        for group, members, lag in rows:
+            write_json({"group": group, "members": members, "lag": lag})
+    else:
+        write_table("", ("GROUP", "MEMBERS", "LAG"), rows)
+    return ExitCode.OK
+
+
+async def check_known(admin: Admin, group: str) -> None:
+    """Accept a group that a broker has settings for.
+
+    Raises:
+        ClientError: none has; the text tells the known groups.
+    """
+    groups = await admin.groups()
+    if group not in groups:
+        known = ", ".join(group for group in groups if not is_system_group(group)) or "none"
+        raise ClientError(f"group {group!r} is not known to the broker; known groups: {known}")
+
+
+# --- show ---------------------------------------------------------------------------------------------------
+
+
+async def _show(options: GroupShowOptions) -> int:
+    async with Admin(namesrv=options.namesrv, config=client_config(options)) as admin:
+        state = await admin.group_state(options.group, options.topic)
+        if state.members is None and not state.queues:
+            await check_known(admin, options.group)
+    if options.json:
+        write_json(describe(state))
+    else:
+        _draw(state)
+    return ExitCode.OK
+
+
+def describe(state: GroupState) -> dict[str, Any]:
+    """Return everything, as ``--json`` writes it."""
+    connections = [] if state.members is None else state.members.connection_set
+    subscriptions = {} if state.members is None else state.members.subscription_table
+    return {
+        "group": state.group,
+        "lag": sum(queue.position.lag for queue in state.queues),
+        "problems": problems(state),
+        "members": [
+            {
+                "client_id": connection.client_id,
+                "address": connection.client_addr,
+                "language": connection.language.name,
+                "version": connection.version,
+                "queues": sum(connection.client_id in queue.owners for queue in state.queues),
+            }
+            for connection in sorted(connections, key=lambda connection: connection.client_id)
+        ],
+        "subscriptions": [
+            {"topic": topic, "expression": subscription.sub_string}
+            for topic, subscription in sorted(subscriptions.items())
+        ],
+        "queues": [_describe_queue(queue) for queue in state.queues],
+    }
+
+
+def _describe_queue(queue: QueueState) -> dict[str, Any]:
+    position = queue.position
+    topic, broker, queue_id = position.queue
+    return {
+        "topic": topic,
+        "broker": broker,
+        "queue_id": queue_id,
+        "max_offset": position.broker_offset,
+        "committed_offset": position.consumer_offset,
+        "lag": position.lag,
+        "owners": list(queue.owners),
+        "lock_owner": queue.lock_owner,
+        "last_progress_ms": queue.progress_ms,
+        "stalled": None if queue.stall is None else queue.stall.cause.value,
+    }
+
+
+def problems(state: GroupState) -> list[dict[str, Any]]:
+    """Return what is wrong with a group: a kind that programs may compare, and a text for people."""
+    found: list[dict[str, Any]] = []
+    connections = [] if state.members is None else state.members.connection_set
+    for client_id in state.duplicate_client_ids:
+        addresses = [each.client_addr for each in connections if each.client_id == client_id]
+        text = f"{len(addresses)} connections have the client id {client_id}: {', '.join(addresses)}"
+        found.append({"kind": "duplicate-client-id", "client_id": client_id, "text": text})
+    found += (
+        {"kind": "different-subscriptions", "topic": difference.topic, "text": str(difference)}
+        for difference in state.subscription_differences
+    )
+    for queue in state.queues:
+        if queue.stall is not None:
+            topic, broker, queue_id = queue.position.queue
+            place = {"topic": topic, "broker": broker, "queue_id": queue_id}
+            text = f"queue {queue.position.queue} stands still: {queue.stall.text}"
+            found.append({"kind": "stalled", **place, "cause": queue.stall.cause.value, "text": text})
+    return found
+
+
+def _draw(state: GroupState) -> None:
+    found = describe(state)
+    members = len(found["members"])
+    write_text(f"group {found['group']}: {members} {'member' if members == 1 else 'members'}, lag {found['lag']}\n")
+    for problem in found["problems"]:
+        write_text(f"problem: {escape_controls(problem['text'])}\n")
+    for columns, rows in (
+        (("CLIENT", "ADDRESS", "LANGUAGE", "VERSION", "QUEUES"), [tuple(row.values()) for row in found["members"]]),
+        (("TOPIC", "EXPRESSION"), [tuple(row.values()) for row in found["subscriptions"]]),
+        (
+            ("TOPIC", "BROKER", "QUEUE", "MAX", "COMMITTED", "LAG", "OWNER", "LOCKED BY", "PROGRESS", "STALLED"),
+            [_row(row) for row in found["queues"]],
+        ),
+    ):
+        if rows:
+            write_table("", columns, rows)
+
+
+def _row(queue: Mapping[str, Any]) -> tuple[Any, ...]:
+    shown = {"owners": ", ".join(queue["owners"]) or None, "last_progress_ms": local_time(queue["last_progress_ms"])}
+    return tuple(shown.get(name, value) for name, value in queue.items())
+
+
+# --- reset-offset -------------------------------------------------------------------------------------------
+
+
+async def _reset_offset(options: GroupResetOffsetOptions) -> int:
+    async with Admin(namesrv=options.namesrv, config=client_config(options)) as admin:
+        await check_known(admin, options.group)
+        done = await admin.reset_offsets(options.group, options.topic, options.to, dry_run=options.dry_run)
+    if options.json:
+        write_json(describe_reset(options, done))
+        return ExitCode.OK
+    write_table(
+        "",
+        ("BROKER", "QUEUE", "BEFORE", "AFTER"),
+        [(each.queue.broker_name, each.queue.queue_id, each.before, each.after) for each in done.changes],
+    )
+    verb = "would go on" if options.dry_run else "goes on"
+    how = "its members are told, and do so in about 10 s" if done.is_online else "it has no member online"
+    write_text(f"group {options.group} {verb} there in topic {options.topic}; {how}\n")
+    return ExitCode.OK
+
+
+def describe_reset(options: GroupResetOffsetOptions, done: OffsetReset) -> dict[str, Any]:
+    """Return what was or would be done, as ``--json`` writes it."""
+    return {
+        "group": options.group,
+        "topic": options.topic,
+        "dry_run": options.dry_run,
+        "online": done.is_online,
+        "queues": [
+            {
+                "broker": each.queue.broker_name,
+                "queue_id": each.queue.queue_id,
+                "before": each.before,
+                "after": each.after,
+            }
+            for each in done.changes
+        ],
+    }

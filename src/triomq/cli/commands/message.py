@@ -1,0 +1,151 @@
+"""``triomq message``: show one, find some."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final
+
+from triomq.cli.arguments.client_options import MessageFindOptions, MessageShowOptions
+from triomq.cli.arguments.values import StartAt, escape_controls
+from triomq.cli.commands.topic import local_time
+from triomq.cli.errors import UsageError
+from triomq.cli.exit_codes import ExitCode
+from triomq.cli.message_text import json_line, shown_body
+from triomq.cli.output import write_table, write_text
+from triomq.cli.session import client_config, run_until_signal
+from triomq.client import Admin, MessageExt, PullConsumer
+from triomq.client.consumer.pull import TOOLS_GROUP
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.units import QueueOffset
+
+_END_OF_TIME_MS: Final = 2**63 - 1
+_STEP: Final = 32  # messages that a pull brings
+_BODY_CHARACTERS: Final = 60  # of a body in a table
+
+
+def show(options: MessageShowOptions) -> int:
+    """Write one message."""
+    return run_until_signal(lambda: _show(options))
+
+
+def find(options: MessageFindOptions) -> int:
+    """Write messages with a key, or of a time."""
+    return run_until_signal(lambda: _find(options))
+
+
+async def _show(options: MessageShowOptions) -> int:
+    async with Admin(namesrv=options.namesrv, config=client_config(options)) as admin:
+        message = await admin.message(options.message_id, options.topic)
+    if options.json:
+        write_text(json_line(message).decode())
+    else:
+        _draw(message)
+    return ExitCode.OK
+
+
+async def _find(options: MessageFindOptions) -> int:
+    if options.key is not None and options.unique_key is not None:
+        raise UsageError("--key and --unique-key cannot be used together")
+    begin_ms, end_ms = _milliseconds(options.begin), _milliseconds(options.end)
+    key = options.key if options.unique_key is None else options.unique_key
+    if key is None:
+        messages = await _find_by_time(options, begin_ms, end_ms)
+    else:
+        async with Admin(namesrv=options.namesrv, config=client_config(options)) as admin:
+            messages = await admin.find_messages(
+                options.topic,
+                key,
+                max_messages=options.count,
+                begin_ms=begin_ms,
+                end_ms=end_ms,
+                unique=options.unique_key is not None,
+            )
+    if options.json:
+        for message in messages:
+            write_text(json_line(message).decode())
+    else:
+        _draw_table(messages)
+    return ExitCode.OK
+
+
+async def _find_by_time(options: MessageFindOptions, begin_ms: int, end_ms: int) -> list[MessageExt]:
+    """Return the first messages that were stored in a time range, by the time they were stored."""
+    found: list[MessageExt] = []
+    async with PullConsumer(TOOLS_GROUP, namesrv=options.namesrv, config=client_config(options)) as pull:
+        for queue in await pull.queues(options.topic):
+            found += await _read_queue(pull, queue, begin_ms, end_ms, options.count)
+    return sorted(found, key=lambda message: message.store_timestamp)[: options.count]
+
+
+async def _read_queue(
+    pull: PullConsumer, queue: MessageQueue, begin_ms: int, end_ms: int, count: int
+) -> list[MessageExt]:
+    found: list[MessageExt] = []
+    end = await pull.max_offset(queue)
+    offset: int = await _begin_offset(pull, queue, begin_ms)
+    while offset < end and len(found) < count:
+        result = await pull.pull(queue, offset)
+        found += (message for message in result.messages if begin_ms <= message.store_timestamp <= end_ms)
+        if result.next_begin_offset <= offset or (result.messages and result.messages[-1].store_timestamp > end_ms):
+            break
+        offset = result.next_begin_offset
+    return found[:count]
+
+
+async def _begin_offset(pull: PullConsumer, queue: MessageQueue, begin_ms: int) -> int:
+    """Return an offset before which no message is of this time: of several of one millisecond a broker names any."""
+    offset = await pull.search_offset(queue, begin_ms)
+    low = await pull.min_offset(queue)
+    while offset > low:
+        offset = max(QueueOffset(offset - _STEP), low)
+        messages = (await pull.pull(queue, offset, max_messages=1)).messages
+        if not messages or messages[0].store_timestamp < begin_ms:
+            break
+    return offset
+
+
+def _milliseconds(at: StartAt) -> int:
+    if isinstance(at, datetime):
+        return max(int(at.timestamp() * 1000), 0)
+    return 0 if at == "earliest" else _END_OF_TIME_MS
+
+
+def _draw(message: MessageExt) -> None:
+    body = shown_body(message)
+    rows = [
+        ("topic", message.topic),
+        ("queue", _place(message)),
+        ("message id", message.message_id),
+        ("offset message id", message.offset_message_id),
+        ("stored", local_time(message.store_timestamp)),
+        ("born", local_time(message.born_timestamp)),
+        ("born at", message.born_host),
+        ("tries", str(message.reconsume_times)),
+        *((f"property {name}", value) for name, value in message.properties.items()),
+        ("body", f"{len(body)} bytes"),
+    ]
+    write_table("", ("FIELD", "VALUE"), rows)
+    write_text(escape_controls(body.decode(errors="replace")) + "\n")
+
+
+def _draw_table(messages: Iterable[MessageExt]) -> None:
+    columns = ("STORED", "QUEUE", "MESSAGE ID", "TAG", "KEYS", "BODY")
+    rows = [
+        (
+            local_time(message.store_timestamp),
+            _place(message),
+            message.message_id,
+            message.tags,
+            " ".join(message.keys) or None,
+            _begin_of(shown_body(message).decode(errors="replace")),
+        )
+        for message in messages
+    ]
+    write_table("", columns, rows)
+
+
+def _place(message: MessageExt) -> str:
+    return f"{message.broker_name or '-'}:{message.queue_id}@{message.queue_offset}"
+
+
+def _begin_of(text: str) -> str:
+    return text if len(text) <= _BODY_CHARACTERS else text[: _BODY_CHARACTERS - 3] + "..."

@@ -1,0 +1,339 @@
+"""The commit log: every record of the store, one after the other, in files of one size.
+
+A record never crosses a file border: what does not fit is preceded by a blank record that ends the file.  At least
+8 bytes, a blank record, stay free behind every message.  Source: CommitLog.java; store.md 2.
+"""
+
+from mmap import mmap
+from struct import Struct
+from threading import Lock
+from typing import Final
+from zlib import crc32
+
+from triomq.protocol.errors import StoreError
+from triomq.protocol.host import IPV4_HOST_LENGTH
+from triomq.protocol.record.record import (
+    BLANK_HEAD,
+    BLANK_MAGIC,
+    HEAD,
+    MESSAGE_MAGIC,
+    RecordCheck,
+    RecordKind,
+    check_record,
+    encode_record,
+)
+from triomq.storage.commit_log.damage import DamageLog
+from triomq.storage.consume_queue.consume_queue import ConsumeQueue
+from triomq.storage.files.mapped_file import MappedFile
+from triomq.storage.files.mapped_file_queue import MappedFileQueue
+
+MIN_BLANK_BYTES: Final = 8
+"""Room that must stay free behind a message for the blank record."""
+
+FIXED_HEAD_BYTES: Final = HEAD.size - 2 * IPV4_HOST_LENGTH
+"""Length of what stands before a body, without the two hosts."""
+
+_JOINED_BODY_LIMIT: Final = 4096  # a longer body goes straight into the map: joining would copy it twice
+_FILL_STEP_BYTES: Final = 256 * 1024
+FILL_PIECE_BYTES: Final = 64 * 1024
+SYNCED_FILL_PIECE_BYTES: Final = 16 * 1024
+"""What ``fill_piece_bytes`` is best for the two kinds of durability: of 4 KiB to 1 MiB."""
+
+_SCAN_START_BYTES: Final = 8  # length and magic number: what a scan of the log looks at first
+CRC_MASK: Final = 0x7FFF_FFFF
+"""A record's bodyCRC has no sign bit."""
+
+NOT_HOST_BITS: Final = ~0x30
+"""Mask of a record's sysFlag: both hosts are IPv4."""
+
+_SYS_FLAG_AT: Final = 36
+_STORE_TIMESTAMP_AT: Final = 56  # with an IPv4 born host
+_BORN_HOST_V6: Final = 0x10
+_V6_EXTRA: Final = 12
+_INT: Final = Struct(">i")
+_LONG: Final = Struct(">q")
+_pack_head = HEAD.pack
+_two_bytes = Struct(">h").pack
+
+
+class CommitLog:
+    """Appends and reads records.  One thread owns it.
+
+    Attributes:
+        damage: records that turned out to be damaged while messages were read.
+        files: the mapped files.
+        max_offset: end of the last record; where the next one is written.
+        flushed_offset: everything before it is on the disk.
+        own_from: records from here on were written by this process.
+        store_timestamp: time of the newest record, ms; the next one never gets an earlier one.
+        syncing: held, in any thread, while files of the log are synced.
+        sync_failure: why that failed; it is never tried again then.
+    """
+
+    __slots__ = (
+        "_at",
+        "_current",
+        "_fill_piece_bytes",
+        "_limit",
+        "_map",
+        "_message_limit",
+        "damage",
+        "files",
+        "flushed_offset",
+        "max_offset",
+        "own_from",
+        "store_timestamp",
+        "sync_failure",
+        "syncing",
+    )
+
+    def __init__(self, files: MappedFileQueue, fill_piece_bytes: int = FILL_PIECE_BYTES) -> None:
+        """Describe an empty log of mapped files; nothing is opened.
+
+        ``fill_piece_bytes``: see ``MappedFile.fill``; the less, the less a flush of a short record writes.
+        """
+        self.files = files
+        self._fill_piece_bytes = fill_piece_bytes
+        self.damage = DamageLog()
+        self.max_offset = 0
+        self.own_from = 0
+        self.flushed_offset = 0
+        self.store_timestamp = 0
+        self.syncing = Lock()
+        self.sync_failure: StoreError | None = None
+        self._message_limit = files.file_size - MIN_BLANK_BYTES  # no message ends behind it
+        self._map: mmap
+        self._current: MappedFile | None = None
+        self._at = self._limit = 0
+
+    @property
+    def min_offset(self) -> int:
+        """Start of the oldest file, -1 without files.  Source: store.md 7.6."""
+        return self.files.start if self.files.files else -1
+
+    def resume(self, offset: int) -> None:
+        """Continue behind the records that were found and checked; all of them count as flushed."""
+        self.max_offset = self.own_from = self.flushed_offset = offset
+        self._current = None
+        self._at = self._limit = 0
+        if self.files.files:
+            file = self.files.file_at(offset) or self.files.files[-1]
+            file.assume_reserved(offset - file.start)
+            self._enter(file, offset - file.start)
+
+    def reserve(self, size: int) -> None:
+        """Make sure that ``size`` bytes can be appended to one file without the disk refusing them.
+
+        Raises:
+            StoreFullError, StoreError: no space, or the file system refuses; no byte was written.
+        """
+        if self._at + size > self._limit:
+            self._make_room(size)
+
+    def begin(self, size: int) -> int:
+        """Close the current file if ``size`` bytes do not fit, and return the offset where they go.
+
+        ``reserve`` must have made room for them.
+        """
+        if self._at + size > self._message_limit:
+            self._roll()
+        return self.max_offset
+
+    def head(  # noqa: PLR0913, PLR0917  # the fields of a record; a value object would cost more than the append
+        self,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        physical_offset: int,
+        size: int,
+        body: bytes | memoryview,
+        flag: int,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        store_host: bytes,
+        reconsume_times: int,
+        prepared_transaction_offset: int,
+        properties: bytes,
+    ) -> bytes:
+        """Return what ``write`` puts before the body; the store time is ``store_timestamp``.
+
+        The host bits of ``sys_flag`` are set from the hosts' lengths.
+
+        Raises:
+            struct.error: a number does not fit its field.
+            ProtocolError: likewise, or a host has not 8 or 20 bytes.
+        """
+        body_crc = crc32(body) & CRC_MASK
+        if len(born_host) == IPV4_HOST_LENGTH and len(store_host) == IPV4_HOST_LENGTH:
+            return _pack_head(
+                size,
+                MESSAGE_MAGIC,
+                body_crc,
+                queue.queue_id,
+                flag,
+                queue_offset,
+                physical_offset,
+                sys_flag & NOT_HOST_BITS,
+                born_timestamp,
+                born_host,
+                self.store_timestamp,
+                store_host,
+                reconsume_times,
+                prepared_transaction_offset,
+                len(body),
+            )
+        record = encode_record(
+            queue_id=queue.queue_id,
+            queue_offset=queue_offset,
+            physical_offset=physical_offset,
+            sys_flag=sys_flag,
+            born_timestamp=born_timestamp,
+            born_host=born_host,
+            store_timestamp=self.store_timestamp,
+            store_host=store_host,
+            body=bytes(body),
+            topic=queue.topic_field[1:],
+            properties=properties,
+            flag=flag,
+            reconsume_times=reconsume_times,
+            prepared_transaction_offset=prepared_transaction_offset,
+        )
+        return record[: FIXED_HEAD_BYTES + len(born_host) + len(store_host)]
+
+    def write(self, head: bytes, body: bytes | memoryview, topic_field: bytes, properties: bytes) -> None:
+        """Append one record at the end, where ``begin`` has made sure that it fits.
+
+        The head goes last: a process killed before leaves no magic number in front of a torn record.
+        """
+        at = self._at
+        body_at = at + len(head)
+        body_length = len(body)
+        tail_length = _two_bytes(len(properties))
+        if body_length <= _JOINED_BODY_LIMIT:
+            joined = b"".join((body, topic_field, tail_length, properties))
+            end = body_at + len(joined)
+            self._map[body_at:end] = joined
+        else:
+            self._map[body_at : body_at + body_length] = body
+            joined = b"".join((topic_field, tail_length, properties))
+            body_at += body_length
+            end = body_at + len(joined)
+            self._map[body_at:end] = joined
+        self._map[at : at + len(head)] = head
+        self._at = end
+        self.max_offset += end - at
+
+    def find_room(self, size: int) -> bool:
+        """Make sure that ``size`` bytes can be appended to the current file; ``False`` if they cannot.
+
+        It never fails: ``reserve`` tells why there is no room.
+        """
+        end = self._at + size
+        if end <= self._limit:
+            return True
+        if end > self._message_limit or self._current is None:
+            return False
+        try:
+            self._prepare(self._current, end)
+        except StoreError:
+            return False
+        return True
+
+    def write_run(self, records: bytes) -> None:
+        """Append whole records at the end, for which ``find_room`` or ``begin`` has found room.
+
+        Length and magic number of the first one go last: a process killed before leaves none of the records.
+        """
+        at = self._at
+        self._at = end = at + len(records)
+        self._map[at + _SCAN_START_BYTES : end] = memoryview(records)[_SCAN_START_BYTES:]
+        self._map[at : at + _SCAN_START_BYTES] = records[:_SCAN_START_BYTES]
+        self.max_offset += end - at
+
+    def check(self, physical_offset: int, *, check_crc: bool) -> RecordCheck:
+        """Look at a place of the log, also behind its end: recovery finds the end with this.  Never fails.
+
+        A record that names another place as its own is what an older, longer log left there: not a record.
+        """
+        file = self.files.file_at(physical_offset)
+        if file is None:
+            return RecordCheck(RecordKind.END, 0, "behind the last file")
+        found = check_record(file.map, physical_offset - file.start, file.size, check_crc=check_crc)
+        if found.kind is RecordKind.MESSAGE and found.physical_offset != physical_offset:
+            return RecordCheck(RecordKind.BAD, 0, f"record of position {found.physical_offset}")
+        return found
+
+    def look_message(self, physical_offset: int, size: int | None = None) -> memoryview | None:
+        """Return the record at an offset that anybody may have made up, ``None`` if no good one begins there.
+
+        Args:
+            physical_offset: where; any number.
+            size: if given, the record must have this length.
+
+        Source: store.md 7.6.
+        """
+        if not self.min_offset <= physical_offset < self.max_offset:
+            return None
+        found = self.check(physical_offset, check_crc=physical_offset < self.own_from)
+        if found.kind is not RecordKind.MESSAGE or physical_offset + found.size > self.max_offset:
+            return None
+        if size is not None and size != found.size:
+            return None
+        file = self.files.file_at(physical_offset)
+        assert file is not None, "check() has found a record in it"
+        at = physical_offset - file.start
+        return file.view[at : at + found.size]
+
+    def view(self, physical_offset: int, size: int) -> memoryview | None:
+        """Return ``size`` bytes of the log for a unit that points there, ``None`` if they are not in it.
+
+        What a unit says may be wrong, so the bytes need not be a record.
+        """
+        file = self.files.file_at(physical_offset)
+        if file is None or size <= 0 or physical_offset + size > self.max_offset:
+            return None
+        at = physical_offset - file.start
+        return file.view[at : at + size] if at + size <= file.size else None
+
+    def store_time(self, physical_offset: int) -> int:
+        """Return the store time (ms) of the record at ``physical_offset``, -1 if there is none."""
+        record = self.look_message(physical_offset)
+        if record is None:
+            return -1
+        (sys_flag,) = _INT.unpack_from(record, _SYS_FLAG_AT)
+        at = _STORE_TIMESTAMP_AT + (_V6_EXTRA if sys_flag & _BORN_HOST_V6 else 0)
+        return int(_LONG.unpack_from(record, at)[0])
+
+    def _enter(self, file: MappedFile, at: int) -> None:
+        self._current = file
+        self._map = file.map
+        self._at = at
+        self._limit = min(file.filled, self._message_limit)
+
+    def _prepare(self, file: MappedFile, end: int) -> None:
+        self.files.reserve(file, end)
+        file.fill(end, _FILL_STEP_BYTES, self._fill_piece_bytes)
+        if file is self._current:
+            self._limit = min(file.filled, self._message_limit)
+
+    def _make_room(self, size: int) -> None:
+        file = self._current
+        if file is None:
+            file = self.files.create_next(0)
+            self._enter(file, 0)
+        if self._at + size <= self._message_limit:
+            self._prepare(file, self._at + size)
+            return
+        following = self.files.file_at(file.end) or self.files.create_next(file.end)
+        self._prepare(following, size)
+        self.files.reserve(file, min(self._at + MIN_BLANK_BYTES, file.size))
+
+    def _roll(self) -> None:
+        file = self._current
+        assert file is not None, "reserve() has made the first file"
+        if self._at < file.size:
+            BLANK_HEAD.pack_into(self._map, self._at, file.size - self._at, BLANK_MAGIC)
+        following = self.files.file_at(file.end)
+        assert following is not None, "reserve() has made the next file"
+        self._enter(following, 0)
+        self.max_offset = following.start

@@ -1,0 +1,306 @@
+"""One consume queue: for each message of (topic, queue id), in order, 20 bytes that say where its record lies.
+
+Numbers of units are queue offsets; ``queue_offset * 20`` is a position in the sequence of files.
+Source: ConsumeQueue.java; store.md 3.
+"""
+
+from collections.abc import Callable
+from mmap import mmap
+from typing import Final
+
+from triomq.protocol.errors import StoreError
+from triomq.protocol.record.consume_queue_unit import UNIT, UNIT_SIZE, ConsumeQueueUnit
+from triomq.storage.consume_queue.checked_units import CheckedUnits
+from triomq.storage.consume_queue.lost_units import lost_units
+from triomq.storage.files.mapped_file import MappedFile
+from triomq.storage.files.mapped_file_queue import MappedFileQueue
+
+_LOST_AT_ONCE: Final = 16 * 1024
+_pack_unit = UNIT.pack
+_pack_unit_into = UNIT.pack_into
+
+
+class ConsumeQueue:
+    """The units of one queue; nothing lies on disk before the first one.
+
+    ``next_offset`` runs ahead of ``max_offset`` while messages wait for a flush (durability sync).
+
+    Attributes:
+        topic, queue_id: whose queue it is.
+        topic_field: the topic as records hold it: length byte and text.
+        next_offset: queue offset of the next message.
+        max_offset: messages before it are visible to consumers.
+        min_offset: the first message that is still in the commit log.
+        max_physical_offset: end of the newest record that has a unit here, or of the run that it was written with.
+        on_arrival: called with this queue after ``max_offset`` has grown.
+        files: the mapped files.
+        generation: grows when the queue is deleted and begins again.
+        refusal: why its files could not be deleted; as long as they may be there it takes no messages.
+        checked: units whose records, of an earlier process, were read and found to be intact.
+        flushed_position: units before it are on the disk, as a position in the sequence of files.
+    """
+
+    __slots__ = (
+        "_current",
+        "_limit",
+        "_log_file_size",
+        "_map",
+        "_position",
+        "checked",
+        "files",
+        "flushed_position",
+        "generation",
+        "max_offset",
+        "max_physical_offset",
+        "min_offset",
+        "next_offset",
+        "on_arrival",
+        "queue_id",
+        "refusal",
+        "topic",
+        "topic_field",
+    )
+
+    def __init__(self, topic: str, queue_id: int, files: MappedFileQueue, log_file_size: int) -> None:
+        """Describe the queue that has these files; ``log_file_size`` is that of the commit log's."""
+        text = topic.encode()
+        self.topic = topic
+        self.queue_id = queue_id
+        self.topic_field = bytes((len(text),)) + text
+        self.files = files
+        self.on_arrival: Callable[[ConsumeQueue], None] | None = None
+        self._map: mmap | None = None  # of the current file, if that is mapped
+        self._log_file_size = log_file_size
+        self._current: MappedFile | None = None
+        self._position = 0  # in the current file
+        self._limit = 0  # up to here the current file may be written
+        self.next_offset = self.max_offset = self.min_offset = 0
+        self.max_physical_offset = 0
+        self.flushed_position = 0
+        self.generation = 0
+        self.refusal: StoreError | None = None
+        self.checked = CheckedUnits()
+
+    def __repr__(self) -> str:
+        return f"<ConsumeQueue {self.topic}:{self.queue_id} {self.min_offset}..{self.max_offset}>"
+
+    @property
+    def end_position(self) -> int:
+        """End of the units, visible or not, as a position in the sequence of files."""
+        return self.next_offset * UNIT_SIZE
+
+    def reserve(self, count: int) -> None:
+        """Make sure that the next ``count`` units can be appended without the disk refusing one.
+
+        Raises:
+            StoreFullError, StoreError: no space, or the file system refuses; nothing has changed for readers.
+        """
+        if self._position + UNIT_SIZE * count > self._limit:
+            self._make_room(count)
+
+    def reserve_with_others(self, count: int) -> None:
+        """The same in a step that reserves in several queues: mapping files of others must unmap none of this one.
+
+        Raises:
+            StoreFullError, StoreError: as ``reserve``.
+        """
+        self._make_room(count)
+
+    def append(self, physical_offset: int, size: int, tags_code: int) -> None:
+        """Write the next unit, for which ``reserve`` has made room; ``max_offset`` is left to the caller."""
+        self.append_packed(_pack_unit(physical_offset, size, tags_code), physical_offset + size)
+
+    def append_packed(self, unit: bytes, physical_end: int) -> None:
+        """The same with a packed unit of a record that ends at ``physical_end``: nothing can fail any more."""
+        position = self._position
+        if position == self._limit:  # of many queues each further object to look at is a wait for memory
+            file = self.files.file_at(self.end_position)
+            assert file is not None, "reserve() has made the next file"
+            self._enter(file, 0)
+            position = 0
+        map_ = self._map
+        assert map_ is not None, "reserve() has mapped the file"
+        self._position = end = position + UNIT_SIZE
+        map_[position:end] = unit
+        self.next_offset += 1
+        self.max_physical_offset = physical_end
+
+    def append_visible(self, physical_offset: int, size: int, tags_code: int) -> None:
+        """Make room for the next unit, write it and show it, as when units are built again from the log.
+
+        Raises:
+            StoreFullError, StoreError: as ``reserve``.
+        """
+        position, map_ = self._position, self._map
+        if map_ is None or position + UNIT_SIZE > self._limit:
+            self.reserve(1)
+            self.append(physical_offset, size, tags_code)
+        else:  # what the two do, in half the time
+            _pack_unit_into(map_, position, physical_offset, size, tags_code)
+            self._position = position + UNIT_SIZE
+            self.next_offset += 1
+            self.max_physical_offset = physical_offset + size
+        self.max_offset = self.next_offset
+
+    def has_room(self, count: int) -> bool:
+        """Whether ``count`` units can be appended to the current file, and the disk cannot refuse them."""
+        return self._position + UNIT_SIZE * count <= self._limit
+
+    def append_run(self, units: bytes, physical_end: int) -> None:
+        """Write packed units for which ``has_room`` has found room; no record ends behind ``physical_end``."""
+        position, map_ = self._position, self._map
+        assert map_ is not None, "there is no room in a file that is not mapped"
+        self._position = end = position + len(units)
+        map_[position:end] = units
+        self.next_offset += len(units) // UNIT_SIZE
+        self.max_physical_offset = physical_end
+
+    def units_from(self, queue_offset: int, max_units: int) -> memoryview | None:
+        """Return the visible units from ``queue_offset`` to the end of its file, at most ``max_units``.
+
+        ``None`` if no file holds ``queue_offset`` or nothing is visible there.
+        """
+        position = queue_offset * UNIT_SIZE
+        file = self.files.file_at(position)
+        if file is None:
+            return None
+        count = min((file.end - position) // UNIT_SIZE, self.max_offset - queue_offset, max_units)
+        at = position - file.start
+        return file.view[at : at + count * UNIT_SIZE] if count > 0 else None
+
+    def unit(self, queue_offset: int) -> ConsumeQueueUnit | None:
+        """Return the unit of one message, visible or waiting for a flush; ``None`` if there is none."""
+        position = queue_offset * UNIT_SIZE
+        file = self.files.file_at(position)
+        if file is None or queue_offset >= self.next_offset:
+            return None
+        return ConsumeQueueUnit._make(UNIT.unpack_from(file.map, position - file.start))
+
+    def units_at(self, queue_offsets: list[int]) -> list[tuple[int, int, int]]:
+        """Return the units of many messages as plain tuples, as :meth:`unit` does; ``(0, 0, 0)`` for one missing."""
+        count = len(queue_offsets)
+        if count and queue_offsets == list(range(queue_offsets[0], queue_offsets[0] + count)):
+            units = self.units_from(queue_offsets[0], count)
+            if units is not None and len(units) == count * UNIT_SIZE:
+                return list(UNIT.iter_unpack(units))
+        return [self.unit(queue_offset) or (0, 0, 0) for queue_offset in queue_offsets]
+
+    def lose(self, begin: int, end: int) -> None:
+        """Note that the messages of [begin, end) are lost; there is a unit behind them."""
+        following = self.unit(end)
+        assert following is not None, "at the end of a queue units are cut"
+        units = self._lost(end - begin, following.physical_offset, following.size)
+        at = 0
+        while at < len(units):
+            position = begin * UNIT_SIZE + at
+            file = self.files.file_at(position)
+            assert file is not None, "there is a unit"
+            part = units[at : at + file.end - position]
+            file.map[position - file.start : position - file.start + len(part)] = part
+            at += len(part)
+        self.checked.clear()
+
+    def resume(self, next_offset: int, max_physical_offset: int) -> None:
+        """Continue behind ``next_offset`` units that are on disk and checked; all of them become visible."""
+        self.next_offset = self.max_offset = next_offset
+        self.max_physical_offset = max_physical_offset
+        self.checked.clear()
+        self.flushed_position = min(self.flushed_position, self.end_position)
+        self._current = self._map = None
+        self._position = self._limit = 0
+        if self.files.files:
+            position = self.end_position
+            file = self.files.file_at(position) or self.files.files[-1]
+            file.assume_reserved(position - file.start)
+            self._enter(file, position - file.start)
+
+    def begin_at(self, queue_offset: int, physical_offset: int, size: int) -> None:
+        """Let an empty queue begin in the middle: units before ``queue_offset`` in its file become lost ones.
+
+        ``physical_offset`` and ``size`` tell the record that will come first.
+
+        Raises:
+            StoreFullError, StoreError: the file cannot be made.
+        """
+        position = queue_offset * UNIT_SIZE
+        file = self.files.create_next(position - position % self.files.file_size)
+        blank_bytes = position - file.start
+        self.files.reserve(file, blank_bytes)
+        file.map[:blank_bytes] = self._lost(blank_bytes // UNIT_SIZE, physical_offset, size)
+        self._enter(file, blank_bytes)
+        self.next_offset = self.max_offset = self.min_offset = queue_offset
+        self.flushed_position = file.start
+
+    def append_lost(self, count: int, physical_offset: int, size: int) -> None:
+        """Append units of messages that are lost, so that the numbers of the following ones stay right.
+
+        ``physical_offset`` and ``size`` tell the record that will come behind them.
+
+        Raises:
+            StoreFullError, StoreError: as ``reserve``.
+        """
+        newest = self.max_physical_offset
+        for begin in range(0, count, _LOST_AT_ONCE):  # only the last ones may differ
+            units = self._lost(min(count - begin, 2 * _LOST_AT_ONCE), physical_offset, size)
+            for unit in UNIT.iter_unpack(units[: _LOST_AT_ONCE * UNIT_SIZE]):
+                self.append_visible(*unit)
+        self.max_physical_offset = newest
+
+    def destroy(self) -> None:
+        """Delete all files; the object goes on as an empty queue that begins at 0.
+
+        Raises:
+            StoreError: something cannot be deleted; a later call goes on.
+        """
+        try:
+            self.files.remove_directory()
+        finally:
+            self.generation += 1
+            self.min_offset = self.flushed_position = 0
+            self.resume(0, 0)
+
+    def detach(self) -> None:
+        """Let go of the files: the store is closed.  Views that readers hold stay valid."""
+        for file in self.files.files:
+            file.leave()
+        self.files.files.clear()
+        self.resume(0, 0)
+
+    def _lost(self, count: int, physical_offset: int, size: int) -> bytes:
+        return lost_units(count, self.topic, self._log_file_size, physical_offset, size)
+
+    def _enter(self, file: MappedFile, position: int) -> None:
+        self._current = file
+        file.on_unmap = self._let_go
+        self._position = position
+        if file.is_mapped:
+            self._map = file.map
+            self._limit = file.reserved
+        else:  # most queues rest: the next append maps it
+            self._map = None
+            self._limit = 0
+
+    def _let_go(self, file: MappedFile) -> None:
+        """Drop a mapping that the pool has ended: without room the next append has to ask for some first."""
+        if file is self._current:
+            self._limit = 0
+            self._map = None
+
+    def _make_room(self, count: int) -> None:
+        if self.refusal is not None:
+            raise StoreError(
+                f"topic[{self.topic}] takes no messages until its deletion succeeds, delete it again: {self.refusal}"
+            ) from self.refusal
+        current = self._current
+        if current is None:
+            current = self.files.create_next(0)  # a queue that begins later was begun with begin_at()
+            self._enter(current, 0)
+        file = current
+        needed = file.start + self._position + UNIT_SIZE * count
+        while True:
+            self.files.reserve(file, min(needed - file.start, file.size))
+            file.ensure_mapped()
+            if needed <= file.end:
+                break
+            file = self.files.file_at(file.end) or self.files.create_next(file.end)
+        self._enter(current, self._position)

@@ -1,0 +1,180 @@
+"""All consume queues of a store, by topic and queue id."""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from triomq.protocol.errors import IllegalNameError, StoreError
+from triomq.protocol.record.message import validate_topic
+from triomq.storage.config import StoreConfig
+from triomq.storage.consume_queue.consume_queue import ConsumeQueue
+from triomq.storage.files.file_system import FileSystem, list_store_directory, translated
+from triomq.storage.files.mapped_file_queue import FoundFiles, MappedFileQueue, check_directory
+from triomq.storage.files.mapping_pool import MappingPool, affordable_mappings
+
+_QUEUE_ID_PATTERN: Final = re.compile(r"0|[1-9][0-9]{0,9}")
+_MAX_QUEUE_ID: Final = 2**31 - 1
+
+
+class QueueLayout(NamedTuple):
+    """A queue's directory as it was found."""
+
+    topic: str
+    queue_id: int
+    directory: Path
+    files: FoundFiles
+
+
+class QueueTable:
+    """Finds and makes consume queues; a queue object stays the same as long as the store is open.
+
+    Attributes:
+        pool: which files are mapped.
+    """
+
+    __slots__ = ("_config", "_directory", "_file_system", "_queues", "_scratch", "pool")
+
+    def __init__(self, config: StoreConfig, file_system: FileSystem, directory: Path, scratch: Path) -> None:
+        """Describe the queues below ``directory``; ``scratch`` is where new files are made."""
+        self._config = config
+        self._file_system = file_system
+        self._directory = directory
+        self._scratch = scratch
+        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.pool = MappingPool(affordable_mappings())
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(self._queues.values())
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return a queue that exists."""
+        return self._queues.get((topic, queue_id))
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return the queue; a new one exists in memory only until its first unit.
+
+        Raises:
+            IllegalNameError: ``topic`` could not be a topic, or ``queue_id`` a queue id.
+        """
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            validate_queue(topic, queue_id)
+            queue = self._add(topic, queue_id, self._directory / topic / str(queue_id))
+        return queue
+
+    def of_topic(self, topic: str) -> list[ConsumeQueue]:
+        """Return the queues of one topic."""
+        return [queue for queue in self._queues.values() if queue.topic == topic]
+
+    def scan(self, *, may_be_torn: bool) -> list[QueueLayout]:
+        """Look at all queue directories and check them, see ``check_directory``; changes nothing.
+
+        A directory whose name is no topic or no queue id is skipped, the latter as RocketMQ does.
+
+        Raises:
+            StoreLayoutError: a directory cannot be read, or holds anything but files of the right size.
+        """
+        found = []
+        size = self._config.consume_queue_file_size_bytes
+        for topic in filter(is_topic_name, self._list(self._directory)):
+            above = self._directory / topic
+            for name in self._list(above):
+                if _QUEUE_ID_PATTERN.fullmatch(name) and int(name) <= _MAX_QUEUE_ID:
+                    directory = above / name
+                    entries = list_store_directory(self._file_system, directory)
+                    files = check_directory(directory, entries, size, may_be_torn=may_be_torn)
+                    found.append(QueueLayout(topic, int(name), directory, files))
+        return found
+
+    def load(self, layouts: Iterable[QueueLayout]) -> None:
+        """Take over the files that ``scan`` found; they are opened when they are needed.
+
+        Raises:
+            StoreError: a file that does not fit cannot be deleted.
+        """
+        for topic, queue_id, directory, files in layouts:
+            self._add(topic, queue_id, directory).files.load(files)
+
+    def destroy_topic(self, topic: str) -> int:
+        """Delete the files of all queues of ``topic``, also on the disk, and return how many queues had some.
+
+        Raises:
+            StoreError: something cannot be deleted.  The queues are empty, but take no messages until a later call
+                succeeds: those would lie before or behind what is left of the old files.
+        """
+        queues = self.of_topic(topic)
+        destroyed = 0
+        refusal: StoreError | None = None
+        for queue in queues:
+            destroyed += bool(queue.files.files) or queue.refusal is not None
+            try:
+                queue.destroy()
+            except StoreError as exc:
+                refusal = refusal or exc
+        try:
+            self.remove_if_empty(topic)
+            if destroyed:
+                directory = self._directory / topic
+                above = directory if self._file_system.exists(directory) else self._directory
+                with translated("sync", above):
+                    self._file_system.sync_directory(above)
+        except StoreError as exc:
+            refusal = refusal or exc
+        for queue in queues:
+            queue.refusal = refusal
+        if refusal is not None:
+            raise refusal
+        return destroyed
+
+    def remove_if_empty(self, topic: str) -> None:
+        """Remove the directory of a topic that has no queue on disk any more.
+
+        Raises:
+            StoreError: it cannot be removed.
+        """
+        directory = self._directory / topic
+        if is_topic_name(topic) and self._file_system.exists(directory):
+            with translated("delete", directory):
+                if not self._file_system.list_directory(directory):
+                    self._file_system.remove_directory(directory)
+
+    def _list(self, directory: Path) -> list[str]:
+        return [entry.name for entry in list_store_directory(self._file_system, directory) if entry.is_directory]
+
+    def _add(self, topic: str, queue_id: int, directory: Path) -> ConsumeQueue:
+        files = MappedFileQueue(
+            self._file_system,
+            directory,
+            self._config.consume_queue_file_size_bytes,
+            reserve_step_bytes=self._config.consume_queue_reserve_step_bytes,
+            scratch=self._scratch,
+            pool=self.pool,
+        )
+        queue = self._queues[topic, queue_id] = ConsumeQueue(
+            topic, queue_id, files, self._config.commit_log_file_size_bytes
+        )
+        return queue
+
+
+def validate_queue(topic: str, queue_id: int) -> None:
+    """Refuse what no queue can be called.
+
+    Raises:
+        IllegalNameError: ``topic`` could not be a topic, or ``queue_id`` a queue id.
+    """
+    validate_topic(topic)
+    if not 0 <= queue_id <= _MAX_QUEUE_ID:
+        raise IllegalNameError(f"queue id {queue_id} of topic {topic}: must be 0 to {_MAX_QUEUE_ID}")
+
+
+def is_topic_name(text: str) -> bool:
+    """Tell whether ``text`` may be a topic, so that it is safe as the name of a directory."""
+    try:
+        validate_topic(text)
+    except IllegalNameError:
+        return False
+    return True

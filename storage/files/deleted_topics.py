@@ -1,0 +1,63 @@
+"""Which records belong to a topic that was deleted, and must not come back when queues are rebuilt.
+
+Deleting a topic removes its consume queues; its records stay in the commit log until they expire.  RocketMQ's own
+recovery can bring such a topic back; here each deletion is remembered with the end of the log at that moment, in
+``config/deletedTopics.json``, which RocketMQ does not look at.
+"""
+
+from pathlib import Path
+
+from triomq.protocol.errors import StoreLayoutError
+from triomq.storage.files.file_system import FileSystem
+from triomq.storage.files.json_table import JsonTable
+
+
+class DeletedTopics:
+    """Topics with the physical offset before which their records no longer count."""
+
+    __slots__ = ("_offsets", "_table")
+
+    def __init__(self, path: Path, file_system: FileSystem) -> None:
+        """Name the table's file; ``load`` reads it."""
+        self._table = JsonTable(path, file_system)
+        self._offsets: dict[str, int] = {}
+
+    def load(self) -> None:
+        """Read the table.
+
+        Raises:
+            StoreLayoutError: it is damaged.
+        """
+        table = self._table.load()
+        if table is None:
+            return
+        offsets = table.get("offsetTable") if isinstance(table, dict) else None
+        if not isinstance(offsets, dict) or not all(type(offset) is int for offset in offsets.values()):
+            raise StoreLayoutError(f"{self._table.path} holds no table of deleted topics")
+        self._offsets = {str(topic): offset for topic, offset in offsets.items()}
+
+    def end_of(self, topic: str) -> int:
+        """Return the physical offset from which on records of ``topic`` count; 0 for most topics."""
+        return self._offsets.get(topic, 0)
+
+    def add(self, topic: str, log_end: int) -> None:
+        """Forget everything of ``topic`` before ``log_end``; on disk when this returns.
+
+        Raises:
+            StoreError: the disk refuses; nothing is forgotten.
+        """
+        offsets = {**self._offsets, topic: log_end}
+        self._table.save({"offsetTable": offsets})
+        self._offsets = offsets
+
+    def restrict(self, log_begin: int, log_end: int) -> None:
+        """Adapt to a log of which the beginning expired, or the end was lost and will be written anew.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        offsets = {topic: min(end, log_end) for topic, end in self._offsets.items()}
+        offsets = {topic: end for topic, end in offsets.items() if end > log_begin}
+        if offsets != self._offsets:
+            self._table.save({"offsetTable": offsets})
+            self._offsets = offsets

@@ -1,0 +1,113 @@
+"""JSON tables in ``config/``: topics, subscription groups, consumer offsets and the like.
+
+A table is replaced as a whole: written beside, forced to the disk, renamed; the generation before stays as ``.bak``.
+What is written is standard JSON in ASCII, because RocketMQ reads and writes the text in its machine's character set.
+Source: ConfigManager.java, MixAll.java; store.md 6.1.
+"""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from triomq.protocol.bodies import fastjson
+from triomq.protocol.errors import ProtocolError, StoreLayoutError
+from triomq.storage.files.file_system import FileSystem, translated
+
+LOGGER: Final = logging.getLogger("triomq.storage.files.json_table")
+
+
+class JsonTable:
+    """One table on disk; holds no data itself."""
+
+    __slots__ = ("_directory_is_synced", "_file_system", "_keep_backup", "path")
+
+    def __init__(self, path: Path, file_system: FileSystem | None = None) -> None:
+        """Name the table's file, such as ``<root>/config/topics.json``; nothing is read."""
+        self.path = path
+        self._file_system = file_system or FileSystem()
+        self._keep_backup = False
+        self._directory_is_synced = False
+
+    @property
+    def backup_path(self) -> Path:
+        """Where the generation before lies."""
+        return self.path.with_name(self.path.name + ".bak")
+
+    def load(self) -> Any:
+        """Return the table, or its backup if it is missing, empty or damaged; ``None`` if there is neither.
+
+        Maps with integer keys, which RocketMQ writes without quotes, come back with the keys ``fastjson.loads`` gives.
+
+        Raises:
+            StoreLayoutError: what is there cannot be read, and no backup can either.
+        """
+        main, reason = self._read(self.path)
+        if main is not None:
+            return main
+        backup, backup_reason = self._read(self.backup_path)
+        if backup is not None:
+            self._keep_backup = True  # the first save must not replace it by the damaged table
+            problem = reason or f"{self.path} is missing or empty"
+            LOGGER.warning("table taken from its backup, later changes are lost path=%s reason=%s", self.path, problem)
+            return backup
+        if problem := backup_reason or reason:
+            raise StoreLayoutError(f"{problem}; restore the file, or delete it to start without its content")
+        if self._file_system.exists(self.path):
+            LOGGER.warning("table is empty path=%s", self.path)
+        return None
+
+    def save(self, table: Any) -> None:
+        """Replace the table by ``table``, a value ``json`` can write; ``encode`` and ``write`` in one.
+
+        Raises:
+            StoreFullError, StoreError: the disk refuses; the table is still there as it was.
+        """
+        self.write(encode(table))
+
+    def write(self, content: bytes) -> None:
+        """Replace the table by what ``encode`` returned.  May run in a worker thread, one call at a time.
+
+        Raises:
+            StoreFullError, StoreError: the disk refuses; the table is still there as it was.
+        """
+        files = self._file_system
+        scratch = self.path.with_name(self.path.name + ".tmp")
+        with translated("write", self.path):
+            self._make_directory()
+            files.write_file(scratch, content)
+            if not self._keep_backup and files.exists(self.path):
+                files.rename(self.path, self.backup_path)
+            files.rename(scratch, self.path)
+            files.sync_directory(self.path.parent)
+        self._keep_backup = False
+
+    def _make_directory(self) -> None:
+        if not self._directory_is_synced:
+            self._file_system.make_directories(self.path.parent)
+            self._file_system.sync_directory(self.path.parent.parent)
+            self._directory_is_synced = True
+
+    def _read(self, path: Path) -> tuple[Any, str]:
+        """Return the content, or ``None`` and what is wrong with it, "" if it is missing or empty."""
+        try:
+            content = self._file_system.read_file(path)
+        except FileNotFoundError:
+            return None, ""
+        except OSError as exc:
+            return None, f"cannot read {path}: {exc.strerror}"
+        if not content.strip(b"\0 \t\r\n"):  # a file that was being written when the power failed
+            return None, ""
+        try:
+            return fastjson.loads(content), ""
+        except ProtocolError as exc:
+            return None, f"{path} is no JSON: {exc}"
+
+
+def encode(table: Any) -> bytes:
+    """Return ``table`` as JSON in ASCII, indented for readers; integer keys are quoted."""
+    options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS
+    content = orjson.dumps(table, option=options)
+    return content if content.isascii() else json.dumps(table, indent=2, sort_keys=True).encode("ascii")

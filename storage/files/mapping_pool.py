@@ -1,0 +1,57 @@
+"""How many files may be mapped at once, whatever there is.
+
+Each mapping holds an open file.  A store can have ten thousands of consume queues, of which most rest; a process has
+some thousand open files, which its connections need too.
+"""
+
+import resource
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from triomq.storage.files.mapped_file import MappedFile
+
+LEAST_MAPPED_FILES: Final = 64
+"""So many files added last are mapped still: one step may use a quarter as many queues, each with two files."""
+
+_MOST_MAPPED_FILES: Final = 32_768  # half of the mappings that Linux allows a process (vm.max_map_count)
+_LEFT_FOR_OTHERS: Final = 256  # open files, where there are so many
+
+
+class MappingPool:
+    """The mapped files among those that may be unmapped; when they are too many, the one mapped first goes.
+
+    A file that is used again is mapped again, which takes some 20 us.  No use is noted, as that would cost every use
+    something: a busy file goes as well, once in so many mappings of others as there is room for.
+    """
+
+    __slots__ = ("_files", "limit")
+
+    def __init__(self, limit: int) -> None:
+        """Let ``limit`` files be mapped, or ``LEAST_MAPPED_FILES`` if that is more."""
+        self.limit = max(limit, LEAST_MAPPED_FILES)
+        self._files: dict[MappedFile, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def add(self, file: "MappedFile") -> None:
+        """Note that a file was mapped, or must stay mapped while others are mapped in the same step."""
+        self._files.pop(file, None)
+        self._files[file] = None
+        if len(self._files) > self.limit:
+            next(iter(self._files)).unmap()
+
+    def discard(self, file: "MappedFile") -> None:
+        """Note that a file is mapped no more, or has left its sequence."""
+        self._files.pop(file, None)
+
+
+def affordable_mappings() -> int:
+    """Return how many files may be mapped: three quarters of the open files that this process may have now.
+
+    Where it may have few, it is fewer, and may be less than nothing.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return _MOST_MAPPED_FILES
+    return min(limit * 3 // 4, limit - _LEFT_FOR_OTHERS, _MOST_MAPPED_FILES)

@@ -1,0 +1,62 @@
+"""Finding the message that was stored at, or nearest to, a time.
+
+Source: ConsumeQueue.java, getOffsetInQueueByTime; store.md 7.5.
+"""
+
+from triomq.protocol.record.consume_queue_unit import UNIT_SIZE
+from triomq.storage.commit_log.commit_log import CommitLog
+from triomq.storage.consume_queue.consume_queue import ConsumeQueue
+from triomq.storage.reading.cold_read import ColdReads, Lookup
+from triomq.storage.recovery.queue_recovery import physical_offset_of
+
+
+def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int, cold: ColdReads) -> Lookup[int]:
+    """Return the queue offset of the message stored nearest to ``timestamp`` (ms), 0 for an empty queue.
+
+    Only the file that covers the time is searched.  RocketMQ picks it by modification time, which a copied
+    directory does not keep; here it is the first whose last message is not older than ``timestamp``, or the last.
+    With several messages of one millisecond any of them is found, after the last message the last one.
+    """
+    first = queue.min_offset
+    for file in tuple(queue.files.files):  # retention may delete some meanwhile
+        behind = min(file.end // UNIT_SIZE, queue.max_offset)
+        if behind <= first:
+            continue
+        begin = max(file.start // UNIT_SIZE, first)
+        if behind < queue.max_offset:
+            yield from cold.load_units(queue, behind - 1)
+            newest = physical_offset_of(queue, behind - 1)
+            yield from cold.load_records((newest,))
+            if log.store_time(newest) < timestamp:
+                continue
+        return (yield from _nearest(log, queue, file.start // UNIT_SIZE, range(begin, behind), timestamp, cold))
+    return first
+
+
+def _nearest(
+    log: CommitLog, queue: ConsumeQueue, file_start: int, units: range, timestamp: int, cold: ColdReads
+) -> Lookup[int]:
+    """Search some units, with the middles RocketMQ takes, as they decide between equal times."""
+    low, high = units[0], units[-1]
+    left = right = left_time = right_time = -1
+    while low <= high:
+        middle = file_start + (low + high - 2 * file_start) // 2
+        yield from cold.load_units(queue, middle)
+        physical_offset = physical_offset_of(queue, middle)
+        yield from cold.load_records((physical_offset,))
+        time = log.store_time(physical_offset)
+        if physical_offset < log.min_offset:
+            low, left = middle + 1, middle
+        elif time < 0:
+            return queue.min_offset
+        elif time == timestamp:
+            return middle
+        elif time > timestamp:
+            high, right, right_time = middle - 1, middle, time
+        else:
+            low, left, left_time = middle + 1, middle, time
+    if left_time < 0:
+        return max(right, queue.min_offset)
+    if right_time < 0 or timestamp - left_time <= right_time - timestamp:
+        return left
+    return right

@@ -1,0 +1,400 @@
+"""Start of a store: where the commit log ends, and consume queues that fit to it.
+
+After a clean exit everything has its consume queue unit, so the walk over the log begins at the last record that has
+one.  After a crash it begins where, by the checkpoint, log and queues were on the disk for certain, and every record
+from there on gets its unit if it is missing.  The log ends behind the last good record; what lies behind is cleared on
+disk, as an old record there could be taken for a new one later.  Damage before it costs only what is damaged, see
+``damage``.
+
+Differences to RocketMQ 4.9.7: after a clean exit it checks the last three files, after a crash it starts at the begin
+of a file; it ends the log at the first damaged record; it leaves stale bytes behind the end, and misplaces units
+behind a gap.
+Source: CommitLog.java, recoverNormally, recoverAbnormally; store.md 5.3-5.6, 11.
+"""
+
+import logging
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from triomq.protocol.record.consume_queue_unit import UNIT, UNIT_SIZE
+from triomq.protocol.record.record import RecordCheck, RecordKind
+from triomq.storage.commit_log.commit_log import CommitLog
+from triomq.storage.commit_log.damage import SET_ASIDE, DamagedPart, fill
+from triomq.storage.commit_log.log_scan import LogScan, Progress
+from triomq.storage.config import StoreConfig
+from triomq.storage.consume_queue.consume_queue import ConsumeQueue
+from triomq.storage.consume_queue.queue_table import QueueTable
+from triomq.storage.dispatch import Redispatcher, TagsCodeOf
+from triomq.storage.files.checkpoint import CHECKPOINT, Checkpoint
+from triomq.storage.files.deleted_topics import DeletedTopics
+from triomq.storage.files.file_system import FileSystem
+from triomq.storage.flush import FlushPlan
+from triomq.storage.recovery.queue_recovery import (
+    ACROSS_SECTORS,
+    QueueEnds,
+    correct_min_offset,
+    cut_queue,
+    drop_dangling_units,
+    ends_intact,
+    first_offset,
+    last_stored_before,
+    lose_parts,
+    lose_units,
+    mend_torn_unit,
+    newest_unit,
+    oldest_unit,
+    record_before,
+    recover_queue,
+    resume_queue,
+    truncate_queue,
+)
+
+LOGGER: Final = logging.getLogger("triomq.storage.recovery.recovery")
+
+#: RocketMQ writes its checkpoint also when an index file is full; then only units older than the last thorough flush
+#: of the queues, a minute at most, are on the disk for certain.  Source: store.md 5.2, 5.9.
+_QUEUE_FLUSH_LAG_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryReport:
+    """What the start of a store found and did.
+
+    Attributes:
+        clean: the store was closed properly the time before.
+        scan_begin, log_end: the part of the commit log that was walked over, as physical offsets.
+        records: messages in it.
+        stopped_by: why the log ends there, "" at the end of the last file.
+        truncated_bytes: cleared behind the end of the log: more than 0 means that something was damaged or torn.
+        damage: parts of the log that held no record, each with file, offset and reason.
+        lost_messages: units of consume queues that pointed there.
+        removed_files: commit log files behind the end.
+        units_added, units_removed: in consume queues; one of which a part was missing counts as added.
+        repaired_queues: queues that had lost units in the middle, as ``topic:queue_id``.
+        ignored_records: records that cannot belong to a queue.
+        removed_index_files: index files that are made again.
+        seconds: how long it took.
+    """
+
+    clean: bool
+    scan_begin: int = 0
+    log_end: int = 0
+    records: int = 0
+    stopped_by: str = ""
+    truncated_bytes: int = 0
+    damage: tuple[DamagedPart, ...] = ()
+    lost_messages: int = 0
+    removed_files: int = 0
+    units_added: int = 0
+    units_removed: int = 0
+    repaired_queues: tuple[str, ...] = ()
+    ignored_records: int = 0
+    removed_index_files: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+class Recovery:
+    """One start of a store whose files are loaded; ``run`` once.
+
+    Attributes:
+        checkpoint: as far as it can be trusted: all zeros if it tells of messages that the log does not have.
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        file_system: FileSystem,
+        log: CommitLog,
+        queues: QueueTable,
+        deleted: DeletedTopics,
+        checkpoint: Checkpoint,
+        tags_code_of: TagsCodeOf,
+    ) -> None:
+        self._config = config
+        self._file_system = file_system
+        self._log = log
+        self._queues = queues
+        self._deleted = deleted
+        self._tags_code_of = tags_code_of
+        self.checkpoint = checkpoint
+        self._dispatcher = Redispatcher(queues, deleted, tags_code_of, partial(_tell_ignored, log))
+        self._unsettled: list[ConsumeQueue] = []  # of which more was or is to be looked at than both ends
+        self._shortened: list[ConsumeQueue] = []  # their last units named no record
+        self._units_removed = 0
+        self._units_mended = 0
+        self._removed_files = 0
+        self._truncated_bytes = 0
+        self._damage: list[DamagedPart] = []
+        self._lost_messages = 0
+        self._repaired: list[str] = []
+
+    def run(self, *, clean: bool, progress: Progress | None = None) -> RecoveryReport:
+        """Bring log and queues into agreement; everything found is on the disk when this returns.
+
+        Args:
+            clean: the store was closed properly the time before.
+            progress: called while the log is read.
+
+        Raises:
+            StoreFullError, StoreError: a file cannot be read or changed.
+        """
+        started = time.monotonic()
+        log = self._log
+        if not log.files.files:
+            for queue in self._queues:
+                queue.destroy()
+            log.resume(0)
+            self._deleted.restrict(0, 0)
+            self._sync(0)
+            return RecoveryReport(clean=clean, seconds=time.monotonic() - started)
+        scan = self._scan(progress, clean=clean)
+        self._heal(scan)
+        self._truncate(scan)
+        self._repair(scan.end, progress)
+        has_changed = self._has_changed()
+        for queue in self._queues if has_changed else self._unsettled:
+            correct_min_offset(queue, log.min_offset)
+        if not clean or has_changed:
+            self._sync(min([scan.begin, *(part.begin for part in self._damage)]))
+        log.files.expect_order(in_order=False)  # from now on they are written, and what is old is not read through them
+        for queue in self._queues:
+            queue.flushed_position = queue.end_position
+            queue.files.expect_order(in_order=False)
+        return RecoveryReport(
+            clean=clean,
+            scan_begin=scan.begin,
+            log_end=scan.end,
+            records=scan.records,
+            stopped_by=scan.stopped_by,
+            truncated_bytes=self._truncated_bytes,
+            damage=tuple(self._damage),
+            lost_messages=self._lost_messages,
+            removed_files=self._removed_files,
+            units_added=self._dispatcher.units_added + self._units_mended,
+            units_removed=self._units_removed,
+            repaired_queues=tuple(self._repaired),
+            ignored_records=self._dispatcher.ignored_records,
+            seconds=time.monotonic() - started,
+        )
+
+    def _scan(self, progress: Progress | None, *, clean: bool) -> LogScan:
+        """Walk over the log and build the units that are missing."""
+        log = self._log
+        log_end = log.files.files[-1].end
+        log.max_offset = log_end  # until the end is known all of it may be read
+        if clean:
+            for files in (log.files, *(queue.files for queue in self._queues)):
+                files.expect_order(in_order=False)  # a page or two of each is all that is needed
+            dropped_from = self._recover_queues(None)
+            wanted_from = max((queue.max_physical_offset for queue in self._queues), default=0)
+            begin = self._last_record(wanted_from)
+            if dropped_from < self._log.files.files[-1].end:  # a record or its unit is damaged: look which of them
+                # Killed meanwhile, the next start must look there, too: it finds only that the queue ends earlier.
+                Checkpoint().save(self._file_system, self._config.root / CHECKPOINT)
+                before = max(record_before(queue, log, dropped_from) for queue in self._queues)
+                wanted_from = begin = max(before, log.min_offset)
+            log.files.expect_order(in_order=True)
+        else:
+            wanted_from = begin = self._begin_after_crash()
+        scan = self._walk(begin, wanted_from, progress)
+        if not clean and scan.store_timestamp < self.checkpoint.physic:
+            LOGGER.warning("checkpoint is ahead of the log, nothing is taken from it times=%s", self.checkpoint)
+            self.checkpoint = Checkpoint()  # that of another store, or the disk has lost what it had confirmed
+            if begin > log.min_offset:
+                begin = self._begin_after_crash()
+                scan = self._walk(begin, begin, progress)
+        return scan
+
+    def _begin_after_crash(self) -> int:
+        """Let the queues end with their good units; return where the walk begins."""
+        first_file = self._first_file()
+        self._recover_queues(first_file)
+        return max(first_file, self._last_vouched_record())
+
+    def _walk(self, begin: int, wanted_from: int, progress: Progress | None) -> LogScan:
+        """Read the log to its end, and build units that are missing for records from ``wanted_from`` on."""
+        log_begin = self._log.min_offset
+        self._dispatcher.begin(log_begin if wanted_from <= log_begin else None)
+        scan = LogScan(self._log, begin, check_crc=self._config.check_crc_on_recover, progress=progress)
+        units_in_file = self._config.consume_queue_file_size_bytes // UNIT_SIZE
+        for run in scan.runs():
+            is_wanted = run[0].physical_offset >= wanted_from
+            wanted = run if is_wanted else [record for record in run if record.physical_offset >= wanted_from]
+            for record in wanted:
+                if record.queue_offset % units_in_file & 127 in ACROSS_SECTORS:
+                    self._mend_unit(record)
+            self._dispatcher.dispatch(wanted)
+        self._dispatcher.finish()
+        return scan
+
+    def _mend_unit(self, record: RecordCheck) -> None:
+        queue = self._queues.find(record.topic, record.queue_id)
+        if queue is not None and record.physical_offset >= self._deleted.end_of(record.topic):
+            unit = UNIT.pack(record.physical_offset, record.size, self._tags_code_of(record))
+            self._units_mended += mend_torn_unit(queue, record.queue_offset, unit)
+
+    def _has_changed(self) -> bool:
+        return bool(
+            self._truncated_bytes
+            or self._damage
+            or self._removed_files
+            or self._units_removed
+            or self._units_mended
+            or self._dispatcher.units_added
+        )
+
+    def _first_file(self) -> int:
+        """Return the start of the file from which the walk after a crash begins at the earliest: store.md 5.4."""
+        log = self._log
+        for file in reversed(log.files.files):
+            record = log.check(file.start, check_crc=False)
+            if record.kind is RecordKind.MESSAGE and 0 < record.store_timestamp <= self.checkpoint.min_time:
+                return file.start
+        return log.min_offset
+
+    def _recover_queues(self, checked_from: int | None) -> int:
+        """Let queues end with a unit whose record is there; return where the first record may begin that has none.
+
+        After a crash units are looked at from the record at ``checked_from`` on, see ``recover_queue``.
+        """
+        dropped_from = self._log.files.files[-1].end
+        for queue in self._queues:
+            if checked_from is None:
+                ends, was_cut = resume_queue(queue, self._file_system)
+                if ends is not None and self._is_settled(queue, ends):
+                    queue.min_offset = first_offset(queue)
+                    continue
+            else:
+                was_cut = False  # of what is cut here the records are read again in any case
+                recover_queue(queue, self._file_system, checked_from)
+            self._unsettled.append(queue)
+            self._forget_deleted(queue)
+            dropped = drop_dangling_units(queue, self._log, check_crc=self._config.check_crc_on_recover)
+            self._units_removed += len(dropped)
+            if dropped:
+                self._shortened.append(queue)
+            if was_cut or dropped:  # where these records are, their units may tell wrongly
+                dropped_from = min(dropped_from, queue.max_physical_offset)
+        return dropped_from
+
+    def _forget_deleted(self, queue: ConsumeQueue) -> None:
+        """Delete the units of a topic that was deleted; the machine may have stopped before its files were.
+
+        Or RocketMQ has made them again after a crash, and has added messages since: those stay as they are.
+        """
+        deleted_end = self._deleted.end_of(queue.topic)
+        oldest, newest = oldest_unit(queue), newest_unit(queue)
+        if oldest is None or newest is None or oldest.physical_offset >= deleted_end:
+            return
+        if newest.physical_offset < deleted_end:
+            queue.destroy()
+        else:
+            lose_units(queue, 0, deleted_end)
+
+    def _is_settled(self, queue: ConsumeQueue, ends: QueueEnds) -> bool:
+        """Whether nothing of a queue has expired or is dangling, so that no more of it need be looked at."""
+        log_begin = max(self._log.min_offset, self._deleted.end_of(queue.topic))
+        return ends.first.physical_offset >= log_begin and ends_intact(queue, self._log, ends.last)
+
+    def _last_record(self, known_end: int) -> int:
+        """Return where the last record begins that has a unit, or the begin of the log if none has."""
+        for queue in self._queues:
+            newest = newest_unit(queue) if queue.max_physical_offset == known_end else None
+            if newest is not None:
+                return max(newest.physical_offset, self._log.min_offset)
+        return self._log.min_offset
+
+    def _last_vouched_record(self) -> int:
+        """Return the newest record of which the checkpoint says that it and its unit are on the disk, or -1."""
+        limit = self.checkpoint.min_time - _QUEUE_FLUSH_LAG_MS
+        if limit <= 0:
+            return -1
+        return max((last_stored_before(queue, self._log, limit) for queue in self._queues), default=-1)
+
+    def _heal(self, scan: LogScan) -> None:
+        """Replace what the walk had to step over, and note which messages are lost.
+
+        The units go first, also to the disk: with the log whole again nobody would look for them.
+        """
+        if not scan.damage:
+            return
+        plan = FlushPlan(self._file_system, _ignore)
+        for queue in self._shortened:
+            plan.add(queue.files, 0, queue.end_position + 1)
+        begins, ends = [part.begin for part in scan.damage], [part.end for part in scan.damage]
+        for queue in self._queues:
+            if lost := lose_parts(queue, begins, ends):
+                self._lost_messages += lost
+                plan.add(queue.files, 0, queue.end_position + 1)
+        plan.run()
+        fill(self._log.files, scan.damage, self._file_system, self._config.root / SET_ASIDE)
+        self._damage += scan.damage
+
+    def _truncate(self, scan: LogScan) -> None:
+        """Let log and queues end where the walk ended."""
+        log = self._log
+        files = log.files.files
+        self._removed_files = log.files.remove_from(max(sum(file.start <= scan.end for file in files), 1))
+        last = files[-1]
+        if scan.end < last.end:
+            self._truncated_bytes = last.zero_from(scan.end - last.start)
+        log.resume(scan.end)
+        log.store_timestamp = scan.store_timestamp or self._newest_time()
+        for queue in self._queues:
+            self._units_removed += truncate_queue(queue, scan.end)
+        self._deleted.restrict(log.min_offset, scan.end)
+        if self._truncated_bytes:
+            LOGGER.warning(
+                "commit log cut offset=%d cleared_bytes=%d reason=%s",
+                scan.end,
+                self._truncated_bytes,
+                scan.stopped_by,
+            )
+
+    def _newest_time(self) -> int:
+        units = (newest_unit(queue) for queue in self._queues)
+        return max((self._log.store_time(unit.physical_offset) for unit in units if unit is not None), default=0)
+
+    def _repair(self, log_end: int, progress: Progress | None) -> None:
+        """Give queues that have lost units in the middle what the log still knows of them."""
+        log, dispatcher = self._log, self._dispatcher
+        wanted = {queue for queue in self._queues if queue.files.is_incomplete}
+        wanted = wanted.union(dispatcher.gaps, dispatcher.headless)
+        self._repaired = sorted(f"{queue.topic}:{queue.queue_id}" for queue in wanted | dispatcher.bridged)
+        if not wanted:
+            return
+        for headless in dispatcher.headless:
+            cut_queue(headless, 0)
+        LOGGER.warning("consume queues have lost units, reading the commit log again queues=%s", self._repaired)
+        dispatcher.begin(log.min_offset)
+        scan = LogScan(log, log.min_offset, stop=log_end, check_crc=False, progress=progress)
+        for run in scan.runs():
+            dispatcher.dispatch(record for record in run if self._queues.find(record.topic, record.queue_id) in wanted)
+        dispatcher.finish()
+        self._heal(scan)
+
+    def _sync(self, scan_begin: int) -> None:
+        plan = FlushPlan(self._file_system, _ignore)
+        plan.add(self._log.files, scan_begin, self._log.max_offset + 1)  # 1: a file that was cleared from its begin
+        for queue in self._queues:
+            plan.add(queue.files, 0, queue.end_position + 1)
+        plan.run()
+        plan.finish()
+
+
+def _ignore(error: Exception) -> None:
+    """A failed sync during start-up raises; there is no running store to warn."""
+
+
+def _tell_ignored(log: CommitLog, record: RecordCheck, reason: str) -> None:
+    file = log.files.file_at(record.physical_offset)
+    LOGGER.warning(
+        "record left out of its consume queue file=%s offset=%d topic=%r queue_id=%d reason=%s",
+        file.path if file is not None else None,
+        record.physical_offset,
+        record.topic,
+        record.queue_id,
+        reason,
+    )

@@ -1,0 +1,269 @@
+"""A store that no broker runs on, ours or Apache's, opened as it is: nothing is recovered.
+
+Its sizes are found out from its files.  Reading changes nothing but the file ``lock``, and not even that where nothing
+may be written.
+"""
+
+import mmap
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from triomq.protocol.errors import ConfigError, StoreLayoutError
+from triomq.protocol.record.consume_queue_unit import UNIT_SIZE
+from triomq.protocol.record.record import RecordKind
+from triomq.storage.commit_log.commit_log import CommitLog
+from triomq.storage.config import StoreConfig
+from triomq.storage.consume_queue.consume_queue import ConsumeQueue
+from triomq.storage.consume_queue.queue_table import QueueTable
+from triomq.storage.files.checkpoint import Checkpoint, load_checkpoint
+from triomq.storage.files.deleted_topics import DeletedTopics
+from triomq.storage.files.file_system import FileSystem, OpenFile, list_store_directory, translated
+from triomq.storage.files.json_table import JsonTable
+from triomq.storage.files.mapped_file_queue import FoundFiles, MappedFileQueue, file_name
+from triomq.storage.recovery.queue_recovery import correct_min_offset, count_good_units
+from triomq.storage.store_directory import StoreDirectory
+
+_OFFSETS_TABLE: Final = "consumerOffset.json"
+_TOPICS_TABLE: Final = "topics.json"
+
+
+class ReadOnlyFileSystem(FileSystem):
+    """Opens and maps files for reading; a write through such a mapping is a ``TypeError``."""
+
+    def open_file(self, path: Path) -> OpenFile:
+        """Open an existing file."""
+        return OpenFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path)
+
+    def map_file(self, file: OpenFile, size_bytes: int) -> mmap.mmap:
+        """Map a whole file."""
+        return mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ)
+
+
+class StoredOffset(NamedTuple):
+    """How far a consumer group is in a queue."""
+
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+
+
+class StoppedStore:
+    """Files of a store; use it in a ``with`` block.
+
+    Attributes:
+        config: with the sizes that the files have.
+        log: the commit log; where it ends is not known, ``max_offset`` is the end of its last file.
+        queues: all consume queues with the units that are on disk; damaged ones may be among them.
+        deleted: topics of which older records no longer count.
+        checkpoint: as it was left.
+        is_clean: it was closed properly.
+        strays: files that are empty, or lie behind a missing one; the next start of a broker gets rid of them.
+    """
+
+    def __init__(self, root: Path, *, writable: bool = False) -> None:
+        """Name the store; nothing is opened.
+
+        Args:
+            root: its directory.
+            writable: whether its files may be changed.
+        """
+        self.root = root
+        self.file_system = FileSystem() if writable else ReadOnlyFileSystem()
+        self._directory = StoreDirectory(root, self.file_system)
+        self._is_open = False
+        self.config: StoreConfig
+        self.log: CommitLog
+        self.queues: QueueTable
+        self.deleted: DeletedTopics
+        self.checkpoint = Checkpoint()
+        self.is_clean = True
+        self.strays: list[Path] = []
+
+    def __enter__(self) -> Self:
+        """Open it.
+
+        Raises:
+            StoreLockedError: a broker runs on it.
+            StoreLayoutError: it is no store, or a file is none of a store.
+            StoreError: it cannot be locked or read.
+        """
+        if not self._directory.commit_log.is_dir():
+            raise StoreLayoutError(f"{self.root} is no store: it has no directory {self._directory.commit_log.name}")
+        self._directory.acquire(to_read=isinstance(self.file_system, ReadOnlyFileSystem))
+        try:
+            self._load()
+        except BaseException:
+            self._directory.release()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._directory.release()
+
+    def stored_offsets(self) -> list[StoredOffset]:
+        """Return how far the consumer groups are.
+
+        Raises:
+            StoreLayoutError: the table is damaged.
+        """
+        table = JsonTable(self._directory.config / _OFFSETS_TABLE, self.file_system)
+        content = table.load()
+        offsets = content.get("offsetTable") if isinstance(content, dict) else {}
+        found = []
+        try:
+            for name, queues in (offsets or {}).items():
+                topic, _, group = str(name).partition("@")
+                found += [StoredOffset(group, topic, int(queue_id), int(n)) for queue_id, n in queues.items()]
+        except (AttributeError, TypeError, ValueError) as exc:
+            raise StoreLayoutError(f"{table.path} holds no table of offsets: {exc}") from exc
+        return found
+
+    def save_offsets(self, offsets: Iterable[StoredOffset]) -> None:
+        """Change stored offsets; the others stay.
+
+        Raises:
+            StoreFullError, StoreError: the disk refuses; all of them are as they were.
+        """
+        table = JsonTable(self._directory.config / _OFFSETS_TABLE, self.file_system)
+        content = table.load()
+        for stored in offsets:
+            queues = content["offsetTable"][f"{stored.topic}@{stored.group}"]
+            queues[next(key for key in queues if int(key) == stored.queue_id)] = stored.offset
+        table.save(content)
+
+    @contextmanager
+    def rebuilding(self) -> Iterator[None]:
+        """Let a broker look at the whole log if the block, which deletes queues, does not come to its end.
+
+        Else it would take them as they are then, and give the numbers of messages that they lack to new ones.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        was_clean = self._directory.mark_running()
+        Checkpoint().save(self.file_system, self._directory.checkpoint)
+        yield
+        self.checkpoint.save(self.file_system, self._directory.checkpoint)
+        if was_clean:
+            self._directory.mark_closed()
+
+    def begin_of(self, topic: str, queue_id: int) -> int:
+        """Return the physical offset before which records of a queue do not count: those of a topic that was deleted.
+
+        Apache's broker notes no deletion.  But a queue whose first unit has number 0 had no record before that one.
+        """
+        deleted_end = self.deleted.end_of(topic)
+        queue = self.queues.find(topic, queue_id)
+        unit = queue.unit(0) if queue is not None else None
+        if unit is None or unit.physical_offset <= deleted_end:
+            return deleted_end
+        record = self.log.check(unit.physical_offset, check_crc=False)
+        is_first = record.kind is RecordKind.MESSAGE and record.queue_offset == 0 and record.size == unit.size
+        return (
+            unit.physical_offset if is_first and (record.topic, record.queue_id) == (topic, queue_id) else deleted_end
+        )
+
+    def topics(self) -> frozenset[str] | None:
+        """Return the topics of the broker's table; ``None`` if there is no table.
+
+        Raises:
+            StoreLayoutError: the table is damaged.
+        """
+        content = JsonTable(self._directory.config / _TOPICS_TABLE, self.file_system).load()
+        table = content.get("topicConfigTable") if isinstance(content, dict) else None
+        return frozenset(map(str, table)) if isinstance(table, dict) else None
+
+    def index_names(self) -> list[str]:
+        """Return the names of the index files, from the oldest to the newest.
+
+        Raises:
+            StoreLayoutError: their directory cannot be read.
+        """
+        entries = list_store_directory(self.file_system, self._directory.index)
+        return [entry.name for entry in entries if entry.is_file and entry.name.isascii() and entry.name.isdecimal()]
+
+    def delete_index_files(self, names: Iterable[str]) -> None:
+        """Delete index files; a broker makes them again from the commit log.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        directory = self._directory.index
+        for name in names:
+            with translated("delete", directory / name):
+                self.file_system.unlink(directory / name)
+        with translated("sync", directory):
+            self.file_system.sync_directory(directory)
+
+    def _load(self) -> None:
+        directory, files = self._directory, self.file_system
+        try:
+            self.config = _config(self.root, directory, files)
+        except ConfigError as exc:
+            raise StoreLayoutError(f"{self.root} has files of a size no store has: {exc}") from exc
+        self.queues = QueueTable(self.config, files, directory.consume_queue, directory.scratch)
+        layout = directory.check(self.config, self.queues)
+        self.log = CommitLog(
+            MappedFileQueue(
+                files,
+                directory.commit_log,
+                self.config.commit_log_file_size_bytes,
+                reserve_step_bytes=self.config.reserve_step_bytes,
+                scratch=directory.scratch,
+            )
+        )
+        self._leave_strays(directory.commit_log, layout.log)
+        self.log.files.load(FoundFiles(layout.log.starts, [], []))
+        self.log.max_offset = self.log.files.files[-1].end if layout.log.starts else 0
+        for found in layout.queues:
+            self._leave_strays(found.directory, found.files)
+            self.queues.load([found._replace(files=FoundFiles(found.files.starts, [], []))])
+        for queue in self.queues:
+            self._find_end(queue)
+            correct_min_offset(queue, self.log.min_offset)
+        self.deleted = DeletedTopics(directory.config / "deletedTopics.json", files)
+        self.deleted.load()
+        self.checkpoint = load_checkpoint(files, directory.checkpoint)
+        self.is_clean = not files.exists(directory.abort)
+
+    def _leave_strays(self, directory: Path, found: FoundFiles) -> None:
+        self.strays += (directory / file_name(start) for start in sorted(found.empty_starts + found.stray_starts))
+
+    def _find_end(self, queue: ConsumeQueue) -> None:
+        """Let the queue end behind the last unit of its last file that has any."""
+        for file in reversed(queue.files.files):
+            count = count_good_units(file, self.file_system)
+            if count or file.start == queue.files.start:
+                queue.next_offset = queue.max_offset = file.start // UNIT_SIZE + count
+                queue.max_physical_offset = self.log.max_offset  # at most
+                return
+
+
+def _config(root: Path, directory: StoreDirectory, file_system: FileSystem) -> StoreConfig:
+    """Return settings with the sizes of the first files found; RocketMQ's sizes where there are none."""
+    config = StoreConfig(root=root)
+    if (size := _first_file_size(file_system, directory.commit_log)) is not None:
+        config = replace(config, commit_log_file_size_bytes=size)
+    for topic in list_store_directory(file_system, directory.consume_queue):
+        below = directory.consume_queue / topic.name
+        for queue in list_store_directory(file_system, below) if topic.is_directory else ():
+            if (size := _first_file_size(file_system, below / queue.name)) is not None:
+                return replace(config, consume_queue_file_size_bytes=size)
+    return config
+
+
+def _first_file_size(file_system: FileSystem, directory: Path) -> int | None:
+    if not directory.is_dir():
+        return None
+    sizes = (
+        entry.size_bytes for entry in list_store_directory(file_system, directory) if entry.is_file and entry.size_bytes
+    )
+    return next(sizes, None)

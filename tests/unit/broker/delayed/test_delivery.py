@@ -1,0 +1,154 @@
+"""The way from a system queue to the real ones."""
+
+import logging
+
+import pytest
+
+from triomq.broker.delayed.delivery import with_real_place
+from triomq.broker.server import Broker
+from triomq.protocol.errors import StoreError, StoreFullError
+from triomq.storage.reading.record_copies import RecordCopy
+
+HOST = bytes(8)
+PLACE = b"REAL_TOPIC\x01T\x02REAL_QID\x011"
+
+
+def waiting(broker: Broker, properties: bytes, body: bytes = b"body") -> RecordCopy | None:
+    """Let a message wait, and return what delivers it."""
+    stored = broker.store.put(broker.store.queue("W", 0), body, properties, 0, 0, 0, 0, HOST, HOST)
+    (copy,) = broker.delivery.copies(broker.store.queue_units("W", 0, stored.queue_offset, 1))
+    assert copy is None or copy[-1][2:] == properties
+    return copy
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        b"A\x01b\x02" + PLACE,
+        PLACE,
+        PLACE + b"\x02A\x01b",
+        b"A\x01b\x02" + PLACE + b"\x02A\x01b",
+        b"REAL_QID\x011\x02A\x01b\x02REAL_TOPIC\x01T",
+        b"A\x01b\x02REAL_TOPIC\x01wrong\x02" + PLACE,
+    ],
+)
+def test_the_real_place_is_found_wherever_it_stands(broker: Broker, properties: bytes) -> None:
+    for _ in range(2):  # known the second time
+        copy = waiting(broker, properties)
+        assert copy is not None
+        assert (copy[0].topic, copy[0].queue_id) == ("T", 1)
+
+
+def test_the_place_is_written_where_it_is_found_fast() -> None:
+    assert with_real_place(PLACE + b"\x02A\x01b", "U", 7) == b"A\x01b\x02REAL_TOPIC\x01U\x02REAL_QID\x017"
+
+
+def test_equal_ends_of_properties_do_not_hide_another_queue_id_before_them(broker: Broker) -> None:
+    for queue_id in (1, 2):
+        copy = waiting(broker, b"REAL_QID\x01%d\x02REAL_TOPIC\x01T" % queue_id)
+        assert copy is not None
+        assert copy[0].queue_id == queue_id
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        b"",
+        b"REAL_TOPIC\x01T",
+        b"REAL_TOPIC\x01T\x02REAL_QID\x01-1",
+        b"REAL_TOPIC\x01a b\x02REAL_QID\x011",
+        b"REAL_TOPIC\x01RMQ_SYS_TRANS_HALF_TOPIC\x02REAL_QID\x010",
+        b"REAL_TOPIC\x01SCHEDULE_TOPIC_XXXX\x02REAL_QID\x010",
+        b"REAL_TOPIC\x01rmq_sys_wheel_timer\x02REAL_QID\x010",
+    ],
+)
+def test_a_message_without_a_possible_place_is_dropped(
+    broker: Broker, caplog: pytest.LogCaptureFixture, properties: bytes
+) -> None:
+    assert waiting(broker, properties) is None
+    assert "delayed message dropped" in caplog.text
+
+
+def test_what_is_no_record_is_dropped(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    waiting(broker, PLACE)
+    assert broker.delivery.copies([(1, 100, 0), (10**9, 100, 0), (0, 0, 0)]) == [None] * 3
+    assert [record.levelno for record in caplog.records] == [logging.ERROR, logging.WARNING, logging.WARNING]
+
+
+def test_a_copy_that_became_too_long_does_not_stop_the_others(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    copies = [waiting(broker, PLACE, b"%d" % number) for number in range(3)]
+    good = [copy for copy in copies if copy is not None]
+    *before, _, properties = good[1]
+    good[1] = *before, bytes(broker.store.config.commit_log_file_size_bytes), properties  # type: ignore[assignment]
+    assert broker.delivery.store(good) == 3
+    assert broker.delivery.delivered == 2
+    assert broker.store.max_offset_in_queue("T", 1) == 2
+    assert broker.statistics.put_by_topic == {"T": 2}
+    assert broker.statistics.put_bytes == 2
+    assert "delayed message for topic T dropped" in caplog.text
+
+
+def test_a_topic_that_is_being_deleted_holds_up_no_other(
+    broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted = PLACE.replace(b"\x01T", b"\x01D")
+    copies = [waiting(broker, place) for place in (PLACE, deleted, PLACE, deleted, PLACE)]
+    broker.store.queue("D", 1).refusal = StoreError("cannot delete")
+    put_copies = broker.store.put_copies
+    full = [StoreFullError("no room")]
+
+    def put_one(copies: list[RecordCopy]) -> int:
+        if len(copies) == 2 and full:
+            raise full.pop()
+        return put_copies(copies[:1])
+
+    monkeypatch.setattr(broker.store, "put_copies", put_one)
+    assert broker.delivery.store(copies) == 2
+    assert caplog.text.count("delayed message for topic D dropped: the topic is being deleted") == 1
+    assert broker.delivery.store(copies[2:]) == 3
+    assert caplog.text.count("delayed message for topic D dropped: the topic is being deleted") == 2
+    assert broker.store.max_offset_in_queue("T", 1) == 3
+    assert broker.delivery.delivered == 3
+    assert broker.delivery.store(copies[1:2]) == 1
+    broker.store.queue("D", 1).refusal = None
+    assert broker.delivery.store(copies[1:2]) == 1
+    assert broker.store.max_offset_in_queue("D", 1) == 1
+
+
+def test_what_the_store_refuses_is_told_once_until_it_takes_messages_again(
+    broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = waiting(broker, PLACE)
+    assert copy is not None
+
+    def refuse(copies: list[RecordCopy]) -> int:
+        raise StoreFullError("no room")
+
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.store, "put_copies", refuse)
+            assert [broker.delivery.store([copy, copy]) for _ in range(2)] == [0, 0]
+        assert broker.delivery.store([copy]) == 1
+    assert caplog.text.count("delayed messages are not delivered for now: no room") == 2
+
+
+def test_what_cannot_be_delivered_is_done_with_when_those_before_it_are(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = [waiting(broker, PLACE), None, waiting(broker, PLACE), None, waiting(broker, PLACE), None]
+    put_copies = broker.store.put_copies
+    monkeypatch.setattr(broker.store, "put_copies", lambda copies: put_copies(copies[:1]))
+    assert broker.delivery.store(copies) == 6
+    calls = []
+
+    def refuse_third(copies: list[RecordCopy]) -> int:
+        calls.append(len(copies))
+        if len(calls) == 3:
+            raise StoreFullError("no room")
+        return put_copies(copies[:1])
+
+    monkeypatch.setattr(broker.store, "put_copies", refuse_third)
+    assert broker.delivery.store(copies) == 4, "the third message is the fifth of all"
+    assert calls == [3, 2, 1]
+    assert broker.delivery.store([None, None]) == 2
+    assert broker.delivery.delivered == 5

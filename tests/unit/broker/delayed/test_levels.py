@@ -1,0 +1,362 @@
+"""Delayed messages: when they appear, as what, and what a restart or a damaged store does to them."""
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from tests.unit.broker.recording import Clock, MakeBroker, Peer
+from triomq.broker.config import BrokerConfig
+from triomq.broker.server import Broker
+from triomq.protocol.codes import ResponseCode
+from triomq.protocol.errors import StoreFullError
+from triomq.protocol.java import tags_code
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.record import decode_record, decode_records
+from triomq.storage.config import StoreConfig
+from triomq.storage.delay_levels import DelayLevels
+from triomq.storage.message_store import MessageStore
+
+SCHEDULE = "SCHEDULE_TOPIC_XXXX"
+HOST = bytes(8)
+
+
+def messages(broker: Broker, topic: str = "T", queue_id: int = 0) -> list[MessageExt]:
+    found: list[MessageExt] = []
+    while (result := broker.store.get_message((topic, queue_id), len(found), 32)).buffers:
+        found += [message for view in result.buffers for message in decode_records(view)]
+    return found
+
+
+def bodies(broker: Broker, topic: str = "T", queue_id: int = 0) -> list[bytes]:
+    return [message.stored_body for message in messages(broker, topic, queue_id)]
+
+
+def put(peer: Peer, body: bytes = b"body", level: int = 1, topic: str = "T", more: str = "", **fields: Any) -> None:
+    assert peer.put(topic, body, i=f"DELAY\x01{level}{more}", **fields).code == ResponseCode.SUCCESS
+
+
+def deliver_all(broker: Broker, clock: Clock) -> None:
+    """Deliver all that is due now, however many calls that takes."""
+    while broker.schedule.deliver(clock.now_ms) == clock.now_ms:
+        pass
+
+
+def test_a_message_appears_after_its_delay_and_once_as_the_same_message(peer: Peer, clock: Clock) -> None:
+    """C.2 scenario 14."""
+    broker = peer.broker
+    put(peer, more="\x02UNIQ_KEY\x01ID\x02TAGS\x01A\x02WAIT\x01true", queue_id=2, f=1, h=-5, g=17, j=3)
+    (waiting,) = messages(broker, SCHEDULE)
+    clock.now_ms += 999
+    assert broker.schedule.deliver(clock.now_ms) == clock.now_ms + 1
+    assert messages(broker, "T", 2) == []
+    clock.now_ms += 1
+    assert broker.schedule.deliver(clock.now_ms) is None
+    (message,) = messages(broker, "T", 2)
+    assert message.stored_body == b"body"
+    assert (message.flag, message.sys_flag, message.born_timestamp, message.reconsume_times) == (-5, 1, 17, 3)
+    assert (message.born_host, message.store_host) == ("192.0.2.9:50001", "192.0.2.1:10911")
+    assert message.store_timestamp == clock.now_ms
+    assert (message.unique_id, message.tags) == ("ID", "A")
+    assert message.encoded_properties == waiting.encoded_properties
+    assert message.properties | {"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": "2"} == message.properties
+    assert broker.store.queue_units("T", 2, 0, 1)[0].tags_code == tags_code("A")
+    clock.now_ms += 10**7
+    assert broker.schedule.deliver(clock.now_ms) is None
+    assert len(messages(broker, "T", 2)) == 1
+    assert broker.delivery.delivered == 1
+    assert broker.statistics.put_by_topic == {SCHEDULE: 1, "T": 1}
+
+
+def test_levels_do_not_wait_for_each_other(peer: Peer, clock: Clock) -> None:
+    for level in (3, 2, 1):
+        put(peer, b"%d" % level, level)
+    assert peer.broker.schedule.deliver(clock.now_ms) == clock.now_ms + 1000
+    began = clock.now_ms
+    for after, expected in ((1000, [b"1"]), (5000, [b"1", b"2"]), (10_000, [b"1", b"2", b"3"])):
+        clock.now_ms = began + after
+        peer.broker.schedule.deliver(clock.now_ms)
+        assert bodies(peer.broker) == expected
+
+
+def test_one_call_delivers_a_bounded_number_of_a_level_and_the_next_goes_on(peer: Peer, clock: Clock) -> None:
+    for number in range(250):
+        put(peer, b"%d" % number, 1 + number % 2)
+    clock.now_ms += 5000
+    assert peer.broker.schedule.deliver(clock.now_ms) == clock.now_ms
+    assert len(messages(peer.broker)) == 200
+    assert peer.broker.schedule.deliver(clock.now_ms) is None
+    delivered = [int(body) for body in bodies(peer.broker)]
+    assert [number for number in delivered if number % 2] == list(range(1, 250, 2))
+    assert [number for number in delivered if not number % 2] == list(range(0, 250, 2))
+
+
+def test_one_call_copies_a_bounded_number_of_bytes(make_broker: MakeBroker, clock: Clock) -> None:
+    peer = Peer(make_broker({"commit_log_file_size_bytes": 32 * 1024**2}))
+    for _ in range(5):
+        put(peer, bytes(600_000))
+    clock.now_ms += 1000
+    assert peer.broker.schedule.deliver(clock.now_ms) == clock.now_ms
+    assert peer.broker.delivery.delivered == 2
+    deliver_all(peer.broker, clock)
+    assert peer.broker.delivery.delivered == 5
+
+
+def test_only_an_empty_level_tells_of_an_arrival(peer: Peer, clock: Clock) -> None:
+    schedule = peer.broker.schedule
+    put(peer)
+    assert schedule.arrived.is_set()
+    schedule.arrived = trio.Event()
+    put(peer)
+    assert not schedule.arrived.is_set()
+    put(peer, level=2)
+    assert schedule.arrived.is_set()
+    clock.now_ms += 1000
+    schedule.deliver(clock.now_ms)
+    schedule.arrived = trio.Event()
+    put(peer)
+    assert schedule.arrived.is_set()
+
+
+def test_a_clean_restart_loses_and_repeats_nothing(make_broker: MakeBroker, clock: Clock) -> None:
+    """C.2 scenario 16."""
+    broker = make_broker()
+    for number in range(10):
+        put(Peer(broker), b"%d" % number, 3)
+        clock.now_ms += 1000
+    for _ in range(4):
+        broker.schedule.deliver(clock.now_ms)
+        before = bodies(broker)
+        broker.save_tables_now()
+        broker = make_broker()
+        assert bodies(broker) == before
+        broker.schedule.deliver(clock.now_ms)
+        assert bodies(broker) == before
+        clock.now_ms += 3000
+    assert bodies(broker) == [b"%d" % number for number in range(10)]
+
+
+def test_offsets_are_stored_as_rocketmq_does(make_broker: MakeBroker, clock: Clock) -> None:
+    broker = make_broker()
+    put(Peer(broker))
+    put(Peer(broker), level=3)
+    clock.now_ms += 1000
+    broker.schedule.deliver(clock.now_ms)
+    broker.save_tables_now()
+    path = broker.config.store.root / "config" / "delayOffset.json"
+    assert path.read_bytes().split() == [b"{", b'"offsetTable":', b"{", b'"1":', b"1", b"}", b"}"]
+    path.write_bytes(b'{\n\t"offsetTable":{1:0,3:0\n\t}\n}')  # as RocketMQ writes it, one message earlier
+    broker = make_broker()
+    broker.schedule.deliver(clock.now_ms)
+    assert bodies(broker) == [b"body", b"body"]
+
+
+def reopened(root: Path, clock: Clock) -> Broker:
+    """Open a copied store as a broker does after a crash."""
+    config = StoreConfig(root=root, commit_log_file_size_bytes=256 * 1024, consume_queue_file_size_bytes=20 * 100)
+    store = MessageStore(config, clock_ms=clock)
+    store.open()
+    broker = Broker(BrokerConfig(store=config), store, clock)
+    broker.load()
+    return broker
+
+
+def test_a_killed_broker_repeats_only_what_it_delivered_since_the_offsets_were_saved(
+    peer: Peer, clock: Clock, tmp_path: Path
+) -> None:
+    broker = peer.broker
+    for number in range(6):
+        put(peer, b"%d" % number)
+        clock.now_ms += 500
+    broker.schedule.deliver(clock.now_ms - 1000)
+    saved = len(messages(broker))
+    broker.save_tables_now()
+    broker.schedule.deliver(clock.now_ms)
+    delivered = bodies(broker)
+    assert 0 < saved < len(delivered) < 6
+    shutil.copytree(broker.config.store.root, tmp_path / "killed")
+    again = reopened(tmp_path / "killed", clock)
+    clock.now_ms += 10_000
+    deliver_all(again, clock)
+    everything = [b"%d" % number for number in range(6)]
+    assert bodies(again) == delivered + everything[saved:]
+    again.store.close()
+
+
+def test_units_that_are_built_again_after_a_crash_have_their_delivery_time(
+    peer: Peer, clock: Clock, tmp_path: Path
+) -> None:
+    """RocketMQ delivers them at once."""
+    put(peer, level=3, more="\x02TAGS\x01A")
+    shutil.copytree(peer.broker.config.store.root, tmp_path / "killed")
+    shutil.rmtree(tmp_path / "killed" / "consumequeue")
+    again = reopened(tmp_path / "killed", clock)
+    assert again.schedule.deliver(clock.now_ms + 9999) == clock.now_ms + 10_000
+    again.schedule.deliver(clock.now_ms + 10_000)
+    assert bodies(again) == [b"body"]
+    again.store.close()
+
+
+def put_raw(broker: Broker, properties: bytes, code: int = 0, body: bytes = b"raw") -> int:
+    """Put a record into the queue of level 1 as another broker may have left it; return where."""
+    queue = broker.store.queue(SCHEDULE, 0)
+    return broker.store.put(queue, body, properties, code, 0, 0, 0, HOST, HOST).physical_offset
+
+
+GOOD = b"DELAY\x011\x02REAL_TOPIC\x01T\x02REAL_QID\x010"
+
+
+@pytest.mark.parametrize("code", [tags_code("TagA"), tags_code("polygenelubricants"), 0])
+def test_a_unit_with_a_hash_instead_of_a_time_is_due_by_its_store_time(broker: Broker, clock: Clock, code: int) -> None:
+    put_raw(broker, GOOD, code)
+    assert broker.schedule.deliver(clock.now_ms + 500) == clock.now_ms + 1000
+    assert messages(broker) == []
+    assert broker.schedule.deliver(clock.now_ms + 1000) is None
+    assert bodies(broker) == [b"raw"]
+
+
+def test_a_time_further_away_than_the_delay_of_its_level_counts_as_now(broker: Broker, clock: Clock) -> None:
+    """The clock was set back, or the levels were made shorter."""
+    put_raw(broker, GOOD, clock.now_ms + 1001)
+    assert broker.schedule.deliver(clock.now_ms) is None
+    assert bodies(broker) == [b"raw"]
+
+
+def test_messages_sent_after_the_clock_was_set_back_wait_as_long_as_others(peer: Peer, clock: Clock) -> None:
+    peer.put("T", b"before")
+    clock.now_ms -= 60_000
+    put(peer, b"delayed")
+    assert peer.broker.schedule.deliver(clock.now_ms) == clock.now_ms + 1000
+    peer.broker.schedule.deliver(clock.now_ms + 1000)
+    assert bodies(peer.broker) == [b"before", b"delayed"]
+
+
+def test_other_levels_can_be_set(make_broker: MakeBroker, clock: Clock) -> None:
+    peer = Peer(make_broker({"delay_levels": DelayLevels("2s 7m")}))
+    put(peer, b"1", 1)
+    put(peer, b"2", 18)
+    assert [unit.tags_code for unit in peer.broker.store.queue_units(SCHEDULE, 1, 0, 9)] == [clock.now_ms + 420_000]
+    assert peer.broker.schedule.deliver(clock.now_ms + 2000) == clock.now_ms + 420_000
+    assert peer.broker.schedule.deliver(clock.now_ms + 420_000) is None
+    assert bodies(peer.broker) == [b"1", b"2"]
+    assert messages(peer.broker)[1].properties["DELAY"] == "2"
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        b"",
+        b"REAL_TOPIC\x01T",
+        b"REAL_QID\x010",
+        b"REAL_TOPIC\x01T\x02REAL_QID\x01x",
+        b"REAL_TOPIC\x01T\x02REAL_QID\x01-1",
+        b"REAL_TOPIC\x01T\x02REAL_QID\x01" + b"9" * 5000,
+        b"REAL_TOPIC\x01../etc\x02REAL_QID\x010",
+        b"REAL_TOPIC\x01RMQ_SYS_TRANS_HALF_TOPIC\x02REAL_QID\x010",
+        b"REAL_TOPIC\x01SCHEDULE_TOPIC_XXXX\x02REAL_QID\x010",
+        b"REAL_TOPIC\x01" + b"t" * 128 + b"\x02REAL_QID\x010",
+    ],
+)
+def test_a_record_that_has_no_real_place_is_left_behind(
+    broker: Broker, clock: Clock, properties: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    put_raw(broker, properties)
+    put_raw(broker, GOOD, body=b"next")
+    assert broker.schedule.deliver(clock.now_ms + 1000) is None
+    assert bodies(broker) == [b"next"]
+    assert [record.message[:23] for record in caplog.records] == ["delayed message dropped"]
+    assert broker.store.max_offset_in_queue(SCHEDULE, 0) == 2
+
+
+def test_a_record_that_is_gone_is_left_behind(broker: Broker, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    put_raw(broker, GOOD)
+    queue = broker.store.queue(SCHEDULE, 0)
+    queue.reserve(1)
+    queue.append(10**9, 200, clock.now_ms)
+    queue.max_offset = queue.next_offset
+    put_raw(broker, GOOD, body=b"next")
+    assert broker.schedule.deliver(clock.now_ms + 1000) is None
+    assert bodies(broker) == [b"raw", b"next"]
+    assert [record.message[:23] for record in caplog.records] == ["delayed message is gone"]
+
+
+def test_while_the_store_refuses_a_message_is_tried_again_and_none_is_lost(
+    peer: Peer, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = peer.broker
+    for number in range(3):
+        put(peer, b"%d" % number)
+    clock.now_ms += 1000
+    broker.store._refusal = lambda: StoreFullError("no room")
+    for _ in range(3):
+        assert broker.schedule.deliver(clock.now_ms) == clock.now_ms + 100
+    assert [record.message for record in caplog.records] == ["delayed messages are not delivered for now: no room"]
+    broker.store._refusal = None
+    broker.schedule.deliver(clock.now_ms)
+    assert bodies(broker) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize(("saved", "first"), [(99, 3), (-5, 0), (2, 2)])
+def test_saved_offsets_are_brought_into_the_range_of_their_queue(
+    make_broker: MakeBroker, clock: Clock, saved: int, first: int
+) -> None:
+    broker = make_broker()
+    for number in range(3):
+        put(Peer(broker), b"%d" % number)
+    path = broker.config.store.root / "config" / "delayOffset.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b'{"offsetTable":{1:%d}}' % saved)
+    broker = make_broker()
+    put(Peer(broker), b"new")
+    deliver_all(broker, clock)
+    clock.now_ms += 1000
+    broker.schedule.deliver(clock.now_ms)
+    assert bodies(broker) == [b"0", b"1", b"2", b"new"][first:]
+
+
+def test_messages_that_retention_has_deleted_are_skipped(peer: Peer, clock: Clock) -> None:
+    for number in range(3):
+        put(peer, b"%d" % number)
+    peer.broker.store.queue(SCHEDULE, 0).min_offset = 2
+    clock.now_ms += 1000
+    assert peer.broker.schedule.deliver(clock.now_ms) is None
+    assert bodies(peer.broker) == [b"2"]
+    put(peer, b"3")
+    assert peer.broker.schedule.deliver(clock.now_ms + 1000) is None
+    assert bodies(peer.broker) == [b"2", b"3"]
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_offsets_are_not_saved_when_the_disk_did_not_take_what_was_delivered(
+    peer: Peer, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_lost: bool
+) -> None:
+    """It may be lost, also where only a file could not be opened: it is delivered again."""
+    broker = peer.broker
+    put(peer)
+    clock.now_ms += 1000
+    broker.schedule.deliver(clock.now_ms)
+
+    def fail() -> None:
+        if is_lost:
+            broker.store._fail(StoreFullError("lost"))
+        raise StoreFullError("lost")
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.ERROR, "triomq.broker"):
+        patch.setattr(broker.store, "flush", fail)
+        broker.save_tables_now()
+    if is_lost:
+        broker.save_tables_now()
+    assert not (broker.config.store.root / "config" / "delayOffset.json").exists()
+    assert "delivered again" in caplog.text
+
+
+def test_a_message_with_ipv6_hosts_keeps_them(broker: Broker, clock: Clock) -> None:
+    peer = Peer(broker, "::1:50001")
+    put(peer)
+    broker.schedule.deliver(clock.now_ms + 1000)
+    (message,) = messages(broker)
+    assert message.born_host == "[::1]:50001"
+    assert decode_record(broker.store.look_message(message.physical_offset) or b"").sys_flag & 0x10

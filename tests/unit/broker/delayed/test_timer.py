@@ -1,0 +1,339 @@
+"""Messages with a time of their own: when they appear, as what, and what restarts, clocks and disks do to them."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.broker.recording import Clock, MakeBroker, Peer
+from triomq.broker.server import Broker
+from triomq.protocol.codes import ResponseCode
+from triomq.protocol.errors import StoreFullError
+from triomq.protocol.java import tags_code
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.record import decode_records
+from triomq.storage.timer_times import ROLL_WINDOW_MS
+
+TIMER = "rmq_sys_wheel_timer"
+HOST = bytes(8)
+DAY_S = 86_400
+HUGE = {"commit_log_file_size_bytes": 8 * 1024**2, "consume_queue_file_size_bytes": 20 * 3000}
+
+
+def messages(broker: Broker, topic: str = "T", queue_id: int = 0) -> list[MessageExt]:
+    found: list[MessageExt] = []
+    while (result := broker.store.get_message((topic, queue_id), len(found), 32)).buffers:
+        found += [message for view in result.buffers for message in decode_records(view)]
+    return found
+
+
+def bodies(broker: Broker, topic: str = "T") -> list[bytes]:
+    return [message.stored_body for message in messages(broker, topic)]
+
+
+def put(peer: Peer, properties: str, body: bytes = b"body", **fields: Any) -> None:
+    assert peer.put("T", body, i=properties, **fields).code == ResponseCode.SUCCESS
+
+
+def deliver_all(broker: Broker, clock: Clock) -> None:
+    """Deliver all that is due now, however many calls that takes."""
+    while broker.timer.deliver(clock.now_ms) == clock.now_ms:
+        pass
+
+
+@pytest.mark.parametrize("request_of", ["TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"])
+def test_a_message_appears_at_its_time_and_once_as_the_same_message(peer: Peer, clock: Clock, request_of: str) -> None:
+    broker, sent_ms = peer.broker, clock.now_ms
+    value = {"TIMER_DELIVER_MS": sent_ms + 3000, "TIMER_DELAY_MS": 3000, "TIMER_DELAY_SEC": 3}[request_of]
+    more = "\x02UNIQ_KEY\x01ID\x02TAGS\x01A\x02WAIT\x01true"
+    put(peer, f"{request_of}\x01{value}{more}", queue_id=2, f=1, h=-5, g=17)
+    assert messages(broker, TIMER)[0].properties["REAL_QID"] == "2"
+    clock.now_ms += 2999
+    assert broker.timer.deliver(clock.now_ms) == clock.now_ms + 1
+    assert messages(broker, "T", 2) == []
+    clock.now_ms += 1
+    assert broker.timer.deliver(clock.now_ms) is None
+    (message,) = messages(broker, "T", 2)
+    assert (message.stored_body, message.flag, message.sys_flag, message.born_timestamp) == (b"body", -5, 1, 17)
+    assert (message.born_host, message.store_host) == ("192.0.2.9:50001", "192.0.2.1:10911")
+    assert message.properties == {
+        request_of: str(value),
+        "UNIQ_KEY": "ID",
+        "TAGS": "A",
+        "WAIT": "true",
+        "CLUSTER": "DefaultCluster",
+        "TIMER_OUT_MS": str(sent_ms + 3000),
+        "REAL_TOPIC": "T",
+        "REAL_QID": "2",
+        "TIMER_ENQUEUE_MS": str(sent_ms),
+        "TIMER_DEQUEUE_MS": str(clock.now_ms),
+    }
+    assert broker.store.queue_units("T", 2, 0, 1)[0].tags_code == tags_code("A")
+    clock.now_ms += 10**7
+    assert broker.timer.deliver(clock.now_ms) is None
+    assert len(messages(broker, "T", 2)) == 1
+    assert broker.statistics.put_by_topic == {TIMER: 1, "T": 1}
+
+
+def test_messages_come_in_the_order_of_their_times(peer: Peer, clock: Clock) -> None:
+    for delay in (5, 1, 3, 1, 2):
+        put(peer, f"TIMER_DELAY_SEC\x01{delay}", b"%d" % delay)
+    clock.now_ms += 4000
+    assert peer.broker.timer.deliver(clock.now_ms) == clock.now_ms + 1000
+    assert bodies(peer.broker) == [b"1", b"1", b"2", b"3"]
+    assert len(peer.broker.timer) == 1
+
+
+@pytest.mark.parametrize("properties", ["TIMER_DELIVER_MS\x0117", "TIMER_DELAY_SEC\x010", "TIMER_DELAY_MS\x01-9"])
+def test_a_time_in_the_past_is_now(peer: Peer, properties: str) -> None:
+    put(peer, properties)
+    assert bodies(peer.broker) == [b"body"]
+    assert len(peer.broker.timer) == 0
+
+
+def test_a_time_further_away_than_allowed_is_refused_as_rocketmq_does(make_broker: MakeBroker) -> None:
+    peer = Peer(make_broker(timer_max_delay_s=60))
+    put(peer, "TIMER_DELAY_SEC\x0160")
+    response = peer.put("T", i="TIMER_DELAY_MS\x0160001")
+    assert (response.code, response.remark) == (
+        ResponseCode.MESSAGE_ILLEGAL,
+        "timer message illegal, the delay time should not be bigger than the max delay 60000ms; or if set del msg,"
+        " the delay time should be bigger than the current time",
+    )
+    assert len(peer.broker.timer) == 1
+
+
+def test_a_message_that_has_waited_does_not_wait_again_when_it_is_sent_on(peer: Peer) -> None:
+    put(peer, "TIMER_DELAY_SEC\x0160\x02TIMER_OUT_MS\x0117")
+    assert bodies(peer.broker) == [b"body"]
+
+
+def test_a_delay_level_counts_before_a_time(peer: Peer, clock: Clock) -> None:
+    put(peer, "TIMER_DELAY_SEC\x0160\x02DELAY\x011\x02TIMER_DELIVER_MS\x011")
+    peer.broker.schedule.deliver(clock.now_ms + 1000)
+    (message,) = messages(peer.broker)
+    assert not {name for name in message.properties if name.startswith("TIMER_")}
+
+
+def test_a_dead_letter_does_not_wait(peer: Peer) -> None:
+    assert peer.put("%RETRY%G", i="TIMER_DELAY_SEC\x0160", j=16, l=16).code == ResponseCode.SUCCESS
+    assert bodies(peer.broker, "%DLQ%G") == [b"hello"]
+
+
+def test_a_message_whose_properties_have_no_room_keeps_its_own(make_broker: MakeBroker, clock: Clock) -> None:
+    peer = Peer(make_broker(HUGE))
+    waits = "TIMER_DELAY_SEC\x011\x02TAGS\x01a"
+    put(peer, waits + "\x02A\x01" + "x" * (32_767 - len(waits) - 90))
+    peer.broker.timer.deliver(clock.now_ms + 1000)
+    (message,) = messages(peer.broker)
+    assert message.tags == "a"
+    assert "TIMER_DEQUEUE_MS" not in message.properties
+
+
+def test_a_clean_restart_loses_and_repeats_nothing(make_broker: MakeBroker, clock: Clock) -> None:
+    broker = make_broker()
+    for number in range(20):
+        put(Peer(broker), f"TIMER_DELAY_SEC\x01{1 + number * 7 % 20}", b"%d" % (1 + number * 7 % 20))
+    for second in range(1, 21):
+        clock.now_ms += 1000
+        deliver_all(broker, clock)
+        broker.save_tables_now()
+        broker = make_broker()
+        assert len(broker.timer) == 20 - second
+        deliver_all(broker, clock)
+        assert bodies(broker) == [b"%d" % number for number in range(1, second + 1)]
+    assert broker.timer.progress.first_offset == 20
+
+
+def test_after_a_kill_only_what_was_delivered_since_the_last_save_comes_again(
+    make_broker: MakeBroker, clock: Clock
+) -> None:
+    broker = make_broker()
+    for second in (1, 2, 3):
+        put(Peer(broker), f"TIMER_DELAY_SEC\x01{second}", b"%d" % second)
+    broker.timer.deliver(clock.now_ms + 1000)
+    broker.save_tables_now()
+    broker.timer.deliver(clock.now_ms + 2000)
+    broker = make_broker()  # without the tables that it had
+    broker.timer.deliver(clock.now_ms + 3000)
+    assert bodies(broker) == [b"1", b"2", b"2", b"3"]
+
+
+def test_messages_with_numbers_of_ones_that_a_crash_has_cost_are_delivered(
+    make_broker: MakeBroker, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = make_broker()
+    put(Peer(broker), "TIMER_DELAY_SEC\x011", b"before")
+    clock.now_ms += 1000
+    broker.timer.deliver(clock.now_ms)
+    path = broker.config.store.root / "config" / "timerProgress.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b'{"timeMs":%d,"queueOffset":9,"firstOffset":10}' % clock.now_ms)
+    broker = make_broker()
+    assert "timer progress taken back queue_offset=9 first_offset=10 end=1" in caplog.text
+    put(Peer(broker), "TIMER_DELAY_SEC\x015", b"new")
+    broker.save_tables_now()
+    broker = make_broker()
+    assert broker.timer.deliver(clock.now_ms + 5000) is None
+    assert bodies(broker) == [b"before", b"new"]
+
+
+def test_units_that_rocketmq_has_made_anew_are_read_from_their_records(broker: Broker, clock: Clock) -> None:
+    """Its recovery writes the hash of the tags where we write the time."""
+    queue = broker.store.queue(TIMER, 0)
+    properties = b"TIMER_OUT_MS\x01%d\x02REAL_TOPIC\x01T\x02REAL_QID\x010" % (clock.now_ms + 5000)
+    broker.store.put(queue, b"body", properties, tags_code("a"), 0, 0, 0, HOST, HOST)
+    queue.reserve(1)
+    queue.append(10**9, 200, 3)
+    queue.max_offset = queue.next_offset
+    broker.timer.load()
+    assert len(broker.timer) == 2
+    assert broker.timer.deliver(clock.now_ms) == clock.now_ms + 5000
+    assert broker.timer.deliver(clock.now_ms + 5000) is None
+    assert bodies(broker) == [b"body"]
+
+
+def test_a_message_that_waits_for_days_is_stored_anew_meanwhile(make_broker: MakeBroker, clock: Clock) -> None:
+    """Retention would delete it."""
+    broker = make_broker(timer_max_delay_s=10 * DAY_S)
+    put(Peer(broker), f"TIMER_DELAY_SEC\x01{5 * DAY_S}")
+    began = clock.now_ms
+    woken = []
+    while (next_ms := broker.timer.deliver(clock.now_ms)) is not None:
+        woken.append((next_ms - began) / ROLL_WINDOW_MS)
+        clock.now_ms = next_ms
+        broker.save_tables_now()
+        broker = make_broker()
+    assert woken == [1, 2, 2.5]
+    (message,) = messages(broker)
+    assert message.store_timestamp - began == 5 * DAY_S * 1000
+    assert message.properties["TIMER_ROLL_TIMES"] == "2"
+    assert message.properties["TIMER_OUT_MS"] == str(clock.now_ms)
+
+
+@pytest.mark.parametrize("count", ["x", "9" * 5000])
+def test_a_count_that_the_sender_has_made_up_stops_no_delivery(
+    make_broker: MakeBroker, clock: Clock, count: str
+) -> None:
+    """Python refuses to make a number of so many digits."""
+    broker = make_broker(timer_max_delay_s=10 * DAY_S)
+    put(Peer(broker), f"TIMER_ROLL_TIMES\x01{count}\x02TIMER_DELAY_SEC\x01{3 * DAY_S}")
+    while (next_ms := broker.timer.deliver(clock.now_ms)) is not None:
+        clock.now_ms = next_ms
+    (message,) = messages(broker)
+    assert message.properties["TIMER_ROLL_TIMES"] == "1"
+
+
+def test_after_the_clock_was_set_back_nothing_is_lost_or_repeated(make_broker: MakeBroker, clock: Clock) -> None:
+    broker = make_broker()
+    put(Peer(broker), "TIMER_DELAY_SEC\x0110", b"first")
+    clock.now_ms += 10_000
+    broker.timer.deliver(clock.now_ms)
+    clock.now_ms -= 5000
+    put(Peer(broker), "TIMER_DELAY_SEC\x011", b"second")
+    broker.save_tables_now()
+    broker = make_broker()
+    assert broker.timer.deliver(clock.now_ms) == clock.now_ms + 5000
+    clock.now_ms += 5000
+    assert broker.timer.deliver(clock.now_ms) is None
+    assert bodies(broker) == [b"first", b"second"]
+    broker.save_tables_now()
+    assert len(make_broker().timer) == 0
+
+
+def test_while_the_store_refuses_a_message_is_tried_again_and_none_is_lost(peer: Peer, clock: Clock) -> None:
+    broker = peer.broker
+    for number in range(3):
+        put(peer, "TIMER_DELAY_SEC\x011", b"%d" % number)
+    clock.now_ms += 1000
+    broker.store._refusal = lambda: StoreFullError("no room")
+    for _ in range(3):
+        assert broker.timer.deliver(clock.now_ms) == clock.now_ms + 100
+    assert len(broker.timer) == 3
+    assert b'"firstOffset": 0' in broker.timer.progress.encode()
+    broker.store._refusal = None
+    assert broker.timer.deliver(clock.now_ms) is None
+    assert bodies(broker) == [b"0", b"1", b"2"]
+
+
+def test_what_fits_into_a_file_is_delivered_when_the_disk_refuses_the_next_one(peer: Peer, clock: Clock) -> None:
+    broker = peer.broker
+    for number in range(10):
+        put(peer, f"TIMER_DELAY_MS\x01{1000 + number}", bytes([number]) * 30_000)
+    clock.now_ms += 2000
+    put_copies = broker.store.put_copies
+    calls: list[int] = []
+
+    def refuse_second(copies: Any) -> int:
+        calls.append(len(copies))
+        if len(calls) == 2:
+            raise StoreFullError("no room")
+        return put_copies(copies)
+
+    broker.store.put_copies = refuse_second  # type: ignore[method-assign]
+    assert broker.timer.deliver(clock.now_ms) == clock.now_ms + 100
+    assert len(bodies(broker)) == 10 - len(broker.timer) > 0
+    assert broker.timer.progress.done[1] == len(bodies(broker)) - 1
+    deliver_all(broker, clock)
+    assert [body[0] for body in bodies(broker)] == list(range(10))
+
+
+def test_one_call_delivers_a_bounded_number_and_the_next_goes_on(make_broker: MakeBroker, clock: Clock) -> None:
+    peer = Peer(make_broker(HUGE))
+    for number in range(600):
+        put(peer, "TIMER_DELAY_SEC\x011", b"%d" % number)
+    clock.now_ms += 1000
+    assert peer.broker.timer.deliver(clock.now_ms) == clock.now_ms
+    assert 0 < len(bodies(peer.broker)) < 600
+    deliver_all(peer.broker, clock)
+    assert bodies(peer.broker) == [b"%d" % number for number in range(600)]
+
+
+def test_one_call_copies_a_bounded_number_of_bytes(make_broker: MakeBroker, clock: Clock) -> None:
+    peer = Peer(make_broker({"commit_log_file_size_bytes": 32 * 1024**2}))
+    for _ in range(5):
+        put(peer, "TIMER_DELAY_SEC\x011", bytes(600_000))
+    clock.now_ms += 1000
+    assert peer.broker.timer.deliver(clock.now_ms) == clock.now_ms
+    assert peer.broker.delivery.delivered == 2
+    deliver_all(peer.broker, clock)
+    assert peer.broker.delivery.delivered == 5
+
+
+def test_a_record_that_is_gone_or_has_no_real_place_is_left_behind(
+    broker: Broker, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = broker.store.queue(TIMER, 0)
+    broker.store.put(queue, b"bad", b"TIMER_OUT_MS\x01%d" % clock.now_ms, clock.now_ms, 0, 0, 0, HOST, HOST)
+    queue.reserve(1)
+    queue.append(10**9, 200, clock.now_ms)
+    queue.max_offset = queue.next_offset
+    broker.timer.load()
+    put(Peer(broker), "TIMER_DELAY_SEC\x011", b"good")
+    clock.now_ms += 1000
+    assert broker.timer.deliver(clock.now_ms) is None
+    assert bodies(broker) == [b"good"]
+    assert "delayed message dropped" in caplog.text
+    assert "delayed message is gone" in caplog.text
+
+
+def test_only_a_message_that_is_due_before_all_others_wakes_the_service(peer: Peer, clock: Clock) -> None:
+    arrived = peer.broker.schedule.arrived
+    woken = []
+    peer.broker.timer._wake = lambda: woken.append(len(peer.broker.timer))
+    for delay in (10, 20, 5, 5, 1):
+        put(peer, f"TIMER_DELAY_SEC\x01{delay}")
+    assert woken == [1, 3, 5]
+    assert not arrived.is_set()
+    clock.now_ms += 1000
+    assert peer.broker.timer.deliver(clock.now_ms) == clock.now_ms + 4000
+    put(peer, "TIMER_DELAY_SEC\x014")
+    put(peer, "TIMER_DELAY_SEC\x013")
+    assert woken == [1, 3, 5, 6]
+
+
+@pytest.mark.parametrize(("hours", "max_delay_s", "warned"), [(72, 3 * DAY_S, 0), (24, 3 * DAY_S, 1), (24, 3600, 0)])
+def test_a_retention_that_is_too_short_for_messages_that_wait_is_told(
+    make_broker: MakeBroker, caplog: pytest.LogCaptureFixture, hours: int, max_delay_s: int, warned: int
+) -> None:
+    make_broker({"retention_hours": hours}, timer_max_delay_s=max_delay_s)
+    assert caplog.text.count("may be deleted while they wait") == warned

@@ -1,0 +1,71 @@
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triomq.broker.delayed import timer_index
+from triomq.broker.delayed.timer_index import MAX_TIME_MS, TimerIndex
+
+
+@pytest.fixture(autouse=True)
+def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timer_index, "_RUN_LENGTH", 8)
+    monkeypatch.setattr(timer_index, "_LEAST_FREED", 2)
+
+
+STEPS = st.lists(st.one_of(st.tuples(st.integers(0, 30), st.integers(1, 5)), st.integers(0, 30)), max_size=120)
+
+
+@given(STEPS)
+def test_messages_are_taken_in_the_order_of_time_and_queue_offset(steps: list[tuple[int, int] | int]) -> None:
+    index, waiting, next_offset = TimerIndex(), [], 5
+    for step in steps:
+        if isinstance(step, tuple):
+            time_ms, distance = step
+            next_offset += distance
+            index.add(time_ms, next_offset)
+            waiting.append((time_ms, next_offset))
+        else:
+            due = sorted(each for each in waiting if each[0] <= step)[:3]
+            assert index.take(step, 3) == due
+            waiting = [each for each in waiting if each not in due]
+        assert len(index) == len(waiting)
+        assert index.next_time() == min((each[0] for each in waiting), default=None)
+        first = index.first_offset()
+        if waiting:
+            least = min(each[1] for each in waiting)
+            assert first is not None
+            assert least - 8 < first <= least
+        else:
+            assert first is None
+    assert index.take(30, 1000) == sorted(waiting)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5)), max_size=60), st.integers(0, 60))
+def test_many_at_once_are_as_many_one_by_one(messages: list[tuple[int, int]], cut: int) -> None:
+    entries, queue_offset = [], 0
+    for time_ms, distance in messages:
+        queue_offset += distance
+        entries.append((time_ms, queue_offset))
+    index = TimerIndex()
+    for entry in entries[:cut]:
+        index.add(*entry)
+    index.extend(entries[cut:])
+    assert index.take(30, 1000) == sorted(entries)
+
+
+def test_impossible_times_are_brought_into_the_range() -> None:
+    index = TimerIndex()
+    index.add(-5, 1)
+    index.add(10**18, 2)
+    assert index.take(10**18, 9) == [(0, 1), (MAX_TIME_MS, 2)]
+
+
+def test_what_was_taken_is_given_back_before_its_run_ends() -> None:
+    index = TimerIndex()
+    for queue_offset in range(80):
+        index.add(random.randrange(100), queue_offset)
+    index.take(100, 60)
+    held = sum(len(run._entries) for _, _, run in index._runs)
+    assert held <= 2 * 20

@@ -1,0 +1,149 @@
+"""Consumer offsets: stored as told, kept over a restart, forgotten with group or topic."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.unit.broker.recording import Clock
+from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
+from triomq.protocol.errors import StoreLayoutError
+from triomq.storage.files.json_table import JsonTable
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "consumerOffset.json"
+
+
+@pytest.fixture
+def table(path: Path) -> ConsumerOffsetTable:
+    return ConsumerOffsetTable(JsonTable(path), clock_ms=Clock())
+
+
+def reopened(path: Path) -> ConsumerOffsetTable:
+    table = ConsumerOffsetTable(JsonTable(path), clock_ms=Clock())
+    table.load()
+    return table
+
+
+def save(table: ConsumerOffsetTable) -> None:
+    table.is_dirty = False
+    table.write(table.encode())
+
+
+def test_a_lower_offset_replaces_a_higher_one(table: ConsumerOffsetTable) -> None:
+    """C.2 scenario 30."""
+    table.commit("G", "T", 0, 10)
+    table.commit("G", "T", 0, 3)
+    assert table.query("G", "T", 0) == 3
+
+
+def test_what_was_never_stored_is_none_and_not_0(table: ConsumerOffsetTable) -> None:
+    table.commit("G", "T", 0, 10)
+    assert table.query("G", "T", 1) is None
+    assert table.query("G", "U", 0) is None
+    assert table.query("H", "T", 0) is None
+
+
+def test_offsets_survive_a_restart(table: ConsumerOffsetTable, path: Path) -> None:
+    """C.2 scenario 30."""
+    table.commit("G", "T", 0, 0)
+    table.commit("G", "%RETRY%G", 7, 2**62)
+    save(table)
+    again = reopened(path)
+    assert again.query("G", "T", 0) == 0
+    assert again.query("G", "%RETRY%G", 7) == 2**62
+    assert not again.is_dirty
+
+
+def test_rocketmqs_file_with_bare_number_keys_is_read(path: Path) -> None:
+    path.write_bytes(b'{"offsetTable":{"T@G":{0:5,1:9},"U@H":{3:1}}}')
+    table = reopened(path)
+    assert table.of_group("G") == {"T": {0: 5, 1: 9}}
+    assert table.query("H", "U", 3) == 1
+
+
+@pytest.mark.parametrize(
+    "content", [b'{"offsetTable":{"T@G":7}}', b'{"offsetTable":{"T@G":{"x":1}}}', b'{"offsetTable":[1]}', b"[1]"]
+)
+def test_a_file_with_something_else_is_refused_by_name(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(StoreLayoutError, match=r"consumerOffset\.json"):
+        reopened(path)
+
+
+def test_a_change_makes_the_table_dirty(table: ConsumerOffsetTable) -> None:
+    table.commit("G", "T", 0, 1)
+    assert table.is_dirty
+
+
+def test_what_changes_nothing_does_not_make_the_table_dirty(table: ConsumerOffsetTable) -> None:
+    table.commit("G", "T", 0, 1)
+    save(table)
+    table.commit("G", "T", 0, 1)
+    table.delete_group("no such group")
+    table.delete_topic("no such topic")
+    assert not table.is_dirty
+
+
+def test_a_group_is_forgotten_in_all_topics_and_no_other_group(table: ConsumerOffsetTable) -> None:
+    for group, topic in (("G", "T"), ("G", "U"), ("HG", "T")):
+        table.commit(group, topic, 0, 1)
+    table.delete_group("G")
+    assert table.groups() == {"HG"}
+    assert table.of_group("G") == {}
+    assert table.query("HG", "T", 0) == 1
+    assert table.is_dirty
+
+
+def test_a_topic_is_forgotten_in_all_groups_and_no_other_topic(table: ConsumerOffsetTable) -> None:
+    for group, topic in (("G", "T"), ("H", "T"), ("G", "TT")):
+        table.commit(group, topic, 0, 1)
+    assert sorted(table.groups_of_topic("T")) == ["G", "H"]
+    table.delete_topic("T")
+    assert table.groups_of_topic("T") == []
+    assert table.groups_of_topic("TT") == ["G"]
+
+
+def test_what_is_handed_out_is_a_copy(table: ConsumerOffsetTable) -> None:
+    table.commit("G", "T", 0, 1)
+    table.of_group("G")["T"][0] = 99
+    assert table.query("G", "T", 0) == 1
+
+
+def test_the_json_form_is_rocketmqs(table: ConsumerOffsetTable) -> None:
+    table.commit("G", "T", 0, 1)
+    table.commit("G", "T", 1, 2)
+    assert orjson.loads(table.encode()) == {"offsetTable": {"T@G": {"0": 1, "1": 2}}}
+
+
+def test_the_time_of_the_last_change_is_known_until_the_offset_is_deleted(path: Path) -> None:
+    clock = Clock()
+    table = ConsumerOffsetTable(JsonTable(path), clock_ms=clock)
+    assert table.changed_ms("G", "T", 0) == 0
+    table.commit("G", "T", 0, 5)
+    changed = clock.now_ms
+    clock.now_ms += 1000
+    table.commit("G", "T", 0, 5)
+    assert table.changed_ms("G", "T", 0) == changed
+    table.commit("G", "T", 0, 4)
+    assert table.changed_ms("G", "T", 0) == changed + 1000
+    assert table.changed_ms("G", "T", 1) == 0
+    table.delete_group("G")
+    assert table.changed_ms("G", "T", 0) == 0
+
+
+def test_offsets_behind_the_end_of_their_queue_are_taken_back_and_told(
+    table: ConsumerOffsetTable, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for topic, queue_id, offset in (("T", 0, 10), ("T", 1, 11), ("GONE", 0, 5), ("GONE", 1, 0)):
+        table.commit("G", topic, queue_id, offset)
+    save(table)
+    again = reopened(path)
+    ends = {("T", 0): 10, ("T", 1): 7}
+    assert again.restrict(lambda topic, queue_id: ends.get((topic, queue_id), 0)) == 2
+    assert again.of_group("G") == {"T": {0: 10, 1: 7}, "GONE": {0: 0, 1: 0}}
+    assert again.is_dirty
+    assert "group=G topic=T queue=1 stored=11 end=7" in caplog.text
+    assert again.restrict(lambda topic, queue_id: 100) == 0

@@ -1,0 +1,347 @@
+"""Who is a member of which group, what the groups subscribe to, and who is told of a change."""
+
+import logging
+from typing import Any, Final, cast
+
+import pytest
+
+from triomq.broker.groups.members import ConsumerGroups, ProducerGroups, tag_filter_of
+from triomq.broker.network.connection import Connection
+from triomq.protocol.bodies.client import ConsumerData, MessageModel, SubscriptionData
+
+Told = list[tuple[str, str]]
+GROUP: Final = "G"
+
+
+class Peer:
+    """As much of a connection as the tables look at."""
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+
+
+def peer(name: str) -> Connection:
+    return cast(Connection, Peer(name))
+
+
+class Clock:
+    now_ms = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def told() -> Told:
+    return []
+
+
+@pytest.fixture
+def groups(clock: Clock, told: Told) -> ConsumerGroups:
+    return ConsumerGroups(clock_ms=clock, notify=lambda connection, group: told.append((connection.peer, group)))
+
+
+def data(*topics: str, group: str = GROUP, version: int = 1, expression: str = "*", **members: Any) -> ConsumerData:
+    subscriptions = [SubscriptionData.of_tags(topic, expression, version) for topic in topics]
+    return ConsumerData(group_name=group, subscription_data_set=subscriptions, **members)
+
+
+def test_a_new_member_is_told_to_all_the_new_one_included(groups: ConsumerGroups, told: Told) -> None:
+    """C.2 scenario 32."""
+    groups.heartbeat(peer("a"), "client-a", data("T"), notify=True)
+    assert told == [("a", GROUP)]
+    told.clear()
+    groups.heartbeat(peer("b"), "client-b", data("T"), notify=True)
+    assert told == [("a", GROUP), ("b", GROUP)]
+
+
+def test_a_heartbeat_that_changes_nothing_is_told_to_nobody(groups: ConsumerGroups, told: Told) -> None:
+    member = peer("a")
+    groups.heartbeat(member, "client-a", data("T"), notify=True)
+    told.clear()
+    groups.heartbeat(member, "client-a", data("T"), notify=True)
+    groups.heartbeat(member, "client-a", data("T", version=2), notify=True)
+    assert told == []
+
+
+def test_a_change_of_topics_is_told(groups: ConsumerGroups, told: Told) -> None:
+    member = peer("a")
+    groups.heartbeat(member, "client-a", data("T"), notify=True)
+    for topics in (("T", "U"), ("U",)):
+        told.clear()
+        groups.heartbeat(member, "client-a", data(*topics), notify=True)
+        assert told == [("a", GROUP)]
+    group = groups.get(GROUP)
+    assert group is not None
+    assert list(group.subscriptions) == ["U"]
+
+
+def test_a_group_that_wants_no_notice_gets_none(groups: ConsumerGroups, told: Told) -> None:
+    first, second = peer("a"), peer("b")
+    groups.heartbeat(first, "client-a", data("T"), notify=False)
+    groups.heartbeat(second, "client-b", data("T"), notify=False)
+    groups.leave(first, GROUP, notify=False)
+    assert told == []
+
+
+def test_client_ids_are_listed_once_each(groups: ConsumerGroups) -> None:
+    for name, client_id in (("a", "one"), ("b", "two"), ("c", "one")):
+        groups.heartbeat(peer(name), client_id, data("T"), notify=True)
+    group = groups.get(GROUP)
+    assert group is not None
+    assert group.client_ids() == ["one", "two"]
+
+
+def test_two_connections_with_one_client_id_are_reported(
+    groups: ConsumerGroups, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="triomq.broker.groups.members"):
+        for name in ("a", "b"):
+            groups.heartbeat(peer(name), "same", data("T"), notify=True)
+        groups.check()
+    assert "client_id=same" in caplog.text
+
+
+def test_who_leaves_is_told_to_those_that_stay_and_the_last_ends_the_group(groups: ConsumerGroups, told: Told) -> None:
+    first, second = peer("a"), peer("b")
+    groups.heartbeat(first, "client-a", data("T"), notify=True)
+    groups.heartbeat(second, "client-b", data("T"), notify=True)
+    told.clear()
+    groups.leave(first, GROUP)
+    assert told == [("b", GROUP)]
+    groups.leave(first, GROUP)
+    groups.leave(second, GROUP)
+    groups.leave(second, "no such group")
+    assert told == [("b", GROUP)]
+    assert groups.get(GROUP) is None
+
+
+def test_a_closed_connection_leaves_all_its_groups(groups: ConsumerGroups, told: Told) -> None:
+    """C.2 scenario 33."""
+    gone, stays = peer("a"), peer("b")
+    for name in ("G1", "G2", "G3"):
+        groups.heartbeat(gone, "client-a", data("T", group=name), notify=True)
+    groups.heartbeat(stays, "client-b", data("T", group="G2"), notify=True)
+    told.clear()
+    groups.forget(gone)
+    groups.forget(gone)
+    assert told == [("b", "G2")]
+    assert [group.name for group in groups] == ["G2"]
+
+
+def test_only_members_without_a_heartbeat_for_the_timeout_are_expired(groups: ConsumerGroups, clock: Clock) -> None:
+    silent, lively = peer("a"), peer("b")
+    for member in (silent, lively):
+        groups.heartbeat(member, member.peer, data("T"), notify=True)
+    clock.now_ms += 120_000
+    assert groups.expired(120) == set()
+    groups.heartbeat(lively, "b", data("T"), notify=True)
+    clock.now_ms += 1
+    assert groups.expired(120) == {silent}
+
+
+def test_the_newest_heartbeat_says_how_a_group_consumes(groups: ConsumerGroups) -> None:
+    groups.heartbeat(peer("a"), "a", data("T"), notify=True)
+    groups.heartbeat(peer("b"), "b", data("T", message_model=MessageModel.BROADCASTING), notify=True)
+    group = groups.get(GROUP)
+    assert group is not None
+    assert group.message_model == "BROADCASTING"
+    assert group.consume_type == "CONSUME_PASSIVELY"
+    assert group.consume_from_where == "CONSUME_FROM_LAST_OFFSET"
+
+
+def test_a_newer_subscription_replaces_an_older_one_and_not_the_other_way_round(groups: ConsumerGroups) -> None:
+    member = peer("a")
+    groups.heartbeat(member, "a", data("T", version=5, expression="A"), notify=True)
+    groups.heartbeat(member, "a", data("T", version=4, expression="B"), notify=True)
+    group = groups.get(GROUP)
+    assert group is not None
+    assert group.subscriptions["T"].data.sub_string == "A"
+    groups.heartbeat(member, "a", data("T", version=6, expression="C"), notify=True)
+    assert group.subscriptions["T"].data.sub_string == "C"
+    tag_filter = group.subscriptions["T"].tag_filter
+    assert tag_filter is not None
+    assert tag_filter.tags == ("C",)
+
+
+def test_members_that_subscribe_differently_are_reported_once(
+    groups: ConsumerGroups, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="triomq.broker.groups.members")
+    first, second = peer("a"), peer("b")
+    groups.heartbeat(first, "client-a", data("T", version=1, expression="A"), notify=True)
+    groups.heartbeat(second, "client-b", data("T", version=2, expression="B"), notify=True)
+    groups.check()
+    group = groups.get(GROUP)
+    assert group is not None
+    assert [difference.topic for difference in group.differences] == ["T"]
+    for _ in range(3):  # heartbeats that change nothing
+        groups.heartbeat(first, "client-a", data("T", version=1, expression="A"), notify=True)
+        groups.heartbeat(second, "client-b", data("T", version=2, expression="B"), notify=True)
+        groups.check()
+    (line,) = [line for line in caplog.messages if "subscribe" in line]
+    assert line == (
+        "members of a group subscribe differently group=G: "
+        "topic T is subscribed to differently: client-a 'A'; client-b 'B'"
+    )
+    groups.heartbeat(second, "client-b", data("T", version=3, expression="A"), notify=True)
+    groups.check()
+    assert group.differences == ()
+    assert "subscribe alike again group=G topic=T" in caplog.messages[-1]
+
+
+def test_a_member_that_changes_its_mind_alone_is_no_difference(
+    groups: ConsumerGroups, caplog: pytest.LogCaptureFixture
+) -> None:
+    member = peer("a")
+    for version, expression in enumerate("ABC"):
+        groups.heartbeat(member, "client-a", data("T", version=version, expression=expression), notify=True)
+        groups.check()
+    assert "differently" not in caplog.text
+
+
+def test_two_connections_with_one_client_id_are_reported_until_one_leaves(
+    groups: ConsumerGroups, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="triomq.broker.groups.members")
+    first, second = peer("a"), peer("b")
+    for _ in range(3):
+        for member in (first, second):
+            groups.heartbeat(member, "same", data("T"), notify=True)
+            groups.check()
+    group = groups.get(GROUP)
+    assert group is not None
+    assert list(group.duplicate_ids) == ["same"]
+    (line,) = [line for line in caplog.messages if "one client id" in line]
+    assert "client_id=same peers=a, b" in line
+    groups.leave(first, GROUP)
+    groups.check()
+    assert not group.duplicate_ids
+    assert "client id is used once again group=G client_id=same" in caplog.messages
+
+
+def test_members_with_one_client_id_that_subscribe_differently_are_told_apart_by_address(
+    groups: ConsumerGroups,
+) -> None:
+    groups.heartbeat(peer("a"), "same", data("T", expression="A"), notify=True)
+    groups.heartbeat(peer("b"), "same", data("U", expression="A"), notify=True)
+    groups.check()
+    group = groups.get(GROUP)
+    assert group is not None
+    assert list(map(str, group.differences)) == [
+        "topic T is subscribed to differently: same at a 'A'; same at b not at all",
+        "topic U is subscribed to differently: same at a not at all; same at b 'A'",
+    ]
+
+
+def test_members_are_compared_once_however_many_come_or_go(
+    groups: ConsumerGroups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[int] = []
+
+    def differences(members: list[object]) -> tuple[()]:
+        compared.append(len(members))
+        return ()
+
+    monkeypatch.setattr("triomq.broker.groups.members.subscription_differences", differences)
+    members = [peer(str(number)) for number in range(20)]
+    for member in members:
+        groups.heartbeat(member, member.peer, data("T"), notify=True)
+    groups.check()
+    groups.check()
+    assert compared == [20]
+    for member in members[:15]:
+        groups.forget(member)
+    groups.check()
+    assert compared == [20, 5]
+    for member in members:
+        groups.forget(member)
+    groups.check()
+    assert compared == [20, 5]
+
+
+@pytest.mark.parametrize(
+    ("expression", "kind", "tags"),
+    [("*", "TAG", ()), ("A || B", "TAG", ("A", "B")), (None, None, ()), ("A", "", ("A",))],
+)
+def test_a_tag_expression_becomes_a_filter(expression: str | None, kind: str | None, tags: tuple[str, ...]) -> None:
+    tag_filter = tag_filter_of(expression, kind)
+    assert tag_filter is not None
+    assert tag_filter.tags == tags
+
+
+@pytest.mark.parametrize(("expression", "kind"), [("a > 1", "SQL92"), ("||", "TAG")])
+def test_what_cannot_be_filtered_by_has_no_filter(expression: str, kind: str) -> None:
+    assert tag_filter_of(expression, kind) is None
+
+
+def test_producers_are_known_by_group_until_they_leave(clock: Clock) -> None:
+    groups = ProducerGroups(clock_ms=clock)
+    first, second = peer("a"), peer("b")
+    groups.heartbeat(first, "client-a", "P")
+    groups.heartbeat(second, "client-b", "P")
+    groups.heartbeat(second, "client-b", "Q")
+    members = groups.get("P")
+    assert members is not None
+    assert {member.client_id for member in members.values()} == {"client-a", "client-b"}
+    groups.leave(first, "P")
+    groups.leave(first, "P")
+    groups.forget(second)
+    assert groups.all() == {}
+    assert groups.get("P") is None
+
+
+def test_a_producer_that_goes_is_looked_for_only_in_its_own_groups(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One client may name a hundred thousand."""
+    groups = ProducerGroups(clock_ms=clock)
+    first, second = peer("a"), peer("b")
+    for number in range(10):
+        groups.heartbeat(first, "client-a", f"P{number}")
+    groups.heartbeat(second, "client-b", "P1")
+    left: list[str] = []
+    leave = groups.leave
+
+    def noted(connection: Connection, group: str) -> None:
+        left.append(group)
+        leave(connection, group)
+
+    monkeypatch.setattr(groups, "leave", noted)
+    groups.forget(second)
+    assert left == ["P1"]
+    assert len(groups.all()) == 10
+    groups.forget(first)
+    assert groups.all() == {}
+
+
+def test_a_producer_without_a_heartbeat_for_the_timeout_leaves_its_group(clock: Clock) -> None:
+    groups = ProducerGroups(clock_ms=clock)
+    silent, lively = peer("a"), peer("b")
+    groups.heartbeat(silent, "client-a", "P")
+    groups.heartbeat(silent, "client-a", "Q")
+    groups.heartbeat(lively, "client-b", "P")
+    clock.now_ms += 120_000
+    groups.drop_silent(120)
+    assert set(groups.all()) == {"P", "Q"}
+    groups.heartbeat(lively, "client-b", "P")
+    clock.now_ms += 1
+    groups.drop_silent(120)
+    assert groups.all().keys() == {"P"}
+    assert list(groups.all()["P"]) == [lively]
+
+
+def test_a_producers_heartbeat_renews_its_time(clock: Clock) -> None:
+    groups = ProducerGroups(clock_ms=clock)
+    member = peer("a")
+    groups.heartbeat(member, "client-a", "P")
+    clock.now_ms += 7
+    groups.heartbeat(member, "client-a", "P")
+    members = groups.get("P")
+    assert members is not None
+    assert members[member].last_heartbeat_ms == clock.now_ms

@@ -1,0 +1,125 @@
+"""Queue locks: as Apache's broker grants them, and freed at once when their owner is gone."""
+
+import pytest
+
+from tests.unit.broker.recording import Clock, Peer
+from tests.unit.broker.test_client import heartbeat, notices
+from triomq.broker.groups.queue_locks import LIFE_MS
+from triomq.broker.server import Broker
+from triomq.protocol.bodies.client import LockBatchRequestBody, LockBatchResponseBody
+from triomq.protocol.bodies.route import SubscriptionGroupConfig
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.message_queue import MessageQueue
+
+Q0, Q1 = (MessageQueue("T", "broker-a", queue_id) for queue_id in range(2))
+
+
+def lock(peer: Peer, client_id: str, *queues: MessageQueue, group: str = "G") -> list[MessageQueue]:
+    body = LockBatchRequestBody(client_id, group, list(queues))
+    response = peer.get(RequestCode.LOCK_BATCH_MQ, body=body.encode())
+    assert response.code == ResponseCode.SUCCESS
+    return LockBatchResponseBody.decode(response.body).lock_ok_mq_set
+
+
+def unlock(peer: Peer, client_id: str, *queues: MessageQueue, group: str = "G") -> None:
+    body = LockBatchRequestBody(client_id, group, list(queues))
+    assert peer.get(RequestCode.UNLOCK_BATCH_MQ, body=body.encode()).code == ResponseCode.SUCCESS
+
+
+def test_a_queue_has_one_owner_until_it_is_unlocked(peer: Peer, another_peer: Peer) -> None:
+    """C.2 scenario 53."""
+    assert lock(peer, "a", Q0, Q1) == [Q0, Q1]
+    assert lock(another_peer, "b", Q0, Q1) == []
+    unlock(peer, "a", Q0)
+    assert lock(another_peer, "b", Q0, Q1) == [Q0]
+
+
+def test_another_group_gets_a_locked_queue_at_once(peer: Peer, another_peer: Peer) -> None:
+    """C.2 scenario 53."""
+    lock(peer, "a", Q0)
+    assert lock(another_peer, "b", Q0, group="H") == [Q0]
+
+
+def test_a_lock_ends_60_s_after_its_last_renewal(peer: Peer, another_peer: Peer, clock: Clock) -> None:
+    """C.2 scenario 53."""
+    lock(peer, "a", Q0)
+    clock.now_ms += LIFE_MS
+    assert lock(peer, "a", Q0) == [Q0]
+    clock.now_ms += LIFE_MS
+    assert lock(another_peer, "b", Q0) == []
+    clock.now_ms += 1
+    assert lock(another_peer, "b", Q0) == [Q0]
+    assert lock(peer, "a", Q0) == []
+
+
+def test_nobody_unlocks_the_queue_of_another(peer: Peer, another_peer: Peer) -> None:
+    lock(peer, "a", Q0)
+    unlock(another_peer, "b", Q0, Q1)
+    assert peer.broker.locks.owner("G", Q0) == "a"
+
+
+def test_a_queue_that_is_named_twice_is_unlocked_with_the_others(peer: Peer, another_peer: Peer) -> None:
+    lock(peer, "a", Q0, Q0, Q1)
+    unlock(peer, "a", Q0, Q0, Q1)
+    assert lock(another_peer, "b", Q0, Q1) == [Q0, Q1]
+
+
+def test_a_lost_connection_frees_its_locks_at_once(broker: Broker, peer: Peer, another_peer: Peer) -> None:
+    lock(peer, "a", Q0)
+    broker.forget_connection(peer.as_connection, "test")
+    assert lock(another_peer, "b", Q0) == [Q0]
+
+
+def test_a_client_that_is_back_already_keeps_its_locks(broker: Broker, peer: Peer, another_peer: Peer) -> None:
+    heartbeat(peer, "a", "G")
+    lock(peer, "a", Q0)
+    heartbeat(another_peer, "a", "G")
+    broker.forget_connection(peer.as_connection, "test")
+    assert broker.locks.owner("G", Q0) == "a"
+    broker.forget_connection(another_peer.as_connection, "test")
+    assert broker.locks.owner("G", Q0) is None
+
+
+def test_a_lock_renewed_elsewhere_outlives_its_first_connection(broker: Broker, peer: Peer, another_peer: Peer) -> None:
+    lock(peer, "a", Q0, Q1)
+    lock(another_peer, "a", Q0)
+    broker.forget_connection(peer.as_connection, "test")
+    assert (broker.locks.owner("G", Q0), broker.locks.owner("G", Q1)) == ("a", None)
+
+
+def test_leaving_the_group_frees_the_locks(broker: Broker, peer: Peer) -> None:
+    heartbeat(peer, "a", "G")
+    lock(peer, "a", Q0)
+    peer.get(RequestCode.UNREGISTER_CLIENT, {"clientID": "a", "consumerGroup": "G"})
+    assert broker.locks.owner("G", Q0) is None
+
+
+@pytest.mark.parametrize("was_refused", [True, False])
+def test_members_that_were_refused_a_queue_hear_when_it_is_free(
+    peer: Peer, another_peer: Peer, was_refused: bool
+) -> None:
+    heartbeat(peer, "a", "G")
+    heartbeat(another_peer, "b", "G")
+    lock(peer, "a", Q0)
+    if was_refused:
+        lock(another_peer, "b", Q0)
+    notices(another_peer)
+    unlock(peer, "a", Q0)
+    assert notices(another_peer) == ["G"] * was_refused
+
+
+def test_nobody_hears_of_free_queues_if_the_group_wants_no_notices(
+    broker: Broker, peer: Peer, another_peer: Peer
+) -> None:
+    config = SubscriptionGroupConfig(group_name="G", notify_consumer_ids_changed_enable=False)
+    broker.subscription_groups.put(config)
+    heartbeat(another_peer, "b", "G")
+    lock(peer, "a", Q0)
+    lock(another_peer, "b", Q0)
+    unlock(peer, "a", Q0)
+    assert notices(another_peer) == []
+
+
+def test_no_queue_asked_for_is_no_queue_granted(peer: Peer) -> None:
+    assert lock(peer, "a") == []
+    unlock(peer, "a", Q0)

@@ -1,0 +1,112 @@
+"""Configurations of consumer groups: created by use, changed, deleted, saved."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
+from triomq.protocol.bodies.route import SubscriptionGroupConfig
+from triomq.protocol.errors import IllegalNameError, StoreLayoutError
+from triomq.storage.files.json_table import JsonTable
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "subscriptionGroup.json"
+
+
+def opened(path: Path, *, auto_create: bool = True) -> SubscriptionGroupTable:
+    table = SubscriptionGroupTable(JsonTable(path), auto_create=auto_create, clock_ms=lambda: 5)
+    table.load()
+    return table
+
+
+@pytest.fixture
+def table(path: Path) -> SubscriptionGroupTable:
+    return opened(path)
+
+
+def test_a_group_is_created_by_use_with_rocketmqs_defaults(table: SubscriptionGroupTable) -> None:
+    """C.2 scenario 31."""
+    assert table.get("G") is None
+    config = table.get_or_create("G")
+    assert config == SubscriptionGroupConfig(
+        group_name="G",
+        consume_enable=True,
+        consume_from_min_enable=True,
+        consume_broadcast_enable=True,
+        retry_queue_nums=1,
+        retry_max_times=16,
+        broker_id=0,
+        which_broker_when_consume_slowly=1,
+        notify_consumer_ids_changed_enable=True,
+    )
+    assert table.get("G") is config
+    assert table.is_dirty
+
+
+def test_without_automatic_creation_only_system_groups_are_created(path: Path) -> None:
+    table = opened(path, auto_create=False)
+    assert table.get_or_create("G") is None
+    assert table.get_or_create("CID_RMQ_SYS_TRANS") is not None
+    assert not table.names().count("G")
+
+
+@pytest.mark.parametrize("group", ["", " ", "a@b", "a/b", "G" * 256, "DEFAULT_CONSUMER"])
+def test_a_group_with_an_illegal_name_is_not_created(table: SubscriptionGroupTable, group: str) -> None:
+    before = table.names()
+    with pytest.raises(IllegalNameError):
+        table.get_or_create(group)
+    assert table.names() == before
+
+
+@pytest.mark.parametrize("group", ["TOOLS_CONSUMER", "CID_ONSAPI_PULL", "SELF_TEST_C_GROUP"])
+def test_rocketmqs_own_groups_are_there(table: SubscriptionGroupTable, group: str) -> None:
+    assert table.get(group) is not None
+    assert not table.is_dirty
+
+
+def test_a_group_can_be_replaced_and_deleted(table: SubscriptionGroupTable) -> None:
+    table.put(SubscriptionGroupConfig(group_name="G", retry_max_times=3))
+    config = table.get_or_create("G")
+    assert config is not None
+    assert config.retry_max_times == 3
+    assert table.delete("G")
+    assert not table.delete("G")
+    assert table.get("G") is None
+
+
+def test_every_change_raises_the_data_version(table: SubscriptionGroupTable) -> None:
+    first = table.data_version.counter
+    table.get_or_create("G")
+    table.get_or_create("G")
+    table.delete("G")
+    assert table.data_version.counter == first + 2
+
+
+def test_groups_survive_a_restart(path: Path, table: SubscriptionGroupTable) -> None:
+    table.put(SubscriptionGroupConfig(group_name="G", consume_enable=False))
+    table.put(SubscriptionGroupConfig(group_name="TOOLS_CONSUMER", retry_max_times=1))
+    table.write(table.encode())
+    again = opened(path)
+    for name in ("G", "TOOLS_CONSUMER"):
+        assert again.get(name) == table.get(name)
+    assert again.data_version == table.data_version
+
+
+def test_rocketmqs_file_is_read_also_with_members_of_5x(path: Path) -> None:
+    entry = {"groupName": "G", "retryMaxTimes": 2, "consumeMessageOrderly": False, "attributes": {}}
+    path.write_bytes(
+        orjson.dumps({"dataVersion": {"counter": 14, "timestamp": 3}, "subscriptionGroupTable": {"G": entry}})
+    )
+    table = opened(path)
+    assert table.get("G") == SubscriptionGroupConfig(group_name="G", retry_max_times=2)
+    assert table.data_version.counter == 14
+
+
+@pytest.mark.parametrize("content", [[1], {"subscriptionGroupTable": [1]}, {"subscriptionGroupTable": {"G": "x"}}])
+def test_a_file_with_something_else_is_refused_by_name(path: Path, content: object) -> None:
+    path.write_bytes(orjson.dumps(content))
+    with pytest.raises(StoreLayoutError, match=r"subscriptionGroup\.json"):
+        opened(path)

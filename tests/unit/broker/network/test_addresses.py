@@ -1,0 +1,76 @@
+"""HOST:PORT in all its spellings, and what an address is called."""
+
+import pytest
+
+from triomq.broker.network.addresses import Address, plain_ip, resolve_ip
+from triomq.protocol.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("127.0.0.1:10911", "127.0.0.1", 10911),
+        ("broker.example:0", "broker.example", 0),
+        ("[::1]:9876", "::1", 9876),
+        ("[fe80::1%eth0]:65535", "fe80::1%eth0", 65535),
+    ],
+)
+def test_an_address_is_read_and_written_alike(text: str, host: str, port: int) -> None:
+    address = Address.parse(text)
+    assert address == (host, port)
+    assert str(address) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "10911", "127.0.0.1", "host:", "host:-1", "host:65536", "host:1x", ":10911", "[]:1", "host:１x"]
+)
+def test_what_is_no_address_is_refused_with_the_text(text: str) -> None:
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        Address.parse(text)
+
+
+def test_an_ipv6_address_without_brackets_is_refused_with_the_right_spelling() -> None:
+    with pytest.raises(ConfigError, match=r"brackets, as in \[::1\]:9876"):
+        Address.parse("::1:9876")
+
+
+@pytest.mark.parametrize(
+    ("host", "is_loopback", "is_wildcard"),
+    [
+        ("127.0.0.1", True, False),
+        ("127.9.9.9", True, False),
+        ("::1", True, False),
+        ("localhost", True, False),
+        ("0.0.0.0", False, True),
+        ("::", False, True),
+        ("192.0.2.1", False, False),
+        ("broker.example", False, False),
+    ],
+)
+def test_who_can_reach_an_address_is_known(host: str, is_loopback: bool, is_wildcard: bool) -> None:
+    address = Address(host, 1)
+    assert address.is_loopback is is_loopback
+    assert address.is_wildcard is is_wildcard
+
+
+@pytest.mark.parametrize(
+    ("reported", "plain"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8::1", "2001:db8::1"),
+        ("fe80::1%eth0", "fe80::1"),
+        ("::ffff:0:1", "::ffff:0:1"),
+    ],
+)
+def test_ipv4_in_ipv6_form_becomes_plain_ipv4(reported: str, plain: str) -> None:
+    assert plain_ip(reported) == plain
+
+
+def test_a_number_resolves_to_itself() -> None:
+    assert resolve_ip("127.0.0.1") == "127.0.0.1"
+
+
+@pytest.mark.parametrize("host", ["no such host", "two..dots", "x" * 64])
+def test_an_unknown_host_resolves_to_nothing(host: str) -> None:
+    assert resolve_ip(host) is None

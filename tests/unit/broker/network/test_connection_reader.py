@@ -1,0 +1,136 @@
+"""Which connections are read when; they are stand-ins, their sockets are real."""
+
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from triomq.broker.network.connection import Connection
+from triomq.broker.network.connection_reader import ConnectionReader
+
+
+class Peer(Connection):
+    """A connection that only notes what it reads."""
+
+    __slots__ = ("is_open", "on_read", "reader", "received", "remote", "socket")
+
+    def __init__(self, reader: ConnectionReader) -> None:
+        self.reader = reader
+        self.socket, self.remote = socket.socketpair()
+        self.socket.setblocking(False)
+        self.received: list[bytes] = []
+        self.is_open = True
+        self.on_read: Callable[[], object] = lambda: None
+
+    def fileno(self) -> int:
+        return self.socket.fileno()
+
+    def read(self) -> None:
+        self.received.append(self.socket.recv(100))
+        self.on_read()
+
+    def close(self, reason: str = "") -> None:
+        self.is_open = False
+        self.reader.remove(self)
+        self.socket.close()
+        self.remote.close()
+
+
+@pytest.fixture
+def reader() -> ConnectionReader:
+    return ConnectionReader()
+
+
+@pytest.fixture
+def peers(reader: ConnectionReader) -> Iterator[list[Peer]]:
+    made = [Peer(reader) for _ in range(3)]
+    yield made
+    for peer in made:
+        peer.close()
+
+
+async def test_who_sends_is_read_and_nobody_else(
+    reader: ConnectionReader, peers: list[Peer], nursery: trio.Nursery
+) -> None:
+    nursery.start_soon(reader.run, peers)
+    for peer in peers:
+        reader.add(peer)
+    for word in (b"a", b"b"):
+        peers[1].remote.send(word)
+        await wait_all_tasks_blocked()
+    assert [peer.received for peer in peers] == [[], [b"a", b"b"], []]
+
+
+async def test_who_is_removed_is_read_again_when_it_is_added_again(
+    reader: ConnectionReader, peers: list[Peer], nursery: trio.Nursery
+) -> None:
+    nursery.start_soon(reader.run, peers)
+    peer = peers[0]
+    reader.add(peer)
+    reader.remove(peer)
+    reader.remove(peer)
+    peer.remote.send(b"a")
+    await wait_all_tasks_blocked()
+    assert peer.received == []
+    reader.add(peer)
+    await wait_all_tasks_blocked()
+    assert peer.received == [b"a"]
+
+
+async def test_what_one_closes_is_not_read_any_more(
+    reader: ConnectionReader, peers: list[Peer], nursery: trio.Nursery
+) -> None:
+    """All three have sent something before the first of them is read, and that one closes the others."""
+
+    def close_others(reading: Peer) -> None:
+        for peer in peers:
+            if peer is not reading:
+                peer.close()
+
+    for peer in peers:
+        reader.add(peer)
+        peer.remote.send(b"a")
+        peer.on_read = lambda peer=peer: close_others(peer)  # type: ignore[misc]
+    nursery.start_soon(reader.run, peers)
+    await wait_all_tasks_blocked()
+    assert sum(len(peer.received) for peer in peers) == 1
+
+
+async def test_other_tasks_have_their_turn_while_peers_never_stop_sending(
+    reader: ConnectionReader, peers: list[Peer], nursery: trio.Nursery
+) -> None:
+    for peer in peers:
+        reader.add(peer)
+        peer.on_read = lambda peer=peer: peer.remote.send(b"more")  # type: ignore[misc]
+        peer.remote.send(b"more")
+    nursery.start_soon(reader.run, peers)
+    for _ in range(10):
+        before = len(peers[0].received)
+        await trio.lowlevel.checkpoint()
+        assert len(peers[0].received) <= before + 3
+    while min(len(peer.received) for peer in peers) < 5:  # bounded by the test's timeout
+        await trio.lowlevel.checkpoint()
+
+
+async def test_at_the_end_all_are_closed_also_those_not_read_for_the_moment(
+    reader: ConnectionReader, peers: list[Peer]
+) -> None:
+    reader.add(peers[0])
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await reader.run(peers)
+    assert not any(peer.is_open for peer in peers)
+
+
+async def test_who_cannot_be_read_is_closed(reader: ConnectionReader, peers: list[Peer], nursery: trio.Nursery) -> None:
+    """As when the system's table of watched sockets is full."""
+    reader.add(peers[1])
+    reader.add(peers[1])  # refused with EEXIST
+    assert not peers[1].is_open
+    nursery.start_soon(reader.run, peers)
+    peers[2].remote.send(b"a")
+    reader.add(peers[2])
+    await wait_all_tasks_blocked()
+    assert peers[2].received == [b"a"]

@@ -1,0 +1,49 @@
+"""Errors become RocketMQ's response codes, and remarks fit into a header."""
+
+import pytest
+
+from triomq.broker.network.refusal import RequestRefusedError, remark_of, response_code
+from triomq.protocol.codes import ResponseCode
+from triomq.protocol.errors import (
+    ConfigError,
+    IllegalNameError,
+    MessageIllegalError,
+    ProtocolError,
+    StoreClosedError,
+    StoreError,
+    StoreFullError,
+    SubscriptionParseError,
+    TriomqError,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RequestRefusedError(ResponseCode.NO_PERMISSION, "no"), ResponseCode.NO_PERMISSION),
+        (MessageIllegalError("large"), ResponseCode.MESSAGE_ILLEGAL),
+        (IllegalNameError("blank"), ResponseCode.SYSTEM_ERROR),
+        (SubscriptionParseError("||"), ResponseCode.SUBSCRIPTION_PARSE_FAILED),
+        (ProtocolError("torn"), ResponseCode.SYSTEM_ERROR),
+        (StoreFullError("full"), ResponseCode.SERVICE_NOT_AVAILABLE),
+        (StoreClosedError("closed"), ResponseCode.SERVICE_NOT_AVAILABLE),
+        (StoreError("io"), ResponseCode.SERVICE_NOT_AVAILABLE),
+        (ConfigError("other"), ResponseCode.SYSTEM_ERROR),
+    ],
+)
+def test_an_error_has_the_code_that_clients_act_on(error: TriomqError, code: int) -> None:
+    assert response_code(error) == code
+
+
+def test_a_refusal_keeps_code_and_remark_apart_from_its_text() -> None:
+    error = RequestRefusedError(17, "topic[T] not exist")
+    assert (error.code, error.remark, str(error)) == (17, "topic[T] not exist", "topic[T] not exist (17)")
+
+
+def test_the_remark_of_a_refusal_is_what_the_refusal_says() -> None:
+    assert remark_of(RequestRefusedError(17, "topic[T] not exist")) == "topic[T] not exist"
+
+
+def test_a_remark_is_never_empty_and_never_long() -> None:
+    assert remark_of(ValueError()) == "ValueError"
+    assert remark_of(ValueError("x" * 5000)) == "x" * 1000 + "..."

@@ -1,0 +1,326 @@
+"""What looks at old messages waits for the disk in threads, and nobody with it."""
+
+import mmap
+import threading
+from collections.abc import Iterator
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from tests.unit.broker.recording import Clock, MakeBroker, Peer
+from triomq.broker.delayed.service import ScheduledDelivery
+from triomq.broker.pulls import lookups
+from triomq.broker.server import Broker
+from triomq.protocol.bodies.client import ConsumerData
+from triomq.protocol.bodies.route import TopicConfig
+from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
+from triomq.protocol.record.record import decode_records
+from triomq.storage.delay_levels import SCHEDULE_TOPIC
+from triomq.storage.files.file_system import FileSystem, OpenFile
+from triomq.storage.timer_times import TIMER_TOPIC
+
+
+class Disk:
+    """Files are in memory once they were read; reading waits until the test lets it."""
+
+    def __init__(self) -> None:
+        self.is_read = False
+        self.forgets = False
+        self.may_read = threading.Event()
+        self.error: Exception | None = None
+        self.bad_path = ""  # where the error is raised
+        self.threads: set[int] = set()
+        self.asked: list[tuple[int, int]] = []
+        self.reads = 0
+
+    def is_resident(self, files: FileSystem, map_: mmap.mmap, start: int, end: int) -> bool:
+        self.asked.append((start, end))
+        return self.is_read and not self.forgets
+
+    def read(self, files: FileSystem, file: OpenFile, start: int, end: int) -> None:
+        self.threads.add(threading.get_ident())
+        assert self.may_read.wait(10)
+        self.reads += 1
+        if self.error is not None and self.bad_path in str(file.path):
+            raise self.error
+        self.is_read = True
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    disk = Disk()
+    monkeypatch.setattr(FileSystem, "is_resident", lambda *arguments: disk.is_resident(*arguments))
+    monkeypatch.setattr(FileSystem, "read_into_memory", lambda *arguments: disk.read(*arguments))
+    yield disk
+    disk.may_read.set()
+
+
+@pytest.fixture
+def broker(make_broker: MakeBroker, disk: Disk) -> Broker:
+    """Opened again after ten messages."""
+    first = make_broker()
+    first.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
+    peer = Peer(first)
+    for number in range(10):
+        peer.put("T", b"m%d" % number, i=f"KEYS\x01k{number}")
+    peer.put("W", b"level", i="DELAY\x011")
+    peer.put("W", b"time", i="TIMER_DELAY_SEC\x0160")
+    first.save_tables_now()
+    return make_broker()
+
+
+def received(peer: Peer) -> list[bytes]:
+    return [message.stored_body for command in peer.sent for message in decode_records(command.body)]
+
+
+async def test_a_cold_pull_is_answered_later_and_others_meanwhile(broker: Broker, disk: Disk, peer: Peer) -> None:
+    async with trio.open_nursery() as broker.connection_nursery:
+        assert peer.pull("T", 4) is None
+        await trio.testing.wait_all_tasks_blocked()
+        assert broker.lookups.waiting == 1
+        assert peer.put("T", b"new").code == ResponseCode.SUCCESS
+        newest = peer.pull("T", 10)
+        assert newest is not None
+        assert [message.stored_body for message in decode_records(newest.body)] == [b"new"]
+        peer.sent.clear()
+        disk.may_read.set()
+    assert received(peer) == [b"m%d" % number for number in range(4, 10)] + [b"new"]
+    assert (broker.lookups.waiting, broker.lookups.served) == (0, 1)
+    assert threading.get_ident() not in disk.threads
+    assert peer.pull("T", 4) is not None  # it is in memory now
+
+
+async def test_a_cold_pull_of_a_peer_that_does_not_read_brings_no_messages(
+    broker: Broker, disk: Disk, peer: Peer
+) -> None:
+    async with trio.open_nursery() as broker.connection_nursery:
+        assert peer.pull("T", 4) is None
+        peer.unread_bytes = broker.config.unread_high_bytes + 1
+        disk.may_read.set()
+    (response,) = peer.sent
+    assert (response.code, response.body) == (ResponseCode.PULL_RETRY_IMMEDIATELY, b"")
+    assert response.ext_fields["nextBeginOffset"] == "4"
+
+
+async def test_a_peer_that_does_not_read_gets_no_further_message_looked_up(
+    broker: Broker, disk: Disk, peer: Peer
+) -> None:
+    async with trio.open_nursery() as broker.connection_nursery:
+        assert peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": 0}) is None
+        peer.unread_bytes = broker.config.unread_high_bytes + 1
+        disk.may_read.set()
+    (response,) = peer.sent
+    assert (response.code, response.body) == (ResponseCode.SYSTEM_BUSY, b"")
+    peer.unread_bytes -= 1
+    assert peer.get(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": 0}).code == ResponseCode.SUCCESS
+
+
+async def test_a_cold_pull_that_takes_more_is_read_in_a_thread_and_gets_it(make_broker: MakeBroker, disk: Disk) -> None:
+    first = make_broker()
+    first.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
+    for number in range(80):
+        Peer(first).put("T", b"m%d" % number)
+    first.save_tables_now()
+    peer = Peer(broker := make_broker())
+    async with trio.open_nursery() as broker.connection_nursery:
+        assert peer.pull("T", 10, maxMsgNums=60, triomqMaxTransferBytes=2**20) is None
+        await trio.testing.wait_all_tasks_blocked()
+        assert broker.lookups.waiting == 1
+        disk.may_read.set()
+    assert received(peer) == [b"m%d" % number for number in range(10, 70)]
+    assert threading.get_ident() not in disk.threads
+
+
+REQUESTS: dict[int, dict[str, object]] = {
+    RequestCode.VIEW_MESSAGE_BY_ID: {"offset": 0},
+    RequestCode.QUERY_MESSAGE: {"topic": "T", "key": "k3", "maxNum": 9, "beginTimestamp": 0, "endTimestamp": 2**62},
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: {"topic": "T", "queueId": 0, "timestamp": 1},
+    RequestCode.GET_EARLIEST_MSG_STORETIME: {"topic": "T", "queueId": 0},
+    RequestCode.QUERY_CONSUMER_OFFSET: {"topic": "T", "queueId": 0, "consumerGroup": "new"},
+    RequestCode.QUERY_CONSUME_QUEUE: {"topic": "T", "queueId": 0, "index": 2, "count": 3},
+    RequestCode.GET_TOPIC_STATS_INFO: {"topic": "T"},
+    RequestCode.GET_CONSUME_STATS: {"topic": "T", "consumerGroup": "G"},
+    RequestCode.GET_BROKER_RUNTIME_INFO: {},
+    RequestCode.CONSUMER_SEND_MSG_BACK: {"offset": 0, "group": "G", "delayLevel": 1},
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: {"topic": "T", "group": "G", "timestamp": 1, "isForce": "true"},
+}
+
+
+@pytest.mark.parametrize("code", REQUESTS)
+async def test_a_look_at_old_messages_is_answered_later_and_as_if_they_were_in_memory(
+    broker: Broker, disk: Disk, peer: Peer, code: int
+) -> None:
+    for queue_id in range(4):
+        broker.offsets.commit("G", "T", queue_id, 3)
+    broker.consumer_groups.heartbeat(peer.as_connection, "client", ConsumerData("G"), notify=False)
+    async with trio.open_nursery() as broker.connection_nursery:
+        assert peer.ask(code, REQUESTS[code]) is None
+        await trio.testing.wait_all_tasks_blocked()
+        assert broker.lookups.waiting == 1
+        assert peer.put("T", b"new", queue_id=1).code == ResponseCode.SUCCESS
+        disk.may_read.set()
+    assert threading.get_ident() not in disk.threads
+    later = next(command for command in peer.sent if command.flag & CommandFlag.RESPONSE)
+    assert later.code == ResponseCode.SUCCESS
+    at_once = peer.get(code, REQUESTS[code])
+    assert at_once.code == later.code
+    if code != RequestCode.GET_BROKER_RUNTIME_INFO:  # its figures go on
+        assert (at_once.body, at_once.ext_fields) == (later.body, later.ext_fields)
+
+
+async def test_a_look_at_what_was_just_written_waits_for_nothing(make_broker: MakeBroker, disk: Disk) -> None:
+    disk.is_read = True  # units and slots are asked for, which costs little; records are known to be there
+    broker = make_broker()
+    broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
+    peer = Peer(broker)
+    peer.put("T", i="KEYS\x01k3")
+    disk.asked.clear()
+    for code in (RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.QUERY_MESSAGE, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP):
+        assert peer.get(code, REQUESTS[code]).code == ResponseCode.SUCCESS
+    assert len(disk.asked) < 8
+    assert broker.lookups.served == 0
+
+
+async def test_delayed_messages_on_the_disk_are_read_in_a_thread(
+    broker: Broker, disk: Disk, peer: Peer, clock: Clock, autojump_clock: MockClock
+) -> None:
+    assert waiting_bodies(broker) == []
+    clock.now_ms += 3_600_000
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ScheduledDelivery(broker).run)
+        await trio.testing.wait_all_tasks_blocked()
+        assert waiting_bodies(broker) == []
+        assert peer.put("T", b"new").code == ResponseCode.SUCCESS
+        disk.may_read.set()
+        while len(waiting_bodies(broker)) < 2:  # noqa: ASYNC110  # a real thread reads
+            await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+    assert threading.get_ident() not in disk.threads
+    assert waiting_bodies(broker) == [b"level", b"time"]
+
+
+async def test_delayed_messages_that_cannot_be_read_are_tried_again(
+    broker: Broker, disk: Disk, clock: Clock, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock.now_ms += 3_600_000
+    disk.error = OSError(5, "Input/output error")
+    disk.may_read.set()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ScheduledDelivery(broker).run)
+        while disk.reads < 3:  # noqa: ASYNC110  # a real thread reads
+            await trio.sleep(0.1)
+        assert waiting_bodies(broker) == []
+        disk.error = None
+        while len(waiting_bodies(broker)) < 2:  # noqa: ASYNC110  # a real thread reads
+            await trio.sleep(0.1)
+        nursery.cancel_scope.cancel()
+    assert caplog.text.count("delayed messages cannot be read for now") == 1
+
+
+@pytest.mark.parametrize(
+    ("unreadable", "first", "then"),
+    [(SCHEDULE_TOPIC, [b"time"], [b"time", b"level"]), (TIMER_TOPIC, [b"level"], [b"level", b"time"])],
+)
+async def test_delayed_messages_that_cannot_be_read_hold_up_no_others(
+    broker: Broker, disk: Disk, clock: Clock, autojump_clock: MockClock, unreadable: str, first: list[bytes],
+    then: list[bytes],
+) -> None:  # fmt: skip
+    clock.now_ms += 3_600_000
+    disk.error, disk.bad_path, disk.forgets = OSError(5, "Input/output error"), unreadable, True
+    disk.may_read.set()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ScheduledDelivery(broker).run)
+        while waiting_bodies(broker) != first:  # noqa: ASYNC110  # a real thread reads
+            await trio.sleep(0.1)
+        reads = disk.reads
+        await trio.sleep(2.9)
+        assert disk.reads <= reads + 3
+        assert waiting_bodies(broker) == first
+        disk.error = None
+        while waiting_bodies(broker) != then:  # noqa: ASYNC110  # a real thread reads
+            await trio.sleep(0.1)
+        nursery.cancel_scope.cancel()
+
+
+def waiting_bodies(broker: Broker) -> list[bytes]:
+    """What was delivered of the messages that waited."""
+    found = broker.store.get_message(("W", 0), 0, 32)
+    return [message.stored_body for view in found.buffers for message in decode_records(view)]
+
+
+async def test_a_pull_may_still_be_held_when_its_queue_was_deleted_meanwhile(
+    broker: Broker, disk: Disk, peer: Peer
+) -> None:
+    async with trio.open_nursery() as broker.connection_nursery:
+        assert peer.pull("T", 4) is None
+        broker.store.delete_topic("T")
+        disk.may_read.set()
+    assert [command.code for command in peer.sent] == [ResponseCode.PULL_OFFSET_MOVED]
+
+
+async def test_memory_that_forgets_at_once_does_not_keep_a_pull_for_ever(
+    broker: Broker, disk: Disk, peer: Peer
+) -> None:
+    disk.forgets = True
+    disk.may_read.set()
+    async with trio.open_nursery() as broker.connection_nursery:
+        assert peer.pull("T", 0) is None
+    assert len(received(peer)) == 10
+
+
+async def test_a_disk_that_cannot_read_refuses_the_pull_and_ends_nothing(
+    broker: Broker, disk: Disk, peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk.error = OSError(5, "Input/output error")
+    disk.may_read.set()
+    async with trio.open_nursery() as broker.connection_nursery:
+        assert peer.pull("T", 0) is None
+    (refused,) = peer.sent
+    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert refused.remark is not None
+    assert "Input/output error" in refused.remark
+    assert "old messages cannot be read" in caplog.text
+
+
+async def test_a_defect_is_the_pulls_own(
+    broker: Broker, disk: Disk, peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk.error = ValueError("a defect")
+    disk.may_read.set()
+    async with trio.open_nursery() as broker.connection_nursery:
+        assert peer.pull("T", 0) is None
+    assert [command.code for command in peer.sent] == [ResponseCode.SYSTEM_ERROR]
+
+
+async def test_a_connection_that_ended_meanwhile_gets_nothing(broker: Broker, disk: Disk, peer: Peer) -> None:
+    async with trio.open_nursery() as broker.connection_nursery:
+        assert peer.pull("T", 0) is None
+        peer.closed = True
+        disk.may_read.set()
+    assert peer.sent == []
+
+
+async def test_too_many_waiting_pulls_are_told_to_come_again(
+    broker: Broker, disk: Disk, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookups, "_MOST_WAITING", 3)
+    async with trio.open_nursery() as broker.connection_nursery:
+        for _ in range(3):
+            assert peer.pull("T", 0) is None
+        refused = peer.pull("T", 0)
+        assert refused is not None
+        assert refused.code == ResponseCode.SYSTEM_BUSY
+        disk.may_read.set()
+    assert len(received(peer)) == 30
+
+
+async def test_pulls_at_the_end_never_ask_the_disk(make_broker: MakeBroker, disk: Disk) -> None:
+    broker = make_broker()
+    broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
+    peer = Peer(broker)
+    for number in range(100):
+        peer.put("T")
+        assert peer.pull("T", number) is not None
+    assert broker.lookups.served == 0

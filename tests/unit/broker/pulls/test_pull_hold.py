@@ -1,0 +1,224 @@
+"""Held pulls: woken by their queue, answered when their time is over, never lost, never answered twice."""
+
+import time
+from typing import cast
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from triomq.broker.network.connection import Connection
+from triomq.broker.pulls.pull_hold import HeldPull, PullHold
+from triomq.protocol.requests.requests import PullMessageRequestHeader
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.storage.consume_queue.consume_queue import ConsumeQueue
+
+
+class Queue:
+    """As much of a consume queue as the hold looks at."""
+
+    def __init__(self) -> None:
+        self.on_arrival = None
+
+
+class Peer:
+    closed = False
+
+
+def queue() -> ConsumeQueue:
+    return cast(ConsumeQueue, Queue())
+
+
+def pull(
+    of: ConsumeQueue, *, deadline: float = 15.0, queue_offset: int = 0, connection: Peer | None = None
+) -> HeldPull:
+    header = PullMessageRequestHeader("G", "T", 0, queue_offset, 32, 2, 0, 15_000, 0)  # type: ignore[arg-type]  # NewType
+    return HeldPull(
+        cast(Connection, connection or Peer()), RemotingCommand(11), header, None, of, queue_offset, deadline
+    )
+
+
+def arrive(at: ConsumeQueue) -> None:
+    if at.on_arrival is not None:
+        at.on_arrival(at)
+
+
+@pytest.fixture
+def hold() -> PullHold:
+    return PullHold(filtered_hold_s=5.0)
+
+
+async def test_only_pulls_of_a_queue_with_an_arrival_are_ready(hold: PullHold) -> None:
+    busy, quiet = queue(), queue()
+    woken = [pull(busy), pull(busy)]
+    for each in (*woken, pull(quiet)):
+        hold.hold(each)
+    assert hold.take_ready() == []
+    arrive(busy)
+    assert hold.take_ready() == woken
+    assert hold.take_ready() == []
+    assert hold.held == 1
+
+
+async def test_a_queue_without_waiting_pulls_tells_nobody(hold: PullHold) -> None:
+    of = queue()
+    hold.hold(pull(of))
+    assert of.on_arrival is not None
+    arrive(of)
+    hold.take_ready()
+    assert of.on_arrival is None
+
+
+async def test_many_arrivals_in_one_step_wake_a_pull_once(hold: PullHold) -> None:
+    of = queue()
+    hold.hold(pull(of))
+    for _ in range(3):
+        arrive(of)
+    assert len(hold.take_ready()) == 1
+
+
+async def test_pulls_expire_in_the_order_of_their_deadlines_and_not_before(hold: PullHold) -> None:
+    of = queue()
+    late, early = pull(of, deadline=20), pull(of, deadline=10)
+    hold.hold(late)
+    hold.hold(early)
+    assert hold.take_expired(9.9) == []
+    assert hold.take_expired(10) == [early]
+    assert hold.take_expired(30) == [late]
+    assert hold.take_expired(30) == []
+    assert of.on_arrival is None
+    assert hold.held == 0
+
+
+async def test_many_pulls_of_one_queue_expire_in_a_time_in_proportion(hold: PullHold) -> None:
+    of = queue()
+    count = 30_000
+    for number in range(count):
+        hold.hold(pull(of, deadline=count - number))
+    begin = time.process_time()
+    expired = sum(len(hold.take_expired(now)) for now in range(count + 1))
+    assert time.process_time() - begin < 1
+    assert expired == count
+
+
+async def test_a_pull_that_was_woken_does_not_expire_too(hold: PullHold) -> None:
+    of = queue()
+    hold.hold(pull(of, deadline=10))
+    arrive(of)
+    assert len(hold.take_ready()) == 1
+    assert hold.take_expired(11) == []
+    assert hold.held == 0
+
+
+async def test_a_pull_that_expired_is_not_woken_too(hold: PullHold) -> None:
+    of = queue()
+    hold.hold(pull(of, deadline=10))
+    hold.hold(pull(of, deadline=20))
+    assert len(hold.take_expired(11)) == 1
+    arrive(of)
+    assert len(hold.take_ready()) == 1
+
+
+async def test_a_pull_of_a_closed_connection_is_dropped(hold: PullHold) -> None:
+    of, gone = queue(), Peer()
+    hold.hold(pull(of, connection=gone, deadline=10))
+    hold.hold(pull(of, connection=gone, deadline=30))
+    gone.closed = True
+    assert hold.take_expired(11) == []
+    arrive(of)
+    assert hold.take_ready() == []
+    assert hold.held == 0
+
+
+async def test_a_pull_held_again_waits_from_where_its_filter_got_to(hold: PullHold, autojump_clock: MockClock) -> None:
+    of = queue()
+    first = pull(of, deadline=trio.current_time() + 60)
+    hold.hold(first)
+    arrive(of)
+    (ready,) = hold.take_ready()
+    hold.hold_again(ready, 7)
+    arrive(of)
+    (again,) = hold.take_ready()
+    assert (again.queue_offset, again.header.queue_offset) == (7, 0)
+    assert again.command is first.command
+
+
+async def test_a_filtered_pull_is_answered_soon_but_never_after_its_own_deadline(
+    hold: PullHold, autojump_clock: MockClock
+) -> None:
+    now = trio.current_time()
+    patient, hasty = pull(queue(), deadline=now + 60), pull(queue(), deadline=now + 1)
+    hold.hold_again(patient, 1)
+    hold.hold_again(hasty, 1)
+    assert [each.header for each in hold.take_expired(now + 1)] == [hasty.header]
+    assert [each.header for each in hold.take_expired(now + 5)] == [patient.header]
+
+
+async def test_the_pulls_of_a_deleted_queue_are_handed_out_once(hold: PullHold) -> None:
+    deleted, kept = queue(), queue()
+    held = pull(deleted, deadline=10)
+    hold.hold(held)
+    hold.hold(pull(kept, deadline=10))
+    arrive(deleted)
+    assert hold.forget_queue(deleted) == [held]
+    assert hold.forget_queue(deleted) == []
+    assert deleted.on_arrival is None
+    assert hold.take_ready() == []
+    assert len(hold.take_expired(11)) == 1
+
+
+async def test_no_more_than_the_limit_may_wait() -> None:
+    hold = PullHold(filtered_hold_s=5.0, limit=2)
+    of = queue()
+    hold.hold(pull(of))
+    assert not hold.is_full()
+    hold.hold(pull(of))
+    assert hold.is_full()
+    arrive(of)
+    hold.take_ready()
+    assert not hold.is_full()
+
+
+async def test_answered_pulls_do_not_pile_up(hold: PullHold) -> None:
+    """A consumer that is served at once every time leaves nothing behind, although its pulls expire much later."""
+    of = queue()
+    for _ in range(5_000):
+        hold.hold(pull(of, deadline=1e9))
+        arrive(of)
+        hold.take_ready()
+    assert len(hold._deadlines) < 1_000
+
+
+async def test_a_pull_keeps_its_deadline_while_others_are_forgotten(hold: PullHold, autojump_clock: MockClock) -> None:
+    """Both are taken; holding the first again cleans up while the second is still undecided."""
+    of, busy = queue(), queue()
+    deadline = trio.current_time() + 60
+    for each in (pull(of, deadline=deadline), pull(of, deadline=deadline)):
+        hold.hold(each)
+    for _ in range(300):
+        hold.hold(pull(busy, deadline=deadline))
+    arrive(busy)
+    hold.take_ready()
+    arrive(of)
+    first, second = hold.take_ready()
+    hold.hold_again(first, 1)
+    hold.hold_again(second, second.queue_offset)
+    assert hold.take_expired(deadline) == [first, second]
+
+
+async def test_the_sweep_sleeps_until_there_is_a_pull(hold: PullHold, autojump_clock: MockClock) -> None:
+    swept: list[float] = []
+
+    async def sweep() -> None:
+        await hold.wait_sweep()
+        swept.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sweep)
+        with trio.move_on_after(3600):
+            await trio.sleep_forever()
+        assert swept == []
+        began = trio.current_time()
+        hold.hold(pull(queue(), deadline=began + 1))
+        await wait_all_tasks_blocked()
+    assert swept[0] - began < 1

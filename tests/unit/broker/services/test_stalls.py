@@ -1,0 +1,226 @@
+"""Queues in which messages wait and nothing moves are found, explained and told of once."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.unit.broker.recording import Clock, MakeBroker, Peer
+from triomq.broker.network import client_requests
+from triomq.broker.server import Broker
+from triomq.broker.services import stalls
+from triomq.protocol.bodies.client import (
+    ConsumerData,
+    ConsumerRunningInfo,
+    HeartbeatData,
+    MessageModel,
+    ProcessQueueInfo,
+    SubscriptionData,
+)
+from triomq.protocol.bodies.route import TopicConfig
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.message_queue import MessageQueue
+
+QUEUE = MessageQueue("T", "broker-a", 0)
+
+
+@pytest.fixture(autouse=True)
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, logger="triomq.broker.services.stalls")
+    return caplog
+
+
+@pytest.fixture
+def waiting(broker: Broker, peer: Peer) -> Broker:
+    """One message waits for the group, which has one member."""
+    broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1))
+    peer.put("T")
+    join(peer)
+    return broker
+
+
+def join(peer: Peer, client_id: str = "c1", model: MessageModel = MessageModel.CLUSTERING) -> None:
+    """Let the peer be in the group, and forget what it was told of that."""
+    consumer = ConsumerData("G", message_model=model, subscription_data_set=[SubscriptionData.of_tags("T", "*", 1)])
+    assert peer.get(RequestCode.HEART_BEAT, body=HeartbeatData(client_id, [], [consumer]).encode()).code == 0
+    peer.sent.clear()
+
+
+class Watch:
+    """Lets time pass in steps of a round."""
+
+    def __init__(self, broker: Broker, clock: Clock) -> None:
+        self.began_ms, self._broker, self._clock, self._now = clock.now_ms, broker, clock, 0.0
+
+    def rounds(self, count: int) -> None:
+        for _ in range(count):
+            self._broker.stalls.scan(self._now)
+            self._now += 10
+            self._clock.now_ms += 10_000
+
+
+@pytest.fixture
+def watch(waiting: Broker, clock: Clock) -> Watch:
+    return Watch(waiting, clock)
+
+
+def answer(peer: Peer, cached: int) -> None:
+    """Let a member answer what it was asked last: it has the queue."""
+    info = ConsumerRunningInfo(mq_table={QUEUE: ProcessQueueInfo(cached_msg_count=cached)})
+    assert peer.broker.client_requests.answered(peer.as_connection, peer.sent[-1].reply(body=info.encode()))
+
+
+@pytest.mark.parametrize(("stall_after_s", "rounds"), [(10.0, 2), (30.0, 4), (65.0, 8)])
+async def test_a_queue_stands_still_after_as_long_as_the_settings_say(
+    make_broker: MakeBroker, clock: Clock, stall_after_s: float, rounds: int
+) -> None:
+    broker = make_broker(stall_after_s=stall_after_s)
+    broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1))
+    peer = Peer(broker)
+    peer.put("T")
+    join(peer)
+    watch = Watch(broker, clock)
+    watch.rounds(rounds - 1)
+    assert broker.stalls.count() == 0
+    watch.rounds(1)
+    assert broker.stalls.count() == 1
+
+
+async def test_a_queue_without_progress_is_told_of_once_with_what_its_owner_does(
+    watch: Watch, waiting: Broker, peer: Peer, log: pytest.LogCaptureFixture
+) -> None:
+    watch.rounds(3)
+    assert (peer.sent, waiting.stalls.count(), waiting.stalls.since_ms("G", QUEUE)) == ([], 0, 0)
+    watch.rounds(3)
+    (question,) = peer.sent
+    assert (question.code, question.ext_fields["consumerGroup"]) == (RequestCode.GET_CONSUMER_RUNNING_INFO, "G")
+    assert waiting.stalls.since_ms("G", QUEUE) == watch.began_ms
+    assert not log.messages
+    answer(peer, cached=1)
+    watch.rounds(3)
+    (line,) = log.messages
+    assert line.startswith(
+        "queue stands still group=G queue=T@broker-a:0 cause=handler-blocked reason=the handler of c1"
+    )
+
+
+async def test_a_queue_that_moves_again_is_told_of_and_may_stand_still_again(
+    watch: Watch, waiting: Broker, peer: Peer, log: pytest.LogCaptureFixture
+) -> None:
+    watch.rounds(4)
+    answer(peer, cached=1)
+    waiting.offsets.commit("G", "T", 0, 1)
+    watch.rounds(1)
+    assert log.messages[1:] == ["queue moves again group=G queue=T@broker-a:0"]
+    assert (waiting.stalls.count(), waiting.stalls.since_ms("G", QUEUE)) == (0, 0)
+    peer.put("T")
+    watch.rounds(4)
+    assert waiting.stalls.count() == 1
+
+
+async def test_a_slow_queue_is_not_told_of(watch: Watch, waiting: Broker, peer: Peer) -> None:
+    for _ in range(5):
+        peer.put("T")
+    for queue_offset in range(5):
+        waiting.offsets.commit("G", "T", 0, queue_offset)
+        watch.rounds(3)
+    assert waiting.stalls.count() == 0
+
+
+async def test_a_group_whose_last_member_has_left_is_watched_on(
+    watch: Watch, waiting: Broker, peer: Peer, log: pytest.LogCaptureFixture
+) -> None:
+    watch.rounds(1)
+    waiting.consumer_groups.forget(peer.as_connection)
+    watch.rounds(3)
+    assert [line.partition(" cause=")[2] for line in log.messages] == [
+        "no-member reason=no member of the group is online"
+    ]
+    waiting.subscription_groups.delete("G")
+    watch.rounds(1)
+    assert waiting.stalls.count() == 0
+
+
+async def test_a_group_that_broadcasts_is_left_out(watch: Watch, waiting: Broker, peer: Peer) -> None:
+    watch.rounds(1)
+    join(peer, model=MessageModel.BROADCASTING)
+    watch.rounds(5)
+    assert waiting.stalls.count() == 0
+
+
+async def test_a_deleted_topic_is_not_watched_any_more(watch: Watch, waiting: Broker) -> None:
+    watch.rounds(4)
+    waiting.topics.delete("T")
+    watch.rounds(1)
+    assert waiting.stalls.count() == 0
+
+
+async def test_members_that_do_not_answer_are_told_of_as_silent(
+    watch: Watch, waiting: Broker, peer: Peer, another_peer: Peer, log: pytest.LogCaptureFixture, mock_clock: MockClock
+) -> None:
+    join(another_peer, "c2")
+    watch.rounds(4)
+    assert waiting.client_requests.answered(
+        another_peer.as_connection, another_peer.sent[-1].reply(ResponseCode.SYSTEM_ERROR)
+    )
+    waiting.client_requests.expire(trio.current_time() + 6)
+    (line,) = log.messages
+    assert line.endswith("cause=silent reason=no member that answers consumes it; no answer from c1, c2")
+
+
+async def test_an_answer_that_cannot_be_read_is_none(
+    watch: Watch, waiting: Broker, peer: Peer, log: pytest.LogCaptureFixture
+) -> None:
+    watch.rounds(4)
+    assert waiting.client_requests.answered(peer.as_connection, peer.sent[-1].reply(body=b"{"))
+    assert "cause=silent" in log.messages[-1]
+
+
+async def test_when_too_many_requests_wait_nobody_is_asked(
+    watch: Watch, peer: Peer, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_requests, "LIMIT", 0)
+    watch.rounds(4)
+    assert not peer.sent
+    assert "cause=silent" in log.messages[-1]
+
+
+async def test_many_queues_are_looked_at_a_few_at_a_time(
+    waiting: Broker, peer: Peer, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stalls, "_QUEUES_PER_SCAN", 1)
+    for number in range(3):
+        data = ConsumerData(f"G{number}", subscription_data_set=[SubscriptionData.of_tags("T", "*", 1)])
+        peer.get(RequestCode.HEART_BEAT, body=HeartbeatData("c1", [], [data]).encode())
+    looked_at: list[str] = []
+
+    def look_at(group: str) -> Iterator[None]:
+        looked_at.append(group)
+        yield
+
+    monkeypatch.setattr(waiting.stalls, "_look_at", look_at)
+    for second in range(10):
+        waiting.stalls.scan(second)
+        assert len(looked_at) == min(second + 1, 4)
+    assert sorted(looked_at) == ["G", "G0", "G1", "G2"]
+
+
+async def test_the_queues_of_one_group_are_looked_at_a_few_at_a_time(
+    waiting: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stalls, "_QUEUES_PER_SCAN", 3)
+    waiting.topics.put(TopicConfig(topic_name="T", read_queue_nums=10, write_queue_nums=10))
+    looked_at: list[int] = []
+    query = waiting.offsets.query
+
+    def noted(group: str, topic: str, queue_id: int) -> int | None:
+        looked_at.append(queue_id)
+        return query(group, topic, queue_id)
+
+    monkeypatch.setattr(waiting.offsets, "query", noted)
+    for second in range(4):
+        waiting.stalls.scan(second)
+        assert len(looked_at) == min(3 * (second + 1), 10)
+    assert looked_at == list(range(10))

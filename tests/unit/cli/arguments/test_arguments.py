@@ -1,0 +1,153 @@
+from datetime import datetime
+
+import pytest
+
+from triomq import __version__
+from triomq.cli.arguments.arguments import parse
+from triomq.cli.arguments.client_options import (
+    BrokerStatusOptions,
+    ClientOptions,
+    ConsumeOptions,
+    GroupResetOffsetOptions,
+    GroupShowOptions,
+    ProduceOptions,
+    TopicCreateOptions,
+    TopicListOptions,
+)
+from triomq.cli.arguments.options import BrokerOptions
+
+COMMANDS = (
+    ["broker"],
+    ["produce", "T"],
+    ["consume", "T"],
+    ["topic", "list"],
+    ["topic", "create", "T"],
+    ["topic", "delete", "T"],
+    ["topic", "show", "T"],
+    ["group", "list"],
+    ["group", "show", "G"],
+    ["group", "reset-offset", "G", "--topic", "T", "--to", "earliest"],
+    ["dlq", "list"],
+    ["dlq", "redrive", "G"],
+    ["broker", "status"],
+    ["ping"],
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRIOMQ_NAMESRV", raising=False)
+
+
+def test_a_broker_without_options_listens_on_loopback_at_the_usual_ports() -> None:
+    runner, name, options = parse(["broker"])
+    assert (runner, name) == ("triomq.cli.commands.broker:run", "broker")
+    assert isinstance(options, BrokerOptions)
+    assert (options.listen, options.namesrv_listen) == ("127.0.0.1:10911", "127.0.0.1:9876")
+    assert (options.durability, options.insecure, options.store, options.log_level) == ("async", False, None, "info")
+    assert (options.commit_log_file_size, options.consume_queue_file_size) == (1024**3, 6_000_000)
+
+
+def test_produce_takes_several_keys_and_properties() -> None:
+    words = ("--key", "a", "--key", "b", "--property", "x=1", "--property", "y=2", "--tag", "t", "--rate", "5/s")
+    options = parse(["produce", "T", *words]).options
+    assert isinstance(options, ProduceOptions)
+    assert (options.key, options.properties) == (("a", "b"), (("x", "1"), ("y", "2")))
+    assert (options.tag, options.rate, options.count, options.concurrency) == ("t", 5.0, None, None)
+
+
+@pytest.mark.parametrize("words", [["--from", "-10m"], ["--from=-10m"]])
+def test_a_relative_time_is_no_option(words: list[str]) -> None:
+    options = parse(["consume", "T", *words]).options
+    assert isinstance(options, ConsumeOptions)
+    assert isinstance(options.start, datetime)
+
+
+@pytest.mark.parametrize("words", [["--to", "-10m"], ["--to=-10m"]])
+def test_offsets_may_be_reset_to_a_relative_time(words: list[str]) -> None:
+    options = parse(["group", "reset-offset", "G", "--topic", "T", *words]).options
+    assert isinstance(options, GroupResetOffsetOptions)
+    assert isinstance(options.to, datetime)
+
+
+def test_the_status_of_a_broker_is_a_command_of_its_own() -> None:
+    runner, name, options = parse(["broker", "status", "127.0.0.1:10911"])
+    assert (runner, name) == ("triomq.cli.commands.broker_status:run", "broker status")
+    assert isinstance(options, BrokerStatusOptions)
+    assert (options.address, options.log_level) == ("127.0.0.1:10911", "warning")
+
+
+def test_consume_reads_everything_without_a_group_unless_told_otherwise() -> None:
+    options = parse(["consume", "T"]).options
+    assert isinstance(options, ConsumeOptions)
+    assert (options.group, options.tag, options.start, options.count, options.timeout) == (
+        *(None, "*", "earliest", None, None),
+    )
+
+
+def test_commands_of_two_words_carry_both_in_their_name() -> None:
+    runner, name, options = parse(["topic", "create", "T", "--queues", "7", "--dry-run"])
+    assert (runner, name) == ("triomq.cli.commands.topic:create", "topic create")
+    assert isinstance(options, TopicCreateOptions)
+    assert (options.topic, options.queues, options.permission, options.dry_run) == ("T", 7, "rw", True)
+    assert isinstance(parse(["topic", "list"]).options, TopicListOptions)
+    assert isinstance(parse(["group", "show", "g"]).options, GroupShowOptions)
+
+
+def test_the_name_server_comes_from_the_option_then_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    def namesrv(*words: str) -> str:
+        options = parse(["ping", *words]).options
+        assert isinstance(options, ClientOptions)
+        return options.namesrv
+
+    assert namesrv() == "127.0.0.1:9876"
+    monkeypatch.setenv("TRIOMQ_NAMESRV", "a:1;b:2")
+    assert namesrv() == "a:1;b:2"
+    assert namesrv("--namesrv", "c:3") == "c:3"
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_every_command_has_json_help_and_exit_codes(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert parse([*words, "--json"]).options.json
+    with pytest.raises(SystemExit) as stop:
+        parse([*words, "--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert "--json" in text
+    assert "exit codes: 0 done;" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ([], "required: COMMAND"),
+        (["serve"], "invalid choice: 'serve'"),
+        (["topic"], "required: COMMAND"),
+        (["produce"], "required: TOPIC"),
+        (["produce", "T", "--cou", "3"], "unrecognized arguments: --cou 3"),
+        (["produce", "T", "--use-tls"], "--use-tls; TLS is not supported yet; instead: use a network you trust"),
+        (["produce", "T", "--namespace=n"], "a namespace is not supported yet; instead: write NAMESPACE%NAME"),
+        (["broker", "--acl"], "an account in triomq's broker is not supported yet; instead: keep the broker on"),
+        (["produce", "T", "--count", "0"], "'0' is not a whole number above 0"),
+        (["consume", "T", "--from", "soon"], "'soon' is no start"),
+        (["broker", "--durability", "maybe"], "invalid choice: 'maybe'"),
+        (["broker", "--commit-log-file-size", "big"], "'big' is no size"),
+    ],
+)
+def test_a_wrong_command_line_is_told_on_one_line_with_exit_code_2(
+    words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parse(words)
+    assert stop.value.code == 2
+    text = capsys.readouterr().err
+    assert complaint in text
+    assert text.count("\n") == 1
+    assert "--help" in text
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parse(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"triomq {__version__}\n"

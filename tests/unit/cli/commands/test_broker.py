@@ -1,0 +1,114 @@
+from pathlib import Path
+
+import pytest
+
+from triomq.broker.config import BrokerConfig
+from triomq.broker.network.addresses import Address
+from triomq.cli.arguments.arguments import parse
+from triomq.cli.arguments.options import BrokerOptions
+from triomq.cli.commands.broker import make_config, parse_listener
+from triomq.protocol.bodies.group_health import STALL_AFTER_S
+from triomq.protocol.errors import ConfigError
+from triomq.storage.config import Durability
+
+
+def config(*words: str) -> BrokerConfig:
+    options = parse(["broker", *words]).options
+    assert isinstance(options, BrokerOptions)
+    return make_config(options)
+
+
+def test_the_command_line_reaches_the_settings() -> None:
+    made = config(
+        *("--listen", "127.0.0.1:1", "--namesrv-listen", "[::1]:0", "--store", "/s", "--durability", "sync"),
+        *("--advertise", "example.org", "--cluster-name", "c", "--broker-name", "b", "--no-auto-create-topic"),
+        *("--commit-log-file-size", "64MiB", "--consume-queue-file-size", "2000"),
+        *("--retention-hours", "1.5", "--retention-bytes", "1GiB", "--delete-when", "4;16"),
+        *("--disk-max-used-ratio", "50", "--disk-clean-ratio", "60", "--disk-full-ratio", "70"),
+        *("--delay-levels", "10s 1m", "--timer-max-delay", "2d", "--stall-after", "5m"),
+        *("--no-index", "--index-slots", "50", "--index-units", "150"),
+    )
+    (listener,) = made.listeners
+    assert (listener.broker, listener.namesrv) == (Address("127.0.0.1", 1), Address("::1", 0))
+    assert listener.advertise == "example.org"
+    assert (made.cluster_name, made.broker_name, made.auto_create_topic) == ("c", "b", False)
+    assert (made.store.root, made.store.durability) == (Path("/s"), Durability.SYNC)
+    assert (made.store.commit_log_file_size_bytes, made.store.consume_queue_file_size_bytes) == (64 * 1024**2, 2000)
+    assert (made.store.retention_hours, made.store.retention_bytes, made.store.delete_when) == (1.5, 1024**3, (4, 16))
+    ratios = (made.store.disk_max_used_ratio, made.store.disk_clean_ratio, made.store.disk_full_ratio)
+    assert ratios == (50, 60, 70)
+    assert (made.store.delay_levels.delays_ms, made.timer_max_delay_s) == ((10_000, 60_000), 172_800)
+    assert made.stall_after_s == 300
+    assert (made.store.index, made.store.index_slots, made.store.index_units) == (False, 50, 150)
+
+
+def test_without_options_delays_and_index_are_those_of_rocketmq() -> None:
+    made = config()
+    assert made.store.index
+    assert (len(made.store.delay_levels.delays_ms), made.timer_max_delay_s) == (18, 259_200)
+
+
+def test_queues_count_as_stalled_after_as_long_as_tools_take_for_other_brokers() -> None:
+    assert config().stall_after_s == STALL_AFTER_S
+
+
+def test_delay_levels_that_cannot_be_read_are_refused() -> None:
+    with pytest.raises(ConfigError, match="messageDelayLevel"):
+        config("--delay-levels", "10x")
+
+
+def test_the_store_is_in_the_users_data_folder_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", "/data/of/user")
+    monkeypatch.setenv("HOME", "/home/of/user")
+    assert config().store.root == Path("/data/of/user/triomq/store")
+    assert config("--store", "~/s").store.root == Path("/home/of/user/s")
+
+
+def test_listeners_add_up() -> None:
+    made = config(
+        *("--listener", "inside,namesrv=127.0.0.1:9877,broker=127.0.0.1:10912"),
+        *("--listener", "outside,broker=127.0.0.1:10913,namesrv=127.0.0.1:9878,advertise=mq.example.org:443"),
+    )
+    assert [listener.name for listener in made.listeners] == ["default", "inside", "outside"]
+    assert made.listeners[1].advertise is None
+    assert made.listeners[2].advertise == "mq.example.org:443"
+    assert made.listeners[2].broker == Address("127.0.0.1", 10913)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "inside",
+        "inside,namesrv=127.0.0.1:1",
+        "namesrv=127.0.0.1:1,broker=127.0.0.1:2",
+        "inside,namesrv=127.0.0.1:1,broker=127.0.0.1:2,color=red",
+        "inside,namesrv=127.0.0.1:1,broker",
+    ],
+)
+def test_a_listener_that_lacks_something_is_refused_with_the_form(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"write NAME,namesrv=|is not HOST:PORT"):
+        parse_listener(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--listen", "nonsense"), "--listen: 'nonsense' is not HOST:PORT"),
+        (("--namesrv-listen", "127.0.0.1:99999"), "--namesrv-listen: "),
+        (("--listen", "0.0.0.0:10911"), "--insecure"),
+        (("--advertise", "host:0"), "clients cannot connect to port 0"),
+        (("--advertise", "::1"), "--advertise: "),
+        (("--listener", "default,namesrv=127.0.0.1:1,broker=127.0.0.1:2"), "a name of its own"),
+        (("--commit-log-file-size", "1"), "commit_log_file_size_bytes is 1"),
+        (("--retention-bytes", "1MiB"), "must be at least 1073741824 (commit_log_file_size_bytes)"),
+    ],
+)
+def test_impossible_settings_are_refused_with_the_option(words: tuple[str, ...], complaint: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        config(*words)
+    assert complaint in str(error.value)
+
+
+def test_insecure_opens_the_network() -> None:
+    assert config("--listen", "0.0.0.0:10911", "--insecure").insecure

@@ -1,0 +1,58 @@
+"""What brokers tell of themselves, of ours and of Apache's."""
+
+from triomq.broker.processors.admin_settings import properties_text
+from triomq.cli.commands.broker_status import describe, read_properties
+
+APACHE_RUNTIME = {
+    "brokerVersionDesc": "V4_9_7",
+    "bootTimestamp": "1795000000000",
+    "runtime": "[ 1 days, 2 hours, 3 minutes, 4 seconds ]",
+    "commitLogMinOffset": "100",
+    "commitLogMaxOffset": "1100",
+    "msgPutTotalTodayNow": "7",
+    "msgGetTotalTodayNow": "9",
+    "putTps": "12.34999 2.0 3.0",
+    "getTransferedTps": "0.0 0.0 0.0",
+}
+APACHE_SETTINGS = {
+    "brokerName": "broker-a",
+    "brokerClusterName": "C",
+    "flushDiskType": "SYNC_FLUSH",
+    "storePathRootDir": "/x",
+}
+
+
+def test_a_broker_is_described_by_what_it_tells() -> None:
+    found = describe("127.0.0.1:1", APACHE_RUNTIME, APACHE_SETTINGS)
+    assert found == {
+        "address": "127.0.0.1:1",
+        "broker": "broker-a",
+        "cluster": "C",
+        "version": "V4_9_7",
+        "triomq_version": None,
+        "started_ms": 1795000000000,
+        "uptime_s": 93_784,
+        "durability": "sync",
+        "store": "/x",
+        "commit_log_bytes": 1000,
+        "messages_stored": 7,
+        "messages_delivered": 9,
+        "stored_per_s": 12.3,
+        "delivered_per_s": 0.0,
+        "connections": None,
+        "consumer_groups": None,
+        "producer_groups": None,
+        "duplicate_client_ids": None,
+        "different_subscriptions": None,
+        "stalled_queues": None,
+    }
+
+
+def test_what_a_broker_does_not_tell_or_nobody_can_read_is_none() -> None:
+    found = describe("127.0.0.1:1", {"runtime": "soon", "putTps": "?", "commitLogMinOffset": "-1"}, {})
+    assert {name for name, value in found.items() if value is not None} == {"address"}
+
+
+def test_settings_are_read_as_our_brokers_write_them() -> None:
+    settings = {"path": " /a b\\c\n\u00e4\U0001f680=", "empty": ""}
+    assert read_properties(properties_text(settings) + "# no setting\n") == settings

@@ -1,0 +1,275 @@
+from collections.abc import AsyncGenerator, Callable
+
+import pytest
+
+from tests.unit.client.fake_broker import BrokerFactory, FakeBroker
+from triomq.client.admin.admin import Admin
+from triomq.client.admin.group_state import GroupLag
+from triomq.client.cluster.instance import ClientInstance
+from triomq.protocol.bodies.client import SubscriptionData
+from triomq.protocol.bodies.route import (
+    BrokerData,
+    ClusterInfo,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+)
+from triomq.protocol.bodies.statistics import (
+    Connection,
+    ConsumerConnection,
+    ConsumeStats,
+    OffsetWrapper,
+    TopicOffset,
+    TopicStatsTable,
+)
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.errors import (
+    BrokerSystemError,
+    ClientClosedError,
+    ConfigError,
+    ConsumerNotOnlineError,
+    IllegalNameError,
+    NameServerError,
+    NoBrokerError,
+    NoRouteError,
+    TopicNotExistError,
+)
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.wire.command import RemotingCommand
+
+QUEUE = MessageQueue("Topic", "broker-a", 0)
+OTHER = MessageQueue("Topic", "broker-b", 0)
+
+
+def answering(body: bytes) -> Callable[[RemotingCommand], RemotingCommand]:
+    return lambda command: command.reply(body=body)
+
+
+@pytest.fixture
+async def brokers(fake_broker: FakeBroker, make_broker: BrokerFactory) -> tuple[FakeBroker, FakeBroker]:
+    """Two brokers of different clusters; the first is the name server."""
+    other = await make_broker("broker-b")
+    fake_broker.add_topic("Topic", 4, 6, other)
+    info = ClusterInfo(
+        {
+            "broker-a": BrokerData("one", "broker-a", {0: fake_broker.address, 1: "10.0.0.1:1"}),
+            "broker-b": BrokerData("two", "broker-b", {0: other.address}),
+            "broker-c": BrokerData("two", "broker-c", {1: "10.0.0.1:2"}),
+        },
+        {"one": ["broker-a"], "two": ["broker-b", "broker-c", "gone"]},
+    )
+    fake_broker.on(RequestCode.GET_BROKER_CLUSTER_INFO, answering(info.encode()))
+    for broker in (fake_broker, other):
+        for code in (
+            RequestCode.UPDATE_AND_CREATE_TOPIC,
+            RequestCode.DELETE_TOPIC_IN_BROKER,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        ):
+            broker.on(code, lambda command: command.reply())
+    return fake_broker, other
+
+
+@pytest.fixture
+async def admin(brokers: tuple[FakeBroker, FakeBroker]) -> AsyncGenerator[Admin, None]:
+    async with Admin(namesrv=brokers[0].address) as made:
+        yield made
+
+
+async def test_topics_are_listed_in_order(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
+    brokers[0].add_topic("Another")
+    assert await admin.topics() == ["Another", "Topic"]
+
+
+async def test_a_topic_is_created_on_every_master(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
+    await admin.create_topic("New", queues=3, perm=4, order=True)
+    for broker in brokers:
+        (request,) = broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC)
+        assert request.ext_fields == {
+            "topic": "New",
+            "defaultTopic": "TBW102",
+            "readQueueNums": "3",
+            "writeQueueNums": "3",
+            "perm": "4",
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": "true",
+        }
+
+
+async def test_a_topic_may_be_created_in_one_cluster_only(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
+    await admin.create_topic("New", cluster="two")
+    assert not brokers[0].of(RequestCode.UPDATE_AND_CREATE_TOPIC)
+    assert brokers[1].of(RequestCode.UPDATE_AND_CREATE_TOPIC)
+    with pytest.raises(ConfigError, match="it knows: one, two"):
+        await admin.create_topic("New", cluster="three")
+
+
+async def test_what_no_broker_would_take_is_refused_here(admin: Admin) -> None:
+    with pytest.raises(IllegalNameError):
+        await admin.create_topic("white space")
+    with pytest.raises(ConfigError):
+        await admin.create_topic("New", queues=0)
+    with pytest.raises(IllegalNameError):
+        await admin.create_group(SubscriptionGroupConfig("white space"))
+
+
+async def test_a_brokers_refusal_is_raised(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
+    brokers[1].fail(RequestCode.UPDATE_AND_CREATE_TOPIC, ResponseCode.SYSTEM_ERROR, "conflict with system topic")
+    with pytest.raises(BrokerSystemError, match="conflict"):
+        await admin.create_topic("TBW102")
+
+
+async def test_a_topic_is_deleted_on_masters_and_name_servers(brokers: tuple[FakeBroker, FakeBroker]) -> None:
+    async with Admin(namesrv=[broker.address for broker in brokers]) as admin:
+        await admin.delete_topic("Topic")
+        for broker in brokers:
+            assert [request.ext_fields for request in broker.of(RequestCode.DELETE_TOPIC_IN_BROKER)] == [
+                {"topic": "Topic"}
+            ]
+            assert [request.ext_fields for request in broker.of(RequestCode.DELETE_TOPIC_IN_NAMESRV)] == [
+                {"topic": "Topic"}
+            ]
+
+
+async def test_a_name_server_that_cannot_be_told_of_a_deletion_is_named(brokers: tuple[FakeBroker, FakeBroker]) -> None:
+    async with Admin(namesrv=[brokers[0].address, "127.0.0.1:1"]) as admin:
+        with pytest.raises(NameServerError, match=r"not on these name servers: 127\.0\.0\.1:1: .*refused"):
+            await admin.delete_topic("Topic")
+    assert brokers[0].of(RequestCode.DELETE_TOPIC_IN_NAMESRV)
+
+
+async def test_a_route_is_asked_for_anew_each_time(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
+    assert len((await admin.topic_route("Topic")).queue_datas) == 2
+    brokers[0].add_topic("Topic", 8)
+    assert [data.write_queue_nums for data in (await admin.topic_route("Topic")).queue_datas] == [8]
+    with pytest.raises(NoRouteError, match="similar topics: Topic"):
+        await admin.topic_route("Topik")
+
+
+async def test_a_brokers_view_of_a_topic_comes_from_the_request_of_5x(
+    brokers: tuple[FakeBroker, FakeBroker], admin: Admin
+) -> None:
+    brokers[1].on(RequestCode.GET_TOPIC_CONFIG, answering(TopicConfig("Topic", 5, 5).encode()))
+    assert (await admin.topic_config("Topic", "broker-b")).read_queue_nums == 5
+    with pytest.raises(NoRouteError, match="no master 'broker-x'; its brokers: broker-a, broker-b"):
+        await admin.topic_config("Topic", "broker-x")
+
+
+async def test_a_broker_of_4x_is_asked_for_all_topics_instead(
+    brokers: tuple[FakeBroker, FakeBroker], admin: Admin
+) -> None:
+    brokers[0].fail(RequestCode.GET_TOPIC_CONFIG, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+    table = TopicConfigSerializeWrapper({"Topic": TopicConfig("Topic", 7, 7)})
+    brokers[0].on(RequestCode.GET_ALL_TOPIC_CONFIG, answering(table.encode()))
+    assert (await admin.topic_config("Topic")).write_queue_nums == 7
+    brokers[0].on(RequestCode.GET_ALL_TOPIC_CONFIG, answering(TopicConfigSerializeWrapper().encode()))
+    with pytest.raises(TopicNotExistError):
+        await admin.topic_config("Topic")
+
+
+async def test_statistics_of_a_topic_come_from_all_its_brokers(
+    brokers: tuple[FakeBroker, FakeBroker], admin: Admin
+) -> None:
+    for broker, queue in zip(brokers, (QUEUE, OTHER), strict=True):
+        body = TopicStatsTable({queue: TopicOffset(1, 9, 1795214586595)}).encode()
+        broker.on(RequestCode.GET_TOPIC_STATS_INFO, answering(body))
+    stats = await admin.topic_stats("Topic")
+    assert list(stats) == [QUEUE, OTHER]
+    assert stats[OTHER] == TopicOffset(1, 9, 1795214586595)
+
+
+async def test_offsets_of_a_queue_come_from_its_broker(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
+    brokers[1].on(RequestCode.GET_MAX_OFFSET, lambda command: command.reply(ext_fields={"offset": "77"}))
+    brokers[1].on(RequestCode.GET_MIN_OFFSET, lambda command: command.reply(ext_fields={"offset": "7"}))
+    assert (await admin.min_offset(OTHER), await admin.max_offset(OTHER)) == (7, 77)
+    with pytest.raises(NoRouteError, match="no route leads to its broker"):
+        await admin.max_offset(MessageQueue("Topic", "broker-x", 0))
+
+
+async def test_the_cluster_is_told_as_it_is(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
+    info = await admin.cluster()
+    assert info.broker_addr_table["broker-a"].broker_addrs == {0: brokers[0].address, 1: "10.0.0.1:1"}
+    assert info.cluster_addr_table["one"] == ["broker-a"]
+
+
+async def test_without_a_master_there_is_nothing_to_administer(
+    brokers: tuple[FakeBroker, FakeBroker], admin: Admin
+) -> None:
+    brokers[0].on(RequestCode.GET_BROKER_CLUSTER_INFO, answering(ClusterInfo().encode()))
+    with pytest.raises(NoBrokerError, match="knows no running master broker"):
+        await admin.groups()
+
+
+async def test_groups_of_all_brokers_are_listed(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
+    for broker, name in zip(brokers, ("b", "a"), strict=True):
+        table = {"both": SubscriptionGroupConfig("both"), name: SubscriptionGroupConfig(name, retry_max_times=3)}
+        broker.on(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, answering(SubscriptionGroupWrapper(table).encode()))
+    assert await admin.groups() == ["a", "b", "both"]
+    assert (await admin.group_configs())["a"].retry_max_times == 3
+
+
+async def test_a_group_is_created_and_deleted_on_every_master(
+    brokers: tuple[FakeBroker, FakeBroker], admin: Admin
+) -> None:
+    config = SubscriptionGroupConfig("group", retry_max_times=3)
+    await admin.create_group(config)
+    await admin.delete_group("group")
+    await admin.delete_group("group", remove_offsets=False)
+    for broker in brokers:
+        (creation,) = broker.of(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
+        assert SubscriptionGroupConfig.decode(creation.body) == config
+        assert [request.ext_fields for request in broker.of(RequestCode.DELETE_SUBSCRIPTIONGROUP)] == [
+            {"groupName": "group", "removeOffset": "true", "cleanOffset": "true"},
+            {"groupName": "group", "removeOffset": "false", "cleanOffset": "false"},
+        ]
+
+
+async def test_the_lag_of_a_group_is_told_by_queue(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
+    retry = MessageQueue("%RETRY%group", "broker-a", 0)
+    stats = ConsumeStats({retry: OffsetWrapper(1, 3, 0), QUEUE: OffsetWrapper(9, 5, 1795214586595)})
+    brokers[0].on(RequestCode.GET_CONSUME_STATS, answering(stats.encode()))
+    brokers[1].fail(RequestCode.GET_CONSUME_STATS, ResponseCode.TOPIC_NOT_EXIST)
+    assert await admin.group_lag("group", "Topic") == [
+        GroupLag(retry, 1, 3, 0, 0),
+        GroupLag(QUEUE, 9, 5, 4, 1795214586595),
+    ]
+    (request,) = brokers[0].of(RequestCode.GET_CONSUME_STATS)
+    assert request.ext_fields == {"consumerGroup": "group", "topic": "Topic"}
+
+
+async def test_members_are_collected_from_all_brokers(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
+    for broker, ids in zip(brokers, (["b", "a"], ["b", "c"]), strict=True):
+        found = ConsumerConnection(
+            [Connection(client_id) for client_id in ids], {broker.name: SubscriptionData("Topic")}
+        )
+        broker.on(RequestCode.GET_CONSUMER_CONNECTION_LIST, answering(found.encode()))
+        broker.consumer_ids["group"] = ids
+    members = await admin.group_members("group")
+    assert [connection.client_id for connection in members.connection_set] == ["b", "a", "c"]
+    assert set(members.subscription_table) == {"broker-a", "broker-b"}
+    assert await admin.group_member_ids("group") == ["a", "b", "c"]
+
+
+async def test_a_group_with_nobody_online_is_an_error_unless_only_ids_are_asked_for(
+    brokers: tuple[FakeBroker, FakeBroker], admin: Admin
+) -> None:
+    for broker in brokers:
+        broker.fail(RequestCode.GET_CONSUMER_CONNECTION_LIST, ResponseCode.CONSUMER_NOT_ONLINE)
+        broker.fail(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ResponseCode.SYSTEM_ERROR, "no consumer for this group")
+    with pytest.raises(ConsumerNotOnlineError, match="'group' has no member online"):
+        await admin.group_members("group")
+    assert await admin.group_member_ids("group") == []
+
+
+async def test_outside_its_block_an_admin_refuses(brokers: tuple[FakeBroker, FakeBroker]) -> None:
+    async with ClientInstance(brokers[0].address) as instance:
+        admin = Admin(instance=instance)
+        with pytest.raises(ClientClosedError):
+            await admin.topics()
+        async with admin:
+            assert await admin.topics()
+        with pytest.raises(ClientClosedError):
+            await admin.cluster()

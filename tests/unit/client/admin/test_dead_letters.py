@@ -1,0 +1,67 @@
+"""What of a dead letter goes back to its topic."""
+
+import pytest
+
+from triomq.client.admin.dead_letters import as_new, original_topic
+from triomq.protocol.host import encode_host
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.properties import encode_properties
+from triomq.protocol.record.record import decode_record, encode_record
+
+USERS = {"color": "red", "CHECK_IMMUNITY_TIME_IN_SECONDS": "5"}
+BOOKKEEPING = {
+    "RETRY_TOPIC": "orders",
+    "ORIGIN_MESSAGE_ID": "7F00",
+    "RECONSUME_TIME": "3",
+    "MAX_RECONSUME_TIMES": "16",
+    "DELAY": "3",
+    "REAL_TOPIC": "%RETRY%G",
+    "REAL_QID": "0",
+    "UNIQ_KEY": "C0A8",
+    "TRAN_MSG": "true",
+    "TIMER_DELIVER_MS": "1",
+    "__STARTDELIVERTIME": "1",
+    "MIN_OFFSET": "0",
+}
+
+
+def letter(properties: dict[str, str]) -> MessageExt:
+    record = encode_record(
+        queue_id=0,
+        queue_offset=17,
+        physical_offset=4711,
+        sys_flag=0,
+        flag=5,
+        born_timestamp=1_000,
+        born_host=encode_host("127.0.0.1", 1),
+        store_timestamp=2_345,
+        store_host=encode_host("127.0.0.1", 10911),
+        body=b"body",
+        topic=b"%DLQ%G",
+        properties=encode_properties(properties),
+    )
+    return decode_record(record)
+
+
+def test_what_the_user_gave_is_kept_and_what_retries_noted_is_not() -> None:
+    message = letter({**USERS, **BOOKKEEPING, "TAGS": "t", "KEYS": "k l", "__SHARDINGKEY": "s"})
+    new = as_new(message, "orders")
+    assert (new.topic, new.body, new.tags, tuple(new.keys), new.flag) == ("orders", b"body", "t", ("k", "l"), 5)
+    assert (dict(new.properties), new.sharding_key, new.delay_level) == (USERS, "s", 0)
+
+
+def test_what_was_not_given_is_not_invented() -> None:
+    new = as_new(letter({}), "orders")
+    assert (new.tags, tuple(new.keys), dict(new.properties), new.sharding_key) == (None, (), {}, None)
+
+
+@pytest.mark.parametrize(
+    ("properties", "topic"),
+    [
+        ({"RETRY_TOPIC": "a", "DLQ_ORIGIN_TOPIC": "b"}, "a"),
+        ({"DLQ_ORIGIN_TOPIC": "b"}, "b"),
+        ({"REAL_TOPIC": "%RETRY%G"}, None),
+    ],
+)
+def test_the_original_topic_is_the_one_that_was_noted_first(properties: dict[str, str], topic: str | None) -> None:
+    assert original_topic(letter(properties)) == topic

@@ -1,0 +1,181 @@
+"""Messages by key and by id, from several brokers."""
+
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from tests.unit.client.fake_broker import BrokerFactory, FakeBroker
+from triomq.client.admin.admin import Admin
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.errors import BrokerSystemError, ConfigError, NoRouteError, QueryNotFoundError
+from triomq.protocol.host import encode_host
+from triomq.protocol.record.message_id import offset_message_id
+from triomq.protocol.record.properties import encode_properties
+from triomq.protocol.record.record import encode_record
+from triomq.protocol.requests.requests import QueryMessageRequestHeader
+from triomq.protocol.wire.command import RemotingCommand
+
+UNIQUE = "7F0000010A4B18B4AAC2000000000001"
+
+
+def record(address: str, body: bytes, stored_ms: int, *, topic: str = "Topic", **properties: str) -> bytes:
+    host, _, port = address.rpartition(":")
+    return encode_record(
+        queue_id=0,
+        queue_offset=0,
+        physical_offset=stored_ms,
+        sys_flag=0,
+        born_timestamp=0,
+        born_host=encode_host("127.0.0.1", 1),
+        store_timestamp=stored_ms,
+        store_host=encode_host(host, int(port)),
+        body=body,
+        topic=topic.encode(),
+        properties=encode_properties(properties),
+    )
+
+
+@pytest.fixture
+async def brokers(fake_broker: FakeBroker, make_broker: BrokerFactory) -> tuple[FakeBroker, FakeBroker]:
+    """Two brokers with the topic; neither has a message."""
+    other = await make_broker("broker-b")
+    fake_broker.add_topic("Topic", 4, 6, other)
+    for broker in (fake_broker, other):
+        broker.fail(RequestCode.QUERY_MESSAGE, ResponseCode.QUERY_NOT_FOUND)
+        broker.fail(RequestCode.VIEW_MESSAGE_BY_ID, ResponseCode.SYSTEM_ERROR, "can not find message by the offset")
+    return fake_broker, other
+
+
+@pytest.fixture
+async def admin(brokers: tuple[FakeBroker, FakeBroker]) -> AsyncGenerator[Admin, None]:
+    async with Admin(namesrv=brokers[0].address) as made:
+        yield made
+
+
+def answer(broker: FakeBroker, *records: bytes) -> None:
+    broker.on(RequestCode.QUERY_MESSAGE, lambda command: command.reply(body=b"".join(records)))
+
+
+async def test_messages_of_all_brokers_come_in_the_order_of_their_times(
+    brokers: tuple[FakeBroker, FakeBroker], admin: Admin
+) -> None:
+    first, second = brokers
+    answer(first, record(first.address, b"1", 1000, KEYS="a b"), record(first.address, b"4", 4000, KEYS="b"))
+    answer(second, record(second.address, b"2", 2000, KEYS="b"), record(second.address, b"3", 3000, KEYS="b"))
+    found = await admin.find_messages("Topic", "b")
+    assert [(message.body, message.broker_name) for message in found] == [
+        (b"1", "broker-a"),
+        (b"2", "broker-b"),
+        (b"3", "broker-b"),
+        (b"4", "broker-a"),
+    ]
+    assert [message.body for message in await admin.find_messages("Topic", "b", max_messages=2)] == [b"3", b"4"]
+
+
+async def test_what_a_broker_finds_besides_takes_the_place_of_nothing(
+    brokers: tuple[FakeBroker, FakeBroker], admin: Admin
+) -> None:
+    broker = brokers[0]
+    records = [
+        record(broker.address, b"meant", 1000, KEYS="Aa"),
+        record(broker.address, b"later in that second", 1001, KEYS="Aa"),
+        record(broker.address, b"has the hash only", 1000, KEYS="BB"),
+    ]
+
+    def newest(command: RemotingCommand) -> RemotingCommand:
+        return command.reply(body=b"".join(records[-int(command.ext_fields["maxNum"]) :]))
+
+    broker.on(RequestCode.QUERY_MESSAGE, newest)
+    found = await admin.find_messages("Topic", "Aa", max_messages=1, end_ms=1000)
+    assert [message.body for message in found] == [b"meant"]
+
+
+async def test_what_only_has_the_keys_hash_is_left_out(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
+    broker = brokers[0]
+    answer(
+        broker,
+        record(broker.address, b"other key", 1000, KEYS="BB"),
+        record(broker.address, b"other topic", 1000, topic="T", KEYS="Aa"),
+        record(broker.address, b"a unique key", 1000, UNIQ_KEY="Aa"),
+        record(broker.address, b"meant", 1000, KEYS="x Aa"),
+    )
+    assert [message.body for message in await admin.find_messages("Topic", "Aa")] == [b"meant"]
+    assert [message.body for message in await admin.find_messages("Topic", "Aa", unique=True)] == [b"a unique key"]
+
+
+async def test_a_broker_is_asked_for_a_second_more_than_is_wanted(
+    brokers: tuple[FakeBroker, FakeBroker], admin: Admin
+) -> None:
+    broker = brokers[0]
+    answer(broker, *(record(broker.address, b"%d" % stored, stored, KEYS="k") for stored in (4999, 5000, 6000, 6001)))
+    found = await admin.find_messages("Topic", "k", begin_ms=5000, end_ms=6000, max_messages=10)
+    assert [message.body for message in found] == [b"5000", b"6000"]
+    (request,) = broker.of(RequestCode.QUERY_MESSAGE)
+    asked = QueryMessageRequestHeader.decode(request.ext_fields)
+    assert asked == QueryMessageRequestHeader("Topic", "k", 64, 4000, 6000, unique_key_query=False)
+
+
+async def test_nothing_found_is_an_empty_list_and_a_refusal_an_error(
+    brokers: tuple[FakeBroker, FakeBroker], admin: Admin
+) -> None:
+    assert await admin.find_messages("Topic", "k") == []
+    brokers[1].fail(RequestCode.QUERY_MESSAGE, ResponseCode.SYSTEM_ERROR)
+    with pytest.raises(BrokerSystemError):
+        await admin.find_messages("Topic", "k")
+    with pytest.raises(NoRouteError):
+        await admin.find_messages("Missing", "k")
+
+
+@pytest.mark.parametrize(("key", "most"), [("", 1), ("a b", 1), ("a", 0)])
+async def test_what_can_find_nothing_is_refused_here(
+    brokers: tuple[FakeBroker, FakeBroker], admin: Admin, key: str, most: int
+) -> None:
+    with pytest.raises(ConfigError):
+        await admin.find_messages("Topic", key, max_messages=most)
+    assert not brokers[0].of(RequestCode.QUERY_MESSAGE)
+
+
+async def test_a_message_is_viewed_at_the_address_in_its_id(
+    brokers: tuple[FakeBroker, FakeBroker], admin: Admin
+) -> None:
+    broker = brokers[1]
+    broker.on(
+        RequestCode.VIEW_MESSAGE_BY_ID,
+        lambda command: command.reply(body=record(broker.address, b"body", int(command.ext_fields["offset"]))),
+    )
+    host, _, port = broker.address.rpartition(":")
+    message_id = offset_message_id(encode_host(host, int(port)), 7)
+    message = await admin.message(message_id)
+    assert (message.body, message.physical_offset, message.offset_message_id) == (b"body", 7, message_id)
+    await admin.topic_route("Topic")
+    assert (await admin.message(message_id)).broker_name == "broker-b"
+
+
+async def test_a_producers_id_is_looked_for_in_the_topic_and_the_newest_wins(
+    brokers: tuple[FakeBroker, FakeBroker], admin: Admin
+) -> None:
+    """C.2 scenario 63."""
+    broker = brokers[0]
+    answer(
+        broker,
+        record(broker.address, b"first", 1000, UNIQ_KEY=UNIQUE),
+        record(broker.address, b"2nd", 2000, UNIQ_KEY=UNIQUE),
+    )
+    assert (await admin.message(UNIQUE, "Topic")).body == b"2nd"
+    (request, *_) = broker.of(RequestCode.QUERY_MESSAGE)
+    assert request.ext_fields["_UNIQUE_KEY_QUERY"] == "true"
+
+
+async def test_an_offset_id_is_also_found_with_a_topic(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
+    broker = brokers[0]
+    broker.on(RequestCode.VIEW_MESSAGE_BY_ID, lambda command: command.reply(body=record(broker.address, b"body", 7)))
+    host, _, port = broker.address.rpartition(":")
+    assert (await admin.message(offset_message_id(encode_host(host, int(port)), 7), "Topic")).body == b"body"
+
+
+async def test_an_id_of_no_message_is_told(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
+    with pytest.raises(QueryNotFoundError, match="name its topic"):
+        await admin.message("no id")
+    host, _, port = brokers[0].address.rpartition(":")
+    with pytest.raises(QueryNotFoundError, match="no message with the id"):
+        await admin.message(offset_message_id(encode_host(host, int(port)), 7))

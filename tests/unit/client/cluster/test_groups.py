@@ -1,0 +1,176 @@
+import logging
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from tests.unit.client.fake_broker import BrokerFactory, FakeBroker
+from tests.unit.client.fake_consumer import FakeConsumer
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.config import ClientConfig
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.errors import (
+    ClientError,
+)
+from triomq.protocol.wire.command import RemotingCommand
+
+
+async def test_brokers_hear_of_groups_at_once_and_then_again_and_again(fake_broker: FakeBroker) -> None:
+    async with ClientInstance(fake_broker.address, ClientConfig(heartbeat_interval_s=0.01)) as instance:
+        await instance.topic_route("Topic")
+        instance.register_producer("producers")
+        instance.register_consumer("group", FakeConsumer("Topic"))
+        await fake_broker.wait_for(RequestCode.HEART_BEAT, 3)
+        heartbeat = fake_broker.heartbeats()[-1]
+        assert heartbeat.client_id == instance.client_id
+        assert [data.group_name for data in heartbeat.producer_data_set] == ["producers"]
+        assert [data.group_name for data in heartbeat.consumer_data_set] == ["group"]
+        assert instance.broker_version(fake_broker.address) == 407
+
+
+async def test_without_groups_there_is_no_heartbeat(fake_broker: FakeBroker, autojump_clock: MockClock) -> None:
+    async with ClientInstance(fake_broker.address) as instance:
+        await instance.topic_route("Topic")
+        await trio.sleep(100)
+        await instance.heartbeat_now()
+    assert not fake_broker.heartbeats()
+
+
+async def test_heartbeat_now_returns_when_all_brokers_answered(
+    fake_broker: FakeBroker, make_broker: BrokerFactory
+) -> None:
+    other = await make_broker("broker-b")
+    fake_broker.add_topic("Topic", 4, 6, other)
+    async with ClientInstance(fake_broker.address) as instance:
+        await instance.topic_route("Topic")
+        instance.register_consumer("group", FakeConsumer("Topic"))
+        await instance.heartbeat_now()
+        assert fake_broker.heartbeats()
+        assert other.heartbeats()
+
+
+async def test_slaves_get_heartbeats_of_consumers_only(fake_broker: FakeBroker, make_broker: BrokerFactory) -> None:
+    slave = await make_broker("broker-a")
+    fake_broker.routes["Topic"].broker_datas[0].broker_addrs[1] = slave.address
+    async with ClientInstance(fake_broker.address) as instance:
+        await instance.topic_route("Topic")
+        instance.register_producer("producers")
+        await instance.heartbeat_now()
+        assert not slave.heartbeats()
+        assert instance.broker_address("broker-a", 1) == slave.address
+        instance.register_consumer("group", FakeConsumer("Topic"))
+        await instance.heartbeat_now()
+        assert slave.heartbeats()
+
+
+async def test_a_failing_heartbeat_is_logged_once_and_so_is_its_recovery(
+    fake_broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with ClientInstance(fake_broker.address) as instance:
+        await instance.topic_route("Topic")
+        fake_broker.fail(RequestCode.HEART_BEAT, ResponseCode.SYSTEM_ERROR, "no", times=3)
+        instance.register_producer("producers")
+        await fake_broker.wait_for(RequestCode.HEART_BEAT, 1)
+        for _ in range(4):
+            await instance.heartbeat_now()
+        assert caplog.text.count("heartbeat failed") == 1
+        assert caplog.text.count("heartbeat works again") == 1
+
+
+async def test_a_broker_is_warned_of_when_two_heartbeats_in_a_row_do_not_reach_it(
+    fake_broker: FakeBroker, make_broker: BrokerFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = await make_broker("broker-b")
+    broker.add_topic("Topic")
+    fake_broker.routes = broker.routes
+    await broker.stop()
+    async with ClientInstance(fake_broker.address) as instance:
+        instance.register_producer("producers")
+        await wait_all_tasks_blocked()
+        await instance.topic_route("Topic")
+        await wait_all_tasks_blocked()
+        assert "heartbeat failed" not in caplog.text
+        for _ in range(3):
+            await instance.heartbeat_now()
+        assert caplog.text.count(f"heartbeat failed broker={broker.address}") == 1
+
+        await broker.restart()
+        await instance.heartbeat_now()
+        await broker.stop()
+        await wait_all_tasks_blocked()
+        await instance.heartbeat_now()
+        assert caplog.text.count("heartbeat failed") == 1
+
+
+async def test_a_lost_and_a_new_connection_to_a_broker_are_told(
+    fake_broker: FakeBroker, make_broker: BrokerFactory
+) -> None:
+    broker = await make_broker("broker-b")
+    broker.add_topic("Topic")
+    fake_broker.routes["Topic"] = broker.routes["Topic"]
+    consumer = FakeConsumer("Topic")
+    async with ClientInstance(fake_broker.address) as instance:
+        await instance.topic_route("Topic")
+        instance.register_consumer("group", consumer)
+        await instance.heartbeat_now()
+        await wait_all_tasks_blocked()
+        before = len(broker.heartbeats())
+
+        await broker.drop()
+        await wait_all_tasks_blocked()
+        assert ("lost", broker.address) in consumer.calls
+        await instance.invoke(broker.address, instance.command(RequestCode.GET_MAX_OFFSET))
+        await broker.wait_for(RequestCode.HEART_BEAT, before + 1)
+
+
+async def test_leaving_unregisters_each_group_once(fake_broker: FakeBroker) -> None:
+    async with ClientInstance(fake_broker.address) as instance:
+        await instance.topic_route("Topic")
+        instance.register_producer("producers")
+        instance.register_producer("producers")
+        instance.register_consumer("group", FakeConsumer("Topic"))
+        await instance.heartbeat_now()
+        await instance.unregister_producer("producers")
+        assert not fake_broker.of(RequestCode.UNREGISTER_CLIENT)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await instance.unregister_producer("producers")
+            await instance.unregister_consumer("group")
+        await instance.unregister_consumer("group")
+        fields = [request.ext_fields for request in fake_broker.of(RequestCode.UNREGISTER_CLIENT)]
+        assert fields == [
+            {"clientID": instance.client_id, "producerGroup": "producers"},
+            {"clientID": instance.client_id, "consumerGroup": "group"},
+        ]
+
+
+async def test_a_broker_that_does_not_answer_delays_leaving_by_a_second_at_most(
+    fake_broker: FakeBroker, autojump_clock: MockClock
+) -> None:
+    fake_broker.on(RequestCode.UNREGISTER_CLIENT, lambda _command: None)
+    async with ClientInstance(fake_broker.address) as instance:
+        await instance.topic_route("Topic")
+        instance.register_producer("producers")
+        await instance.heartbeat_now()
+        start = trio.current_time()
+        await instance.unregister_producer("producers")
+    assert trio.current_time() - start == pytest.approx(1.0)
+
+
+async def test_a_consumer_group_is_on_an_instance_once(fake_broker: FakeBroker) -> None:
+    async with ClientInstance(fake_broker.address) as instance:
+        instance.register_consumer("group", FakeConsumer())
+        with pytest.raises(ClientError, match="'group' is on this instance already"):
+            instance.register_consumer("group", FakeConsumer())
+
+
+async def test_a_broker_that_hangs_up_while_it_is_being_left_does_no_harm(fake_broker: FakeBroker) -> None:
+    async def hang_up(_command: RemotingCommand) -> None:
+        await fake_broker.drop()
+
+    fake_broker.on(RequestCode.UNREGISTER_CLIENT, hang_up)
+    async with ClientInstance(fake_broker.address) as instance:
+        await instance.topic_route("Topic")
+        instance.register_producer("producers")
+        await instance.unregister_producer("producers")

@@ -1,0 +1,162 @@
+import os
+import re
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from tests.unit.client.fake_broker import CancelledAtEveryAwait, FakeBroker
+from triomq.client.cluster.instance import ClientInstance, use_instance
+from triomq.client.config import ClientConfig
+from triomq.protocol.codes import RequestCode, ResponseCode, SerializeType
+from triomq.protocol.errors import (
+    ClientClosedError,
+    ClientError,
+    ConfigError,
+    ConnectionLostError,
+    RequestTimeoutError,
+    TopicNotExistError,
+)
+
+
+async def test_each_instance_has_a_client_id_of_its_own() -> None:
+    async with ClientInstance("127.0.0.1:1") as one, ClientInstance("127.0.0.1:1") as other:
+        assert one.client_id != other.client_id
+        assert re.fullmatch(rf"[0-9a-f.:]+@{os.getpid()}#[0-9a-f]{{16}}", one.client_id)
+
+
+async def test_a_client_id_may_be_chosen() -> None:
+    config = ClientConfig(client_ip="10.0.0.9", instance_name="me", unit_name="unit")
+    async with ClientInstance("127.0.0.1:1", config) as instance:
+        assert instance.client_id == "10.0.0.9@me@unit"
+
+
+async def test_opaques_start_again_after_the_largest_int32() -> None:
+    instance = ClientInstance("127.0.0.1:1")
+    instance._opaques = iter(range(2**31 - 1, 2**31 + 1))  # type: ignore[assignment]  # any counter
+    assert [instance.next_opaque(), instance.next_opaque()] == [2**31 - 1, 0]
+
+
+@pytest.mark.parametrize("header_format", [SerializeType.JSON, SerializeType.ROCKETMQ])
+async def test_requests_are_answered_in_each_header_format(
+    fake_broker: FakeBroker, header_format: SerializeType
+) -> None:
+    async with ClientInstance(fake_broker.address, ClientConfig(header_format=header_format)) as instance:
+        answer = await instance.invoke_checked(fake_broker.address, instance.command(RequestCode.HEART_BEAT))
+        assert answer.serialize_type == header_format
+
+
+async def test_an_error_code_is_returned_or_raised_as_asked(fake_broker: FakeBroker) -> None:
+    fake_broker.fail(RequestCode.GET_MAX_OFFSET, ResponseCode.TOPIC_NOT_EXIST, "there is none")
+    async with ClientInstance(fake_broker.address) as instance:
+        answer = await instance.invoke(fake_broker.address, instance.command(RequestCode.GET_MAX_OFFSET))
+        assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+        with pytest.raises(TopicNotExistError, match="there is none") as caught:
+            await instance.invoke_checked(fake_broker.address, instance.command(RequestCode.GET_MAX_OFFSET))
+        assert caught.value.address == fake_broker.address
+
+
+async def test_a_oneway_request_has_its_flag_and_no_answer(fake_broker: FakeBroker) -> None:
+    async with ClientInstance(fake_broker.address) as instance:
+        await instance.oneway(fake_broker.address, instance.command(RequestCode.UPDATE_CONSUMER_OFFSET))
+        (request,) = await fake_broker.wait_for(RequestCode.UPDATE_CONSUMER_OFFSET)
+        assert request.is_oneway
+
+
+async def test_a_request_may_be_cancelled_at_every_await(
+    fake_broker: FakeBroker, cancelled_at_every_await: CancelledAtEveryAwait
+) -> None:
+    async with ClientInstance(fake_broker.address) as instance:
+
+        async def ask() -> None:
+            await instance.topic_route("Topic", refresh=True)
+            await instance.invoke(fake_broker.address, instance.command(RequestCode.HEART_BEAT))
+            await fake_broker.drop()
+
+        async for _ in cancelled_at_every_await(ask):
+            await wait_all_tasks_blocked()
+            connection = instance.connections.get(fake_broker.address)
+            assert connection is None or connection.statistics().in_flight == 0
+        assert (await instance.topic_route("Topic")).queue_datas
+
+
+async def test_leaving_fails_what_is_in_flight_and_refuses_what_comes_later(fake_broker: FakeBroker) -> None:
+    fake_broker.on(RequestCode.HEART_BEAT, lambda _command: None)
+    errors: list[ClientError] = []
+
+    async def ask(instance: ClientInstance) -> None:
+        try:
+            await instance.invoke(fake_broker.address, instance.command(RequestCode.HEART_BEAT))
+        except ClientError as exc:
+            errors.append(exc)
+
+    async with trio.open_nursery() as nursery:
+        async with ClientInstance(fake_broker.address) as instance:
+            nursery.start_soon(ask, instance)
+            await fake_broker.wait_for(RequestCode.HEART_BEAT)
+    assert [type(error) for error in errors] == [ConnectionLostError]
+    for attempt in (
+        lambda: instance.invoke(fake_broker.address, instance.command(RequestCode.HEART_BEAT)),
+        lambda: instance.topic_route("Topic"),
+        lambda: instance.oneway(fake_broker.address, instance.command(RequestCode.HEART_BEAT)),
+    ):
+        with pytest.raises(ClientClosedError, match="is closed"):
+            await attempt()
+    with pytest.raises(ClientError, match="entered once only"):
+        async with instance:
+            pass
+
+
+async def test_leaving_while_a_connection_is_being_made_fails_who_waits_for_it(
+    fake_broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(*_arguments: object) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(trio, "open_tcp_stream", hang)
+    errors: list[ClientError] = []
+
+    async def ask(instance: ClientInstance) -> None:
+        try:
+            await instance.topic_route("Topic")
+        except ClientError as exc:
+            errors.append(exc)
+
+    async with trio.open_nursery() as nursery:
+        async with ClientInstance(fake_broker.address) as instance:
+            nursery.start_soon(ask, instance)
+            await wait_all_tasks_blocked()
+    assert [type(error) for error in errors] == [ClientClosedError]
+
+
+async def test_an_instance_that_is_not_entered_says_so() -> None:
+    with pytest.raises(ClientClosedError, match="not entered"):
+        await ClientInstance("127.0.0.1:1").topic_route("Topic")
+
+
+async def test_an_instance_is_borrowed_or_made() -> None:
+    async with ClientInstance("127.0.0.1:1") as given, use_instance(None, None, given) as borrowed:
+        assert borrowed is given
+    async with use_instance("127.0.0.1:1", None, None) as own:
+        assert own.client_id
+    for namesrv, config, instance in ((None, None, None), ("a:1", None, own), (None, ClientConfig(), own)):
+        with pytest.raises(ConfigError):
+            async with use_instance(namesrv, config, instance):
+                pass
+
+
+async def test_a_request_that_gets_no_answer_times_out(fake_broker: FakeBroker, autojump_clock: MockClock) -> None:
+    fake_broker.on(RequestCode.HEART_BEAT, lambda _command: None)
+    async with ClientInstance(fake_broker.address) as instance:
+        with pytest.raises(RequestTimeoutError):
+            await instance.invoke(fake_broker.address, instance.command(RequestCode.HEART_BEAT))
+        assert trio.current_time() == pytest.approx(3.0, abs=0.1)
+
+
+async def test_without_a_way_outside_the_client_ip_is_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_arguments: object) -> None:
+        raise OSError("no route")
+
+    monkeypatch.setattr("triomq.client.cluster.instance.socket.socket", fail)
+    async with ClientInstance("127.0.0.1:1") as instance:
+        assert instance.client_id.startswith("127.0.0.1@")

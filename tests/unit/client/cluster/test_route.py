@@ -1,0 +1,121 @@
+import pytest
+
+from triomq.client.cluster.route import (
+    BrokerTable,
+    default_route,
+    dialled_address,
+    explain_no_broker,
+    explain_no_route,
+    publish_queues,
+    same_route,
+    subscribe_queues,
+)
+from triomq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
+from triomq.protocol.message_queue import MessageQueue
+
+
+def route(*queue_datas: QueueData, order: str | None = None, **brokers: dict[int, str]) -> TopicRouteData:
+    return TopicRouteData(
+        order_topic_conf=order,
+        queue_datas=list(queue_datas),
+        broker_datas=[BrokerData("C", name, addresses) for name, addresses in brokers.items()],
+    )
+
+
+def test_queues_are_sorted_by_broker_and_number() -> None:
+    made = route(QueueData("b", 1, 2, 6), QueueData("a", 2, 1, 6), a={0: "a:1"}, b={0: "b:1"})
+    assert publish_queues("T", made) == (
+        MessageQueue("T", "a", 0),
+        MessageQueue("T", "b", 0),
+        MessageQueue("T", "b", 1),
+    )
+    assert subscribe_queues("T", made) == (
+        MessageQueue("T", "a", 0),
+        MessageQueue("T", "a", 1),
+        MessageQueue("T", "b", 0),
+    )
+
+
+@pytest.mark.parametrize(("perm", "writable", "readable"), [(6, 1, 1), (7, 1, 1), (4, 0, 1), (2, 1, 0), (0, 0, 0)])
+def test_permission_decides_who_sees_the_queues(perm: int, writable: int, readable: int) -> None:
+    made = route(QueueData("a", 1, 1, perm), a={0: "a:1"})
+    assert len(publish_queues("T", made)) == writable
+    assert len(subscribe_queues("T", made)) == readable
+
+
+def test_queues_without_a_master_can_be_read_but_not_written() -> None:
+    made = route(QueueData("a", 1, 1, 6), a={1: "a:1"})
+    assert publish_queues("T", made) == ()
+    assert len(subscribe_queues("T", made)) == 1
+
+
+def test_an_order_topic_keeps_its_queues_while_a_broker_is_away() -> None:
+    made = route(QueueData("a", 1, 1, 6), a={0: "a:1"}, order="b:1;a:2;rubbish;c:x;:4")
+    assert publish_queues("T", made) == (
+        MessageQueue("T", "b", 0),
+        MessageQueue("T", "a", 0),
+        MessageQueue("T", "a", 1),
+    )
+
+
+def test_a_topic_made_by_sending_gets_four_queues_at_most() -> None:
+    made = default_route(route(QueueData("a", 8, 8, 7), QueueData("b", 2, 8, 7), a={0: "a:1"}, b={0: "b:1"}))
+    assert [queue.broker_name for queue in publish_queues("T", made)] == ["a"] * 4 + ["b"] * 2
+
+
+def test_brokers_of_no_route_are_forgotten_and_new_ones_noticed() -> None:
+    table = BrokerTable()
+    assert table.rebuild([route(a={0: "a:1", 1: "a:2"}), route(b={0: "b:1"})])
+    assert not table.rebuild([route(a={0: "a:1"})])
+    assert table.addresses() == {"a:1": ("a", 0)}
+    assert table.rebuild([route(a={0: "a:9"})])
+
+
+def test_a_missing_slave_is_stood_in_for_unless_only_that_one_will_do() -> None:
+    table = BrokerTable()
+    table.rebuild([route(a={0: "a:0", 2: "a:2", 3: "a:3"}, s={1: "s:1"})])
+    assert table.find("a") == "a:0"
+    assert table.find("a", 1) == "a:2"
+    assert table.find("a", 2) == "a:2"
+    assert table.find("a", 7) == "a:0"
+    assert table.find("a", 7, only_this=True) is None
+    assert table.find("s", 0) == "s:1"
+    assert table.find("s", 0, only_this=True) is None
+    assert table.find("unknown") is None
+
+
+@pytest.mark.parametrize(
+    ("advertised", "name_server", "dialled"),
+    [
+        ("172.17.0.3:10911", "example.org:9876", "example.org:10911"),
+        ("172.17.0.3:10911", "[::1]:9876", "[::1]:10911"),
+        ("[fe80::1]:10911", "127.0.0.1:9876", "127.0.0.1:10911"),
+        ("null", "127.0.0.1:9876", "null"),
+    ],
+)
+def test_as_dialled_keeps_the_port_and_takes_the_name_servers_host(
+    advertised: str, name_server: str, dialled: str
+) -> None:
+    assert dialled_address(advertised, name_server) == dialled
+
+
+def test_routes_that_differ_in_order_only_are_the_same() -> None:
+    one = route(QueueData("a", 1, 1, 6), QueueData("b", 1, 1, 6), a={0: "a:1", 1: "a:2"}, b={0: "b:1"})
+    other = route(QueueData("b", 1, 1, 6), QueueData("a", 1, 1, 6), b={0: "b:1"}, a={1: "a:2", 0: "a:1"})
+    assert same_route(one, other)
+    assert not same_route(None, one)
+    other.broker_datas[0].broker_addrs[0] = "b:2"
+    assert not same_route(one, other)
+
+
+def test_without_any_broker_nothing_is_said_about_the_topic_itself() -> None:
+    text = explain_no_broker("T", ["n:1", "n:2"])
+    assert text.startswith("topic 'T' has no route: no broker is registered (name server asked: n:1, n:2)")
+    assert "create" not in text
+
+
+def test_an_explanation_tells_what_is_known_and_nothing_else() -> None:
+    assert explain_no_route("T", ["n:1", "n:2"], None, None) == (
+        "topic 'T' has no route (name server asked: n:1, n:2); create it with: triomq topic create T"
+    )
+    assert "no topic has a similar name" in explain_no_route("T", ["n:1"], ["Completely", "%RETRY%T"], None)

@@ -1,0 +1,219 @@
+import logging
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from tests.unit.client.fake_broker import BrokerFactory, FakeBroker
+from tests.unit.client.fake_consumer import FakeConsumer, until
+from triomq.client.admin.admin import Admin
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.config import ClientConfig
+from triomq.client.consumer.pull import PullConsumer
+from triomq.protocol.bodies.route import ClusterInfo, TopicRouteData
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.errors import (
+    ConnectError,
+    NoBrokerError,
+    NoRouteError,
+    ProtocolError,
+)
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.wire.command import RemotingCommand
+
+
+async def test_many_tasks_share_one_connection_and_one_route_request(fake_broker: FakeBroker) -> None:
+    routes: list[TopicRouteData] = []
+    async with ClientInstance(fake_broker.address) as instance:
+
+        async def ask() -> None:
+            routes.append(await instance.topic_route("Topic"))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(50):
+                nursery.start_soon(ask)
+        assert len(routes) == 50
+        assert len(fake_broker.of(RequestCode.GET_ROUTEINFO_BY_TOPIC)) == 1
+        assert fake_broker.connected == 1
+
+
+async def test_a_caller_that_is_cancelled_does_not_stop_the_route_request_of_another(fake_broker: FakeBroker) -> None:
+    go = trio.Event()
+
+    async def later(command: RemotingCommand) -> RemotingCommand:
+        await go.wait()
+        return fake_broker.answer_route(command)
+
+    fake_broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, later)
+    found: list[TopicRouteData] = []
+    async with ClientInstance(fake_broker.address) as instance, trio.open_nursery() as nursery:
+
+        async def ask(scope: trio.CancelScope) -> None:
+            with scope:
+                found.append(await instance.topic_route("Topic"))
+
+        first = trio.CancelScope()
+        nursery.start_soon(ask, first)
+        await fake_broker.wait_for(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+        nursery.start_soon(ask, trio.CancelScope())
+        await wait_all_tasks_blocked()
+        first.cancel()
+        await wait_all_tasks_blocked()
+        go.set()
+    assert len(found) == 1
+
+
+async def test_a_missing_route_names_servers_similar_topics_and_the_command(fake_broker: FakeBroker) -> None:
+    fake_broker.add_topic("Orders")
+    fake_broker.add_topic("%RETRY%Order")
+    async with ClientInstance(fake_broker.address) as instance:
+        assert await instance.find_route("Order") is None
+        with pytest.raises(NoRouteError) as caught:
+            await instance.topic_route("Order")
+        text = str(caught.value)
+        assert f"name server asked: {fake_broker.address}" in text
+        assert "similar topics: Orders;" in text
+        assert "automatic creation seems off" in text
+        assert "triomq topic create Order" in text
+
+        fake_broker.add_topic("TBW102", 8, 7)
+        with pytest.raises(NoRouteError, match="automatic creation is on: the first send creates the topic"):
+            await instance.topic_route("Order")
+
+
+async def test_a_route_that_is_missing_because_no_broker_is_there_is_told_so(fake_broker: FakeBroker) -> None:
+    fake_broker.routes.clear()
+    fake_broker.on(RequestCode.GET_BROKER_CLUSTER_INFO, lambda command: command.reply(body=ClusterInfo().encode()))
+    async with ClientInstance(fake_broker.address) as instance:
+        with pytest.raises(NoBrokerError) as caught:
+            await instance.topic_route("Order")
+    assert f"'Order' has no route: no broker is registered (name server asked: {fake_broker.address})" in str(
+        caught.value
+    )
+
+
+async def test_a_missing_route_is_told_even_when_nothing_more_can_be_found_out(fake_broker: FakeBroker) -> None:
+    fake_broker.fail(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, ResponseCode.SYSTEM_ERROR)
+    async with ClientInstance(fake_broker.address) as instance:
+        with pytest.raises(NoRouteError, match=r"^topic 'Order' has no route [^;]*; create it with"):
+            await instance.topic_route("Order")
+
+
+async def test_a_route_that_cannot_be_read_is_a_protocol_error(fake_broker: FakeBroker) -> None:
+    fake_broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, lambda command: command.reply(body=b"[["))
+    async with ClientInstance(fake_broker.address) as instance:
+        with pytest.raises(ProtocolError):
+            await instance.topic_route("Topic")
+
+
+async def test_queues_and_addresses_come_from_the_route(fake_broker: FakeBroker) -> None:
+    fake_broker.add_topic("ReadOnly", 2, 4)
+    async with ClientInstance(fake_broker.address) as instance:
+        assert instance.known_subscribe_queues("Topic") == ()
+        assert await instance.publish_queues("Topic") == tuple(MessageQueue("Topic", "broker-a", n) for n in range(4))
+        assert await instance.subscribe_queues("Topic") == instance.known_subscribe_queues("Topic")
+        assert await instance.publish_queues("ReadOnly") == ()
+        assert len(await instance.subscribe_queues("ReadOnly")) == 2
+        assert instance.broker_address("broker-a") == fake_broker.address
+        assert instance.broker_address("broker-b") is None
+        assert instance.broker_addresses() == {fake_broker.address: ("broker-a", 0)}
+
+
+async def test_a_known_route_stays_when_the_name_server_forgets_the_topic(fake_broker: FakeBroker) -> None:
+    async with ClientInstance(fake_broker.address) as instance:
+        route = await instance.topic_route("Topic")
+        del fake_broker.routes["Topic"]
+        assert await instance.find_route("Topic", refresh=True) is None
+        assert instance.known_route("Topic") == route
+
+
+async def test_routes_in_use_are_polled_and_changes_told(fake_broker: FakeBroker) -> None:
+    consumer = FakeConsumer("Topic", "%RETRY%group")
+    async with ClientInstance(fake_broker.address, ClientConfig(poll_namesrv_interval_s=0.01)) as instance:
+        instance.register_consumer("group", consumer)
+        await instance.topic_route("Topic")
+        fake_broker.add_topic("Topic", 8)
+        fake_broker.add_topic("%RETRY%group", 1)
+        await until(lambda: len(consumer.calls) >= 3)
+        assert set(consumer.calls) == {("route", "Topic"), ("route", "%RETRY%group")}
+        assert len(instance.known_subscribe_queues("Topic")) == 8
+
+
+async def test_of_a_broker_that_moved_the_address_counts_that_was_heard_last(
+    fake_broker: FakeBroker, make_broker: BrokerFactory
+) -> None:
+    """Nobody polls the route of "Other", which still tells the old address."""
+    fake_broker.add_topic("Other")
+    async with ClientInstance(fake_broker.address) as instance:
+        await instance.topic_route("Topic")
+        await instance.topic_route("Other")
+        moved = await make_broker(fake_broker.name)
+        moved.add_topic("Topic")
+        fake_broker.routes = moved.routes
+        await instance.topic_route("Topic", refresh=True)
+        assert instance.broker_address(moved.name) == moved.address
+
+
+async def test_a_reader_that_subscribes_to_nothing_finds_a_broker_that_moved(
+    fake_broker: FakeBroker, make_broker: BrokerFactory
+) -> None:
+    queue = MessageQueue("Topic", fake_broker.name, 0)
+    name_server = await make_broker("name-server")
+    name_server.routes = fake_broker.routes
+    async with (
+        ClientInstance(name_server.address) as instance,
+        PullConsumer("group", instance=instance) as consumer,
+        Admin(instance=instance) as admin,
+    ):
+        await consumer.queues("Topic")
+        await fake_broker.stop()
+        moved = await make_broker(fake_broker.name)
+        moved.on(RequestCode.GET_MAX_OFFSET, lambda command: command.reply(ext_fields={"offset": "7"}))
+        moved.add_topic("Topic")
+        name_server.routes = moved.routes
+        with pytest.raises(ConnectError):
+            await consumer.max_offset(queue)
+        await wait_all_tasks_blocked(0.05)
+        assert await consumer.max_offset(queue) == 7
+        await moved.stop()
+        again = await make_broker(fake_broker.name)
+        again.on(RequestCode.GET_MAX_OFFSET, lambda command: command.reply(ext_fields={"offset": "8"}))
+        again.add_topic("Topic")
+        name_server.routes = again.routes
+        assert await admin.max_offset(queue) == 8
+
+
+async def test_a_broker_that_cannot_be_reached_changes_no_route_that_is_polled(fake_broker: FakeBroker) -> None:
+    """It may be back in a moment, and its queues shall not change hands for that."""
+    async with ClientInstance(fake_broker.address) as instance:
+        instance.register_consumer("group", FakeConsumer("Topic"))
+        await instance.topic_route("Topic")
+        instance.refresh_unpolled_route("Topic")
+        await wait_all_tasks_blocked(0.05)
+    assert len(fake_broker.of(RequestCode.GET_ROUTEINFO_BY_TOPIC)) == 1
+
+
+async def test_failed_polls_are_logged_and_go_on(fake_broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    config = ClientConfig(poll_namesrv_interval_s=0.01)
+    async with ClientInstance(fake_broker.address, config) as instance:
+        await instance.publish_queues("Topic")
+        fake_broker.fail(RequestCode.GET_ROUTEINFO_BY_TOPIC, ResponseCode.SYSTEM_ERROR, "no", times=2)
+        await fake_broker.wait_for(RequestCode.GET_ROUTEINFO_BY_TOPIC, 5)
+        await fake_broker.stop()
+        await until(lambda: "routes not updated" in caplog.text)
+        await fake_broker.restart()
+        await fake_broker.wait_for(RequestCode.GET_ROUTEINFO_BY_TOPIC, 8)
+    assert caplog.text.count("route not updated topic=Topic") == 2
+
+
+async def test_route_changes_that_leave_the_queues_alone_are_not_told(fake_broker: FakeBroker) -> None:
+    consumer = FakeConsumer("Topic")
+    fake_broker.add_topic("Unused")
+    async with ClientInstance(fake_broker.address) as instance:
+        await instance.topic_route("Topic")
+        instance.register_consumer("group", consumer)
+        fake_broker.routes["Topic"].broker_datas[0].broker_addrs[1] = "127.0.0.1:1"
+        assert len((await instance.topic_route("Topic", refresh=True)).broker_datas[0].broker_addrs) == 2
+        await instance.topic_route("Unused")
+        assert consumer.calls == []

@@ -1,0 +1,154 @@
+from collections.abc import AsyncGenerator
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from tests.unit.client.fake_broker import FakeBroker
+from tests.unit.client.fake_consumer import FakeConsumer, until
+from triomq.client.cluster.instance import ClientInstance
+from triomq.protocol.bodies.client import GetConsumerStatusBody, ResetOffsetBody
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.record import encode_host, pack_record_into, record_size
+from triomq.protocol.requests.requests import (
+    ConsumeMessageDirectlyRequestHeader,
+    ConsumerGroupRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetConsumerStatusRequestHeader,
+    ResetOffsetRequestHeader,
+)
+from triomq.protocol.wire.command import RemotingCommand
+
+QUEUE = MessageQueue("Topic", "broker-a", 2)
+
+
+def record(body: bytes) -> bytes:
+    host = encode_host("127.0.0.1", 10911)
+    size = record_size(len(body), 5, 0)
+    buffer = bytearray(size)
+    pack_record_into(
+        buffer,
+        0,
+        size=size,
+        body_crc=0,
+        queue_id=0,
+        flag=0,
+        queue_offset=3,
+        physical_offset=0,
+        sys_flag=0,
+        born_timestamp=1,
+        born_host=host,
+        store_timestamp=2,
+        store_host=host,
+        reconsume_times=0,
+        prepared_transaction_offset=0,
+        body=body,
+        topic=b"Topic",
+        properties=b"",
+    )
+    return bytes(buffer)
+
+
+async def asked(fake_broker: FakeBroker, command: RemotingCommand) -> RemotingCommand:
+    """Push a request to the client; return its answer."""
+    before = len(fake_broker.requests)
+
+    def answers() -> list[RemotingCommand]:
+        return [request for request in fake_broker.requests[before:] if request.is_response]
+
+    await fake_broker.push(command)
+    await until(lambda: bool(answers()))
+    return answers()[0]
+
+
+@pytest.fixture
+async def registered(fake_broker: FakeBroker) -> AsyncGenerator[FakeConsumer, None]:
+    """A consumer of "group" on an instance that is connected to the fake broker."""
+    consumer = FakeConsumer("Topic")
+    async with ClientInstance(fake_broker.address) as instance:
+        await instance.topic_route("Topic")
+        instance.register_consumer("group", consumer)
+        await instance.heartbeat_now()
+        yield consumer
+
+
+async def test_changed_members_wake_the_consumer(fake_broker: FakeBroker, registered: FakeConsumer) -> None:
+    for group in ("group", "another"):
+        header = ConsumerGroupRequestHeader(group)
+        await fake_broker.push(
+            RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 1, flag=2, ext_fields=header.encode())
+        )
+    await wait_all_tasks_blocked()
+    assert registered.calls == [("members",)]
+    assert not any(request.is_response for request in fake_broker.requests)
+
+
+async def test_offsets_are_reset_by_the_brokers_wish(fake_broker: FakeBroker, registered: FakeConsumer) -> None:
+    header = ResetOffsetRequestHeader("Topic", "group", -1, is_force=False)
+    await fake_broker.push(
+        RemotingCommand(
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+            ext_fields=header.encode(),
+            body=ResetOffsetBody({QUEUE: 5}).encode(),
+        )
+    )
+    await wait_all_tasks_blocked()
+    assert registered.calls == [("reset", "Topic", {QUEUE: 5})]
+
+
+async def test_the_offsets_in_memory_are_told(fake_broker: FakeBroker, registered: FakeConsumer) -> None:
+    header = GetConsumerStatusRequestHeader("Topic", "group")
+    code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+    answer = await asked(fake_broker, RemotingCommand(code, 9, ext_fields=header.encode()))
+    assert answer.opaque == 9
+    table = GetConsumerStatusBody.decode(bytes(answer.body)).message_queue_table
+    assert table == {MessageQueue("Topic", "broker-a", 0): 17}
+
+
+@pytest.mark.parametrize(("group", "code", "body"), [("group", 0, b"info"), ("another", 1, b"")])
+async def test_running_info_is_told_for_the_groups_that_are_here(
+    fake_broker: FakeBroker, registered: FakeConsumer, group: str, code: int, body: bytes
+) -> None:
+    header = GetConsumerRunningInfoRequestHeader(group, "client")
+    request = RemotingCommand(RequestCode.GET_CONSUMER_RUNNING_INFO, ext_fields=header.encode())
+    answer = await asked(fake_broker, request)
+    assert (answer.code, answer.body) == (code, body)
+
+
+def direct_request(group: str = "group", body: bytes = b"") -> RemotingCommand:
+    header = ConsumeMessageDirectlyRequestHeader(group, broker_name="broker-a")
+    return RemotingCommand(
+        RequestCode.CONSUME_MESSAGE_DIRECTLY, ext_fields=header.encode(), body=body or record(b"hello")
+    )
+
+
+async def test_a_message_may_be_consumed_directly(fake_broker: FakeBroker, registered: FakeConsumer) -> None:
+    answer = await asked(fake_broker, direct_request())
+    assert (answer.code, answer.body) == (0, b"hello from broker-a")
+    assert (await asked(fake_broker, direct_request("another"))).code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_direct_consumption_is_bounded(fake_broker: FakeBroker, registered: FakeConsumer) -> None:
+    registered.direct = trio.Event()
+    for _ in range(16):
+        await fake_broker.push(direct_request())
+    await wait_all_tasks_blocked()
+    assert (await asked(fake_broker, direct_request())).code == ResponseCode.SYSTEM_BUSY
+    registered.direct.set()
+
+
+async def test_a_request_that_cannot_be_read_is_refused_and_logged(
+    fake_broker: FakeBroker, registered: FakeConsumer, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = await asked(fake_broker, direct_request(body=b"no record"))
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "request refused" in caplog.text
+
+
+async def test_an_unknown_request_is_not_supported_and_a_oneway_one_ignored(
+    fake_broker: FakeBroker, registered: FakeConsumer
+) -> None:
+    await fake_broker.push(RemotingCommand(4711, 1, flag=2))
+    answer = await asked(fake_broker, RemotingCommand(4711, 2))
+    assert (answer.code, answer.opaque) == (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, 2)

@@ -1,0 +1,480 @@
+import errno
+import socket
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from tests.unit.client.fake_broker import CancelledAtEveryAwait
+from triomq.client.connection.connection import Connection, dial
+from triomq.protocol.errors import ConnectError, ConnectionLostError, RequestTimeoutError, TriomqError
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.frame import FrameSplitter
+
+LIMIT = 64 * 1024
+IDLE_S = 120.0
+
+
+class Peer:
+    """The other end of a connection."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+        self._splitter = FrameSplitter()
+        self._commands: list[RemotingCommand] = []
+
+    async def next_command(self) -> RemotingCommand:
+        while not self._commands:
+            data = await self.stream.receive_some()
+            assert data, "the client closed the connection"
+            frames, error = self._splitter.split(data)
+            assert error is None
+            self._commands += map(RemotingCommand.decode, frames)
+        return self._commands.pop(0)
+
+    async def answer(self, *commands: RemotingCommand) -> None:
+        await self.stream.send_all(
+            b"".join(command.reply(body=b"%d" % command.opaque).encode() for command in commands)
+        )
+
+
+class Pair:
+    """A connection with its peer; requests of the peer are collected."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        for sock in (ours, theirs):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 * 1024)
+        self.asked: list[RemotingCommand] = []
+        self.peer = Peer(theirs)
+        self.connection = Connection(
+            ours,
+            "broker:10911",
+            lambda _connection, command: self.asked.append(command),
+            max_frame_bytes=16 * 1024**2,
+            send_buffer_limit_bytes=LIMIT,
+            idle_timeout_s=IDLE_S,
+        )
+        self._opaque = 0
+
+    async def request(self, timeout_s: float = 3.0, body: bytes = b"") -> RemotingCommand:
+        self._opaque += 1
+        frame = RemotingCommand(10, self._opaque, body=body).encode()
+        return await self.connection.request(self._opaque, frame, trio.current_time() + timeout_s)
+
+
+@pytest.fixture
+async def pair(nursery: trio.Nursery) -> AsyncGenerator[Pair, None]:
+    made = Pair()
+    nursery.start_soon(made.connection.run)
+    yield made
+    await made.peer.stream.aclose()
+
+
+async def collect(into: list[Any], function: Callable[..., Any], *arguments: Any) -> None:
+    try:
+        into.append(await function(*arguments))
+    except TriomqError as exc:
+        into.append(exc)
+
+
+async def test_answers_find_their_requests_in_whatever_order_they_come(pair: Pair, nursery: trio.Nursery) -> None:
+    bodies: dict[bytes, bytes] = {}
+
+    async def request(body: bytes) -> None:
+        bodies[body] = bytes((await pair.request(body=body)).body)
+
+    for name in (b"a", b"b", b"c"):
+        nursery.start_soon(request, name)
+    requests = [await pair.peer.next_command() for _ in range(3)]
+    for command in reversed(requests):
+        await pair.peer.stream.send_all(command.reply(body=b"for " + command.body).encode())
+        await wait_all_tasks_blocked()
+
+    assert bodies == {b"a": b"for a", b"b": b"for b", b"c": b"for c"}
+    assert list(bodies) == [command.body for command in reversed(requests)]
+
+
+async def test_an_answer_that_nobody_waits_for_is_counted_and_dropped(pair: Pair, nursery: trio.Nursery) -> None:
+    answers: list[RemotingCommand] = []
+    nursery.start_soon(collect, answers, pair.request)
+    request = await pair.peer.next_command()
+
+    await pair.peer.answer(request, request, RemotingCommand(10, opaque=-77))
+    await wait_all_tasks_blocked()
+
+    assert len(answers) == 1
+    assert pair.connection.statistics() == (0, 0, 2)
+    assert not pair.connection.closed
+
+
+async def test_the_end_of_the_connection_fails_all_who_wait(pair: Pair, nursery: trio.Nursery) -> None:
+    results: list[Any] = []
+    for _ in range(3):
+        nursery.start_soon(collect, results, pair.request)
+    requests = [await pair.peer.next_command() for _ in range(3)]
+    await pair.peer.answer(requests[0])
+    await wait_all_tasks_blocked()
+
+    await pair.peer.stream.aclose()
+    await wait_all_tasks_blocked()
+
+    assert [type(result) for result in results[1:]] == [ConnectionLostError] * 2
+    assert "broker:10911 lost: the peer closed it" in str(results[1])
+    assert results[1] is not results[2]
+    with pytest.raises(ConnectionLostError):
+        await pair.request()
+    with pytest.raises(ConnectionLostError):
+        await pair.connection.send(b"frame")
+
+
+async def test_an_end_without_any_answer_asks_whether_the_port_is_right(pair: Pair, nursery: trio.Nursery) -> None:
+    results: list[Any] = []
+    nursery.start_soon(collect, results, pair.request)
+    await pair.peer.next_command()
+
+    await pair.peer.stream.aclose()
+    await wait_all_tasks_blocked()
+
+    assert "is this the port of a RocketMQ broker" in str(results[0])
+
+
+async def test_a_cancelled_request_leaves_nothing_behind_and_its_late_answer_is_dropped(pair: Pair) -> None:
+    """C.2 scenario 11: there are no callbacks here; whoever gave up is not called by a late answer."""
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pair.request)
+            request = await pair.peer.next_command()
+            scope.cancel()
+
+    assert pair.connection.statistics().in_flight == 0
+    await pair.peer.answer(request)
+    await wait_all_tasks_blocked()
+    assert pair.connection.statistics().unmatched == 1
+
+
+async def test_a_request_may_be_cancelled_at_every_await(
+    pair: Pair,
+    nursery: trio.Nursery,
+    cancelled_at_every_await: CancelledAtEveryAwait,
+) -> None:
+    async def answer_all() -> None:
+        while True:
+            await pair.peer.answer(await pair.peer.next_command())
+
+    nursery.start_soon(answer_all)
+    async for _ in cancelled_at_every_await(pair.request):
+        assert pair.connection.statistics().in_flight == 0
+    assert (await pair.request()).code == 0
+
+
+async def test_a_request_times_out_at_its_own_deadline(
+    pair: Pair, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    ended: dict[float, float] = {}
+
+    async def request(timeout_s: float) -> None:
+        with pytest.raises(RequestTimeoutError, match="broker:10911"):
+            await pair.request(timeout_s)
+        ended[timeout_s] = trio.current_time()
+
+    async with trio.open_nursery() as requests:
+        for timeout_s in (9.0, 3.0, 1.0, 8.0):
+            requests.start_soon(request, timeout_s)
+
+    assert list(ended) == [1.0, 3.0, 8.0, 9.0]
+    assert all(0 <= at - timeout_s < 0.1 for timeout_s, at in ended.items())
+    assert not pair.connection.closed
+
+
+async def test_a_connection_on_which_nothing_comes_any_more_is_closed(
+    pair: Pair, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    """A host that lost its power says no word; else each request would wait in vain until the kernel gives up."""
+    results: list[Any] = []
+    nursery.start_soon(collect, results, pair.request, 60.0)
+    for _ in range(4):
+        with pytest.raises(RequestTimeoutError):
+            await pair.request(3.0)
+    was_open = not pair.connection.closed
+    with pytest.raises(RequestTimeoutError):
+        await pair.request(3.0)
+    await wait_all_tasks_blocked()
+    assert was_open
+    assert pair.connection.closed == "requests have timed out for 12 s, and nothing came meanwhile"
+    assert type(results[0]) is ConnectionLostError
+
+
+async def test_a_connection_on_which_others_are_answered_stays_however_many_requests_time_out(
+    pair: Pair, autojump_clock: MockClock
+) -> None:
+    for _ in range(5):
+        for _ in range(3):
+            with pytest.raises(RequestTimeoutError):
+                await pair.request(3.0)
+        await pair.peer.answer(await pair.peer.next_command())
+        await trio.sleep(0.1)
+    assert not pair.connection.closed
+
+
+async def test_an_unused_connection_is_closed_but_not_one_with_a_request_in_flight(
+    pair: Pair, autojump_clock: MockClock
+) -> None:
+    with pytest.raises(RequestTimeoutError):
+        await pair.request(2 * IDLE_S)
+    assert not pair.connection.closed
+
+    await trio.sleep(IDLE_S - 1)
+    still_open = not pair.connection.closed
+    await trio.sleep(2)
+    assert still_open
+    assert pair.connection.closed.startswith("idle for 120 s")
+
+
+async def test_sending_without_answers_keeps_a_connection_open(pair: Pair, autojump_clock: MockClock) -> None:
+    for _ in range(3):
+        await trio.sleep(IDLE_S - 1)
+        await pair.connection.send(RemotingCommand(15).encode())
+    assert not pair.connection.closed
+
+
+async def test_callers_wait_while_the_write_buffer_is_full(pair: Pair, nursery: trio.Nursery) -> None:
+    results: list[Any] = []
+    body = b"x" * (LIMIT // 2)
+    for _ in range(20):
+        nursery.start_soon(collect, results, pair.request, 60.0, body)
+    await wait_all_tasks_blocked()
+    unsent = pair.connection.statistics().unsent_bytes
+    assert LIMIT < unsent <= LIMIT + len(body) + 1000
+
+    for _ in range(20):
+        command = await pair.peer.next_command()
+        assert command.body == body
+        await pair.peer.answer(command)
+        assert pair.connection.statistics().unsent_bytes <= LIMIT + len(body) + 1000
+    await wait_all_tasks_blocked()
+    assert len(results) == 20
+    assert all(result.code == 0 for result in results)
+
+
+async def test_who_finds_no_room_until_the_deadline_is_told_that_the_peer_does_not_read(
+    pair: Pair, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    nursery.start_soon(collect, [], pair.request, 60.0, b"x" * 8 * LIMIT)
+    await wait_all_tasks_blocked()
+
+    with pytest.raises(RequestTimeoutError, match="does not read"):
+        await pair.request(1.0)
+    with pytest.raises(RequestTimeoutError, match="does not read"):
+        await pair.connection.send(b"frame", trio.current_time() + 1.0)
+    assert pair.connection.statistics().in_flight == 1
+
+
+async def test_who_waits_for_room_is_told_when_the_connection_ends(pair: Pair, nursery: trio.Nursery) -> None:
+    results: list[Any] = []
+    nursery.start_soon(collect, [], pair.request, 60.0, b"x" * 8 * LIMIT)
+    await wait_all_tasks_blocked()
+    nursery.start_soon(collect, results, pair.request)
+    await wait_all_tasks_blocked()
+
+    pair.connection.close("enough")
+    await wait_all_tasks_blocked()
+
+    assert [str(result) for result in results] == ["connection to broker:10911 lost: enough"]
+
+
+async def test_a_frame_and_its_body_arrive_whole_among_others(pair: Pair, nursery: trio.Nursery) -> None:
+    body = bytes(range(256)) * 4096
+    results: list[Any] = []
+
+    async def request_in_parts() -> RemotingCommand:
+        command = RemotingCommand(10, 1000)
+        return await pair.connection.request(1000, command.encode_prefix(len(body)), trio.current_time() + 60, body)
+
+    nursery.start_soon(collect, results, pair.request)
+    nursery.start_soon(collect, results, request_in_parts)
+    nursery.start_soon(collect, results, pair.request)
+    received = {command.opaque: command for command in [await pair.peer.next_command() for _ in range(3)]}
+
+    assert received.keys() == {1, 2, 1000}
+    assert received[1000].body == body
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP server"),
+        (b"\x7f\xff\xff\xff", "2147483647"),
+        (b"\xff\xff\xff\xff", "-1"),
+        (b"\0\0\0\4\0\0\0\xff", "header of 255 bytes"),
+        (b"\0\0\0\6\x00\x00\x00\x02{]", "header"),
+        (b"\0\0\0\6\x33\x00\x00\x02{}", "51"),
+    ],
+)
+async def test_bytes_that_are_no_frame_end_the_connection_with_the_reason(
+    pair: Pair, nursery: trio.Nursery, data: bytes, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    results: list[Any] = []
+    nursery.start_soon(collect, results, pair.request)
+    await pair.peer.next_command()
+
+    await pair.peer.stream.send_all(data)
+    await wait_all_tasks_blocked()
+
+    assert isinstance(results[0], ConnectionLostError)
+    assert reason in str(results[0])
+    assert not caplog.records
+
+
+async def test_bytes_that_are_no_frame_are_logged_if_nobody_waits_for_an_answer(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    await pair.peer.stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    await wait_all_tasks_blocked()
+    assert pair.connection.closed
+    assert "connection closed peer=broker:10911" in caplog.text
+    assert "HTTP server" in caplog.text
+
+
+async def test_answers_before_garbage_in_the_same_read_still_count(pair: Pair, nursery: trio.Nursery) -> None:
+    results: list[Any] = []
+    nursery.start_soon(collect, results, pair.request)
+    request = await pair.peer.next_command()
+
+    await pair.peer.stream.send_all(request.reply().encode() + b"\xff\xff\xff\xff")
+    await wait_all_tasks_blocked()
+
+    assert isinstance(results[0], RemotingCommand)
+    assert pair.connection.closed
+
+
+async def test_a_request_of_the_peer_is_handed_on_and_may_be_answered(pair: Pair) -> None:
+    await pair.peer.stream.send_all(RemotingCommand(40, 7).encode())
+    await wait_all_tasks_blocked()
+    (asked,) = pair.asked
+    assert (asked.code, asked.opaque) == (40, 7)
+
+    pair.connection.post(asked.reply().encode())
+    answer = await pair.peer.next_command()
+    assert (answer.opaque, answer.is_response) == (7, True)
+
+    pair.connection.close("over")
+    pair.connection.post(asked.reply().encode())  # dropped
+
+
+async def test_run_ends_with_its_task_and_then_the_socket_is_closed() -> None:
+    pair = Pair()
+    results: list[Any] = []
+    async with trio.open_nursery() as callers:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pair.connection.run)
+            callers.start_soon(collect, results, pair.request)
+            await pair.peer.next_command()
+            nursery.cancel_scope.cancel()
+    assert isinstance(results[0], ConnectionLostError)
+    async with pair.peer.stream:
+        assert await pair.peer.stream.receive_some() == b""
+
+
+async def test_a_broken_socket_is_noticed_by_the_writer(pair: Pair, nursery: trio.Nursery) -> None:
+    results: list[Any] = []
+    pair.peer.stream.socket.shutdown(socket.SHUT_RD)
+
+    nursery.start_soon(collect, results, pair.request)
+    await wait_all_tasks_blocked()
+
+    assert "writing failed: Broken pipe" in str(results[0])
+
+
+async def test_dial_gives_a_connected_socket_without_delay() -> None:
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener:
+        port = listener.socket.getsockname()[1]
+        with await dial(f"127.0.0.1:{port}", 3) as sock:
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert not sock.getblocking()
+            async with await listener.accept() as stream:
+                sock.send(b"x")
+                assert await stream.receive_some() == b"x"
+
+
+async def test_a_refused_dial_names_the_address_the_reason_and_the_hint() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        with pytest.raises(
+            ConnectError, match=f"cannot connect to 127.0.0.1:{port}: Connection refused; look at the setting"
+        ):
+            await dial(f"127.0.0.1:{port}", 3, "look at the setting")
+
+
+@pytest.mark.parametrize(("address", "reason"), [("nowhere", "must be host:port"), ("h:70000", "must be host:port")])
+async def test_an_impossible_address_is_a_connect_error(address: str, reason: str) -> None:
+    with pytest.raises(ConnectError, match=reason):
+        await dial(address, 3)
+
+
+async def test_an_unknown_host_is_a_connect_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_arguments: object) -> None:
+        await trio.lowlevel.checkpoint()
+        raise socket.gaierror(errno.ENOENT, "Name or service not known")
+
+    monkeypatch.setattr(trio, "open_tcp_stream", fail)
+    with pytest.raises(ConnectError, match="Name or service not known"):
+        await dial("host:1", 3)
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64, "ho\u2488st", "\udcff"], ids=["empty", "long", "dot", "surrogate"])
+async def test_a_name_that_no_host_can_have_cannot_be_dialled(host: str) -> None:
+    with pytest.raises(ConnectError, match=f"cannot connect to {host}:1: "):
+        await dial(f"{host}:1", 3)
+
+
+async def test_dialling_takes_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock) -> None:
+    async def hang(*_arguments: object) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(trio, "open_tcp_stream", hang)
+    with pytest.raises(ConnectError, match="no connection within 3 s"):
+        await dial("host:1", 3)
+    assert trio.current_time() == pytest.approx(3)
+
+
+class HesitantSocket(socket.socket):
+    """Says that there is nothing to read, or no room to write, each first time."""
+
+    hesitate = True
+
+    def recv_into(self, *arguments: Any) -> int:
+        self._hesitate()
+        return super().recv_into(*arguments)
+
+    def sendmsg(self, *arguments: Any) -> int:
+        self._hesitate()
+        return super().sendmsg(*arguments)
+
+    def _hesitate(self) -> None:
+        self.hesitate = not self.hesitate
+        if not self.hesitate:
+            raise BlockingIOError
+
+
+async def test_a_socket_that_is_not_ready_after_all_is_tried_again(nursery: trio.Nursery) -> None:
+    pair = Pair()
+    hesitant = HesitantSocket(fileno=pair.connection._socket.detach())
+    pair.connection._socket = hesitant
+    nursery.start_soon(pair.connection.run)
+    results: list[Any] = []
+    for _ in range(3):
+        nursery.start_soon(collect, results, pair.request)
+    for _ in range(3):
+        await pair.peer.answer(await pair.peer.next_command())
+    await wait_all_tasks_blocked()
+    assert [result.code for result in results] == [0, 0, 0]
+    await pair.peer.stream.aclose()
+    await wait_all_tasks_blocked()
+    assert pair.connection.closed

@@ -1,0 +1,155 @@
+"""Queue locks of an orderly consumer: asked for before the first pull, renewed, given back, noticed when lost."""
+
+from collections.abc import AsyncGenerator, Collection
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.unit.client.consumer.fake_cluster import BROKER, FakeCluster
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.consumer.assignment.locks import LockKeeper
+from triomq.client.consumer.config import ConsumerConfig
+from triomq.client.consumer.processing.process_queue import QueueLock
+from triomq.client.consumer.pulling.remote import QueueRequests
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.message_queue import MessageQueue
+
+Q0, Q1 = (MessageQueue("T", BROKER, queue_id) for queue_id in range(2))
+
+
+class Bench:
+    def __init__(self, cluster: FakeCluster, instance: ClientInstance) -> None:
+        self.cluster = cluster
+        self.keeper = LockKeeper(QueueRequests(instance, "G"), ConsumerConfig())
+        self.lost: list[MessageQueue] = []
+        self.revived: list[MessageQueue] = []
+
+    @asynccontextmanager
+    async def renewing(self) -> AsyncGenerator[None, None]:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.keeper.run, self._lose, self.revived.append)
+            yield
+            nursery.cancel_scope.cancel()
+
+    def _lose(self, queues: Collection[MessageQueue]) -> None:
+        self.lost += queues
+
+    @property
+    def requests(self) -> int:
+        return len(self.cluster.of(RequestCode.LOCK_BATCH_MQ))
+
+
+@pytest.fixture
+async def bench(cluster: FakeCluster, instance: ClientInstance) -> Bench:
+    cluster.add_topic("T", 2)
+    await instance.find_route("T")
+    return Bench(cluster, instance)
+
+
+def life(lock: QueueLock) -> float:
+    return lock.ends - trio.current_time()
+
+
+async def test_only_what_the_broker_grants_is_locked(bench: Bench, autojump_clock: MockClock) -> None:
+    bench.cluster.locks["G", Q1] = "another"
+    granted = await bench.keeper.acquire([Q0, Q1])
+    assert set(granted) == {Q0}
+    assert life(granted[Q0]) == 30
+    assert bench.requests == 1
+
+
+async def test_locks_are_renewed_every_20_s_with_one_request(bench: Bench, autojump_clock: MockClock) -> None:
+    granted = await bench.keeper.acquire([Q0, Q1])
+    async with bench.renewing():
+        await trio.sleep(61)
+    assert bench.requests == 1 + 3
+    assert [life(lock) for lock in granted.values()] == [29, 29]
+    assert not bench.lost
+    assert not bench.revived
+
+
+async def test_a_renewal_that_fails_is_tried_again_after_a_second(bench: Bench, autojump_clock: MockClock) -> None:
+    granted = await bench.keeper.acquire([Q0])
+    async with bench.renewing():
+        await trio.sleep(19)
+        bench.cluster.down = True
+        await trio.sleep(5)
+        bench.cluster.down = False
+        await trio.sleep(1)
+    assert life(granted[Q0]) >= 29
+    assert not bench.revived
+
+
+async def test_a_lock_ends_here_30_s_after_its_last_renewal_and_goes_on_with_the_next(
+    bench: Bench, autojump_clock: MockClock
+) -> None:
+    """C.2 scenario 56."""
+    granted = await bench.keeper.acquire([Q0])
+    bench.cluster.down = True
+    async with bench.renewing():
+        await trio.sleep(35)
+        assert life(granted[Q0]) == -5
+        bench.cluster.down = False
+        await trio.sleep(2)
+        assert life(granted[Q0]) >= 28
+    assert bench.revived == [Q0]
+    assert not bench.lost
+
+
+async def test_a_lock_out_of_sight_for_longer_than_brokers_keep_it_is_lost(
+    bench: Bench, autojump_clock: MockClock
+) -> None:
+    granted = await bench.keeper.acquire([Q0])
+    bench.cluster.down = True
+    async with bench.renewing():
+        await trio.sleep(65)
+        bench.cluster.down = False
+        await trio.sleep(2)
+    assert bench.lost == [Q0]
+    assert life(granted[Q0]) < 0
+    assert not bench.keeper.holds(Q0)
+
+
+async def test_a_lock_that_another_member_has_now_is_lost(bench: Bench, autojump_clock: MockClock) -> None:
+    granted = await bench.keeper.acquire([Q0, Q1])
+    bench.cluster.locks["G", Q0] = "another"
+    async with bench.renewing():
+        await trio.sleep(20.5)
+    assert bench.lost == [Q0]
+    assert granted[Q0].ends == 0.0
+    assert life(granted[Q1]) > 29
+
+
+async def test_what_is_released_is_not_renewed_again(bench: Bench, autojump_clock: MockClock) -> None:
+    await bench.keeper.acquire([Q0])
+    async with bench.renewing():
+        await bench.keeper.release([Q0])
+        assert not bench.cluster.locks
+        await trio.sleep(100)
+    assert not bench.cluster.locks
+    assert bench.requests == 1
+
+
+async def test_a_renewal_and_a_release_at_once_leave_nothing_locked(bench: Bench, autojump_clock: MockClock) -> None:
+    await bench.keeper.acquire([Q0])
+    async with bench.renewing():
+        await trio.sleep(20)
+        await bench.keeper.release([Q0])
+    assert not bench.cluster.locks
+    assert not bench.lost
+
+
+async def test_a_broker_that_cannot_be_reached_grants_nothing(bench: Bench, autojump_clock: MockClock) -> None:
+    bench.cluster.down = True
+    assert await bench.keeper.acquire([Q0]) == {}
+    await bench.keeper.release([Q0])
+    assert await bench.keeper.acquire([]) == {}
+
+
+async def test_a_lost_connection_ends_the_locks_of_its_broker(bench: Bench, autojump_clock: MockClock) -> None:
+    granted = await bench.keeper.acquire([Q0])
+    assert bench.keeper.forget_broker("another") == []
+    assert bench.keeper.forget_broker(BROKER) == [Q0]
+    assert granted[Q0].ends == 0.0

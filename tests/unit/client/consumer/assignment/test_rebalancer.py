@@ -1,0 +1,369 @@
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import cast
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance, make_message
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.connection.broker_requests import ConsumerCallbacks
+from triomq.client.consumer.assignment.membership import RETURN_S
+from triomq.client.consumer.assignment.rebalancer import Rebalancer
+from triomq.client.consumer.assignment.strategies import AllocateStrategy, allocate_averagely
+from triomq.client.consumer.config import ConsumerConfig, StartPolicy
+from triomq.client.consumer.offsets.first_offsets import FirstOffsets
+from triomq.client.consumer.offsets.remote_offsets import RemoteOffsetStore
+from triomq.client.consumer.processing.process_queue import ProcessQueue
+from triomq.client.consumer.pulling.flow_control import FlowLimits
+from triomq.client.consumer.pulling.pull_context import PullContext
+from triomq.client.consumer.pulling.remote import QueueRequests
+from triomq.client.consumer.subscription import Subscriptions
+from triomq.protocol.bodies.client import ConsumerIdList
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.wire.command import RemotingCommand
+
+GROUP = "G"
+
+
+class Service:
+    def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None: ...
+
+    def in_flight(self, process_queue: ProcessQueue | None = None) -> int:
+        return 0
+
+
+class Member:
+    """A rebalancer without the rest of a consumer."""
+
+    def __init__(
+        self,
+        cluster: FakeCluster,
+        client_id: str,
+        strategy: AllocateStrategy = allocate_averagely,
+        start: str = "earliest",
+        **settings: float,
+    ) -> None:
+        self.fake = FakeInstance(cluster, client_id)
+        self.instance: ClientInstance = as_instance(self.fake)
+        self.announced = 0
+        self.subscriptions = Subscriptions(GROUP, {"T": "*"}, lambda: 1)
+        config = ConsumerConfig(**settings)  # type: ignore[arg-type]  # names are checked by the class
+        requests = QueueRequests(self.instance, GROUP)
+        self.offsets = RemoteOffsetStore(requests)
+        self.context = PullContext(requests, self.offsets, Service(), config, FlowLimits.of(config, 1), self._announce)
+        first_offsets = FirstOffsets(requests, self.offsets, StartPolicy.parse(start), self.subscriptions.retry_topic)
+        self.rebalancer = Rebalancer(self.instance, self.context, self.subscriptions, first_offsets, strategy)
+
+    def _announce(self) -> None:
+        self.announced += 1
+
+    def heartbeat_data(self) -> object:
+        return None
+
+    def route_changed(self, _topic: str) -> None:
+        self.rebalancer.wake()
+
+    def members_changed(self) -> None:
+        self.rebalancer.wake()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None, None]:
+        self.fake.groups[GROUP] = cast("ConsumerCallbacks", self)
+        self.fake._notify(GROUP)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.rebalancer.run)
+            yield
+            nursery.cancel_scope.cancel()
+        del self.fake.groups[GROUP]
+        self.fake._notify(GROUP)
+
+    def queue_ids(self, topic: str = "T") -> list[int]:
+        return sorted(queue.queue_id for queue in self.rebalancer.loops if queue.topic == topic)
+
+
+async def test_one_member_takes_all_queues_at_once(autojump_clock: MockClock, cluster: FakeCluster) -> None:
+    cluster.add_topic("T", 4)
+    cluster.add_topic("%RETRY%G")
+    member = Member(cluster, "a")
+    async with member.running():
+        await member.rebalancer.wait_assigned()
+        assert trio.current_time() == 0
+        assert member.queue_ids() == [0, 1, 2, 3]
+        assert member.queue_ids("%RETRY%G") == [0]
+        await wait_all_tasks_blocked()
+        assert len(cluster.of(RequestCode.PULL_MESSAGE)) == 5
+
+
+async def test_members_share_and_take_over_without_waiting_for_a_timer(
+    autojump_clock: MockClock, cluster: FakeCluster
+) -> None:
+    cluster.add_topic("T", 8)
+    first, second, third = (Member(cluster, name) for name in "abc")
+    async with first.running():
+        await wait_all_tasks_blocked()
+        async with second.running():
+            await wait_all_tasks_blocked()
+            assert (first.queue_ids(), second.queue_ids()) == ([0, 1, 2, 3], [4, 5, 6, 7])
+            async with third.running():
+                await wait_all_tasks_blocked()
+                assert [first.queue_ids(), second.queue_ids(), third.queue_ids()] == [
+                    [0, 1, 2],
+                    [3, 4, 5],
+                    [6, 7],
+                ]
+        await wait_all_tasks_blocked()
+        assert first.queue_ids() == list(range(8))
+        assert trio.current_time() == 0
+
+
+def forgetful(cluster: FakeCluster, *known: str) -> list[str]:
+    """Let the broker know these members only, as after a restart; return the list, to add to."""
+    members = list(known)
+    cluster.handlers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = lambda command: command.reply(
+        body=ConsumerIdList(members).encode()
+    )
+    return members
+
+
+async def test_who_connects_first_after_a_restart_of_the_broker_takes_nothing_from_those_who_come_back(
+    autojump_clock: MockClock, cluster: FakeCluster
+) -> None:
+    cluster.add_topic("T", 8)
+    first, second = Member(cluster, "a"), Member(cluster, "b")
+    async with first.running(), second.running():
+        await wait_all_tasks_blocked()
+        loops = dict(first.rebalancer.loops)
+        assert first.queue_ids() == [0, 1, 2, 3]
+        members = forgetful(cluster, "a")
+        first.rebalancer.broker_lost("broker-a")
+        first.members_changed()
+        await trio.sleep(1.5)
+        assert first.rebalancer.loops == loops
+        members.append("b")
+        first.members_changed()
+        await trio.sleep(60)
+        assert first.rebalancer.loops == loops
+
+
+async def test_the_queues_of_a_member_that_does_not_come_back_are_taken_over_soon(
+    autojump_clock: MockClock, cluster: FakeCluster
+) -> None:
+    cluster.add_topic("T", 8)
+    first, second = Member(cluster, "a"), Member(cluster, "b")
+    async with first.running(), second.running():
+        await wait_all_tasks_blocked()
+        forgetful(cluster, "a")
+        first.rebalancer.broker_lost("broker-a")
+        first.members_changed()
+        await trio.sleep(RETURN_S + first.context.config.retry_interval_s)
+        assert first.queue_ids() == list(range(8))
+
+
+async def test_surplus_members_are_idle(autojump_clock: MockClock, cluster: FakeCluster) -> None:
+    cluster.add_topic("T", 1)
+    first, second = Member(cluster, "a"), Member(cluster, "b")
+    async with first.running(), second.running():
+        await second.rebalancer.wait_assigned()
+        await wait_all_tasks_blocked()
+        assert (first.queue_ids(), second.queue_ids()) == ([0], [])
+
+
+async def test_a_queue_given_up_has_its_progress_stored_first(autojump_clock: MockClock, cluster: FakeCluster) -> None:
+    queues = cluster.add_topic("T", 2)
+    cluster.send(queues[1], b"x", b"y")
+    first, second = Member(cluster, "a"), Member(cluster, "b")
+    async with first.running():
+        await wait_all_tasks_blocked()
+        loop = first.rebalancer.loops[queues[1]]
+        loop.process_queue.remove(make_message(0))
+        async with second.running():
+            await wait_all_tasks_blocked()
+            assert cluster.committed[GROUP, queues[1]] == 1
+            assert loop.process_queue.dropped
+            await trio.sleep(0.2)
+            assert first.offsets.get(queues[1]) is None
+
+
+async def test_a_lost_notification_is_made_up_for_after_20_s(autojump_clock: MockClock, cluster: FakeCluster) -> None:
+    cluster.add_topic("T", 2)
+    cluster.add_topic("%RETRY%G")
+    member = Member(cluster, "a")
+    async with member.running():
+        await wait_all_tasks_blocked()
+        other = FakeInstance(cluster, "b")
+        other.groups[GROUP] = cast("ConsumerCallbacks", member)  # nobody was told
+        await trio.sleep(19)
+        assert member.queue_ids() == [0, 1]
+        await trio.sleep(2)
+        assert member.queue_ids() == [0]
+
+
+async def test_new_queues_are_taken_as_soon_as_the_route_tells(autojump_clock: MockClock, cluster: FakeCluster) -> None:
+    cluster.add_topic("T", 2)
+    member = Member(cluster, "a", start="latest")
+    async with member.running():
+        await wait_all_tasks_blocked()
+        grown = cluster.add_topic("T", 3)
+        cluster.send(grown[2], b"sent before this member knew the queue")
+        await wait_all_tasks_blocked()
+        assert member.queue_ids() == [0, 1, 2]
+        assert member.rebalancer.loops[grown[2]].process_queue.first_offset == 0
+
+
+async def test_a_topic_made_later_is_found_within_seconds_and_read_from_its_start(
+    autojump_clock: MockClock, cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    member = Member(cluster, "a", start="latest")
+    async with member.running():
+        await member.rebalancer.wait_assigned()
+        await trio.sleep(30)
+        (queue,) = cluster.add_topic("T")
+        cluster.send(queue, b"first")
+        await trio.sleep(5.1)
+        assert member.rebalancer.loops[queue].process_queue.first_offset == 0
+    assert sum("does not exist" in record.getMessage() for record in caplog.records) == 1
+
+
+async def test_nothing_changes_while_the_members_cannot_be_asked(
+    autojump_clock: MockClock, cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.add_topic("T", 2)
+    member = Member(cluster, "a")
+    async with member.running():
+        await wait_all_tasks_blocked()
+        cluster.handlers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = lambda command: command.reply(
+            ResponseCode.SYSTEM_ERROR, remark="busy"
+        )
+        await trio.sleep(60)
+        assert member.queue_ids() == [0, 1]
+        assert sum("rebalance failed" in record.getMessage() for record in caplog.records) == 1
+
+
+async def test_a_strategy_that_raises_changes_nothing(
+    autojump_clock: MockClock, cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C.2 scenario 36."""
+    cluster.add_topic("T", 2)
+    broken = False
+
+    def strategy(queues: object, members: object, client_id: str) -> list[MessageQueue]:
+        if broken:
+            raise ValueError("broken")
+        return list(queues)  # type: ignore[call-overload, no-any-return]
+
+    member = Member(cluster, "a", strategy)
+    async with member.running():
+        await wait_all_tasks_blocked()
+        broken = True
+        member.rebalancer.wake()
+        await trio.sleep(30)
+        assert member.queue_ids() == [0, 1]
+    assert "strategy failed" in caplog.text
+
+
+async def test_a_broker_that_forgot_this_member_is_told_at_once(
+    autojump_clock: MockClock, cluster: FakeCluster
+) -> None:
+    cluster.add_topic("T", 2)
+    cluster.add_topic("%RETRY%G")
+    member = Member(cluster, "a")
+    forgotten = [True]
+
+    def answer(command: object) -> None:
+        if forgotten and not cluster.heartbeats:
+            member.fake.groups.pop(GROUP, None)
+
+    async def heartbeat_now() -> None:
+        member.fake.groups[GROUP] = cast("ConsumerCallbacks", member)
+        forgotten.clear()
+
+    cluster.handlers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = answer
+    member.fake.heartbeat_now = heartbeat_now  # type: ignore[method-assign]
+    async with member.running():
+        await member.rebalancer.wait_assigned()
+        assert member.queue_ids() == [0, 1]
+        assert trio.current_time() == 0
+
+
+async def test_a_queue_whose_first_offset_is_not_known_is_tried_again_soon(
+    autojump_clock: MockClock, cluster: FakeCluster
+) -> None:
+    cluster.add_topic("T", 2)
+    cluster.handlers[RequestCode.QUERY_CONSUMER_OFFSET] = lambda command: (
+        command.reply(ResponseCode.SYSTEM_BUSY)
+        if command.ext_fields["queueId"] == "1" and trio.current_time() < 3
+        else None
+    )
+    member = Member(cluster, "a")
+    async with member.running():
+        await wait_all_tasks_blocked()
+        assert member.queue_ids() == [0]
+        await member.rebalancer.wait_assigned()
+        assert member.queue_ids() == [0, 1]
+        assert trio.current_time() <= 4
+
+
+async def test_a_change_is_announced_with_a_newer_subscription(autojump_clock: MockClock, cluster: FakeCluster) -> None:
+    cluster.add_topic("T", 2)
+    member = Member(cluster, "a")
+    async with member.running():
+        await wait_all_tasks_blocked()
+        assert member.announced == 1  # of T; the retry topic is missing here
+        assert member.subscriptions["T"].version == 2
+        member.rebalancer.wake()
+        await wait_all_tasks_blocked()
+        assert member.announced == 1
+
+
+async def test_limits_of_a_topic_follow_the_number_of_queues(autojump_clock: MockClock, cluster: FakeCluster) -> None:
+    cluster.add_topic("T", 4)
+    member = Member(cluster, "a", max_cached_messages_of_topic=100)
+    async with member.running():
+        await wait_all_tasks_blocked()
+        assert member.context.limits.messages == 25
+
+
+async def test_a_stalled_loop_is_replaced(autojump_clock: MockClock, cluster: FakeCluster) -> None:
+    (queue,) = cluster.add_topic("T")
+
+    async def never(_command: RemotingCommand) -> RemotingCommand:
+        await trio.sleep_forever()
+
+    cluster.handlers[RequestCode.PULL_MESSAGE] = never
+    member = Member(cluster, "a")
+    async with member.running():
+        await wait_all_tasks_blocked()
+        loop = member.rebalancer.loops[queue]
+        await trio.sleep(119)
+        assert member.rebalancer.loops[queue] is loop
+        await trio.sleep(22)
+        assert member.rebalancer.loops[queue] is not loop
+        assert loop.process_queue.dropped
+
+
+async def test_a_pull_that_the_broker_may_hold_for_minutes_is_no_stall(
+    autojump_clock: MockClock, cluster: FakeCluster
+) -> None:
+    (queue,) = cluster.add_topic("T")
+    member = Member(cluster, "a", suspend_s=200.0, pull_timeout_s=210.0)
+    async with member.running():
+        await wait_all_tasks_blocked()
+        loop = member.rebalancer.loops[queue]
+        await trio.sleep(1_000)
+        assert member.rebalancer.loops[queue] is loop
+
+
+async def test_offsets_are_reset_in_queues_that_are_held(autojump_clock: MockClock, cluster: FakeCluster) -> None:
+    (queue,) = cluster.add_topic("T")
+    cluster.send(queue, *[b"x"] * 5)
+    member = Member(cluster, "a")
+    async with member.running():
+        await wait_all_tasks_blocked()
+        member.rebalancer.reset({queue: 3, MessageQueue("T", "broker-a", 9): 1})
+        await wait_all_tasks_blocked()
+        assert member.rebalancer.loops[queue].process_queue.first_offset == 3
+        assert cluster.committed == {(GROUP, queue): 3}

@@ -1,0 +1,134 @@
+import pytest
+
+from triomq.client.consumer.assignment.strategies import (
+    AllocateStrategy,
+    Assignment,
+    allocate,
+    allocate_averagely,
+    allocate_by_circle,
+    allocate_by_config,
+    allocate_by_machine_room,
+    allocate_consistent_hash,
+    allocate_nearby,
+    plan,
+)
+from triomq.protocol.message_queue import MessageQueue
+
+RING_MEMBERS = ["10.0.0.1@1#1", "10.0.0.2@2#2", "10.0.0.3@3#3"]
+
+
+def queues(count: int, broker: str = "broker-a") -> list[MessageQueue]:
+    return [MessageQueue("T", broker, queue_id) for queue_id in range(count)]
+
+
+def shares(
+    strategy: AllocateStrategy, count: int, members: list[str], broker: str = "room@broker-a"
+) -> list[list[int]]:
+    return [
+        sorted(queue.queue_id for queue in allocate(strategy, queues(count, broker), members, member))
+        for member in members
+    ]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "count", "members", "expected"),
+    [
+        (allocate_averagely, 8, 3, [[0, 1, 2], [3, 4, 5], [6, 7]]),
+        (allocate_averagely, 10, 4, [[0, 1, 2], [3, 4, 5], [6, 7], [8, 9]]),
+        (allocate_averagely, 3, 5, [[0], [1], [2], [], []]),
+        (allocate_averagely, 8, 2, [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        (allocate_by_circle, 8, 3, [[0, 3, 6], [1, 4, 7], [2, 5]]),
+        (allocate_by_machine_room(["room"]), 8, 3, [[0, 1, 6], [2, 3, 7], [4, 5]]),
+        (allocate_by_machine_room(["room"]), 2, 3, [[0], [1], []]),
+        (allocate_by_machine_room(["other"]), 8, 3, [[], [], []]),
+    ],
+)
+def test_queues_are_shared_as_javas_strategies_share_them(
+    strategy: AllocateStrategy, count: int, members: int, expected: list[list[int]]
+) -> None:
+    """C.2 scenarios 32, 34 and 35."""
+    assert shares(strategy, count, [f"m{number}" for number in range(members)]) == expected
+
+
+def test_the_ring_gives_the_same_owners_as_java() -> None:
+    """C.2 scenario 35."""
+    assert shares(allocate_consistent_hash, 8, RING_MEMBERS, "broker-a") == [[2, 5, 7], [3, 4], [0, 1, 6]]
+
+
+@pytest.mark.parametrize("broker", ["broker-a", "room@", "room@a@b", "@room", "roomy@a"])
+def test_a_machine_room_is_all_before_the_only_sign_in_a_brokers_name(broker: str) -> None:
+    assert shares(allocate_by_machine_room(["room"]), 4, ["a"], broker) == [[]]
+
+
+def test_a_member_gets_the_queues_that_its_configuration_names() -> None:
+    first, second, third = queues(3)
+    strategy = allocate_by_config([second, third, MessageQueue("Other", "broker-a", 0)])
+    assert allocate(strategy, [first, second], ["a", "b"], "a") == {second}
+
+
+def test_the_retry_topic_needs_no_configuration() -> None:
+    retry = [MessageQueue("%RETRY%G", broker, 0) for broker in "xy"]
+    shares = [allocate(allocate_by_config([]), retry, ["a", "b"], member) for member in "ab"]
+    assert shares == [{retry[0]}, {retry[1]}]
+
+
+def nearby(within: AllocateStrategy = allocate_averagely) -> AllocateStrategy:
+    """Rooms are what comes before the first dot."""
+    return allocate_nearby(
+        lambda queue: queue.broker_name.partition(".")[0], lambda member: member.partition(".")[0], within
+    )
+
+
+def test_the_members_of_a_room_share_its_queues_and_all_share_those_of_empty_rooms() -> None:
+    """C.2 scenario 35: the last row of the table in B.7."""
+    of_x, of_y = queues(4, "X.broker"), queues(2, "Y.broker")
+    members = ["X.one", "X.two"]
+    assert [allocate(nearby(), of_x + of_y, members, member) for member in members] == [
+        {of_x[0], of_x[1], of_y[0]},
+        {of_x[2], of_x[3], of_y[1]},
+    ]
+    assert allocate(nearby(), of_x + of_y, [*members, "Y.three"], "Y.three") == set(of_y)
+    assert allocate(nearby(allocate_by_circle), of_x, members, "X.two") == {of_x[1], of_x[3]}
+
+
+@pytest.mark.parametrize(("broker", "member"), [("", "X.one"), ("X.broker", "")])
+def test_a_room_that_is_not_known_shares_nothing_out(broker: str, member: str) -> None:
+    with pytest.raises(ValueError, match=r"machine room of .* is not known"):
+        allocate(nearby(), queues(2, broker), ["X.one", member], "X.one")
+
+
+def test_a_strategy_cannot_give_queues_that_do_not_exist() -> None:
+    with pytest.raises(ValueError, match="not one of the 2 queues given"):
+        allocate(lambda _queues, _members, _client_id: queues(3), queues(2), ["a"], "a")
+
+
+def test_member_ids_sort_as_text_not_as_addresses() -> None:
+    members = ["10.0.0.2@1", "10.0.0.10@1"]
+    assert [queue.queue_id for queue in allocate(allocate_averagely, queues(2), members, "10.0.0.10@1")] == [0]
+
+
+def test_member_ids_sort_by_utf16_units_as_in_java() -> None:
+    # U+1F600 is written D83D DE00 and comes before U+FF61, although its code point is higher
+    members = ["\uff61", "\U0001f600"]
+    assert [queue.queue_id for queue in allocate(allocate_averagely, queues(2), members, "\U0001f600")] == [0]
+
+
+def test_queues_sort_by_topic_broker_and_number() -> None:
+    mixed = [MessageQueue("T", "b", 0), MessageQueue("T", "a", 10), MessageQueue("T", "a", 2)]
+    assert allocate(allocate_averagely, mixed, ["x", "y", "z"], "x") == {MessageQueue("T", "a", 2)}
+
+
+def test_a_client_that_is_no_member_gets_nothing() -> None:
+    assert allocate(allocate_averagely, queues(4), ["a"], "b") == frozenset()
+    assert allocate(allocate_averagely, queues(4), [], "b") == frozenset()
+
+
+def test_a_member_listed_twice_leaves_no_queue_without_owner() -> None:
+    assert len(allocate(allocate_averagely, queues(6), ["a", "a", "b"], "a")) == 3
+
+
+def test_plan_names_what_to_start_and_what_to_stop() -> None:
+    first, second, third = queues(3)
+    assert plan(frozenset((first, second)), frozenset((second, third))) == Assignment(
+        frozenset((first,)), frozenset((third,))
+    )

@@ -1,0 +1,206 @@
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from trio.testing import MockClock
+
+from triomq.client.consumer.offsets.local_offsets import LocalOffsetStore, OffsetsFile, open_local_offsets
+from triomq.protocol.errors import ClientError, ConfigError, ProtocolError
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.units import QueueOffset
+
+ONE, TWO = (MessageQueue("T", "broker-a", number) for number in range(2))
+#: What Java wrote: fastjson with object keys.
+KEYS = tuple(
+    f'{{\n\t\t\t"brokerName":"broker-a",\n\t\t\t"queueId":{number},\n\t\t\t"topic":"T"\n\t\t}}' for number in (1, 0)
+)
+JAVA_4_9_7 = f'{{\n\t"offsetTable":{{{KEYS[0]}:123456789012,{KEYS[1]}:7\n\t}}\n}}'.encode()
+JAVA_5_5_0 = f'{{\n\t"offsetTable":{{\n\t\t{KEYS[0]}:123456789012,\n\t\t{KEYS[1]}:7\n\t}}\n}}'.encode()
+JAVA_OFFSETS = {ONE: 7, TWO: 123456789012}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the offsets of client id "c" and group "G" are."""
+    made = tmp_path / "c" / "G"
+    made.mkdir(parents=True)
+    return made
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[LocalOffsetStore]:
+    async with open_local_offsets(tmp_path, "c", "G") as opened:
+        yield opened
+
+
+def saved(folder: Path, name: str = "offsets.json") -> dict[MessageQueue, int]:
+    """Read a file on its own terms: our writer puts no blank anywhere."""
+    text = (folder / name).read_text()
+    found = {}
+    for entry in text.removeprefix('{"offsetTable":{').removesuffix("}}").split(",{"):
+        key, _, queue_offset = entry.rpartition(":")
+        fields = json.loads("{" + key.removeprefix("{"))
+        found[MessageQueue(fields["topic"], fields["brokerName"], fields["queueId"])] = int(queue_offset)
+    return found
+
+
+def load(base: Path) -> dict[MessageQueue, QueueOffset]:
+    file = OffsetsFile.open(base, "c", "G")
+    try:
+        return file.load()
+    finally:
+        file.close()
+
+
+@pytest.mark.parametrize("content", [JAVA_4_9_7, JAVA_5_5_0], ids=["4.9.7", "5.5.0"])
+def test_a_file_of_java_is_read(tmp_path: Path, folder: Path, content: bytes) -> None:
+    (folder / "offsets.json").write_bytes(content)
+    assert load(tmp_path) == JAVA_OFFSETS
+
+
+def test_a_new_group_has_no_offsets(tmp_path: Path) -> None:
+    assert load(tmp_path) == {}
+
+
+@pytest.mark.parametrize("content", [b"", b'{"offsetTable":{{"brokerNa', b"\xff\x00", None])
+def test_the_backup_serves_for_a_file_that_is_missing_empty_or_damaged(
+    tmp_path: Path, folder: Path, content: bytes | None
+) -> None:
+    if content is not None:
+        (folder / "offsets.json").write_bytes(content)
+    (folder / "offsets.json.bak").write_bytes(JAVA_4_9_7)
+    assert load(tmp_path) == JAVA_OFFSETS
+
+
+def test_a_damaged_file_never_becomes_the_backup(tmp_path: Path, folder: Path) -> None:
+    (folder / "offsets.json").write_bytes(b"{")
+    (folder / "offsets.json.bak").write_bytes(JAVA_4_9_7)
+    file = OffsetsFile.open(tmp_path, "c", "G")
+    file.load()
+    file.save({ONE: QueueOffset(8)})
+    file.close()
+    assert (saved(folder), (folder / "offsets.json.bak").read_bytes()) == ({ONE: 8}, JAVA_4_9_7)
+
+
+@pytest.mark.parametrize("backup", [None, b"", b"{"])
+def test_offsets_that_cannot_be_read_are_no_new_beginning(tmp_path: Path, folder: Path, backup: bytes | None) -> None:
+    (folder / "offsets.json").write_bytes(b"{")
+    if backup is not None:
+        (folder / "offsets.json.bak").write_bytes(backup)
+    with pytest.raises(ProtocolError, match="remove the file to begin anew"):
+        load(tmp_path)
+    assert (folder / "offsets.json").read_bytes() == b"{"
+
+
+def test_what_was_saved_before_is_the_backup(tmp_path: Path, folder: Path) -> None:
+    file = OffsetsFile.open(tmp_path, "c", "G")
+    for number in (1, 2, 3):
+        file.save({ONE: QueueOffset(number)})
+    file.close()
+    assert (saved(folder), saved(folder, "offsets.json.bak")) == ({ONE: 3}, {ONE: 2})
+    assert sorted(path.name for path in folder.iterdir()) == ["offsets.json", "offsets.json.bak"]
+
+
+def test_a_save_that_fails_leaves_the_file_as_it_was(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = OffsetsFile.open(tmp_path, "c", "G")
+    file.save({ONE: QueueOffset(1)})
+
+    def fail(_number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="No space"):
+        file.save({ONE: QueueOffset(2)})
+    assert file.load() == {ONE: 1}
+    file.close()
+
+
+def test_two_consumers_never_share_a_file(tmp_path: Path) -> None:
+    file = OffsetsFile.open(tmp_path, "c", "G")
+    with pytest.raises(ClientError, match=r"another broadcasting consumer.*ClientConfig\(instance_name"):
+        OffsetsFile.open(tmp_path, "c", "G")
+    OffsetsFile.open(tmp_path, "c", "H").close()
+    OffsetsFile.open(tmp_path, "d", "G").close()
+    file.close()
+    OffsetsFile.open(tmp_path, "c", "G").close()
+
+
+def test_a_file_system_without_locks_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_number: int, _kind: int) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("fcntl.flock", fail)
+    assert load(tmp_path) == {}
+    assert "not protected from a second consumer" in caplog.text
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"local_offset_dir: .*file/c/G"):
+        OffsetsFile.open(tmp_path / "file", "c", "G")
+
+
+def test_a_client_id_never_leads_out_of_the_folder(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="instance_name"):
+        OffsetsFile.open(tmp_path / "base", "../c", "G")
+
+
+async def test_the_default_folder_is_in_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    async with open_local_offsets(None, "c", "G") as store:
+        await store.store_first({ONE: QueueOffset(3)})
+    assert saved(tmp_path / ".rocketmq_offsets" / "c" / "G") == {ONE: 3}
+
+
+async def test_progress_goes_to_the_file_with_each_full_interval(store: LocalOffsetStore, folder: Path) -> None:
+    store.update(ONE, QueueOffset(4), increase_only=True)
+    await store.persist([ONE, TWO], changed_only=True)
+    assert not (folder / "offsets.json").exists()
+    await store.persist([ONE, TWO], changed_only=False)
+    assert saved(folder) == {ONE: 4}
+
+
+async def test_nothing_is_written_if_nothing_changed(store: LocalOffsetStore, folder: Path) -> None:
+    store.update(ONE, QueueOffset(4), increase_only=True)
+    await store.persist_now([ONE])
+    before = (folder / "offsets.json").stat().st_ino
+    await store.persist_now([ONE])
+    assert (folder / "offsets.json").stat().st_ino == before
+
+
+async def test_queues_given_up_stay_in_the_file(store: LocalOffsetStore, folder: Path) -> None:
+    for queue in (ONE, TWO):
+        store.update(queue, QueueOffset(4), increase_only=True)
+    await store.persist_now([ONE, TWO])
+    store.forget(ONE)
+    store.update(TWO, QueueOffset(5), increase_only=True)
+    await store.persist_now([ONE, TWO])
+    assert saved(folder) == {ONE: 4, TWO: 5}
+    assert (await store.stored(ONE), store.get(ONE)) == (4, None)
+
+
+async def test_a_file_that_cannot_be_written_stops_nobody_and_is_told_once(
+    store: LocalOffsetStore, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as patched:
+
+        def fail(_number: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        patched.setattr("os.fsync", fail)
+        assert list(await store.store_first({ONE: QueueOffset(1)})) == [ONE]
+        store.update(ONE, QueueOffset(2), increase_only=True)
+        await store.persist_now([ONE])
+    assert caplog.text.count("offsets not stored") == 1
+    await store.persist_now([ONE])
+    assert saved(folder) == {ONE: 2}
+
+
+async def test_brokers_are_told_nothing(store: LocalOffsetStore, autojump_clock: MockClock) -> None:
+    store.update(ONE, QueueOffset(4), increase_only=True)
+    assert (store.for_pull(ONE), store.is_exact(ONE)) == (None, True)

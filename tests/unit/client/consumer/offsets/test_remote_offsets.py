@@ -1,0 +1,170 @@
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from tests.unit.client.consumer.fake_cluster import FakeCluster
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.consumer.offsets.remote_offsets import RemoteOffsetStore
+from triomq.client.consumer.pulling.remote import QueueRequests
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.units import QueueOffset
+from triomq.protocol.wire.command import RemotingCommand
+
+
+@pytest.fixture
+def requests(instance: ClientInstance) -> QueueRequests:
+    return QueueRequests(instance, "G")
+
+
+@pytest.fixture
+def queues(cluster: FakeCluster) -> tuple[MessageQueue, ...]:
+    return cluster.add_topic("T", 2)
+
+
+def test_progress_only_goes_up_unless_it_is_set(requests: QueueRequests) -> None:
+    store, queue = RemoteOffsetStore(requests), MessageQueue("T", "b", 0)
+    store.update(queue, QueueOffset(5), increase_only=True)
+    store.update(queue, QueueOffset(3), increase_only=True)
+    assert store.get(queue) == 5
+    store.update(queue, QueueOffset(3), increase_only=False)
+    assert store.snapshot("T") == {queue: 3}
+    assert store.snapshot("U") == {}
+    store.forget(queue)
+    assert store.get(queue) is None
+
+
+async def test_only_what_changed_is_stored_between_the_full_rounds(
+    cluster: FakeCluster, requests: QueueRequests, queues: tuple[MessageQueue, ...]
+) -> None:
+    store = RemoteOffsetStore(requests)
+    await requests.min_offset(queues[0])  # the route is known now
+    for queue in queues:
+        store.update(queue, QueueOffset(5), increase_only=True)
+    store.told(queues[1], QueueOffset(5))
+    await store.persist(queues, changed_only=True)
+    assert cluster.committed == {("G", queues[0]): 5}
+    await store.persist(queues, changed_only=True)
+    assert len(cluster.of(RequestCode.UPDATE_CONSUMER_OFFSET)) == 1
+    await store.persist(queues, changed_only=False)
+    assert len(cluster.of(RequestCode.UPDATE_CONSUMER_OFFSET)) == 3
+
+
+async def test_offsets_that_cannot_be_stored_are_tried_again(
+    cluster: FakeCluster, requests: QueueRequests, queues: tuple[MessageQueue, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    store = RemoteOffsetStore(requests)
+    for outage in (1, 2):
+        store.update(queues[0], QueueOffset(outage), increase_only=True)
+        cluster.down = True
+        for _ in range(3):
+            await store.persist(queues, changed_only=True)
+        assert caplog.text.count("offsets not stored") == outage  # told once
+        await store.persist_now(queues)
+        cluster.down = False
+        await store.persist(queues, changed_only=True)
+        assert cluster.committed == {("G", queues[0]): outage}
+
+
+async def test_persist_now_waits_for_the_broker(
+    cluster: FakeCluster, requests: QueueRequests, queues: tuple[MessageQueue, ...]
+) -> None:
+    store = RemoteOffsetStore(requests)
+    store.update(queues[1], QueueOffset(9), increase_only=True)
+    await store.persist_now(queues)
+    assert cluster.committed == {("G", queues[1]): 9}
+
+
+async def test_a_pull_carries_only_progress_that_the_broker_was_not_told(
+    requests: QueueRequests, queues: tuple[MessageQueue, ...]
+) -> None:
+    store, queue = RemoteOffsetStore(requests), queues[0]
+    store.update(queue, QueueOffset(5), increase_only=True)
+    assert store.for_pull(queue) == 5
+    assert store.for_pull(queue) == 5  # the first one was not answered
+    store.told(queue, QueueOffset(5))
+    assert store.for_pull(queue) is None
+    store.update(queue, QueueOffset(6), increase_only=True)
+    assert store.for_pull(queue) == 6
+
+
+async def test_the_last_progress_outlasts_a_pull_that_the_broker_handles_after_it(
+    autojump_clock: MockClock,
+    cluster: FakeCluster,
+    requests: QueueRequests,
+    queues: tuple[MessageQueue, ...],
+    nursery: trio.Nursery,
+) -> None:
+    """Found with Apache 5.5.0 under load: its pull threads may be later than those that store offsets."""
+    store, queue = RemoteOffsetStore(requests), queues[0]
+    store.update(queue, QueueOffset(5), increase_only=True)
+    late = store.for_pull(queue)
+    assert late == 5
+
+    async def handle_late() -> None:
+        await trio.sleep(0.05)
+        cluster.committed["G", queue] = late
+
+    store.update(queue, QueueOffset(9), increase_only=True)
+    nursery.start_soon(handle_late)
+    await store.persist_now([queue])
+    assert trio.current_time() > 0.05
+    assert cluster.committed["G", queue] == 9
+
+
+async def test_progress_that_the_broker_lost_is_told_again(
+    autojump_clock: MockClock,
+    cluster: FakeCluster,
+    requests: QueueRequests,
+    queues: tuple[MessageQueue, ...],
+    nursery: trio.Nursery,
+) -> None:
+    """A broker that says QUERY_NOT_FOUND lost it; the last thing known here is not that nothing is stored."""
+    store, queue = RemoteOffsetStore(requests), queues[0]
+    store.update(queue, QueueOffset(5), increase_only=True)
+    store.for_pull(queue)
+
+    async def lose() -> None:
+        await trio.sleep(0.05)
+        del cluster.committed["G", queue]
+
+    nursery.start_soon(lose)
+    await store.persist_now([queue])
+    assert trio.current_time() > 0.05
+    assert cluster.committed["G", queue] == 5
+
+
+async def test_a_broker_that_goes_back_again_and_again_does_not_hold_the_consumer(
+    autojump_clock: MockClock, cluster: FakeCluster, requests: QueueRequests, queues: tuple[MessageQueue, ...]
+) -> None:
+    store, queue = RemoteOffsetStore(requests), queues[0]
+    store.update(queue, QueueOffset(5), increase_only=True)
+    store.for_pull(queue)
+    cluster.handlers[RequestCode.QUERY_CONSUMER_OFFSET] = lambda command: command.reply(ext_fields={"offset": "3"})
+    await store.persist_now([queue])
+    assert len(cluster.of(RequestCode.UPDATE_CONSUMER_OFFSET)) == 4
+    assert trio.current_time() < 1
+
+
+async def test_the_first_offset_of_a_topic_is_stored_alone(cluster: FakeCluster, requests: QueueRequests) -> None:
+    """Apache's brokers lose one of two that come at once; seen under load."""
+    store, queues = RemoteOffsetStore(requests), cluster.add_topic("U", 4)
+    under_way = 0
+    orders: list[int] = []
+
+    async def slow(command: RemotingCommand) -> RemotingCommand:
+        nonlocal under_way
+        under_way += 1
+        orders.append(under_way)
+        await wait_all_tasks_blocked()
+        under_way -= 1
+        return command.reply()
+
+    cluster.handlers[RequestCode.UPDATE_CONSUMER_OFFSET] = slow
+    for queue in queues:
+        store.update(queue, QueueOffset(5), increase_only=True)
+    await store.persist_now(queues)
+    assert orders == [1, 1, 2, 3]
+    orders.clear()
+    assert set(await store.store_first(dict.fromkeys(queues, QueueOffset(5)))) == set(queues)
+    assert orders == [1, 1, 2, 3]

@@ -1,0 +1,312 @@
+"""Orderly consumption with a test clock: order, the tables of results, rests, limits."""
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.unit.client.consumer.fake_cluster import make_message, offsets_of
+from tests.unit.client.consumer.orderly_bench import QUEUE, SUSPEND, OrderlyBench, Script
+from triomq.client.consumer.config import ConsumeStatus, OrderlyContext
+from triomq.client.consumer.processing.process_queue import ProcessQueue, QueueLock
+from triomq.protocol.bodies.client import ConsumeResult
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt
+
+SUCCESS, COMMIT, ROLLBACK = ConsumeStatus.SUCCESS, ConsumeStatus.COMMIT, ConsumeStatus.ROLLBACK
+
+
+@pytest.mark.parametrize(("suspend_s", "expected_s"), [(None, 1.0), (3.0, 3.0), (0.005, 0.01), (60.0, 30.0)], ids=str)
+async def test_a_failed_message_comes_again_after_a_rest_and_nothing_before_it(
+    suspend_s: float | None, expected_s: float, autojump_clock: MockClock
+) -> None:
+    """C.2 scenario 51."""
+    script = Script([SUSPEND], suspend_s=suspend_s)
+    bench = OrderlyBench(on_messages=script)
+    async with bench.running():
+        bench.pull(0, 1)
+        await bench.consumed(2)
+    assert script.calls == [[0], [0], [1]]
+    assert script.times[1] - script.times[0] == pytest.approx(expected_s, abs=0.002)
+
+
+@pytest.mark.parametrize("failure", [ValueError("no"), ConsumeStatus.RECONSUME_LATER, True, "SUCCESS"], ids=repr)
+async def test_whatever_is_no_success_suspends_the_queue(failure: object, autojump_clock: MockClock) -> None:
+    script = Script([failure])
+    bench = OrderlyBench(on_messages=script)
+    async with bench.running():
+        bench.pull(0, 1)
+        await bench.consumed(2)
+    assert script.calls == [[0], [0], [1]]
+    assert (bench.queue.counters.failed, bench.queue.counters.succeeded) == (1, 2)
+
+
+async def test_a_rollback_without_auto_commit_brings_all_that_is_not_committed_again(autojump_clock: MockClock) -> None:
+    """C.2 scenario 52."""
+    script = Script([SUCCESS, SUCCESS, ROLLBACK, SUCCESS, SUCCESS, COMMIT], auto_commit=False)
+    bench = OrderlyBench(on_messages=script)
+    async with bench.running():
+        bench.pull(0, 1, 2)
+        await bench.until(lambda: len(script.calls) == 3)
+        assert bench.queue.consumed_offset() == 0
+        await bench.consumed(3)
+    assert script.calls == [[0], [1], [2], [0], [1], [2]]
+    assert script.times[3] - script.times[2] == pytest.approx(1.0, abs=0.002)
+
+
+async def test_a_suspension_without_auto_commit_brings_only_the_last_batch_again(autojump_clock: MockClock) -> None:
+    script = Script([SUCCESS, SUSPEND, COMMIT], auto_commit=False)
+    bench = OrderlyBench(on_messages=script)
+    async with bench.running():
+        bench.pull(0, 1)
+        await bench.consumed(2)
+    assert script.calls == [[0], [1], [1]]
+
+
+async def test_success_without_auto_commit_moves_no_offset(autojump_clock: MockClock) -> None:
+    script = Script([], auto_commit=False)
+    bench = OrderlyBench(on_messages=script)
+    async with bench.running():
+        bench.pull(0, 1)
+        await bench.until(lambda: len(script.calls) == 2)
+        await trio.sleep(100)
+    assert bench.queue.consumed_offset() == 0
+    assert bench.queue.cached_messages == 2
+
+
+@pytest.mark.parametrize("status", [COMMIT, ROLLBACK])
+async def test_commit_and_rollback_are_success_with_auto_commit(
+    status: ConsumeStatus, autojump_clock: MockClock
+) -> None:
+    bench = OrderlyBench(on_messages=Script([status]))
+    async with bench.running():
+        bench.pull(0)
+        await bench.consumed(1)
+
+
+async def test_a_message_that_fails_too_often_becomes_a_dead_letter_and_the_queue_goes_on(
+    autojump_clock: MockClock,
+) -> None:
+    """C.2 scenario 58."""
+    script = Script([SUSPEND] * 3)
+    bench = OrderlyBench(on_messages=script, orderly_max_reconsume_times=2)
+    async with bench.running():
+        bench.pull(0, 1)
+        await bench.consumed(2)
+    assert script.calls == [[0], [0], [0], [1]]
+    assert bench.sender.sent == [0]
+
+
+async def test_a_dead_letter_that_cannot_be_stored_stays_in_its_queue(autojump_clock: MockClock) -> None:
+    script = Script([SUSPEND] * 2)
+    bench = OrderlyBench(on_messages=script, orderly_max_reconsume_times=0)
+    bench.sender.refused = {0}
+    async with bench.running():
+        bench.pull(0)
+        await bench.until(lambda: len(script.calls) == 1)
+        await trio.sleep(0.5)
+        assert bench.queue.consumed_offset() == 0
+        bench.sender.refused.clear()
+        await bench.consumed(1)
+    assert script.calls == [[0], [0]]
+    assert bench.sender.sent == [0]
+
+
+async def test_of_a_failed_batch_only_those_come_again_that_are_no_dead_letters(autojump_clock: MockClock) -> None:
+    """C.4 (4): Java would make dead letters of them once more."""
+    script = Script([SUSPEND, SUSPEND])
+    bench = OrderlyBench(on_messages=script, batch_max_size=3, orderly_max_reconsume_times=0)
+    bench.sender.refused = {1}
+    async with bench.running():
+        bench.pull(0, 1, 2)
+        await bench.until(lambda: len(bench.sender.sent) == 2)
+        bench.sender.refused.clear()
+        await bench.consumed(3)
+    assert script.calls == [[0, 1, 2], [1]]
+    assert bench.sender.sent == [0, 2, 1]
+
+
+async def test_progress_and_what_is_in_flight_follow_each_message(autojump_clock: MockClock) -> None:
+    """A worker takes many messages at once; those that wait in its hands are neither consumed nor begun."""
+    seen: list[tuple[int, int | None, int]] = []
+
+    async def on_message(message: MessageExt) -> None:
+        await trio.sleep(100)
+        seen.append((message.queue_offset, bench.queue.consumed_offset(), bench.service.in_flight(bench.queue)))
+
+    bench = OrderlyBench(on_message=on_message)
+    async with bench.running():
+        bench.pull(0, 1, 2)
+        await bench.consumed(3)
+    assert seen == [(0, 0, 1), (1, 1, 1), (2, 2, 1)]
+
+
+@pytest.mark.parametrize("ending", ["closing", "dropped", "lock", "stop", "resize"])
+async def test_nothing_more_begins_of_what_a_worker_has_taken_when_its_queue_or_its_time_ends(
+    ending: str, autojump_clock: MockClock
+) -> None:
+    begun: list[int] = []
+
+    async def on_message(message: MessageExt) -> None:
+        begun.append(message.queue_offset)
+        await trio.sleep(10)
+
+    bench = OrderlyBench(on_message=on_message, max_concurrency=2)
+    bench.queue.lock = QueueLock(0.0, 1_000.0)
+    async with bench.running():
+        bench.pull(0, 1, 2)
+        await trio.sleep(15)
+        match ending:
+            case "closing":
+                bench.queue.closing = True
+            case "dropped":
+                bench.queue.dropped = True
+            case "lock":
+                bench.queue.lock.ends = trio.current_time()
+            case "stop":
+                bench.service.stop()
+            case "resize":
+                bench.service.resize(1)  # the other worker goes on, in order
+        await trio.sleep(100)
+        assert bench.service.in_flight() == 0
+    if ending == "resize":
+        assert (begun, bench.queue.consumed_offset()) == ([0, 1, 2], 3)
+    else:
+        assert (begun, bench.queue.consumed_offset()) == ([0, 1], 1 if ending == "dropped" else 2)
+
+
+async def test_one_worker_serves_a_second_full_queue_after_the_continuous_limit(autojump_clock: MockClock) -> None:
+    """C.2 scenario 57."""
+    order: list[tuple[int, float]] = []
+
+    async def on_message(message: MessageExt) -> None:
+        order.append((message.queue_offset, trio.current_time()))
+        await trio.sleep(1)
+
+    bench = OrderlyBench(on_message=on_message, max_concurrency=1)
+    other = ProcessQueue(MessageQueue("T", "broker-a", 1))
+    async with bench.running():
+        bench.pull(*range(100))
+        bench.pull(1000, queue=other)
+        await bench.until(lambda: other.consumed_offset() == 1001)
+    times = dict(order)
+    assert 60 < times[1000] - times[0] < 62.1
+
+
+async def test_queues_are_handled_side_by_side_and_each_in_order(autojump_clock: MockClock) -> None:
+    running: set[int] = set()
+    seen: dict[int, list[int]] = {queue_id: [] for queue_id in range(4)}
+    most = 0
+    queues = [ProcessQueue(MessageQueue("T", "broker-a", queue_id)) for queue_id in range(4)]
+
+    async def on_messages(messages: list[MessageExt], context: OrderlyContext) -> None:
+        nonlocal most
+        queue_id = context.queue.queue_id
+        assert queue_id not in running
+        running.add(queue_id)
+        most = max(most, len(running))
+        await trio.sleep(0.01 * (1 + (messages[0].queue_offset + queue_id) % 3))
+        running.discard(queue_id)
+        seen[queue_id] += offsets_of(messages)
+
+    bench = OrderlyBench(on_messages=on_messages, batch_max_size=2)
+    async with bench.running():
+        for offset in range(10):
+            for queue in queues:
+                bench.pull(offset, queue=queue)
+            await trio.sleep(0.004)
+        await bench.until(lambda: all(queue.consumed_offset() == 10 for queue in queues))
+    assert list(seen.values()) == [list(range(10))] * 4
+    assert most == 4
+
+
+async def test_without_a_renewed_lock_the_handler_is_not_called_any_more(autojump_clock: MockClock) -> None:
+    """C.2 scenario 56."""
+    script = Script([])
+    bench = OrderlyBench(on_messages=script)
+    bench.queue.lock = QueueLock(trio.current_time(), trio.current_time() + 30)
+    async with bench.running():
+        bench.pull(0)
+        await bench.consumed(1)
+        await trio.sleep(30)
+        bench.pull(1)
+        await trio.sleep(100)
+        assert script.calls == [[0]]
+        bench.queue.lock.ends = trio.current_time() + 30
+        bench.service.submit(bench.queue, [])
+        await bench.consumed(2)
+
+
+@pytest.mark.parametrize("is_dropped", [True, False], ids=["dropped", "closing"])
+async def test_nothing_more_begins_in_a_queue_that_is_given_up(is_dropped: bool, autojump_clock: MockClock) -> None:
+    """A dropped queue ignores the running handler's result, a closing one counts it; scenarios 49 and 54 of C.2."""
+    seen: list[int] = []
+
+    async def on_message(message: MessageExt) -> None:
+        seen.append(message.queue_offset)
+        await trio.sleep(5)
+
+    bench = OrderlyBench(on_message=on_message)
+    async with bench.running():
+        bench.pull(0, 1)
+        await trio.sleep(1)
+        assert bench.service.in_flight(bench.queue) == 1
+        bench.queue.dropped, bench.queue.closing = is_dropped, not is_dropped
+        await bench.until(lambda: not bench.service.in_flight())
+        assert bench.queue.consumed_offset() == (0 if is_dropped else 1)
+        await trio.sleep(100)
+    assert seen == [0]
+
+
+async def test_a_queue_that_was_moved_waits_for_the_handler_of_before(autojump_clock: MockClock) -> None:
+    running = 0
+
+    async def on_message(_message: MessageExt) -> None:
+        nonlocal running
+        running += 1
+        assert running == 1
+        await trio.sleep(5)
+        running -= 1
+
+    bench = OrderlyBench(on_message=on_message)
+    async with bench.running():
+        bench.pull(7)
+        await trio.sleep(1)
+        bench.queue.dropped = True
+        bench.queue = ProcessQueue(QUEUE)
+        bench.pull(0)
+        await bench.consumed(1)
+
+
+async def test_stopping_lets_the_handler_end_and_begins_nothing_else(autojump_clock: MockClock) -> None:
+    seen: list[int] = []
+
+    async def on_message(message: MessageExt) -> None:
+        seen.append(message.queue_offset)
+        await trio.sleep(5)
+
+    bench = OrderlyBench(on_message=on_message)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.service.run)
+        bench.pull(0, 1)
+        await trio.sleep(1)
+        bench.service.stop()
+    assert seen == [0]
+    assert bench.queue.consumed_offset() == 1
+
+
+async def test_consuming_directly_says_what_the_handler_said(autojump_clock: MockClock) -> None:
+    """C.2 scenario 62: without moving an offset."""
+    script = Script([SUCCESS, COMMIT, ROLLBACK, SUSPEND, ValueError("no")])
+    bench = OrderlyBench(on_messages=script)
+    message = make_message(3)
+    bench.queue.put([message])
+    results = [await bench.service.consume_directly(message, QUEUE) for _ in range(5)]
+    assert [result for result, _ in results] == [
+        ConsumeResult.CR_SUCCESS,
+        ConsumeResult.CR_COMMIT,
+        ConsumeResult.CR_ROLLBACK,
+        ConsumeResult.CR_LATER,
+        ConsumeResult.CR_THROW_EXCEPTION,
+    ]
+    assert results[-1][1] == "ValueError: no"
+    assert bench.queue.consumed_offset() == 3

@@ -1,0 +1,98 @@
+import pytest
+
+from tests.unit.client.consumer.fake_cluster import BROKER, FakeCluster, make_message
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.consumer.config import ConsumerConfig
+from triomq.client.consumer.processing.send_back import SendBack
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.record.properties import decode_properties
+from triomq.protocol.wire.command import RemotingCommand
+
+RETRY = "%RETRY%G"
+
+
+@pytest.fixture
+async def sender(cluster: FakeCluster, instance: ClientInstance) -> SendBack:
+    cluster.add_topic(RETRY)
+    await instance.find_route(RETRY)
+    return SendBack(instance, "G", ConsumerConfig(max_reconsume_times=5))
+
+
+def refuse(command: RemotingCommand) -> RemotingCommand:
+    return command.reply(ResponseCode.SYSTEM_ERROR, remark="look message by offset failed")
+
+
+async def test_the_broker_is_asked_to_store_the_message_again(cluster: FakeCluster, sender: SendBack) -> None:
+    """C.2 scenarios 41 and 42, the client's part."""
+    assert await sender.send(make_message(4, UNIQ_KEY="ID"), 2)
+    (command,) = cluster.of(RequestCode.CONSUMER_SEND_MSG_BACK)
+    assert command.ext_fields == {
+        "offset": "4000",
+        "group": "G",
+        "delayLevel": "2",
+        "originMsgId": "ID",
+        "originTopic": "T",
+        "unitMode": "false",
+        "maxReconsumeTimes": "5",
+        "bname": BROKER,
+    }
+    assert not cluster.of(RequestCode.SEND_MESSAGE_V2)
+    assert sender.sent == 1
+
+
+async def test_a_refusal_leads_to_a_copy_in_the_retry_topic(cluster: FakeCluster, sender: SendBack) -> None:
+    cluster.handlers[RequestCode.CONSUMER_SEND_MSG_BACK] = refuse
+    message = make_message(4, b"body", UNIQ_KEY="ID", TAGS="A", TRAN_MSG="true")
+    message.reconsume_times = 1
+    assert await sender.send(message, 0)
+    (command,) = cluster.of(RequestCode.SEND_MESSAGE_V2)
+    fields = command.ext_fields
+    assert (fields["a"], fields["b"], fields["j"], fields["l"]) == ("CLIENT_INNER_PRODUCER", RETRY, "2", "5")
+    assert command.body == b"body"
+    assert decode_properties(fields["i"].encode()) == {
+        "UNIQ_KEY": "ID",
+        "TAGS": "A",
+        "ORIGIN_MESSAGE_ID": "ID",
+        "RETRY_TOPIC": "T",
+        "DELAY": "4",
+    }
+    assert sender.sent == 1
+
+
+async def test_the_message_itself_is_not_changed_by_the_copy(cluster: FakeCluster, sender: SendBack) -> None:
+    cluster.handlers[RequestCode.CONSUMER_SEND_MSG_BACK] = refuse
+    message = make_message(4, UNIQ_KEY="ID", ORIGIN_MESSAGE_ID="FIRST")
+    before = dict(message.properties)
+    await sender.send(message, 0)
+    assert message.properties == before
+    (command,) = cluster.of(RequestCode.SEND_MESSAGE_V2)
+    assert decode_properties(command.ext_fields["i"].encode())["ORIGIN_MESSAGE_ID"] == "FIRST"
+
+
+async def test_a_broker_without_known_master_is_not_waited_for(cluster: FakeCluster, sender: SendBack) -> None:
+    message = make_message(4)
+    message.broker_name = "gone"
+    assert await sender.send(message, 0)
+    assert not cluster.of(RequestCode.CONSUMER_SEND_MSG_BACK)
+    assert len(cluster.of(RequestCode.SEND_MESSAGE_V2)) == 1
+
+
+async def test_the_copy_is_tried_three_times(cluster: FakeCluster, sender: SendBack) -> None:
+    cluster.handlers[RequestCode.CONSUMER_SEND_MSG_BACK] = refuse
+    cluster.handlers[RequestCode.SEND_MESSAGE_V2] = refuse
+    assert not await sender.send(make_message(4), 0)
+    assert len(cluster.of(RequestCode.SEND_MESSAGE_V2)) == 3
+    assert sender.sent == 0
+
+
+async def test_without_a_retry_topic_the_message_is_not_sent_back(cluster: FakeCluster, sender: SendBack) -> None:
+    cluster.handlers[RequestCode.CONSUMER_SEND_MSG_BACK] = refuse
+    del cluster.routes[RETRY]
+    assert not await sender.send(make_message(4), 0)
+
+
+async def test_a_copy_that_is_stored_but_not_flushed_is_stored(cluster: FakeCluster, sender: SendBack) -> None:
+    cluster.handlers[RequestCode.CONSUMER_SEND_MSG_BACK] = refuse
+    cluster.handlers[RequestCode.SEND_MESSAGE_V2] = lambda command: command.reply(ResponseCode.FLUSH_DISK_TIMEOUT)
+    assert await sender.send(make_message(4), 0)
+    assert len(cluster.of(RequestCode.SEND_MESSAGE_V2)) == 1

@@ -1,0 +1,124 @@
+"""How many handlers run at once, and how that is changed while they do."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from tests.unit.client.consumer.fake_cluster import make_message
+from tests.unit.client.consumer.orderly_bench import OrderlyBench
+from tests.unit.client.consumer.service_bench import Bench
+from triomq.client.consumer.processing.process_queue import ProcessQueue
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt
+
+
+class Gauge:
+    """A handler that takes 10 s and counts how many of it run."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.ended = 0
+
+    async def __call__(self, _message: MessageExt) -> None:
+        self.running += 1
+        await trio.sleep(10)
+        self.running -= 1
+        self.ended += 1
+
+    async def batch(self, messages: list[MessageExt], _context: object) -> None:
+        await self(messages[0])
+
+
+def concurrent_bench(gauge: Gauge) -> Bench:
+    bench = Bench(gauge, max_concurrency=2)
+    bench.pull(*range(30))
+    return bench
+
+
+def batch_bench(gauge: Gauge) -> Bench:
+    bench = Bench(on_messages=gauge.batch, max_concurrency=2, batch_max_size=1)
+    bench.pull(*range(30))
+    return bench
+
+
+def orderly_bench(gauge: Gauge) -> OrderlyBench:
+    bench = OrderlyBench(gauge, max_concurrency=2)
+    for number in range(6):
+        queue = ProcessQueue(MessageQueue("T", "broker-a", number))
+        messages = [make_message(queue_offset) for queue_offset in range(5)]
+        queue.put(messages)
+        bench.service.submit(queue, messages)
+    return bench
+
+
+@pytest.mark.parametrize("make", [concurrent_bench, batch_bench, orderly_bench])
+async def test_more_and_fewer_handlers_run_at_once_when_told_so(
+    autojump_clock: MockClock, make: Callable[[Gauge], Bench | OrderlyBench]
+) -> None:
+    gauge = Gauge()
+    bench = make(gauge)
+    async with bench.running():
+        await trio.sleep(1)
+        assert gauge.running == 2
+        bench.service.resize(5)
+        await trio.sleep(1)
+        assert gauge.running == 5
+        bench.service.resize(1)
+        await trio.sleep(1)
+        assert gauge.running == 5  # nobody is interrupted
+        await trio.sleep(20)
+        assert gauge.running == 1
+        bench.service.resize(3)
+        await trio.sleep(1)
+        assert gauge.running == 3
+        await trio.sleep(120)
+    assert gauge.ended == 30
+
+
+async def test_workers_without_work_end_at_once_when_they_are_too_many(autojump_clock: MockClock) -> None:
+    bench = Bench(Gauge(), max_concurrency=10)
+    async with bench.running():
+        await wait_all_tasks_blocked()
+        bench.service.resize(4)
+        await wait_all_tasks_blocked()
+        assert (len(bench.service.slots), bench.service.concurrency) == (4, 4)
+
+
+async def test_a_worker_that_had_to_go_may_stay_after_all(autojump_clock: MockClock) -> None:
+    gauge = Gauge()
+    bench = concurrent_bench(gauge)
+    async with bench.running():
+        await trio.sleep(1)
+        bench.service.resize(1)
+        bench.service.resize(2)
+        await trio.sleep(100)
+        assert len(bench.service.slots) == 2
+        await trio.sleep(60)
+    assert gauge.ended == 30
+
+
+async def test_plain_functions_get_as_many_threads() -> None:
+    together = threading.Barrier(4)
+
+    def meet(_message: MessageExt) -> None:
+        together.wait(timeout=20)  # breaks, and fails the message, unless four come
+
+    bench = Bench(meet, max_concurrency=1)
+    async with bench.running():
+        await wait_all_tasks_blocked()
+        bench.service.resize(4)
+        bench.pull(*range(4))
+        await bench.consumed(4)
+    assert bench.queue.counters.succeeded == 4
+
+
+async def test_the_size_may_be_given_before_the_start(autojump_clock: MockClock) -> None:
+    gauge = Gauge()
+    bench = concurrent_bench(gauge)
+    bench.service.resize(3)
+    async with bench.running():
+        await trio.sleep(1)
+        assert gauge.running == 3

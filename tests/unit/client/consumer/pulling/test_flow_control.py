@@ -1,0 +1,48 @@
+from dataclasses import dataclass
+
+import pytest
+
+from triomq.client.consumer.config import ConsumerConfig
+from triomq.client.consumer.pulling.flow_control import FlowLimits, PullDecision, decide_pull
+
+LIMITS = FlowLimits.of(ConsumerConfig(), 4)
+
+
+@dataclass
+class Queue:
+    dropped: bool = False
+    cached_messages: int = 0
+    cached_bytes: int = 0
+    span: int = 0
+
+
+@pytest.mark.parametrize(
+    ("queue", "decision"),
+    [
+        (Queue(), PullDecision.PULL),
+        (Queue(cached_messages=1_000, cached_bytes=100 * 1024**2, span=2_000), PullDecision.PULL),
+        (Queue(cached_messages=1_001), PullDecision.TOO_MANY_MESSAGES),
+        (Queue(cached_bytes=100 * 1024**2 + 1), PullDecision.TOO_MANY_BYTES),
+        (Queue(span=2_001), PullDecision.TOO_WIDE_SPAN),
+        (Queue(dropped=True, cached_messages=1_001), PullDecision.END),
+        (Queue(cached_messages=1_001, cached_bytes=2**40, span=2_001), PullDecision.TOO_MANY_MESSAGES),
+    ],
+)
+def test_the_first_reason_of_the_table_decides(queue: Queue, decision: PullDecision) -> None:
+    assert decide_pull(queue, LIMITS) is decision
+
+
+def test_a_suspended_consumer_does_not_pull_but_gives_up() -> None:
+    assert decide_pull(Queue(), LIMITS, suspended=True) is PullDecision.SUSPENDED
+    assert decide_pull(Queue(dropped=True), LIMITS, suspended=True) is PullDecision.END
+
+
+def test_a_limit_of_a_topic_is_divided_among_the_queues() -> None:
+    config = ConsumerConfig(max_cached_messages_of_topic=100, max_cached_bytes_of_topic=1_000)
+    assert FlowLimits.of(config, 3) == FlowLimits(33, 333, 2_000)
+
+
+def test_a_share_of_a_limit_is_never_nothing() -> None:
+    config = ConsumerConfig(max_cached_messages_of_topic=2, max_cached_bytes_of_topic=2)
+    assert FlowLimits.of(config, 5) == FlowLimits(1, 1, 2_000)
+    assert FlowLimits.of(config, 0) == FlowLimits(2, 2, 2_000)

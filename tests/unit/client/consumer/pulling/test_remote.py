@@ -1,0 +1,233 @@
+import pytest
+
+from tests.unit.client.consumer.fake_cluster import (
+    ADDRESS,
+    BROKER,
+    FakeCluster,
+    FakeInstance,
+    as_instance,
+    pull_answer,
+)
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.consumer.pulling.remote import PullStatus, QueueRequests, offset_entries
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.errors import (
+    BrokerResponseError,
+    ConnectError,
+    NoRouteError,
+    ProtocolError,
+    SubscriptionNotLatestError,
+)
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.units import QueueOffset, Timestamp
+
+QUEUE = MessageQueue("T", BROKER, 0)
+ZERO = QueueOffset(0)
+
+
+@pytest.fixture
+def requests(cluster: FakeCluster, instance: ClientInstance) -> QueueRequests:
+    cluster.add_topic("T")
+    return QueueRequests(instance, "G")
+
+
+async def test_a_pull_says_what_the_broker_needs(cluster: FakeCluster, requests: QueueRequests) -> None:
+    cluster.send(QUEUE, b"a", b"b")
+    result = await requests.pull(
+        QUEUE, ZERO, max_messages=32, sub_version=7, commit_offset=QueueOffset(5), suspend_s=15.0
+    )
+    assert result.status is PullStatus.FOUND
+    assert [message.body for message in result.messages] == [b"a", b"b"]
+    assert (result.next_begin_offset, result.min_offset, result.max_offset) == (2, 0, 2)
+    assert cluster.of(RequestCode.PULL_MESSAGE)[0].ext_fields == {
+        "consumerGroup": "G",
+        "topic": "T",
+        "queueId": "0",
+        "queueOffset": "0",
+        "maxMsgNums": "32",
+        "sysFlag": "3",
+        "commitOffset": "5",
+        "suspendTimeoutMillis": "15000",
+        "subVersion": "7",
+        "expressionType": "TAG",
+    }
+
+
+async def test_a_pull_with_an_expression_carries_it(cluster: FakeCluster, requests: QueueRequests) -> None:
+    await requests.pull(QUEUE, ZERO, max_messages=8, expression="TagA")
+    fields = cluster.of(RequestCode.PULL_MESSAGE)[0].ext_fields
+    assert (fields["sysFlag"], fields["subscription"], fields["commitOffset"]) == ("4", "TagA", "0")
+
+
+async def test_only_who_takes_more_says_so(cluster: FakeCluster, requests: QueueRequests) -> None:
+    await requests.pull_raw(QUEUE, ZERO, max_messages=512)
+    await requests.pull_raw(QUEUE, ZERO, max_messages=512, max_bytes=2**20)
+    plain, long = (pull.ext_fields for pull in cluster.of(RequestCode.PULL_MESSAGE))
+    assert "triomqMaxTransferBytes" not in plain
+    assert long == plain | {"triomqMaxTransferBytes": "1048576"}
+
+
+async def test_a_pull_from_a_slave_commits_nothing(cluster: FakeCluster, requests: QueueRequests) -> None:
+    await requests.pull(QUEUE, ZERO, max_messages=8, commit_offset=QueueOffset(5), broker_id=1)
+    assert cluster.of(RequestCode.PULL_MESSAGE)[0].ext_fields["sysFlag"] == "0"
+
+
+async def test_where_only_a_slave_is_left_it_gives_messages_but_not_the_bounds(cluster: FakeCluster) -> None:
+    cluster.add_topic("T")
+    cluster.send(QUEUE, b"a")
+    instance = FakeInstance(cluster)
+    await instance.find_route("T")
+    real = instance.broker_address
+
+    def only_a_slave(broker_name: str, broker_id: int = 0, only_this: bool = False) -> str | None:
+        return None if only_this else real(broker_name, broker_id)
+
+    requests = QueueRequests(as_instance(instance), "G")
+    master = [await requests.pull_raw(QUEUE, QueueOffset(offset), max_messages=8) for offset in (0, 1)]
+    instance.broker_address = only_a_slave  # type: ignore[method-assign]
+    slave = [await requests.pull_raw(QUEUE, QueueOffset(offset), max_messages=8) for offset in (0, 1)]
+    assert [answer.status for answer in slave] == [PullStatus.FOUND, PullStatus.NO_NEW_MESSAGE]
+    assert [answer.is_from_slave for answer in master + slave] == [False, False, False, True]
+    with pytest.raises(NoRouteError, match="no route leads to its broker"):
+        await requests.topic_offsets("T", BROKER)
+    assert not cluster.of(RequestCode.GET_TOPIC_STATS_INFO)
+
+
+async def test_a_broker_that_cannot_be_reached_for_bounds_is_looked_up_again(cluster: FakeCluster) -> None:
+    cluster.add_topic("T")
+    instance = FakeInstance(cluster)
+    looked_up: list[str] = []
+
+    def refresh_unpolled_route(topic: str) -> None:
+        looked_up.append(topic)
+
+    instance.refresh_unpolled_route = refresh_unpolled_route  # type: ignore[method-assign]
+    cluster.down = True
+    with pytest.raises(ConnectError):
+        await QueueRequests(as_instance(instance), "G").topic_offsets("T", BROKER)
+    assert looked_up == ["T"]
+
+
+@pytest.mark.parametrize("status", list(PullStatus))
+async def test_each_pull_status_is_told(cluster: FakeCluster, requests: QueueRequests, status: PullStatus) -> None:
+    cluster.handlers[RequestCode.PULL_MESSAGE] = lambda command: pull_answer(
+        command, status.value, 9, min_offset=3, max_offset=20
+    )
+    result = await requests.pull(QUEUE, ZERO, max_messages=8)
+    assert result == (status, [], 9, 3, 20, 0)
+
+
+async def test_another_code_is_an_error(cluster: FakeCluster, requests: QueueRequests) -> None:
+    cluster.handlers[RequestCode.PULL_MESSAGE] = lambda command: command.reply(
+        ResponseCode.SUBSCRIPTION_NOT_LATEST, remark="old"
+    )
+    with pytest.raises(SubscriptionNotLatestError, match="old") as caught:
+        await requests.pull(QUEUE, ZERO, max_messages=8)
+    assert caught.value.address == ADDRESS
+
+
+async def test_a_pull_answer_without_offsets_is_not_taken_for_zero(
+    cluster: FakeCluster, requests: QueueRequests
+) -> None:
+    cluster.handlers[RequestCode.PULL_MESSAGE] = lambda command: command.reply()
+    with pytest.raises(ProtocolError, match="PullMessageResponseHeader"):
+        await requests.pull(QUEUE, ZERO, max_messages=8)
+
+
+async def test_a_damaged_record_is_an_error_not_an_end(cluster: FakeCluster, requests: QueueRequests) -> None:
+    cluster.handlers[RequestCode.PULL_MESSAGE] = lambda command: pull_answer(
+        command, 0, 9, min_offset=3, max_offset=20, body=b"\0" * 100
+    )
+    with pytest.raises(ProtocolError):
+        await requests.pull(QUEUE, ZERO, max_messages=8)
+
+
+async def test_offsets_of_a_queue(cluster: FakeCluster, requests: QueueRequests) -> None:
+    cluster.min_offsets[QUEUE] = 10
+    cluster.send(QUEUE, b"a", b"b", store_timestamp=1_000)
+    assert await requests.min_offset(QUEUE) == 10
+    assert await requests.max_offset(QUEUE) == 12
+    assert await requests.search_offset(QUEUE, Timestamp(1_000)) == 10
+
+
+@pytest.mark.parametrize(("answer", "expected"), [("-1", None), ("1234", 1234)])
+async def test_earliest_store_time(
+    cluster: FakeCluster, requests: QueueRequests, answer: str, expected: int | None
+) -> None:
+    cluster.handlers[RequestCode.GET_EARLIEST_MSG_STORETIME] = lambda command: command.reply(
+        ext_fields={"timestamp": answer}
+    )
+    assert await requests.earliest_store_time(QUEUE) == expected
+
+
+async def test_only_code_22_means_that_nothing_is_committed(cluster: FakeCluster, requests: QueueRequests) -> None:
+    assert await requests.committed(QUEUE) is None
+    await requests.commit(QUEUE, QueueOffset(7))
+    assert await requests.committed(QUEUE) == 7
+    cluster.handlers[RequestCode.QUERY_CONSUMER_OFFSET] = lambda command: command.reply(ResponseCode.SYSTEM_BUSY)
+    with pytest.raises(BrokerResponseError):
+        await requests.committed(QUEUE)
+
+
+async def test_a_5x_broker_is_asked_not_to_say_zero_for_nothing(cluster: FakeCluster, requests: QueueRequests) -> None:
+    await requests.committed(QUEUE)
+    assert cluster.of(RequestCode.QUERY_CONSUMER_OFFSET)[0].ext_fields["setZeroIfNotFound"] == "false"
+    assert not requests.is_exact(QUEUE)
+    cluster.version = 413
+    assert requests.is_exact(QUEUE)
+
+
+async def test_a_oneway_commit_reaches_the_broker(cluster: FakeCluster, requests: QueueRequests) -> None:
+    await requests.commit_oneway(QUEUE, QueueOffset(7))
+    assert cluster.committed == {("G", QUEUE): 7}
+
+
+async def test_stored_queue_ids_are_those_of_the_group_and_topic(cluster: FakeCluster, requests: QueueRequests) -> None:
+    cluster.committed = {
+        ("G", QUEUE): 0,
+        ("G", QUEUE._replace(queue_id=3)): 8,
+        ("G2", QUEUE._replace(queue_id=1)): 1,
+        ("G", QUEUE._replace(topic="T2", queue_id=2)): 1,
+    }
+    assert await requests.stored_queue_ids(QUEUE) == {0, 3}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"offsetTable":{"X@G":{7:1},"T@G":{0:1,12:34},"T@H":{9:1}}}',
+        b'{"offsetTable":{"T@G":{"0":1,"12":34}},"dataVersion":{"counter":1}}',
+        b'{ "offsetTable": { "T@G": { 0 : 1 , 12 : 34 } } }'.replace(b'": {', b'":{'),
+    ],
+)
+def test_offset_entries_read_both_spellings_of_number_keys(body: bytes) -> None:
+    assert offset_entries(body, "T", "G") == {0, 12}
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"offsetTable":{"TT@G":{0:1}}}', b'{"offsetTable":{"T@G":{}}}'])
+def test_offset_entries_find_nothing_where_nothing_is(body: bytes) -> None:
+    assert offset_entries(body, "T", "G") == frozenset()
+
+
+async def test_members_of_a_group_without_members_are_an_error(
+    instance: ClientInstance, requests: QueueRequests
+) -> None:
+    await instance.find_route("T")
+    with pytest.raises(BrokerResponseError, match="no consumer for this group"):
+        await requests.members("T")
+
+
+async def test_members_of_an_unknown_topic_are_an_error(requests: QueueRequests) -> None:
+    with pytest.raises(NoRouteError, match="unknown"):
+        await requests.members("unknown")
+
+
+async def test_a_queue_whose_broker_is_unknown_is_an_error(requests: QueueRequests) -> None:
+    with pytest.raises(NoRouteError, match="gone"):
+        await requests.min_offset(MessageQueue("T", "gone", 0))
+
+
+async def test_a_broker_that_is_down_is_an_error(cluster: FakeCluster, requests: QueueRequests) -> None:
+    cluster.down = True
+    with pytest.raises(ConnectError):
+        await requests.min_offset(QUEUE)

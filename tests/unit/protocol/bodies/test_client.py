@@ -1,0 +1,162 @@
+"""client_bodies: heartbeats, locks, offsets to reset, running info."""
+
+from typing import Any
+
+import pytest
+
+from triomq.protocol.bodies.client import (
+    CheckClientRequestBody,
+    ConsumeFromWhere,
+    ConsumeMessageDirectlyResult,
+    ConsumerData,
+    ConsumeResult,
+    ConsumerIdList,
+    ConsumerRunningInfo,
+    ConsumeType,
+    GetConsumerStatusBody,
+    HeartbeatData,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    MessageModel,
+    ProducerData,
+    ResetOffsetBody,
+    SubscriptionData,
+)
+from triomq.protocol.bodies.json_body import JsonBody
+from triomq.protocol.errors import ProtocolError, SubscriptionParseError
+from triomq.protocol.message_queue import MessageQueue
+
+HEARTBEAT = (
+    b'{"clientID":"10.0.0.9@25050#1300396891559","consumerDataSet":[{"consumeFromWhere":"CONSUME_FROM_FIRST_OFFSET",'
+    b'"consumeType":"CONSUME_PASSIVELY","groupName":"CG","messageModel":"CLUSTERING","subscriptionDataSet":['
+    b'{"classFilterMode":false,"codeSet":[2598919,2598920],"expressionType":"TAG","subString":"TagA || TagB",'
+    b'"subVersion":1795213958772,"tagsSet":["TagA","TagB"],"topic":"TopicA"},'
+    b'{"classFilterMode":false,"codeSet":[],"expressionType":"TAG","subString":"*","subVersion":1795213958775,'
+    b'"tagsSet":[],"topic":"%RETRY%CG"}],"unitMode":false}],'
+    b'"producerDataSet":[{"groupName":"CLIENT_INNER_PRODUCER"},{"groupName":"PG"}]}'
+)
+HEARTBEAT_BODY = HeartbeatData(
+    "10.0.0.9@25050#1300396891559",
+    [ProducerData("CLIENT_INNER_PRODUCER"), ProducerData("PG")],
+    [
+        ConsumerData(
+            "CG",
+            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            subscription_data_set=[
+                SubscriptionData.of_tags("TopicA", "TagA || TagB", 1795213958772),
+                SubscriptionData.of_tags("%RETRY%CG", None, 1795213958775),
+            ],
+        )
+    ],
+)
+QUEUE = MessageQueue("T", "broker-a", 0)
+MQ = b'{"brokerName":"broker-a","queueId":0,"topic":"T"}'
+GOLDEN: list[tuple[bytes, JsonBody]] = [
+    (HEARTBEAT, HEARTBEAT_BODY),
+    (b'{"consumerIdList":["10.0.0.9@25050#1300396891559"]}', ConsumerIdList(["10.0.0.9@25050#1300396891559"])),
+    (
+        b'{"clientId":"10.0.0.9@9137#1","consumerGroup":"G","mqSet":[' + MQ + b"]}",
+        LockBatchRequestBody("10.0.0.9@9137#1", "G", [QUEUE]),
+    ),
+    (b'{"lockOKMQSet":[' + MQ + b"]}", LockBatchResponseBody([QUEUE])),
+    (b'{"offsetTable":{' + MQ + b":5}}", ResetOffsetBody({QUEUE: 5})),
+    (b'{"consumerTable":{},"messageQueueTable":{' + MQ + b":7}}", GetConsumerStatusBody({QUEUE: 7})),
+    (
+        b'{"consumerTable":{"c1":{' + MQ + b':7}},"messageQueueTable":{}}',
+        GetConsumerStatusBody(consumer_table={"c1": {QUEUE: 7}}),
+    ),
+    (
+        b'{"autoCommit":true,"consumeResult":"CR_SUCCESS","order":false,"spentTimeMills":3}',
+        ConsumeMessageDirectlyResult(consume_result=ConsumeResult.CR_SUCCESS, spent_time_mills=3),
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "body"), GOLDEN, ids=lambda value: type(value).__name__)
+def test_body_equals_what_java_writes(text: bytes, body: JsonBody) -> None:
+    assert body.encode() == text
+    assert type(body).decode(text) == body
+
+
+RUNNING_INFO = (
+    b'{"jstack":"...","mqTable":{' + MQ + b':{"cachedMsgCount":0,"cachedMsgMaxOffset":0,"cachedMsgMinOffset":0,'
+    b'"cachedMsgSizeInMiB":0,"commitOffset":2,"droped":false,"lastConsumeTimestamp":1795214587889,'
+    b'"lastLockTimestamp":1795214586805,"lastPullTimestamp":1795214603484,"locked":true,"transactionMsgCount":0,'
+    b'"transactionMsgMaxOffset":0,"transactionMsgMinOffset":0,"tryUnlockTimes":0}},'
+    b'"properties":{"PROP_CLIENT_VERSION":"V4_9_7"},"statusTable":{"T":{"consumeFailedMsgs":0,"consumeFailedTPS":0.0,'
+    b'"consumeOKTPS":0.5,"consumeRT":17.9,"pullRT":9.5,"pullTPS":0.5}},"subscriptionSet":[]}'
+)
+
+
+def test_running_info_equals_what_java_writes() -> None:
+    info = ConsumerRunningInfo.decode(RUNNING_INFO)
+    assert info.mq_table[QUEUE].locked
+    assert info.mq_table[QUEUE].commit_offset == 2
+    assert info.status_table["T"].consume_rt == 17.9
+    assert info.encode() == RUNNING_INFO
+
+
+def test_heartbeat_of_go_has_its_codes_as_text_and_its_version_in_ns() -> None:
+    text = HEARTBEAT.replace(b"[2598919,2598920]", b'["2598919","2598920"]').replace(
+        b"1795213958772", b"1795213958772000000"
+    )
+    subscription = HeartbeatData.decode(text).consumer_data_set[0].subscription_data_set[0]
+    assert subscription.code_set == [2598919, 2598920]
+    assert subscription.sub_version == 1795213958772000000
+
+
+def test_heartbeat_of_5_x_has_more_members() -> None:
+    text = HEARTBEAT[:-1] + b',"heartbeatFingerprint":5,"withoutSub":false}'
+    assert HeartbeatData.decode(text) == HEARTBEAT_BODY
+
+
+@pytest.mark.parametrize("text", [b"", b"null", b'"x"', b'{"consumerDataSet":[5]}', HEARTBEAT[:-1]])
+def test_missing_or_broken_heartbeat_is_a_protocol_error(text: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        HeartbeatData.decode(text)
+
+
+@pytest.mark.parametrize("length", range(0, len(HEARTBEAT), 7))
+def test_truncated_heartbeat_is_a_protocol_error(length: int) -> None:
+    with pytest.raises(ProtocolError):
+        HeartbeatData.decode(HEARTBEAT[:length])
+
+
+@pytest.mark.parametrize(
+    ("kind", "ordinals"),
+    [
+        (ConsumeType, ["CONSUME_ACTIVELY", "CONSUME_PASSIVELY"]),
+        (MessageModel, ["BROADCASTING", "CLUSTERING"]),
+        (ConsumeResult, ["CR_SUCCESS", "CR_LATER", "CR_ROLLBACK", "CR_COMMIT", "CR_THROW_EXCEPTION", "CR_RETURN_NULL"]),
+    ],
+)
+def test_enums_stand_in_javas_order(kind: Any, ordinals: list[str]) -> None:
+    assert [member.name for member in kind][: len(ordinals)] == ordinals
+
+
+def test_result_of_go_is_an_ordinal() -> None:
+    assert ConsumeMessageDirectlyResult.decode(b'{"consumeResult":1}').consume_result is ConsumeResult.CR_LATER
+
+
+def test_lock_request_of_5_x_has_one_more_member() -> None:
+    text = b'{"clientId":"c","consumerGroup":"G","mqSet":[' + MQ + b'],"onlyThisBroker":false}'
+    assert LockBatchRequestBody.decode(text).mq_set == [QUEUE]
+
+
+def test_offsets_for_cpp_are_a_list_and_read_back() -> None:
+    body = ResetOffsetBody({QUEUE: 5})
+    assert body.encode_for_cpp() == b'{"offsetTable":[{"brokerName":"broker-a","offset":5,"queueId":0,"topic":"T"}]}'
+    assert ResetOffsetBody.decode(body.encode_for_cpp()) == body
+
+
+def test_status_of_go_has_one_table() -> None:
+    assert GetConsumerStatusBody.decode(b'{"messageQueueTable":{' + MQ + b":7}}") == GetConsumerStatusBody({QUEUE: 7})
+
+
+def test_check_of_a_client_may_have_no_subscription() -> None:
+    assert CheckClientRequestBody.decode(b'{"clientId":"c","group":"g"}').subscription_data is None
+
+
+def test_subscription_of_empty_parts_is_refused() -> None:
+    with pytest.raises(SubscriptionParseError):
+        SubscriptionData.of_tags("T", "||", 0)

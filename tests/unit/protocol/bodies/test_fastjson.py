@@ -1,0 +1,216 @@
+"""fastjson: irregular JSON."""
+
+import contextlib
+import json
+import time
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triomq.protocol.bodies.fastjson import MAX_DEPTH, MAX_IRREGULAR_BYTES, dumps, loads
+from triomq.protocol.errors import ProtocolError
+from triomq.protocol.message_queue import MessageQueue
+
+QUEUE = MessageQueue("T", "b", 0)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+I64 = st.integers(-(2**63), 2**63 - 1)
+QUEUES = st.builds(MessageQueue, TEXT, TEXT, st.integers(-(2**31), 2**31 - 1))
+SCALARS = st.one_of(st.none(), st.booleans(), I64, TEXT)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.dictionaries(TEXT, inner, max_size=4),
+        st.dictionaries(I64, inner, max_size=4),
+        st.dictionaries(QUEUES, inner, max_size=4),
+    ),
+    max_leaves=20,
+)
+PIECES = st.lists(
+    st.sampled_from(
+        ["{", "}", "[", "]", ":", ",", '"a"', "0", "-1", "1.5", "true", "null", " ", '"', "\\", "{}", '{"a":1}']
+    ),
+    max_size=25,
+)
+
+
+@given(VALUES)
+def test_what_is_written_is_read_again(value: Any) -> None:
+    assert loads(dumps(value)) == value
+
+
+@given(VALUES)
+def test_quoted_ids_change_only_number_keys(value: Any) -> None:
+    def quoted(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {str(key) if isinstance(key, int) else key: quoted(member) for key, member in part.items()}
+        return [quoted(member) for member in part] if isinstance(part, list) else part
+
+    assert loads(dumps(value, quoted_ids=True)) == quoted(value)
+
+
+@given(st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner), max_leaves=20))
+def test_own_reader_reads_standard_json_as_orjson_does(value: Any) -> None:
+    irregular = b"{0:" + json.dumps(value, ensure_ascii=True).encode() + b"}"
+    assert loads(irregular) == {0: orjson.loads(json.dumps(value))}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (b'{0:"10.0.0.5:10911",1:"10.0.0.6:10911"}', {0: "10.0.0.5:10911", 1: "10.0.0.6:10911"}),
+        (b"{-1:0}", {-1: 0}),
+        (b' { 1 : { 2 : [ ] } , "x" : {} } ', {1: {2: []}, "x": {}}),
+        (b'{{"brokerName":"b","queueId":0,"topic":"t"}:5}', {MessageQueue("t", "b", 0): 5}),
+        (b'{{"topic":"t","brokerName":"b","queueId":0,"more":1}:5}', {MessageQueue("t", "b", 0): 5}),
+        (b'{{"b":1,"a":[2,{}]}:5}', {(("a", (2, ())), ("b", 1)): 5}),
+        (b'{{"topic":1,"brokerName":"b","queueId":0}:3}', {(("brokerName", "b"), ("queueId", 0), ("topic", 1)): 3}),
+        (b"{ {  } : { } }", {(): {}}),
+        (b"{{1:2}:3}", {((1, 2),): 3}),
+        (b"{{}:3}", {(): 3}),
+        (b'{{{"a":1}:2}:3}', {((((("a", 1),)), 2),): 3}),
+        (b'{0:"\\u00e4\\ud83d\\ude00\\n"}', {0: "ä\U0001f600\n"}),
+        (b"{0:1.5e3,1:true,2:null}", {0: 1500.0, 1: True, 2: None}),
+        (b"{0:1,0:2}", {0: 2}),
+    ],
+)
+def test_irregular_keys_are_read(text: bytes, value: Any) -> None:
+    assert loads(text) == value
+    assert loads(memoryview(text)) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b" ",
+        b"{0:1",
+        b"{0:1}}",
+        b"{0:1}x",
+        b"{0:1,}",
+        b"{0:[1,]}",
+        b"{0:[1 2]}",
+        b"{0 1}",
+        b"{0}",
+        b"{0:}",
+        b"{0:'x'}",
+        b"{'a':1}",
+        b"{a:1}",
+        b"{01:1}",
+        b"{1.5:1}",
+        b"{1e5:1}",
+        b"{true:1}",
+        b"{null:1}",
+        b"{[1]:1}",
+        b"{9223372036854775808:1}",
+        b"{" + b"9" * 5000 + b":1}",
+        b"{0:" + b"9" * 5000,
+        b'{0:"\\ud800"}',
+        b'{0:"\\x"}',
+        b'{0:"\n"}',
+        b'{0:"abc',
+        b'{0:"\xff"}',
+        b"{0:NaN}",
+        b"{0:Infinity}",
+        b"{0:]}",
+        b"{0:,}",
+        b"\xef\xbb\xbf{}",
+    ],
+)
+def test_what_is_neither_json_nor_fastjsons_is_a_protocol_error(text: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        loads(text)
+
+
+@given(PIECES.map("".join))
+def test_any_text_is_json_or_a_protocol_error(text: str) -> None:
+    with contextlib.suppress(ProtocolError):
+        loads(text.encode())
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_json_or_a_protocol_error(data: bytes) -> None:
+    with contextlib.suppress(ProtocolError):
+        loads(data)
+
+
+@pytest.mark.parametrize("length", range(len(b'{{"brokerName":"b","queueId":0,"topic":"t"}:{"a":[1,2]},0:{}}')))
+def test_truncated_text_is_a_protocol_error(length: int) -> None:
+    text = b'{{"brokerName":"b","queueId":0,"topic":"t"}:{"a":[1,2]},0:{}}'
+    loads(text)
+    with pytest.raises(ProtocolError):
+        loads(text[:length])
+
+
+@pytest.mark.parametrize(
+    ("opening", "closing"), [(b"{0:", b"}"), (b"[", b"]"), (b"{", b":1}"), (b'{0:{"a":', b"}}"), (b"[{0:", b"}]")]
+)
+def test_depth_is_limited(opening: bytes, closing: bytes) -> None:
+    levels = opening.count(b"{") + opening.count(b"[")
+    fitting = MAX_DEPTH // levels - 1
+    assert loads(b"{0:" + opening * fitting + b"{}" + closing * fitting + b"}") is not None
+    with pytest.raises(ProtocolError, match="deeper"):
+        loads(b"{0:" + opening * 100_000 + b"{}" + closing * 100_000 + b"}")
+
+
+@pytest.mark.parametrize(
+    ("opening", "closing"), [(b"{" * 60, b"}" + b":1}" * 59), (b"{" + b'{"a":' * 59, b"}" * 59 + b":1}")]
+)
+def test_the_time_does_not_grow_with_the_depth_of_keys(opening: bytes, closing: bytes) -> None:
+    content = b'"a":[' + b"1," * 100_000 + b"1]"
+
+    def took(text: bytes) -> float:
+        began = time.process_time()
+        loads(text)
+        return time.process_time() - began
+
+    flat = took(b"{0:{" + content + b"},1:{" + content + b"}}")
+    assert took(opening + (content if opening.endswith(b"{") else content[4:]) + closing) < 4 * flat
+
+
+def test_irregular_text_is_limited_in_length_and_regular_text_is_not() -> None:
+    filler = b'"' + b"x" * MAX_IRREGULAR_BYTES + b'"'
+    assert loads(b'{"0":' + filler + b"}")
+    with pytest.raises(ProtocolError):
+        loads(b"{0:" + filler + b"}")
+
+
+def test_irregular_text_can_be_forbidden() -> None:
+    assert loads(b'{"0":1}', irregular=False) == {"0": 1}
+    with pytest.raises(ProtocolError):
+        loads(b"{0:1}", irregular=False)
+
+
+@pytest.mark.parametrize(
+    "piece", [b'0:"', b"{0:", b'{0:{"a":1,', b'0:"\\', b"0:1,", b'{"a":"{",0:', b"[{},", b'{"topic":"t",{']
+)
+def test_unfinished_text_is_refused_in_linear_time(piece: bytes) -> None:
+    def seconds(repeat: int) -> float:
+        start = time.perf_counter()
+        with pytest.raises(ProtocolError):
+            loads(b"{" + piece * repeat)
+        return time.perf_counter() - start
+
+    # Quadratic time would make the long text 10,000 times slower than the short one.
+    assert min(seconds(50_000) for _ in range(2)) < 1000 * max(min(seconds(500) for _ in range(5)), 1e-4)
+
+
+def test_nothing_written_holds_a_blank() -> None:
+    value = {"offsetTable": {QUEUE: {"maxOffset": 2}}, "x": [1, 2, {3: "a b"}]}
+    assert dumps(value) == (
+        b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:{"maxOffset":2}},"x":[1,2,{3:"a b"}]}'
+    )
+
+
+def test_queue_can_be_a_value() -> None:
+    assert dumps({"mq": QUEUE}) == b'{"mq":{"brokerName":"b","queueId":0,"topic":"T"}}'
+    assert dumps([QUEUE], quoted_ids=True) == b'[{"brokerName":"b","queueId":0,"topic":"T"}]'
+
+
+def test_number_keys_are_quoted_on_demand() -> None:
+    assert dumps({0: "a", 10: "b"}) == b'{0:"a",10:"b"}'
+    assert dumps({0: "a", 10: "b"}, quoted_ids=True) == b'{"0":"a","10":"b"}'
+    assert dumps({QUEUE: {0: 1}}, quoted_ids=True) == b'{{"brokerName":"b","queueId":0,"topic":"T"}:{"0":1}}'

@@ -1,0 +1,166 @@
+"""route_bodies: what the name server tells and is told."""
+
+import struct
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triomq.protocol.bodies.json_body import JsonBody
+from triomq.protocol.bodies.route import (
+    BrokerData,
+    ClusterInfo,
+    DataVersion,
+    GroupList,
+    KVTable,
+    QueueData,
+    RegisterBrokerBody,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+    TopicFilterType,
+    TopicList,
+    TopicRouteData,
+)
+from triomq.protocol.errors import ProtocolError
+
+ROUTE = TopicRouteData(
+    queue_datas=[QueueData("broker-a", 4, 4, 6, 0)],
+    broker_datas=[BrokerData("DefaultCluster", "broker-a", {0: "10.0.0.5:10911", 1: "10.0.0.6:10911"})],
+)
+CLUSTER = ClusterInfo(
+    {"broker-a": BrokerData("DefaultCluster", "broker-a", {0: "10.0.0.5:10911"})}, {"DefaultCluster": ["broker-a"]}
+)
+GROUP = (
+    b'{"brokerId":0,"consumeBroadcastEnable":true,"consumeEnable":true,"consumeFromMinEnable":true,"groupName":"g",'
+    b'"notifyConsumerIdsChangedEnable":true,"retryMaxTimes":16,"retryQueueNums":1,"whichBrokerWhenConsumeSlowly":1}'
+)
+TOPICS = TopicConfigSerializeWrapper({"T": TopicConfig("T", 4, 4)}, DataVersion(1795214614904, 24))
+TOPICS_TEXT = (
+    b'{"dataVersion":{"counter":24,"timestamp":1795214614904},"topicConfigTable":{"T":{"order":false,"perm":6,'
+    b'"readQueueNums":4,"topicFilterType":"SINGLE_TAG","topicName":"T","topicSysFlag":0,"writeQueueNums":4}}}'
+)
+GOLDEN: list[tuple[bytes, JsonBody]] = [
+    (
+        b'{"brokerDatas":[{"brokerAddrs":{"0":"10.0.0.5:10911","1":"10.0.0.6:10911"},"brokerName":"broker-a",'
+        b'"cluster":"DefaultCluster"}],"filterServerTable":{},"queueDatas":[{"brokerName":"broker-a","perm":6,'
+        b'"readQueueNums":4,"topicSysFlag":0,"writeQueueNums":4}]}',
+        ROUTE,
+    ),
+    (
+        b'{"brokerAddrTable":{"broker-a":{"brokerAddrs":{0:"10.0.0.5:10911"},"brokerName":"broker-a",'
+        b'"cluster":"DefaultCluster"}},"clusterAddrTable":{"DefaultCluster":["broker-a"]}}',
+        CLUSTER,
+    ),
+    (b'{"counter":1,"timestamp":1795214606377}', DataVersion(1795214606377, 1)),
+    (TOPICS_TEXT, TOPICS),
+    (b'{"filterServerList":[],"topicConfigSerializeWrapper":' + TOPICS_TEXT + b"}", RegisterBrokerBody(TOPICS)),
+    (GROUP, SubscriptionGroupConfig("g")),
+    (
+        b'{"dataVersion":{"counter":14,"timestamp":1795214614713},"subscriptionGroupTable":{"g":' + GROUP + b"}}",
+        SubscriptionGroupWrapper({"g": SubscriptionGroupConfig("g")}, DataVersion(1795214614713, 14)),
+    ),
+    (b'{"table":{}}', KVTable()),
+    (b'{"table":{"brokerVersion":"407"}}', KVTable({"brokerVersion": "407"})),
+    (b'{"topicList":["TopicA","%RETRY%CG"]}', TopicList(["TopicA", "%RETRY%CG"])),
+    (b'{"brokerAddr":"10.0.0.5:10911","topicList":[]}', TopicList([], "10.0.0.5:10911")),
+    (b'{"groupList":["CG"]}', GroupList(["CG"])),
+]
+
+
+@pytest.mark.parametrize(("text", "body"), GOLDEN, ids=lambda value: type(value).__name__)
+def test_body_equals_what_java_writes(text: bytes, body: JsonBody) -> None:
+    assert body.encode() == text
+    assert type(body).decode(text) == body
+
+
+def test_route_is_read_with_bare_ids_too() -> None:
+    text = ROUTE.encode(quoted_ids=False)
+    assert b'{0:"10.0.0.5:10911",1:"10.0.0.6:10911"}' in text
+    assert TopicRouteData.decode(text) == ROUTE
+
+
+def test_cluster_info_can_be_standard_json() -> None:
+    assert b'{"0":"10.0.0.5:10911"}' in CLUSTER.encode(quoted_ids=True)
+    assert ClusterInfo.decode(CLUSTER.encode(quoted_ids=True)) == CLUSTER
+
+
+def test_route_has_no_blank_anywhere() -> None:
+    assert b" " not in ROUTE.encode()
+
+
+def test_route_may_lack_the_filter_servers_and_have_an_order() -> None:
+    route = TopicRouteData.decode(b'{"orderTopicConf":"broker-a:4;broker-b:4","queueDatas":[],"brokerDatas":[]}')
+    assert (route.order_topic_conf, route.filter_server_table) == ("broker-a:4;broker-b:4", {})
+    assert route.encode().startswith(b'{"brokerDatas":[],"filterServerTable":{},"orderTopicConf":"broker-a:4;')
+
+
+def test_topic_of_5_x_has_attributes() -> None:
+    assert TopicConfig.decode(b'{"topicName":"T","attributes":{}}').attributes == {}
+    assert b'{"attributes":{},' in TopicConfig("T", attributes={}).encode()
+    assert b"attributes" not in TopicConfig("T").encode()
+
+
+def test_group_of_5_x_has_more_members() -> None:
+    text = (
+        GROUP[:-1]
+        + b',"consumeMessageOrderly":false,"groupRetryPolicy":{"type":"CUSTOMIZED"},"subscriptionDataSet":null}'
+    )
+    assert SubscriptionGroupConfig.decode(text) == SubscriptionGroupConfig("g")
+
+
+NAME = st.text(st.sampled_from("abcXYZ%-_|0"), min_size=1, max_size=10)
+COUNT = st.integers(0, 2**31 - 1)
+TOPIC = st.builds(TopicConfig, NAME, COUNT, COUNT, st.integers(0, 15), st.sampled_from(TopicFilterType))
+REGISTRATION = st.builds(
+    lambda topics, version, servers: RegisterBrokerBody(
+        TopicConfigSerializeWrapper({topic.topic_name: topic for topic in topics}, version), servers
+    ),
+    st.lists(TOPIC, max_size=4),
+    st.builds(DataVersion, COUNT, COUNT),
+    st.lists(NAME, max_size=2),
+)
+
+
+@given(REGISTRATION)
+def test_registration_survives_both_forms(body: RegisterBrokerBody) -> None:
+    assert RegisterBrokerBody.decode(body.encode()) == body
+    assert RegisterBrokerBody.decode_compressed(body.encode_compressed()) == body
+
+
+def test_compressed_registration_has_the_documented_parts() -> None:
+    raw = zlib.decompress(RegisterBrokerBody(TOPICS).encode_compressed())
+    version = b'{"counter":24,"timestamp":1795214614904}'
+    line = b"T 4 4 6 SINGLE_TAG"
+    assert (
+        raw == struct.pack(">i", 40) + version + struct.pack(">ii", 1, len(line)) + line + struct.pack(">i", 2) + b"[]"
+    )
+
+
+def test_truncated_compressed_registration_is_a_protocol_error() -> None:
+    packed = RegisterBrokerBody(TOPICS).encode_compressed()
+    raw = zlib.decompress(packed)
+    truncated = [packed[:length] for length in range(len(packed))]
+    truncated += [zlib.compress(raw[:length]) for length in range(len(raw))]
+    for data in truncated:
+        with pytest.raises(ProtocolError):
+            RegisterBrokerBody.decode_compressed(data)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b"\x7f\xff\xff\xff"],  # 2 GiB claimed
+        [b"\xff\xff\xff\xff"],
+        [b"\0\0\0\2{}", b"\x7f\xff\xff\xff"],
+        [b"\0\0\0\2{}", b"\0\0\0\1", b"\0\0\0\3a b", b"\0\0\0\2[]"],
+        [b"\0\0\0\2{}", b"\0\0\0\1", b"\0\0\0\x09a b 1 2 X", b"\0\0\0\2[]"],
+        [b"\0\0\0\2{}", b"\0\0\0\0", b"\0\0\0\2{}"],
+        [b"\0\0\0\2[]"],
+    ],
+)
+def test_hostile_compressed_registration_is_a_protocol_error(parts: list[bytes]) -> None:
+    with pytest.raises(ProtocolError):
+        RegisterBrokerBody.decode_compressed(zlib.compress(b"".join(parts)))

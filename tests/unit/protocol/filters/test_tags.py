@@ -1,0 +1,57 @@
+"""filter: tag expressions."""
+
+import pytest
+
+from triomq.protocol.errors import SubscriptionParseError
+from triomq.protocol.filters.tags import TagFilter
+
+
+@pytest.mark.parametrize("expression", [None, "", "*"])
+def test_star_and_nothing_match_everything(expression: str | None) -> None:
+    tag_filter = TagFilter.parse(expression)
+    assert tag_filter.codes is None
+    assert tag_filter.tags == ()
+    assert tag_filter.expression == "*"
+    assert tag_filter.matches_code(0)
+    assert tag_filter.matches_code(-5)
+    assert tag_filter.matches_tag(None)
+    assert tag_filter.matches_tag("x")
+
+
+@pytest.mark.parametrize("expression", ["TagA||TagB", "  TagA ||  TagB", "||TagA||||TagB||", "TagA || TagB || TagA"])
+def test_tags_are_split_trimmed_and_counted_once(expression: str) -> None:
+    tag_filter = TagFilter.parse(expression)
+    assert tag_filter.tags == ("TagA", "TagB")
+    assert tag_filter.codes == frozenset((2598919, 2598920))
+    assert tag_filter == TagFilter.parse("TagB || TagA")
+    assert hash(tag_filter) == hash(TagFilter.parse("TagB || TagA"))
+
+
+def test_other_codes_and_tags_do_not_match() -> None:
+    tag_filter = TagFilter.parse("TagA")
+    assert tag_filter.matches_code(2598919)
+    assert not tag_filter.matches_code(0)
+    assert tag_filter.matches_tag("TagA")
+    assert not tag_filter.matches_tag("TagB")
+    assert not tag_filter.matches_tag(None)
+    assert tag_filter != TagFilter.parse("TagB")
+
+
+def test_equal_code_of_another_tag_is_told_apart_by_the_text() -> None:
+    tag_filter = TagFilter.parse("Aa")
+    assert tag_filter.matches_code(2112)  # of "BB" too
+    assert not tag_filter.matches_tag("BB")
+
+
+@pytest.mark.parametrize("expression", ["||", " || ", " ", "|| ||"])
+def test_expression_of_empty_parts_is_refused(expression: str) -> None:
+    with pytest.raises(SubscriptionParseError):
+        TagFilter.parse(expression)
+
+
+def test_only_javas_blanks_are_trimmed() -> None:
+    assert TagFilter.parse("\u3000A\t||\x00B\n").tags == ("\u3000A", "B")
+
+
+def test_repr_shows_the_expression() -> None:
+    assert repr(TagFilter.parse("a||b")) == "TagFilter('a||b')"

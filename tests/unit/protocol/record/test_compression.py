@@ -1,0 +1,110 @@
+"""compression: bodies of clients."""
+
+import contextlib
+import sys
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triomq.protocol.errors import ProtocolError, UnsupportedCompressionError
+from triomq.protocol.record.compression import LZ4, ZLIB, ZSTD, compress, decompress, inflate
+
+KINDS = [ZLIB, LZ4, ZSTD]
+COMPRESSED = 1
+
+
+@pytest.fixture(params=KINDS, ids=["zlib", "lz4", "zstd"])
+def kind(request: pytest.FixtureRequest) -> int:
+    number: int = request.param
+    if number == LZ4:
+        pytest.importorskip("lz4.frame")
+    if number == ZSTD:
+        pytest.importorskip("zstandard")
+    return number
+
+
+def test_body_that_is_not_compressed_comes_back_as_it_is() -> None:
+    body = b"plain"
+    assert decompress(body, 0x300) is body
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096, 300_000])
+def test_body_survives_the_round_trip(kind: int, size: int) -> None:
+    body = bytes(range(256)) * (size // 256 + 1)
+    assert decompress(compress(body[:size], kind), kind | COMPRESSED) == body[:size]
+
+
+@given(st.binary(max_size=5000))
+def test_any_body_survives_zlib(body: bytes) -> None:
+    assert decompress(compress(body), 0x301) == body
+
+
+def test_zlib_is_meant_where_no_type_is_given() -> None:
+    packed = compress(b"hello" * 100)
+    assert packed[:2] == b"\x78\x5e"  # level 5, as Java
+    assert decompress(packed, COMPRESSED) == b"hello" * 100
+
+
+def test_truncated_body_is_a_protocol_error(kind: int) -> None:
+    packed = compress(bytes(range(256)) * 2, kind)
+    for length in range(len(packed)):
+        with pytest.raises(ProtocolError):
+            decompress(packed[:length], kind | COMPRESSED)
+
+
+@given(st.sampled_from(KINDS), st.binary(max_size=200))
+def test_garbage_is_a_protocol_error_or_a_body(kind: int, garbage: bytes) -> None:
+    with contextlib.suppress(ProtocolError, UnsupportedCompressionError):
+        decompress(garbage, kind | COMPRESSED)
+
+
+@given(st.sampled_from(KINDS), st.integers(0, 10_000), st.integers(0, 255))
+def test_damaged_body_is_a_protocol_error_or_a_body(kind: int, at: int, value: int) -> None:
+    try:
+        packed = bytearray(compress(b"some text, some text " * 50, kind))
+        packed[at % len(packed)] = value
+        decompress(bytes(packed), kind | COMPRESSED)
+    except (ProtocolError, UnsupportedCompressionError):
+        pass
+
+
+def test_output_is_bounded_exactly(kind: int) -> None:
+    packed = compress(bytes(100_000), kind)
+    assert len(decompress(packed, kind | COMPRESSED, 100_000)) == 100_000
+    with pytest.raises(ProtocolError, match="more than 99999 bytes"):
+        decompress(packed, kind | COMPRESSED, 99_999)
+
+
+def test_bomb_is_refused_at_the_limit(kind: int) -> None:
+    packed = compress(bytes(200 * 1024**2), kind)
+    assert len(packed) < 1024**2
+    with pytest.raises(ProtocolError, match="more than"):
+        decompress(packed, kind | COMPRESSED)
+
+
+def test_unknown_type_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="0x400"):  # no package would help
+        decompress(b"", 0x401)
+    with pytest.raises(UnsupportedCompressionError, match="0x0"):
+        compress(b"", 0)
+
+
+@pytest.mark.parametrize(("number", "module"), [(LZ4, "lz4.frame"), (ZSTD, "zstandard")])
+def test_missing_package_is_named_with_what_to_install(
+    number: int, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UnsupportedCompressionError, match=r"pip install 'triomq\[compression\]'"):
+        compress(b"x", number)
+    with pytest.raises(UnsupportedCompressionError, match=r"pip install 'triomq\[compression\]'"):
+        decompress(b"x", number | COMPRESSED)
+
+
+def test_what_follows_the_stream_is_ignored_as_in_java(kind: int) -> None:
+    assert decompress(compress(b"hello", kind) + b"more", kind | COMPRESSED) == b"hello"
+
+
+def test_inflate_reads_one_zlib_stream() -> None:
+    assert inflate(zlib.compress(b"hello", 9)) == b"hello"

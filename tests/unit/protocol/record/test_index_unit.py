@@ -1,0 +1,74 @@
+"""index_unit: structs of index files and hashes of keys."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triomq.protocol.java import java_hash
+from triomq.protocol.record import layouts
+from triomq.protocol.record.index_unit import (
+    HEADER,
+    KEY_WIDTH,
+    UNIT,
+    IndexHeader,
+    IndexUnit,
+    fold_hash,
+    key_hash,
+    key_hashes,
+    topic_share,
+)
+from triomq.protocol.units import PhysicalOffset
+
+I32 = st.integers(-(2**31), 2**31 - 1)
+I64 = st.integers(-(2**63), 2**63 - 1)
+OFFSETS = I64.map(PhysicalOffset)
+KEYS = st.lists(st.text(st.characters(max_codepoint=127), max_size=KEY_WIDTH))
+
+
+@given(st.builds(IndexHeader, I64, I64, OFFSETS, OFFSETS, I32, I32))
+def test_header_struct_agrees_with_its_layout(header: IndexHeader) -> None:
+    packed = HEADER.pack(*header)
+    assert packed == layouts.INDEX_HEADER.build(header._asdict())
+    assert IndexHeader(*HEADER.unpack(packed)) == header
+
+
+@given(st.builds(IndexUnit, I32, OFFSETS, I32, I32))
+def test_unit_struct_agrees_with_its_layout(unit: IndexUnit) -> None:
+    packed = UNIT.pack(*unit)
+    assert packed == layouts.INDEX_UNIT.build(unit._asdict())
+    assert IndexUnit(*UNIT.unpack(packed)) == unit
+
+
+@given(st.text(max_size=20), st.text(max_size=100))
+def test_hash_of_a_key_is_the_amount_of_javas_hash(topic: str, key: str) -> None:
+    hashed = java_hash(f"{topic}#{key}")
+    assert key_hash(topic, key) == (0 if hashed == -(2**31) else abs(hashed))
+
+
+@given(st.integers(-(2**31), 2**32 - 1))
+def test_folded_hashes_fit_31_bits(hashed: int) -> None:
+    assert 0 <= fold_hash(hashed) < 2**31
+
+
+def test_a_hash_without_an_amount_is_0() -> None:
+    assert java_hash("polygenelubricants") == -(2**31)
+    assert fold_hash(java_hash("polygenelubricants")) == 0
+
+
+@given(st.text(max_size=127), KEYS)
+def test_many_hashes_at_once_are_those_of_one_by_one(topic: str, keys: list[str]) -> None:
+    share = topic_share(topic)
+    hashes = key_hashes([key.encode() for key in keys], [share[len(key)] for key in keys])
+    assert hashes == [key_hash(topic, key) for key in keys]
+
+
+@pytest.mark.parametrize("length", [1, 32, 33, 56, KEY_WIDTH])
+def test_more_keys_than_fit_one_number_are_hashed_alike(length: int) -> None:
+    keys = [f"{number:0{KEY_WIDTH}X}"[-length:] for number in range(1300)]
+    share = topic_share("T")[length]
+    assert key_hashes([key.encode() for key in keys], [share] * len(keys)) == [key_hash("T", key) for key in keys]
+
+
+def test_a_hash_in_a_batch_without_an_amount_is_0() -> None:
+    share = -java_hash("abc") + 2**31
+    assert key_hashes([b"abc"], [share]) == [0]

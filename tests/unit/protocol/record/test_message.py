@@ -1,0 +1,262 @@
+"""message: what users write and receive."""
+
+import copy
+import pickle
+import sys
+import zlib
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from triomq.protocol.errors import IllegalNameError, MessageIllegalError, ProtocolError
+from triomq.protocol.host import encode_host
+from triomq.protocol.record.message import (
+    RESERVED_PROPERTY_NAMES,
+    Message,
+    MessageExt,
+    validate_group,
+    validate_topic,
+)
+from triomq.protocol.record.properties import encode_properties
+from triomq.protocol.record.record import decode_record, encode_record
+from triomq.protocol.units import QueueOffset
+
+PARTS: dict[str, Any] = {
+    "queue_id": 1,
+    "queue_offset": 5,
+    "physical_offset": 1024,
+    "sys_flag": 0,
+    "born_timestamp": 1_700_000_000_000,
+    "born_host": encode_host("10.77.0.1", 50000),
+    "store_timestamp": 1_700_000_000_005,
+    "store_host": encode_host("10.77.0.1", 10911),
+    "topic": b"TopicTest",
+    "body": b"hello",
+    "properties": b"",
+}
+
+
+def received(**changes: Any) -> MessageExt:
+    return decode_record(encode_record(**{**PARTS, **changes}))
+
+
+def test_message_sends_its_fields_as_properties() -> None:
+    message = Message("T", b"x", tags="A", keys=["k1", "k2"], properties={"p": "q"}, delay_level=3, sharding_key="s")
+    assert message.all_properties() == {
+        "p": "q",
+        "TAGS": "A",
+        "KEYS": "k1 k2",
+        "DELAY": "3",
+        "__SHARDINGKEY": "s",
+        "WAIT": "true",
+    }
+
+
+def test_plain_message_sends_wait_only() -> None:
+    assert Message("T", b"").all_properties() == {"WAIT": "true"}
+    assert Message("T", b"", wait_store_ok=False).all_properties() == {"WAIT": "false"}
+    assert Message("T", b"", keys="k1 k2").all_properties()["KEYS"] == "k1 k2"
+
+
+def test_changing_what_all_properties_returned_leaves_the_message_alone() -> None:
+    message = Message("T", b"", properties={"p": "q"})
+    message.all_properties()["UNIQ_KEY"] = "1"
+    assert message.properties == {"p": "q"}
+
+
+@pytest.mark.parametrize("name", ["KEYS", "TAGS", "WAIT", "UNIQ_KEY", "REAL_TOPIC", "__SHARDINGKEY", "TIMER_DELAY_MS"])
+def test_reserved_property_name_is_refused(name: str) -> None:
+    with pytest.raises(MessageIllegalError, match=name):
+        Message("T", b"", properties={name: "x"})
+
+
+def test_property_that_rocketmq_means_for_users_is_accepted() -> None:
+    properties = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "1000"}
+    assert Message("T", b"", properties=properties).all_properties() == {**properties, "WAIT": "true"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "properties"),
+    [
+        ({"delay_s": 1.5}, {"TIMER_DELAY_MS": "1500"}),
+        ({"deliver_at": datetime(2027, 1, 15, 8, tzinfo=UTC)}, {"TIMER_DELIVER_MS": "1800000000000"}),
+        ({"delay_level": 2}, {"DELAY": "2"}),
+        ({}, {}),
+    ],
+)
+def test_delays_are_sent_as_rocketmq_names_them(fields: dict[str, Any], properties: dict[str, str]) -> None:
+    message = Message("T", b"", **fields)
+    assert message.all_properties() == {**properties, "WAIT": "true"}
+    assert message.is_delayed is bool(fields)
+
+
+def test_a_time_without_a_zone_is_local_time() -> None:
+    local = datetime(2027, 1, 15, 8)  # noqa: DTZ001  # the point of this test
+    expected = str(int(local.astimezone().timestamp()) * 1000)
+    assert Message("T", b"", deliver_at=local).all_properties()["TIMER_DELIVER_MS"] == expected
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"delay_s": 1, "delay_level": 1},
+        {"delay_s": 1, "deliver_at": datetime(2027, 1, 15, tzinfo=UTC)},
+        {"delay_level": 1, "deliver_at": datetime(2027, 1, 15, tzinfo=UTC)},
+    ],
+)
+def test_two_delays_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(MessageIllegalError, match="one of delay_level, delay_s and deliver_at"):
+        Message("T", b"", **fields)
+
+
+@pytest.mark.parametrize("delay_s", [-1.0, float("inf"), float("nan")])
+def test_an_impossible_delay_is_refused(delay_s: float) -> None:
+    with pytest.raises(MessageIllegalError, match="delay of"):
+        Message("T", b"", delay_s=delay_s)
+
+
+@pytest.mark.parametrize("body", ["text", None, 5, bytearray(b"x")])
+def test_body_that_is_not_bytes_is_refused_at_once(body: Any) -> None:
+    with pytest.raises(TypeError, match="bytes"):
+        Message("T", body)
+
+
+@pytest.mark.parametrize("fields", [{"delay_level": -1}, {"flag": 2**31}, {"flag": -(2**31) - 1}])
+def test_impossible_number_is_refused(fields: dict[str, int]) -> None:
+    with pytest.raises(MessageIllegalError):
+        Message("T", b"", **fields)  # type: ignore[arg-type]  # only numbers here
+
+
+def test_message_can_be_copied_pickled_and_compared() -> None:
+    message = Message("T", b"x", tags="A", properties={"p": "q"})
+    assert pickle.loads(pickle.dumps(message)) == message == copy.deepcopy(message)
+
+
+@pytest.mark.parametrize("name", ["T", "%RETRY%group", "a-b_c|d", "x" * 127])
+def test_legal_topic_is_accepted(name: str) -> None:
+    validate_topic(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("", "blank"),
+        (" \t", "blank"),
+        ("x" * 128, "127"),
+        ("a b", "only letters"),
+        ("a.b", "only letters"),
+        ("../x", "only letters"),
+        ("topic\n", "only letters"),
+        ("中文", "only letters"),
+        ("a\x00", "only letters"),
+    ],
+)
+def test_illegal_topic_is_refused_with_its_reason(name: str, reason: str) -> None:
+    with pytest.raises(IllegalNameError, match=reason):
+        validate_topic(name)
+
+
+def test_group_may_be_longer_than_a_topic() -> None:
+    validate_group("g" * 255)
+    with pytest.raises(IllegalNameError, match="255"):
+        validate_group("g" * 256)
+
+
+@pytest.mark.parametrize("name", ["DEFAULT_PRODUCER", "DEFAULT_CONSUMER", "", "a/b"])
+def test_illegal_group_is_refused(name: str) -> None:
+    with pytest.raises(IllegalNameError, match="group"):
+        validate_group(name)
+
+
+def test_received_message_shows_its_record() -> None:
+    properties = encode_properties({"TAGS": "TagA", "KEYS": "k1  k2", "UNIQ_KEY": "C0A8", "p": "q"})
+    message = received(properties=properties, flag=7, reconsume_times=2, prepared_transaction_offset=9)
+    assert (message.topic, message.body, message.stored_body) == ("TopicTest", b"hello", b"hello")
+    assert (message.tags, message.keys, message.unique_id, message.message_id) == ("TagA", ("k1", "k2"), "C0A8", "C0A8")
+    assert message.offset_message_id == "0A4D000100002A9F0000000000000400"
+    assert (message.born_host, message.store_host) == ("10.77.0.1:50000", "10.77.0.1:10911")
+    assert message.encoded_born_host == encode_host("10.77.0.1", 50000)
+    assert message.encoded_store_host == encode_host("10.77.0.1", 10911)
+    assert message.properties == {"TAGS": "TagA", "KEYS": "k1  k2", "UNIQ_KEY": "C0A8", "p": "q"}
+    assert message.user_properties == {"p": "q"}
+    assert (message.queue_id, message.queue_offset, message.physical_offset) == (1, 5, 1024)
+    assert (message.flag, message.reconsume_times, message.prepared_transaction_offset) == (7, 2, 9)
+    assert (message.born_timestamp, message.store_timestamp) == (1_700_000_000_000, 1_700_000_000_005)
+    assert message.store_size == 91 + 5 + 9 + len(properties)
+    assert message.body_crc == zlib.crc32(b"hello") & 0x7FFFFFFF
+    assert message.broker_name == ""
+
+
+def test_message_without_properties_goes_by_its_offset_id() -> None:
+    message = received()
+    assert (message.tags, message.keys, message.unique_id, message.properties) == (None, (), None, {})
+    assert message.message_id == message.offset_message_id
+
+
+def test_ids_keep_their_case() -> None:
+    assert received(properties=b"UNIQ_KEY\x01C0a8Ff").message_id == "C0a8Ff"
+
+
+def test_compressed_body_is_decompressed_once_and_stays_beside_the_stored_one() -> None:
+    message = received(body=zlib.compress(b"hello"), sys_flag=0x301)
+    assert message.body == b"hello"
+    assert message.body is message.body
+    assert zlib.decompress(message.stored_body) == b"hello"
+
+
+def test_damaged_compressed_body_fails_only_when_it_is_asked_for() -> None:
+    message = received(body=b"no zlib", sys_flag=1)
+    assert message.topic == "TopicTest"
+    with pytest.raises(ProtocolError):
+        _ = message.body
+
+
+def test_repr_names_message_and_place_without_decompressing() -> None:
+    message = received(body=b"no zlib", sys_flag=1, properties=b"UNIQ_KEY\x01C0A8")
+    message.broker_name = "broker-a"
+    assert repr(message) == "<MessageExt TopicTest queue=broker-a:1 offset=5 id=C0A8 body=7 bytes compressed>"
+    assert repr(received()) == (
+        "<MessageExt TopicTest queue=1 offset=5 id=0A4D000100002A9F0000000000000400 body=5 bytes>"
+    )
+
+
+def test_client_may_restore_topic_and_count_reconsumption() -> None:
+    message = received(topic=b"%RETRY%group")
+    message.topic = "TopicTest"
+    message.reconsume_times += 1
+    assert (message.topic, message.reconsume_times) == ("TopicTest", 1)
+
+
+def test_ill_formed_text_is_replaced_and_does_not_fail() -> None:
+    message = received(topic=b"T\xff", properties=b"TAGS\x01\xff")
+    assert (message.topic, message.tags) == ("T�", "�")
+
+
+def test_impossible_port_of_a_host_is_a_protocol_error_when_it_is_asked_for() -> None:
+    message = received(born_host=bytes(4) + b"\xff" * 4)
+    with pytest.raises(ProtocolError):
+        _ = message.born_host
+
+
+def test_received_message_keeps_no_buffer_alive() -> None:
+    buffer = bytearray(encode_record(**PARTS))
+    references = sys.getrefcount(buffer)
+    message = decode_record(memoryview(buffer))
+    assert sys.getrefcount(buffer) == references
+    buffer[:] = bytes(len(buffer))
+    assert (message.topic, message.body) == ("TopicTest", b"hello")
+
+
+def test_forwarded_message_may_take_over_the_user_properties() -> None:
+    message = received(properties=encode_properties({"p": "q", "UNIQ_KEY": "1", "CLUSTER": "c"}))
+    assert Message("T2", message.body, properties=message.user_properties).properties == {"p": "q"}
+    assert "CLUSTER" in RESERVED_PROPERTY_NAMES
+
+
+def test_bounds_of_the_queue_are_properties_of_rocketmq_not_of_the_user() -> None:
+    message = received(properties=encode_properties({"mine": "1"}))
+    message.queue_bounds = QueueOffset(3), QueueOffset(9)
+    assert message.properties == {"mine": "1", "MIN_OFFSET": "3", "MAX_OFFSET": "9"}
+    assert message.user_properties == {"mine": "1"}
+    assert message.encoded_properties == encode_properties({"mine": "1"})

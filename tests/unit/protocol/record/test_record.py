@@ -1,0 +1,352 @@
+"""record: the stored message."""
+
+import contextlib
+import mmap
+import struct
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triomq.protocol.errors import ProtocolError
+from triomq.protocol.record import layouts
+from triomq.protocol.record.intact_record import IntactWalk
+from triomq.protocol.record.properties import encode_properties
+from triomq.protocol.record.record import (
+    BLANK_MAGIC,
+    HEAD,
+    MESSAGE_MAGIC,
+    RecordKind,
+    body_crc,
+    check_record,
+    decode_record,
+    decode_records,
+    encode_host,
+    encode_record,
+    find_damage,
+    pack_record_into,
+    record_size,
+)
+
+GOLDEN = bytes.fromhex(
+    "0000009c daa320a7 3610a686 00000001 00000000 0000000000000005 0000000000000400 00000000 0000018bcfe56800 0a4d0001"
+    "0000c350 0000018bcfe56805 0a4d0001 00002a9f 00000000 0000000000000000 00000005 68656c6c6f 09 546f70696354657374"
+    "0033 54414753015461674102554e49515f4b4559014330413830313041314132423138423441414332313644324633364530303031"
+)
+GOLDEN_PARTS: dict[str, Any] = {
+    "queue_id": 1,
+    "flag": 0,
+    "queue_offset": 5,
+    "physical_offset": 1024,
+    "sys_flag": 0,
+    "born_timestamp": 1_700_000_000_000,
+    "born_host": encode_host("10.77.0.1", 50000),
+    "store_timestamp": 1_700_000_000_005,
+    "store_host": encode_host("10.77.0.1", 10911),
+    "reconsume_times": 0,
+    "prepared_transaction_offset": 0,
+    "body": b"hello",
+    "topic": b"TopicTest",
+    "properties": encode_properties({"TAGS": "TagA", "UNIQ_KEY": "C0A8010A1A2B18B4AAC216D2F36E0001"}),
+}
+I32 = st.integers(-(2**31), 2**31 - 1)
+I64 = st.integers(-(2**63), 2**63 - 1)
+HOST = st.one_of(st.binary(min_size=8, max_size=8), st.binary(min_size=20, max_size=20))
+PARTS = st.fixed_dictionaries(
+    {
+        "queue_id": I32,
+        "flag": I32,
+        "queue_offset": I64,
+        "physical_offset": I64,
+        "sys_flag": I32,
+        "born_timestamp": I64,
+        "born_host": HOST,
+        "store_timestamp": I64,
+        "store_host": HOST,
+        "reconsume_times": I32,
+        "prepared_transaction_offset": I64,
+        "body": st.one_of(st.binary(max_size=50), st.binary(min_size=2048, max_size=2060)),
+        "topic": st.binary(min_size=1, max_size=127),
+        "properties": st.binary(max_size=60),
+    }
+)
+DAMAGE = st.one_of(I32, st.sampled_from([0, 1, -1, 87, 88, 91, 2**31 - 1, -(2**31)]))
+
+
+def layout_of(parts: dict[str, Any]) -> bytes:
+    """Build a record from its readable layout."""
+    born, store = parts["born_host"], parts["store_host"]
+    size = record_size(len(parts["body"]), len(parts["topic"]), len(parts["properties"]), len(born), len(store))
+    host_bits = (0x10 if len(born) == 20 else 0) | (0x20 if len(store) == 20 else 0)
+    built: bytes = layouts.RECORD.build(
+        {
+            **parts,
+            "total_size": size,
+            "body_crc": zlib.crc32(parts["body"]) & 0x7FFFFFFF,
+            "sys_flag": parts["sys_flag"] & ~0x30 | host_bits,
+            "born_host": {"address": born[:-4], "port": int.from_bytes(born[-4:], signed=True)},
+            "store_host": {"address": store[:-4], "port": int.from_bytes(store[-4:], signed=True)},
+        }
+    )
+    return built
+
+
+def test_record_equals_the_golden_bytes() -> None:
+    assert encode_record(**GOLDEN_PARTS) == GOLDEN
+
+
+def test_golden_bytes_are_read_completely() -> None:
+    message = decode_record(GOLDEN)
+    assert {name: getattr(message, name) for name in GOLDEN_PARTS if hasattr(message, name)} == {
+        **GOLDEN_PARTS,
+        "topic": "TopicTest",
+        "born_host": "10.77.0.1:50000",
+        "store_host": "10.77.0.1:10911",
+        "properties": {"TAGS": "TagA", "UNIQ_KEY": "C0A8010A1A2B18B4AAC216D2F36E0001"},
+    }
+    assert message.offset_message_id == "0A4D000100002A9F0000000000000400"
+    assert message.store_size == len(GOLDEN) == 156
+
+
+def test_head_of_an_ipv4_record_has_88_bytes() -> None:
+    assert HEAD.size == 88
+    assert struct.pack(">i", MESSAGE_MAGIC).hex() == "daa320a7"
+    assert struct.pack(">i", BLANK_MAGIC).hex() == "cbd43194"
+
+
+@given(PARTS)
+def test_packed_record_agrees_with_its_layout(parts: dict[str, Any]) -> None:
+    assert encode_record(**parts) == layout_of(parts)
+
+
+@given(PARTS)
+def test_decoded_record_agrees_with_its_layout(parts: dict[str, Any]) -> None:
+    data = layout_of(parts)
+    message = decode_record(data)
+    parsed = layouts.RECORD.parse(data)
+    for name in (
+        "queue_id",
+        "flag",
+        "queue_offset",
+        "physical_offset",
+        "sys_flag",
+        "born_timestamp",
+        "store_timestamp",
+    ):
+        assert getattr(message, name) == parsed[name]
+    assert message.reconsume_times == parsed.reconsume_times
+    assert message.prepared_transaction_offset == parsed.prepared_transaction_offset
+    assert message.stored_body == parsed.body
+    assert message.topic == parsed.topic.decode("utf-8", "replace")
+    assert message.encoded_properties == parsed.properties
+    assert (message.store_size, message.body_crc) == (parsed.total_size, parsed.body_crc)
+
+
+@given(PARTS, st.integers(0, 9), st.sampled_from([bytes, bytearray, memoryview]))
+def test_check_agrees_with_decoding(parts: dict[str, Any], before: int, kind: type) -> None:
+    parts |= {name: parts[name].replace(b"\0", b"x") for name in ("topic", "properties")}  # see the next but one
+    parts |= {} if parts["body"] else {"body": b"x"}  # without one, zeros in the head may be what a power cut has left
+    data = bytes(before) + layout_of(parts)
+    check = check_record(kind(data), before, len(data), check_crc=True)
+    message = decode_record(kind(data), before)
+    assert check[:3] == (RecordKind.MESSAGE, message.store_size, "")
+    assert check.queue_id == message.queue_id
+    assert check.queue_offset == message.queue_offset
+    assert check.physical_offset == message.physical_offset
+    assert check.sys_flag == message.sys_flag
+    assert check.store_timestamp == message.store_timestamp
+    assert check.prepared_transaction_offset == message.prepared_transaction_offset
+    assert check.topic == message.topic
+    assert check.properties == message.encoded_properties
+
+
+@pytest.mark.parametrize("border", [44, 66])
+def test_a_record_without_a_body_that_lost_the_rear_of_its_head_is_bad(border: int) -> None:
+    """It was on the other side of a border of sectors; the length of a body would be zero there, too."""
+    whole = encode_record(**{**GOLDEN_PARTS, "body": b""})
+    torn = whole[:border] + bytes(88 - border) + whole[88:]
+    assert check_record(whole, 0, len(whole), check_crc=True).kind is RecordKind.MESSAGE
+    found = check_record(torn, 0, len(torn), check_crc=True)
+    assert (found.kind, found.size, found.reason[-29:]) == (RecordKind.BAD, len(torn), "a part of its head is missing")
+    assert find_damage(torn, 0, len(torn), GOLDEN_PARTS["topic"], GOLDEN_PARTS["queue_id"])
+    assert IntactWalk(check_crc=True).run(torn, 0, len(torn), GOLDEN_PARTS["physical_offset"]) == []
+    with_body = encode_record(**GOLDEN_PARTS)
+    torn = with_body[:border] + bytes(88 - border) + with_body[88:]
+    assert check_record(torn, 0, len(torn), check_crc=True).kind is RecordKind.BAD
+
+
+def test_check_gives_the_tags_code() -> None:
+    assert check_record(GOLDEN, 0, len(GOLDEN), check_crc=True).tags_code == 2598919
+    plain = encode_record(**{**GOLDEN_PARTS, "properties": b""})
+    assert check_record(plain, 0, len(plain), check_crc=True).tags_code == 0
+
+
+@given(st.lists(PARTS, max_size=5))
+def test_concatenated_records_are_all_found(many: list[dict[str, Any]]) -> None:
+    messages = decode_records(memoryview(b"".join(map(layout_of, many))))
+    assert [message.stored_body for message in messages] == [parts["body"] for parts in many]
+
+
+def test_record_is_packed_in_place_in_a_map_and_nothing_around_it_changes() -> None:
+    with mmap.mmap(-1, 4096) as mapped:
+        mapped[:] = b"\xaa" * 4096
+        pack_record_into(mapped, 100, size=156, body_crc=body_crc(b"hello"), **GOLDEN_PARTS)
+        assert mapped[:] == b"\xaa" * 100 + GOLDEN + b"\xaa" * (4096 - 256)
+        assert decode_record(mapped, 100).body == b"hello"
+
+
+def test_ipv4_in_ipv6_form_is_stored_as_ipv4() -> None:
+    parts = {**GOLDEN_PARTS, "born_host": encode_host("::ffff:10.77.0.1", 50000), "sys_flag": 0x30}
+    assert encode_record(**parts) == GOLDEN
+
+
+@pytest.mark.parametrize(
+    ("changes", "position"),
+    [
+        ({"size": 155}, 0),
+        ({"size": 157}, 0),
+        ({}, 1),
+        ({}, -1),
+        ({"topic": b""}, 0),
+        ({"topic": b"t" * 128}, 0),
+        ({"properties": b"p" * 32768}, 0),
+        ({"queue_id": 2**31}, 0),
+        ({"queue_offset": 2**63}, 0),
+        ({"born_host": b"1234"}, 0),
+        ({"born_host": bytes(20), "store_host": b"1234"}, 0),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_never_grows_the_buffer(changes: dict[str, Any], position: int) -> None:
+    parts = {**GOLDEN_PARTS, **changes}
+    lengths = [len(parts[name]) for name in ("body", "topic", "properties", "born_host", "store_host")]
+    size = parts.pop("size", record_size(*lengths))
+    buffer = bytearray(size if position else max(size, 156))
+    length = len(buffer)
+    with pytest.raises(ProtocolError):
+        pack_record_into(buffer, position, size=size, body_crc=0, **parts)
+    assert len(buffer) == length
+
+
+def test_longest_topic_and_properties_fit() -> None:
+    data = encode_record(**{**GOLDEN_PARTS, "topic": b"t" * 127, "properties": b"p" * 32767})
+    message = decode_record(data)
+    assert (len(message.topic), len(message.encoded_properties)) == (127, 32767)
+
+
+@pytest.mark.parametrize("length", range(len(GOLDEN)))
+def test_truncated_record_is_a_protocol_error(length: int) -> None:
+    with pytest.raises(ProtocolError):
+        decode_record(GOLDEN[:length])
+    check = check_record(GOLDEN, 0, length, check_crc=True)
+    assert check.kind is (RecordKind.END if length < 8 else RecordKind.BAD)
+    if length:
+        with pytest.raises(ProtocolError):
+            decode_records(GOLDEN + GOLDEN[:length])
+
+
+@pytest.mark.parametrize("position", [-1, 1, 156, 2**40])
+def test_position_without_a_record_is_a_protocol_error(position: int) -> None:
+    with pytest.raises(ProtocolError):
+        decode_record(GOLDEN, position)
+
+
+def test_empty_body_of_records_has_no_message() -> None:
+    assert decode_records(b"") == []
+
+
+@given(st.sampled_from([0, 4, 36, 84]), DAMAGE)
+def test_damaged_field_is_a_protocol_error_or_a_record(at: int, number: int) -> None:
+    damaged = bytearray(GOLDEN)
+    struct.pack_into(">i", damaged, at, number)
+    check = check_record(damaged, 0, len(damaged), check_crc=False)
+    try:
+        decode_record(damaged)
+    except ProtocolError:
+        assert check.kind is not RecordKind.MESSAGE
+    else:
+        assert check.kind is RecordKind.MESSAGE
+
+
+@given(st.lists(st.tuples(st.integers(0, 155), st.integers(0, 255)), max_size=8), st.binary(max_size=200))
+def test_garbage_is_a_protocol_error_or_a_record(changes: list[tuple[int, int]], garbage: bytes) -> None:
+    damaged = bytearray(GOLDEN)
+    for position, value in changes:
+        damaged[position] = value
+    for data in (bytes(damaged), garbage):
+        check_record(data, 0, len(data), check_crc=True)
+        with contextlib.suppress(ProtocolError):
+            decode_records(data)
+
+
+def test_lengths_that_contradict_each_other_are_refused() -> None:
+    topic_at, properties_at = 88 + 5, 88 + 5 + 1 + 9
+    for position, value in [
+        (topic_at, 0),
+        (topic_at, 128),
+        (topic_at, 127),
+        (properties_at, 0x80),
+        (properties_at + 1, 0),
+    ]:
+        damaged = bytearray(GOLDEN)
+        damaged[position] = value
+        with pytest.raises(ProtocolError):
+            decode_record(damaged)
+
+
+def test_ipv6_bits_on_too_short_a_record_are_refused() -> None:
+    damaged = bytearray(GOLDEN[:90])
+    struct.pack_into(">i", damaged, 0, 90)
+    struct.pack_into(">i", damaged, 36, 0x30)
+    with pytest.raises(ProtocolError, match="IPv6"):
+        decode_record(damaged)
+
+
+def test_body_that_does_not_match_its_crc_is_bad_only_where_it_is_checked() -> None:
+    damaged = bytearray(GOLDEN)
+    damaged[88] ^= 1
+    assert check_record(damaged, 0, len(damaged), check_crc=True).kind is RecordKind.BAD
+    assert check_record(damaged, 0, len(damaged), check_crc=False).kind is RecordKind.MESSAGE
+    assert decode_record(damaged).body == b"iello"
+
+
+@pytest.mark.parametrize("part", ["topic", "properties"])
+@pytest.mark.parametrize("lost", ["first", "last"])
+def test_a_sector_of_topic_or_properties_that_never_reached_the_disk_is_seen(part: str, lost: str) -> None:
+    text = b"x" * 100
+    record = encode_record(**{**GOLDEN_PARTS, part: text})
+    at = 512 - record.index(text) - 40  # 40 bytes of the text lie before the border of two sectors
+    file = bytearray(at) + record + bytes(1024)
+    begin, end = (472, 512) if lost == "first" else (512, 572)
+    assert check_record(file, at, len(file), check_crc=True).kind is RecordKind.MESSAGE
+    file[begin + 1 : end] = bytes(end - begin - 1)
+    assert check_record(file, at, len(file), check_crc=True).kind is RecordKind.MESSAGE
+    file[begin] = 0
+    found = check_record(file, at, len(file), check_crc=True)
+    assert found.kind is RecordKind.BAD
+    assert "is missing" in found.reason
+
+
+def test_crc_has_no_top_bit_and_is_0_for_an_empty_body() -> None:
+    assert body_crc(b"") == 0
+    assert body_crc(b"hello") == 0x3610A686
+    assert all(body_crc(bytes([byte])) >= 0 for byte in range(256))
+
+
+@given(st.integers(8, 100), st.integers(0, 100))
+def test_blank_record_agrees_with_its_layout(size: int, more: int) -> None:
+    data = layouts.BLANK_RECORD.build({"size": size, "rest": bytes(size - 8)}) + bytes(more)
+    assert check_record(data, 0, len(data), check_crc=True)[:2] == (RecordKind.BLANK, size)
+
+
+@pytest.mark.parametrize("size", [-1, 0, 7, 101, 2**31 - 1])
+def test_blank_record_of_impossible_size_is_bad(size: int) -> None:
+    data = struct.pack(">ii", size, BLANK_MAGIC).ljust(100, b"\0")
+    assert check_record(data, 0, 100, check_crc=True).kind is RecordKind.BAD
+
+
+def test_log_ends_where_there_is_no_magic() -> None:
+    check = check_record(bytes(1000), 0, 1000, check_crc=True)
+    assert (check.kind, check.size) == (RecordKind.END, 0)
+    assert "magic" in check.reason

@@ -1,0 +1,147 @@
+"""WriteQueue: by example, and against the simplest model of it, a bytes."""
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from triomq.protocol.wire.write_queue import MAX_CHUNKS, WriteQueue
+
+
+def joined(queue: WriteQueue) -> bytes:
+    return b"".join(queue.chunks())
+
+
+def test_a_new_queue_is_empty() -> None:
+    queue = WriteQueue()
+    assert not queue
+    assert queue.pending_bytes == 0
+    assert queue.chunks() == []
+
+
+def test_chunks_leave_in_the_order_they_came_and_are_not_copied() -> None:
+    first, second = b"first", memoryview(b"second")
+    queue = WriteQueue()
+    queue.put(first)
+    queue.put(second)
+    assert queue
+    assert queue.pending_bytes == 11
+    chunks = queue.chunks()
+    assert chunks[0] is first
+    assert chunks[1] is second
+
+
+def test_empty_chunks_are_not_kept() -> None:
+    """``sendmsg`` of nothing but empty buffers would write 0 bytes for ever."""
+    queue = WriteQueue()
+    queue.put(b"")
+    queue.put(memoryview(b""))
+    assert not queue
+    assert queue.chunks() == []
+
+
+def test_what_was_written_in_part_goes_on_where_it_stopped() -> None:
+    queue = WriteQueue()
+    for chunk in (b"abc", b"def", b"ghi"):
+        queue.put(chunk)
+    queue.written(4)
+    assert [bytes(chunk) for chunk in queue.chunks()] == [b"ef", b"ghi"]
+    queue.written(1)
+    assert [bytes(chunk) for chunk in queue.chunks()] == [b"f", b"ghi"]
+    queue.written(1)
+    assert queue.chunks() == [b"ghi"]
+    assert queue.pending_bytes == 3
+    queue.written(3)
+    assert not queue
+    assert queue.pending_bytes == 0
+
+
+def test_a_write_that_took_nothing_changes_nothing() -> None:
+    queue = WriteQueue()
+    queue.written(0)
+    queue.put(b"abc")
+    queue.written(0)
+    assert queue.chunks() == [b"abc"]
+
+
+def test_the_rest_of_a_large_chunk_is_a_view_and_no_copy() -> None:
+    large = bytes(2**20)
+    queue = WriteQueue()
+    queue.put(large)
+    queue.written(1)
+    (rest,) = queue.chunks()
+    assert isinstance(rest, memoryview)
+    assert rest.obj is large
+
+
+def test_one_call_gets_no_more_buffers_than_the_system_takes() -> None:
+    queue = WriteQueue()
+    for number in range(MAX_CHUNKS + 10):
+        queue.put(bytes([number % 251]))
+    assert len(queue.chunks()) == MAX_CHUNKS <= 1024
+    assert queue.pending_bytes == MAX_CHUNKS + 10
+    queue.written(MAX_CHUNKS)
+    assert joined(queue) == bytes(number % 251 for number in range(MAX_CHUNKS, MAX_CHUNKS + 10))
+
+
+def test_clear_forgets_everything() -> None:
+    queue = WriteQueue()
+    queue.put(b"abc")
+    queue.clear()
+    assert not queue
+    assert queue.pending_bytes == 0
+    queue.put(b"new")
+    assert queue.chunks() == [b"new"]
+
+
+class WriteQueueModel(RuleBasedStateMachine):
+    """The queue is a stream: what goes in comes out, whatever the socket takes at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue = WriteQueue()
+        self.expected = b""
+
+    @rule(chunk=st.binary(max_size=40), view=st.booleans())
+    def put(self, chunk: bytes, view: bool) -> None:
+        self.queue.put(memoryview(chunk) if view else chunk)
+        self.expected += chunk
+
+    @rule(count=st.integers(2, 300))
+    def put_many_small_ones(self, count: int) -> None:
+        for number in range(count):
+            self.queue.put(bytes([number % 256]))
+        self.expected += bytes(number % 256 for number in range(count))
+
+    @precondition(lambda self: self.expected)
+    @rule(share=st.floats(0, 1))
+    def socket_takes_some(self, share: float) -> None:
+        offered = b"".join(self.queue.chunks())
+        taken = int(len(offered) * share)
+        assert self.expected.startswith(offered)
+        self.queue.written(taken)
+        self.expected = self.expected[taken:]
+
+    @rule()
+    def socket_takes_all_it_is_offered(self) -> None:
+        taken = sum(len(chunk) for chunk in self.queue.chunks())
+        self.queue.written(taken)
+        self.expected = self.expected[taken:]
+
+    @rule()
+    def connection_is_gone(self) -> None:
+        self.queue.clear()
+        self.expected = b""
+
+    @invariant()
+    def queue_holds_what_the_model_holds(self) -> None:
+        chunks = self.queue.chunks()
+        offered = b"".join(chunks)
+        assert self.queue.pending_bytes == len(self.expected)
+        assert bool(self.queue) == bool(self.expected)
+        assert self.expected.startswith(offered)
+        assert offered == self.expected or len(chunks) == MAX_CHUNKS
+        assert all(len(chunk) for chunk in chunks)
+
+
+TestWriteQueueModel = WriteQueueModel.TestCase
+TestWriteQueueModel.settings = settings(max_examples=60, stateful_step_count=30, deadline=None, derandomize=True)

@@ -1,0 +1,172 @@
+"""Scenario 45 of spark.md 6: wrong names, values and combinations, told before any connection, without the value."""
+
+import pickle
+
+import pytest
+
+from triomq.protocol.errors import ConfigError
+from triomq.protocol.message_queue import MessageQueue
+from triomq.spark.options.options import NAMESRV_VARIABLE, OPTIONS, Option, Options, Use, parse_options
+
+NAME_SERVER = {"nameServer": "127.0.0.1:9876"}
+READ = {**NAME_SERVER, "subscribe": "T"}
+
+
+def refusal(given: dict[str, str], use: Use = Use.BATCH_READ) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse_options(given, use)
+    return str(caught.value)
+
+
+def test_names_are_found_in_any_case() -> None:
+    options = parse_options({"NAMESERVER": "h:1", "subscribe": "A, B", "minpartitions": "8"}, Use.BATCH_READ)
+    assert (options["minPartitions"], options["subscribe"]) == (8, ("A", "B"))
+
+
+def test_what_is_not_given_has_its_default() -> None:
+    options = parse_options(READ, Use.STREAM_READ)
+    assert all(options[option.name] == option.default for option in OPTIONS if option.name not in READ)
+
+
+def test_an_unknown_name_is_told_with_near_and_valid_ones() -> None:
+    text = refusal({**READ, "minPartition": "2"})
+    assert "near: minPartitions" in text
+    assert "maxRecordsPerPartition" in text
+    assert "sendTimeoutMs" not in text
+
+
+def test_a_name_that_does_not_look_like_one_is_not_repeated() -> None:
+    assert "s3cr3t" not in refusal({**READ, "s3cr3t word that belongs elsewhere": "1"})
+
+
+@pytest.mark.parametrize("name", ["namespace", "tls", "usetls", "enablemsgtrace", "sql92", "messageselector"])
+def test_what_the_client_cannot_do_is_said_with_what_to_do_instead(name: str) -> None:
+    text = refusal({**READ, name: "hush"})
+    assert text.startswith(f"option '{name}': ")
+    assert "is not supported yet; instead: " in text
+    assert "hush" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"), [("subexpression", "tags"), ("namesrvaddr", "nameServer"), ("groupidprefix", "readGroup")]
+)
+def test_names_of_other_connectors_lead_to_ours(name: str, ours: str) -> None:
+    assert f"near: {ours}" in refusal({**READ, name: "1"})
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"accessKey": "hush"}, "accessKey and secretKey belong together; given: accessKey"),
+        ({"secretKey": "hush", "securityToken": "hush"}, "given: secretKey, securityToken"),
+        ({"credentials": "hush"}, "'credentials' names no source; possible: env:NAME or file:PATH"),
+        ({"credentials": "env:A", "accessKey": "hush", "secretKey": "hush"}, "credentials or accessKey and secretKey"),
+    ],
+)
+def test_half_an_account_is_refused_without_a_secret(given: dict[str, str], told: str) -> None:
+    text = refusal({**READ, **given})
+    assert told in text
+    assert "hush" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("minPartitions", "0"), ("minPartitions", "many"), ("minPartitions", "1.5"), ("maxRecordsPerPartition", "-1"),
+        ("pullBatchSize", "1025"), ("batchBytes", "10"), ("failOnDataLoss", "yes"), ("tags", "||"),
+        ("startingTimestamp", "yesterday"), ("startingOffsets", "{"), ("startingOffsets", '{"T": 3}'),
+        ("startingOffsets", '{"T": {"b": {"0": -3}}}'), ("startingOffsets", '{"T": {"b": {"x": 3}}}'),
+        ("startingOffsets", '{"T": {"b": {"0": true}}}'), ("startingOffsetsByTimestamp", '{"T": {"b": {"0": -1}}}'),
+        ("startingOffsetsByTimestampStrategy", "guess"), ("endingOffsets", "earliest"), ("badProperties", "?"),
+        ("nameServer", "http://host"), ("readGroup", "DEFAULT_CONSUMER"), ("planTimeoutMs", "0"), ("subscribe", "a b"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_told_by_name_with_what_is_possible(name: str, value: str) -> None:
+    text = refusal({**READ, name: value})
+    assert f"option '{name}'" in text
+    assert "possible: " in text
+
+
+@pytest.mark.parametrize("use", Use)
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_no_error_shows_a_value(option: Option, use: Use) -> None:
+    for secret in ("s3cr3t {marker", "http://s3cr3t:(", "||"):
+        given = {**NAME_SERVER, option.name: secret}
+        try:
+            parse_options(given, use)
+        except ConfigError as exc:
+            text = str(exc)
+        else:
+            text = ""
+        assert "s3cr3t" not in text
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_an_empty_value_is_refused(option: Option) -> None:
+    name, uses = option.name, option.uses
+    given = {**(NAME_SERVER if Use.WRITE in uses else READ), name: " "}
+    assert f"option '{name}' is empty" in refusal(given, Use.WRITE if uses == {Use.WRITE} else next(iter(uses)))
+
+
+def test_an_option_of_another_use_is_told() -> None:
+    assert "for a batch read" in refusal({**READ, "endingOffsets": "latest"}, Use.STREAM_READ)
+    assert "for a write" in refusal({**READ, "retries": "1"})
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"assign": '{"T": {"b": [0]}}'}, "given: subscribe, assign"),
+        ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "given: startingOffsets, startingTimestamp"),
+        ({"endingTimestamp": "1", "endingOffsets": "latest"}, "given: endingOffsets, endingTimestamp"),
+        ({"startingOffsets": "latest"}, "nothing to read"),
+    ],
+)
+def test_options_that_contradict_each_other_are_told(more: dict[str, str], words: str) -> None:
+    assert words in refusal({**READ, **more})
+
+
+def test_limits_of_a_trigger_must_fit() -> None:
+    limits = {"minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "5"}
+    assert "'minOffsetsPerTrigger' must not be above" in refusal({**READ, **limits}, Use.STREAM_READ)
+
+
+def test_no_topic_is_told() -> None:
+    assert "given: none" in refusal(NAME_SERVER)
+
+
+def test_the_name_server_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(NAMESRV_VARIABLE, raising=False)
+    assert NAMESRV_VARIABLE in refusal({"subscribe": "T"})
+    monkeypatch.setenv(NAMESRV_VARIABLE, "h:1")
+    assert parse_options({"subscribe": "T"}, Use.BATCH_READ)["nameServer"] == "h:1"
+
+
+def test_sparks_own_names_are_tolerated() -> None:
+    parse_options({**NAME_SERVER, "topic": "T", "checkpointlocation": "x", "path": "y"}, Use.WRITE)
+
+
+def test_values_are_read() -> None:
+    options = parse_options(
+        {
+            **NAME_SERVER, "assign": '{"T": {"b": [1, 0]}}', "startingTimestamp": "2026-01-31T12:00:00Z",
+            "maxTriggerDelay": "1.5m", "failOnDataLoss": "FALSE",
+        },
+        Use.STREAM_READ,
+    )  # fmt: skip
+    assert options["assign"] == (MessageQueue("T", "b", 0), MessageQueue("T", "b", 1))
+    assert options["startingTimestamp"] == 1769860800000
+    assert options["maxTriggerDelay"] == 90
+    assert options["failOnDataLoss"] is False
+
+
+def test_options_survive_pickling_and_show_no_values() -> None:
+    options = parse_options({**READ, "tags": "hush"}, Use.BATCH_READ)
+    copy: Options = pickle.loads(pickle.dumps(options))
+    assert (copy["tags"], copy["fetchBytes"]) == ("hush", options["fetchBytes"])
+    assert "hush" not in repr(copy)
+
+
+def test_every_option_says_what_it_is() -> None:
+    assert all(option.doc and option.values and option.uses for option in OPTIONS)
+    assert len({option.name.lower() for option in OPTIONS}) == len(OPTIONS)

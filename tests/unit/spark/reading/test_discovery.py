@@ -1,0 +1,118 @@
+"""Which queues there are, asked of a fake name server."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from tests.unit.client.broker_thread import BrokerThread
+from triomq.client.sync import ClientInstance, PullConsumer
+from triomq.protocol.bodies.route import BrokerData, ClusterInfo
+from triomq.protocol.bodies.statistics import TopicOffset, TopicStatsTable
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.errors import NoRouteError, RequestTimeoutError, SystemBusyError
+from triomq.protocol.message_queue import MessageQueue
+from triomq.spark.options.options import Use, parse_options
+from triomq.spark.reading.discovery import Discovery, QueueBounds
+
+Q = [MessageQueue("Topic", "broker-a", number) for number in range(4)]
+
+
+@pytest.fixture
+def remote() -> Iterator[BrokerThread]:
+    with BrokerThread.running() as running:
+        know_brokers(running, "broker-a")
+        yield running
+
+
+def know_brokers(remote: BrokerThread, *names: str) -> None:
+    table = {name: BrokerData("DefaultCluster", name, {0: remote.broker.address}) for name in names}
+    body = ClusterInfo(table).encode()
+    remote.broker.on(RequestCode.GET_BROKER_CLUSTER_INFO, lambda command: command.reply(body=body))
+
+
+@contextmanager
+def discovering(remote: BrokerThread, **more: str) -> Iterator[Discovery]:
+    options = parse_options({"nameServer": remote.broker.address, "planTimeoutMs": "50", **more}, Use.BATCH_READ)
+    with ExitStack() as stack:
+        instance = stack.enter_context(ClientInstance(remote.broker.address))
+        consumer = stack.enter_context(PullConsumer("TEST", instance=instance))
+        yield Discovery(options, instance, consumer)
+
+
+def test_queues_are_those_of_the_topics_asked_for(remote: BrokerThread) -> None:
+    remote.broker.add_topic("Other", 1)
+    with discovering(remote, subscribe="Topic") as discovery:
+        assert list(discovery.queues(discovery.patience())) == Q
+    with discovering(remote, subscribePattern="T.*") as discovery:
+        assert list(discovery.queues(discovery.patience())) == Q
+    with discovering(remote, assign='{"Topic": {"broker-a": [1]}}') as discovery:
+        assert list(discovery.queues(discovery.patience())) == [Q[1]]
+
+
+def test_a_topic_that_does_not_exist_is_told_at_once(remote: BrokerThread) -> None:
+    with (
+        discovering(remote, subscribe="Tpoic", planTimeoutMs="3600000") as discovery,
+        pytest.raises(NoRouteError, match="similar topics: Topic"),
+    ):
+        discovery.queues(discovery.patience())
+
+
+def test_what_was_deleted_hides_nothing_of_the_rest(remote: BrokerThread) -> None:
+    remote.broker.add_topic("Other", 1)
+    other = MessageQueue("Other", "broker-a", 0)
+    assigned = '{"Topic": {"broker-a": [1, 3]}, "Other": {"broker-a": [0]}}'
+    with discovering(remote, subscribe="Other,Topic") as by_name, discovering(remote, assign=assigned) as by_queue:
+        assert list(by_name.queues(by_name.patience())) == [other, *Q]
+        del remote.broker.routes["Other"]
+        remote.broker.add_topic("Topic", 2)
+        with pytest.raises(NoRouteError, match="Other"):
+            by_name.queues(by_name.patience())
+        assert list(by_name.queues(by_name.patience(), may_be_gone=True)) == Q[:2]
+        assert list(by_queue.queues(by_queue.patience(), may_be_gone=True)) == [Q[1]]
+        del remote.broker.routes["Topic"]
+        remote.broker.add_topic("Third")
+        for discovery in (by_name, by_queue):
+            with pytest.raises(NoRouteError, match=r"Topic|Other"):
+                discovery.queues(discovery.patience(), may_be_gone=True)
+
+
+def test_a_queue_whose_broker_left_the_route_is_not_taken_for_empty(remote: BrokerThread) -> None:
+    """A batch would read nothing of it, a stream that begins at the end would read all of it later."""
+    table = TopicStatsTable(dict.fromkeys(Q, TopicOffset(5, 9, 0)))
+    remote.broker.on(RequestCode.GET_TOPIC_STATS_INFO, lambda command: command.reply(body=table.encode()))
+    away = MessageQueue("Topic", "broker-b", 0)
+    with discovering(remote, subscribe="Topic") as discovery:
+        assert discovery.all_bounds(Q, discovery.patience()) == dict.fromkeys(Q, QueueBounds(5, 9))
+        with pytest.raises(RequestTimeoutError, match="Topic@broker-b:0: its broker has left the route"):
+            discovery.all_bounds([*Q, away], discovery.patience())
+
+
+def test_a_time_is_looked_for_again_if_the_broker_is_busy(
+    remote: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = [SystemBusyError(int(ResponseCode.SYSTEM_BUSY), "flow control", "h:1")]
+
+    def offset_for_timestamp(*_: object) -> int:
+        if errors:
+            raise errors.pop()
+        return 7
+
+    with discovering(remote, subscribe="Topic", planTimeoutMs="5000") as discovery:
+        monkeypatch.setattr(discovery.consumer, "offset_for_timestamp", offset_for_timestamp)
+        assert discovery.first_at(Q[0], QueueBounds(0, 9), 1) == 7
+    assert not errors
+
+
+@pytest.mark.parametrize("wanted", [{"subscribe": "Topic"}, {"subscribePattern": "T.*"}])
+def test_while_no_broker_is_registered_nothing_is_known_of_topics(remote: BrokerThread, wanted: dict[str, str]) -> None:
+    """Scenario 44 with Apache's name server, which forgets the topics of a broker that is away."""
+    remote.broker.routes.clear()
+    know_brokers(remote)
+    with discovering(remote, **wanted) as discovery:
+        with pytest.raises(RequestTimeoutError, match=r"given up after .* no broker is registered") as caught:
+            discovery.queues(discovery.patience())
+        assert remote.broker.address in str(caught.value)
+        remote.broker.add_topic("Topic")
+        know_brokers(remote, "broker-a")
+        assert list(discovery.queues(discovery.patience(one_try=True))) == Q

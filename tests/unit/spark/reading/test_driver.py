@@ -1,0 +1,513 @@
+"""Scenarios 15 to 22, 26, 38, 41 and 43 of spark.md 6, as decisions of the driver without Spark or broker."""
+
+import json
+from contextlib import ExitStack
+from typing import Any, cast
+
+import pytest
+
+from triomq.client.sync import PullConsumer
+from triomq.protocol.errors import (
+    ConnectError,
+    DataLossError,
+    NameServerError,
+    RequestTimeoutError,
+    TriomqError,
+)
+from triomq.protocol.message_queue import MessageQueue
+from triomq.spark.options.options import Options, Use, parse_options
+from triomq.spark.reading.discovery import Bounds, Discovery, QueueBounds
+from triomq.spark.reading.driver import StreamDriver
+from triomq.spark.reading.offsets import StreamOffset, batch_ranges
+from triomq.spark.retry import Patience
+
+Q0, Q1, Q2 = (MessageQueue("T", "a", number) for number in range(3))
+AWAY = MessageQueue("T", "b", 0)
+
+
+class FakeBrokers:
+    """What a driver asks: queues, bounds, times; and what it stores."""
+
+    def __init__(self) -> None:
+        self.queue_bounds: dict[MessageQueue, tuple[int, int]] = {Q0: (0, 100), Q1: (0, 50)}
+        self.errors: dict[str, TriomqError] = {}
+        self.lookup_error: TriomqError | None = None
+        self.first_ms: int | None = 0
+        self.polls = 0
+        self.lookups = 0
+        self.tries: list[bool] = []
+        self.committed: list[dict[MessageQueue, int]] = []
+        self.commit_error: TriomqError | None = None
+        self.consumer = self
+        self.kept: dict[MessageQueue, int] = {}  # ends of queues that brokers have, but not the route
+
+    def connect(self, _: ExitStack, options: Options) -> tuple[Discovery, PullConsumer | None]:
+        return cast("Discovery", self), cast("PullConsumer", self) if options["group.id"] else None
+
+    def patience(self, *, one_try: bool = False) -> Patience:
+        self.tries.append(one_try)
+        return Patience(0.0, "test")
+
+    def queues(self, _: Patience, *, may_be_gone: bool) -> tuple[MessageQueue, ...]:
+        self.lookups += 1
+        if self.lookup_error is not None:
+            raise self.lookup_error
+        return tuple(sorted(self.queue_bounds))
+
+    def bounds(self, queues: Any, _: Patience) -> Bounds:
+        self.polls += 1
+        found = {
+            queue: QueueBounds(*self.queue_bounds[queue]) for queue in queues if queue.broker_name not in self.errors
+        }
+        return Bounds(found, self.errors)
+
+    def all_bounds(self, queues: Any, patience: Patience) -> dict[MessageQueue, QueueBounds]:
+        return self.bounds(queues, patience).queues
+
+    def first_at(self, queue: MessageQueue, bounds: QueueBounds, timestamp_ms: int) -> int:
+        raise NotImplementedError
+
+    def earliest_store_time(self, _: MessageQueue) -> int | None:
+        return self.first_ms
+
+    def is_wanted(self, queue: MessageQueue) -> bool:
+        return queue.topic == "T"
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        if queue not in self.kept:
+            raise ConnectError("gone")
+        return self.kept[queue]
+
+    def commit_oneway(self, offsets: dict[MessageQueue, int]) -> None:
+        if self.commit_error is not None:
+            raise self.commit_error
+        self.committed.append(dict(offsets))
+
+
+class Setting:
+    """A driver, its brokers and its clock."""
+
+    def __init__(self, **options: object) -> None:
+        self.brokers = FakeBrokers()
+        self.now = 1000.0
+        self.rests_s: list[float] = []
+        self.options = options
+        self.driver = self.restart()
+
+    def restart(self, **more: object) -> StreamDriver:
+        given = {"nameServer": "h:1", "subscribe": "T", "startingOffsets": "earliest", **self.options, **more}
+        options = parse_options({name.replace("_", "."): str(value) for name, value in given.items()}, Use.STREAM_READ)
+        self.driver = StreamDriver(
+            options,
+            clock=lambda: self.now,
+            now_ms=lambda: round(self.now * 1000),
+            sleep=self.rest,
+            connect=self.brokers.connect,
+        )
+        return self.driver
+
+    def rest(self, duration_s: float) -> None:
+        self.rests_s.append(duration_s)
+        self.now += duration_s + 1e-6  # never shorter than asked for
+
+    def latest(self, start: dict[str, Any], most: int | None = None, after_s: float = 1.0) -> dict[str, Any]:
+        """Ask as Spark does: what comes back went through JSON."""
+        self.now += after_s
+        found: dict[str, Any] = json.loads(json.dumps(self.driver.latest_offset(start, most)))
+        return found
+
+
+def ends(offset: dict[str, Any]) -> dict[MessageQueue, int]:
+    return StreamOffset.from_json(offset).ends
+
+
+def planned(setting: Setting, start: dict[str, Any], end: dict[str, Any]) -> dict[MessageQueue, tuple[int, int]]:
+    return {one.queue: (one.begin, one.end) for part in setting.driver.plan(start, end) for one in part}
+
+
+def test_the_first_batch_takes_all_from_the_initial_offset() -> None:
+    setting = Setting()
+    start = setting.driver.initial_offset()
+    assert ends(start) == {Q0: 0, Q1: 0}
+    end = setting.latest(start)
+    assert planned(setting, start, end) == {Q0: (0, 100), Q1: (0, 50)}
+    assert setting.latest(end) == end
+
+
+def test_latest_is_the_default_and_begins_at_the_ends() -> None:
+    setting = Setting()
+    setting.options.clear()
+    setting.options["startingOffsets"] = "latest"
+    start = setting.restart().initial_offset()
+    assert ends(start) == {Q0: 100, Q1: 50}
+    assert setting.latest(start) == start
+
+
+def test_the_initial_offset_is_the_same_each_time_and_asked_for_once() -> None:
+    setting = Setting(startingOffsets="latest")
+    start = setting.driver.initial_offset()
+    setting.brokers.queue_bounds[Q0] = (0, 500)
+    assert setting.driver.initial_offset() == start
+    assert setting.brokers.polls == 1
+
+
+def test_idle_calls_ask_brokers_once_per_poll_interval() -> None:
+    """Scenario 19: 10 s with a call each 10 ms are 50 polls at most."""
+    setting = Setting(startingOffsets="latest")
+    start = setting.driver.initial_offset()
+    before = setting.brokers.polls
+    end = setting.now + 10
+    while setting.now < end:
+        assert setting.driver.latest_offset(start, None) is start
+        setting.now += 0.01
+    assert 45 <= setting.brokers.polls - before <= 51
+    assert setting.brokers.lookups == 1
+
+
+def test_an_idle_query_without_a_trigger_is_slowed_down() -> None:
+    """Spark asks 10 ms after each answer; what it costs is mostly its own, so there are 40 questions a second."""
+    setting = Setting(startingOffsets="latest")
+    start = setting.driver.initial_offset()
+    questions, end = 0, setting.now + 10
+    while setting.now < end:
+        questions += 1
+        setting.latest(start, after_s=0.010)
+    assert 350 <= questions <= 450
+    assert max(setting.rests_s) == 0.015
+
+
+def test_no_rest_makes_messages_wait() -> None:
+    """It ends when it is time to ask brokers again, and what is new then is answered at once."""
+    setting = Setting(startingOffsets="latest", offsetPollMs=40)
+    start = setting.driver.initial_offset()
+    setting.latest(start)
+    polled_at = setting.now
+    setting.latest(start, after_s=0.010)
+    setting.brokers.queue_bounds[Q0] = (0, 101)
+    assert ends(setting.latest(start, after_s=0.010)) == {Q0: 101, Q1: 50}
+    assert setting.now == pytest.approx(polled_at + 0.040, abs=1e-5)
+
+
+def test_who_asks_later_or_has_news_waits_for_nothing() -> None:
+    setting = Setting(startingOffsets="latest", offsetPollMs=1000)
+    start = setting.driver.initial_offset()
+    for _ in range(20):
+        assert setting.latest(start, after_s=0.050) == start  # a trigger, or batches of another source
+    setting.brokers.queue_bounds[Q0] = (0, 101)
+    new = setting.latest(start, after_s=1.0)
+    assert setting.latest(new, after_s=0.010) == new
+    assert not setting.rests_s
+    setting.latest(new, after_s=0.010)
+    assert setting.rests_s
+
+
+def test_available_now_does_not_rest() -> None:
+    setting = Setting()
+    setting.driver.prepare_available_now()
+    end = setting.latest(setting.driver.initial_offset())
+    for _ in range(3):
+        assert setting.latest(end, after_s=0.001) == end
+    assert not setting.rests_s
+
+
+def test_a_limit_is_kept_and_all_queues_move_on() -> None:
+    """Scenario 16."""
+    setting = Setting(maxOffsetsPerTrigger=30)
+    start = setting.driver.initial_offset()
+    sizes = []
+    while (end := setting.latest(start, 30)) != start:
+        ranges = planned(setting, start, end)
+        sizes.append(sum(stop - begin for begin, stop in ranges.values()))
+        assert len(ranges) == 2
+        start = end
+    assert sizes == [30, 30, 30, 30, 30]
+
+
+def test_all_available_is_obeyed_although_there_is_a_limit() -> None:
+    setting = Setting(maxOffsetsPerTrigger=30)
+    start = setting.driver.initial_offset()
+    assert ends(setting.latest(start, None)) == {Q0: 100, Q1: 50}
+
+
+def test_few_offsets_wait_for_more_or_for_the_delay() -> None:
+    """Scenario 18."""
+    setting = Setting(startingOffsets="latest", minOffsetsPerTrigger=100, maxTriggerDelay="2s")
+    start = setting.driver.initial_offset()
+    setting.brokers.queue_bounds[Q0] = (0, 150)
+    assert setting.latest(start, after_s=0.5) == setting.latest(start, after_s=1.5) == start
+    assert ends(setting.latest(start, after_s=0.5))[Q0] == 150
+    start = setting.latest(start)
+    setting.brokers.queue_bounds[Q0] = (0, 250)
+    assert ends(setting.latest(start, after_s=0.5))[Q0] == 250
+
+
+def test_available_now_has_a_fixed_end_and_does_not_wait() -> None:
+    """Scenarios 15 and 18: what comes later, in queues of before or new ones, is for the next run."""
+    setting = Setting(minOffsetsPerTrigger=1000)
+    setting.driver.prepare_available_now()
+    start = setting.driver.initial_offset()
+    setting.brokers.queue_bounds.update({Q0: (0, 900), Q2: (0, 9)})
+    end = setting.latest(start, after_s=60)
+    assert ends(end) == {Q0: 100, Q1: 50}
+    assert setting.latest(end) == end
+    setting.restart(minOffsetsPerTrigger=1).prepare_available_now()
+    assert ends(setting.latest(end)) == {Q0: 900, Q1: 50, Q2: 9}
+
+
+def test_available_now_leaves_a_queue_that_comes_back_shorter_to_the_next_run() -> None:
+    setting = Setting(failOnDataLoss="false")
+    end = setting.latest(setting.driver.initial_offset())
+    del setting.brokers.queue_bounds[Q1]
+    setting.brokers.queue_bounds[Q0] = (0, 300)
+    setting.restart().prepare_available_now()
+    first = setting.latest(end, 100)
+    setting.brokers.queue_bounds[Q1] = (0, 20)
+    second = setting.latest(first, after_s=60)
+    assert planned(setting, first, second) == {Q0: (200, 300)}
+    setting.restart().prepare_available_now()
+    assert planned(setting, second, setting.latest(second)) == {Q1: (0, 20)}
+
+
+def test_a_new_queue_begins_at_its_first_message_after_a_discovery() -> None:
+    """Scenarios 20 and 21."""
+    setting = Setting(startingOffsets="latest")
+    start = setting.driver.initial_offset()
+    assert setting.latest(start) == start
+    setting.brokers.queue_bounds[Q2] = (3, 9)
+    assert setting.latest(start) == start
+    end = setting.latest(start, after_s=31)
+    assert planned(setting, start, end) == {Q2: (3, 9)}
+
+
+def test_a_repeated_batch_reads_what_was_logged() -> None:
+    """Scenario 38: killed in batch 0 with ``latest``, messages arrive, started again."""
+    setting = Setting(startingOffsets="latest")
+    start = setting.driver.initial_offset()
+    setting.brokers.queue_bounds[Q0] = (0, 110)
+    logged = setting.latest(start)
+    setting.brokers.queue_bounds[Q0] = (0, 500)
+    setting.restart()
+    again = setting.driver.initial_offset()
+    assert ends(again)[Q0] == 500
+    assert planned(setting, again, logged) == {Q0: (100, 110)}
+    assert batch_ranges(StreamOffset.from_json(logged), StreamOffset.from_json(setting.latest(logged))) == {
+        Q0: (110, 500)
+    }
+
+
+def test_a_restart_begins_at_the_checkpoint_whatever_the_option_says() -> None:
+    """Scenario 26: also with fewer queues in the route."""
+    setting = Setting()
+    end = setting.latest(setting.driver.initial_offset())
+    del setting.brokers.queue_bounds[Q1]
+    setting.brokers.queue_bounds[Q0] = (0, 120)
+    setting.restart(startingOffsets="latest")
+    following = setting.latest(end)
+    assert planned(setting, end, following) == {Q0: (100, 120)}
+    assert ends(following)[Q1] == 50
+
+
+def test_retention_that_passed_the_checkpoint_is_loss_with_its_count(caplog: pytest.LogCaptureFixture) -> None:
+    """Scenario 41."""
+    setting = Setting()
+    end = setting.latest(setting.driver.initial_offset())
+    setting.brokers.queue_bounds[Q0] = (130, 200)
+    with pytest.raises(DataLossError, match=r"30 messages of T@a:0 .*offset 100 .*130 to 200"):
+        setting.latest(end)
+    setting.restart(failOnDataLoss="false")
+    following = setting.latest(end)
+    assert planned(setting, end, following) == {Q0: (130, 200)}
+    assert [record.getMessage().count("lost=30") for record in caplog.records] == [1]
+
+
+def test_a_topic_made_again_shorter_begins_anew() -> None:
+    """Scenario 43."""
+    setting = Setting(failOnDataLoss="false")
+    end = setting.latest(setting.driver.initial_offset())
+    setting.brokers.queue_bounds[Q0] = (0, 30)
+    following = setting.latest(end)
+    assert planned(setting, end, following) == {Q0: (0, 30)}
+    with pytest.raises(DataLossError, match="made again"):
+        setting.restart(failOnDataLoss="true").latest_offset(end, None)
+
+
+def test_a_topic_made_again_empty_begins_anew_when_messages_come() -> None:
+    setting = Setting(failOnDataLoss="false")
+    end = setting.latest(setting.driver.initial_offset())
+    setting.brokers.queue_bounds[Q0] = (0, 0)
+    empty = setting.latest(end)
+    assert planned(setting, end, empty) == {}
+    setting.brokers.queue_bounds[Q0] = (0, 5)
+    assert planned(setting, empty, setting.latest(empty)) == {Q0: (0, 5)}
+
+
+def test_a_topic_made_again_longer_is_noticed_at_a_restart(caplog: pytest.LogCaptureFixture) -> None:
+    """Scenario 43: its first message was stored long after the checkpoint."""
+    setting = Setting(failOnDataLoss="false")
+    end = setting.latest(setting.driver.initial_offset())
+    setting.brokers.queue_bounds[Q0] = (0, 300)
+    setting.brokers.first_ms = round(setting.now * 1000) + 61_000
+    setting.restart()
+    following = setting.latest(end)
+    assert planned(setting, end, following)[Q0] == (0, 300)
+    assert "queue=T@a:0 wanted=100 lost=unknown" in caplog.text
+    setting.brokers.queue_bounds[Q0] = (0, 310)
+    assert planned(setting, following, setting.latest(following)) == {Q0: (300, 310)}
+
+
+def test_a_topic_made_again_is_noticed_when_its_broker_comes_back() -> None:
+    """The restart was while the broker was away."""
+    setting = Setting(failOnDataLoss="false")
+    setting.brokers.queue_bounds[AWAY] = (0, 10)
+    end = setting.latest(setting.driver.initial_offset())
+    setting.brokers.errors = {"b": ConnectError("refused")}
+    setting.restart()
+    assert setting.latest(end) == end
+    setting.brokers.errors = {}
+    setting.brokers.queue_bounds[AWAY] = (0, 300)
+    setting.brokers.first_ms = round(setting.now * 1000) + 61_000
+    assert planned(setting, end, setting.latest(end))[AWAY] == (0, 300)
+
+
+def test_a_topic_of_before_is_not_taken_for_a_new_one() -> None:
+    setting = Setting()
+    end = setting.latest(setting.driver.initial_offset())
+    setting.brokers.first_ms = round(setting.now * 1000) - 5000
+    setting.brokers.queue_bounds[Q0] = (0, 101)
+    setting.restart()
+    assert planned(setting, end, setting.latest(end)) == {Q0: (100, 101)}
+
+
+def test_a_queue_that_left_the_route_unread_is_loss_after_three_discoveries(caplog: pytest.LogCaptureFixture) -> None:
+    setting = Setting(failOnDataLoss="false")
+    end = setting.latest(setting.driver.initial_offset(), 30)
+    read = ends(end)[Q1]
+    del setting.brokers.queue_bounds[Q1]
+    end = setting.latest(end, after_s=31)
+    end = setting.latest(end, after_s=89)
+    assert "lost=" not in caplog.text
+    end = setting.latest(end, after_s=2)
+    setting.latest(end, after_s=200)
+    assert caplog.text.count(f"queue=T@a:1 wanted={read} lost={50 - read} ") == 1
+    assert ends(end)[Q1] == read
+
+
+def test_a_queue_that_left_the_route_unread_fails_the_query_or_is_read_on_if_it_comes_back() -> None:
+    setting = Setting()
+    end = setting.latest(setting.driver.initial_offset(), 30)
+    del setting.brokers.queue_bounds[Q1]
+    end = setting.latest(end, after_s=31)
+    setting.brokers.queue_bounds[Q1] = (0, 50)
+    following = setting.latest(end, after_s=91)
+    assert planned(setting, end, following)[Q1] == (ends(end)[Q1], 50)
+    setting.brokers.queue_bounds[Q0] = (0, 100)
+    del setting.brokers.queue_bounds[Q1]
+    setting.latest(end, after_s=31)
+    with pytest.raises(DataLossError, match=r"T@a:1 are gone.* the route does not have the queue"):
+        setting.latest(end, after_s=91)
+
+
+def test_a_queue_that_left_the_route_before_a_restart_is_asked_for_or_told_as_unknown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Scenario 26: a run over what there is now has no time to wait."""
+    setting = Setting()
+    end = setting.latest(setting.driver.initial_offset())
+    del setting.brokers.queue_bounds[Q1]
+    for kept, told in (({}, 1), ({Q1: 50}, 0), ({Q1: 0}, 1)):
+        setting.brokers.kept = kept
+        setting.restart().prepare_available_now()
+        assert setting.latest(end) == end
+        assert caplog.text.count("queue=T@a:1 offset=50 lost=unknown") == told
+        caplog.clear()
+    setting.brokers.kept = {Q1: 57}
+    setting.restart().prepare_available_now()
+    with pytest.raises(DataLossError, match="7 messages of T@a:1 are gone"):
+        setting.latest(end)
+
+
+@pytest.mark.parametrize("kept", [{}, {MessageQueue("Other", "a", 0): 5}], ids=["end unknown", "all was read"])
+def test_a_topic_that_the_options_leave_out_now_is_told(
+    caplog: pytest.LogCaptureFixture, kept: dict[MessageQueue, int]
+) -> None:
+    """Scenario 26: none is dropped silently."""
+    setting = Setting()
+    setting.brokers.kept = kept
+    start = setting.driver.initial_offset()
+    start["q"]["Other"] = {"a": {"0": 5}}
+    setting.latest(start, after_s=91)
+    setting.latest(start, after_s=91)
+    assert caplog.text.count("the options leave it out queue=Other@a:0 offset=5") == 1
+
+
+def test_the_queues_of_a_broker_that_is_away_wait(caplog: pytest.LogCaptureFixture) -> None:
+    setting = Setting()
+    setting.brokers.queue_bounds[AWAY] = (0, 10)
+    start = setting.driver.initial_offset()
+    setting.brokers.errors = {"b": ConnectError("refused")}
+    end = setting.latest(start)
+    assert ends(end) == {Q0: 100, Q1: 50, AWAY: 0}
+    for _ in range(20):
+        setting.latest(end)
+    assert sum("brokers=b" in record.getMessage() for record in caplog.records) == 1
+    setting.brokers.errors = {}
+    assert planned(setting, end, setting.latest(end)) == {AWAY: (0, 10)}
+
+
+def test_a_broker_that_is_away_can_be_an_error() -> None:
+    setting = Setting(failOnUnreachable="true")
+    setting.brokers.queue_bounds[AWAY] = (0, 10)
+    start = setting.driver.initial_offset()
+    setting.brokers.errors = {"b": ConnectError("refused")}
+    with pytest.raises(ConnectError):
+        setting.latest(start)
+
+
+def test_name_servers_may_be_away_once_queues_are_known() -> None:
+    setting = Setting()
+    start = setting.driver.initial_offset()
+    setting.brokers.lookup_error = NameServerError("away")
+    assert ends(setting.latest(start, after_s=60)) == {Q0: 100, Q1: 50}
+    assert setting.brokers.tries[-2:] == [True, False]  # no time is spent on what is not needed
+    with pytest.raises(NameServerError):
+        setting.restart().initial_offset()
+
+
+def test_the_group_gets_what_is_durable_and_nothing_else() -> None:
+    """Scenario 22."""
+    setting = Setting(group_id="watched")
+    start = setting.driver.initial_offset()
+    end = setting.latest(start)
+    assert setting.brokers.committed == []
+    setting.latest(end)
+    setting.driver.commit(end)
+    assert setting.brokers.committed == [{Q0: 100, Q1: 50}]
+    setting.brokers.queue_bounds[Q1] = (0, 60)
+    following = setting.latest(end)
+    assert len(setting.brokers.committed) == 1
+    setting.driver.latest_offset(following, None)
+    assert setting.brokers.committed[1:] == [{Q1: 60}]
+
+
+def test_a_group_that_cannot_be_stored_does_not_end_the_query() -> None:
+    setting = Setting(group_id="watched")
+    end = setting.latest(setting.driver.initial_offset())
+    setting.brokers.commit_error = RequestTimeoutError("late")
+    assert setting.latest(end) == end
+    setting.brokers.commit_error = None
+    setting.driver.commit(end)
+    assert setting.brokers.committed == [{Q0: 100, Q1: 50}]
+
+
+def test_the_ends_are_reported() -> None:
+    setting = Setting(maxOffsetsPerTrigger=10)
+    assert setting.driver.report_latest() is None
+    setting.latest(setting.driver.initial_offset(), 10)
+    report = setting.driver.report_latest()
+    assert report is not None
+    assert ends(report) == {Q0: 100, Q1: 50}
+    setting.brokers.queue_bounds[Q0] = (0, 101)
+    setting.latest(setting.driver.initial_offset(), 10)
+    report = setting.driver.report_latest()
+    assert report is not None
+    assert ends(report) == {Q0: 101, Q1: 50}

@@ -1,0 +1,224 @@
+"""Scenarios 40 to 43 of spark.md 6, one task without Spark: what is read, lost and tried again."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pytest
+
+from tests.unit.spark.reading.test_columns import record
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.consumer.pull import PullStatus, RawPull
+from triomq.protocol.codes import ResponseCode
+from triomq.protocol.errors import (
+    ConnectError,
+    DataLossError,
+    NoPermissionError,
+    RequestTimeoutError,
+    TopicNotExistError,
+    TriomqError,
+)
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.units import QueueOffset
+from triomq.spark.options.options import Use, parse_options
+from triomq.spark.reading import partition_reader as reading
+from triomq.spark.reading.partition_reader import read_ranges
+from triomq.spark.reading.planning import QueueRange
+from triomq.spark.retry import Patience
+
+QUEUE = MessageQueue("T", "broker-a", 2)
+
+
+class FakeQueue:
+    """A queue that gives 10 records for a pull, and errors first."""
+
+    def __init__(self, low: int = 0, high: int = 100) -> None:
+        self.low, self.high = low, high
+        self.errors: list[TriomqError] = []
+        self.before_answer: Callable[[int], None] = lambda _: None
+        self.still = False
+        self.is_slave = False
+        self.lookups = 0
+        self.open_readers = 0
+
+    def answer(self, position: int) -> RawPull:
+        if self.errors:
+            raise self.errors.pop(0)
+        self.before_answer(position)
+        low, high = self.low, self.high
+
+        def made(status: PullStatus, following: int, body: bytes = b"") -> RawPull:
+            return RawPull(
+                QueueOffset(position), status, body, QueueOffset(following), QueueOffset(low), QueueOffset(high), 0,
+                self.is_slave and status is not PullStatus.FOUND,
+            )  # fmt: skip
+
+        if self.still:
+            return made(PullStatus.NO_MATCHED_MESSAGE, position)
+        if position < low:
+            return made(PullStatus.OFFSET_ILLEGAL, low)
+        if position >= high:
+            return made(PullStatus.OFFSET_ILLEGAL, high)
+        following = min(position + 10, high)
+        return made(PullStatus.FOUND, following, b"".join(map(record, range(position, following))))
+
+
+class FakeReader:
+    def __init__(self, queue: FakeQueue, begin: int) -> None:
+        self.queue = queue
+        self.position = begin
+
+    def __enter__(self) -> "FakeReader":
+        self.queue.open_readers += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.queue.open_readers -= 1
+
+    def seek(self, position: int) -> None:
+        self.position = position
+
+    def read(self, _: int) -> list[RawPull]:
+        answer = self.queue.answer(self.position)
+        if answer.status is PullStatus.FOUND:
+            self.position = int(answer.next_begin_offset)
+        return [answer]
+
+
+class FakeConsumer:
+    def __init__(self, queue: FakeQueue) -> None:
+        self.queue = queue
+
+    def __enter__(self) -> "FakeConsumer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def queues(self, _: str, *, refresh: bool) -> None:
+        self.queue.lookups += refresh
+
+
+@pytest.fixture
+def queue(monkeypatch: pytest.MonkeyPatch) -> FakeQueue:
+    made = FakeQueue()
+    slept: list[float] = []
+
+    @contextmanager
+    def borrow(_: object) -> Iterator[ClientInstance]:
+        yield cast("ClientInstance", None)
+
+    def patience(limit_s: float, what: str) -> Patience:
+        return Patience(limit_s, what, clock=lambda: sum(slept), sleep=slept.append)
+
+    monkeypatch.setattr(reading, "borrow_client", borrow)
+    monkeypatch.setattr(reading, "Patience", patience)
+    monkeypatch.setattr(reading, "PullConsumer", lambda *_, **__: FakeConsumer(made))
+    monkeypatch.setattr(reading, "RangeReader", lambda _, begin, *__, **___: FakeReader(made, begin))
+    return made
+
+
+def batches(begin: int = 0, end: int = 100, **options: str) -> Iterator[Any]:
+    given = parse_options({"nameServer": "h:1", "subscribe": "T", **options}, Use.BATCH_READ)
+    return read_ranges(given, ("queueOffset",), [QueueRange(QUEUE, begin, end)])
+
+
+def offsets(begin: int = 0, end: int = 100, **options: str) -> list[int]:
+    return [row["queueOffset"] for batch in batches(begin, end, **options) for row in batch.to_pylist()]
+
+
+def test_a_range_is_read_exactly(queue: FakeQueue) -> None:
+    assert offsets(5, 47) == list(range(5, 47))
+    assert queue.open_readers == 0
+
+
+def test_a_reader_that_is_closed_early_lets_go(queue: FakeQueue) -> None:
+    """Scenario 12."""
+    found = cast("Any", batches())
+    next(found)
+    assert queue.open_readers == 1
+    found.close()
+    assert queue.open_readers == 0
+
+
+def test_retention_before_the_task_is_loss(queue: FakeQueue, caplog: pytest.LogCaptureFixture) -> None:
+    """Scenario 41."""
+    queue.low = 30
+    with pytest.raises(DataLossError, match=r"20 messages of T@broker-a:2 .*offset 10 .*30 to 100"):
+        offsets(10, 60)
+    assert offsets(10, 60, failOnDataLoss="false") == list(range(30, 60))
+    assert ["lost=20" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_retention_during_the_task_is_loss(queue: FakeQueue, caplog: pytest.LogCaptureFixture) -> None:
+    """Scenario 42."""
+
+    def expire(position: int) -> None:
+        queue.low = 55 if position >= 20 else 0
+
+    queue.before_answer = expire
+    with pytest.raises(DataLossError, match="35 messages"):
+        offsets()
+    assert offsets(failOnDataLoss="false") == [*range(20), *range(55, 100)]
+    assert ["lost=35" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_a_queue_that_got_shorter_is_loss(queue: FakeQueue) -> None:
+    """Scenario 43."""
+    queue.high = 25
+    with pytest.raises(DataLossError, match="75 messages"):
+        offsets()
+    assert offsets(failOnDataLoss="false") == list(range(25))
+
+
+def test_a_topic_that_is_gone_is_loss_of_the_rest(queue: FakeQueue) -> None:
+    queue.errors = [TopicNotExistError(int(ResponseCode.TOPIC_NOT_EXIST), "no such topic", "h:2")]
+    with pytest.raises(DataLossError, match=r"100 messages.*no such topic"):
+        offsets()
+    queue.errors = [TopicNotExistError(int(ResponseCode.TOPIC_NOT_EXIST), "no such topic", "h:2")]
+    assert offsets(failOnDataLoss="false") == []
+
+
+def test_a_broker_that_comes_back_is_read_on_from_its_new_address(queue: FakeQueue) -> None:
+    """Scenario 40."""
+    queue.errors = [ConnectError("refused")] * 4
+    assert offsets() == list(range(100))
+    assert queue.lookups == 4
+
+
+def test_a_broker_that_stays_away_is_an_error_with_its_address(queue: FakeQueue) -> None:
+    """Scenario 40."""
+    queue.errors = [ConnectError("cannot connect to h:2")] * 1000
+    with pytest.raises(RequestTimeoutError, match=r"T@broker-a:2 \(option 'readTimeoutMs'\).*h:2"):
+        offsets()
+
+
+def test_a_refusal_is_an_error_at_once(queue: FakeQueue) -> None:
+    queue.errors = [NoPermissionError(int(ResponseCode.NO_PERMISSION), "not for you")]
+    with pytest.raises(NoPermissionError):
+        offsets()
+
+
+def test_a_broker_that_stands_still_is_an_error_in_the_end(queue: FakeQueue) -> None:
+    queue.still = True
+    with pytest.raises(RequestTimeoutError, match="stands still at offset 0"):
+        offsets()
+
+
+@pytest.mark.parametrize("has", [(0, 95), (20, 100)], ids=["behind its master", "begins later"])
+def test_what_a_slave_does_not_have_is_not_lost(queue: FakeQueue, has: tuple[int, int]) -> None:
+    queue.is_slave = True
+    queue.low, queue.high = has
+    with pytest.raises(RequestTimeoutError, match=r"readTimeoutMs.*a slave, in the place of .* at offset (95|0)$"):
+        offsets(failOnDataLoss="false")
+
+
+def test_a_master_that_comes_back_has_what_its_slave_had_not(queue: FakeQueue) -> None:
+    queue.is_slave = True
+    queue.high = 95
+    batch = batches()
+    found = [row["queueOffset"] for _ in range(10) for row in next(batch).to_pylist()]
+    queue.is_slave = False
+    queue.high = 100
+    found += [row["queueOffset"] for one in batch for row in one.to_pylist()]
+    assert found == list(range(100))

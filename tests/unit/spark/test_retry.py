@@ -1,0 +1,90 @@
+import pytest
+
+from triomq.protocol.codes import ResponseCode
+from triomq.protocol.errors import (
+    BrokerResponseError,
+    ConnectError,
+    DataLossError,
+    NoPermissionError,
+    RequestTimeoutError,
+    SystemBusyError,
+)
+from triomq.spark.retry import Patience, is_busy, is_transient
+
+LOST = ConnectError("127.0.0.1:1 refused")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.pauses: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+    def patience(self, limit_s: float) -> Patience:
+        return Patience(limit_s, "reading X (option 'y')", clock=lambda: self.now, sleep=self.sleep)
+
+
+def fail_for_ever(patience: Patience) -> None:
+    while True:
+        patience.failed(LOST)
+
+
+def test_pauses_grow_until_the_time_is_over() -> None:
+    clock = Clock()
+    patience = clock.patience(10)
+    with pytest.raises(
+        RequestTimeoutError, match=r"reading X \(option 'y'\): given up after .*127\.0\.0\.1:1"
+    ) as caught:
+        fail_for_ever(patience)
+    assert caught.value.__cause__ is LOST
+    assert clock.pauses[:6] == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
+    assert 7 < clock.now <= 10
+
+
+def test_the_try_itself_counts() -> None:
+    clock = Clock()
+    with pytest.raises(RequestTimeoutError):
+        clock.patience(5).failed(LOST, took_s=5)
+    assert clock.pauses == []
+
+
+def test_no_try_is_begun_that_would_end_too_late() -> None:
+    clock = Clock()
+    patience = clock.patience(30)
+
+    def connect_for_ever() -> None:
+        while True:
+            clock.now += 5  # as long as a connection may take
+            patience.failed(LOST, took_s=5)
+
+    with pytest.raises(RequestTimeoutError, match="given up after"):
+        connect_for_ever()
+    assert 20 < clock.now <= 30
+
+
+def test_a_success_begins_anew() -> None:
+    clock = Clock()
+    patience = clock.patience(1)
+    for _ in range(10):
+        patience.failed(LOST)
+        patience.success()
+    assert clock.pauses == [0.1] * 10
+
+
+def test_what_no_later_try_can_change_is_raised_at_once() -> None:
+    clock = Clock()
+    error = NoPermissionError(int(ResponseCode.NO_PERMISSION), "no")
+    with pytest.raises(NoPermissionError):
+        clock.patience(100).failed(error)
+    assert clock.pauses == []
+
+
+def test_errors_are_told_apart() -> None:
+    busy = SystemBusyError(int(ResponseCode.SYSTEM_BUSY), "")
+    assert (is_busy(busy), is_transient(busy)) == (True, True)
+    assert (is_busy(LOST), is_transient(LOST)) == (False, True)
+    assert not is_transient(DataLossError("gone"))
+    assert not is_transient(BrokerResponseError(1, "system error"))

@@ -1,0 +1,265 @@
+"""Scenarios 29, 31, 33 and 34 of spark.md 6, without Spark: what is sent, in which order, and what is tried again."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from triomq.client.producer.send_result import SendResult, SendStatus
+from triomq.client.sync import Producer
+from triomq.protocol.codes import ResponseCode
+from triomq.protocol.errors import (
+    ConnectError,
+    MessageIllegalError,
+    MessageRefusedError,
+    NoPermissionError,
+    RequestTimeoutError,
+    SystemBusyError,
+    TriomqError,
+)
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.batch import decode_batch
+from triomq.protocol.record.message import Message
+from triomq.spark.options.options import Use, parse_options
+from triomq.spark.retry import Patience
+from triomq.spark.writing import sending
+from triomq.spark.writing.batch_encoding import BatchEncoder, EncodedRows
+from triomq.spark.writing.rows import OutgoingRow, RowEncoder, RowIds
+from triomq.spark.writing.sending import Pace, Sender
+
+QUEUES = tuple(MessageQueue("T", broker, number) for broker in "ab" for number in range(2))
+BUSY = SystemBusyError(int(ResponseCode.SYSTEM_BUSY), "flow control", "h:1")
+
+
+class FakeProducer:
+    """Takes messages, or raises what it is told to."""
+
+    def __init__(self) -> None:
+        self.sends: list[tuple[MessageQueue | None, list[bytes]]] = []
+        self.errors: list[TriomqError] = []
+        self.refused = b""
+        self.status = SendStatus.SEND_OK
+        self.under_way = self.most = 0
+        self._lock = threading.Lock()
+        self.both_here = threading.Barrier(2, timeout=5)
+        self.wait_for_others = False
+
+    def publish_queues(self, _: str) -> tuple[MessageQueue, ...]:
+        return QUEUES
+
+    def send(self, message: Message, *, queue: MessageQueue | None = None) -> SendResult:
+        return self.send_batch([message], queue=queue)[0]
+
+    def send_batch(self, messages: list[Message], *, queue: MessageQueue | None = None) -> list[SendResult]:
+        return [self._send([message.body for message in messages], queue)]
+
+    def send_encoded_batch(self, topic: str, body: bytes) -> SendResult:
+        assert topic == "T"
+        return self._send([entry.body for entry in decode_batch(body)], None)
+
+    def _send(self, bodies: list[bytes], queue: MessageQueue | None) -> SendResult:
+        with self._lock:
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+            error = self.errors.pop(0) if self.errors else None
+        if self.wait_for_others:
+            self.both_here.wait()
+        with self._lock:
+            self.under_way -= 1
+            if error is not None:
+                raise error
+            if self.refused in bodies:
+                raise MessageRefusedError(int(ResponseCode.MESSAGE_ILLEGAL), "no")
+            self.sends.append((queue, bodies))
+        return SendResult(self.status, "", "", queue or QUEUES[0], 0)
+
+
+@pytest.fixture
+def producer() -> FakeProducer:
+    return FakeProducer()
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Time passes only in pauses."""
+    slept: list[float] = []
+
+    def patience(limit_s: float, what: str) -> Patience:
+        return Patience(limit_s, what, clock=lambda: sum(slept), sleep=slept.append)
+
+    monkeypatch.setattr(sending, "Patience", patience)
+    return slept
+
+
+def sender(producer: FakeProducer, **options: object) -> Sender:
+    given = {"nameServer": "h:1", "sendsInFlight": "1", **{name: str(value) for name, value in options.items()}}
+    encoder = RowEncoder(("body",), RowIds("w", 0, 5), topic="T")
+    return Sender(cast("Producer", producer), parse_options(given, Use.WRITE), encoder)
+
+
+def rows(count: int, **fields: Any) -> Iterator[OutgoingRow]:
+    for number in range(count):
+        values: dict[str, Any] = {
+            "queue_id": None, "broker": None, "is_keyed": False, "goes_alone": False, **fields
+        }  # fmt: skip
+        yield OutgoingRow(number, Message("T", b"%d" % number, sharding_key=values.pop("key", None)), **values)
+
+
+def sizes(producer: FakeProducer) -> list[int]:
+    return [len(bodies) for _, bodies in producer.sends]
+
+
+def test_rows_go_in_batches_and_are_counted(producer: FakeProducer) -> None:
+    made = sender(producer, batchMessages=20)
+    made.send(rows(50))
+    assert sizes(producer) == [20, 20, 10]
+    assert [body for _, bodies in producer.sends for body in bodies] == [b"%d" % number for number in range(50)]
+    assert (made.counts.rows, made.counts.body_bytes) == (50, 90)
+
+
+def test_batches_are_bounded_in_bytes(producer: FakeProducer) -> None:
+    long = [OutgoingRow(n, Message("T", bytes(600)), None, None, False, False) for n in range(4)]
+    sender(producer, batchSendBytes=1500).send(long)
+    assert sizes(producer) == [2, 2]
+
+
+def test_rows_of_many_topics_wait_for_others_within_bounds(producer: FakeProducer) -> None:
+    """Each topic has a batch of its own: thousands of them must not fill the memory before one is full."""
+    most = 0
+
+    def given() -> Iterator[OutgoingRow]:
+        nonlocal most
+        for number in range(400):
+            yield OutgoingRow(number, Message(f"T{number % 200}", bytes(200_000)), None, None, False, False)
+            most = max(most, number + 1 - sum(sizes(producer)))
+
+    sender(producer).send(given())
+    assert sum(sizes(producer)) == 400
+    assert 150 < most < 200
+
+
+def test_rows_that_go_alone_do(producer: FakeProducer) -> None:
+    mixed = [*rows(3), *rows(1, goes_alone=True), *rows(2)]
+    sender(producer).send(mixed)
+    assert sizes(producer) == [3, 1, 2]
+
+
+def test_rows_of_a_key_go_to_one_queue_in_order(producer: FakeProducer) -> None:
+    made = sender(producer, batchMessages=3, sendsInFlight=4)
+    made.send(rows(20, is_keyed=True, key="k"))
+    assert len({queue for queue, _ in producer.sends}) == 1
+    assert [body for _, bodies in producer.sends for body in bodies] == [b"%d" % number for number in range(20)]
+
+
+def test_a_queue_id_means_that_queue_of_one_broker_in_turn_or_of_the_named_one(producer: FakeProducer) -> None:
+    sender(producer, batchMessages=1).send(rows(4, queue_id=1))
+    assert [queue.broker_name for queue, _ in producer.sends if queue] == ["a", "b", "a", "b"]
+    producer.sends.clear()
+    sender(producer).send(rows(4, queue_id=1, broker="b"))
+    assert [queue for queue, _ in producer.sends] == [MessageQueue("T", "b", 1)]
+
+
+def test_a_queue_that_is_not_there_is_a_bad_row(producer: FakeProducer) -> None:
+    with pytest.raises(MessageIllegalError, match=r"partition 5, row 0, column 'queueId'.*T@a:0"):
+        sender(producer).send(rows(1, queue_id=7))
+
+
+def test_sends_are_under_way_together_but_not_more_than_allowed(producer: FakeProducer) -> None:
+    producer.wait_for_others = True
+    sender(producer, batchMessages=1, sendsInFlight=2).send(rows(10))
+    assert producer.most == 2
+    assert len(producer.sends) == 10
+
+
+def test_a_busy_broker_is_asked_again_until_the_task_is_over(producer: FakeProducer, pauses: list[float]) -> None:
+    """Scenario 33."""
+    producer.errors = [BUSY] * 5
+    made = sender(producer)
+    made.send(rows(3))
+    assert (sizes(producer), made.counts.retries) == ([3], {"SystemBusyError": 5})
+    pauses.clear()
+    producer.errors = [BUSY] * 100
+    with pytest.raises(RequestTimeoutError, match=r"rows 0 to 2 .*taskTimeoutMs.*SYSTEM_BUSY\(2\) from h:1"):
+        sender(producer, taskTimeoutMs=60_000).send(rows(3))
+    assert 50 < sum(pauses) <= 60
+
+
+def test_a_broker_that_is_away_is_tried_for_the_read_timeout(producer: FakeProducer, pauses: list[float]) -> None:
+    producer.errors = [ConnectError("h:1 refused")] * 100
+    with pytest.raises(RequestTimeoutError, match=r"readTimeoutMs.*h:1 refused"):
+        sender(producer, readTimeoutMs=10_000).send(rows(1))
+    assert 7 < sum(pauses) <= 10
+
+
+def test_a_refusal_ends_the_task(producer: FakeProducer) -> None:
+    producer.errors = [NoPermissionError(int(ResponseCode.NO_PERMISSION), "no")]
+    with pytest.raises(NoPermissionError):
+        sender(producer).send(rows(3))
+
+
+def test_the_row_that_a_broker_refuses_is_found(producer: FakeProducer) -> None:
+    """Scenario 31: also where only the broker knows."""
+    producer.refused = b"2"
+    with pytest.raises(MessageIllegalError, match="partition 5, row 2, column 'body': the broker refuses"):
+        sender(producer).send(rows(4))
+    producer.sends.clear()
+    made = sender(producer, badRows="skip")
+    made.send(rows(4))
+    assert producer.sends == [(None, [b"0"]), (None, [b"1"]), (None, [b"3"])]
+    assert (made.counts.rows, made.counts.skipped) == (3, 1)
+
+
+def test_what_was_not_flushed_is_counted_or_an_error(producer: FakeProducer) -> None:
+    producer.status = SendStatus.FLUSH_DISK_TIMEOUT
+    made = sender(producer, batchMessages=2)
+    made.send(rows(4))
+    assert (made.counts.rows, made.counts.not_flushed) == (4, 2)
+    with pytest.raises(TriomqError, match=r"FLUSH_DISK_TIMEOUT.*requireFlush"):
+        sender(producer, requireFlush="true").send(rows(1))
+
+
+def test_a_rate_is_kept() -> None:
+    now = 100.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    pace = Pace(10, lambda: now, sleep)
+    for _ in range(6):
+        pace.wait(5)
+    assert now == pytest.approx(102.5)
+
+
+def encoded(count: int) -> EncodedRows:
+    batch = pa.RecordBatch.from_pydict({"body": [b"%d" % number for number in range(count)]})
+    made = BatchEncoder(("body",), RowIds("w", 0, 5), lambda count: ["id"] * count, topic="T").encode(batch, 100)
+    assert made is not None
+    return made
+
+
+def test_encoded_rows_go_in_batches_beside_others(producer: FakeProducer) -> None:
+    made = sender(producer, batchMessages=4)
+    made.send([*rows(1), encoded(10)])
+    assert sizes(producer) == [4, 4, 2, 1]
+    assert (made.counts.rows, made.counts.body_bytes) == (11, 11)
+
+
+def test_encoded_rows_are_tried_again(producer: FakeProducer) -> None:
+    producer.errors = [BUSY]
+    made = sender(producer)
+    made.send([encoded(3)])
+    assert (sizes(producer), made.counts.retries) == ([3], {"SystemBusyError": 1})
+
+
+def test_the_encoded_row_that_a_broker_refuses_is_found(producer: FakeProducer) -> None:
+    producer.refused = b"2"
+    with pytest.raises(MessageIllegalError, match="partition 5, row 102, column 'body': the broker refuses"):
+        sender(producer).send([encoded(4)])
+    producer.sends.clear()
+    made = sender(producer, badRows="skip")
+    made.send([encoded(4)])
+    assert [bodies for _, bodies in producer.sends] == [[b"0"], [b"1"], [b"3"]]
+    assert (made.counts.rows, made.counts.skipped) == (3, 1)

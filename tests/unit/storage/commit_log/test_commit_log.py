@@ -1,0 +1,200 @@
+import struct
+from typing import Any, Final
+
+import pytest
+
+from tests.unit.storage.making import BORN, HOST, StoreMaker, put
+from triomq.protocol.errors import MessageIllegalError
+from triomq.protocol.host import encode_host
+from triomq.protocol.record.record import RecordKind, decode_record, encode_record, record_size
+from triomq.storage.message_store import MessageStore
+
+FILE: Final = 65536
+FIXED: Final = record_size(0, 1, 0)  # topic "T", nothing else
+
+
+def filled_up_to(store: MessageStore, left: int) -> None:
+    """Leave exactly ``left`` bytes in the current file."""
+    room = FILE - store.commit_log.max_offset % FILE - left
+    while room > 32768:
+        put(store, body=bytes(30000 - FIXED))
+        room -= 30000
+    put(store, body=bytes(room - FIXED))
+    assert store.commit_log.max_offset % FILE == FILE - left
+
+
+@pytest.mark.parametrize("born", [HOST, encode_host("2001:db8::1", 40000)])
+@pytest.mark.parametrize("stored", [HOST, encode_host("::ffff:10.0.0.1", 10911), encode_host("fe80::1", 10911)])
+@pytest.mark.parametrize("length", [0, 1, 4096, 4097, 20000])
+def test_a_record_is_what_the_codec_writes(store: MessageStore, born: bytes, stored: bytes, length: int) -> None:
+    body = bytes(range(256)) * (length // 256) + bytes(length % 256)
+    put(store, body=b"first")
+    place = put(
+        store, body=body, flag=-7, sys_flag=0x30 | 0x8, born_host=born, store_host=stored,
+        properties=b"a\x01b", reconsume_times=3, prepared_transaction_offset=2**40,
+    )  # fmt: skip
+    wanted = encode_record(
+        queue_id=0,
+        queue_offset=1,
+        physical_offset=place.physical_offset,
+        sys_flag=0x8,
+        born_timestamp=BORN,
+        born_host=born,
+        store_timestamp=place.store_timestamp,
+        store_host=stored,
+        body=body,
+        topic=b"T",
+        properties=b"a\x01b",
+        flag=-7,
+        reconsume_times=3,
+        prepared_transaction_offset=2**40,
+    )
+    view = store.look_message(place.physical_offset)
+    assert view is not None
+    assert bytes(view) == wanted
+    assert store.commit_log.store_time(place.physical_offset) == place.store_timestamp
+
+
+def test_an_ipv4_peer_of_a_dual_stack_socket_is_stored_as_ipv4(store: MessageStore) -> None:
+    place = put(store, born_host=encode_host("::ffff:10.1.2.3", 5), sys_flag=0x30)
+    view = store.look_message(place.physical_offset)
+    assert view is not None
+    message = decode_record(view)
+    assert message.born_host == "10.1.2.3:5"
+    assert message.sys_flag == 0
+
+
+def test_a_memoryview_is_as_good_as_bytes(store: MessageStore) -> None:
+    for length in (10, 10_000):
+        place = put(store, body=memoryview(b"x" * length))
+        view = store.look_message(place.physical_offset)
+        assert view is not None
+        assert decode_record(view).stored_body == b"x" * length
+
+
+def test_a_message_that_leaves_room_for_the_least_blank_fits(store: MessageStore) -> None:
+    filled_up_to(store, 1000)
+    place = put(store, body=bytes(1000 - 8 - FIXED))
+    assert place.physical_offset == FILE - 1000
+    following = put(store)
+    assert following.physical_offset == FILE
+    blank = store.commit_log.check(FILE - 8, check_crc=True)
+    assert (blank.kind, blank.size) == (RecordKind.BLANK, 8)
+
+
+def test_a_message_one_byte_longer_goes_to_the_next_file(store: MessageStore) -> None:
+    filled_up_to(store, 1000)
+    place = put(store, body=bytes(1000 - 8 - FIXED + 1))
+    assert place.physical_offset == FILE
+    blank = store.commit_log.check(FILE - 1000, check_crc=True)
+    assert (blank.kind, blank.size) == (RecordKind.BLANK, 1000)
+
+
+def test_a_message_that_fills_a_whole_file_is_stored_and_a_longer_one_refused(store: MessageStore) -> None:
+    put(store)
+    place = put(store, body=bytes(FILE - 8 - FIXED))
+    assert place.physical_offset == FILE
+    end = store.commit_log.max_offset
+    with pytest.raises(MessageIllegalError, match="at most 65528"):
+        put(store, body=bytes(FILE - 8 - FIXED + 1))
+    assert store.commit_log.max_offset == end
+    assert put(store).physical_offset == 2 * FILE
+
+
+def test_a_refused_message_takes_no_number(store: MessageStore) -> None:
+    put(store)
+    with pytest.raises(MessageIllegalError):
+        put(store, body=bytes(FILE))
+    assert put(store).queue_offset == 1
+
+
+def test_store_times_never_decrease(maker: StoreMaker) -> None:
+    store = maker()
+    first = put(store).store_timestamp
+    maker.clock.now_ms -= 5000
+    assert put(store).store_timestamp == first
+    maker.clock.now_ms += 6000
+    assert put(store).store_timestamp == first + 1000
+
+
+def test_a_clock_set_back_while_the_store_is_closed_changes_nothing(maker: StoreMaker) -> None:
+    store = maker()
+    first = put(store).store_timestamp
+    store.close()
+    maker.clock.now_ms -= 5000
+    assert put(maker()).store_timestamp == first
+
+
+def test_min_offset_is_minus_one_without_files(store: MessageStore) -> None:
+    assert store.commit_log.min_offset == -1
+    assert store.commit_log.max_offset == 0
+    put(store)
+    assert store.commit_log.min_offset == 0
+
+
+@pytest.mark.parametrize("offset", [-1, -(2**62), 1, 50, 91, 149, 151, 5000, FILE - 8, FILE, 2**62])
+def test_looking_at_any_place_that_is_no_record_finds_nothing(store: MessageStore, offset: int) -> None:
+    put(store, body=bytes(150 - FIXED))
+    filled_up_to(store, 900)
+    assert store.look_message(offset) is None
+
+
+def test_looking_with_another_size_finds_nothing(store: MessageStore) -> None:
+    place = put(store)
+    view = store.look_message(place.physical_offset)
+    assert view is not None
+    assert store.look_message(place.physical_offset, len(view)) == view
+    assert store.look_message(place.physical_offset, len(view) - 1) is None
+
+
+def test_a_record_inside_a_body_is_never_taken_for_one(store: MessageStore) -> None:
+    place = put(store, body=b"inner")
+    inner = store.look_message(place.physical_offset)
+    assert inner is not None
+    outer = put(store, body=bytes(inner))
+    assert store.look_message(outer.physical_offset + 88) is None  # it names another place as its own
+
+
+def test_a_record_that_claims_to_go_on_behind_the_end_is_not_shown(store: MessageStore) -> None:
+    place = put(store)
+    file = store.commit_log.files.files[0]
+    end = store.commit_log.max_offset
+    file.map[end : end + len(forged(end))] = forged(end)
+    assert store.look_message(end) is None
+    store.commit_log.max_offset = end + 10
+    assert store.look_message(end) is None
+    assert store.look_message(place.physical_offset) is not None
+
+
+def forged(physical_offset: int) -> bytes:
+    return encode_record(
+        queue_id=0, queue_offset=1, physical_offset=physical_offset, sys_flag=0, born_timestamp=0, born_host=HOST,
+        store_timestamp=0, store_host=HOST, body=b"x", topic=b"T", properties=b"",
+    )  # fmt: skip
+
+
+def test_numbers_that_fit_no_field_are_refused_before_anything_is_written(store: MessageStore) -> None:
+    put(store)
+    end = store.commit_log.max_offset
+    too_large: list[dict[str, Any]] = [
+        {"flag": 2**31},
+        {"sys_flag": 2**31},
+        {"born_timestamp": 2**63},
+        {"tags_code": 2**63},
+    ]
+    for fields in too_large:
+        with pytest.raises(MessageIllegalError, match="message for T"):
+            put(store, body=b"\xff" * 300, **fields)
+    with pytest.raises(MessageIllegalError, match="host of 7 bytes"):
+        put(store, born_host=b"1234567")
+    assert store.commit_log.max_offset == end
+    assert not any(store.commit_log.files.files[0].view[end:])
+    assert put(store).queue_offset == 1
+
+
+def test_a_file_is_entered_only_when_a_record_goes_there(store: MessageStore) -> None:
+    filled_up_to(store, 8)
+    assert len(store.commit_log.files.files) == 1
+    put(store)
+    assert len(store.commit_log.files.files) == 2
+    assert struct.unpack(">iI", store.commit_log.files.files[0].view[-8:]) == (8, 0xCBD43194)

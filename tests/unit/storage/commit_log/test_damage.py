@@ -1,0 +1,345 @@
+"""Damaged records cost themselves, are told, and leave a log that everybody can read."""
+
+import shutil
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pytest
+
+from tests.unit.storage.making import (
+    BORN,
+    HOST,
+    FaultyFileSystem,
+    StoreMaker,
+    bodies,
+    body,
+    filled,
+    log_file,
+    overwrite,
+    put,
+    queue_file,
+    report,
+)
+from triomq.protocol.errors import StoreError
+from triomq.protocol.record.consume_queue_unit import BLANK_UNIT
+from triomq.protocol.record.record import HEAD, decode_record, encode_record
+from triomq.storage.commit_log.damage import FILLER_TOPIC, SET_ASIDE, DamageLog
+from triomq.storage.files.checkpoint import CHECKPOINT, load_checkpoint
+from triomq.storage.files.file_system import FileSystem
+from triomq.storage.message_store import MessageStore
+from triomq.storage.reading.get_message import GetMessageStatus
+
+HURT: Final = 41  # a message of T, in the second file of the commit log
+KINDS: Final = {
+    "flipped bit in the body": (500, b"\xff"),
+    "bad CRC": (8, b"\1\2\3\4"),
+    "too long": (0, b"\0\0\x7f\0"),
+    "too short": (0, b"\0\0\0\x60"),
+    "negative length": (0, b"\xff\xff\xff\xff"),
+    "no magic": (4, b"\0\0\0\0"),
+    "another offset": (28, b"\0\0\0\0\0\0\0\7"),
+    "zeros": (0, bytes(1000)),
+    "noise": (0, Random(1).randbytes(1000)),
+}
+
+
+def place(store: MessageStore, number: int, topic: str = "T") -> tuple[int, int]:
+    unit = store.queue_units(topic, 0, number, 1)[0]
+    return unit.physical_offset, unit.size
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("queues", ["kept", "deleted"])
+def test_a_damaged_record_costs_only_its_message(maker: StoreMaker, kind: str, queues: str) -> None:
+    store = filled(maker)
+    wanted = bodies(store)
+    copy = maker.killed_copy(store)
+    offset, size = place(store, HURT)
+    at, content = KINDS[kind]
+    start = offset - offset % 65536
+    overwrite(log_file(copy, start), offset - start + at, content)
+    if queues == "deleted":
+        shutil.rmtree(copy / "consumequeue")
+    again = maker(copy)
+    [part] = report(again).damage
+    assert (part.path, part.begin, part.end) == (log_file(copy, start), offset, offset + size)
+    assert part.reason
+    assert report(again).truncated_bytes == 0
+    assert bodies(again) == wanted[:HURT] + wanted[HURT + 1 :]
+    assert bodies(again, "U") == bodies(store, "U")
+    assert again.max_offset_in_queue("T", 0) == 100
+    unit_at = HURT % 50 * 20
+    assert queue_file(copy, "T", HURT // 50 * 1000).read_bytes()[unit_at : unit_at + 20] == BLANK_UNIT
+    assert put(again).queue_offset == 100
+
+
+@pytest.mark.parametrize("hurt", [(0,), (3,), (0, 1, 2, 9, 17, 18), tuple(range(20))])
+@pytest.mark.parametrize("queues", ["kept", "deleted"])
+@pytest.mark.parametrize("most", [1, 32])
+def test_damage_in_the_first_file_costs_only_its_messages_too(
+    maker: StoreMaker, hurt: tuple[int, ...], queues: str, most: int
+) -> None:
+    store = filled(maker)
+    wanted = bodies(store)
+    copy = maker.killed_copy(store)
+    for number in hurt:
+        offset, _ = place(store, number)
+        assert offset < 65536
+        overwrite(log_file(copy, 0), offset + 8, b"\1\2\3\4")
+    if queues == "deleted":
+        shutil.rmtree(copy / "consumequeue")
+    again = maker(copy)
+    kept = [number for number in range(100) if number not in hurt]
+    assert [body for _, body in numbered(again, most)] == [wanted[number] for number in kept]
+    assert [number for number, _ in numbered(again, most)] == kept
+    files = queue_files(copy)
+    again.close()
+    shutil.rmtree(copy / "consumequeue")
+    assert bodies(maker(copy)) == [wanted[number] for number in kept]
+    assert queue_files(copy) == files, "what is lost is known by the log"
+
+
+def numbered(store: MessageStore, most: int) -> list[tuple[int, bytes]]:
+    """Return queue offset and body of every message, as its record has them."""
+    found: list[tuple[int, bytes]] = []
+    queue_offset = 0
+    while (result := store.get_message(("T", 0), queue_offset, most)).next_begin_offset > queue_offset:
+        records = map(decode_record, [bytes(record) for view in result.buffers for record in records_in(view)])
+        found += [(record.queue_offset, record.stored_body) for record in records]
+        queue_offset = result.next_begin_offset
+    return found
+
+
+def records_in(view: memoryview) -> list[memoryview]:
+    """Split a view at the lengths of its records."""
+    found = []
+    while view:
+        size = int.from_bytes(view[:4])
+        found.append(view[:size])
+        view = view[size:]
+    return found
+
+
+def queue_files(root: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (root / "consumequeue" / "T" / "0").iterdir()}
+
+
+def test_what_stood_in_a_damaged_place_is_kept_and_the_log_has_no_hole(
+    maker: StoreMaker, faulty: FaultyFileSystem
+) -> None:
+    store = filled(maker)
+    copy = maker.killed_copy(store)
+    offset, size = place(store, HURT)
+    start = offset - offset % 65536
+    overwrite(log_file(copy, start), offset - start + 4, b"\0")
+    before = log_file(copy, start).read_bytes()[offset - start :][:size]
+    again = maker(copy, file_system=faulty)
+    kept = copy / "set-aside" / f"damaged-{offset:020d}"
+    assert kept.read_bytes() == before
+    at = faulty.calls.index(("rename", kept))
+    assert faulty.calls[at + 1 : at + 3] == [("sync_directory", kept.parent), ("sync_directory", copy)]
+    filler = again.look_message(offset)
+    assert filler is not None
+    assert decode_record(filler).topic == FILLER_TOPIC
+    assert len(filler) == size
+    third = maker(maker.killed_copy(again))
+    assert report(third).damage == ()
+    assert bodies(third) == bodies(again)
+
+
+def test_a_copy_of_what_stood_in_a_damaged_place_is_never_written_over(maker: StoreMaker) -> None:
+    store = filled(maker)
+    copy = maker.killed_copy(store)
+    offset, size = place(store, HURT)
+    start = offset - offset % 65536
+    copies = []
+    for number in range(3):
+        overwrite(log_file(copy, start), offset - start + 8, b"%04d" % number)
+        copies.append(log_file(copy, start).read_bytes()[offset - start :][:size])
+        (copy / "abort").touch()
+        (copy / "checkpoint").unlink()
+        maker(copy).close()
+    found = {path.name: path.read_bytes() for path in (copy / "set-aside").iterdir()}
+    name = f"damaged-{offset:020d}"
+    assert found == {name: copies[0], f"{name}-2": copies[1], f"{name}-3": copies[2]}
+
+
+def test_starts_that_come_no_further_than_the_copy_leave_one_copy(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+    store = filled(maker)
+    copy = maker.killed_copy(store)
+    offset, _ = place(store, HURT)
+    overwrite(log_file(copy, offset - offset % 65536), offset % 65536 + 8, b"\1\2\3\4")
+    damaged = log_file(copy, offset - offset % 65536).read_bytes()
+    for refused in ("write_file", "rename", "sync_directory", "sync_directory"):
+
+        def fails(number: int, name: str, path: Path, refused: str = refused) -> bool:
+            return name == refused and SET_ASIDE in str(path)
+
+        faulty.fails = fails
+        with pytest.raises(StoreError, match=SET_ASIDE):
+            maker(copy, file_system=faulty)
+        assert log_file(copy, offset - offset % 65536).read_bytes() == damaged
+    faulty.fails = lambda number, name, path: False
+    maker(copy, file_system=faulty)
+    assert [path.name for path in (copy / SET_ASIDE).iterdir()] == [f"damaged-{offset:020d}"]
+
+
+def test_a_hole_that_is_too_short_for_any_record_stays_and_keeps_no_store_from_starting(maker: StoreMaker) -> None:
+    """A message's body holds a record that names the very place where it comes to lie, and then loses its head."""
+    store = maker()
+    put(store, body=b"first")
+    outer = store.commit_log.max_offset
+    inner = encode_record(
+        queue_id=0,
+        queue_offset=0,
+        physical_offset=outer + HEAD.size,
+        sys_flag=0,
+        born_timestamp=BORN,
+        born_host=HOST,
+        store_timestamp=store.commit_log.store_timestamp,
+        store_host=HOST,
+        body=b"inner",
+        topic=b"V",
+        properties=b"",
+    )
+    put(store, body=inner)
+    put(store, body=b"third")
+    copy = maker.killed_copy(store)
+    overwrite(log_file(copy, 0), outer, bytes(4))
+    for _ in range(2):
+        again = maker(copy)
+        assert {b"first", b"third"} <= set(bodies(again))
+        assert len(report(again).damage) == 2
+        copy = maker.killed_copy(again)
+        (copy / "checkpoint").unlink()
+
+
+def test_damage_up_to_the_end_of_a_file_becomes_a_blank_record(maker: StoreMaker) -> None:
+    store = filled(maker)
+    copy = maker.killed_copy(store)
+    units = store.queue_units("T", 0, 0, 100) + store.queue_units("U", 0, 0, 100)
+    last = max(unit.physical_offset for unit in units if unit.physical_offset < 65536)
+    overwrite(log_file(copy, 0), last, bytes(65536 - last))
+    overwrite(log_file(copy, 65536), 0, bytes(10))
+    again = maker(copy)
+    [part] = report(again).damage
+    assert part.begin == last
+    assert len(bodies(again)) + len(bodies(again, "U")) == 198
+    assert report(again).lost_messages == 2
+    third = maker(maker.killed_copy(again))
+    assert report(third).damage == ()
+
+
+def test_lost_messages_at_the_end_of_a_queue_leave_no_blank_unit(maker: StoreMaker) -> None:
+    store = filled(maker, 20)
+    for _ in range(5):
+        put(store, "U")
+    copy = maker.killed_copy(store)
+    offset, _ = place(store, 9)
+    overwrite(log_file(copy, 0), offset, bytes(8))
+    again = maker(copy)
+    assert again.max_offset_in_queue("T", 0) == 9
+    assert bodies(again, "U") == bodies(store, "U")
+    assert put(again, "T").queue_offset == 9
+
+
+def test_a_damaged_last_record_of_a_queue_is_told_after_a_clean_exit_too(maker: StoreMaker) -> None:
+    store = filled(maker, 20)
+    for _ in range(5):
+        put(store, "U")
+    offset, size = place(store, 9)
+    store.close()
+    overwrite(log_file(store.config.root, 0), offset + 200, b"\xff\xff")
+    again = maker()
+    assert [part[1:3] for part in report(again).damage] == [(offset, offset + size)]
+    assert again.max_offset_in_queue("T", 0) == 9
+    assert len(bodies(again, "U")) == 15
+
+
+def test_a_damaged_last_unit_comes_back_after_a_clean_exit(maker: StoreMaker) -> None:
+    store = filled(maker, 20)
+    wanted = bodies(store)
+    store.close()
+    overwrite(queue_file(store.config.root, "T", 0), 9 * 20 + 6, b"\1")
+    again = maker()
+    assert report(again).units_added == 1
+    assert report(again).damage == ()
+    assert bodies(again) == wanted
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 3, 6, 8, 9, 11])
+@pytest.mark.parametrize("number", [9, 0])
+def test_a_damaged_last_unit_of_a_queue_that_rests_comes_back_after_a_clean_exit(
+    maker: StoreMaker, at: int, number: int
+) -> None:
+    store = maker()
+    for each in range(number + 1):
+        put(store, body=body(each))
+    for each in range(30):
+        put(store, "U", body=body(each))
+    store.close()
+    path = queue_file(store.config.root, "T", 0)
+    overwrite(path, number * 20 + at, bytes([path.read_bytes()[number * 20 + at] ^ 0x80]))
+    again = maker()
+    assert report(again).units_added == 1
+    assert bodies(again) == [body(each) for each in range(number + 1)]
+    assert put(again).queue_offset == number + 1
+
+
+def test_a_clean_start_that_is_killed_while_it_looks_for_a_damaged_unit_hides_no_message(
+    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = filled(maker, 20)
+    wanted = bodies(store)
+    maker.clock.now_ms += 100_000
+    put(store, "U")
+    store.close()
+    overwrite(queue_file(store.config.root, "T", 0), 9 * 20 + 8, b"\xff")
+
+    def kill(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("triomq.storage.commit_log.log_scan._PROGRESS_STEP_BYTES", 1)
+    with pytest.raises(KeyboardInterrupt):
+        maker.describe().open(kill)
+    again = maker()
+    assert bodies(again) == wanted
+    assert load_checkpoint(FileSystem(), again.config.root / CHECKPOINT).physic == maker.clock.now_ms
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_damaged_before_the_part_a_start_looks_at_is_never_delivered(maker: StoreMaker, kind: str) -> None:
+    store = filled(maker)
+    wanted = bodies(store)
+    offset, _ = place(store, HURT)
+    store.close()
+    at, content = KINDS[kind]
+    overwrite(log_file(store.config.root, offset - offset % 65536), offset % 65536 + at, content)
+    again = maker()
+    assert report(again).damage == ()
+    assert bodies(again) == wanted[:HURT] + wanted[HURT + 1 :]
+    assert again.look_message(offset) is None
+    alone = again.get_message(("T", 0), HURT, 1)
+    assert (alone.message_count, alone.next_begin_offset) == (1, HURT + 2)
+    assert again.statistics().damaged_records == 1
+
+
+def test_a_message_of_another_topic_is_not_delivered(maker: StoreMaker) -> None:
+    store = filled(maker, 4)
+    offset, size = place(store, 1)
+    store.close()
+    overwrite(log_file(store.config.root, 0), offset + size - 3, b"X")  # the topic's only character
+    again = maker()
+    assert bodies(again) == [body(0)]
+    assert again.get_message(("T", 0), 1, 1).status is GetMessageStatus.MESSAGE_WAS_REMOVING
+
+
+def test_a_damaged_record_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    damage = DamageLog()
+    for offset in (1, 2, 1, 2):
+        damage.note(Path("file"), offset, "why")
+    assert damage.count == 2
+    assert [record.getMessage() for record in caplog.records] == [
+        f"message skipped, its record is damaged file=file offset={offset} reason=why" for offset in (1, 2)
+    ]

@@ -1,0 +1,150 @@
+import pytest
+
+from tests.unit.storage.making import HOST, StoreMaker, put
+from triomq.protocol.record.record import HEAD, RecordCheck, encode_record
+from triomq.storage.commit_log.commit_log import CommitLog
+from triomq.storage.commit_log.log_scan import LogScan, ProgressLog
+from triomq.storage.message_store import MessageStore
+
+
+def test_a_walk_gives_every_message_and_ends_behind_the_last(store: MessageStore) -> None:
+    places = [put(store, body=bytes(15_000)) for _ in range(10)]
+    scan = LogScan(store.commit_log, 0)
+    assert [offset for offset, _ in scan] == [place.physical_offset for place in places]
+    assert (scan.begin, scan.end, scan.records) == (0, store.commit_log.max_offset, 10)
+    assert scan.store_timestamp == places[-1].store_timestamp
+    assert "magic 0x00000000" in scan.stopped_by
+
+
+def test_a_walk_goes_on_behind_a_record_that_needs_a_closer_look(store: MessageStore) -> None:
+    hosts = [bytes(8), bytes(20), bytes(8), bytes(8), bytes(20), bytes(20), bytes(8)]
+    places = [put(store, born_host=host) for host in hosts]
+    scan = LogScan(store.commit_log, 0)
+    assert [record.queue_offset for _, record in scan] == list(range(7))
+    assert (scan.end, scan.records, scan.damage) == (store.commit_log.max_offset, 7, [])
+    assert scan.store_timestamp == places[-1].store_timestamp
+
+
+def test_a_walk_may_begin_at_any_record_and_stop_early(store: MessageStore) -> None:
+    places = [put(store) for _ in range(5)]
+    scan = LogScan(store.commit_log, places[1].physical_offset, stop=places[3].physical_offset)
+    assert [offset for offset, _ in scan] == [place.physical_offset for place in places[1:3]]
+    assert scan.stopped_by == ""
+
+
+def test_a_walk_ends_before_a_damaged_last_record_and_says_why(store: MessageStore) -> None:
+    places = [put(store) for _ in range(3)]
+    store.commit_log.files.files[0].map[places[2].physical_offset + 88] ^= 0xFF
+    scan = LogScan(store.commit_log, 0)
+    assert len(list(scan)) == 2
+    assert scan.end == places[2].physical_offset
+    assert "CRC" in scan.stopped_by
+    assert scan.damage == []
+
+
+def test_what_looks_like_a_record_in_the_body_of_a_damaged_one_is_no_message(store: MessageStore) -> None:
+    outer = []
+    for _ in range(2):
+        outer.append(store.commit_log.max_offset)
+        inner = encode_record(
+            queue_id=0,
+            queue_offset=1,
+            physical_offset=outer[-1] + HEAD.size,  # its own place
+            sys_flag=0,
+            born_timestamp=1,
+            born_host=HOST,
+            store_timestamp=1,
+            store_host=HOST,
+            body=b"never sent",
+            topic=b"T",
+            properties=b"",
+        )
+        put(store, body=inner)
+    end = put(store).physical_offset
+    for offset in outer:
+        store.commit_log.files.files[0].map[offset + 8] ^= 1  # the CRC
+    scan = LogScan(store.commit_log, 0)
+    assert [offset for offset, _ in scan] == [end]
+    assert [(part.begin, part.end) for part in scan.damage] == [(0, end)]
+
+
+@pytest.mark.parametrize("damaged", [[0], [1], [3, 4, 5], list(range(9)), [8]])
+def test_a_walk_steps_over_damage_to_the_next_record_that_proves_itself(
+    store: MessageStore, damaged: list[int]
+) -> None:
+    places = [put(store, body=b"\xda\xa3\x20\xa7" * 3700) for _ in range(10)]  # bodies full of magic numbers
+    for number in damaged:
+        offset = places[number].physical_offset
+        file = store.commit_log.files.file_at(offset)
+        assert file is not None
+        file.map[offset - file.start + 4] ^= 1
+    scan = LogScan(store.commit_log, 0)
+    offsets = [place.physical_offset for place in places]
+    assert [offset for offset, _ in scan] == [offset for n, offset in enumerate(offsets) if n not in damaged]
+    [part] = scan.damage
+    assert (part.begin, part.end) == (offsets[damaged[0]], offsets[damaged[-1] + 1])
+    assert part.path == store.commit_log.files.directory / f"{part.begin - part.begin % 65536:020d}"
+    assert "magic" in part.reason
+
+
+def test_a_walk_looks_for_no_record_behind_its_stop(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = [put(store) for _ in range(9)]
+    store.commit_log.files.files[0].map[places[1].physical_offset + 4] ^= 1
+    looked: list[int] = []
+    check = CommitLog.check
+
+    def noted(log: CommitLog, physical_offset: int, *, check_crc: bool) -> RecordCheck:
+        looked.append(physical_offset)
+        return check(log, physical_offset, check_crc=check_crc)
+
+    monkeypatch.setattr(CommitLog, "check", noted)
+    scan = LogScan(store.commit_log, 0, stop=places[2].physical_offset)
+    assert [offset for offset, _ in scan] == [0]
+    assert "magic" in scan.stopped_by
+    assert looked == [places[1].physical_offset]
+
+
+def test_a_walk_without_crc_passes_over_a_changed_body(store: MessageStore) -> None:
+    places = [put(store) for _ in range(3)]
+    store.commit_log.files.files[0].map[places[1].physical_offset + 88] ^= 0xFF
+    assert len(list(LogScan(store.commit_log, 0))) == 2
+    assert len(list(LogScan(store.commit_log, 0, check_crc=False))) == 3
+
+
+@pytest.mark.parametrize("check_crc", [True, False])
+def test_no_record_whose_body_was_changed_proves_itself_behind_damage(store: MessageStore, check_crc: bool) -> None:
+    places = [put(store) for _ in range(4)]
+    content = store.commit_log.files.files[0].map
+    content[places[1].physical_offset + 4] = 0  # its magic
+    content[places[2].physical_offset + 88] ^= 0xFF  # its body
+    scan = LogScan(store.commit_log, 0, check_crc=check_crc)
+    assert [offset for offset, _ in scan] == [places[0].physical_offset, places[3].physical_offset]
+    assert [(part.begin, part.end) for part in scan.damage] == [(places[1].physical_offset, places[3].physical_offset)]
+
+
+def test_a_log_without_files_has_nothing_to_walk(store: MessageStore) -> None:
+    scan = LogScan(store.commit_log, 0)
+    assert list(scan) == []
+    assert (scan.end, scan.records, scan.store_timestamp) == (0, 0, 0)
+
+
+def test_progress_is_told_at_most_once_per_step(maker: StoreMaker) -> None:
+    store = maker()
+    for _ in range(200):
+        put(store, body=bytes(10_000))
+    told: list[tuple[int, int]] = []
+    scan = LogScan(store.commit_log, 0, progress=lambda done, total: told.append((done, total)))
+    assert len(list(scan)) == 200
+    assert told == []  # less than a step
+
+
+def test_a_long_walk_is_told_every_three_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "triomq.storage.commit_log.log_scan")
+    now = [100.0]
+    progress = ProgressLog(lambda: now[0])
+    for second in range(1, 8):
+        now[0] = 100.0 + second
+        progress(second * 1024**2, 9 * 1024**2)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"reading the commit log mib={second} of_at_most=9" for second in (3, 6)
+    ]

@@ -1,0 +1,131 @@
+import errno
+from pathlib import Path
+
+import pytest
+
+from tests.unit.storage.making import FaultyFileSystem, StoreMaker, put
+from triomq.protocol.errors import IllegalNameError, StoreError, StoreLayoutError
+from triomq.storage.consume_queue.queue_table import is_topic_name
+from triomq.storage.message_store import MessageStore
+
+
+def test_a_queue_is_always_the_same_object(store: MessageStore) -> None:
+    queue = store.queue("T", 1)
+    assert store.queue("T", 1) is queue
+    assert store.queues.find("T", 1) is queue
+    assert store.queue("T", 2) is not queue
+
+
+def test_finding_makes_no_queue(store: MessageStore) -> None:
+    assert store.queues.find("T", 0) is None
+    assert len(store.queues) == 0
+
+
+@pytest.mark.parametrize("topic", ["", "..", "a/b", "a b", "a\0b", "\u00e4", "x" * 128, "a.b"])
+def test_no_topic_leads_out_of_the_store(store: MessageStore, topic: str) -> None:
+    with pytest.raises(IllegalNameError):
+        store.queue(topic, 0)
+    assert not is_topic_name(topic)
+
+
+@pytest.mark.parametrize("queue_id", [-1, 2**31])
+def test_impossible_queue_ids_are_refused(store: MessageStore, queue_id: int) -> None:
+    with pytest.raises(IllegalNameError, match="queue id"):
+        store.queue("T", queue_id)
+
+
+def test_rocketmqs_own_names_are_topics() -> None:
+    assert all(map(is_topic_name, ("%RETRY%group", "%DLQ%a-b_c", "SCHEDULE_TOPIC_XXXX", "a|b", "x" * 127)))
+
+
+def test_directories_that_are_no_queue_are_skipped_and_left_alone(maker: StoreMaker) -> None:
+    store = maker()
+    put(store, "T", 7)
+    store.close()
+    below = maker.root / "store" / "consumequeue"
+    for strange in ("T/notes", "T/07", "T/99999999999", "bad name/0"):
+        (below / strange).mkdir(parents=True)
+        (below / strange / "file").write_bytes(b"x")
+    (below / "readme").write_bytes(b"x")
+    again = maker()
+    assert [(queue.topic, queue.queue_id) for queue in again.queues] == [("T", 7)]
+    assert (below / "T/07/file").exists()
+
+
+def test_a_foreign_file_in_a_queue_is_refused(maker: StoreMaker) -> None:
+    store = maker()
+    put(store, "T", 7)
+    store.close()
+    (maker.root / "store/consumequeue/T/7/core").write_bytes(b"x")
+    with pytest.raises(StoreLayoutError, match="core is not a file of the store"):
+        maker()
+
+
+def test_deleting_the_last_queue_removes_the_topics_directory(store: MessageStore) -> None:
+    put(store, "T", 0)
+    put(store, "T", 1)
+    put(store, "U", 0)
+    assert store.delete_topic("T") == 2
+    below = store.config.root / "consumequeue"
+    assert sorted(path.name for path in below.iterdir()) == ["U"]
+
+
+def test_a_topics_directory_with_something_else_in_it_stays(store: MessageStore) -> None:
+    put(store, "T", 0)
+    (store.config.root / "consumequeue/T/notes").mkdir()
+    store.delete_topic("T")
+    assert [path.name for path in (store.config.root / "consumequeue/T").iterdir()] == ["notes"]
+
+
+def test_a_topic_that_cannot_be_deleted_takes_no_messages_until_it_can_and_harms_no_other(store: MessageStore) -> None:
+    put(store, "T", 0)
+    put(store, "T", 1)
+    directory = Path(store.config.root, "consumequeue/T/0")
+    (directory / "file").write_bytes(b"")
+    for _ in range(2):
+        with pytest.raises(StoreError, match="cannot delete"):
+            store.delete_topic("T")
+        for queue_id in range(2):
+            with pytest.raises(StoreError, match=r"topic\[T\] takes no messages until its deletion succeeds.*T/0"):
+                put(store, "T", queue_id)
+            assert store.max_offset_in_queue("T", queue_id) == 0
+        put(store, "U", 0)
+    (directory / "file").unlink()
+    assert store.delete_topic("T") == 2
+    assert not directory.exists()
+    assert put(store, "T", 0).queue_offset == 0
+
+
+@pytest.mark.parametrize("failing", ["unlink", "remove_directory", "sync_directory"])
+def test_what_is_left_of_a_topic_gives_nothing_back(maker: StoreMaker, faulty: FaultyFileSystem, failing: str) -> None:
+    """With three files: neither while the store runs, nor after a clean stop, nor after a kill."""
+    store = maker(file_system=faulty)
+    for _ in range(120):
+        put(store, "T", 0)
+    assert len(store.queue("T", 0).files.files) == 3
+    faulty.code = errno.EPERM
+    below = store.config.root / "consumequeue"
+    faulty.fails = lambda number, name, path: name == failing and (path == below or below in path.parents)
+    with pytest.raises(StoreError, match="not permitted"):
+        store.delete_topic("T")
+    with pytest.raises(StoreError, match="not permitted"):
+        put(store, "T", 0)
+    put(store, "U", 0)
+    assert store.max_offset_in_queue("T", 0) == 0
+    faulty.fails = lambda number, name, path: False
+    killed = maker(maker.killed_copy(store))
+    assert killed.max_offset_in_queue("T", 0) == 0
+    assert put(killed, "T", 0).queue_offset == 0
+    store.close()
+    store.open()
+    assert store.max_offset_in_queue("T", 0) == 0
+    assert put(store, "T", 0).queue_offset == 0
+    assert store.max_offset_in_queue("U", 0) == 1
+
+
+def test_a_failing_rename_makes_no_queue(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+    store = maker(file_system=faulty)
+    faulty.fails = lambda number, name, path: name == "create_file"
+    with pytest.raises(StoreError):
+        put(store)
+    assert store.max_offset_in_queue("T", 0) == 0

@@ -1,0 +1,64 @@
+import errno
+import struct
+from pathlib import Path
+
+import pytest
+
+from tests.unit.storage.making import FaultyFileSystem
+from triomq.protocol.errors import StoreError
+from triomq.storage.files.checkpoint import Checkpoint, load_checkpoint
+from triomq.storage.files.file_system import FileSystem
+
+FILES = FileSystem()
+
+
+def test_a_saved_checkpoint_is_three_numbers_in_4096_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    Checkpoint(1, 2, 3).save(FILES, path)
+    assert path.read_bytes() == struct.pack(">qqq", 1, 2, 3) + bytes(4096 - 24)
+    assert load_checkpoint(FILES, path) == Checkpoint(1, 2, 3)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"12345"])
+def test_a_missing_or_cut_checkpoint_vouches_for_nothing(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "checkpoint").write_bytes(content)
+    assert load_checkpoint(FILES, tmp_path / "checkpoint") == Checkpoint(0, 0, 0)
+
+
+def test_the_earlier_time_less_three_seconds_is_certain() -> None:
+    assert Checkpoint(10_000, 20_000).min_time == 7000
+    assert Checkpoint(20_000, 10_000).min_time == 7000
+    assert Checkpoint(1000, 20_000).min_time == 0
+
+
+def test_an_existing_checkpoint_is_written_in_place(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    Checkpoint(1, 2, 3).save(FILES, path)
+    inode = path.stat().st_ino
+    assert Checkpoint(4, 5, 6).save(FILES, path)
+    assert path.stat().st_ino == inode
+    assert load_checkpoint(FILES, path) == Checkpoint(4, 5, 6)
+
+
+def test_a_full_disk_leaves_the_old_checkpoint_and_is_no_error(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+    path = tmp_path / "checkpoint"
+    Checkpoint(1, 2, 3).save(FILES, path)
+    faulty.fails = lambda number, name, path: True
+    assert not Checkpoint(4, 5, 6).save(faulty, path)
+    assert load_checkpoint(FILES, path) == Checkpoint(1, 2, 3)
+
+
+def test_another_failure_is_an_error(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+    faulty.code = errno.EIO
+    faulty.fails = lambda number, name, path: True
+    with pytest.raises(StoreError, match="cannot write"):
+        Checkpoint(4, 5, 6).save(faulty, tmp_path / "checkpoint")
+
+
+def test_an_unreadable_checkpoint_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    with pytest.raises(StoreError, match="cannot read") as caught:
+        load_checkpoint(FILES, tmp_path / "checkpoint")
+    assert isinstance(caught.value.__cause__, OSError)
+    assert caught.value.__cause__.errno == errno.EISDIR

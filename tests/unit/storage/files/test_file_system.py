@@ -1,0 +1,232 @@
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.storage.making import FaultyFileSystem, mapped_without_read_ahead
+from triomq.protocol.errors import StoreError, StoreFullError, StoreLayoutError
+from triomq.storage.files.file_system import (
+    DiskSpace,
+    FileSystem,
+    OpenFile,
+    list_store_directory,
+    store_error,
+    translated,
+)
+
+FILES = FileSystem()
+
+
+def test_a_new_file_has_its_full_length_before_it_gets_its_name(tmp_path: Path) -> None:
+    file = FILES.create_file(tmp_path / "scratch", 5000, tmp_path / "0")
+    assert os.fstat(file.fileno()).st_size == 5000
+    assert [entry.name for entry in FILES.list_directory(tmp_path)] == ["scratch"]
+    assert file.path == tmp_path / "0"
+    FILES.rename(tmp_path / "scratch", tmp_path / "0")
+    assert [entry.name for entry in FILES.list_directory(tmp_path)] == ["0"]
+
+
+def test_an_existing_file_is_never_replaced_by_a_new_one(tmp_path: Path) -> None:
+    (tmp_path / "0").write_bytes(b"precious")
+    with pytest.raises(FileExistsError):
+        FILES.create_file(tmp_path / "scratch", 5000, tmp_path / "0")
+    assert (tmp_path / "0").read_bytes() == b"precious"
+
+
+def test_a_descriptor_is_closed_with_the_last_reference(tmp_path: Path) -> None:
+    file = FILES.create_file(tmp_path / "scratch", 10, tmp_path / "0")
+    number = file.fileno()
+    other = file
+    del file
+    os.fstat(number)
+    del other
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)
+
+
+def test_holes_are_no_data(tmp_path: Path) -> None:
+    file = FILES.create_file(tmp_path / "scratch", 1024 * 1024, tmp_path / "0")
+    assert list(FILES.data_ranges(file, 0, 1024 * 1024)) == []
+    os.pwrite(file.fileno(), b"x", 500_000)
+    ranges = list(FILES.data_ranges(file, 0, 1024 * 1024))
+    assert any(start <= 500_000 < end for start, end in ranges)
+    assert all(end <= 500_010 for _, end in FILES.data_ranges(file, 0, 500_010))
+    assert list(FILES.data_ranges(file, 0, 100_000)) == []
+    assert list(FILES.data_ranges(file, 900_000, 1024 * 1024)) == []
+
+
+def test_reading_leaves_a_hole_behind_what_is_read_a_hole(tmp_path: Path) -> None:
+    """Else the next start would have to search it for units."""
+    file = FILES.create_file(tmp_path / "scratch", 1024 * 1024, tmp_path / "0")
+    FILES.reserve(file, 0, 1024 * 1024)
+    os.pwrite(file.fileno(), b"x" * 5000, 0)
+    before = list(FILES.data_ranges(file, 0, 1024 * 1024))
+    assert FILES.read(file, 4000, 1000) == b"x" * 1000
+    assert list(FILES.data_ranges(file, 0, 1024 * 1024)) == before
+    assert FILES.read(file, 1024 * 1024 - 2, 10) == bytes(2)
+
+
+def test_another_error_than_a_hole_is_raised() -> None:
+    reading, writing = os.pipe()
+    os.close(writing)
+    with pytest.raises(OSError, match="Illegal seek"):
+        list(FILES.data_ranges(OpenFile(reading, Path("pipe")), 0, 10))
+
+
+def test_zeroing_more_than_one_write_reaches_the_end(tmp_path: Path) -> None:
+    size = 3 * 1024 * 1024 + 5
+    (tmp_path / "0").write_bytes(b"x" * size)
+    FILES.zero(FILES.open_file(tmp_path / "0"), 2, size - 3)
+    content = (tmp_path / "0").read_bytes()
+    assert content == b"xx" + bytes(size - 3) + b"x"
+
+
+def test_a_missing_directory_is_empty_and_other_kinds_of_entries_are_told_apart(tmp_path: Path) -> None:
+    assert FILES.list_directory(tmp_path / "none") == []
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a").write_bytes(b"123")
+    a, b = FILES.list_directory(tmp_path)
+    assert (a.name, a.is_file, a.is_directory, a.size_bytes) == ("a", True, False, 3)
+    assert (b.name, b.is_file, b.is_directory, b.size_bytes) == ("b", False, True, 0)
+
+
+def test_a_link_that_leads_nowhere_is_not_taken_for_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"123")
+    (tmp_path / "b").symlink_to(tmp_path / "unmounted")
+    a, b = FILES.list_directory(tmp_path)
+    assert (a.name, a.is_file, a.size_bytes) == ("a", True, 3)
+    assert (b.name, b.is_file, b.is_directory) == ("b", False, True)
+    with pytest.raises(StoreLayoutError, match=r"cannot read the directory .*b: No such file"):
+        list_store_directory(FILES, tmp_path / "b")
+
+
+def test_an_entry_that_goes_while_a_directory_is_listed_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_bytes(b"")
+
+    def scandir(path: Path) -> Any:
+        entries = real(path)
+        (tmp_path / "a").unlink()
+        return entries
+
+    real = os.scandir
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert FILES.list_directory(tmp_path) == []
+
+
+def test_an_unreadable_directory_is_a_layout_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreLayoutError, match="cannot read the directory"):
+        list_store_directory(FILES, tmp_path / "file")
+
+
+def test_used_space_is_rounded_up_as_in_rocketmq() -> None:
+    assert DiskSpace(used_bytes=1, available_bytes=999).used_percent == 1
+    assert DiskSpace(used_bytes=900, available_bytes=100).used_percent == 90
+    assert DiskSpace(used_bytes=901, available_bytes=99).used_percent == 91
+
+
+def test_a_file_system_that_tells_no_size_is_never_full() -> None:
+    """A ramfs, or a tmpfs with ``size=0``."""
+    assert DiskSpace(used_bytes=0, available_bytes=0).used_percent == 0
+
+
+def test_the_real_disk_has_some_space(tmp_path: Path) -> None:
+    assert 0 <= FILES.space(tmp_path).used_percent <= 100
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "text"),
+    [
+        (errno.ENOSPC, StoreFullError, "free space"),
+        (errno.EDQUOT, StoreFullError, "free space"),
+        (errno.EMFILE, StoreError, "ulimit -n"),
+        (errno.EIO, StoreError, "Input/output error"),
+    ],
+)
+def test_errors_say_what_failed_where_and_what_to_do(code: int, kind: type[StoreError], text: str) -> None:
+    error = store_error(OSError(code, os.strerror(code)), "create", Path("/store/file"))
+    assert type(error) is kind
+    assert "cannot create /store/file" in str(error)
+    assert text in str(error)
+
+
+def test_free_space_is_told_of_the_nearest_folder_that_may_be_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def statvfs(path: Path) -> os.statvfs_result:
+        asked.append(path)
+        if path != tmp_path:
+            raise OSError(errno.EACCES if path.parent == tmp_path else errno.ENOENT, "no")
+        return real(path)
+
+    real = os.statvfs
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    path = tmp_path / "commitlog" / "file"
+    assert "bytes are free" in str(store_error(OSError(errno.EACCES, "no"), "create", path))
+    assert asked == [path, path.parent, tmp_path]
+
+
+def test_free_space_of_a_failed_disk_is_not_that_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def statvfs(path: Path) -> os.statvfs_result:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    assert "free space unknown: [Errno 5]" in str(store_error(OSError(errno.EIO, "no"), "create", tmp_path))
+
+
+def test_translated_keeps_the_cause(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+    faulty.fails = lambda number, name, path: True
+    with pytest.raises(StoreFullError) as caught, translated("rename", tmp_path):
+        faulty.rename(tmp_path / "a", tmp_path / "b")
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+@pytest.mark.parametrize(
+    ("call", "wanted"),
+    [
+        (lambda path: FILES.write_file(path / "0", b"x" * 5000), ("fsync", "0", 5000)),
+        (lambda path: FILES.overwrite_file(path / "0", b"x" * 5000), ("fsync", "0", 5000)),
+        (lambda path: FILES.sync_file(FILES.create_file(path / "0", 4096, path / "1")), ("fdatasync", "0", 4096)),
+        (lambda path: FILES.sync_directory(path), ("fsync", "", None)),
+    ],
+)
+def test_what_shall_be_on_the_disk_is_synced_after_it_was_written(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    call: Callable[[Path], None],
+    wanted: tuple[str, str, int | None],
+) -> None:
+    synced: list[tuple[str, Path, int | None]] = []
+    for name in ("fsync", "fdatasync"):
+
+        def record(number: int, name: str = name) -> None:
+            path = Path(f"/proc/self/fd/{number}").readlink()
+            synced.append((name, path, path.stat().st_size if path.is_file() else None))
+
+        monkeypatch.setattr(os, name, record)
+    call(tmp_path)
+    name, file_name, size = wanted
+    assert synced == [(name, tmp_path / file_name, size)]
+
+
+def test_small_files_are_written_and_read_whole_or_in_part(tmp_path: Path) -> None:
+    FILES.write_file(tmp_path / "small", b"0123456789")
+    FILES.write_file(tmp_path / "small", b"abc")
+    assert FILES.read_file(tmp_path / "small") == b"abc"
+    assert FILES.read_head(tmp_path / "small", 2) == b"ab"
+
+
+def test_the_kernel_is_told_whether_pages_are_read_in_order(tmp_path: Path) -> None:
+    map_ = FILES.map_file(FILES.create_file(tmp_path / "0", 5000, tmp_path / "1"), 5000)
+    assert mapped_without_read_ahead(tmp_path) == set()
+    FILES.expect_order(map_, in_order=False)
+    assert mapped_without_read_ahead(tmp_path) == {"0"}
+    FILES.expect_order(map_, in_order=True)
+    assert mapped_without_read_ahead(tmp_path) == set()

@@ -1,0 +1,119 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.storage.making import FaultyFileSystem
+from triomq.protocol.errors import StoreError, StoreLayoutError
+from triomq.storage.files.file_system import FileSystem
+from triomq.storage.files.json_table import JsonTable, encode
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "config" / "topics.json"
+
+
+def test_a_table_comes_back_as_it_was_saved(path: Path) -> None:
+    JsonTable(path).save({"offsetTable": {"T@g": {"0": 5}}})
+    assert JsonTable(path).load() == {"offsetTable": {"T@g": {"0": 5}}}
+
+
+def test_what_rocketmq_writes_is_read(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b'{\n\t"offsetTable":{\n\t\t"T@g":{0:70,1:13\n\t\t}\n\t}\n}')
+    assert JsonTable(path).load() == {"offsetTable": {"T@g": {0: 70, 1: 13}}}
+
+
+def test_what_is_written_is_standard_json_in_ascii(path: Path) -> None:
+    table = {"b": {1: "\u00fc\U0001f600\t"}, "a": [True, None]}
+    JsonTable(path).save(table)
+    content = path.read_bytes()
+    assert content.isascii()
+    assert json.loads(content) == {"a": [True, None], "b": {"1": "\u00fc\U0001f600\t"}}
+    assert encode({1: "x"}) == b'{\n  "1": "x"\n}'
+
+
+def test_the_generation_before_is_kept(path: Path) -> None:
+    table = JsonTable(path)
+    for number in range(3):
+        table.save({"n": number})
+    assert json.loads(path.read_bytes()) == {"n": 2}
+    assert json.loads(table.backup_path.read_bytes()) == {"n": 1}
+    assert sorted(entry.name for entry in path.parent.iterdir()) == ["topics.json", "topics.json.bak"]
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"\0" * 100, b" \n", b'{"n": 1', b"\xff", b"null"])
+def test_a_missing_empty_or_damaged_table_falls_back_to_its_backup(
+    path: Path, damage: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = JsonTable(path)
+    table.save({"n": 0})
+    table.save({"n": 1})
+    path.unlink() if damage is None else path.write_bytes(damage)
+    assert JsonTable(path).load() == {"n": 0}
+    assert f"table taken from its backup, later changes are lost path={path} reason={path} is " in caplog.text
+
+
+def test_the_save_after_a_damage_keeps_the_good_backup(path: Path) -> None:
+    table = JsonTable(path)
+    table.save({"n": 0})
+    table.save({"n": 1})
+    path.write_bytes(b"{")
+    table = JsonTable(path)
+    table.load()
+    table.save({"n": 2})
+    assert json.loads(table.backup_path.read_bytes()) == {"n": 0}
+    table.save({"n": 3})
+    assert json.loads(table.backup_path.read_bytes()) == {"n": 2}
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"\0\0"])
+def test_no_table_and_no_backup_is_fine(path: Path, damage: bytes | None, caplog: pytest.LogCaptureFixture) -> None:
+    if damage is not None:
+        path.parent.mkdir()
+        path.write_bytes(damage)
+    assert JsonTable(path).load() is None
+    assert (f"table is empty path={path}" in caplog.text) == (damage is not None)
+
+
+def test_damage_without_a_backup_does_not_pass_as_an_empty_table(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"{broken")
+    with pytest.raises(StoreLayoutError, match=r"topics\.json is no JSON.*restore the file"):
+        JsonTable(path).load()
+
+
+def test_two_damaged_generations_are_an_error(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"")
+    JsonTable(path).backup_path.write_bytes(b"{broken")
+    with pytest.raises(StoreLayoutError, match=r"topics\.json\.bak is no JSON"):
+        JsonTable(path).load()
+
+
+def test_an_unreadable_table_is_an_error(path: Path) -> None:
+    path.mkdir(parents=True)
+    with pytest.raises(StoreLayoutError, match="cannot read"):
+        JsonTable(path).load()
+
+
+def test_a_failure_at_any_step_of_saving_loses_at_most_the_newest_state(path: Path) -> None:
+    steps = 0
+    while True:
+        faulty = FaultyFileSystem()
+        failing = steps + 1
+        faulty.fails = lambda number, name, path, failing=failing: number == failing  # type: ignore[misc]
+        table: Any = JsonTable(path, FileSystem())
+        table.save({"n": "old"})
+        table = JsonTable(path, faulty)
+        try:
+            table.save({"n": "new"})
+        except StoreError:
+            assert JsonTable(path).load() in ({"n": "old"}, {"n": "new"})
+            steps += 1
+        else:
+            break
+    assert steps == 6
+    assert JsonTable(path).load() == {"n": "new"}

@@ -1,0 +1,175 @@
+import errno
+import gc
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.unit.storage.making import FaultyFileSystem
+from triomq.protocol.errors import StoreError, StoreFullError
+from triomq.storage.files.file_system import FileSystem
+from triomq.storage.files.mapped_file import MappedFile
+
+SIZE = 1024 * 1024
+
+
+def mapped(root: Path, file_system: FileSystem, size: int = SIZE) -> MappedFile:
+    file = file_system.create_file(root / "scratch", size, root / "0")
+    file_system.rename(root / "scratch", root / "0")
+    return MappedFile(file_system, file, 0, size)
+
+
+def disk_bytes(file: MappedFile) -> int:
+    return os.fstat(file.file.fileno()).st_blocks * 512
+
+
+def test_a_new_file_takes_no_disk_space_before_it_is_reserved(tmp_path: Path) -> None:
+    file = mapped(tmp_path, FileSystem())
+    assert disk_bytes(file) == 0
+    file.reserve(1, 64 * 1024)
+    assert file.reserved == 64 * 1024
+    assert disk_bytes(file) >= 64 * 1024
+
+
+def test_reserving_what_is_reserved_asks_nobody(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+    file = mapped(tmp_path, faulty)
+    file.reserve(10, 4096)
+    calls = len(faulty.calls)
+    file.reserve(4096, 4096)
+    assert len(faulty.calls) == calls
+
+
+def test_reserving_ends_with_the_file(tmp_path: Path) -> None:
+    file = mapped(tmp_path, FileSystem(), 5000)
+    file.reserve(4999, 1024 * 1024)
+    assert file.reserved == 5000
+    assert os.fstat(file.file.fileno()).st_size == 5000
+
+
+def test_a_nearly_full_disk_gives_less_than_a_whole_step(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+    file = mapped(tmp_path, faulty)
+    lengths: list[int] = []
+
+    class Tight(FaultyFileSystem):
+        def reserve(self, file: object, start: int, length: int) -> None:
+            lengths.append(length)
+            if length > 20_000:
+                raise OSError(errno.ENOSPC, "full")
+
+    file._file_system = Tight()
+    file.reserve(5000, 256 * 1024)
+    assert lengths == [262144, 131072, 65536, 32768, 16384]
+    assert file.reserved == 16384
+
+
+def test_a_full_disk_is_an_error_with_path_and_free_bytes(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+    file = mapped(tmp_path, faulty)
+    faulty.fails = lambda number, name, path: name == "reserve"
+    with pytest.raises(
+        StoreFullError, match=r"no space for .*0: No space left on device, 8192 bytes needed, \d+ bytes are free"
+    ):
+        file.reserve(5000, 1024 * 1024)
+    assert file.reserved == 0
+    faulty.fails = lambda number, name, path: False
+    file.reserve(5000, 8192)
+    assert file.reserved == 8192
+
+
+def test_unknown_free_space_does_not_hide_the_full_disk(tmp_path: Path) -> None:
+    class Broken(FaultyFileSystem):
+        def space(self, path: Path) -> None:  # type: ignore[override]  # for the test
+            raise OSError(errno.EIO, "no idea")
+
+    broken = Broken()
+    file = mapped(tmp_path, broken)
+    broken.fails = lambda number, name, path: name == "reserve"
+    with pytest.raises(StoreFullError, match="free space unknown: no idea"):
+        file.reserve(1, 1)
+
+
+def test_other_errors_while_reserving_are_no_full_disk(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+    file = mapped(tmp_path, faulty)
+    faulty.code = errno.EROFS
+    faulty.fails = lambda number, name, path: name == "reserve"
+    with pytest.raises(StoreError, match=r"reserve space in .*Read-only") as caught:
+        file.reserve(1, 1)
+    assert not isinstance(caught.value, StoreFullError)
+
+
+def test_filling_writes_zeros_up_to_the_next_step_and_not_beyond_what_is_reserved(
+    tmp_path: Path, faulty: FaultyFileSystem
+) -> None:
+    file = mapped(tmp_path, faulty)
+    file.map[:] = b"x" * SIZE
+    file.assume_reserved(10)
+    file.reserve(10_000, 40_000)
+    file.fill(9_000, 16_384, 4096)
+    assert file.filled == 16_384
+    file.fill(16_000, 16_384, 4096)
+    assert [name for name, _ in faulty.calls].count("zero") == 4, "it was filled already"
+    file.fill(16_385, 65_536, 65_536)
+    assert file.filled == file.reserved < 65_536
+    assert file.map[:] == b"x" * 10 + bytes(file.filled - 10) + b"x" * (SIZE - file.filled)
+
+
+def test_filling_ends_with_the_file(tmp_path: Path) -> None:
+    file = mapped(tmp_path, FileSystem(), 5000)
+    file.reserve(4999, SIZE)
+    file.fill(1, SIZE, SIZE)
+    assert file.filled == 5000
+    assert os.fstat(file.file.fileno()).st_size == 5000
+
+
+@pytest.mark.parametrize(("code", "kind"), [(errno.ENOSPC, StoreFullError), (errno.EIO, StoreError)])
+def test_a_disk_that_takes_no_bytes_is_named(
+    tmp_path: Path, faulty: FaultyFileSystem, code: int, kind: type[StoreError]
+) -> None:
+    file = mapped(tmp_path, faulty)
+    file.reserve(100, 4096)
+    faulty.code = code
+    faulty.fails = lambda number, name, path: name == "zero"
+    with pytest.raises(kind, match=f"cannot write zeros to {file.path}: .* bytes are free"):
+        file.fill(100, 4096, 4096)
+    assert file.filled == 0
+
+
+def test_clearing_an_end_touches_only_what_is_not_zero(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+    file = mapped(tmp_path, faulty)
+    assert file.zero_from(0) == 0
+    file.map[1000:1010] = b"x" * 10
+    file.map[700_000:700_010] = b"x" * 10
+    assert 0 < file.zero_from(1005) < SIZE // 2
+    assert bytes(file.view[1000:1005]) == b"xxxxx"
+    assert not any(file.view[1005:])
+    cleared = [path for name, path in faulty.calls if name == "zero"]
+    assert file.zero_from(1005) == 0
+    assert [path for name, path in faulty.calls if name == "zero"] == cleared
+
+
+def test_views_outlive_the_file_and_its_name(tmp_path: Path) -> None:
+    files = FileSystem()
+    file = mapped(tmp_path, files)
+    file.map[:5] = b"hello"
+    view = file.view[:5]
+    files.unlink(file.path)
+    del file
+    gc.collect()
+    assert bytes(view) == b"hello"
+
+
+def test_views_are_read_only(tmp_path: Path) -> None:
+    assert mapped(tmp_path, FileSystem()).view.readonly
+
+
+def test_a_file_that_cannot_be_mapped_is_named(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+    faulty.code = errno.ENOMEM
+    faulty.fails = lambda number, name, path: name == "map_file"
+    with pytest.raises(StoreError, match=f"cannot map {tmp_path}/0"):
+        mapped(tmp_path, faulty)
+
+
+def test_end_is_where_the_next_file_starts(tmp_path: Path) -> None:
+    files = FileSystem()
+    file = MappedFile(files, files.create_file(tmp_path / "scratch", 100, tmp_path / "0"), 300, 100)
+    assert file.end == 400
+    assert file.path == tmp_path / "0"

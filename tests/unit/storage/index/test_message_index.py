@@ -1,0 +1,658 @@
+"""message_index: the files of one store, their way from the log, and searches."""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.storage.making import FaultyFileSystem, NothingInMemory, StoreMaker, matches, overwrite, put, report
+from triomq.protocol.errors import ConfigError, IndexDamagedError, StoreError
+from triomq.protocol.record.index_unit import HEADER
+from triomq.protocol.record.properties import encode_properties
+from triomq.storage.config import Durability
+from triomq.storage.files.checkpoint import Checkpoint, load_checkpoint
+from triomq.storage.files.file_system import FileSystem
+from triomq.storage.message_store import MessageStore
+from triomq.storage.reading.cold_read import finish
+from triomq.storage.store_writer import Appended
+
+
+def put_keys(store: MessageStore, *keys: str, topic: str = "T", size: int = 100) -> Appended:
+    return put(store, topic, body=bytes(size), properties=encode_properties({"KEYS": " ".join(keys)}))
+
+
+def filled(maker: StoreMaker, count: int = 400, file_system: FileSystem | None = None) -> MessageStore:
+    """Two keys for each message, one second apart: three index files of 149 units."""
+    store = maker(file_system=file_system)
+    for number in range(count):
+        maker.clock.now_ms += 1000
+        put_keys(store, f"key-{number}", "all")
+    return store
+
+
+def index_all(store: MessageStore) -> None:
+    while store.index.catch_up():
+        pass
+
+
+def contents(root: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted((root / "index").iterdir())]
+
+
+def names(root: Path) -> list[str]:
+    return sorted(path.name for path in (root / "index").iterdir())
+
+
+def everything_is_found(store: MessageStore, count: int = 400) -> bool:
+    return all(len(matches(store, "T", f"key-{number}").offsets) == 1 for number in range(count))
+
+
+def test_a_search_finds_what_was_put_the_moment_before(store: MessageStore) -> None:
+    first = put_keys(store, "a", "b")
+    second = put_keys(store, "b")
+    put_keys(store, "b", topic="U")
+    found = matches(store, "T", "b")
+    assert found.offsets == [first.physical_offset, second.physical_offset]
+    assert found.last_update_offset > second.physical_offset
+    assert found.last_update_timestamp == second.store_timestamp
+    assert matches(store, "T", "c") == ([], 0, 0)
+    assert matches(store, "V", "b") == ([], 0, 0)
+
+
+def test_putting_a_message_touches_no_index_file(store: MessageStore) -> None:
+    put_keys(store, "a")
+    assert not (store.config.root / "index").exists()
+    assert store.index.position == 0
+
+
+def test_at_most_64_of_the_newest_are_found_oldest_first(maker: StoreMaker) -> None:
+    store = filled(maker, 100)
+    found = matches(store, "T", "all", most=1000).offsets
+    assert len(found) == 64
+    assert found == sorted(found)
+    assert found[-3:] == matches(store, "T", "all", most=3).offsets
+
+
+def test_a_time_range_over_several_files_is_kept(maker: StoreMaker) -> None:
+    store = filled(maker)
+    begin = maker.clock.now_ms - 399_000
+    found = matches(store, "T", "all", begin=begin + 100_000, end=begin + 110_000).offsets
+    assert 9 <= len(found) <= 11
+    newest = matches(store, "T", "all").offsets
+    assert len(set(newest) | set(found)) == 64 + len(found)
+
+
+def test_a_file_takes_one_unit_less_than_its_size_and_rolls_within_a_message(maker: StoreMaker) -> None:
+    store = maker()
+    put_keys(store, *(f"k{number}" for number in range(148)))
+    last = put_keys(store, "x", "y")
+    index_all(store)
+    first, second = (file.header for file in store.index._files)
+    assert (first.index_count, second.index_count) == (150, 2)
+    assert first.end_physical_offset == second.begin_physical_offset == last.physical_offset
+
+
+def test_the_record_after_a_full_file_makes_the_next_one_even_without_keys(maker: StoreMaker) -> None:
+    store = maker()
+    maker.clock.now_ms += 5
+    full = put_keys(store, *(f"k{number}" for number in range(149)))
+    index_all(store)
+    assert len(names(store.config.root)) == 1
+    put(store)
+    index_all(store)
+    second = store.index._files[1].header
+    end = (full.store_timestamp, full.store_timestamp, full.physical_offset, full.physical_offset)
+    assert second == (*end, 0, 1)
+    assert len(names(store.config.root)) == 2
+
+
+def test_a_new_file_is_named_after_a_newer_time_even_if_the_clock_went_back(maker: StoreMaker) -> None:
+    store = maker()
+    put_keys(store, *(f"k{number}" for number in range(149)))
+    index_all(store)
+    maker.clock.now_ms -= 3_600_000
+    put_keys(store, "k")
+    index_all(store)
+    first, second = names(store.config.root)
+    assert int(second) == int(first) + 1
+    assert len(second) == 17
+
+
+def test_with_the_index_off_nothing_is_indexed_and_what_was_is_found(maker: StoreMaker) -> None:
+    store = maker()
+    place = put_keys(store, "a")
+    store.close()
+    store = maker(index=False)
+    put_keys(store, "a")
+    assert matches(store, "T", "a").offsets == [place.physical_offset]
+    store.close()
+    assert len(matches(maker(), "T", "a").offsets) == 2
+
+
+def test_messages_that_are_not_on_the_disk_are_not_indexed_with_durability_sync(maker: StoreMaker) -> None:
+    store = maker(durability=Durability.SYNC)
+    put_keys(store, "a")
+    assert matches(store, "T", "a").offsets == []
+    store.flush()
+    assert matches(store, "T", "a").offsets == [0]
+
+
+def test_closing_and_opening_goes_on_where_the_index_ends(maker: StoreMaker) -> None:
+    whole = filled(maker)
+    index_all(whole)
+    wanted = contents(whole.config.root)
+    whole.close()
+    maker.clock.now_ms -= 400_000
+    parts = maker(maker.root / "parts")
+    for number in range(400):
+        maker.clock.now_ms += 1000
+        put_keys(parts, f"key-{number}", "all")
+        if number % 37 == 0:
+            parts.close()
+            parts.open()
+            assert report(parts).removed_index_files == ()
+    parts.close()
+    assert contents(parts.config.root) == wanted
+
+
+@pytest.mark.parametrize("units", [1, 148, 149, 150, 298, 299])
+def test_a_record_of_which_only_some_keys_are_indexed_gets_the_others(maker: StoreMaker, units: int) -> None:
+    """As after a full disk, in the middle of a record's keys."""
+    store = maker()
+    put_keys(store, *(f"k{number}" for number in range(400)))
+    batch = store.index._reader.read(0, store.commit_log.max_offset, 1)
+    whole_batch = store.index._reader.read(0, store.commit_log.max_offset, 1)
+    for column in (batch.keys, batch.shares, batch.offsets, batch.timestamps):
+        del column[units:]
+    store.index._write(batch)
+    store.index._resume()
+    index_all(store)
+    found = contents(store.config.root)
+    shutil.rmtree(store.config.root / "index")
+    store.index._files.clear()
+    store.index._write(whole_batch)
+    assert contents(store.config.root) == found
+
+
+def test_a_deleted_index_is_made_again_byte_for_byte(maker: StoreMaker) -> None:
+    store = filled(maker)
+    store.close()
+    wanted = contents(store.config.root)
+    shutil.rmtree(store.config.root / "index")
+    store = maker()
+    assert everything_is_found(store)
+    store.close()
+    assert contents(store.config.root) == wanted
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_deleted_file_is_made_again_with_all_behind_it(maker: StoreMaker, number: int) -> None:
+    store = filled(maker)
+    store.close()
+    wanted = contents(store.config.root)
+    all_names = names(store.config.root)
+    (store.config.root / "index" / all_names[number]).unlink()
+    again = maker(index=False)
+    assert report(again).removed_index_files == ()
+    again.close()
+    again = maker()
+    assert report(again).removed_index_files == tuple(all_names[number + 1 :])
+    assert everything_is_found(again)
+    again.close()
+    assert contents(store.config.root) == wanted
+
+
+def test_records_that_are_not_indexed_lack_no_file(maker: StoreMaker) -> None:
+    store = maker()
+    for number in range(400):
+        maker.clock.now_ms += 1000
+        put(store, body=bytes(400))  # three log files
+        if number in {100, 300}:
+            put_keys(store, *(f"key-{number}-{key}" for key in range(200)))
+    store.close()
+    expired = store.config.root / "commitlog" / f"{0:020}"
+    wanted = contents(store.config.root)
+    assert len(wanted) == 3
+    store = maker()
+    assert report(store).removed_index_files == ()
+    store.close()
+    expired.unlink()
+    store = maker()
+    assert report(store).removed_index_files == ()
+    store.close()
+    assert contents(store.config.root) == wanted
+
+
+def test_after_a_crash_only_files_that_are_surely_on_the_disk_are_kept(maker: StoreMaker) -> None:
+    store = filled(maker)
+    index_all(store)
+    before = names(store.config.root)
+    for make_plan in (store.flush_plan, store.flush_consume_queues_plan):
+        assert load_checkpoint(FileSystem(), store.config.root / "checkpoint").indexes == 0
+        plan = make_plan(1)
+        assert plan is not None
+        plan.run()
+        store.flush_done(plan)
+    assert load_checkpoint(FileSystem(), store.config.root / "checkpoint").indexes > 0
+    assert store.flush_consume_queues_plan(1) is None
+    copy = maker.killed_copy(store)
+    again = maker(copy)
+    assert report(again).removed_index_files == (before[-1],)
+    assert everything_is_found(again)
+    again.close()
+    store.close()
+    assert contents(copy) == contents(store.config.root)
+
+
+def test_of_files_that_end_in_one_millisecond_none_is_certain_to_be_on_the_disk(maker: StoreMaker) -> None:
+    store = maker()
+    for _ in range(3):
+        put_keys(store, *(f"k{number}" for number in range(149)))
+        index_all(store)
+        store.flush()
+    again = maker(maker.killed_copy(store))
+    assert len(report(again).removed_index_files) == 3
+
+
+def test_a_file_that_power_loss_left_empty_is_made_again(maker: StoreMaker) -> None:
+    store = filled(maker)
+    index_all(store)
+    store.flush()
+    second = names(store.config.root)[1]
+    copy = maker.killed_copy(store)
+    os.truncate(copy / "index" / second, 0)
+    os.truncate(copy / "index" / second, (store.config.root / "index" / second).stat().st_size)
+    again = maker(copy)
+    assert len(report(again).removed_index_files) == 5
+    again.close()
+    store.close()
+    assert contents(copy) == contents(store.config.root)
+
+
+@pytest.mark.parametrize("part", ["header", "slots and header", "units and header", "slots", "units"])
+def test_a_file_of_which_a_crash_left_only_a_part_is_made_again(maker: StoreMaker, part: str) -> None:
+    """The newest file was in use; of its pages some are as they were when it was made, when it had no unit yet."""
+    store = filled(maker)
+    index_all(store)
+    store.flush()
+    copy = maker.killed_copy(store)
+    newest = copy / "index" / names(copy)[-1]
+    full = store.index._files[-2].header
+    slots_at, units_at = HEADER.size, HEADER.size + 4 * store.config.index_slots
+    made = (full.end_timestamp, full.end_timestamp, full.end_physical_offset, full.end_physical_offset, 0, 0)
+    lost = {
+        "header": (0, HEADER.pack(*made)),
+        "slots": (slots_at, bytes(units_at - slots_at)),
+        "units": (units_at, bytes(newest.stat().st_size - units_at)),
+    }
+    for name in part.split(" and "):
+        overwrite(newest, *lost[name])
+    again = maker(copy)
+    assert report(again).removed_index_files == (newest.name,)
+    assert everything_is_found(again)
+    again.close()
+    store.close()
+    assert contents(copy) == contents(store.config.root)
+
+
+@pytest.mark.parametrize("ahead_ms", [1, 10**9])
+def test_a_checkpoint_ahead_of_the_log_vouches_for_no_index_file(maker: StoreMaker, ahead_ms: int) -> None:
+    store = filled(maker)
+    index_all(store)
+    store.flush()
+    copy = maker.killed_copy(store)
+    times = maker.clock.now_ms + ahead_ms
+    Checkpoint(times, times, times).save(FileSystem(), copy / "checkpoint")
+    overwrite(copy / "index" / names(copy)[1], HEADER.size, bytes(4 * store.config.index_slots))
+    again = maker(copy)
+    assert len(report(again).removed_index_files) == 6
+    assert everything_is_found(again)
+    again.close()
+    store.close()
+    assert contents(copy) == contents(store.config.root)
+
+
+def test_a_copy_of_an_older_file_behind_the_newest_is_removed(maker: StoreMaker) -> None:
+    store = filled(maker)
+    store.close()
+    wanted = contents(store.config.root)
+    folder = store.config.root / "index"
+    shutil.copy(folder / names(store.config.root)[0], folder / "9")
+    again = maker()
+    assert report(again).removed_index_files == ("9",)
+    assert everything_is_found(again)
+    again.close()
+    assert contents(store.config.root) == wanted
+
+
+def test_after_a_crash_without_a_flush_all_files_are_made_again(maker: StoreMaker) -> None:
+    store = filled(maker)
+    index_all(store)
+    copy = maker.killed_copy(store)
+    again = maker(copy)
+    assert len(report(again).removed_index_files) == 6
+    assert everything_is_found(again)
+
+
+def test_a_place_in_the_log_that_could_not_be_found_again_makes_no_double_entries(
+    maker: StoreMaker, faulty: FaultyFileSystem
+) -> None:
+    store = filled(maker, file_system=faulty)
+    index_all(store)
+    first, second = store.index._files[:2]
+    assert not first.is_mapped
+    second._map().map[HEADER.size : HEADER.size + 200] = b"\x7f" * 200
+    faulty.code, faulty.fails = errno.EMFILE, lambda number, name, path: name == "open_file" and path == first.path
+    with pytest.raises(StoreError, match="Too many open files"):
+        matches(store, "T", "key-100")
+    faulty.fails = lambda number, name, path: False
+    assert everything_is_found(store)
+
+
+def test_two_searches_that_meet_the_same_damage_both_find_all(maker: StoreMaker) -> None:
+    store = filled(maker, 60, NothingInMemory())
+    index_all(store)
+    wanted = matches(store, "T", "all")
+    [file] = store.index._files
+    searches = [store.index.search("T", "all", 64, 0, maker.clock.now_ms) for _ in range(2)]
+    assert all(next(search) for search in searches)  # both wait for the disk
+    file._map().map[HEADER.size : HEADER.size + 200] = b"\x7f" * 200
+    assert [finish(search) for search in searches] == [wanted] * 2
+
+
+def test_units_that_come_while_a_search_waits_for_the_disk_are_no_damage(maker: StoreMaker) -> None:
+    store = maker(file_system=NothingInMemory())
+    put_keys(store, "all")
+    wanted = matches(store, "T", "all").offsets
+    [file] = store.index._files
+    search = store.index.search("T", "all", 64, 0, maker.clock.now_ms)
+    (waits_for,) = next(search)
+    assert waits_for.file is file.to_flush
+    put_keys(store, "all")
+    index_all(store)
+    assert finish(search).offsets[:1] == wanted
+    assert store.index._files == [file]
+
+
+def test_a_search_lets_others_read_what_it_has_to_index_first(maker: StoreMaker) -> None:
+    sizes: dict[str, Any] = {"commit_log_file_size_bytes": 4 * 1024**2}
+    store = maker(**sizes)
+    for number in range(30):
+        put_keys(store, f"key-{number}", size=100_000)
+    end = store.commit_log.max_offset
+    store.close()
+    shutil.rmtree(store.config.root / "index")
+    store = maker(file_system=NothingInMemory(), **sizes)
+    log = store.commit_log.files.files[0]
+    read_to = 0
+    search = store.index.search("T", "key-7", 64, 0, 2**63 - 1)
+    while store.index.position < end:
+        read_to = max([part.end for part in next(search) if part.file is log], default=read_to)
+        assert store.index.position < read_to + 100_200, "but for the last record"
+    assert len(finish(search).offsets) == 1
+
+
+def test_slots_are_read_by_others_before_the_first_unit_after_a_start(maker: StoreMaker) -> None:
+    store = maker()
+    put_keys(store, "old")
+    store.close()
+    store = maker(file_system=NothingInMemory())
+    [file] = store.index._files
+    for wanted in ([(file.to_flush, 0, HEADER.size + 4 * store.config.index_slots)], []):
+        put_keys(store, "new")
+        parts = [part for ranges in store.index.follow() for part in ranges if part.file is file.to_flush]
+        assert [part[:3] for part in parts] == wanted
+        assert store.index.lag_bytes == 0
+
+
+def vouched(store: MessageStore) -> int:
+    return load_checkpoint(FileSystem(), store.config.root / "checkpoint").indexes
+
+
+def test_the_checkpoint_vouches_for_no_file_that_is_made_again_at_the_start(maker: StoreMaker) -> None:
+    store = filled(maker)
+    store.close()
+    wanted = vouched(store)
+    shutil.rmtree(store.config.root / "index")
+    store = maker()
+    index_all(store)
+    assert vouched(store) == 0
+    assert len(report(maker(maker.killed_copy(store))).removed_index_files) == 6
+    store.flush()
+    assert vouched(store) == wanted
+
+
+def test_the_checkpoint_vouches_for_no_file_that_is_made_again_later(maker: StoreMaker) -> None:
+    store = filled(maker)
+    index_all(store)
+    store.flush()
+    wanted = vouched(store)
+    first, second = store.index._files[:2]
+    second._map().map[HEADER.size : HEADER.size + 200] = b"\x7f" * 200  # slots that lead nowhere
+    assert everything_is_found(store)
+    assert store.index._files[1] is not second
+    store.flush()
+    assert vouched(store) == first.header.end_timestamp
+    store.flush()
+    assert vouched(store) == wanted
+
+
+def test_a_close_syncs_all_files_that_were_made_again(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+    filled(maker).close()
+    store = maker(file_system=faulty)
+    store.index._make_again(store.index._files[1], IndexDamagedError("rotten"))
+    faulty.calls.clear()
+    store.close()
+    synced = {path.name for name, path in faulty.calls if name == "sync_file"}
+    assert synced.issuperset(names(store.config.root)[1:])
+
+
+def test_a_full_file_that_cannot_be_opened_is_flushed_later(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+    store = filled(maker, file_system=faulty)
+    index_all(store)
+    log_plan = store.flush_plan()
+    assert log_plan is not None
+    log_plan.run()
+    store.flush_done(log_plan)
+    assert not store.index._files[0].is_mapped
+    faulty.code, faulty.fails = errno.EMFILE, lambda number, name, path: name == "open_file"
+    plan = store.flush_consume_queues_plan()
+    assert plan is not None
+    with pytest.raises(StoreError, match="Too many open files"):
+        plan.run()
+    assert not store.has_failed
+    faulty.fails = lambda number, name, path: False
+    store.flush()
+    assert vouched(store)
+
+
+def test_the_checkpoint_names_the_end_of_the_newest_full_file(maker: StoreMaker) -> None:
+    store = filled(maker)
+    store.close()
+    checkpoint = load_checkpoint(FileSystem(), store.config.root / "checkpoint")
+    assert checkpoint.indexes == store_time_of_the_last_full_file(maker)
+
+
+def test_the_checkpoint_waits_for_all_files_that_end_at_the_same_time(maker: StoreMaker) -> None:
+    store = maker(index_units=3)
+    for number in range(6):
+        put(store, properties=b"KEYS\x01key-%d" % number)
+        if number == 2:
+            index_all(store)
+    maker.clock.now_ms += 10
+    put(store, properties=b"KEYS\x01later")
+    store.flush()  # the last message is on the disk, but its index is behind: more files come to end before it
+    assert load_checkpoint(FileSystem(), store.config.root / "checkpoint").indexes == 0
+    index_all(store)
+    store.flush()
+    assert load_checkpoint(FileSystem(), store.config.root / "checkpoint").indexes == maker.clock.now_ms - 10
+
+
+def store_time_of_the_last_full_file(maker: StoreMaker) -> int:
+    *_, full, newest = maker().index._files
+    assert newest.room
+    assert not full.room
+    return full.header.end_timestamp
+
+
+def test_files_that_lead_behind_the_end_of_the_log_go(maker: StoreMaker) -> None:
+    store = filled(maker)
+    store.close()
+    for number in (1, 2):
+        (store.config.root / "commitlog" / f"{65536 * number:020d}").unlink(missing_ok=True)
+    again = maker()
+    assert report(again).removed_index_files
+    assert all(file.header.end_physical_offset < again.commit_log.max_offset for file in again.index._files)
+    assert len(matches(again, "T", "key-1").offsets) == 1
+
+
+def test_files_that_are_none_of_the_index_are_left_alone(maker: StoreMaker) -> None:
+    store = filled(maker, 10)
+    store.close()
+    strange = store.config.root / "index" / "notes"
+    strange.write_bytes(b"mine")
+    assert everything_is_found(maker(), 10)
+    assert strange.read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("number", [0, 2, 5])
+def test_a_cut_file_and_all_after_it_are_made_again_at_the_start(
+    maker: StoreMaker, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = filled(maker)
+    store.close()
+    wanted = contents(store.config.root)
+    files = names(store.config.root)
+    os.truncate(store.config.root / "index" / files[number], 100)
+    again = maker()
+    assert report(again).removed_index_files == tuple(files[number:])
+    assert files[number] in caplog.text
+    assert everything_is_found(again)
+    again.close()
+    assert contents(store.config.root) == wanted
+
+
+def test_a_newest_file_that_does_not_end_at_a_record_is_made_again(maker: StoreMaker) -> None:
+    store = filled(maker)
+    store.close()
+    wanted = contents(store.config.root)
+    newest = store.config.root / "index" / names(store.config.root)[-1]
+    units = int.from_bytes(newest.read_bytes()[36:40], "big")
+    wrong = (1).to_bytes(8, "big")
+    overwrite(newest, 24, (int.from_bytes(newest.read_bytes()[24:32], "big") - 1).to_bytes(8, "big"))
+    overwrite(newest, 40 + 4 * 50 + 20 * (units - 1) + 4, wrong)
+    again = maker()
+    assert report(again).removed_index_files == (newest.name,)
+    again.close()
+    assert contents(store.config.root) == wanted
+
+
+def test_damage_that_a_search_meets_is_told_and_made_good(maker: StoreMaker, caplog: pytest.LogCaptureFixture) -> None:
+    store = filled(maker)
+    index_all(store)
+    wanted = contents(store.config.root)
+    files = names(store.config.root)
+    overwrite(store.config.root / "index" / files[1], 40, b"\xff" * 200)
+    assert everything_is_found(store)
+    assert "made again" in caplog.text
+    assert files[1] in caplog.text
+    assert contents(store.config.root) == wanted
+
+
+def test_damage_that_the_writer_meets_is_made_good(maker: StoreMaker) -> None:
+    store = filled(maker, 10)
+    index_all(store)
+    overwrite(store.config.root / "index" / names(store.config.root)[-1], 40, b"\xff" * 200)
+    put_keys(store, "key-10")
+    index_all(store)
+    assert everything_is_found(store, 11)
+
+
+def test_a_disk_without_room_delays_the_index_and_costs_nothing(
+    maker: StoreMaker, faulty: FaultyFileSystem, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = filled(maker, 60, file_system=faulty)
+    index_all(store)
+    faulty.code = errno.ENOSPC
+    faulty.fails = lambda number, name, path: name == "create_file" and path.parent.name == "index"
+    for number in range(60, 400):
+        put_keys(store, f"key-{number}", "all")
+    for _ in range(3):
+        assert not store.index.catch_up()
+    assert caplog.text.count("not indexed for now") == 1
+    assert len(matches(store, "T", "key-30").offsets) == 1
+    assert matches(store, "T", "key-399").offsets == []
+    faulty.fails = lambda number, name, path: False
+    assert everything_is_found(store)
+    assert len(matches(store, "T", "all", begin=0).offsets) == 64
+    wanted = contents(store.config.root)
+    store.close()
+    shutil.rmtree(store.config.root / "index")
+    again = maker()
+    index_all(again)
+    assert contents(again.config.root) == wanted
+
+
+def test_a_file_that_cannot_be_read_fails_the_search_alone(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+    store = filled(maker, file_system=faulty)
+    index_all(store)
+    faulty.code = errno.EIO
+    faulty.fails = lambda number, name, path: name == "open_file" and path.parent.name == "index"
+    with pytest.raises(StoreError, match="cannot open"):
+        matches(store, "T", "key-0")
+    faulty.fails = lambda number, name, path: False
+    assert everything_is_found(store)
+
+
+def test_few_files_are_mapped_however_many_there_are(maker: StoreMaker) -> None:
+    store = filled(maker, 800)
+    index_all(store)
+    assert len(store.index._files) == 11
+    assert everything_is_found(store, 800)
+    assert sum(file.is_mapped for file in store.index._files) == 5
+
+
+def test_expired_files_go_but_never_the_newest(maker: StoreMaker) -> None:
+    store = filled(maker)
+    index_all(store)
+    first, second, *others = store.index._files
+    assert store.index.delete_expired(first.header.end_physical_offset) == 0
+    assert store.index.delete_expired(second.header.end_physical_offset) == 1
+    assert not first.path.exists()
+    assert store.index.delete_expired(2**62) == len(others)
+    assert names(store.config.root) == [others[-1].path.name]
+    assert len(matches(store, "T", "key-399").offsets) == 1
+
+
+def test_an_index_that_ends_before_the_log_begins_goes_on_at_its_begin(maker: StoreMaker) -> None:
+    store = filled(maker, 50)
+    index_all(store)
+    for number in range(50, 400):
+        put_keys(store, f"key-{number}", size=1000)
+    store.close()
+    (store.config.root / "commitlog" / f"{0:020d}").unlink()
+    keep = names(store.config.root)[0]
+    for name in names(store.config.root)[1:]:
+        (store.config.root / "index" / name).unlink()
+    again = maker()
+    assert again.index.position == again.commit_log.min_offset == 65536
+    assert len(matches(again, "T", "key-399").offsets) == 1
+    assert keep in names(store.config.root)
+
+
+def test_a_search_goes_on_in_steps_while_much_is_not_indexed_yet(maker: StoreMaker) -> None:
+    store = maker(commit_log_file_size_bytes=1024**2, index_units=10_000)
+    for number in range(1500):
+        put_keys(store, f"key-{number}", size=10)
+    search = store.index.search("T", "key-1499", 1, 0, 2**63 - 1)
+    assert sum(1 for _ in search) == 2
+    assert store.index.position == store.commit_log.max_offset
+
+
+@pytest.mark.parametrize(("slots", "units"), [(0, 10), (10, 1), (100_000_001, 10), (10, 80_000_001)])
+def test_impossible_sizes_are_refused(maker: StoreMaker, slots: int, units: int) -> None:
+    with pytest.raises(ConfigError, match="index_"):
+        maker(index_slots=slots, index_units=units)

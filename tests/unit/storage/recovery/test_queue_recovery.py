@@ -1,0 +1,473 @@
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.storage.making import FaultyFileSystem, StoreMaker, put
+from triomq.protocol.errors import StoreError
+from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, UNIT, ConsumeQueueUnit
+from triomq.protocol.units import PhysicalOffset
+from triomq.storage.consume_queue.consume_queue import ConsumeQueue
+from triomq.storage.files.file_system import FileSystem, OpenFile
+from triomq.storage.files.mapped_file import MappedFile
+from triomq.storage.files.mapped_file_queue import MappedFileQueue, check_directory
+from triomq.storage.files.mapping_pool import MappingPool
+from triomq.storage.recovery.queue_recovery import (
+    correct_min_offset,
+    count_good_units,
+    cut_queue,
+    ends_intact,
+    find_last_unit,
+    lose_units,
+    newest_unit,
+    oldest_unit,
+    parts_with_units,
+    recover_queue,
+    resume_queue,
+    truncate_queue,
+)
+
+PER_FILE = 5
+LOG_FILE_SIZE = 1000  # records of these tests lie behind the first file, if nothing else is said
+
+
+def make(
+    root: Path,
+    file_system: FileSystem | None = None,
+    log_file_size: int = LOG_FILE_SIZE,
+    pool: MappingPool | None = None,
+) -> ConsumeQueue:
+    files = MappedFileQueue(
+        file_system or FileSystem(),
+        root / "q",
+        PER_FILE * 20,
+        reserve_step_bytes=100,
+        scratch=root / "scratch",
+        pool=pool,
+    )
+    return ConsumeQueue("T", 0, files, log_file_size)
+
+
+def fill(queue: ConsumeQueue, count: int) -> ConsumeQueue:
+    for _ in range(count):
+        queue.reserve(1)
+        queue.append(1000 + queue.next_offset * 100, 100, 7)
+        queue.max_offset = queue.next_offset
+    return queue
+
+
+def loaded(root: Path, pool: MappingPool | None = None) -> ConsumeQueue:
+    queue = make(root, pool=pool)
+    queue.files.load(check_directory(root / "q", FileSystem().list_directory(root / "q"), 100))
+    return queue
+
+
+def overwrite(queue: ConsumeQueue, queue_offset: int, content: bytes) -> None:
+    file = queue.files.file_at(queue_offset * 20)
+    assert file is not None
+    at = queue_offset * 20 - file.start
+    file.map[at : at + len(content)] = content
+
+
+@pytest.mark.parametrize("count", [1, 4, 5, 6, 14, 15, 16, 40])
+def test_a_good_queue_goes_on_behind_its_last_unit(tmp_path: Path, count: int) -> None:
+    fill(make(tmp_path), count)
+    queue = loaded(tmp_path)
+    recover_queue(queue, FileSystem(), 2**62)
+    assert (queue.next_offset, queue.max_offset) == (count, count)
+    assert queue.max_physical_offset == 1000 + count * 100
+    fill(queue, 7)
+    assert queue.unit(count) == (1000 + count * 100, 100, 7)
+
+
+@pytest.mark.parametrize("unit", [bytes(20), UNIT.pack(-1, 100, 0), UNIT.pack(5000, 0, 0), UNIT.pack(5000, -100, 0)])
+def test_the_queue_ends_before_the_first_bad_unit_and_the_rest_is_cleared(tmp_path: Path, unit: bytes) -> None:
+    overwrite(fill(make(tmp_path), 14), 8, unit)
+    queue = loaded(tmp_path)
+    recover_queue(queue, FileSystem(), 2**62)
+    assert queue.next_offset == 8
+    assert [file.start for file in queue.files.files] == [0, 100]
+    assert not any(queue.files.files[1].view[60:])
+
+
+def test_the_last_three_files_are_looked_at_after_a_crash_whatever_is_in_them(tmp_path: Path) -> None:
+    overwrite(fill(make(tmp_path), 22), 3, bytes(20))
+    queue = loaded(tmp_path)
+    recover_queue(queue, FileSystem(), 2**62)
+    assert queue.next_offset == 22
+
+
+def test_after_a_crash_all_files_with_records_behind_the_start_are_looked_at(tmp_path: Path) -> None:
+    overwrite(fill(make(tmp_path), 42), 13, bytes(20))
+    queue = loaded(tmp_path)
+    recover_queue(queue, FileSystem(), 1000 + 11 * 100)
+    assert queue.next_offset == 13
+    overwrite(fill(queue, 30), 3, bytes(20))
+    queue = loaded(tmp_path)
+    recover_queue(queue, FileSystem(), 0)
+    assert queue.next_offset == 3
+
+
+def test_a_file_that_begins_badly_sends_the_search_to_the_ones_before(tmp_path: Path) -> None:
+    queue = fill(make(tmp_path), 30)
+    overwrite(queue, 15, bytes(20))
+    queue = loaded(tmp_path)
+    recover_queue(queue, FileSystem(), 2**62)
+    assert queue.next_offset == 15
+
+
+def test_a_queue_of_zeros_is_empty_and_has_no_file(tmp_path: Path) -> None:
+    overwrite(fill(make(tmp_path), 3), 0, bytes(60))
+    queue = loaded(tmp_path)
+    recover_queue(queue, FileSystem(), 2**62)
+    assert queue.next_offset == queue.max_physical_offset == 0
+    assert queue.files.files == []
+    assert newest_unit(queue) is oldest_unit(queue) is None
+
+
+def test_a_queue_without_files_stays_empty(tmp_path: Path) -> None:
+    queue = make(tmp_path)
+    recover_queue(queue, FileSystem(), 0)
+    assert queue.next_offset == 0
+    assert truncate_queue(queue, 0) == 0
+
+
+def test_blank_units_count_as_units_but_not_as_messages(tmp_path: Path) -> None:
+    queue = make(tmp_path)
+    queue.begin_at(8, 1800, 100)
+    queue = loaded(tmp_path)
+    recover_queue(queue, FileSystem(), 2**62)
+    assert (queue.next_offset, queue.max_physical_offset) == (8, 0)
+    assert newest_unit(queue) is oldest_unit(queue) is None
+    assert truncate_queue(queue, 0) == 0
+    fill(queue, 1)
+    assert newest_unit(queue) == oldest_unit(queue) == (1800, 100, 7)
+
+
+def test_the_first_message_behind_many_lost_ones_is_found_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    files = MappedFileQueue(FileSystem(), tmp_path / "q", 2_000_000, reserve_step_bytes=100, scratch=scratch)
+    queue = ConsumeQueue("T", 0, files, LOG_FILE_SIZE)
+    queue.begin_at(90_000, 1000, 100)
+    fill(queue, 1)
+    looked_at: list[int] = []
+    unit = ConsumeQueue.unit
+
+    def counted(queue: ConsumeQueue, queue_offset: int) -> ConsumeQueueUnit | None:
+        looked_at.append(queue_offset)
+        return unit(queue, queue_offset)
+
+    monkeypatch.setattr(ConsumeQueue, "unit", counted)
+    assert oldest_unit(queue) == (1000 + 90_000 * 100, 100, 7)
+    assert len(looked_at) < 2000
+
+
+def test_truncating_keeps_what_ends_before_the_end_of_the_log(tmp_path: Path) -> None:
+    queue = fill(make(tmp_path), 12)
+    assert truncate_queue(queue, 1700) == 5
+    assert (queue.next_offset, queue.max_physical_offset) == (7, 1700)
+    assert truncate_queue(queue, 1699) == 1
+    assert truncate_queue(queue, 10_000) == 0
+    assert truncate_queue(queue, 0) == 6
+    assert queue.files.files == []
+
+
+def test_cutting_at_a_file_border_leaves_no_empty_file(tmp_path: Path) -> None:
+    queue = fill(make(tmp_path), 12)
+    cut_queue(queue, 5)
+    assert [file.start for file in queue.files.files] == [0]
+    fill(queue, 1)
+    assert queue.unit(5) == (1500, 100, 7)
+
+
+def test_min_offset_is_the_first_message_the_log_still_has(tmp_path: Path) -> None:
+    queue = fill(make(tmp_path), 12)
+    for log_begin, wanted in ((-1, 0), (0, 0), (1000, 0), (1001, 1), (1850, 9), (2100, 11), (2101, 12), (10**6, 12)):
+        correct_min_offset(queue, log_begin)
+        assert queue.min_offset == wanted, log_begin
+
+
+def test_blank_units_stay_hidden_even_if_the_log_begins_at_zero(tmp_path: Path) -> None:
+    queue = make(tmp_path)
+    queue.begin_at(8, 1800, 100)
+    fill(queue, 2)
+    correct_min_offset(queue, 0)
+    assert queue.min_offset == 8
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 5, 6, 14, 15, 16, 40])
+def test_after_a_clean_exit_a_queue_goes_on_behind_its_last_unit(tmp_path: Path, count: int) -> None:
+    fill(make(tmp_path), count)
+    queue = loaded(tmp_path)
+    resume_queue(queue, FileSystem())
+    assert (queue.next_offset, queue.max_offset) == (count, count)
+    assert queue.max_physical_offset == (1000 + count * 100 if count else 0)
+    fill(queue, 7)
+    assert queue.unit(count) == (1000 + count * 100, 100, 7)
+
+
+def test_after_a_clean_exit_a_damaged_unit_costs_no_unit_behind_it(tmp_path: Path) -> None:
+    overwrite(fill(make(tmp_path), 14), 11, bytes(20))
+    queue = loaded(tmp_path)
+    resume_queue(queue, FileSystem())
+    assert queue.next_offset == 14
+
+
+@pytest.mark.parametrize("unit", [bytes(20), UNIT.pack(-1, 100, 0), UNIT.pack(5000, 0, 0), UNIT.pack(5000, -100, 0)])
+@pytest.mark.parametrize("first_bad", [0, 3, 5, 9, 10, 11, 12])
+def test_after_a_clean_exit_what_is_no_unit_at_the_end_is_cleared(tmp_path: Path, unit: bytes, first_bad: int) -> None:
+    queue = fill(make(tmp_path), 13)
+    for number in range(first_bad, 13):
+        overwrite(queue, number, unit)
+    queue = loaded(tmp_path)
+    resume_queue(queue, FileSystem())
+    assert queue.next_offset == first_bad
+    assert len(queue.files.files) == -(-first_bad // PER_FILE)
+    assert not any(queue.files.files[-1].view[first_bad % PER_FILE * 20 :] if first_bad % PER_FILE else b"")
+
+
+def test_after_a_clean_exit_only_the_last_file_of_a_queue_is_looked_at(tmp_path: Path) -> None:
+    looked_at: set[str] = set()
+
+    class Watched(FileSystem):
+        def data_ranges(self, file: OpenFile, start: int, end: int) -> Iterator[tuple[int, int]]:
+            looked_at.add(file.path.name)
+            return super().data_ranges(file, start, end)
+
+    fill(make(tmp_path), 22)
+    queue = make(tmp_path, Watched())
+    queue.files.load(check_directory(tmp_path / "q", FileSystem().list_directory(tmp_path / "q"), 100))
+    resume_queue(queue, Watched())
+    assert queue.next_offset == 22
+    assert looked_at == {f"{400:020d}"}
+
+
+@pytest.mark.parametrize("count", [1, 5, 6, 22])
+def test_after_a_clean_exit_both_ends_of_a_queue_are_told_and_nothing_is_mapped(tmp_path: Path, count: int) -> None:
+    fill(make(tmp_path), count)
+    queue = loaded(tmp_path, MappingPool(1000))
+    assert resume_queue(queue, FileSystem()) == (((1000, 100, 7), (900 + count * 100, 100, 7)), False)
+    assert not any(file.is_mapped for file in queue.files.files)
+    fill(queue, 7)
+    assert [unit and unit.physical_offset for unit in map(queue.unit, range(count + 8))] == [
+        *range(1000, 1700 + count * 100, 100),
+        None,
+    ]
+
+
+@pytest.mark.parametrize("number", [0, 10])
+@pytest.mark.parametrize("unit", [BLANK_UNIT, bytes(20), UNIT.pack(-1, 100, 0)])
+def test_a_queue_that_does_not_begin_and_end_with_a_message_tells_no_ends(
+    tmp_path: Path, number: int, unit: bytes
+) -> None:
+    overwrite(fill(make(tmp_path), 11), number, unit)
+    was_cut = number == 10 and unit != BLANK_UNIT
+    assert resume_queue(loaded(tmp_path, MappingPool(1000)), FileSystem()) == (None, was_cut)
+
+
+@pytest.mark.parametrize("hurt", ["magic", "body", "topic", "nothing"])
+def test_a_queue_ends_intact_if_its_last_record_does(maker: StoreMaker, hurt: str) -> None:
+    store = maker()
+    at = {"magic": 4, "body": 90, "topic": 93, "nothing": 1000}[hurt]  # the body is "body"
+    put(store)
+    put(store, "U")
+    unit = store.queue("T", 0).unit(0)
+    assert unit is not None
+    store.commit_log.files.files[0].map[at] ^= 1
+    assert ends_intact(store.queue("T", 0), store.commit_log, unit) == (hurt == "nothing")
+    for other in (
+        unit._replace(size=unit.size - 1),
+        unit._replace(size=70_000),
+        unit._replace(physical_offset=PhysicalOffset(65_536)),
+    ):
+        assert not ends_intact(store.queue("T", 0), store.commit_log, other)
+
+
+@pytest.mark.parametrize("good", [0, 1, 511, 512, 513, 1024, 1025])
+@pytest.mark.parametrize("more", [1, 511, 512, 2000])
+def test_the_last_unit_is_found_however_many_zeros_are_behind_it(tmp_path: Path, good: int, more: int) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(UNIT.pack(5000, 100, 0) * good + bytes(more * 20))
+    files = FileSystem()
+    file = MappedFile(files, path, 0, path.stat().st_size)
+    found = find_last_unit(file, files)
+    assert (found.number if found else 0) == good
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0, 1, 255, 2**31, 2**40, 2**63 - 1, -1, -(2**63)]),
+            st.sampled_from([1, 255, 256, 2**16, 2**24, 2**31 - 1, 0, -1, -(2**31)]),
+            st.sampled_from([0, -1, 5]),
+        ),
+        max_size=20,
+    ),
+    st.integers(0, 3),
+    st.sampled_from([0, 0, 0, 500, 511, 512, 513, 1024, 1030]),
+)
+def test_counting_many_units_at_once_gives_what_one_by_one_gives(
+    last: list[tuple[int, int, int]], more: int, good: int
+) -> None:
+    units = [(7, 100, 5)] * good + last
+
+    class InMemory:
+        path = Path("file")
+        size = len(units) * 20 + more * 20
+        file = None
+        view = memoryview(b"".join(UNIT.pack(*unit) for unit in units).ljust(size, b"\0"))
+
+    class Everything(FileSystem):
+        def data_ranges(self, file: object, start: int, end: int) -> list[tuple[int, int]]:  # type: ignore[override]
+            return [(start, end)]
+
+    wanted = next((n for n, (offset, size, _) in enumerate(units) if offset < 0 or size <= 0), len(units))
+    assert count_good_units(InMemory(), Everything()) == wanted  # type: ignore[arg-type]  # all it looks at
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    class Broken(FaultyFileSystem):
+        def data_ranges(self, file: object, start: int, end: int) -> None:  # type: ignore[override]
+            raise OSError(5, "Input/output error")
+
+    files = FileSystem()
+    mapped = MappedFile(files, files.create_file(tmp_path / "s", 100, tmp_path / "0"), 0, 100)
+    with pytest.raises(StoreError, match=f"cannot read {tmp_path}/0"):
+        count_good_units(mapped, Broken())
+
+
+def test_a_full_file_is_counted_to_its_end(tmp_path: Path) -> None:
+    queue = fill(make(tmp_path), 5)
+    assert count_good_units(queue.files.files[0], FileSystem()) == 5
+    overwrite(queue, 0, BLANK_UNIT * 5)
+    assert count_good_units(queue.files.files[0], FileSystem()) == 5
+
+
+def test_a_unit_of_an_expired_record_is_no_dangling_one(maker: StoreMaker) -> None:
+    store = maker()
+    put(store, "T")
+    for _ in range(5):
+        put(store, "U", body=bytes(20_000))
+    store.close()
+    (store.config.root / "commitlog" / f"{0:020d}").unlink()
+    again = maker()
+    assert (again.min_offset_in_queue("T", 0), again.max_offset_in_queue("T", 0)) == (1, 1)
+
+
+@pytest.mark.parametrize("log_begin", [0, 1, 1000, 1150, 1200, 1250, 5000])
+@pytest.mark.parametrize("log_file_size", [LOG_FILE_SIZE, 10**6])
+def test_lost_messages_in_the_middle_hide_no_other(tmp_path: Path, log_begin: int, log_file_size: int) -> None:
+    queue = fill(make(tmp_path, log_file_size=log_file_size), 3)
+    queue.append_lost(1500, 151_300, 100)
+    fill(queue, 2)
+    real = [0, 1, 2, 1503, 1504]
+    correct_min_offset(queue, log_begin)
+    kept = [number for number in real if 1000 + number * 100 >= log_begin]
+    assert queue.min_offset == (kept[0] if kept else 1505)
+
+
+@pytest.mark.parametrize("log_file_size", [LOG_FILE_SIZE, 10**6])
+def test_lost_messages_at_the_begin_and_the_end_are_hidden(tmp_path: Path, log_file_size: int) -> None:
+    queue = make(tmp_path, log_file_size=log_file_size)
+    queue.begin_at(4, 1400, 100)
+    fill(queue, 1)
+    queue.append_lost(3, 1800, 100)
+    correct_min_offset(queue, 0)
+    assert queue.min_offset == 4
+    correct_min_offset(queue, 10_000)
+    assert queue.min_offset == 8
+
+
+@pytest.mark.parametrize("log_file_size", [LOG_FILE_SIZE, 10**6])
+def test_messages_are_lost_with_those_that_stand_for_them(tmp_path: Path, log_file_size: int) -> None:
+    queue = fill(make(tmp_path, log_file_size=log_file_size), 12)
+    assert lose_units(queue, 1300, 1500) == 2
+    assert lose_units(queue, 1500, 1600) == 1
+    assert lose_units(queue, 1300, 1600) == 0
+    units = [queue.unit(number) for number in range(12)]
+    assert [number for number, unit in enumerate(units) if unit is not None and unit.is_lost] == [3, 4, 5]
+    assert len(set(units[3:6])) == 1
+    assert units[6] == (1600, 100, 7)
+
+
+@pytest.mark.parametrize("log_file_size", [LOG_FILE_SIZE, 10**6])
+def test_a_queue_that_is_cut_does_not_end_with_lost_messages(tmp_path: Path, log_file_size: int) -> None:
+    queue = fill(make(tmp_path, log_file_size=log_file_size), 8)
+    lose_units(queue, 1500, 1700)
+    assert truncate_queue(queue, 1750) == 1
+    assert queue.next_offset == 5
+    lose_units(queue, 1000, 1400)
+    assert truncate_queue(queue, 1450) == 1
+    assert queue.files.files == []
+
+
+def test_the_damaged_parts_that_hold_records_of_a_queue_are_those_that_one_look_at_each_unit_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("triomq.storage.recovery.queue_recovery._COMPARED_AT_ONCE", 3)
+    for seed in range(300):
+        random = Random(seed)
+        queue = make(tmp_path / str(seed))
+        at = 1000
+        for _ in range(random.randrange(1, 25)):
+            at += random.choice((100, 100, 300, 2000))
+            if random.random() < 0.2:
+                queue.append_lost(random.randint(1, 4), at, 100)
+            queue.reserve(1)
+            queue.append(at, 100, 7)
+            queue.max_offset = queue.next_offset
+        borders = sorted(random.sample(range(1000, at + 2000, 50), 2 * random.randint(1, 10)))
+        begins, ends = borders[::2], borders[1::2]
+        units = [unit for number in range(queue.next_offset) if (unit := queue.unit(number)) and not unit.is_lost]
+        wanted = [
+            number
+            for number, (begin, end) in enumerate(zip(begins, ends, strict=True))
+            if any(begin <= unit.physical_offset < end for unit in units)
+        ]
+        assert parts_with_units(queue, begins, ends) == wanted, f"seed {seed}"
+
+
+def test_a_queue_without_a_record_in_any_of_many_damaged_parts_is_hardly_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = fill(make(tmp_path), 1000)
+    begins = [1000 + number * 100 + 50 for number in range(1000)]
+    looks = 0
+    look = ConsumeQueue.unit
+
+    def counted(self: ConsumeQueue, queue_offset: int) -> ConsumeQueueUnit | None:
+        nonlocal looks
+        looks += 1
+        return look(self, queue_offset)
+
+    monkeypatch.setattr(ConsumeQueue, "unit", counted)
+    assert parts_with_units(queue, [200_000], [200_100]) == []
+    assert looks == 0
+    few = make(tmp_path / "few")
+    few.begin_at(7, 50_000, 100)
+    few.reserve(1)
+    few.append(50_000, 100, 7)
+    few.max_offset = few.next_offset
+    assert parts_with_units(few, begins, [begin + 10 for begin in begins]) == []
+    assert looks < 10
+
+
+def test_a_file_that_begins_with_a_lost_message_ends_no_search_for_units_that_are_not_on_the_disk(
+    tmp_path: Path,
+) -> None:
+    queue = fill(make(tmp_path), 25)
+    overwrite(queue, 10, BLANK_UNIT)
+    overwrite(queue, 3, bytes(20))
+    recover_queue(queue, FileSystem(), 1000)
+    assert queue.next_offset == 3
+
+
+def test_lost_messages_at_the_end_of_a_queue_are_cut(tmp_path: Path) -> None:
+    queue = fill(make(tmp_path), 12)
+    assert lose_units(queue, 1900, 5000) == 3
+    assert queue.next_offset == 9

@@ -1,0 +1,422 @@
+"""Where the commit log ends after a kill, a power loss or damage.  ``maker.killed_copy`` is what a kill leaves."""
+
+import random
+import struct
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.unit.storage.making import (
+    FaultyFileSystem,
+    StoreMaker,
+    bodies,
+    body,
+    filled,
+    log_and_queue_files,
+    log_file,
+    mapped_without_read_ahead,
+    overwrite,
+    put,
+    queue_file,
+    report,
+)
+from triomq.protocol.errors import StoreError
+from triomq.protocol.record.consume_queue_unit import ConsumeQueueUnit
+from triomq.protocol.record.record import RecordCheck
+from triomq.storage.commit_log.commit_log import CommitLog
+from triomq.storage.consume_queue.consume_queue import ConsumeQueue
+from triomq.storage.files.checkpoint import Checkpoint
+from triomq.storage.files.file_system import FileSystem
+from triomq.storage.message_store import MessageStore
+from triomq.storage.recovery.queue_recovery import ends_intact
+
+FILE: Final = 65536
+
+
+def test_an_empty_store_starts_empty(store: MessageStore) -> None:
+    assert report(store).clean
+    assert report(store).records == 0
+
+
+def test_a_killed_store_has_everything_that_was_put(maker: StoreMaker) -> None:
+    store = filled(maker)
+    again = maker(maker.killed_copy(store))
+    assert not report(again).clean
+    assert report(again).units_added == report(again).units_removed == report(again).truncated_bytes == 0
+    for topic in ("T", "U"):
+        assert bodies(again, topic) == bodies(store, topic)
+    assert put(again, "T").queue_offset == 100
+
+
+def test_a_clean_start_looks_only_at_the_last_record(maker: StoreMaker) -> None:
+    store = filled(maker)
+    end = store.commit_log.max_offset
+    store.close()
+    again = maker()
+    assert report(again).clean
+    assert report(again).records == 1
+    assert report(again).log_end == end
+    assert bodies(again) == [body(number) for number in range(0, 200, 2)]
+
+
+def test_a_clean_start_reads_single_pages_and_only_the_walk_over_the_log_reads_ahead(
+    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(maker).close()
+    seen: list[set[str]] = []
+
+    def look() -> None:
+        seen.append({name.split("/")[0] for name in mapped_without_read_ahead(maker.root / "store")})
+
+    def watched_ends(queue: ConsumeQueue, log: CommitLog, last: ConsumeQueueUnit) -> bool:
+        look()
+        return ends_intact(queue, log, last)
+
+    def watched_check(log: CommitLog, offset: int, *, check_crc: bool) -> RecordCheck:
+        look()
+        return check(log, offset, check_crc=check_crc)
+
+    check = CommitLog.check
+    monkeypatch.setattr("triomq.storage.recovery.recovery.ends_intact", watched_ends)
+    monkeypatch.setattr(CommitLog, "check", watched_check)
+    store = maker()
+    assert "commitlog" in seen[0]  # the last record of a queue
+    assert "commitlog" not in seen[-1]  # the walk over the log
+    assert bodies(store, "T")
+    assert bodies(store, "U")
+    assert mapped_without_read_ahead(maker.root / "store") == log_and_queue_files(maker.root / "store")
+
+
+def test_a_clean_start_maps_no_queue_but_the_one_of_the_last_record(maker: StoreMaker) -> None:
+    store = filled(maker, 90, topics=("T", "U", "V", "W"))
+    wanted = {topic: bodies(store, topic) for topic in ("T", "U", "V", "W")}
+    store.close()
+    again = maker()
+    mapped = {queue.topic for queue in again.queues if any(file.is_mapped for file in queue.files.files)}
+    assert mapped == {"U"}  # that of message 89
+    assert {topic: bodies(again, topic) for topic in wanted} == wanted
+    assert [put(again, topic).queue_offset for topic in "TUVW"] == [23, 23, 22, 22]
+
+
+def test_a_clean_start_calls_the_system_as_often_for_a_long_queue_as_for_a_short_one(
+    maker: StoreMaker, faulty: FaultyFileSystem
+) -> None:
+    store = maker()
+    for number in range(49 + 50):  # "long" has files that are full, and both are read from
+        put(store, "long" if number else "short")
+    store.close()
+    again = maker(file_system=faulty)
+    opened = [path.parent.parent.name for name, path in faulty.calls if name in {"open_file", "map_file"}]
+    assert opened.count("short") == 1
+    assert opened.count("long") == 2 + 2  # its first unit, its last one, and that of the last record is mapped
+    assert again.max_offset_in_queue("long", 0) == 98
+
+
+def test_new_files_are_mapped_without_read_ahead(maker: StoreMaker) -> None:
+    """A first write would wait until the system has filled up to 8 MiB with zeros."""
+    store = filled(maker, 150)
+    assert len(store.commit_log.files.files) > 1
+    assert mapped_without_read_ahead(maker.root / "store") == log_and_queue_files(maker.root / "store")
+
+
+def test_records_before_the_checkpoint_are_not_read_again_after_a_crash(maker: StoreMaker) -> None:
+    store = filled(maker, 30)
+    vouched = put(store)
+    store.flush()
+    maker.clock.now_ms += 63_001
+    put(store, "U")
+    store.flush()
+    put(store, "T")
+    copy = maker(maker.killed_copy(store))
+    assert report(copy).scan_begin == vouched.physical_offset
+    assert report(copy).records == 3
+
+
+def test_the_walk_begins_not_before_the_last_file_the_checkpoint_covers(maker: StoreMaker) -> None:
+    store = filled(maker, 150)
+    store.flush()
+    copy = maker.killed_copy(store)
+    Checkpoint(maker.clock.now_ms, maker.clock.now_ms).save(FileSystem(), copy / "checkpoint")
+    again = maker(copy)
+    assert report(again).scan_begin == 0  # everything is younger than the three seconds of safety
+    maker.clock.now_ms += 3000
+    put(store)
+    store.flush()
+    later = maker.killed_copy(store)
+    Checkpoint(maker.clock.now_ms, maker.clock.now_ms).save(FileSystem(), later / "checkpoint")
+    assert report(maker(later)).scan_begin == 131072
+
+
+@pytest.mark.parametrize("ahead_ms", [1, 10**9, 2**62])
+def test_a_checkpoint_ahead_of_the_log_vouches_for_nothing(maker: StoreMaker, ahead_ms: int) -> None:
+    """Its times are those of messages that the log does not have: what else they vouch for may be gone as well."""
+    store = filled(maker, 150)
+    maker.clock.now_ms += 100_000
+    put(store, "U")
+    store.flush()
+    copy = maker.killed_copy(store)
+    times = min(maker.clock.now_ms + ahead_ms, 2**62)
+    Checkpoint(times, times, times).save(FileSystem(), copy / "checkpoint")
+    overwrite(queue_file(copy, "T", 1000), 3 * 20, bytes(1000 - 3 * 20))  # of records before the last one of U
+    again = maker(copy)
+    assert report(again).scan_begin == 0
+    assert report(again).units_added == 22
+    assert bodies(again, "T") == bodies(store, "T")
+    assert bodies(again, "U") == bodies(store, "U")
+    assert put(again, "T").queue_offset == 75
+    third = maker(maker.killed_copy(again))
+    assert report(third).scan_begin > 0, "the recovery has written a checkpoint of this log"
+
+
+def test_a_torn_record_ends_the_log_and_is_cleared(maker: StoreMaker) -> None:
+    store = filled(maker, 10)
+    copy = maker.killed_copy(store)
+    last = store.queue_units("U", 0, 4, 1)[0].physical_offset
+    overwrite(log_file(copy, 0), last + 100, b"\xff" * 20)
+    again = maker(copy)
+    assert report(again).log_end == last
+    assert report(again).truncated_bytes > 0
+    assert "CRC" in report(again).stopped_by
+    assert report(again).units_removed == 1
+    assert bodies(again, "U") == bodies(store, "U")[:4]
+    assert not any(log_file(copy, 0).read_bytes()[last:])
+    assert put(again, "U").queue_offset == 4
+
+
+def test_damage_at_the_end_is_found_after_a_clean_exit_too(maker: StoreMaker) -> None:
+    store = filled(maker, 10)
+    wanted = bodies(store, "U")[:4]
+    last = store.queue_units("U", 0, 4, 1)[0].physical_offset
+    store.close()
+    overwrite(log_file(store.config.root, 0), last + 100, b"\xff" * 20)
+    again = maker()
+    assert report(again).clean
+    assert report(again).log_end == last
+    assert bodies(again, "U") == wanted
+
+
+def test_without_the_crc_check_a_changed_body_passes(maker: StoreMaker) -> None:
+    store = filled(maker, 4)
+    copy = maker.killed_copy(store)
+    last = store.queue_units("U", 0, 1, 1)[0].physical_offset
+    overwrite(log_file(copy, 0), last + 100, b"\xff" * 20)
+    assert report(maker(copy, check_crc_on_recover=False)).truncated_bytes == 0
+
+
+def test_files_behind_the_end_are_deleted(maker: StoreMaker) -> None:
+    store = filled(maker)
+    copy = maker.killed_copy(store)
+    content = log_file(copy, FILE).read_bytes()
+    log_file(copy, FILE).write_bytes(bytes(10) + content[10:100] + bytes(FILE - 100))
+    for start in (2 * FILE, 3 * FILE):
+        log_file(copy, start).write_bytes(bytes(FILE))
+    again = maker(copy)
+    assert report(again).log_end == FILE
+    assert report(again).removed_files == 2
+    assert sorted(path.name for path in (copy / "commitlog").iterdir()) == [f"{0:020d}", f"{FILE:020d}"]
+    assert not any(log_file(copy, FILE).read_bytes())
+    kept = bodies(again, "T")
+    assert 0 < len(kept) < 100
+    assert kept == bodies(store, "T")[: len(kept)]
+
+
+def test_an_old_record_behind_the_end_is_not_taken_for_a_new_one(maker: StoreMaker) -> None:
+    store = filled(maker, 10)
+    copy = maker.killed_copy(store)
+    unit = store.queue_units("T", 0, 3, 1)[0]
+    stale = bytes(log_file(copy, 0).read_bytes()[unit.physical_offset : unit.physical_offset + unit.size])
+    overwrite(log_file(copy, 0), store.commit_log.max_offset, stale)
+    again = maker(copy)
+    assert report(again).log_end == store.commit_log.max_offset
+    assert "record of position" in report(again).stopped_by
+    assert report(again).truncated_bytes > 0
+
+
+def test_a_blank_record_at_the_very_end_stays_the_end(maker: StoreMaker) -> None:
+    store = filled(maker, 80, topics=("T",))
+    end = max(
+        unit.physical_offset + unit.size for unit in store.queue_units("T", 0, 0, 80) if unit.physical_offset < FILE
+    )
+    copy = maker.killed_copy(store)
+    log_file(copy, FILE).unlink()
+    again = maker(copy)
+    assert report(again).log_end == FILE
+    assert report(again).truncated_bytes == 0
+    assert again.commit_log.check(end, check_crc=False).size == FILE - end
+    place = put(again)
+    assert place.physical_offset == FILE
+    assert bodies(again)[-1] == b"body"
+
+
+def test_a_kill_between_roll_and_write_leaves_an_empty_file_that_is_used(maker: StoreMaker) -> None:
+    store = filled(maker, 80, topics=("T",))
+    copy = maker.killed_copy(store)
+    log_file(copy, FILE).write_bytes(bytes(FILE))
+    again = maker(copy)
+    assert report(again).log_end == FILE
+    assert report(again).removed_files == 0
+    assert put(again).physical_offset == FILE
+
+
+def test_a_file_made_ahead_is_accepted_and_deleted(maker: StoreMaker) -> None:
+    store = filled(maker, 10)
+    store.close()
+    log_file(store.config.root, FILE).write_bytes(bytes(FILE))
+    again = maker()
+    assert report(again).removed_files == 1
+    assert not log_file(store.config.root, FILE).exists()
+    assert bodies(again) == [body(number) for number in range(0, 10, 2)]
+
+
+def test_units_of_lost_records_never_come_back(maker: StoreMaker) -> None:
+    store = filled(maker, 20)
+    copy = maker.killed_copy(store)
+    cut = store.queue_units("T", 0, 5, 1)[0].physical_offset
+    overwrite(log_file(copy, 0), cut, bytes(FILE - cut))
+    again = maker(copy)
+    assert [again.max_offset_in_queue(topic, 0) for topic in ("T", "U")] == [5, 5]
+    for topic in ("T", "U"):
+        assert not any(queue_file(copy, topic, 0).read_bytes()[5 * 20 :])
+    for _ in range(20):
+        put(again, "V", body=bytes(1000))  # the log grows over the place of the lost records
+    again.close()
+    once_more = maker(copy)
+    assert [once_more.max_offset_in_queue(topic, 0) for topic in ("T", "U")] == [5, 5]
+
+
+def test_a_queue_that_leads_behind_the_end_of_the_log_is_cut_to_it(maker: StoreMaker) -> None:
+    """The record of its last unit looks like one, but the log ends before: the way there leads over none."""
+    store = filled(maker, 10)
+    copy = maker.killed_copy(store)
+    torn = store.queue_units("T", 0, 4, 1)[0].physical_offset
+    unproven = store.queue_units("U", 0, 4, 1)[0].physical_offset
+    overwrite(log_file(copy, 0), torn, bytes(8))
+    overwrite(log_file(copy, 0), unproven + 100, b"\xff")
+    again = maker(copy, check_crc_on_recover=False)
+    assert report(again).log_end == torn
+    assert report(again).units_removed == 2
+    assert [again.max_offset_in_queue(topic, 0) for topic in ("T", "U")] == [4, 4]
+    assert not any(queue_file(copy, "U", 0).read_bytes()[4 * 20 :])
+    assert bodies(again, "U") == bodies(store, "U")[:4]
+    assert (put(again, "T").physical_offset, put(again, "U").queue_offset) == (torn, 4)
+
+
+def test_what_a_clean_start_finds_damaged_changes_where_other_queues_begin(maker: StoreMaker) -> None:
+    store = maker()
+    for topic in ("U", "U", "V", "V"):
+        put(store, topic, body=body(7))
+    hurt = [store.queue_units("U", 0, 1, 1)[0].physical_offset, store.queue_units("V", 0, 0, 1)[0].physical_offset]
+    store.close()
+    for offset in hurt:
+        overwrite(log_file(store.config.root, 0), offset + 100, b"\xff")
+    again = maker()
+    assert report(again).clean
+    assert report(again).lost_messages == 1  # that of V; the unit of U's is cut
+    assert [again.min_offset_in_queue(topic, 0) for topic in ("U", "V")] == [0, 1]
+    assert [len(bodies(again, topic)) for topic in ("U", "V")] == [1, 1]
+
+
+def test_a_queue_begins_with_the_log_after_a_clean_exit(maker: StoreMaker) -> None:
+    store = filled(maker, 200, topics=("T", "U"))
+    put(store, "V")
+    store.close()
+    log_file(store.config.root, 0).unlink()  # as if it had expired while nobody ran
+    again = maker()
+    begins = [again.min_offset_in_queue(topic, 0) for topic in ("T", "U", "V")]
+    assert 0 < begins[0] == begins[1]
+    assert begins[2] == 0
+    for topic, begin in zip(("T", "U", "V"), begins, strict=True):
+        [first] = again.queue_units(topic, 0, begin, 1)
+        assert first.physical_offset >= FILE
+        assert not begin or again.queue(topic, 0).unit(begin - 1).physical_offset < FILE  # type: ignore[union-attr]
+
+
+def test_a_log_of_zeros_is_an_empty_log(maker: StoreMaker) -> None:
+    store = filled(maker, 20)
+    copy = maker.killed_copy(store)
+    overwrite(log_file(copy, 0), 0, bytes(FILE))
+    again = maker(copy)
+    assert report(again).log_end == 0
+    assert again.max_offset_in_queue("T", 0) == 0
+    assert put(again).physical_offset == 0
+
+
+def test_progress_is_told_while_a_long_log_is_read(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("triomq.storage.commit_log.log_scan._PROGRESS_STEP_BYTES", 50_000)
+    store = filled(maker)
+    told: list[tuple[int, int]] = []
+    again = maker.describe(maker.killed_copy(store))
+    again.open(lambda done, total: told.append((done, total)))
+    assert len(told) >= 3
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert {total for _, total in told} == {len(list((again.config.root / "commitlog").iterdir())) * FILE}
+
+
+def test_what_recovery_has_found_is_on_the_disk_before_the_store_serves(
+    maker: StoreMaker, faulty: FaultyFileSystem
+) -> None:
+    store = filled(maker, 20)
+    copy = maker.killed_copy(store)
+    maker(copy, file_system=faulty)
+    synced = {path.parent.name for name, path in faulty.calls if name == "sync_file"}
+    assert synced == {"commitlog", "0"}
+    checkpoint = (copy / "checkpoint").read_bytes()
+    assert struct.unpack_from(">qq", checkpoint) == (maker.clock.now_ms, maker.clock.now_ms)
+
+
+def test_a_recovery_that_the_disk_refuses_can_be_tried_again(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+    store = filled(maker, 20)
+    copy = maker.killed_copy(store)
+    overwrite(queue_file(copy, "T", 0), 3 * 20, bytes(7 * 20))
+    faulty.fails = lambda number, name, path: name == "sync_file"
+    again = maker.describe(copy, file_system=faulty)
+    with pytest.raises(StoreError, match="cannot sync"):
+        again.open()
+    faulty.fails = lambda number, name, path: False
+    again.open()
+    assert not report(again).clean
+    assert bodies(again) == bodies(store)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happens_to_the_tail_everything_before_it_is_there(maker: StoreMaker, seed: int) -> None:
+    chance = random.Random(seed)
+    store = filled(maker, 150)
+    if chance.random() < 0.5:
+        store.flush()
+    wanted = {topic: bodies(store, topic) for topic in ("T", "U")}
+    units = {topic: store.queue_units(topic, 0, 0, 200) for topic in ("T", "U")}
+    copy = maker.killed_copy(store)
+    if chance.random() < 0.3:
+        (copy / "abort").unlink()
+    damage = chance.randrange(store.commit_log.max_offset)
+    content = chance.choice([bytes(FILE), chance.randbytes(FILE)])
+    for start in range(0, store.commit_log.max_offset, FILE):
+        if start + FILE > damage:
+            at = max(damage - start, 0)
+            overwrite(log_file(copy, start), at, content[at:])
+    for topic in ("T", "U"):
+        if chance.random() < 0.5:
+            lost = chance.randrange(75)
+            overwrite(
+                queue_file(copy, topic, lost * 20 // 1000 * 1000), lost * 20 % 1000, bytes(1000 - lost * 20 % 1000)
+            )
+    end = first_changed(copy, store, sorted(units["T"] + units["U"]))
+    again = maker(copy)
+    for topic in ("T", "U"):
+        kept = bodies(again, topic)
+        complete = sum(unit.physical_offset < end for unit in units[topic])
+        assert kept == wanted[topic][: len(kept)]
+        assert len(kept) == complete
+        for unit in again.queue_units(topic, 0, 0, 200):
+            assert again.look_message(unit.physical_offset, unit.size) is not None
+
+
+def first_changed(root: Path, store: MessageStore, units: list[ConsumeQueueUnit]) -> int:
+    """Where the first record lies that is not as it was."""
+    for offset, size, _ in units:
+        content = log_file(root, offset // FILE * FILE).read_bytes()
+        if content[offset % FILE : offset % FILE + size] != bytes(store.look_message(offset, size) or b""):
+            return offset
+    return store.commit_log.max_offset

@@ -1,0 +1,108 @@
+"""Looking into a store that no broker runs on."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.storage.making import SMALL, StoreMaker, filled, put
+from triomq.protocol.errors import StoreLayoutError, StoreLockedError
+from triomq.storage.tools.stopped_store import StoppedStore, StoredOffset
+
+Unpack = Callable[[str], Path]
+
+
+def state(root: Path) -> dict[str, tuple[bytes, int]]:
+    return {
+        str(path): (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.name != "lock"
+    }
+
+
+@pytest.mark.parametrize("name", ["store-normal", "store-crash", "store-powerloss", "store-trimmed"])
+def test_an_apache_store_is_opened_with_its_sizes_and_left_as_it_is(unpack: Unpack, name: str) -> None:
+    root = unpack(name)
+    before = state(root)
+    with StoppedStore(root) as store:
+        assert store.config.commit_log_file_size_bytes == SMALL["commit_log_file_size_bytes"]
+        assert store.config.consume_queue_file_size_bytes == SMALL["consume_queue_file_size_bytes"]
+        assert store.is_clean == (name in {"store-normal", "store-trimmed"})
+    assert state(root) == before
+
+
+def test_its_queues_end_and_begin_as_in_a_running_store(maker: StoreMaker) -> None:
+    store = filled(maker)
+    ends = {(queue.topic, queue.queue_id): (queue.min_offset, queue.max_offset) for queue in store.queues}
+    store.close()
+    with StoppedStore(store.config.root) as stopped:
+        found = {(queue.topic, queue.queue_id): (queue.min_offset, queue.max_offset) for queue in stopped.queues}
+    assert found == ends
+
+
+def test_a_store_that_a_broker_runs_on_is_refused(maker: StoreMaker) -> None:
+    store = filled(maker, 1)
+    with pytest.raises(StoreLockedError, match=str(os.getpid())), StoppedStore(store.config.root):
+        pass
+
+
+def test_what_is_no_store_is_refused_and_nothing_is_made(tmp_path: Path) -> None:
+    with pytest.raises(StoreLayoutError, match="is no store"), StoppedStore(tmp_path / "no"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_an_impossible_size_is_refused_and_the_lock_is_free_again(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    file = tmp_path / "commitlog" / ("0" * 20)
+    file.write_bytes(b"short")
+    for _ in range(2):
+        with pytest.raises(StoreLayoutError, match="a size no store has"), StoppedStore(tmp_path):
+            pass
+
+
+def test_a_store_without_messages_has_rocketmqs_sizes(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    with StoppedStore(tmp_path) as store:
+        assert store.config.commit_log_file_size_bytes == 1024**3
+        assert store.stored_offsets() == []
+        assert list(store.queues) == []
+
+
+def test_what_is_opened_for_reading_cannot_be_written(maker: StoreMaker) -> None:
+    store = filled(maker, 1)
+    store.close()
+    with StoppedStore(store.config.root) as stopped, pytest.raises(TypeError):
+        stopped.log.files.files[0].map[0] = 1
+
+
+def test_stored_offsets_are_read_and_changed(maker: StoreMaker) -> None:
+    store = maker()
+    put(store)
+    store.close()
+    path = store.config.root / "config" / "consumerOffset.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text('{"offsetTable":{"T@G":{0:5,1:6},"U@G2":{3:9}}}')
+    with StoppedStore(store.config.root, writable=True) as stopped:
+        assert set(stopped.stored_offsets()) == {
+            StoredOffset("G", "T", 0, 5),
+            StoredOffset("G", "T", 1, 6),
+            StoredOffset("G2", "U", 3, 9),
+        }
+        stopped.save_offsets([StoredOffset("G", "T", 0, 1)])
+    assert json.loads(path.read_text()) == {"offsetTable": {"T@G": {"0": 1, "1": 6}, "U@G2": {"3": 9}}}
+
+
+@pytest.mark.parametrize(
+    "content", ['{"offsetTable":[1]}', '{"offsetTable":{"T@G":{0:"x"}}}', '{"offsetTable":{"T@G":1}}']
+)
+def test_a_table_of_offsets_that_is_none_is_named(maker: StoreMaker, content: str) -> None:
+    store = filled(maker, 1)
+    store.close()
+    path = store.config.root / "config" / "consumerOffset.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content)
+    with StoppedStore(store.config.root) as stopped, pytest.raises(StoreLayoutError, match=r"consumerOffset\.json"):
+        stopped.stored_offsets()
