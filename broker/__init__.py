@@ -3,8 +3,9 @@
 import logging
 
 from triomq.broker.config import BrokerConfig, Listener
+from triomq.broker.network.addresses import Address
 from triomq.broker.server import Broker, open_broker
 
-__all__ = ["Broker", "BrokerConfig", "Listener", "open_broker"]
+__all__ = ["Address", "Broker", "BrokerConfig", "Listener", "open_broker"]
 
 logging.getLogger("triomq").addHandler(logging.NullHandler())  # silent unless the program configures logging
