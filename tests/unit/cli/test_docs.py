@@ -17,7 +17,14 @@ from triomq.protocol.codes import SerializeType
 from triomq.storage.config import Durability, StoreConfig
 
 ROOT = Path(__file__).resolve().parents[3]
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "docs/api.md", "docs/cli.md", "docs/configuration.md", "docs/performance.md")
+DOCUMENTS = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "docs/api.md",
+    "docs/cli.md",
+    "docs/configuration.md",
+    "docs/performance.md",
+)
 
 
 def text(name: str) -> str:
