@@ -135,15 +135,16 @@ def triomq_server(
 
 
 @contextmanager
-def apache_server(folder: Path, version: str) -> Iterator[Server]:
-    """Run Apache's name server and broker, by the interop kit's script."""
+def apache_server(folder: Path, version: str, settings: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """Run Apache's name server and broker, with further settings, by the interop kit's script."""
     script = str(KIT / "run-apache.sh")
     subprocess.run([script, "fetch", "--version", version], check=True, stdout=subprocess.DEVNULL)
     started = time.perf_counter()
-    sizes = ["--set", "mappedFileSizeCommitLog=1073741824", "--set", "mappedFileSizeConsumeQueue=6000000"]
-    result = subprocess.run(
-        [script, "start", str(folder), "--version", version, *sizes], check=True, stdout=subprocess.PIPE, text=True
-    )
+    wanted = {"mappedFileSizeCommitLog": "1073741824", "mappedFileSizeConsumeQueue": "6000000", **(settings or {})}
+    command = [script, "start", str(folder), "--version", version]
+    for name, value in wanted.items():
+        command += ["--set", f"{name}={value}"]
+    result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     ready_s = time.perf_counter() - started
     try:
         ready = json.loads(result.stdout)
