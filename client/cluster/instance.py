@@ -20,9 +20,11 @@ from triomq.client.cluster.route import Queues, dialled_address, publish_queues,
 from triomq.client.cluster.routes import Routes
 from triomq.client.config import ClientConfig, parse_namesrv
 from triomq.client.connection.broker_requests import ConsumerCallbacks, RequestServer
+from triomq.client.connection.connection import Connection
 from triomq.client.connection.handshake import agreed_format, offered_fields
 from triomq.client.connection.pool import ConnectionTable
 from triomq.client.nursery import OpenOnce, open_service_nursery
+from triomq.protocol.bodies.client import HeartbeatData
 from triomq.protocol.bodies.route import ClusterInfo, TopicRouteData
 from triomq.protocol.codes import CommandFlag, RequestCode
 from triomq.protocol.errors import ClientClosedError, ConfigError
@@ -89,6 +91,7 @@ class ClientInstance(OpenOnce):
                     self.config,
                     self.nursery,
                     RequestServer(self).serve,
+                    self._probe,
                     self._connected,
                     self._disconnected,
                     self._dial_target,
@@ -354,6 +357,15 @@ class ClientInstance(OpenOnce):
                 else "the client instance is not entered: use async with"
             )
         return self.connections
+
+    def _probe(self, connection: Connection) -> None:
+        """Post a heartbeat without groups, which every broker answers at once; name servers never hold requests."""
+        if connection.address in self.name_servers and connection.address not in self.broker_addresses():
+            return
+        command = self.command(RequestCode.HEART_BEAT, body=HeartbeatData(self.client_id).encode())
+        command.opaque = self.next_opaque()
+        command.serialize_type = connection.header_format
+        connection.post(self._encode(command))
 
     def _connected(self, address: str) -> None:
         if address in self.broker_addresses():

@@ -7,6 +7,9 @@ Per request there is no cancel scope, event, lock or task, because each costs as
 (a scope 6-8 us): a request suspends its task and the reader reschedules it; one timer task watches all
 deadlines; frames that are ready in one turn of the scheduler leave in one ``sendmsg``.
 
+A connection that is given up is reset, not closed: the kernel would go on delivering what it has buffered, and a
+send or a one-way commit could arrive half a minute later, behind newer ones.
+
 Source: wire.md 1.4 and 2.6, behaviour.md B.1.
 """
 
@@ -16,12 +19,14 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from math import inf
-from typing import Any, Final, NamedTuple
+from struct import Struct
+from typing import Any, Final
 
 import trio
 
-from triomq.client.config import split_address
-from triomq.protocol.codes import CommandFlag, SerializeType
+from triomq.client.config import ClientConfig, split_address
+from triomq.client.connection.handshake import first_format
+from triomq.protocol.codes import CommandFlag
 from triomq.protocol.errors import (
     ConfigError,
     ConnectError,
@@ -37,22 +42,20 @@ LOGGER: Final = logging.getLogger("triomq.client.connection.connection")
 
 #: The timer does not wake more often than this, however many deadlines there are.
 _TIMER_STEP_S: Final = 0.02
-#: A connection on which requests time out, and nothing at all comes for so long, leads nowhere: a host that lost its
-#: power or a firewall that forgot the connection says no word, and the kernel tries for 15 minutes.
-_SILENCE_LIMIT_S: Final = 10.0
+#: A host may lose power and a firewall may drop connections silently; the kernel retries for 15 minutes.  If answers
+#: are due and nothing arrives for this long, the peer is probed, since it may be holding long pulls.
+_PROBE_AFTER_S: Final = 5.0
+#: If nothing arrives for this long after the probe, the connection is dead.
+_PROBE_TIMEOUT_S: Final = 5.0
+#: How often to look whether answers are due.  These three together keep the time until then below 15 s.
+_LOOK_S: Final = 2.5
+#: If the timer runs this late, this process was stopped or busy, and the silence proves nothing.
+_STALL_S: Final = 1.0
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
-_JSON: Final = int(SerializeType.JSON)
 _ABORTED: Final = trio.lowlevel.Abort.SUCCEEDED
+_RESET_ON_CLOSE: Final = Struct("ii").pack(1, 0)  # struct linger: on, 0 s
 
 RequestHandler = Callable[["Connection", RemotingCommand], None]
-
-
-class ConnectionStatistics(NamedTuple):
-    """What a connection does right now."""
-
-    in_flight: int
-    unsent_bytes: int
-    unmatched: int  # answers that nobody waits for (any more)
 
 
 class _Waiter:
@@ -111,20 +114,24 @@ class Connection:
 
     __slots__ = (
         "_answered",
+        "_gave_up",
         "_idle_timeout_s",
-        "_last_activity",
+        "_last_heard",
+        "_last_oneway",
         "_limit_bytes",
         "_next_deadline",
         "_on_request",
+        "_probe",
+        "_probed_at",
         "_queue",
         "_receiver",
+        "_reset",
         "_room",
         "_scope",
-        "_silent_since",
         "_socket",
         "_timer_scope",
-        "_unmatched",
         "_waiters",
+        "_waiting_since",
         "_writer",
         "address",
         "closed",
@@ -135,22 +142,29 @@ class Connection:
         self,
         sock: socket.socket,
         address: str,
+        config: ClientConfig,
         on_request: RequestHandler,
-        *,
-        max_frame_bytes: int,
-        send_buffer_limit_bytes: int,
-        idle_timeout_s: float,
-        header_format: int = _JSON,
+        probe: Callable[["Connection"], None],
     ) -> None:
-        """Take a connected non-blocking socket; ``on_request`` gets the peer's requests and must not block."""
+        """Take ownership of a connected non-blocking socket.
+
+        Args:
+            sock: the socket.
+            address: of the peer.
+            config: sizes, the idle timeout and the wanted header format.
+            on_request: gets the peer's requests; must not block.
+            probe: called when answers are due but nothing arrives: posts a request that the peer answers at once.
+                It may do nothing where the peer never holds requests back.
+        """
         self.address = address
         self.closed = ""
-        self.header_format = header_format
+        self.header_format = first_format(config.header_format)
         self._socket = sock
         self._on_request = on_request
-        self._receiver = FrameReceiver(max_frame_bytes)
-        self._limit_bytes = send_buffer_limit_bytes
-        self._idle_timeout_s = idle_timeout_s
+        self._probe = probe
+        self._receiver = FrameReceiver(config.max_frame_bytes)
+        self._limit_bytes = config.send_buffer_limit_bytes
+        self._idle_timeout_s = config.idle_timeout_s
         self._waiters: dict[int, _Waiter] = {}
         self._queue = WriteQueue()
         self._room = trio.lowlevel.ParkingLot()
@@ -158,17 +172,15 @@ class Connection:
         self._scope = trio.CancelScope()
         self._timer_scope = trio.CancelScope()
         self._next_deadline = inf
-        self._last_activity = trio.current_time()
-        self._silent_since = inf  # when a request timed out, and nothing came since
-        self._unmatched = 0
+        self._last_heard = self._last_oneway = trio.current_time()
+        self._gave_up = False  # a request was cancelled or timed out, and nothing arrived since
+        self._waiting_since = inf  # when the timer first saw that answers were due
+        self._probed_at = -inf
+        self._reset = False  # reset the connection instead of closing it
         self._answered = False
 
-    def statistics(self) -> ConnectionStatistics:
-        """Return what it does right now."""
-        return ConnectionStatistics(len(self._waiters), self._queue.pending_bytes, self._unmatched)
-
     async def run(self) -> None:
-        """Read, write and watch deadlines until the connection ends and all who wait have got their error."""
+        """Read, write and watch deadlines until the connection ends and every waiter has its error."""
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -177,13 +189,19 @@ class Connection:
                     await self._read()
         finally:
             self.close("the client was closed")
+            if self._reset:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
             self._socket.close()
 
     def close(self, reason: str) -> None:
-        """End the connection; all requests that wait fail with :class:`ConnectionLostError`."""
+        """End the connection; pending requests fail with :class:`ConnectionLostError`.
+
+        The peer sees a plain end of stream if everything was answered, and a reset if something was given up.
+        """
         if self.closed:
             return
         self.closed = reason
+        self._reset = bool(self._waiters or self._queue or self._gave_up)
         self._queue.clear()
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters.values():
@@ -225,6 +243,7 @@ class Connection:
 
         def forget(_raise_cancel: Any) -> trio.lowlevel.Abort:
             del waiters[opaque]
+            self._gave_up = True
             return _ABORTED
 
         await trio.lowlevel.wait_task_rescheduled(forget)
@@ -245,11 +264,11 @@ class Connection:
             await self._wait_for_room(deadline)
         if self.closed:
             raise self._lost()
-        self._last_activity = trio.current_time()
+        self._last_oneway = trio.current_time()
         self._put(frame, b"", not self._waiters)
 
     def post(self, frame: bytes) -> None:
-        """Queue an answer to a request of the peer, without waiting; dropped if the connection is closed."""
+        """Queue a frame without waiting: an answer to the peer, or a probe; dropped if the connection is closed."""
         if not self.closed:
             self._put(frame, b"", at_once=False)
 
@@ -274,6 +293,7 @@ class Connection:
 
     async def _write(self) -> None:
         queue = self._queue
+        blocked = False
         try:
             while True:
                 if queue:
@@ -283,6 +303,9 @@ class Connection:
                     await trio.lowlevel.wait_task_rescheduled(self._forget_writer)
                 with suppress(BlockingIOError):
                     queue.written(self._socket.sendmsg(queue.chunks()))
+                    if blocked:  # the kernel's buffer was full and has drained: the peer is there
+                        self._last_heard = trio.current_time()
+                    blocked = bool(queue)
                 if self._room and queue.pending_bytes <= self._limit_bytes:
                     self._room.unpark_all()
         except OSError as exc:
@@ -313,8 +336,8 @@ class Connection:
                 if not count:
                     self.close(self._end_of_stream())
                     return
-                self._last_activity = trio.current_time()
-                self._silent_since = inf
+                self._last_heard = trio.current_time()
+                self._gave_up = False
                 self._receive(count)
         except OSError as exc:
             self.close(f"reading failed: {exc.strerror or exc}")
@@ -330,9 +353,7 @@ class Connection:
             command = RemotingCommand.decode(frame)
             if command.flag & _RESPONSE:
                 waiter = waiters.pop(command.opaque, None)
-                if waiter is None:
-                    self._unmatched += 1
-                else:
+                if waiter is not None:  # else it was given up, or is the answer to a probe
                     waiter.response = command
                     trio.lowlevel.reschedule(waiter.task)
             else:
@@ -354,32 +375,43 @@ class Connection:
         """Wake at the earliest deadline, which :meth:`request` brings forward if need be."""
         while not self.closed:
             now = trio.current_time()
-            due = self._expire(now)
-            if due <= now:
-                self.close(f"idle for {self._idle_timeout_s:g} s")
-                return
+            if now > self._next_deadline + _STALL_S:
+                self._waiting_since = now
+            due = min(self._expire(now), self._check_silence(now))
             self._next_deadline = max(due, now + _TIMER_STEP_S)
             with trio.CancelScope(deadline=self._next_deadline) as self._timer_scope:
                 await trio.sleep_forever()
 
     def _expire(self, now: float) -> float:
-        """Fail who waited too long; return when to look again, ``now`` or before: the connection is idle."""
+        """Fail the requests whose deadline has passed; return the next deadline."""
         waiters = self._waiters
-        late = [opaque for opaque, waiter in waiters.items() if waiter.deadline <= now]
-        for opaque in late:
+        for opaque in [opaque for opaque, waiter in waiters.items() if waiter.deadline <= now]:
             waiter = waiters.pop(opaque)
             waiter.error = RequestTimeoutError(
-                f"no answer from {self.address} in time; whether it did the request is unknown"
+                f"no answer from {self.address} in time; whether it carried out the request is unknown"
             )
             trio.lowlevel.reschedule(waiter.task)
-        if late:
-            self._silent_since = min(self._silent_since, now)
-            silent_s = now - self._silent_since
-            if silent_s >= _SILENCE_LIMIT_S:
-                self.close(f"requests have timed out for {silent_s:.0f} s, and nothing came meanwhile")
-                return inf
-        if waiters:
-            return min(waiter.deadline for waiter in waiters.values())
-        if late:
-            return now + self._idle_timeout_s
-        return self._last_activity + self._idle_timeout_s
+            self._gave_up = True
+        return min((waiter.deadline for waiter in waiters.values()), default=inf)
+
+    def _check_silence(self, now: float) -> float:
+        """Close the connection if it is idle, or probe it and then close it if it is dead; return when to look again.
+
+        It is idle if no answer is due and all is written, and silent if not and nothing arrives.
+        """
+        if not (self._waiters or self._queue or self._gave_up):
+            self._waiting_since = inf
+            idle_at = max(self._last_heard, self._last_oneway) + self._idle_timeout_s
+            if idle_at <= now:
+                self.close(f"idle for {self._idle_timeout_s:g} s")
+            return min(idle_at, now + _LOOK_S)
+        self._waiting_since = min(self._waiting_since, now)
+        silent_since = max(self._waiting_since, self._last_heard)
+        if now < silent_since + _PROBE_AFTER_S:
+            return silent_since + _PROBE_AFTER_S
+        if self._probed_at <= silent_since:
+            self._probed_at = now
+            self._probe(self)
+        elif now >= self._probed_at + _PROBE_TIMEOUT_S:
+            self.close(f"answers are due, and nothing has arrived for {now - silent_since:.0f} s")
+        return self._probed_at + _PROBE_TIMEOUT_S

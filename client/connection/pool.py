@@ -8,7 +8,6 @@ import trio
 
 from triomq.client.config import ClientConfig
 from triomq.client.connection.connection import Connection, RequestHandler, dial
-from triomq.client.connection.handshake import first_format
 from triomq.protocol.errors import ClientClosedError, ConnectError
 
 LOGGER: Final = logging.getLogger("triomq.client.connection.pool")
@@ -34,6 +33,7 @@ class ConnectionTable:
         config: ClientConfig,
         nursery: trio.Nursery,
         on_request: RequestHandler,
+        probe: Callable[[Connection], None],
         on_connect: Callable[[str], None],
         on_close: Callable[[str], None],
         target: Callable[[str], tuple[str, str]],
@@ -44,6 +44,7 @@ class ConnectionTable:
             config: time limits and sizes.
             nursery: where connections live.
             on_request: gets the peers' own requests.
+            probe: see :class:`Connection`.
             on_connect: gets the address of a new connection.
             on_close: gets the address of a connection that ended.
             target: tells for an address which one to dial, and what to say if that fails.
@@ -51,6 +52,7 @@ class ConnectionTable:
         self._config = config
         self._nursery = nursery
         self._on_request = on_request
+        self._probe = probe
         self._on_connect = on_connect
         self._on_close = on_close
         self._target = target
@@ -112,15 +114,7 @@ class ConnectionTable:
             del self._dialling[address]
             if dialling.error:
                 dialling.done.set()
-        connection = Connection(
-            sock,
-            address,
-            self._on_request,
-            max_frame_bytes=config.max_frame_bytes,
-            send_buffer_limit_bytes=config.send_buffer_limit_bytes,
-            idle_timeout_s=config.idle_timeout_s,
-            header_format=first_format(config.header_format),
-        )
+        connection = Connection(sock, address, config, self._on_request, self._probe)
         dialling.connection = self._open[address] = connection
         dialling.done.set()
         LOGGER.info("connected peer=%s", to_dial)

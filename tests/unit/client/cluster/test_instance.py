@@ -8,6 +8,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from tests.unit.client.fake_broker import CancelledAtEveryAwait, FakeBroker
 from triomq.client.cluster.instance import ClientInstance, use_instance
 from triomq.client.config import ClientConfig
+from triomq.protocol.bodies.client import HeartbeatData
 from triomq.protocol.codes import RequestCode, ResponseCode, SerializeType
 from triomq.protocol.errors import (
     ClientClosedError,
@@ -76,7 +77,7 @@ async def test_a_request_may_be_cancelled_at_every_await(
         async for _ in cancelled_at_every_await(ask):
             await wait_all_tasks_blocked()
             connection = instance.connections.get(fake_broker.address)
-            assert connection is None or connection.statistics().in_flight == 0
+            assert connection is None or not connection._waiters
         assert (await instance.topic_route("Topic")).queue_datas
 
 
@@ -160,3 +161,19 @@ async def test_without_a_way_outside_the_client_ip_is_loopback(monkeypatch: pyte
     monkeypatch.setattr("triomq.client.cluster.instance.socket.socket", fail)
     async with ClientInstance("127.0.0.1:1") as instance:
         assert instance.client_id.startswith("127.0.0.1@")
+
+
+@pytest.mark.parametrize("is_alive", [True, False])
+async def test_a_held_request_outlives_silence_only_if_the_broker_answers_probes(
+    fake_broker: FakeBroker, autojump_clock: MockClock, is_alive: bool
+) -> None:
+    fake_broker.on(RequestCode.PULL_MESSAGE, lambda _command: None)
+    async with ClientInstance(fake_broker.address) as instance:
+        await instance.topic_route("Topic")
+        if not is_alive:
+            fake_broker.on(RequestCode.HEART_BEAT, lambda _command: None)
+        error = RequestTimeoutError if is_alive else ConnectionLostError
+        with pytest.raises(error):
+            await instance.invoke(fake_broker.address, instance.command(RequestCode.PULL_MESSAGE), 40.0)
+        assert trio.current_time() == pytest.approx(40.0 if is_alive else 12.5, abs=2.5)
+    assert fake_broker.heartbeats()[0] == HeartbeatData(instance.client_id)

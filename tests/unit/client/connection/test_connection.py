@@ -8,6 +8,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.client.fake_broker import CancelledAtEveryAwait
+from triomq.client.config import ClientConfig
 from triomq.client.connection.connection import Connection, dial
 from triomq.protocol.errors import ConnectError, ConnectionLostError, RequestTimeoutError, TriomqError
 from triomq.protocol.wire.command import RemotingCommand
@@ -15,6 +16,7 @@ from triomq.protocol.wire.frame import FrameSplitter
 
 LIMIT = 64 * 1024
 IDLE_S = 120.0
+PROBE = RemotingCommand(34, opaque=2**30)
 
 
 class Peer:
@@ -43,8 +45,8 @@ class Peer:
 class Pair:
     """A connection with its peer; requests of the peer are collected."""
 
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
+    def __init__(self, sockets: Callable[[], tuple[socket.socket, socket.socket]] = socket.socketpair) -> None:
+        ours, theirs = sockets()
         ours.setblocking(False)
         theirs.setblocking(False)
         for sock in (ours, theirs):
@@ -54,12 +56,30 @@ class Pair:
         self.connection = Connection(
             ours,
             "broker:10911",
+            ClientConfig(send_buffer_limit_bytes=LIMIT, idle_timeout_s=IDLE_S),
             lambda _connection, command: self.asked.append(command),
-            max_frame_bytes=16 * 1024**2,
-            send_buffer_limit_bytes=LIMIT,
-            idle_timeout_s=IDLE_S,
+            self._probe,
         )
+        self.probes: list[float] = []
         self._opaque = 0
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.connection._waiters)
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self.connection._queue.pending_bytes
+
+    def _probe(self, connection: Connection) -> None:
+        self.probes.append(trio.current_time())
+        connection.post(PROBE.encode())
+
+    async def answer_probes(self) -> None:
+        while True:
+            command = await self.peer.next_command()
+            if command.code == PROBE.code:
+                await self.peer.answer(command)
 
     async def request(self, timeout_s: float = 3.0, body: bytes = b"") -> RemotingCommand:
         self._opaque += 1
@@ -99,7 +119,7 @@ async def test_answers_find_their_requests_in_whatever_order_they_come(pair: Pai
     assert list(bodies) == [command.body for command in reversed(requests)]
 
 
-async def test_an_answer_that_nobody_waits_for_is_counted_and_dropped(pair: Pair, nursery: trio.Nursery) -> None:
+async def test_an_answer_that_nobody_waits_for_is_dropped(pair: Pair, nursery: trio.Nursery) -> None:
     answers: list[RemotingCommand] = []
     nursery.start_soon(collect, answers, pair.request)
     request = await pair.peer.next_command()
@@ -108,7 +128,7 @@ async def test_an_answer_that_nobody_waits_for_is_counted_and_dropped(pair: Pair
     await wait_all_tasks_blocked()
 
     assert len(answers) == 1
-    assert pair.connection.statistics() == (0, 0, 2)
+    assert not pair.in_flight
     assert not pair.connection.closed
 
 
@@ -151,10 +171,10 @@ async def test_a_cancelled_request_leaves_nothing_behind_and_its_late_answer_is_
             request = await pair.peer.next_command()
             scope.cancel()
 
-    assert pair.connection.statistics().in_flight == 0
+    assert pair.in_flight == 0
     await pair.peer.answer(request)
     await wait_all_tasks_blocked()
-    assert pair.connection.statistics().unmatched == 1
+    assert not pair.connection.closed
 
 
 async def test_a_request_may_be_cancelled_at_every_await(
@@ -168,7 +188,7 @@ async def test_a_request_may_be_cancelled_at_every_await(
 
     nursery.start_soon(answer_all)
     async for _ in cancelled_at_every_await(pair.request):
-        assert pair.connection.statistics().in_flight == 0
+        assert pair.in_flight == 0
     assert (await pair.request()).code == 0
 
 
@@ -191,22 +211,74 @@ async def test_a_request_times_out_at_its_own_deadline(
     assert not pair.connection.closed
 
 
-async def test_a_connection_on_which_nothing_comes_any_more_is_closed(
+async def test_a_silent_connection_is_probed_and_then_closed(
     pair: Pair, autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
-    """A host that lost its power says no word; else each request would wait in vain until the kernel gives up."""
     results: list[Any] = []
-    nursery.start_soon(collect, results, pair.request, 60.0)
-    for _ in range(4):
-        with pytest.raises(RequestTimeoutError):
-            await pair.request(3.0)
-    was_open = not pair.connection.closed
-    with pytest.raises(RequestTimeoutError):
-        await pair.request(3.0)
-    await wait_all_tasks_blocked()
-    assert was_open
-    assert pair.connection.closed == "requests have timed out for 12 s, and nothing came meanwhile"
+    await trio.sleep(60)
+    start = trio.current_time()
+    await collect(results, pair.request, 1000.0)  # a long pull
+    assert 10 <= trio.current_time() - start < 15
+    assert [at - start < 10 for at in pair.probes] == [True]
+    assert pair.connection.closed == "answers are due, and nothing has arrived for 10 s"
     assert type(results[0]) is ConnectionLostError
+
+
+async def test_silence_counts_from_the_last_byte_received(
+    pair: Pair, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    results: list[Any] = []
+    nursery.start_soon(collect, results, pair.request, 1000.0)
+    for _ in range(20):
+        await trio.sleep(3)
+        await pair.peer.answer(RemotingCommand(10, opaque=-1))
+    assert not results
+    assert not pair.probes
+    await trio.sleep(10.5)
+    assert [type(result) for result in results] == [ConnectionLostError]
+
+
+async def test_a_long_pull_may_be_held_as_long_as_probes_are_answered(
+    pair: Pair, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    nursery.start_soon(pair.answer_probes)
+    with pytest.raises(RequestTimeoutError):
+        await pair.request(2 * IDLE_S)
+    assert not pair.connection.closed
+    assert len(pair.probes) >= IDLE_S / 5
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["timed out", "cancelled"])
+async def test_silence_after_a_request_was_given_up_closes_the_connection(
+    pair: Pair, autojump_clock: MockClock, is_cancelled: bool
+) -> None:
+    with pytest.raises((RequestTimeoutError, trio.TooSlowError)), trio.fail_after(1 if is_cancelled else 9):
+        await pair.request(3.0)
+    await trio.sleep(15)
+    assert "nothing has arrived" in pair.connection.closed
+
+
+async def test_time_in_which_this_process_stood_still_is_no_silence(
+    pair: Pair, mock_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    results: list[Any] = []
+    nursery.start_soon(collect, results, pair.request, 1000.0)
+    await wait_all_tasks_blocked()
+    for seconds in (*[0.5] * 16, 60, *[0.5] * 12):
+        mock_clock.jump(seconds)
+        await wait_all_tasks_blocked()
+    assert len(pair.probes) == 2
+    assert not pair.connection.closed
+
+
+async def test_a_slow_upload_is_not_silence(pair: Pair, autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    results: list[Any] = []
+    nursery.start_soon(collect, results, pair.request, 1000.0, b"x" * 400_000)
+    received = 0
+    while received < 400_000:
+        await trio.sleep(3)
+        received += len(await pair.peer.stream.receive_some(20_000))
+    assert not pair.connection.closed
 
 
 async def test_a_connection_on_which_others_are_answered_stays_however_many_requests_time_out(
@@ -221,18 +293,84 @@ async def test_a_connection_on_which_others_are_answered_stays_however_many_requ
     assert not pair.connection.closed
 
 
-async def test_an_unused_connection_is_closed_but_not_one_with_a_request_in_flight(
-    pair: Pair, autojump_clock: MockClock
-) -> None:
-    with pytest.raises(RequestTimeoutError):
-        await pair.request(2 * IDLE_S)
-    assert not pair.connection.closed
-
+async def test_an_unused_connection_is_closed(pair: Pair, autojump_clock: MockClock) -> None:
     await trio.sleep(IDLE_S - 1)
     still_open = not pair.connection.closed
     await trio.sleep(2)
     assert still_open
     assert pair.connection.closed.startswith("idle for 120 s")
+    assert not pair.probes
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    return ours, theirs
+
+
+async def drain(peer: Peer) -> tuple[int, bool]:
+    """Read until the end; return how many bytes came, and whether it was a reset."""
+    count = 0
+    try:
+        async for data in peer.stream:
+            count += len(data)
+    except trio.BrokenResourceError:
+        return count, True
+    return count, False
+
+
+async def test_a_connection_that_is_given_up_is_reset_so_that_its_buffers_are_not_delivered(
+    autojump_clock: MockClock,
+) -> None:
+    pair = Pair(tcp_pair)
+    pair.peer.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    results: list[Any] = []
+    sent = 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pair.connection.run)
+        while pair.unsent_bytes < LIMIT:  # the kernel's buffers are full
+            await pair.connection.send(bytes(1000))
+            await wait_all_tasks_blocked()
+            sent += 1000
+        nursery.start_soon(collect, results, pair.request, 1000.0)
+    assert "nothing has arrived" in pair.connection.closed
+    received, is_reset = await drain(pair.peer)
+    assert is_reset
+    assert received < sent - LIMIT
+    await pair.peer.stream.aclose()
+
+
+async def test_a_connection_that_ends_after_all_answers_is_closed_in_the_usual_way() -> None:
+    pair = Pair(tcp_pair)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pair.connection.run)
+        with trio.move_on_after(0):  # given up, but then another is answered
+            await pair.request()
+        nursery.start_soon(pair.request)
+        await pair.peer.answer(await pair.peer.next_command())
+        await wait_all_tasks_blocked()
+        await pair.connection.send(bytes(1000))
+        pair.connection.close("over")
+    assert await drain(pair.peer) == (1000, False)
+    await pair.peer.stream.aclose()
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["pending", "cancelled"])
+async def test_a_connection_that_ends_with_a_request_unanswered_is_reset(is_cancelled: bool) -> None:
+    pair = Pair(tcp_pair)
+    results: list[Any] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pair.connection.run)
+        async with trio.open_nursery() as callers:
+            callers.start_soon(collect, results, pair.request)
+            await pair.peer.next_command()
+            if not is_cancelled:
+                pair.connection.close("over")
+            callers.cancel_scope.cancel()
+        pair.connection.close("over")
+    assert await drain(pair.peer) == (0, True)
+    await pair.peer.stream.aclose()
 
 
 async def test_sending_without_answers_keeps_a_connection_open(pair: Pair, autojump_clock: MockClock) -> None:
@@ -248,14 +386,14 @@ async def test_callers_wait_while_the_write_buffer_is_full(pair: Pair, nursery: 
     for _ in range(20):
         nursery.start_soon(collect, results, pair.request, 60.0, body)
     await wait_all_tasks_blocked()
-    unsent = pair.connection.statistics().unsent_bytes
+    unsent = pair.unsent_bytes
     assert LIMIT < unsent <= LIMIT + len(body) + 1000
 
     for _ in range(20):
         command = await pair.peer.next_command()
         assert command.body == body
         await pair.peer.answer(command)
-        assert pair.connection.statistics().unsent_bytes <= LIMIT + len(body) + 1000
+        assert pair.unsent_bytes <= LIMIT + len(body) + 1000
     await wait_all_tasks_blocked()
     assert len(results) == 20
     assert all(result.code == 0 for result in results)
@@ -271,7 +409,7 @@ async def test_who_finds_no_room_until_the_deadline_is_told_that_the_peer_does_n
         await pair.request(1.0)
     with pytest.raises(RequestTimeoutError, match="does not read"):
         await pair.connection.send(b"frame", trio.current_time() + 1.0)
-    assert pair.connection.statistics().in_flight == 1
+    assert pair.in_flight == 1
 
 
 async def test_who_waits_for_room_is_told_when_the_connection_ends(pair: Pair, nursery: trio.Nursery) -> None:
@@ -377,7 +515,7 @@ async def test_run_ends_with_its_task_and_then_the_socket_is_closed() -> None:
             nursery.cancel_scope.cancel()
     assert isinstance(results[0], ConnectionLostError)
     async with pair.peer.stream:
-        assert await pair.peer.stream.receive_some() == b""
+        assert await pair.peer.stream.receive_some() == b""  # a socket pair knows no reset
 
 
 async def test_a_broken_socket_is_noticed_by_the_writer(pair: Pair, nursery: trio.Nursery) -> None:
