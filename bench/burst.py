@@ -22,6 +22,7 @@ from triomq.client import Producer, PushConsumer
 from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.errors import TriomqError
 from triomq.protocol.host import encode_host
+from triomq.storage.append import entry
 from triomq.storage.config import StoreConfig
 from triomq.storage.message_store import MessageStore
 
@@ -73,17 +74,17 @@ def _fill(options: argparse.Namespace, folder: Path) -> int:
         broker.topics.put(
             TopicConfig(topic_name=_TOPIC, read_queue_nums=options.queues, write_queue_nums=options.queues)
         )
-        origin = (0, 0, stored_ms, _HOST, _HOST, 0)
         asked = b"DELAY\x01%d" % _LEVEL if options.kind == "level" else b"TIMER_DELIVER_MS\x01%d" % due_ms
         for number in range(count):
             padding = randomness.randrange(options.size // 2, options.size + options.size // 2)
             body = due_ms.to_bytes(TIMESTAMP_BYTES) + bytes(max(padding - TIMESTAMP_BYTES, 0))
             properties = b"TAGS\x01due\x02UNIQ_KEY\x01%032X\x02WAIT\x01true\x02%b" % (number, asked)
-            place = _TOPIC, number % options.queues, body, properties, origin
+            queue = store.queue(_TOPIC, number % options.queues)
+            message = entry(queue, body, properties, born_timestamp=stored_ms, born_host=_HOST, store_host=_HOST)
             if options.kind == "level":
-                broker.schedule.put(_LEVEL, *place)
+                broker.schedule.put(_LEVEL, message)
             else:
-                broker.timer.put(due_ms, *place)
+                broker.timer.put(due_ms, message)
         broker.save_tables_now()
     return due_ms
 

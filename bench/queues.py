@@ -27,6 +27,7 @@ from bench.report import percentile, print_table, write_json
 from triomq.cli.process import raise_open_files_limit, settle_garbage_collector
 from triomq.protocol.errors import TriomqError
 from triomq.protocol.host import encode_host
+from triomq.storage.append import entry
 from triomq.storage.config import StoreConfig
 from triomq.storage.flush import FlushPlan
 from triomq.storage.message_store import MessageStore
@@ -208,13 +209,13 @@ class _Store:
     def fill(self) -> Figures:
         """Let the log grow to its length."""
         body = os.urandom(_FILL_BODY_BYTES)
-        put, queues, count, number = self._store.put, self._queues, len(self._queues), 0
+        append, queues, count, number = self._store.append, self._queues, len(self._queues), 0
         begin, begin_cpu = time.perf_counter(), time.thread_time()
         with Progress(transient=True) as progress:
             task = progress.add_task(f"fill {count} queues", total=self._log_bytes)
             while self._store.commit_log.max_offset < self._log_bytes:
                 for _ in range(_FLUSH_LOOK):
-                    put(queues[number % count], body, _PROPERTIES, 0, 0, 0, 0, _HOST, _HOST)
+                    append([entry(queues[number % count], body, _PROPERTIES, born_host=_HOST, store_host=_HOST)])
                     number += 1
                 self._flushing.tick()
                 progress.update(task, completed=self._store.commit_log.max_offset)
@@ -227,11 +228,12 @@ class _Store:
     def append(self) -> float:
         """Append small messages to one queue after the other."""
         body = os.urandom(_BODY_BYTES)
-        put, queues, count = self._store.put, self._queues, len(self._queues)
+        append_entries, queues, count = self._store.append, self._queues, len(self._queues)
 
         def append() -> None:
             for number in range(_OPERATIONS):
-                put(queues[number % count], body, _PROPERTIES, 0, 0, 0, 0, _HOST, _HOST)
+                queue = queues[number % count]
+                append_entries([entry(queue, body, _PROPERTIES, born_host=_HOST, store_host=_HOST)])
                 if not number % _FLUSH_LOOK:
                     self._flushing.tick()
 

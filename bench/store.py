@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from bench.report import percentile, print_table, write_json
 from triomq.protocol.host import encode_host
+from triomq.storage.append import Entry, entry
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.message_store import MessageStore
-from triomq.storage.store_writer import RunEntry
 
 _HOST: Final = encode_host("127.0.0.1", 10911)
 _TOPIC: Final = "Bench"
@@ -85,11 +85,12 @@ def _append(root: Path, body_bytes: int, options: argparse.Namespace) -> Figures
     queues = [store.queue(_TOPIC, number) for number in range(options.queues)]
     count = max(options.megabytes * _MIB // (body_bytes + 170), 1)
     body = os.urandom(body_bytes)
-    put = store.put
+    append_entries = store.append
 
     def append() -> None:
         for number in range(count):
-            put(queues[number % len(queues)], body, _PROPERTIES, 0, 0, 0, 0, _HOST, _HOST)
+            queue = queues[number % len(queues)]
+            append_entries([entry(queue, body, _PROPERTIES, born_host=_HOST, store_host=_HOST)])
 
     seconds, cpu_s = _timed_twice(append)
     figures: Figures = {
@@ -172,12 +173,10 @@ def _flush(root: Path, disk: str) -> Figures:
     figures: Figures = {}
     rates = []
     for senders in (1, 64):
-        run = [(queue, body, _PROPERTIES, 0, 0, 0, 0)] * senders
+        run = [entry(queue, body, _PROPERTIES, born_host=_HOST, store_host=_HOST)] * senders
 
-        def group(run: list[RunEntry] = run) -> None:
-            if store.put_run(run, _HOST, _HOST) is None:  # the queue needs room first
-                for entry in run:
-                    store.put(*entry, _HOST, _HOST)
+        def group(run: list[Entry] = run) -> None:
+            store.append(run)
             plan = store.flush_plan()
             assert plan is not None, "something was put"
             plan.run()

@@ -4,6 +4,7 @@ Source: ScheduleMessageService.java, parseDelayLevel; store.md 8.1.
 """
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 from triomq.protocol.errors import ConfigError, MessageIllegalError
@@ -40,6 +41,12 @@ class DelayLevels:
     def max_level(self) -> int:
         """The highest level; a message that asks for more gets this one."""
         return len(self.delays_ms)
+
+    def due_time(self, level: int) -> Callable[[int, int], int]:
+        """Return what gives the tags code of a message of ``level`` when it is appended: see ``append.DueTime``."""
+        delay_ms = self.delays_ms[level - 1]
+        # Store times never decrease: after the clock was set back they are ahead of it, and the delay would be longer.
+        return lambda store_timestamp, now_ms: min(store_timestamp, now_ms) + delay_ms
 
     def delivery_time(self, level: int, store_timestamp: int) -> int:
         """Return when a message stored at ``store_timestamp`` (ms) is due; ``level`` must be at least 1."""

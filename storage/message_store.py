@@ -7,16 +7,17 @@ Source: DefaultMessageStore.java; store.md 2, 5, 7.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, Self
 
 from triomq.protocol.errors import StoreClosedError, StoreError, StoreFullError
-from triomq.protocol.record.properties import MAX_PROPERTIES_BYTES
+from triomq.storage.append import Appender, Entry
 from triomq.storage.commit_log.commit_log import FILL_PIECE_BYTES, SYNCED_FILL_PIECE_BYTES, CommitLog
 from triomq.storage.commit_log.log_scan import Progress
 from triomq.storage.config import Durability, StoreConfig
+from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import QueueTable
 from triomq.storage.dispatch import Dispatcher, TagsCodeOf, stored_tags_code
 from triomq.storage.files.checkpoint import Checkpoint, load_checkpoint
@@ -26,9 +27,9 @@ from triomq.storage.files.mapped_file_queue import MappedFileQueue
 from triomq.storage.flush import FlushPlan, fill_commit_log_plan, fill_consume_queue_plan
 from triomq.storage.index.message_index import MessageIndex
 from triomq.storage.reading.cold_read import ColdReads
+from triomq.storage.reading.store_reader import StoreReader
 from triomq.storage.recovery.recovery import Recovery, RecoveryReport
 from triomq.storage.store_directory import StoreDirectory
-from triomq.storage.store_writer import StoreWriter
 
 LOGGER: Final = logging.getLogger("triomq.storage.message_store")
 
@@ -65,7 +66,7 @@ def system_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class MessageStore(StoreWriter):
+class MessageStore(StoreReader):
     """A store directory; ``open`` it, or use it in a ``with`` block.
 
     Attributes:
@@ -96,14 +97,10 @@ class MessageStore(StoreWriter):
         self._directory = StoreDirectory(config.root, self._file_system)
         self._clock_ms = clock_ms
         self._tags_code_of = tags_code_of or stored_tags_code(config.delay_levels)
-        self._max_record_bytes = config.max_record_size_bytes
-        self._max_body_bytes = config.max_message_size_bytes
-        self._small_record_bytes = min(self._max_record_bytes, self._max_body_bytes, MAX_PROPERTIES_BYTES)
         self._is_open = False
         self._refusal: Callable[[], StoreError] | None = self._closed_error
         self._failure: StoreError | None = None
         self._disk: DiskSpace | None = None
-        self._messages_put = 0
         self._checkpoint = self._checkpoint_on_disk = Checkpoint()
         self.queues = QueueTable(config, self._file_system, self._directory.consume_queue, self._directory.scratch)
         self._forget()
@@ -139,7 +136,6 @@ class MessageStore(StoreWriter):
             raise
         self.recovery = report
         self._failure = self._disk = None
-        self._messages_put = 0
         self._is_open = True
         self._update_refusal()
         LOGGER.info("store open root=%s durability=%s %s", self.config.root, self.config.durability.value, report)
@@ -163,6 +159,32 @@ class MessageStore(StoreWriter):
         finally:
             self._forget()
             self._directory.release()
+
+    def now_ms(self) -> int:
+        """Return the time of the clock that gives store times, ms."""
+        return self._clock_ms()
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return a queue, always the same object; it exists in memory only until its first message.
+
+        Raises:
+            IllegalNameError: RocketMQ allows no such topic or queue id.
+            StoreClosedError: the store is not open.
+        """
+        self._require_open()
+        return self.queues.get(topic, queue_id)
+
+    def append(self, entries: Sequence[Entry], *, are_copies: bool = False) -> list[tuple[int, int]]:
+        """Store messages, all of them or none; see ``Appender.append``.
+
+        Raises:
+            MessageIllegalError, StoreFullError: as ``Appender.append``.
+            StoreClosedError: the store is not open.
+            StoreError: the disk refuses, now or before.
+        """
+        if self._refusal is not None:
+            raise self._refusal()
+        return self._appender.append(entries, are_copies=are_copies)
 
     def dispatch_flushed(self) -> None:
         """Durability sync: show the messages that are on the disk to consumers; call it after ``flush_done``."""
@@ -283,7 +305,7 @@ class MessageStore(StoreWriter):
         log = self.commit_log
         files = [file for queue in self.queues for file in queue.files.files] + log.files.files
         return StoreStatistics(
-            messages_put=self._messages_put,
+            messages_put=self._appender.messages_put,
             min_offset=log.min_offset,
             max_offset=log.max_offset,
             flushed_offset=log.flushed_offset,
@@ -371,6 +393,7 @@ class MessageStore(StoreWriter):
         self.index = MessageIndex(self.config, self._file_system, *log, *paths, self._clock_ms)
         self._deleted = DeletedTopics(directory.config / "deletedTopics.json", self._file_system)
         self._dispatcher = Dispatcher(wait_for_flush=waits_for_flush)
+        self._appender = Appender(self.config, self.commit_log, self.queues, self._dispatcher, self._clock_ms)
         self._checkpoint = self._checkpoint_on_disk = Checkpoint()
 
     def _fail(self, error: StoreError) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Final
 
 from triomq.protocol.host import encode_host
+from triomq.storage.append import entry
 from triomq.storage.config import StoreConfig
 from triomq.storage.message_store import MessageStore
 
@@ -23,11 +24,16 @@ def write_backlog(root: Path, topic: str, queues: int, messages: int, body_bytes
         for queue in (store.queue(topic, queue_id) for queue_id in range(queues)):
             for begin in range(0, messages, _BATCH):
                 end = min(begin + _BATCH, messages)
-                store.put_batch(
-                    queue,
-                    [(0, b"%08d" % number + padding, b"", 0) for number in range(begin, end)],
-                    0,
-                    store.now_ms(),
-                    _HOST,
-                    _HOST,
+                store.append(
+                    [
+                        entry(
+                            queue,
+                            b"%08d" % number + padding,
+                            b"",
+                            born_timestamp=store.now_ms(),
+                            born_host=_HOST,
+                            store_host=_HOST,
+                        )
+                        for number in range(begin, end)
+                    ]
                 )

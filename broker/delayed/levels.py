@@ -8,7 +8,7 @@ Source: behaviour.md A.5, store.md 8; ScheduleMessageService.java.
 """
 
 from dataclasses import dataclass
-from typing import Final, SupportsIndex
+from typing import Final
 
 import trio
 
@@ -18,12 +18,12 @@ from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.errors import StoreError
 from triomq.protocol.record.consume_queue_unit import UNIT
 from triomq.protocol.record.properties import set_property
+from triomq.storage.append import DueTime, Entry
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.delay_levels import SCHEDULE_TOPIC
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import Lookup
-from triomq.storage.store_writer import Appended, Origin
 
 _DELAY: Final = b"DELAY"
 _MOST_MESSAGES: Final = 256  # of one level in one call
@@ -37,7 +37,7 @@ class _Level:
     number: int  # from 1
     delay_ms: int
     queue: ConsumeQueue
-    delivery_time: SupportsIndex
+    due_time: DueTime
     refusal: StoreError | None = None  # why its messages cannot be read for now
 
 
@@ -69,7 +69,9 @@ class Schedule:
         self.offsets.load()
         self.offsets.restrict(store.max_offset_in_queue)  # tells of each
         self._levels = [
-            _Level(number, delay_ms, store.queue(SCHEDULE_TOPIC, number - 1), store.delivery_time(number))
+            _Level(
+                number, delay_ms, store.queue(SCHEDULE_TOPIC, number - 1), store.config.delay_levels.due_time(number)
+            )
             for number, delay_ms in enumerate(store.config.delay_levels.delays_ms, 1)
         ]
         for level in self._levels:
@@ -79,30 +81,29 @@ class Schedule:
         """Return the offset to deliver next; the queue may have lost messages at either end."""
         return min(max(self.offsets.get(level.number), level.queue.min_offset), level.queue.max_offset)
 
-    def put(
-        self, level: int, topic: str, queue_id: int, body: bytes | memoryview, properties: bytes, origin: Origin
-    ) -> Appended:
-        """Store a message that shall appear in queue ``queue_id`` of ``topic`` after the delay of ``level``.
+    def put(self, level: int, message: Entry) -> tuple[int, int]:
+        """Store a message that shall appear in its queue after the delay of ``level``.
 
         Args:
             level: at least 1; above the highest it is the highest, and the property says so too.
-            topic, queue_id: where it goes; the rest as for ``MessageStore.put``.
+            message: with the queue that it is for.
 
         Returns:
-            Where it was stored in the schedule topic.
+            Physical offset, and queue offset in the level's queue of the schedule topic.
 
         Raises:
-            MessageIllegalError, StoreFullError, StoreClosedError, StoreError: as ``MessageStore.put``.
+            MessageIllegalError, StoreFullError, StoreClosedError, StoreError: as ``MessageStore.append``.
         """
         waits_in = self._levels[min(level, len(self._levels)) - 1]
+        queue, body, properties = message[:3]
         if waits_in.number != level:
             properties = set_property(properties, _DELAY, b"%d" % waits_in.number)
-        properties = with_real_place(properties, topic, queue_id)
-        stored = self._store.put(waits_in.queue, body, properties, waits_in.delivery_time, *origin)
+        properties = with_real_place(properties, queue)
+        (place,) = self._store.append([(waits_in.queue, body, properties, waits_in.due_time, *message[4:])])
         self._statistics.put(SCHEDULE_TOPIC, 1, len(body))
-        if stored.queue_offset == self.offsets.get(waits_in.number):
+        if place[1] == self.offsets.get(waits_in.number):
             self.wake()
-        return stored
+        return place
 
     def wake(self) -> None:
         """Let who waits for :attr:`arrived` look again."""
@@ -158,7 +159,7 @@ class Schedule:
             # What waits for the disk is nearly always there before it is due.
             return None if queue_offset == queue.next_offset else now_ms + RETRY_MS
         due, next_time = self._due_units(level, units, now_ms)
-        done = self._delivery.store(self._delivery.copies(due))
+        done = self._delivery.store(self._delivery.copies(due)[0])
         if done < len(due):
             next_time = now_ms + RETRY_MS
         queue_offset += done

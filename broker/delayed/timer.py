@@ -21,13 +21,11 @@ from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.errors import MessageIllegalError, StoreError
 from triomq.protocol.record.consume_queue_unit import UNIT
 from triomq.protocol.record.properties import MAX_PROPERTIES_BYTES, PropertyName, get_property, set_property
-from triomq.protocol.record.record_copy import pack_length
+from triomq.storage.append import DueTime, Entry
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import Lookup
-from triomq.storage.reading.record_copies import RecordCopy
-from triomq.storage.store_writer import Appended, Origin
 from triomq.storage.timer_times import OUT_MS, ROLL_AFTER_MS, ROLL_WINDOW_MS, TIMER_TOPIC, stored_time, wake_time
 
 LOGGER: Final = logging.getLogger("triomq.broker.delayed.timer")
@@ -36,25 +34,15 @@ _ROLL_TIMES: Final = PropertyName.TIMER_ROLL_TIMES.encode()
 _MOST_MESSAGES: Final = 256  # in one call
 _MOST_BYTES: Final = 1024**2  # likewise, of their records
 _UNITS_AT_ONCE: Final = 4096
-_STORE_TIMESTAMP: Final = 5  # in the head of a record
-_LENGTH_BYTES: Final = 2  # before properties
 _HOUR_MS: Final = 3_600_000
 _MAX_DIGITS: Final = 9  # of a count that the sender may have made up
 _LEAST_TIME: Final = 2**40  # 2004: above every hash of tags
 _iter_units = UNIT.iter_unpack
 
 
-class _WakeTime:
-    """When a message that is being stored must be looked at, as a number that ``struct`` asks for."""
-
-    __slots__ = ("_due_ms", "_store")
-
-    def __init__(self, store: MessageStore, due_ms: int) -> None:
-        self._store = store
-        self._due_ms = due_ms
-
-    def __index__(self) -> int:
-        return wake_time(self._due_ms, self._store.commit_log.store_timestamp)
+def _wake_time_of(due_ms: int) -> DueTime:
+    """Return what gives the tags code of a message that is due at ``due_ms`` when it is appended."""
+    return lambda store_timestamp, now_ms: wake_time(due_ms, store_timestamp)
 
 
 class Timer:
@@ -127,8 +115,8 @@ class Timer:
         found = self._delivery.look(physical_offset, size)
         if found is None:
             return 0
-        head, _, properties = found
-        return min(max(wake_time(stored_time(properties[_LENGTH_BYTES:]), head[_STORE_TIMESTAMP]), 0), MAX_TIME_MS)
+        time_ms = wake_time(stored_time(found.encoded_properties), found.store_timestamp)
+        return min(max(time_ms, 0), MAX_TIME_MS)
 
     def _first_offset(self) -> int:
         waiting = [queue_offset for _, queue_offset in self._batch]
@@ -149,27 +137,26 @@ class Timer:
                 f" {self._max_delay_ms}ms; or if set del msg, the delay time should be bigger than the current time"
             )
 
-    def put(
-        self, due_ms: int, topic: str, queue_id: int, body: bytes | memoryview, properties: bytes, origin: Origin
-    ) -> Appended:
-        """Store a message that shall appear in queue ``queue_id`` of ``topic`` at ``due_ms``.
+    def put(self, due_ms: int, message: Entry) -> tuple[int, int]:
+        """Store a message that shall appear in its queue at ``due_ms``.
 
         Args:
             due_ms: in the future, and accepted by ``check``.
-            topic, queue_id: where it goes; the rest as for ``MessageStore.put``.
+            message: with the queue that it is for.
 
         Returns:
-            Where it was stored in the timer topic.
+            Physical offset, and queue offset in the timer topic.
 
         Raises:
-            MessageIllegalError, StoreFullError, StoreClosedError, StoreError: as ``MessageStore.put``.
+            MessageIllegalError, StoreFullError, StoreClosedError, StoreError: as ``MessageStore.append``.
         """
         due_ms = max(due_ms, self._taken_ms)
-        properties = with_real_place(set_property(properties, OUT_MS, b"%d" % due_ms), topic, queue_id)
-        stored = self._store.put(self._queue, body, properties, _WakeTime(self._store, due_ms), *origin)
+        queue, body, properties = message[:3]
+        properties = with_real_place(set_property(properties, OUT_MS, b"%d" % due_ms), queue)
+        (place,) = self._store.append([(self._queue, body, properties, _wake_time_of(due_ms), *message[4:])])
         self._statistics.put(TIMER_TOPIC, 1, len(body))
-        self._add(wake_time(due_ms, stored.store_timestamp), stored.queue_offset)
-        return stored
+        self._add(wake_time(due_ms, self._store.commit_log.store_timestamp), place[1])
+        return place
 
     def _add(self, time_ms: int, queue_offset: int) -> None:
         self._index.add(time_ms, queue_offset)
@@ -215,7 +202,7 @@ class Timer:
     def _deliver_batch(self, now_ms: int) -> int | None:
         due = self._due_units()
         rolled_from = self._queue.next_offset
-        done = self._delivery.store(self._changed(self._delivery.copies(due), now_ms))
+        done = self._delivery.store(self._changed(*self._delivery.copies(due), now_ms))
         if done:
             self.progress.set(self._batch[done - 1])
             del self._batch[:done]
@@ -235,16 +222,14 @@ class Timer:
             sizes.pop()
         return units[: len(sizes)]
 
-    def _changed(self, copies: list[RecordCopy | None], now_ms: int) -> list[RecordCopy | None]:
+    def _changed(self, copies: list[Entry | None], stored_ms: list[int], now_ms: int) -> list[Entry | None]:
         """Return what delivers the first messages of the batch, or what lets one wait on, in the same queue."""
-        changed: list[RecordCopy | None] = []
+        changed: list[Entry | None] = []
         added, added_for = b"", -1
-        for (time_ms, _), copy in zip(self._batch, copies, strict=False):
+        for (time_ms, _), copy, store_timestamp in zip(self._batch, copies, stored_ms, strict=False):
             if copy is None:
                 changed.append(None)
                 continue
-            queue, tags_code, head, rest, properties = copy
-            store_timestamp = head[_STORE_TIMESTAMP]
             if time_ms - store_timestamp in ROLL_AFTER_MS:
                 rolled = self._rolled(copy, now_ms)
                 if rolled is not None:
@@ -253,16 +238,15 @@ class Timer:
             if store_timestamp != added_for:
                 added_for = store_timestamp
                 added = b"\x02TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d" % (store_timestamp, now_ms)
-            length = len(properties) - _LENGTH_BYTES + len(added)
-            if length <= MAX_PROPERTIES_BYTES:
-                properties = pack_length(length) + properties[_LENGTH_BYTES:] + added
-            changed.append((queue, tags_code, head, rest, properties))
+            properties = copy[2]
+            if len(properties) + len(added) <= MAX_PROPERTIES_BYTES:
+                properties += added
+            changed.append((*copy[:2], properties, *copy[3:]))
         return changed
 
-    def _rolled(self, copy: RecordCopy, now_ms: int) -> RecordCopy | None:
+    def _rolled(self, copy: Entry, now_ms: int) -> Entry | None:
         """Return what lets a message wait on; ``None`` if it is due."""
-        _, _, head, rest, field = copy
-        properties = field[_LENGTH_BYTES:]
+        properties = copy[2]
         due_ms = stored_time(properties)
         if due_ms <= max(now_ms, self._taken_ms):
             return None
@@ -270,5 +254,5 @@ class Timer:
         rolls = b"%d" % (1 + int(rolls if rolls.isdigit() and len(rolls) <= _MAX_DIGITS else 0))
         counted = set_property(properties, _ROLL_TIMES, rolls)
         if len(counted) <= MAX_PROPERTIES_BYTES:
-            field = pack_length(len(counted)) + counted
-        return self._queue, _WakeTime(self._store, due_ms), head, rest, field
+            properties = counted
+        return self._queue, copy[1], properties, _wake_time_of(due_ms), *copy[4:]

@@ -12,19 +12,21 @@ together they take more than half of the time of the long way.
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
 
 import orjson
 
 from triomq.protocol.codes import TRANSACTION_MASK, VERSION, RequestCode, SerializeType
+from triomq.protocol.errors import MessageIllegalError, StoreError
 from triomq.protocol.record.properties import append_property, remove_property
-from triomq.protocol.record.record import tags_code_of
+from triomq.protocol.record.record import CRC_MASK, tags_code_of
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.frame import MAX_HEADER_BYTES, PREFIX
 
 if TYPE_CHECKING:
     from triomq.broker.network.connection import Connection
     from triomq.broker.server import Broker
-    from triomq.storage.store_writer import RunEntry
+    from triomq.storage.append import Entry
 
 _JSON: Final = int(SerializeType.JSON)
 _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
@@ -70,7 +72,7 @@ class PlainSends:
         Raises:
             ProtocolError: a frame cannot be read; those before it are stored and answered.
         """
-        run: list[RunEntry] = []
+        run: list[Entry] = []
         requests: list[dict[str, Any]] = []
         try:
             for frame in frames:
@@ -83,7 +85,7 @@ class PlainSends:
                 except (ValueError, AttributeError):
                     return RemotingCommand.decode(frame)  # it says what is wrong
                 body = frame[body_at:]
-                entry = self._entry(fields, body) if code == _SEND else None
+                entry = self._entry(connection, fields, body) if code == _SEND else None
                 if entry is None:
                     return RemotingCommand.from_json(fields, body)
                 run.append(entry)
@@ -93,7 +95,7 @@ class PlainSends:
                 self._store(connection, run, requests)
         return None
 
-    def _entry(self, fields: dict[str, Any], body: bytes) -> "RunEntry | None":
+    def _entry(self, connection: "Connection", fields: dict[str, Any], body: bytes) -> "Entry | None":
         """Return what the store keeps of a plain send, ``None`` for any other request."""
         try:
             ext_fields = fields["extFields"]
@@ -135,12 +137,26 @@ class PlainSends:
         cluster = self._cluster
         if not properties or properties[-1:] == _SEPARATOR:
             cluster = cluster[1:]
-        return queue, body, properties + cluster, tags_code, flag, sys_flag, self._born
+        return (
+            queue,
+            body,
+            properties + cluster,
+            tags_code,
+            flag,
+            sys_flag,
+            self._born,
+            connection.peer_host,
+            connection.store_host,
+            0,
+            0,
+            crc32(body) & CRC_MASK,
+        )
 
-    def _store(self, connection: "Connection", run: "list[RunEntry]", requests: list[dict[str, Any]]) -> None:
+    def _store(self, connection: "Connection", run: "list[Entry]", requests: list[dict[str, Any]]) -> None:
         broker = self._broker
-        places = broker.store.put_run(run, connection.peer_host, connection.store_host)
-        if places is None:  # one by one: each is answered with what happens to it
+        try:
+            places = broker.store.append(run)
+        except (MessageIllegalError, StoreError):  # one by one: each is answered with what happens to it
             for entry, fields in zip(run, requests, strict=True):
                 connection.serve(RemotingCommand.from_json(fields, entry[1]))
             return

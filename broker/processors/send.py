@@ -24,6 +24,7 @@ from triomq.protocol.record.properties import (
 from triomq.protocol.record.record import tags_code_of
 from triomq.protocol.requests.requests import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from triomq.protocol.wire.command import RemotingCommand
+from triomq.storage.append import entry
 from triomq.storage.delay_levels import requested_level
 from triomq.storage.dispatch import WITHOUT_UNIT
 from triomq.storage.timer_times import requested_time, without_request
@@ -138,46 +139,28 @@ def _store_one(
     if delay is not _AT_ONCE:
         if wait is not None:
             properties = append_property(properties, _WAIT, wait)
-        return *_store_delayed(connection, command, header, queue, properties, delay), wait != b"false"
-    stored = broker.store.put(
+        if delay.level:
+            properties = without_request(properties)
+    message = entry(
         queue,
-        command.body,
+        bytes(command.body),
         properties,
-        tags_code_of(properties),
-        header.flag,
-        header.sys_flag,
-        header.born_timestamp,
-        connection.peer_host,
-        connection.store_host,
-        header.reconsume_times or 0,
+        tags_code=tags_code_of(properties),
+        flag=header.flag,
+        sys_flag=header.sys_flag,
+        born_timestamp=header.born_timestamp,
+        born_host=connection.peer_host,
+        store_host=connection.store_host,
+        reconsume_times=header.reconsume_times or 0,
     )
-    broker.statistics.put(queue.topic, 1, len(command.body))
-    return offset_message_id(connection.store_host, stored.physical_offset), stored.queue_offset, wait != b"false"
-
-
-def _store_delayed(
-    connection: "Connection",
-    command: RemotingCommand,
-    header: SendHeader,
-    queue: "ConsumeQueue",
-    properties: bytes,
-    delay: _Delay,
-) -> tuple[str, int]:
-    broker = connection.broker
-    origin = (
-        header.flag,
-        header.sys_flag,
-        header.born_timestamp,
-        connection.peer_host,
-        connection.store_host,
-        header.reconsume_times or 0,
-    )
-    place = (queue.topic, queue.queue_id, command.body)
     if delay.level:
-        stored = broker.schedule.put(delay.level, *place, without_request(properties), origin)
+        place = broker.schedule.put(delay.level, message)
+    elif delay is not _AT_ONCE:
+        place = broker.timer.put(delay.due_ms, message)
     else:
-        stored = broker.timer.put(delay.due_ms, *place, properties, origin)
-    return offset_message_id(connection.store_host, stored.physical_offset), stored.queue_offset
+        (place,) = broker.store.append([message])
+        broker.statistics.put(queue.topic, 1, len(command.body))
+    return offset_message_id(connection.store_host, place[0]), place[1], wait != b"false"
 
 
 def _store_batch(
@@ -203,15 +186,25 @@ def _store_batch(
         properties = _join(own, common)
         if len(properties) > MAX_PROPERTIES_BYTES:
             raise MessageIllegalError(f"properties of {len(properties)} bytes are above {MAX_PROPERTIES_BYTES}")
-        entries.append((flag, body, properties, tags_code_of(properties)))
+        entries.append(
+            entry(
+                queue,
+                body,
+                properties,
+                tags_code=tags_code_of(properties),
+                flag=flag,
+                sys_flag=header.sys_flag,
+                born_timestamp=header.born_timestamp,
+                born_host=connection.peer_host,
+                store_host=connection.store_host,
+            )
+        )
     if not entries:
         raise MessageIllegalError("the batch holds no message")
-    stored = broker.store.put_batch(
-        queue, entries, header.sys_flag, header.born_timestamp, connection.peer_host, connection.store_host
-    )
+    places = broker.store.append(entries)
     broker.statistics.put(queue.topic, len(entries), len(command.body))
-    ids = ",".join(offset_message_id(connection.store_host, each.physical_offset) for each in stored)
-    return ids, stored[0].queue_offset, waits
+    ids = ",".join(offset_message_id(connection.store_host, physical_offset) for physical_offset, _ in places)
+    return ids, places[0][1], waits
 
 
 def _join(own: bytes, common: bytes) -> bytes:

@@ -18,6 +18,7 @@ from triomq.protocol.record.properties import append_property, get_property, set
 from triomq.protocol.record.record import decode_record, tags_code_of
 from triomq.protocol.requests.requests import ConsumerSendMsgBackRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
+from triomq.storage.append import entry
 from triomq.storage.reading.cold_read import Lookup
 
 if TYPE_CHECKING:
@@ -99,22 +100,24 @@ def _store(broker: "Broker", group: str, message: MessageExt, target: _Target) -
         properties = append_property(properties, _ORIGIN_ID, message.offset_message_id.encode())
     properties = set_property(properties, b"WAIT", b"false")
     properties = set_property(properties, b"DELAY", b"%d" % target.level)
-    origin = (
-        message.flag,
-        message.sys_flag,
-        message.born_timestamp,
-        message.encoded_born_host,
-        message.encoded_store_host,
-        message.reconsume_times + 1,
-    )
-    body = message.stored_body
     try:
+        copy = entry(
+            broker.store.queue(target.topic, target.queue_id),
+            message.stored_body,
+            properties,
+            tags_code=tags_code_of(properties),
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_timestamp=message.born_timestamp,
+            born_host=message.encoded_born_host,
+            store_host=message.encoded_store_host,
+            reconsume_times=message.reconsume_times + 1,
+        )
         if target.level > 0:
-            broker.schedule.put(target.level, target.topic, target.queue_id, body, properties, origin)
+            broker.schedule.put(target.level, copy)
         else:
-            queue = broker.store.queue(target.topic, target.queue_id)
-            broker.store.put(queue, body, properties, tags_code_of(properties), *origin)
-            broker.statistics.put(target.topic, 1, len(body))
+            broker.store.append([copy])
+            broker.statistics.put(target.topic, 1, len(message.stored_body))
     except (MessageIllegalError, StoreError) as exc:
         raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark_of(exc)) from exc
     counted_for = first_topic.decode("utf-8", "replace")

@@ -32,6 +32,7 @@ WritableBuffer: TypeAlias = "bytearray | memoryview | mmap"
 
 MESSAGE_MAGIC: Final = -626843481  # 0xDAA320A7
 BLANK_MAGIC: Final = -875286124  # 0xCBD43194
+CRC_MASK: Final = 0x7FFF_FFFF  # a bodyCRC has no sign bit
 MAX_TOPIC_BYTES: Final = 127
 
 _HOST_V6_BITS: Final = int(MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6)
@@ -99,7 +100,7 @@ def record_size(
 
 def body_crc(body: bytes | bytearray | memoryview) -> int:
     """Return the CRC-32 of a stored body as records keep it: without the top bit."""
-    return zlib.crc32(body) & 0x7FFF_FFFF
+    return zlib.crc32(body) & CRC_MASK
 
 
 def pack_record_into(  # noqa: PLR0913, PLR0917  # the fields of a record
@@ -158,7 +159,7 @@ def pack_record_into(  # noqa: PLR0913, PLR0917  # the fields of a record
     if host_lengths == _BOTH_IPV4:
         head, sys_flag = HEAD, sys_flag & _WITHOUT_HOST_BITS
     else:
-        head, sys_flag = _head_for(sys_flag, born_host, store_host)
+        head, sys_flag = head_for(sys_flag, born_host, store_host)
     try:
         head.pack_into(
             buffer,
@@ -437,7 +438,7 @@ def _broken(position: int, limit: int, head: RecordHead) -> ProtocolError:
     )
 
 
-def _head_for(sys_flag: int, born_host: bytes, store_host: bytes) -> tuple[Struct, int]:
+def head_for(sys_flag: int, born_host: bytes, store_host: bytes) -> tuple[Struct, int]:
     """Return the head for hosts of which one is not IPv4, and ``sys_flag`` with its host bits."""
     for host in (born_host, store_host):
         if len(host) not in (IPV4_HOST_LENGTH, IPV6_HOST_LENGTH):

@@ -8,43 +8,21 @@ from mmap import mmap
 from struct import Struct
 from threading import Lock
 from typing import Final
-from zlib import crc32
 
-from triomq.protocol.errors import StoreError
-from triomq.protocol.host import IPV4_HOST_LENGTH
-from triomq.protocol.record.record import (
-    BLANK_HEAD,
-    BLANK_MAGIC,
-    HEAD,
-    MESSAGE_MAGIC,
-    RecordCheck,
-    RecordKind,
-    check_record,
-    encode_record,
-)
+from triomq.protocol.errors import MessageIllegalError, StoreError
+from triomq.protocol.record.record import BLANK_HEAD, BLANK_MAGIC, RecordCheck, RecordKind, check_record
 from triomq.storage.commit_log.damage import DamageLog
-from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.files.mapped_file import MappedFile
 from triomq.storage.files.mapped_file_queue import MappedFileQueue
 
 MIN_BLANK_BYTES: Final = 8
 """Room that must stay free behind a message for the blank record."""
 
-FIXED_HEAD_BYTES: Final = HEAD.size - 2 * IPV4_HOST_LENGTH
-"""Length of what stands before a body, without the two hosts."""
-
-_JOINED_BODY_LIMIT: Final = 4096  # a longer body goes straight into the map: joining would copy it twice
+_JOINED_PART_BYTES: Final = 1024  # longer ones go straight into the map: joining would copy them twice
 _FILL_STEP_BYTES: Final = 256 * 1024
 FILL_PIECE_BYTES: Final = 64 * 1024
 SYNCED_FILL_PIECE_BYTES: Final = 16 * 1024
 """What ``fill_piece_bytes`` is best for the two kinds of durability: of 4 KiB to 1 MiB."""
-
-_SCAN_START_BYTES: Final = 8  # length and magic number: what a scan of the log looks at first
-CRC_MASK: Final = 0x7FFF_FFFF
-"""A record's bodyCRC has no sign bit."""
-
-NOT_HOST_BITS: Final = ~0x30
-"""Mask of a record's sysFlag: both hosts are IPv4."""
 
 _SYS_FLAG_AT: Final = 36
 _STORE_TIMESTAMP_AT: Final = 56  # with an IPv4 born host
@@ -52,8 +30,6 @@ _BORN_HOST_V6: Final = 0x10
 _V6_EXTRA: Final = 12
 _INT: Final = Struct(">i")
 _LONG: Final = Struct(">q")
-_pack_head = HEAD.pack
-_two_bytes = Struct(">h").pack
 
 
 class CommitLog:
@@ -125,6 +101,7 @@ class CommitLog:
         """Make sure that ``size`` bytes can be appended to one file without the disk refusing them.
 
         Raises:
+            MessageIllegalError: no file can hold so many.
             StoreFullError, StoreError: no space, or the file system refuses; no byte was written.
         """
         if self._at + size > self._limit:
@@ -139,116 +116,22 @@ class CommitLog:
             self._roll()
         return self.max_offset
 
-    def head(  # noqa: PLR0913, PLR0917  # the fields of a record; a value object would cost more than the append
-        self,
-        queue: ConsumeQueue,
-        queue_offset: int,
-        physical_offset: int,
-        size: int,
-        body: bytes | memoryview,
-        flag: int,
-        sys_flag: int,
-        born_timestamp: int,
-        born_host: bytes,
-        store_host: bytes,
-        reconsume_times: int,
-        prepared_transaction_offset: int,
-        properties: bytes,
-    ) -> bytes:
-        """Return what ``write`` puts before the body; the store time is ``store_timestamp``.
+    def write(self, parts: list[bytes], size: int) -> None:
+        """Append packed records of ``size`` bytes at the end, where ``begin`` has made sure that they fit.
 
-        The host bits of ``sys_flag`` are set from the hosts' lengths.
-
-        Raises:
-            struct.error: a number does not fit its field.
-            ProtocolError: likewise, or a host has not 8 or 20 bytes.
+        The first part, a head, goes last: a process killed before leaves no magic number in front of torn records.
         """
-        body_crc = crc32(body) & CRC_MASK
-        if len(born_host) == IPV4_HOST_LENGTH and len(store_host) == IPV4_HOST_LENGTH:
-            return _pack_head(
-                size,
-                MESSAGE_MAGIC,
-                body_crc,
-                queue.queue_id,
-                flag,
-                queue_offset,
-                physical_offset,
-                sys_flag & NOT_HOST_BITS,
-                born_timestamp,
-                born_host,
-                self.store_timestamp,
-                store_host,
-                reconsume_times,
-                prepared_transaction_offset,
-                len(body),
-            )
-        record = encode_record(
-            queue_id=queue.queue_id,
-            queue_offset=queue_offset,
-            physical_offset=physical_offset,
-            sys_flag=sys_flag,
-            born_timestamp=born_timestamp,
-            born_host=born_host,
-            store_timestamp=self.store_timestamp,
-            store_host=store_host,
-            body=bytes(body),
-            topic=queue.topic_field[1:],
-            properties=properties,
-            flag=flag,
-            reconsume_times=reconsume_times,
-            prepared_transaction_offset=prepared_transaction_offset,
-        )
-        return record[: FIXED_HEAD_BYTES + len(born_host) + len(store_host)]
-
-    def write(self, head: bytes, body: bytes | memoryview, topic_field: bytes, properties: bytes) -> None:
-        """Append one record at the end, where ``begin`` has made sure that it fits.
-
-        The head goes last: a process killed before leaves no magic number in front of a torn record.
-        """
-        at = self._at
-        body_at = at + len(head)
-        body_length = len(body)
-        tail_length = _two_bytes(len(properties))
-        if body_length <= _JOINED_BODY_LIMIT:
-            joined = b"".join((body, topic_field, tail_length, properties))
-            end = body_at + len(joined)
-            self._map[body_at:end] = joined
+        map_, head, begin = self._map, parts[0], self._at
+        at = head_end = begin + len(head)
+        self._at = end = begin + size
+        if size <= _JOINED_PART_BYTES * len(parts):
+            map_[head_end:end] = b"".join(parts[1:])
         else:
-            self._map[body_at : body_at + body_length] = body
-            joined = b"".join((topic_field, tail_length, properties))
-            body_at += body_length
-            end = body_at + len(joined)
-            self._map[body_at:end] = joined
-        self._map[at : at + len(head)] = head
-        self._at = end
-        self.max_offset += end - at
-
-    def find_room(self, size: int) -> bool:
-        """Make sure that ``size`` bytes can be appended to the current file; ``False`` if they cannot.
-
-        It never fails: ``reserve`` tells why there is no room.
-        """
-        end = self._at + size
-        if end <= self._limit:
-            return True
-        if end > self._message_limit or self._current is None:
-            return False
-        try:
-            self._prepare(self._current, end)
-        except StoreError:
-            return False
-        return True
-
-    def write_run(self, records: bytes) -> None:
-        """Append whole records at the end, for which ``find_room`` or ``begin`` has found room.
-
-        Length and magic number of the first one go last: a process killed before leaves none of the records.
-        """
-        at = self._at
-        self._at = end = at + len(records)
-        self._map[at + _SCAN_START_BYTES : end] = memoryview(records)[_SCAN_START_BYTES:]
-        self._map[at : at + _SCAN_START_BYTES] = records[:_SCAN_START_BYTES]
-        self.max_offset += end - at
+            for part in parts[1:]:
+                map_[at : at + len(part)] = part
+                at += len(part)
+        map_[begin:head_end] = head
+        self.max_offset += size
 
     def check(self, physical_offset: int, *, check_crc: bool) -> RecordCheck:
         """Look at a place of the log, also behind its end: recovery finds the end with this.  Never fails.
@@ -317,6 +200,11 @@ class CommitLog:
             self._limit = min(file.filled, self._message_limit)
 
     def _make_room(self, size: int) -> None:
+        if size > self._message_limit:
+            raise MessageIllegalError(
+                f"messages of {size} bytes: more than a commit log file"
+                f" ({self.files.file_size}, commit_log_file_size_bytes) holds"
+            )
         file = self._current
         if file is None:
             file = self.files.create_next(0)

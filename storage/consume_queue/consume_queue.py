@@ -90,40 +90,28 @@ class ConsumeQueue:
         return self.next_offset * UNIT_SIZE
 
     def reserve(self, count: int) -> None:
-        """Make sure that the next ``count`` units can be appended without the disk refusing one.
+        """Map the files of the next ``count`` units and make sure that the disk cannot refuse one.
 
         Raises:
             StoreFullError, StoreError: no space, or the file system refuses; nothing has changed for readers.
         """
-        if self._position + UNIT_SIZE * count > self._limit:
-            self._make_room(count)
-
-    def reserve_with_others(self, count: int) -> None:
-        """The same in a step that reserves in several queues: mapping files of others must unmap none of this one.
-
-        Raises:
-            StoreFullError, StoreError: as ``reserve``.
-        """
-        self._make_room(count)
-
-    def append(self, physical_offset: int, size: int, tags_code: int) -> None:
-        """Write the next unit, for which ``reserve`` has made room; ``max_offset`` is left to the caller."""
-        self.append_packed(_pack_unit(physical_offset, size, tags_code), physical_offset + size)
-
-    def append_packed(self, unit: bytes, physical_end: int) -> None:
-        """The same with a packed unit of a record that ends at ``physical_end``: nothing can fail any more."""
-        position = self._position
-        if position == self._limit:  # of many queues each further object to look at is a wait for memory
-            file = self.files.file_at(self.end_position)
-            assert file is not None, "reserve() has made the next file"
-            self._enter(file, 0)
-            position = 0
-        map_ = self._map
-        assert map_ is not None, "reserve() has mapped the file"
-        self._position = end = position + UNIT_SIZE
-        map_[position:end] = unit
-        self.next_offset += 1
-        self.max_physical_offset = physical_end
+        if self.refusal is not None:
+            raise StoreError(
+                f"topic[{self.topic}] takes no messages until its deletion succeeds, delete it again: {self.refusal}"
+            ) from self.refusal
+        current = self._current
+        if current is None:
+            current = self.files.create_next(0)  # a queue that begins later was begun with begin_at()
+            self._enter(current, 0)
+        file = current
+        needed = file.start + self._position + UNIT_SIZE * count
+        while True:
+            self.files.reserve(file, min(needed - file.start, file.size))
+            file.ensure_mapped()
+            if needed <= file.end:
+                break
+            file = self.files.file_at(file.end) or self.files.create_next(file.end)
+        self._enter(current, self._position)
 
     def append_visible(self, physical_offset: int, size: int, tags_code: int) -> None:
         """Make room for the next unit, write it and show it, as when units are built again from the log.
@@ -134,7 +122,7 @@ class ConsumeQueue:
         position, map_ = self._position, self._map
         if map_ is None or position + UNIT_SIZE > self._limit:
             self.reserve(1)
-            self.append(physical_offset, size, tags_code)
+            self.append_units(_pack_unit(physical_offset, size, tags_code), physical_offset + size)
         else:  # what the two do, in half the time
             _pack_unit_into(map_, position, physical_offset, size, tags_code)
             self._position = position + UNIT_SIZE
@@ -146,14 +134,34 @@ class ConsumeQueue:
         """Whether ``count`` units can be appended to the current file, and the disk cannot refuse them."""
         return self._position + UNIT_SIZE * count <= self._limit
 
-    def append_run(self, units: bytes, physical_end: int) -> None:
-        """Write packed units for which ``has_room`` has found room; no record ends behind ``physical_end``."""
-        position, map_ = self._position, self._map
-        assert map_ is not None, "there is no room in a file that is not mapped"
-        self._position = end = position + len(units)
-        map_[position:end] = units
+    def append_units(self, units: bytes, physical_end: int) -> None:
+        """Write packed units for which ``reserve`` has made room, or ``has_room`` has found some.
+
+        No record of theirs ends behind ``physical_end``; ``max_offset`` is left to the caller.
+        """
+        position, end = self._position, self._position + len(units)
+        if end > self._limit:
+            self._append_across(units)
+        else:
+            map_ = self._map
+            assert map_ is not None, "there is no room in a file that is not mapped"
+            map_[position:end] = units
+            self._position = end
         self.next_offset += len(units) // UNIT_SIZE
         self.max_physical_offset = physical_end
+
+    def _append_across(self, units: bytes) -> None:
+        """Write units of which some belong into further files."""
+        at = 0
+        start = self.end_position
+        while at < len(units):
+            file = self.files.file_at(start + at)
+            assert file is not None, "reserve() has made the next file"
+            position = start + at - file.start
+            part = units[at : at + file.size - position]
+            self._enter(file, position + len(part))
+            file.map[position : position + len(part)] = part
+            at += len(part)
 
     def units_from(self, queue_offset: int, max_units: int) -> memoryview | None:
         """Return the visible units from ``queue_offset`` to the end of its file, at most ``max_units``.
@@ -285,22 +293,3 @@ class ConsumeQueue:
         if file is self._current:
             self._limit = 0
             self._map = None
-
-    def _make_room(self, count: int) -> None:
-        if self.refusal is not None:
-            raise StoreError(
-                f"topic[{self.topic}] takes no messages until its deletion succeeds, delete it again: {self.refusal}"
-            ) from self.refusal
-        current = self._current
-        if current is None:
-            current = self.files.create_next(0)  # a queue that begins later was begun with begin_at()
-            self._enter(current, 0)
-        file = current
-        needed = file.start + self._position + UNIT_SIZE * count
-        while True:
-            self.files.reserve(file, min(needed - file.start, file.size))
-            file.ensure_mapped()
-            if needed <= file.end:
-                break
-            file = self.files.file_at(file.end) or self.files.create_next(file.end)
-        self._enter(current, self._position)

@@ -16,6 +16,7 @@ from triomq.protocol.host import decode_host, encode_host
 from triomq.protocol.record.message import MessageExt, validate_topic
 from triomq.protocol.record.properties import encode_properties
 from triomq.protocol.record.record import tags_code_of
+from triomq.storage.append import entry
 from triomq.storage.consume_queue.lost_units import WAITING_TOPICS
 from triomq.storage.message_store import MessageStore
 
@@ -162,19 +163,20 @@ def _put(store: MessageStore, document: Any) -> None:
     if topic in _PENDING_TOPICS or sys_flag & TRANSACTION_MASK == MessageSysFlag.TRANSACTION_PREPARED:
         raise ValueError(f"a message of {topic} waits for its delivery in one broker and cannot go to another")
     encoded = encode_properties(properties)
-    store.put(
+    message = entry(
         store.queue(topic, document["queue_id"]),
         _body(document),
         encoded,
-        tags_code_of(encoded),
-        document["flag"],
-        sys_flag,
-        document["born_ms"],
-        _host(document["born_host"]),
-        _host(document["store_host"]),
-        document["tries"],
-        document["prepared_transaction_offset"],
+        tags_code=tags_code_of(encoded),
+        flag=document["flag"],
+        sys_flag=sys_flag,
+        born_timestamp=document["born_ms"],
+        born_host=_host(document["born_host"]),
+        store_host=_host(document["store_host"]),
+        reconsume_times=document["tries"],
+        prepared_transaction_offset=document["prepared_transaction_offset"],
     )
+    store.append([message])
 
 
 def _body(document: Document) -> bytes:

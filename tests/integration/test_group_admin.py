@@ -25,6 +25,7 @@ from triomq.protocol.errors import ClientError, NoRouteError
 from triomq.protocol.host import encode_host
 from triomq.protocol.record.compression import compress
 from triomq.protocol.record.properties import encode_properties
+from triomq.storage.append import entry
 
 GROUP = "G"
 
@@ -277,7 +278,8 @@ async def test_a_dead_letter_that_cannot_be_sent_again_holds_up_no_other(
         (compress(large), compressed, origin),  # more than a producer sends unless it is told to
         (b"behind", 0, origin),
     ):
-        broker.store.put(broker.store.queue("%DLQ%G", 0), body, properties, 0, 0, sys_flag, 0, host, host)
+        queue = broker.store.queue("%DLQ%G", 0)
+        broker.store.append([entry(queue, body, properties, sys_flag=sys_flag, born_host=host, store_host=host)])
     assert await dead.redrive(GROUP, dry_run=True) == (7, 3, 0)
     assert await dead.redrive(GROUP) == (7, 3, 0)
     assert "dead letter not sent back" in caplog.text

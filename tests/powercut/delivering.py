@@ -15,6 +15,7 @@ from triomq.broker.delayed.levels import Schedule
 from triomq.broker.delayed.timer import Timer
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.record.record import RecordKind, decode_record
+from triomq.storage.append import entry
 from triomq.storage.delay_levels import SCHEDULE_TOPIC
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.timer_times import TIMER_TOPIC
@@ -59,8 +60,9 @@ class Delivering(Sending):
         due_ms = self.now_ms + self.random.randint(1, _LONGEST_MS)
         body, topic, queue_id = self._unique_body(), self.random.choice(TOPICS), self.random.randrange(2)
         self.intents = [Intent(TIMER_TOPIC, 0, body, 0)]
-        place = self.timer.put(due_ms, topic, queue_id, body, b"", (0, 0, 0, HOST, HOST, 0))
-        self._remember(place.physical_offset, 0)
+        queue = self.store.queue(topic, queue_id)
+        place = self.timer.put(due_ms, entry(queue, body, b"", born_host=HOST, store_host=HOST))
+        self._remember(place[0], 0)
 
     def put_delayed(self) -> None:
         """Put a message with a delay level."""
@@ -68,8 +70,9 @@ class Delivering(Sending):
         body = self._unique_body()
         self.intents = [Intent(SCHEDULE_TOPIC, level - 1, body, 0)]
         properties = b"DELAY\x01%d" % level
-        place = self.schedule.put(level, topic, queue_id, body, properties, (0, 0, 0, HOST, HOST, 0))
-        self._remember(place.physical_offset, 0)
+        queue = self.store.queue(topic, queue_id)
+        place = self.schedule.put(level, entry(queue, body, properties, born_host=HOST, store_host=HOST))
+        self._remember(place[0], 0)
 
     def deliver_due(self) -> None:
         """Deliver what is due."""

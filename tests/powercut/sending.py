@@ -8,11 +8,10 @@ from triomq.protocol.host import encode_host
 from triomq.protocol.java import tags_code
 from triomq.protocol.record.properties import encode_properties
 from triomq.protocol.record.record import decode_record
-from triomq.protocol.record.record_copy import split_record
+from triomq.storage.append import Entry, entry
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.delay_levels import SCHEDULE_TOPIC
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.record_copies import RecordCopy
 
 HOST: Final = encode_host("127.0.0.1", 10911)
 TOPICS: Final = ("T", "U", "%RETRY%g")
@@ -47,8 +46,11 @@ class Sending:
         queue = self.store.queue(topic, queue_id)
         keys = " ".join(self.random.choices("kl", k=self.random.randrange(4)))
         properties = encode_properties({"TAGS": tag, "KEYS": keys})
-        place = self.store.put(queue, body, properties, tags_code(tag), 0, bits, 0, HOST, HOST)
-        self._remember(place.physical_offset, tags_code(tag))
+        message = entry(
+            queue, body, properties, tags_code=tags_code(tag), sys_flag=bits, born_host=HOST, store_host=HOST
+        )
+        ((physical_offset, _),) = self.store.append([message])
+        self._remember(physical_offset, tags_code(tag))
 
     def put_batch(self) -> None:
         """Put a batch; of short messages so many that units of a queue lie across borders of the disk's sectors."""
@@ -59,23 +61,26 @@ class Sending:
             bodies = [self._body() for _ in range(self.random.randint(1, _MOST_AT_ONCE))]
         code, properties = tags_code(tag), encode_properties({"TAGS": tag})
         self.intents = [Intent(topic, queue_id, body, code) for body in bodies]
-        entries = [(0, body, properties, code) for body in bodies]
-        for place in self.store.put_batch(self.store.queue(topic, queue_id), entries, 0, 0, HOST, HOST):
-            self._remember(place.physical_offset, code)
+        queue = self.store.queue(topic, queue_id)
+        entries = [entry(queue, body, properties, tags_code=code, born_host=HOST, store_host=HOST) for body in bodies]
+        for physical_offset, _ in self.store.append(entries):
+            self._remember(physical_offset, code)
 
     def put_run(self) -> None:
         """Put messages of several queues with one copy, as the broker does with those of one read."""
         run, codes = [], []
         for _ in range(self.random.randint(1, _MOST_AT_ONCE)):
             topic, queue_id, tag = self.random.choice(TOPICS), self.random.randrange(2), self.random.choice(TAGS)
-            body, code = self._body(), tags_code(tag)
-            run.append((self.store.queue(topic, queue_id), body, encode_properties({"TAGS": tag}), code, 0, 0, 0))
+            queue, code = self.store.queue(topic, queue_id), tags_code(tag)
+            properties = encode_properties({"TAGS": tag})
+            run.append(entry(queue, self._body(), properties, tags_code=code, born_host=HOST, store_host=HOST))
             codes.append(code)
-        self.intents = [Intent(queue.topic, queue.queue_id, body, code) for queue, body, _, code, *_ in run]
-        places = self.store.put_run(run, HOST, HOST)
-        for (physical_offset, _), code in zip(places or (), codes, strict=places is not None):
+        self.intents = [
+            Intent(message[0].topic, message[0].queue_id, message[1], code)
+            for message, code in zip(run, codes, strict=True)
+        ]
+        for (physical_offset, _), code in zip(self.store.append(run), codes, strict=True):
             self._remember(physical_offset, code)
-        self.intents = []
 
     def deliver(self) -> None:
         """Put delayed messages that consumers may see into real queues, as the broker does when they are due."""
@@ -85,19 +90,24 @@ class Sending:
         waiting = [stored for stored in self.history if stored.topic == SCHEDULE_TOPIC and stored.end <= visible]
         if not waiting:
             return
-        copies: list[RecordCopy] = []
+        copies: list[Entry] = []
         self.intents = []
         for stored in self.random.choices(waiting, k=self.random.randint(1, _MOST_AT_ONCE)):
             queue = self.store.queue("T", self.random.randrange(2))
-            copies.append((queue, 0, *split_record(memoryview(stored.record))))
-            self.intents.append(Intent("T", queue.queue_id, decode_record(stored.record).stored_body, 0))
-        numbers = {queue: queue.next_offset for queue, *_ in copies}
-        for queue, *_ in copies[: self.store.put_copies(copies)]:
-            unit = queue.unit(numbers[queue])
-            assert unit is not None
-            numbers[queue] += 1
-            self._remember(unit.physical_offset, 0)
-        self.intents = []
+            message = decode_record(stored.record)
+            copies.append(
+                entry(
+                    queue,
+                    message.stored_body,
+                    message.encoded_properties,
+                    sys_flag=message.sys_flag,
+                    born_host=message.encoded_born_host,
+                    store_host=message.encoded_store_host,
+                )
+            )
+            self.intents.append(Intent("T", queue.queue_id, message.stored_body, 0))
+        for physical_offset, _ in self.store.append(copies, are_copies=True):
+            self._remember(physical_offset, 0)
 
     def _body(self) -> bytes:
         length = self.random.choice((0, 10, 100, 500, self.random.randrange(MAX_BODY)))

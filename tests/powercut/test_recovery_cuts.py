@@ -9,6 +9,7 @@ import pytest
 
 from tests.powercut.model_disk import ModelDisk, PowerCutError
 from triomq.protocol.host import encode_host
+from triomq.storage.append import entry
 from triomq.storage.commit_log.damage import DamagedPart
 from triomq.storage.config import StoreConfig
 from triomq.storage.files.checkpoint import Checkpoint
@@ -42,7 +43,8 @@ class Crashed:
         store = MessageStore(self.config, file_system=running, clock_ms=lambda: NOW_MS)
         store.open()
         for number in range(MESSAGES):
-            store.put(store.queue(TOPICS[number % 2], 0), b"%d" % number * 100, b"", 0, 0, 0, 0, HOST, HOST)
+            queue = store.queue(TOPICS[number % 2], 0)
+            store.append([entry(queue, b"%d" % number * 100, b"", born_host=HOST, store_host=HOST)])
         self.units = {topic: store.queue_units(topic, 0, 0, MESSAGES) for topic in TOPICS}
         self.log_end = store.commit_log.max_offset
         store.flush()

@@ -20,6 +20,7 @@ from triomq.broker.delayed.timer import Timer
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.host import encode_host
 from triomq.protocol.record.record import decode_records
+from triomq.storage.append import entry
 from triomq.storage.config import StoreConfig
 from triomq.storage.delay_levels import DelayLevels
 from triomq.storage.files.file_system import FileSystem, OpenFile
@@ -86,7 +87,8 @@ class ScheduleMachine(RuleBasedStateMachine):
     def put(self, level: int, count: int) -> None:
         for _ in range(count):
             number, level = len(self.due), min(level, 3)
-            self.schedule.put(level, "T", 0, b"%d" % number, b"DELAY\x01%d" % level, (0, 0, 0, HOST, HOST, 0))
+            queue, properties = self.store.queue("T", 0), b"DELAY\x01%d" % level
+            self.schedule.put(level, entry(queue, b"%d" % number, properties, born_host=HOST, store_host=HOST))
             self.due[number] = level, self.now_ms + LEVELS.delays_ms[level - 1]
             self.waiting[level].append(number)
 
@@ -94,7 +96,8 @@ class ScheduleMachine(RuleBasedStateMachine):
     def put_timed(self, delay_ms: int, count: int) -> None:
         for _ in range(count):
             number, due = len(self.due), self.now_ms + delay_ms
-            self.timer.put(due, "T", 0, b"%d" % number, b"", (0, 0, 0, HOST, HOST, 0))
+            queue = self.store.queue("T", 0)
+            self.timer.put(due, entry(queue, b"%d" % number, b"", born_host=HOST, store_host=HOST))
             self.due[number] = TIMED, due
             self.waiting[TIMED].append(number)
         self.sort_timed()

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from triomq.protocol.host import encode_host
 from triomq.protocol.java import tags_code
 from triomq.protocol.record.record import decode_records
+from triomq.storage.append import entry
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.get_message import GetMessageStatus
@@ -78,29 +79,34 @@ class StoreMachine(RuleBasedStateMachine):
     def put(self, topic: str, queue_id: int, body: bytes, tag: str, host: bytes) -> None:
         queue = self.store.queue(topic, queue_id)
         properties = b"TAGS\x01" + tag.encode() if tag else b""
-        place = self.store.put(queue, body, properties, tags_code(tag), 0, 0, 0, host, HOSTS[0])
-        assert place.queue_offset == self.count((topic, queue_id))
+        message = entry(queue, body, properties, tags_code=tags_code(tag), born_host=host, store_host=HOSTS[0])
+        ((_, queue_offset),) = self.store.append([message])
+        assert queue_offset == self.count((topic, queue_id))
         self.accept((topic, queue_id), (body, tag))
 
     @rule(topic=TOPICS, queue_id=QUEUE_IDS, bodies=st.lists(BODIES, max_size=5))
     def put_batch(self, topic: str, queue_id: int, bodies: list[bytes]) -> None:
         if sum(map(len, bodies)) + 120 * len(bodies) + 8 > 4096:
             bodies = bodies[:1]
-        entries = [(0, body, b"", 0) for body in bodies]
-        places = self.store.put_batch(self.store.queue(topic, queue_id), entries, 0, 0, HOSTS[0], HOSTS[0])
+        queue = self.store.queue(topic, queue_id)
+        places = self.store.append(
+            [entry(queue, body, b"", born_host=HOSTS[0], store_host=HOSTS[0]) for body in bodies]
+        )
         first = self.count((topic, queue_id))
-        assert [place.queue_offset for place in places] == list(range(first, first + len(bodies)))
+        assert [queue_offset for _, queue_offset in places] == list(range(first, first + len(bodies)))
         for body in bodies:
             self.accept((topic, queue_id), (body, ""))
 
     @rule(topic=TOPICS, queue_id=QUEUE_IDS, bits=st.sampled_from([4, 12]))
     def put_invisible(self, topic: str, queue_id: int, bits: int) -> None:
-        place = self.store.put(self.store.queue(topic, queue_id), b"half", b"", 0, 0, bits, 0, HOSTS[0], HOSTS[0])
-        assert place.queue_offset == 0
-        is_there = self.store.look_message(place.physical_offset) is not None
+        queue = self.store.queue(topic, queue_id)
+        half = entry(queue, b"half", b"", sys_flag=bits, born_host=HOSTS[0], store_host=HOSTS[0])
+        ((physical_offset, queue_offset),) = self.store.append([half])
+        assert queue_offset == 0
+        is_there = self.store.look_message(physical_offset) is not None
         assert is_there == (self.durability is Durability.ASYNC)  # else when it is flushed
         self.store.flush()
-        assert self.store.look_message(place.physical_offset) is not None
+        assert self.store.look_message(physical_offset) is not None
         self.show_waiting()
 
     @rule(milliseconds=st.integers(-100_000, 100_000))

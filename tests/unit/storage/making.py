@@ -6,12 +6,13 @@ import shutil
 from collections.abc import Callable
 from mmap import mmap
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from triomq.protocol.host import encode_host
 from triomq.protocol.java import tags_code
 from triomq.protocol.record.properties import encode_properties
 from triomq.protocol.record.record import decode_records
+from triomq.storage.append import Entry, entry
 from triomq.storage.config import StoreConfig
 from triomq.storage.files.file_system import FileSystem, OpenFile
 from triomq.storage.files.json_table import JsonTable
@@ -19,7 +20,6 @@ from triomq.storage.index.message_index import IndexMatches
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import finish
 from triomq.storage.recovery.recovery import RecoveryReport
-from triomq.storage.store_writer import Appended
 
 SMALL: Final[dict[str, Any]] = {
     "commit_log_file_size_bytes": 65536,
@@ -150,15 +150,30 @@ class StoreMaker:
             store.close()
 
 
+class Appended(NamedTuple):
+    """Where a message was stored, and when (ms)."""
+
+    physical_offset: int
+    queue_offset: int
+    store_timestamp: int
+
+
+def message(
+    store: MessageStore, topic: str = "T", queue_id: int = 0, body: bytes | memoryview = b"body", **fields: Any
+) -> Entry:
+    """One message to append; ``tags`` and other fields by name."""
+    tags = fields.pop("tags", None)
+    properties = fields.pop("properties", encode_properties({"TAGS": tags} if tags else {}))
+    values = {"tags_code": tags_code(tags), "born_timestamp": BORN, "born_host": HOST, "store_host": HOST, **fields}
+    return entry(store.queue(topic, queue_id), bytes(body), properties, **values)
+
+
 def put(
     store: MessageStore, topic: str = "T", queue_id: int = 0, body: bytes | memoryview = b"body", **fields: Any
 ) -> Appended:
-    """Put one message; ``tags`` and other fields by name."""
-    tags = fields.pop("tags", None)
-    properties = fields.pop("properties", encode_properties({"TAGS": tags} if tags else {}))
-    code = fields.pop("tags_code", tags_code(tags))
-    values = {"flag": 0, "sys_flag": 0, "born_timestamp": BORN, "born_host": HOST, "store_host": HOST, **fields}
-    return store.put(store.queue(topic, queue_id), body, properties, code, **values)
+    """Append one message; ``tags`` and other fields by name."""
+    (place,) = store.append([message(store, topic, queue_id, body, **fields)])
+    return Appended(*place, store.commit_log.store_timestamp)
 
 
 def body(number: int) -> bytes:

@@ -171,7 +171,7 @@ def test_after_a_failed_sync_nothing_is_acknowledged_any_more(
         with pytest.raises(StoreError, match="takes no messages since its disk failed"):
             put(store)
     with pytest.raises(StoreError, match="takes no messages"):
-        store.put_batch(store.queue("T", 0), [], 0, 0, b"", b"")
+        store.append([])
     assert store.look_message(place.physical_offset) is not None
     assert "takes no messages" in store.statistics().refusal
     store.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.storage.making import SMALL, FaultyFileSystem, StoreMaker, put
+from tests.unit.storage.making import SMALL, FaultyFileSystem, StoreMaker, message, put
 from triomq.protocol.errors import StoreClosedError, StoreError, StoreFullError
 from triomq.protocol.record.record import decode_records
 from triomq.storage.config import StoreConfig
@@ -92,7 +92,7 @@ def test_a_consume_queue_file_made_for_a_refused_batch_is_gone_after_closing(
         put(store)
     faulty.fails = lambda number, name, path: name == "reserve" and path.name == f"{1000:020d}"
     with pytest.raises(StoreFullError):
-        store.put_batch(store.queue("T", 0), [(0, b"", b"", 0)] * 2, 0, 0, bytes(8), bytes(8))
+        store.append([message(store)] * 2)
     assert (store.config.root / f"consumequeue/T/0/{1000:020d}").exists()
     store.close()
     assert not (store.config.root / f"consumequeue/T/0/{1000:020d}").exists()
@@ -217,6 +217,7 @@ def test_small_stores_take_little_disk_space(tmp_path: Path) -> None:
 PRODUCER = """
 import os, sys
 from pathlib import Path
+from triomq.storage.append import entry
 from triomq.storage.config import StoreConfig
 from triomq.storage.message_store import MessageStore
 
@@ -226,7 +227,7 @@ store.open()
 queue = store.queue("T", 0)
 host = bytes(8)
 for number in range(100_000):
-    store.put(queue, b"%d" % number * 50, b"", 0, 0, 0, 0, host, host)
+    store.append([entry(queue, b"%d" % number * 50, b"", born_host=host, store_host=host)])
     os.write(1, b"%d\\n" % number)
 """
 

@@ -372,7 +372,7 @@ def test_a_unit_of_which_a_power_cut_has_left_one_part_is_made_whole(maker: Stor
             put(store, topic, body=body(number), tags="polygenelubricants")
         else:
             properties = encode_properties({"DELAY": "5"})
-            put(store, topic, body=body(number), properties=properties, tags_code=store.delivery_time(5))
+            put(store, topic, body=body(number), properties=properties, tags_code=store.config.delay_levels.due_time(5))
     wanted = store.queue_units(topic, 0, 0, 200)
     whole = queue_file(store.config.root, topic, 0).read_bytes()
     torn = 0

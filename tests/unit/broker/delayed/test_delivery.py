@@ -6,18 +6,19 @@ import pytest
 
 from triomq.broker.delayed.delivery import with_real_place
 from triomq.broker.server import Broker
-from triomq.protocol.errors import StoreError, StoreFullError
-from triomq.storage.reading.record_copies import RecordCopy
+from triomq.protocol.errors import MessageIllegalError, StoreError, StoreFullError
+from triomq.storage.append import Entry, entry
 
 HOST = bytes(8)
 PLACE = b"REAL_TOPIC\x01T\x02REAL_QID\x011"
 
 
-def waiting(broker: Broker, properties: bytes, body: bytes = b"body") -> RecordCopy | None:
+def waiting(broker: Broker, properties: bytes, body: bytes = b"body") -> Entry | None:
     """Let a message wait, and return what delivers it."""
-    stored = broker.store.put(broker.store.queue("W", 0), body, properties, 0, 0, 0, 0, HOST, HOST)
-    (copy,) = broker.delivery.copies(broker.store.queue_units("W", 0, stored.queue_offset, 1))
-    assert copy is None or copy[-1][2:] == properties
+    queue = broker.store.queue("W", 0)
+    ((_, queue_offset),) = broker.store.append([entry(queue, body, properties, born_host=HOST, store_host=HOST)])
+    ((copy,), _) = broker.delivery.copies(broker.store.queue_units("W", 0, queue_offset, 1))
+    assert copy is None or copy[2] == properties
     return copy
 
 
@@ -39,8 +40,9 @@ def test_the_real_place_is_found_wherever_it_stands(broker: Broker, properties: 
         assert (copy[0].topic, copy[0].queue_id) == ("T", 1)
 
 
-def test_the_place_is_written_where_it_is_found_fast() -> None:
-    assert with_real_place(PLACE + b"\x02A\x01b", "U", 7) == b"A\x01b\x02REAL_TOPIC\x01U\x02REAL_QID\x017"
+def test_the_place_is_written_where_it_is_found_fast(broker: Broker) -> None:
+    queue = broker.store.queue("U", 7)
+    assert with_real_place(PLACE + b"\x02A\x01b", queue) == b"A\x01b\x02REAL_TOPIC\x01U\x02REAL_QID\x017"
 
 
 def test_equal_ends_of_properties_do_not_hide_another_queue_id_before_them(broker: Broker) -> None:
@@ -71,15 +73,14 @@ def test_a_message_without_a_possible_place_is_dropped(
 
 def test_what_is_no_record_is_dropped(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
     waiting(broker, PLACE)
-    assert broker.delivery.copies([(1, 100, 0), (10**9, 100, 0), (0, 0, 0)]) == [None] * 3
+    assert broker.delivery.copies([(1, 100, 0), (10**9, 100, 0), (0, 0, 0)])[0] == [None] * 3
     assert [record.levelno for record in caplog.records] == [logging.ERROR, logging.WARNING, logging.WARNING]
 
 
 def test_a_copy_that_became_too_long_does_not_stop_the_others(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
     copies = [waiting(broker, PLACE, b"%d" % number) for number in range(3)]
     good = [copy for copy in copies if copy is not None]
-    *before, _, properties = good[1]
-    good[1] = *before, bytes(broker.store.config.commit_log_file_size_bytes), properties  # type: ignore[assignment]
+    good[1] = good[1][0], bytes(broker.store.config.commit_log_file_size_bytes), *good[1][2:]
     assert broker.delivery.store(good) == 3
     assert broker.delivery.delivered == 2
     assert broker.store.max_offset_in_queue("T", 1) == 2
@@ -94,15 +95,17 @@ def test_a_topic_that_is_being_deleted_holds_up_no_other(
     deleted = PLACE.replace(b"\x01T", b"\x01D")
     copies = [waiting(broker, place) for place in (PLACE, deleted, PLACE, deleted, PLACE)]
     broker.store.queue("D", 1).refusal = StoreError("cannot delete")
-    put_copies = broker.store.put_copies
+    append = broker.store.append
     full = [StoreFullError("no room")]
 
-    def put_one(copies: list[RecordCopy]) -> int:
-        if len(copies) == 2 and full:
+    def append_one(entries: list[Entry], **options: bool) -> list[tuple[int, int]]:
+        if len(entries) > 1:
+            raise MessageIllegalError("too many")
+        if broker.delivery.delivered and full:
             raise full.pop()
-        return put_copies(copies[:1])
+        return append(entries, **options)
 
-    monkeypatch.setattr(broker.store, "put_copies", put_one)
+    monkeypatch.setattr(broker.store, "append", append_one)
     assert broker.delivery.store(copies) == 2
     assert caplog.text.count("delayed message for topic D dropped: the topic is being deleted") == 1
     assert broker.delivery.store(copies[2:]) == 3
@@ -121,12 +124,12 @@ def test_what_the_store_refuses_is_told_once_until_it_takes_messages_again(
     copy = waiting(broker, PLACE)
     assert copy is not None
 
-    def refuse(copies: list[RecordCopy]) -> int:
+    def refuse(entries: list[Entry], **options: bool) -> list[tuple[int, int]]:
         raise StoreFullError("no room")
 
     for _ in range(2):
         with monkeypatch.context() as patch:
-            patch.setattr(broker.store, "put_copies", refuse)
+            patch.setattr(broker.store, "append", refuse)
             assert [broker.delivery.store([copy, copy]) for _ in range(2)] == [0, 0]
         assert broker.delivery.store([copy]) == 1
     assert caplog.text.count("delayed messages are not delivered for now: no room") == 2
@@ -136,19 +139,19 @@ def test_what_cannot_be_delivered_is_done_with_when_those_before_it_are(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copies = [waiting(broker, PLACE), None, waiting(broker, PLACE), None, waiting(broker, PLACE), None]
-    put_copies = broker.store.put_copies
-    monkeypatch.setattr(broker.store, "put_copies", lambda copies: put_copies(copies[:1]))
-    assert broker.delivery.store(copies) == 6
-    calls = []
+    append = broker.store.append
+    calls: list[int] = []
 
-    def refuse_third(copies: list[RecordCopy]) -> int:
-        calls.append(len(copies))
-        if len(calls) == 3:
+    def append_one(entries: list[Entry], **options: bool) -> list[tuple[int, int]]:
+        if len(entries) > 1:
+            raise MessageIllegalError("too many")
+        calls.append(1)
+        if len(calls) == 6:
             raise StoreFullError("no room")
-        return put_copies(copies[:1])
+        return append(entries, **options)
 
-    monkeypatch.setattr(broker.store, "put_copies", refuse_third)
+    monkeypatch.setattr(broker.store, "append", append_one)
+    assert broker.delivery.store(copies) == 6
     assert broker.delivery.store(copies) == 4, "the third message is the fifth of all"
-    assert calls == [3, 2, 1]
     assert broker.delivery.store([None, None]) == 2
     assert broker.delivery.delivered == 5

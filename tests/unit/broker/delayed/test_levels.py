@@ -16,6 +16,7 @@ from triomq.protocol.errors import StoreFullError
 from triomq.protocol.java import tags_code
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.record import decode_record, decode_records
+from triomq.storage.append import entry
 from triomq.storage.config import StoreConfig
 from triomq.storage.delay_levels import DelayLevels
 from triomq.storage.message_store import MessageStore
@@ -203,7 +204,8 @@ def test_units_that_are_built_again_after_a_crash_have_their_delivery_time(
 def put_raw(broker: Broker, properties: bytes, code: int = 0, body: bytes = b"raw") -> int:
     """Put a record into the queue of level 1 as another broker may have left it; return where."""
     queue = broker.store.queue(SCHEDULE, 0)
-    return broker.store.put(queue, body, properties, code, 0, 0, 0, HOST, HOST).physical_offset
+    message = entry(queue, body, properties, tags_code=code, born_host=HOST, store_host=HOST)
+    return broker.store.append([message])[0][0]
 
 
 GOOD = b"DELAY\x011\x02REAL_TOPIC\x01T\x02REAL_QID\x010"
@@ -274,9 +276,7 @@ def test_a_record_that_has_no_real_place_is_left_behind(
 def test_a_record_that_is_gone_is_left_behind(broker: Broker, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     put_raw(broker, GOOD)
     queue = broker.store.queue(SCHEDULE, 0)
-    queue.reserve(1)
-    queue.append(10**9, 200, clock.now_ms)
-    queue.max_offset = queue.next_offset
+    queue.append_visible(10**9, 200, clock.now_ms)
     put_raw(broker, GOOD, body=b"next")
     assert broker.schedule.deliver(clock.now_ms + 1000) is None
     assert bodies(broker) == [b"raw", b"next"]

@@ -11,6 +11,7 @@ from triomq.protocol.errors import StoreFullError
 from triomq.protocol.java import tags_code
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.record import decode_records
+from triomq.storage.append import entry
 from triomq.storage.timer_times import ROLL_WINDOW_MS
 
 TIMER = "rmq_sys_wheel_timer"
@@ -181,10 +182,8 @@ def test_units_that_rocketmq_has_made_anew_are_read_from_their_records(broker: B
     """Its recovery writes the hash of the tags where we write the time."""
     queue = broker.store.queue(TIMER, 0)
     properties = b"TIMER_OUT_MS\x01%d\x02REAL_TOPIC\x01T\x02REAL_QID\x010" % (clock.now_ms + 5000)
-    broker.store.put(queue, b"body", properties, tags_code("a"), 0, 0, 0, HOST, HOST)
-    queue.reserve(1)
-    queue.append(10**9, 200, 3)
-    queue.max_offset = queue.next_offset
+    broker.store.append([entry(queue, b"body", properties, tags_code=tags_code("a"), born_host=HOST, store_host=HOST)])
+    queue.append_visible(10**9, 200, 3)
     broker.timer.load()
     assert len(broker.timer) == 2
     assert broker.timer.deliver(clock.now_ms) == clock.now_ms + 5000
@@ -260,16 +259,15 @@ def test_what_fits_into_a_file_is_delivered_when_the_disk_refuses_the_next_one(p
     for number in range(10):
         put(peer, f"TIMER_DELAY_MS\x01{1000 + number}", bytes([number]) * 30_000)
     clock.now_ms += 2000
-    put_copies = broker.store.put_copies
-    calls: list[int] = []
+    append = broker.store.append
+    errors = [StoreFullError("no room")]
 
-    def refuse_second(copies: Any) -> int:
-        calls.append(len(copies))
-        if len(calls) == 2:
-            raise StoreFullError("no room")
-        return put_copies(copies)
+    def refuse_second(entries: Any, **options: Any) -> Any:
+        if bodies(broker) and errors:
+            raise errors.pop()
+        return append(entries, **options)
 
-    broker.store.put_copies = refuse_second  # type: ignore[method-assign]
+    broker.store.append = refuse_second  # type: ignore[method-assign]
     assert broker.timer.deliver(clock.now_ms) == clock.now_ms + 100
     assert len(bodies(broker)) == 10 - len(broker.timer) > 0
     assert broker.timer.progress.done[1] == len(bodies(broker)) - 1
@@ -303,10 +301,9 @@ def test_a_record_that_is_gone_or_has_no_real_place_is_left_behind(
     broker: Broker, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = broker.store.queue(TIMER, 0)
-    broker.store.put(queue, b"bad", b"TIMER_OUT_MS\x01%d" % clock.now_ms, clock.now_ms, 0, 0, 0, HOST, HOST)
-    queue.reserve(1)
-    queue.append(10**9, 200, clock.now_ms)
-    queue.max_offset = queue.next_offset
+    properties = b"TIMER_OUT_MS\x01%d" % clock.now_ms
+    broker.store.append([entry(queue, b"bad", properties, tags_code=clock.now_ms, born_host=HOST, store_host=HOST)])
+    queue.append_visible(10**9, 200, clock.now_ms)
     broker.timer.load()
     put(Peer(broker), "TIMER_DELAY_SEC\x011", b"good")
     clock.now_ms += 1000

@@ -23,10 +23,8 @@ def make(root: Path, file_system: FileSystem | None = None) -> ConsumeQueue:
 
 def fill(queue: ConsumeQueue, count: int) -> None:
     for _ in range(count):
-        queue.reserve(1)
         number = queue.next_offset
-        queue.append(1000 + number * 100, 100, number)
-        queue.max_offset = queue.next_offset
+        queue.append_visible(1000 + number * 100, 100, number)
 
 
 def test_a_new_queue_has_nothing_on_disk(tmp_path: Path) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.storage.making import FaultyFileSystem, StoreMaker, bodies, put
+from tests.unit.storage.making import FaultyFileSystem, StoreMaker, bodies, message, put
 from triomq.protocol.errors import StoreError
-from triomq.protocol.record.record_copy import pack_length, split_record
 from triomq.storage.files import mapping_pool
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.files.mapped_file import MappedFile
@@ -24,7 +23,7 @@ def three(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let three consume queue files be mapped in each store."""
     monkeypatch.setattr(mapping_pool, "LEAST_MAPPED_FILES", 3)
     monkeypatch.setattr("triomq.storage.consume_queue.queue_table.affordable_mappings", lambda: 3)
-    monkeypatch.setattr("triomq.storage.store_writer._MOST_QUEUES", 1)
+    monkeypatch.setattr("triomq.storage.append._MAX_QUEUES", 1)
 
 
 def make(tmp_path: Path, pool: MappingPool, number: int = 0, files: FileSystem | None = None) -> MappedFile:
@@ -120,15 +119,12 @@ def test_a_step_unmaps_none_of_its_own_queues(maker: StoreMaker, monkeypatch: py
     monkeypatch.setattr(mapping_pool, "LEAST_MAPPED_FILES", 8)
     monkeypatch.setattr("triomq.storage.consume_queue.queue_table.affordable_mappings", lambda: 8)
     store = maker()
-    place = put(store, "W", 0)
-    record = store.look_message(place.physical_offset)
-    assert record is not None
-    head, rest, _ = split_record(record)
+    put(store, "W", 0)
     for queue_id in range(7):
         put(store, queue_id=queue_id)
     first, new = store.queue("W", 0), store.queue("U", 0)
     assert first.files.files[0].is_mapped
-    assert store.put_copies([(queue, 0, head, rest, pack_length(0)) for queue in (first, new)]) == 2
+    assert len(store.append([message(store, queue.topic) for queue in (first, new)])) == 2
     assert (bodies(store, "W"), bodies(store, "U")) == ([b"body"] * 2, [b"body"])
 
 
@@ -192,17 +188,12 @@ def test_a_queue_that_cannot_be_mapped_again_refuses_the_message_before_anything
     assert bodies(store) == [b"body"] * 2
 
 
-def test_a_run_for_a_queue_that_is_not_mapped_takes_the_long_way(maker: StoreMaker) -> None:
+def test_append_maps_a_queue_that_is_not_mapped(maker: StoreMaker) -> None:
     store = maker()
     put(store)
-    queue = store.queue("T", 0)
-    host = bytes(8)
-    run = [(queue, b"body", b"", 0, 0, 0, 1)]
-    assert store.put_run(run, host, host) is not None
-    queue.files.files[0].unmap()
-    assert store.put_run(run, host, host) is None
-    put(store)
-    assert store.put_run(run, host, host) is not None
+    store.queue("T", 0).files.files[0].unmap()
+    store.append([message(store)] * 2)
+    assert bodies(store) == [b"body"] * 3
 
 
 def test_a_part_of_the_files_that_a_process_may_have_open_is_affordable() -> None:

@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from tests.unit.storage.making import FaultyFileSystem, NothingInMemory, StoreMaker, matches, overwrite, put, report
+from tests.unit.storage.making import (
+    Appended,
+    FaultyFileSystem,
+    NothingInMemory,
+    StoreMaker,
+    matches,
+    overwrite,
+    put,
+    report,
+)
 from triomq.protocol.errors import ConfigError, IndexDamagedError, StoreError
 from triomq.protocol.record.index_unit import HEADER
 from triomq.protocol.record.properties import encode_properties
@@ -17,7 +26,6 @@ from triomq.storage.files.checkpoint import Checkpoint, load_checkpoint
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import finish
-from triomq.storage.store_writer import Appended
 
 
 def put_keys(store: MessageStore, *keys: str, topic: str = "T", size: int = 100) -> Appended:

@@ -1,23 +1,25 @@
 """The fast way to copy records does what the slow one does: decode, look up, encode."""
 
-import struct
-from collections.abc import Callable
-from functools import partial
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.unit.storage import making
+from tests.unit.storage.making import Appended
 from triomq.protocol.errors import IllegalNameError, ProtocolError
 from triomq.protocol.host import IPV4_HOST_LENGTH, encode_host
+from triomq.protocol.record.consume_queue_unit import UNIT, ConsumeQueueUnit
+from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import get_property
 from triomq.protocol.record.record import decode_record, encode_record, tags_code_of
-from triomq.protocol.record.record_copy import split_record
+from triomq.storage.append import Entry, entry
+from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading import record_copies
-from triomq.storage.reading.record_copies import CopyReader, PackedCopies, RecordCopy, copy_size
-from triomq.storage.store_writer import Appended
+from triomq.storage.reading.record_copies import Copies, CopyReader, Find
 
 HOSTS: Final = st.sampled_from([encode_host("127.0.0.1", 10911), encode_host("::1", 10912)])
 PLACE: Final = b"REAL_TOPIC\x01T\x02REAL_QID\x011"
@@ -33,31 +35,44 @@ ENDING: Final = st.tuples(PROPERTIES, st.booleans()).map(
 )
 
 
-def look_of(store: MessageStore, looked: list[int]) -> Callable[[int, int], RecordCopy | None]:
+def find_of(store: MessageStore, looked: list[int]) -> Find:
     """Return the slow way, which notes where it was asked to look."""
 
-    def look(physical_offset: int, size: int) -> RecordCopy | None:
+    def find(physical_offset: int, size: int) -> tuple[MessageExt, ConsumeQueue, int] | None:
         looked.append(physical_offset)
         record = store.commit_log.view(physical_offset, size)
         try:
-            source = split_record(record if record is not None else memoryview(b""))
-            properties = source[-1][2:]
+            message = decode_record(record if record is not None else b"")
+            if message.store_size != size:
+                return None
+            properties = message.encoded_properties
             topic, queue_id = (get_property(properties, name) or b"" for name in (b"REAL_TOPIC", b"REAL_QID"))
             queue = store.queue(topic.decode("utf-8", "replace"), int(queue_id))
         except (ProtocolError, IllegalNameError, ValueError):
             return None
-        return queue, tags_code_of(properties), *source
+        return message, queue, tags_code_of(properties)
 
-    return look
+    return find
+
+
+def expected_of(store: MessageStore, units: Sequence[tuple[int, int, int]]) -> Copies:
+    """What reading must give, each record by itself with a reader that knows nothing."""
+    copies = [CopyReader(find_of(store, [])).read(store.commit_log, [unit]) for unit in units]
+    return [each for entries, _ in copies for each in entries], [time for _, times in copies for time in times]
 
 
 def put(store: MessageStore, properties: bytes, body: bytes = b"body", host: bytes = bytes(8)) -> Appended:
-    return store.put(store.queue("W", 0), body, properties, 0, 3, 0, 5, host, host)
+    return making.put(
+        store, "W", body=body, properties=properties, tags_code=0, sys_flag=3, born_host=host, store_host=host
+    )
 
 
-def read(store: MessageStore, reader: CopyReader, *places: Appended) -> list[RecordCopy | None]:
-    units = [store.queue_units("W", 0, place.queue_offset, 1)[0] for place in places]
-    return reader.read(store.commit_log, units)
+def units_of(store: MessageStore, *places: Appended) -> list[ConsumeQueueUnit]:
+    return [store.queue_units("W", 0, place.queue_offset, 1)[0] for place in places]
+
+
+def read(store: MessageStore, reader: CopyReader, *places: Appended) -> list[Entry | None]:
+    return reader.read(store.commit_log, units_of(store, *places))[0]
 
 
 @SEVERAL
@@ -66,13 +81,11 @@ def test_what_is_read_is_what_decoding_each_record_gives(
     store: MessageStore, messages: list[tuple[bytes, bytes, bytes]]
 ) -> None:
     places = [put(store, *message) for message in messages]
-    first = places[0].queue_offset
     looked: list[int] = []
-    look = look_of(store, looked)
-    reader = CopyReader(look)
-    expected = [look(unit.physical_offset, unit.size) for unit in store.queue_units("W", 0, first, len(places))]
+    reader = CopyReader(find_of(store, looked))
+    units = units_of(store, *places)
     for _ in range(2):  # it has learned the second time
-        assert read(store, reader, *places) == expected
+        assert reader.read(store.commit_log, units) == expected_of(store, units)
     looked.clear()
     usual = [
         place
@@ -89,39 +102,38 @@ def test_a_damaged_record_is_read_as_the_slow_way_reads_it(
     store: MessageStore, at: int, value: int, learned: bool
 ) -> None:
     good, bad = (put(store, b"TAGS\x01a\x02UNIQ_KEY\x010123456789ABCDEF\x02" + PLACE) for _ in range(2))
-    look = look_of(store, [])
-    reader = CopyReader(look)
+    reader = CopyReader(find_of(store, []))
     if learned:
         read(store, reader, good)
     (unit,) = store.queue_units("W", 0, bad.queue_offset, 1)
     file = store.commit_log.files.file_at(bad.physical_offset)
     assert file is not None
     file.map[bad.physical_offset - file.start + at % unit.size] = value
-    assert reader.read(store.commit_log, [unit]) == [look(unit.physical_offset, unit.size)]
+    assert reader.read(store.commit_log, [unit]) == expected_of(store, [unit])
 
 
 @pytest.mark.parametrize("unit", [(-1, 200, 0), (0, 0, 0), (0, -5, 0), (0, 90, 0), (10**12, 200, 0), (5, 65_536, 0)])
 def test_a_unit_that_points_nowhere_gives_nothing(store: MessageStore, unit: tuple[int, int, int]) -> None:
     good = put(store, PLACE)
-    reader = CopyReader(look_of(store, []))
+    reader = CopyReader(find_of(store, []))
     (good_unit,) = store.queue_units("W", 0, good.queue_offset, 1)
     for units in ([unit], [good_unit, unit], [unit, good_unit]):
-        copies = reader.read(store.commit_log, units)
+        copies, _ = reader.read(store.commit_log, units)
         assert [copy is None for copy in copies] == [each == unit for each in units]
 
 
 def test_records_of_several_files_are_read_in_one_go(store: MessageStore) -> None:
     places = [put(store, b"TAGS\x01a\x02" + PLACE, bytes(20_000)) for _ in range(10)]
     looked: list[int] = []
-    reader = CopyReader(look_of(store, looked))
+    reader = CopyReader(find_of(store, looked))
     copies = read(store, reader, *places)
-    assert [copy[3][-20_000:] == bytes(20_000) for copy in copies if copy is not None] == [True] * 10
+    assert [copy[1] == bytes(20_000) for copy in copies if copy is not None] == [True] * 10
     assert looked == [0], "the others are alike"
 
 
 def test_what_it_remembers_has_a_bound(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_copies, "_MOST_KNOWN", 3)
-    reader = CopyReader(look_of(store, []))
+    monkeypatch.setattr(record_copies, "_MAX_KNOWN", 3)
+    reader = CopyReader(find_of(store, []))
     for number in range(10):
         read(store, reader, put(store, b"TAGS\x01%d\x02REAL_TOPIC\x01T%d\x02REAL_QID\x010" % (number, number)))
         assert len(reader._codes) <= 3
@@ -133,39 +145,40 @@ def test_what_it_remembers_has_a_bound(store: MessageStore, monkeypatch: pytest.
 def test_a_copy_is_the_record_that_encoding_it_anew_would_give(
     store: MessageStore, messages: list[tuple[bytes, bytes, bytes, bytes]]
 ) -> None:
-    copies: list[RecordCopy] = []
-    expected = []
-    at = 1000
-    next_offset = {0: 0, 1: 0}
+    entries, expected, queues = [], [], [store.queue("T", queue_id) for queue_id in (0, 1)]
+    next_offsets = [queue.next_offset for queue in queues]
+    at = store.commit_log.max_offset
     for number, (properties, body, born_host, store_host) in enumerate(messages):
         queue_id = number % 2
-        encode = partial(
-            encode_record,
-            sys_flag=1,
-            born_timestamp=2,
-            born_host=born_host,
-            store_host=store_host,
+        fields: dict[str, Any] = {
+            "sys_flag": 1,
+            "born_timestamp": 2,
+            "born_host": born_host,
+            "store_host": store_host,
+            "flag": -7,
+            "reconsume_times": 4,
+            "prepared_transaction_offset": 9,
+        }
+        entries.append(entry(queues[queue_id], body, properties, tags_code=4711 + number, **fields))
+        record = encode_record(
+            queue_id=queue_id,
+            queue_offset=next_offsets[queue_id],
+            physical_offset=at,
+            store_timestamp=store.now_ms(),
+            topic=b"T",
             body=body,
             properties=properties,
-            flag=-7,
-            reconsume_times=4,
-            prepared_transaction_offset=9,
+            **fields,
         )
-        waiting = encode(queue_id=7, queue_offset=8, physical_offset=9, store_timestamp=10, topic=b"WAITING")
-        copies.append((store.queue("T", queue_id), 4711 + number, *split_record(memoryview(waiting))))
-        delivered = encode(
-            queue_id=queue_id,
-            queue_offset=next_offset[queue_id],
-            physical_offset=at,
-            store_timestamp=11,
-            topic=b"T",
-        )
-        expected.append((delivered, queue_id, struct.pack(">qiq", at, len(delivered), 4711 + number)))
-        next_offset[queue_id] += 1
-        at += len(delivered)
-    packed = PackedCopies(copies, 1000, 11)
-    assert b"".join(packed.parts) == b"".join(record for record, _, _ in expected)
-    assert packed.size_bytes == sum(map(copy_size, copies)) == at - 1000
-    for queue, units in packed.units.items():
-        assert units == [unit for _, queue_id, unit in expected if queue_id == queue.queue_id]
-    assert decode_record(b"".join(packed.parts[:4])).topic == "T"
+        expected.append((record, UNIT.pack(at, len(record), 4711 + number), (at, next_offsets[queue_id])))
+        next_offsets[queue_id] += 1
+        at += len(record)
+    places = store.append(entries)
+    assert places == [place for _, _, place in expected]
+    for (record, packed_unit, (physical_offset, queue_offset)), number in zip(expected, range(6), strict=False):
+        view = store.commit_log.view(physical_offset, len(record))
+        assert view is not None
+        assert bytes(view) == record
+        unit = queues[number % 2].unit(queue_offset)
+        assert unit is not None
+        assert UNIT.pack(*unit) == packed_unit

@@ -53,9 +53,7 @@ def make(
 
 def fill(queue: ConsumeQueue, count: int) -> ConsumeQueue:
     for _ in range(count):
-        queue.reserve(1)
-        queue.append(1000 + queue.next_offset * 100, 100, 7)
-        queue.max_offset = queue.next_offset
+        queue.append_visible(1000 + queue.next_offset * 100, 100, 7)
     return queue
 
 
@@ -418,9 +416,7 @@ def test_the_damaged_parts_that_hold_records_of_a_queue_are_those_that_one_look_
             at += random.choice((100, 100, 300, 2000))
             if random.random() < 0.2:
                 queue.append_lost(random.randint(1, 4), at, 100)
-            queue.reserve(1)
-            queue.append(at, 100, 7)
-            queue.max_offset = queue.next_offset
+            queue.append_visible(at, 100, 7)
         borders = sorted(random.sample(range(1000, at + 2000, 50), 2 * random.randint(1, 10)))
         begins, ends = borders[::2], borders[1::2]
         units = [unit for number in range(queue.next_offset) if (unit := queue.unit(number)) and not unit.is_lost]
@@ -450,9 +446,7 @@ def test_a_queue_without_a_record_in_any_of_many_damaged_parts_is_hardly_looked_
     assert looks == 0
     few = make(tmp_path / "few")
     few.begin_at(7, 50_000, 100)
-    few.reserve(1)
-    few.append(50_000, 100, 7)
-    few.max_offset = few.next_offset
+    few.append_visible(50_000, 100, 7)
     assert parts_with_units(few, begins, [begin + 10 for begin in begins]) == []
     assert looks < 10
 

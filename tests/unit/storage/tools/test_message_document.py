@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.unit.storage.making import StoreMaker, put
+from tests.unit.storage.making import Appended, StoreMaker, put
 from triomq.protocol.codes import MessageSysFlag
 from triomq.protocol.errors import MessageIllegalError, StoreFullError
 from triomq.protocol.host import encode_host
@@ -16,7 +16,6 @@ from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import encode_properties
 from triomq.protocol.record.record import decode_record
 from triomq.storage.message_store import MessageStore
-from triomq.storage.store_writer import Appended
 from triomq.storage.tools.message_document import (
     import_messages,
     json_line,
@@ -153,10 +152,10 @@ def test_a_full_disk_is_no_fault_of_the_message(maker: StoreMaker, monkeypatch: 
     store = maker()
     good = to_document(some(store)[0], plain=False)
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **options: object) -> None:
         raise StoreFullError("no room")
 
-    monkeypatch.setattr(store, "put", refuse)
+    monkeypatch.setattr(store, "append", refuse)
     with pytest.raises(StoreFullError):
         import_messages(store, [good], nothing)
 

@@ -159,7 +159,7 @@ def test_blank_units_expired_records_and_deleted_topics_are_no_problem(maker: St
 
 def test_delayed_messages_may_have_their_delivery_time(maker: StoreMaker) -> None:
     store = maker()
-    put(store, SCHEDULE_TOPIC, 2, tags_code=store.delivery_time(3))
+    put(store, SCHEDULE_TOPIC, 2, tags_code=store.config.delay_levels.due_time(3))
     put(store, SCHEDULE_TOPIC, 3, tags_code=5)
     store.close()
     assert [(p.kind, p.place) for p in checked(store.config.root).problems] == [
@@ -171,7 +171,7 @@ def test_a_delivery_time_may_lie_before_the_store_time(maker: StoreMaker) -> Non
     store = maker()
     put(store)
     maker.clock.now_ms -= 3_600_000
-    put(store, SCHEDULE_TOPIC, 2, tags_code=store.delivery_time(3))
+    put(store, SCHEDULE_TOPIC, 2, tags_code=store.config.delay_levels.due_time(3))
     put(store, TIMER_TOPIC, 0, tags_code=store.now_ms() + 1000)
     store.close()
     assert checked(store.config.root).problems == []

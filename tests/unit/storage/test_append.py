@@ -6,24 +6,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.storage.making import BORN, HOST, FaultyFileSystem, StoreMaker, bodies, put
+from tests.unit.storage.making import BORN, Appended, FaultyFileSystem, StoreMaker, bodies, message, put
 from triomq.protocol.errors import MessageIllegalError, StoreClosedError, StoreError, StoreFullError
 from triomq.protocol.host import encode_host
 from triomq.protocol.record.record import RecordKind, decode_record, decode_records
-from triomq.protocol.record.record_copy import pack_length, split_record
+from triomq.storage.append import Entry, entry
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.files.file_system import DiskSpace, FileSystem
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.record_copies import RecordCopy
-from triomq.storage.store_writer import Appended, BatchEntry, RunEntry
 
 
-def put_batch(store: MessageStore, entries: list[BatchEntry], **fields: int) -> list[tuple[int, int, int]]:
-    appended = store.put_batch(
-        store.queue("T", 0), entries, fields.get("sys_flag", 0), fields.get("born_timestamp", BORN), HOST, HOST
-    )
-    return [tuple(place) for place in appended]  # type: ignore[misc]  # three numbers each
+def batch(store: MessageStore, *messages: tuple[int, bytes, bytes, int], **fields: Any) -> list[Entry]:
+    """Messages for one queue, each of flag, body, properties and tags code."""
+    return [
+        message(store, body=body, flag=flag, properties=properties, tags_code=code, **fields)
+        for flag, body, properties, code in messages
+    ]
 
 
 def test_numbers_of_each_queue_are_gapless_and_grow_with_the_log(store: MessageStore) -> None:
@@ -67,25 +66,26 @@ def test_limits_name_themselves_and_store_nothing(maker: StoreMaker) -> None:
 def test_a_batch_is_consecutive_records_with_one_store_time(store: MessageStore) -> None:
     put(store)
     entries = [(number, b"body %d" % number, b"a\x01%d" % number, number * 7) for number in range(5)]
-    places = put_batch(store, entries)
-    assert [place[1] for place in places] == [1, 2, 3, 4, 5]
-    assert len({place[2] for place in places}) == 1
+    places = store.append(batch(store, *entries))
+    assert [queue_offset for _, queue_offset in places] == [1, 2, 3, 4, 5]
     units = store.queue_units("T", 0, 1, 5)
     assert [unit.tags_code for unit in units] == [0, 7, 14, 21, 28]
     for place, unit, following in zip(places, units, units[1:], strict=False):
         assert unit.physical_offset == place[0]
         assert following.physical_offset == unit.physical_offset + unit.size
     records = store.get_message(("T", 0), 1, 32).buffers
-    assert [(m.flag, m.stored_body, m.properties) for view in records for m in decode_records(view)] == [
+    messages = [decoded for view in records for decoded in decode_records(view)]
+    assert [(each.flag, each.stored_body, each.properties) for each in messages] == [
         (number, b"body %d" % number, {"a": str(number)}) for number in range(5)
     ]
+    assert {each.store_timestamp for each in messages} == {store.commit_log.store_timestamp}
 
 
 def test_a_batch_that_does_not_fit_moves_as_a_whole(store: MessageStore) -> None:
     for _ in range(4):
         put(store, body=bytes(15_000))
     end = store.commit_log.max_offset
-    places = put_batch(store, [(0, bytes(3000), b"", 0)] * 2)
+    places = store.append([message(store, body=bytes(3000))] * 2)
     assert places[0][0] == 65536
     assert store.commit_log.check(end, check_crc=False).kind is RecordKind.BLANK
 
@@ -93,13 +93,13 @@ def test_a_batch_that_does_not_fit_moves_as_a_whole(store: MessageStore) -> None
 def test_a_batch_announces_itself_once(store: MessageStore) -> None:
     arrived: list[int] = []
     store.queue("T", 0).on_arrival = lambda queue: arrived.append(queue.max_offset)
-    put_batch(store, [(0, b"x", b"", 0)] * 3)
-    assert put_batch(store, []) == []
+    store.append([message(store)] * 3)
+    assert store.append([]) == []
     assert arrived == [3]
 
 
 def test_a_batch_fills_several_consume_queue_files(store: MessageStore) -> None:
-    put_batch(store, [(0, b"%d" % number, b"", 0) for number in range(130)])
+    store.append([message(store, body=b"%d" % number) for number in range(130)])
     assert bodies(store) == [b"%d" % number for number in range(130)]
 
 
@@ -110,41 +110,44 @@ def test_a_batch_with_one_bad_message_stores_none(maker: StoreMaker) -> None:
     good = (0, b"good", b"", 0)
     for bad in ((2**31, b"x", b"", 0), (0, b"x", b"", 2**63), (0, bytes(1001), b"", 0), (0, b"x", bytes(32768), 0)):
         with pytest.raises(MessageIllegalError):
-            put_batch(store, [good, bad, good])
-    with pytest.raises(MessageIllegalError, match="batch for T"):
-        put_batch(store, [good], born_timestamp=2**63)
+            store.append(batch(store, good, bad, good))
+    with pytest.raises(MessageIllegalError, match="message for T"):
+        store.append(batch(store, good, born_timestamp=2**63))
     assert store.commit_log.max_offset == end
     assert not any(store.commit_log.files.files[0].view[end:])
     assert put(store).queue_offset == 1
     assert bodies(store) == [b"body", b"body"]
 
 
-@pytest.mark.parametrize("bits", [4, 8, 12])
-def test_a_batch_in_a_transaction_is_refused(store: MessageStore, bits: int) -> None:
-    with pytest.raises(MessageIllegalError, match="transaction"):
-        put_batch(store, [(0, b"x", b"", 0)], sys_flag=bits)
-
-
 def test_a_batch_longer_than_a_file_is_refused(store: MessageStore) -> None:
     with pytest.raises(MessageIllegalError, match="more than a commit log file"):
-        put_batch(store, [(0, bytes(30_000), b"", 0)] * 3)
+        store.append([message(store, body=bytes(30_000))] * 3)
     assert store.commit_log.max_offset == 0
 
 
 def test_batches_of_ipv6_peers_have_longer_records(store: MessageStore) -> None:
     host = encode_host("2001:db8::7", 9)
-    store.put_batch(store.queue("T", 0), [(0, b"a", b"", 0), (0, b"b", b"", 0)], 0, BORN, host, HOST)
+    store.append([message(store, body=body, born_host=host) for body in (b"a", b"b")])
     assert bodies(store) == [b"a", b"b"]
     view = store.look_message(0)
     assert view is not None
     assert decode_record(view).born_host == "[2001:db8::7]:9"
 
 
-def copy_of(store: MessageStore, place: Appended, queue: ConsumeQueue, properties: bytes = b"TAGS\x01b") -> RecordCopy:
+def copy_of(store: MessageStore, place: Appended, queue: ConsumeQueue, properties: bytes = b"TAGS\x01b") -> Entry:
     record = store.look_message(place.physical_offset)
     assert record is not None
-    head, rest, _ = split_record(record)
-    return queue, 4711, head, rest, pack_length(len(properties)) + properties
+    found = decode_record(record)
+    return entry(
+        queue,
+        found.stored_body,
+        properties,
+        tags_code=4711,
+        sys_flag=found.sys_flag,
+        born_timestamp=found.born_timestamp,
+        born_host=found.encoded_born_host,
+        store_host=found.encoded_store_host,
+    )
 
 
 def test_copies_are_the_same_messages_in_their_new_queues(store: MessageStore) -> None:
@@ -155,7 +158,7 @@ def test_copies_are_the_same_messages_in_their_new_queues(store: MessageStore) -
     for queue in targets:
         queue.on_arrival = arrived.append
     copies = [copy_of(store, place, targets[number % 2]) for number, place in enumerate(places)]
-    assert store.put_copies(copies) == 4
+    assert len(store.append(copies, are_copies=True)) == 4
     assert arrived == targets
     assert (bodies(store, "T", 0), bodies(store, "U", 1)) == ([b"0", b"2"], [b"before", b"1", b"3"])
     unit = store.queue_units("U", 1, 2, 1)[0]
@@ -170,40 +173,32 @@ def test_copies_are_the_same_messages_in_their_new_queues(store: MessageStore) -
     assert store.statistics().messages_put == 9
 
 
-def test_copies_that_fill_a_file_are_left_for_the_next_call(store: MessageStore) -> None:
-    place = put(store, body=bytes(20_000))
-    copies = [copy_of(store, place, store.queue("U", 0)) for _ in range(5)]
-    assert [store.put_copies(copies), store.put_copies(copies[3:])] == [3, 2]
-    assert bodies(store, "U") == [bytes(20_000)] * 5
-    offsets = [unit.physical_offset for unit in store.queue_units("U", 0, 0, 5)]
-    assert [offset // 65536 for offset in offsets] == [1, 1, 1, 2, 2]
+def test_limits_for_new_messages_do_not_apply_to_copies(maker: StoreMaker) -> None:
+    store = maker(max_message_size_bytes=1000, commit_log_file_size_bytes=1024 * 1024)
+    large = message(store, body=bytes(1001))
+    with pytest.raises(MessageIllegalError, match="body of 1001 bytes"):
+        store.append([large])
+    assert len(store.append([large], are_copies=True)) == 1
 
 
-def test_copies_for_more_queues_than_are_mapped_for_sure_are_left_for_the_next_call(
-    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+def test_messages_for_more_queues_than_are_surely_mapped_are_refused(
+    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("triomq.storage.store_writer._MOST_QUEUES", 2)
-    place = put(store)
-    copies = [copy_of(store, place, store.queue("U", number // 2)) for number in range(6)]
-    assert [store.put_copies(copies), store.put_copies(copies[4:])] == [4, 2]
-    assert [bodies(store, "U", queue_id) for queue_id in range(3)] == [[b"body"] * 2] * 3
-
-
-def test_a_copy_that_fits_nowhere_is_refused_when_its_turn_comes(store: MessageStore) -> None:
-    place = put(store, body=bytes(33_000))
-    good = copy_of(store, place, store.queue("U", 0))
-    bad = copy_of(store, place, store.queue("U", 0), b"x" * 32_767)
-    assert store.put_copies([good, bad]) == 1
-    with pytest.raises(MessageIllegalError, match="fits into no file"):
-        store.put_copies([bad])
-    assert len(bodies(store, "U")) == 1
+    monkeypatch.setattr("triomq.storage.append._MAX_QUEUES", 2)
+    store = maker()
+    entries = [message(store, "U", number // 2) for number in range(6)]
+    with pytest.raises(MessageIllegalError, match="messages for 3 queues, at most 2"):
+        store.append(entries)
+    assert store.commit_log.max_offset == 0
+    assert len(store.append(entries[:4])) == 4
+    assert [bodies(store, "U", queue_id) for queue_id in range(3)] == [[b"body"] * 2, [b"body"] * 2, []]
 
 
 def test_copies_wait_for_the_disk_as_messages_do(maker: StoreMaker) -> None:
     store = maker(durability=Durability.SYNC)
     places = [put(store) for _ in range(4)]
     store.flush()
-    store.put_copies([copy_of(store, place, store.queue("U", number % 2)) for number, place in enumerate(places)])
+    store.append([copy_of(store, place, store.queue("U", number % 2)) for number, place in enumerate(places)])
     assert [store.max_offset_in_queue("U", queue_id) for queue_id in (0, 1)] == [0, 0]
     store.flush()
     assert [store.max_offset_in_queue("U", queue_id) for queue_id in (0, 1)] == [2, 2]
@@ -215,23 +210,23 @@ def test_a_full_disk_refuses_all_copies(maker: StoreMaker, faulty: FaultyFileSys
     end = store.commit_log.max_offset
     faulty.fails = lambda number, name, path: name == "reserve" and path.parent.name == "1"
     with pytest.raises(StoreFullError):
-        store.put_copies(copies)
+        store.append(copies)
     assert (store.commit_log.max_offset, bodies(store, "U", 0)) == (end, [])
     faulty.fails = lambda number, name, path: False
-    assert store.put_copies(copies) == 2
+    assert len(store.append(copies)) == 2
     store.close()
     with pytest.raises(StoreClosedError):
-        store.put_copies(copies)
+        store.append(copies)
 
 
 def test_a_closed_store_takes_nothing(store: MessageStore) -> None:
-    queue = store.queue("T", 0)
+    one = message(store)
     put(store)
     store.close()
     with pytest.raises(StoreClosedError):
-        store.put(queue, b"", b"", 0, 0, 0, 0, HOST, HOST)
+        store.append([one])
     with pytest.raises(StoreClosedError):
-        store.put_batch(queue, [], 0, 0, HOST, HOST)
+        store.append([])
     with pytest.raises(StoreClosedError):
         store.queue("T", 0)
 
@@ -268,7 +263,7 @@ def scenario(store: MessageStore, stored: list[bytes]) -> None:
         body = b"%d-" % number * (900 if number % 5 == 0 else 3)
         try:
             if number % 4 == 3:
-                put_batch(store, [(0, body + b"a", b"", 0), (0, body + b"b", b"", 0)])
+                store.append([message(store, body=body + b"a"), message(store, body=body + b"b")])
                 stored += [body + b"a", body + b"b"]
             else:
                 put(store, body=body)
@@ -326,7 +321,7 @@ def test_above_the_watermark_messages_are_refused_until_there_is_room(
 
 def test_a_delayed_message_is_due_its_delay_after_its_store_time(maker: StoreMaker) -> None:
     store = maker()
-    due = store.delivery_time(3)
+    due = store.config.delay_levels.due_time(3)
     for _ in range(2):
         maker.clock.now_ms += 7
         stored = put(store, "SCHEDULE_TOPIC_XXXX", 2, tags_code=due)
@@ -338,7 +333,7 @@ def test_a_delay_begins_now_though_store_times_are_ahead_of_a_clock_that_was_set
     store = maker()
     ahead = put(store).store_timestamp
     maker.clock.now_ms -= 60_000
-    stored = put(store, "SCHEDULE_TOPIC_XXXX", tags_code=store.delivery_time(1))
+    stored = put(store, "SCHEDULE_TOPIC_XXXX", tags_code=store.config.delay_levels.due_time(1))
     assert stored.store_timestamp == ahead
     assert store.queue_units("SCHEDULE_TOPIC_XXXX", 0, 0, 1)[0].tags_code == maker.clock.now_ms + 1000
 
@@ -362,51 +357,31 @@ def test_a_run_leaves_the_same_bytes_as_its_messages_one_by_one(
             put(store)  # makes the files
             for queue_id in range(3):
                 put(store, "T", queue_id)
-            run: list[RunEntry] = [
-                (store.queue("T", queue_id), body, properties, tags_code, 3, 1, BORN)
+            run = [
+                message(store, "T", queue_id, body, properties=properties, tags_code=tags_code, flag=3, sys_flag=1)
                 for queue_id, body, properties, tags_code in messages
             ]
-            places = store.put_run(run, HOST, HOST) if as_run else [store.put(*entry, HOST, HOST)[:2] for entry in run]
-            assert places is not None
+            places = store.append(run) if as_run else [store.append([each])[0] for each in run]
             queues = [(q.next_offset, q.max_offset, bytes(q.files.files[0].map)) for q in store.queues]
             files.append((places, store.commit_log.max_offset, bytes(store.commit_log.files.files[0].map), queues))
     assert files[0] == files[1]
 
 
 @pytest.mark.parametrize(
-    "entry",
+    ("body", "properties", "tags_code"),
     [(bytes(1001), b"", 0), (b"", bytes(32768), 0), (b"", b"", 2**63)],
     ids=["body", "properties", "tags code"],
 )
-def test_a_run_with_one_message_above_a_limit_is_not_begun(maker: StoreMaker, entry: tuple[bytes, bytes, int]) -> None:
+def test_a_run_with_one_message_above_a_limit_is_not_begun(
+    maker: StoreMaker, body: bytes, properties: bytes, tags_code: int
+) -> None:
     store = maker(max_message_size_bytes=1000, commit_log_file_size_bytes=1024 * 1024)
     put(store)
     before = store.commit_log.max_offset
-    run: list[RunEntry] = [(store.queue("T", 0), *each, 0, 0, BORN) for each in ((b"good", b"", 0), entry)]
-    assert store.put_run(run, HOST, HOST) is None
+    run = [message(store), message(store, body=body, properties=properties, tags_code=tags_code)]
+    with pytest.raises(MessageIllegalError):
+        store.append(run)
     assert (store.commit_log.max_offset, store.max_offset_in_queue("T", 0)) == (before, 1)
-
-
-def test_a_run_does_not_cross_the_end_of_a_file(store: MessageStore) -> None:
-    def run() -> list[tuple[int, int]] | None:
-        return store.put_run([(store.queue("T", 0), bytes(15_000), b"", 0, 0, 0, BORN)] * 2, HOST, HOST)
-
-    put(store)
-    taken = 0
-    while (places := run()) is not None:
-        taken += len(places)
-    assert taken >= 2
-    put(store, body=bytes(15_000))
-    put(store, body=bytes(15_000))
-    assert run() is not None
-    assert store.get_message(("T", 0), taken, 32).buffers
-
-
-def test_a_run_needs_no_other_way_where_the_log_was_not_filled_yet(maker: StoreMaker) -> None:
-    store = maker(commit_log_file_size_bytes=1024 * 1024, consume_queue_file_size_bytes=20 * 1000)
-    put(store)
-    for _ in range(9):
-        assert store.put_run([(store.queue("T", 0), bytes(10_000), b"", 0, 0, 0, BORN)] * 10, HOST, HOST) is not None
 
 
 def test_a_process_killed_while_it_writes_a_run_leaves_none_of_it(store: MessageStore) -> None:
@@ -414,18 +389,9 @@ def test_a_process_killed_while_it_writes_a_run_leaves_none_of_it(store: Message
     log = store.commit_log
     end = log.max_offset
     before = bytes(log.files.files[0].map)
-    assert store.put_run([(store.queue("T", 0), b"body", b"", 0, 0, 0, BORN)] * 3, HOST, HOST) is not None
+    store.append([message(store)] * 3)
     log.files.files[0].map[end : end + 8] = before[end : end + 8]  # what goes last
     assert log.check(end, check_crc=True).kind is not RecordKind.MESSAGE
-
-
-def test_hosts_of_ipv6_and_a_closed_store_take_no_run(store: MessageStore) -> None:
-    entry: RunEntry = (store.queue("T", 0), b"", b"", 0, 0, 0, BORN)
-    put(store)
-    assert store.put_run([entry], encode_host("::1", 1), HOST) is None
-    assert store.put_run([entry], HOST, HOST) is not None
-    store.close()
-    assert store.put_run([entry], HOST, HOST) is None
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM])
@@ -457,9 +423,9 @@ def test_a_bad_disk_names_path_room_and_setting_and_is_forgiven_when_it_is_good_
     assert bodies(maker(maker.killed_copy(store))) == [*known, b"after"]
 
 
-@pytest.mark.parametrize("way", ["put", "run", "batch"])
+@pytest.mark.parametrize("count", [1, 2])
 def test_zeros_that_the_disk_refuses_are_an_error_of_the_message_that_needs_them(
-    maker: StoreMaker, faulty: FaultyFileSystem, way: str
+    maker: StoreMaker, faulty: FaultyFileSystem, count: int
 ) -> None:
     store = maker(file_system=faulty, commit_log_file_size_bytes=1024 * 1024)
     known = [b"before" * 20_000] * 2  # up to near the end of what is filled
@@ -468,11 +434,8 @@ def test_zeros_that_the_disk_refuses_are_an_error_of_the_message_that_needs_them
     end, body = store.commit_log.max_offset, b"refused" * 4000
     faulty.code = errno.EIO
     faulty.fails = lambda number, name, path: name == "zero"
-    if way == "run":
-        assert store.put_run([(store.queue("T", 0), body, b"", 0, 0, 0, BORN)], HOST, HOST) is None
-    else:
-        with pytest.raises(StoreError, match=r"cannot write zeros to .* bytes are free"):
-            _ = put(store, body=body) if way == "put" else put_batch(store, [(0, body, b"", 0)])
+    with pytest.raises(StoreError, match=r"cannot write zeros to .* bytes are free"):
+        store.append([message(store, body=body)] * count)
     assert (store.commit_log.max_offset, store.queue("T", 0).next_offset) == (end, 2)
     faulty.fails = lambda number, name, path: False
     put(store, body=b"after")
@@ -493,8 +456,6 @@ def test_both_kinds_of_durability_leave_the_same_bytes(
         with MessageStore(config, clock_ms=lambda: BORN) as store:
             for queue_id, body, properties, tags_code in messages:
                 put(store, "T", queue_id, body=body * 200, properties=properties, tags_code=tags_code)
-                put_batch(store, [(1, body, properties, tags_code), (2, b"", b"", 0)])
-                entry: RunEntry = (store.queue("T", queue_id), body, properties, tags_code, 3, 1, BORN)
-                store.put_run([entry] * 3, HOST, HOST)
+                store.append(batch(store, (1, body, properties, tags_code), (2, b"", b"", 0)))
             logs.append([bytes(file.map) for file in store.commit_log.files.files])
     assert logs[0] == logs[1]
