@@ -1,4 +1,4 @@
-"""Delayed messages that are all due at one moment: how late they are, what they cost the broker, what others notice.
+"""Delayed messages that are all due at one moment: lateness, broker CPU, effect on other clients.
 
 The store is filled by the broker's own code, with a clock that stands still, before our broker is started on it.
 """
@@ -29,14 +29,14 @@ from triomq.storage.message_store import MessageStore
 _TOPIC: Final = "burst"
 _LEVEL: Final = 2  # 5 s
 _HOST: Final = encode_host("127.0.0.1", 10911)
-_LEAD_S: Final = 4.0  # from the start of the broker on
+_LEAD_S: Final = 4.0  # after the broker started
 _LONGEST_S: Final = 60.0
 _SETTLE_S: Final = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--kind", choices=("level", "time"), default="level", help="what they wait for (default level)")
+    parser.add_argument("--kind", choices=("level", "time"), default="level", help="kind of delay (default level)")
     parser.add_argument("--count", type=int, default=100_000, help="messages (default 100000)")
     parser.add_argument("--size", type=int, default=128, help="bytes of a body, half to one and a half (default 128)")
     parser.add_argument("--queues", type=int, default=8, help="queues of the topic (default 8)")

@@ -30,7 +30,7 @@ FileSystem.is_resident = lambda *_: True
 from triomq.cli import main
 main()
 """
-"""A broker that takes all pages to be in memory, so that it waits for the disk in its only thread."""
+"""A broker that assumes every page is in memory, so that its only thread waits for the disk."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--queues", type=int, default=8, help="queues of the topics (default 8)")
     parser.add_argument("--rate", type=float, default=500.0, help="new messages per second (default 500)")
     parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement (default 8)")
-    parser.add_argument("--folder", type=Path, help="where the store is made (default: a temporary folder)")
+    parser.add_argument("--folder", type=Path, help="folder for the store (default: a temporary one)")
     parser.add_argument("--json", metavar="FILE", help="write the figures to FILE")
 
 

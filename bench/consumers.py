@@ -57,8 +57,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _cached(options: argparse.Namespace, topic: str) -> dict[str, Any]:
-    """Measure the memory of a push consumer whose handlers do not come to an end."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as other:  # what sending leaves shall not count
+    """Measure the memory of a push consumer whose handlers never return."""
+    with ProcessPoolExecutor(
+        1, multiprocessing.get_context("spawn")
+    ) as other:  # memory left over from sending must not count
         await trio.to_thread.run_sync(other.submit(_fill, options, topic).result)
 
     async def on_message(_message: MessageExt) -> None:
@@ -77,7 +79,7 @@ async def _cached(options: argparse.Namespace, topic: str) -> dict[str, Any]:
         settings=settings,
     ) as consumer:
         with trio.fail_after(_CACHE_LIMIT_S):
-            while (cached := consumer.statistics().cached_messages) < options.count:  # noqa: ASYNC110  # no event tells it
+            while (cached := consumer.statistics().cached_messages) < options.count:  # noqa: ASYNC110  # no event for it
                 await trio.sleep(0.1)
         mib = anonymous_mib(os.getpid()) - before_mib
     return {"size": options.size, "cached": cached, "mib": mib, "bytes_each": mib * 1024**2 / cached}

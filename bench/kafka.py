@@ -31,7 +31,7 @@ group.initial.rebalance.delay.ms=0
 
 
 class JarsMissingError(Exception):
-    """Jars cannot be had; the text says which and why."""
+    """Jars cannot be fetched; the message names them and the reason."""
 
 
 class Connector(NamedTuple):
@@ -46,7 +46,7 @@ OLDER_CONNECTOR: Final = Connector("4.2.0", "4.0.0")
 
 
 def fetch_server(cache: Path) -> Path:
-    """Return the folder of the broker's jars, filled by Maven if it is not there.
+    """Return the folder of the broker's jars, filled by Maven if missing.
 
     Raises:
         JarsMissingError: Maven is not installed, or cannot bring them.

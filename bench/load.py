@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser, mode: str) -> None:
     if mode in ("consume", "lite-pull"):
         parser.add_argument("--count", type=int, default=300_000, help="messages of the backlog (default 300000)")
     if mode == "lite-pull":
-        parser.add_argument("--batch", type=int, default=32, help="most messages of a pull (default 32)")
+        parser.add_argument("--batch", type=int, default=32, help="maximum messages per pull (default 32)")
     if mode == "consume":
         parser.add_argument("--handler", choices=("each", "batch"), default="each", help="what the handler gets")
         parser.add_argument("--orderly", action="store_true", help="consume each queue in order")
@@ -217,7 +217,7 @@ async def _lite_pull(options: argparse.Namespace, topic: str) -> dict[str, Any]:
 
 
 async def fill(options: argparse.Namespace, topic: str) -> None:
-    """Send ``options.count`` messages as fast as it goes."""
+    """Send ``options.count`` messages as fast as possible."""
     body = random.Random(1).randbytes(options.size)
     async with Producer("bench-fill", namesrv=options.namesrv) as producer:
         left = options.count
@@ -293,7 +293,7 @@ async def _pull_for(options: argparse.Namespace, topic: str, on_message: OnMessa
 
 
 async def _delayed(options: argparse.Namespace, topic: str) -> dict[str, Any]:
-    """Measure how late messages are that wait for a time, and what others notice of their delivery."""
+    """Measure how late delayed messages arrive, and how their delivery affects other sends."""
     first_due = time.time() + options.lead
     inbox = DelayedInbox(options.count)
     async with Producer("bench-delayed", namesrv=options.namesrv) as producer:
@@ -340,7 +340,7 @@ class DelayedInbox:
             self.done.set()
 
     def figures(self, probes_s: list[float]) -> dict[str, Any]:
-        """Return what there is to report, with how long other sends took meanwhile."""
+        """Return the figures, with the latency of other sends meanwhile."""
         return {
             "messages": len(self.stored_late_s),
             "missing": self._count - len(self.stored_late_s),
@@ -366,7 +366,7 @@ async def _send_delayed(options: argparse.Namespace, topic: str, producer: Produ
 
 
 async def probe_sends(producer: Producer, topic: str, latencies_s: list[float]) -> None:
-    """Send now and then until cancelled, and note how long it took."""
+    """Send at intervals until cancelled and record the latency."""
     while True:
         began = time.perf_counter()
         await producer.send(Message(topic, b"probe", tags="other"))

@@ -36,7 +36,7 @@ Send = Callable[[bytes], Awaitable[object]]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``python -m bench peers``."""
-    parser.add_argument("--only", default="", help="only these, with a comma between: triomq,redis,nats,kafka")
+    parser.add_argument("--only", default="", help="comma-separated: triomq,redis,nats,kafka")
     parser.add_argument("--tasks", type=int, default=64, help="tasks that each await their send (default 64)")
     parser.add_argument("--size", type=int, default=128, help="bytes of a message (default 128)")
     parser.add_argument("--warmup", type=float, default=1.0, help="seconds that do not count (default 1)")
@@ -47,18 +47,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure every peer that is there and print a table; returns the exit code."""
+    """Measure every installed peer and print a table; returns the exit code."""
     wanted = options.only.split(",") if options.only else list(_PEERS)
     unknown = [name for name in wanted if name not in _PEERS]
     if unknown:
-        print(f"bench: no peer is called {', '.join(unknown)}: there are {', '.join(_PEERS)}", file=sys.stderr)
+        print(f"bench: unknown peer {', '.join(unknown)}: choose from {', '.join(_PEERS)}", file=sys.stderr)
         return 2
     report: dict[str, dict[str, Any]] = {}
     for name in wanted:
         print(f"{name} ...", file=sys.stderr, flush=True)
         missing, measure = _PEERS[name]
         if reason := missing(options):
-            print(f"{name}: left out, {reason}", file=sys.stderr)
+            print(f"{name}: skipped, {reason}", file=sys.stderr)
             continue
         with work_folder() as folder:
             report[name] = measure(options, folder)
@@ -157,7 +157,7 @@ async def _triomq_consume(options: argparse.Namespace, namesrv: str) -> float:
 
 
 def _load(module: str) -> Any:
-    """Import a client that only this load needs, and that nobody has to install."""
+    """Import an optional client."""
     return importlib.import_module(module)
 
 
@@ -170,7 +170,7 @@ class _Session(ABC):
 
     @abstractmethod
     async def consume(self, count: int) -> AsyncGenerator[int, None]:
-        """Read and acknowledge so many messages of the backlog, which ``send`` has filled; yield how many came."""
+        """Read and acknowledge ``count`` messages of the backlog that ``send`` filled; yield the size of each read."""
         yield 0
 
 
@@ -252,7 +252,7 @@ class _Peer(ABC):
 
     @classmethod
     def missing(cls, _options: argparse.Namespace) -> str:
-        """Say what is not installed, "" if nothing is."""
+        """Return what is not installed, "" if nothing is missing."""
         if shutil.which(cls.program) is None:
             return f"{cls.program} is not on the path"
         module, _, project = cls.package.partition(" ")

@@ -1,4 +1,4 @@
-"""Many consume queues and a long log together: what an append, a pull, a flush and a start cost, beside few queues.
+"""Many consume queues and a long log: cost of an append, a pull, a flush and a start, compared with few queues.
 
 Each number of queues has a store and a process of its own, and they are measured in turns, so that a machine that is
 now faster, now slower does not tell them apart.  Each log is filled first, over all queues, and flushed in a thread at
@@ -55,12 +55,12 @@ Figures = dict[str, Any]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--dir", type=Path, help="where to work; the default is the directory for temporary files")
+    parser.add_argument("--dir", type=Path, help="working directory (default: the one for temporary files)")
     parser.add_argument(
         "--queues", type=int, nargs="+", default=[10, 10_000], help="numbers of queues to compare (default 10 10000)"
     )
     parser.add_argument("--gigabytes", type=float, default=10.0, help="length of the log, in GiB (default 10)")
-    parser.add_argument("--json", metavar="FILE", help="also write the figures there")
+    parser.add_argument("--json", metavar="FILE", help="write the figures to FILE")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class _StoreProcess:
-    """A process with one store, which does one step after the other as it is asked to."""
+    """A process with one store, which runs one step after another on request."""
 
     def __init__(self, root: Path, count: int, log_bytes: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -112,7 +112,7 @@ class _StoreProcess:
         self._process.join()
 
     def ask(self, step: str) -> Any:
-        """Let it do one step and return what that told.
+        """Run one step and return its figures.
 
         Raises:
             TriomqError: the process failed, and has told why.
@@ -127,7 +127,7 @@ class _StoreProcess:
 
 
 def _serve(connection: Connection, root: Path, count: int, log_bytes: int) -> None:
-    """Do what the other process asks for, until it hangs up."""
+    """Run the steps that the other process requests, until it hangs up."""
     raise_open_files_limit()
     settle_garbage_collector()  # as the broker does
     store = _Store(root, count, log_bytes)
@@ -156,7 +156,7 @@ class _Flushing:
         self._thread.shutdown()
 
     def tick(self) -> None:
-        """Begin a flush if it is time, and none runs."""
+        """Start a flush if it is due and none is running."""
         if self._running is not None and not self._running[1].done():
             return
         self.finish()
@@ -178,7 +178,7 @@ class _Flushing:
             self._running = plan, self._thread.submit(plan.run)
 
     def finish(self) -> None:
-        """Wait for the flush that runs."""
+        """Wait for the running flush."""
         if self._running is not None:
             plan, future = self._running
             self._running = None
@@ -207,7 +207,7 @@ class _Store:
         return store
 
     def fill(self) -> Figures:
-        """Let the log grow to its length."""
+        """Grow the log to its length."""
         body = os.urandom(_FILL_BODY_BYTES)
         append, queues, count, number = self._store.append, self._queues, len(self._queues), 0
         begin, begin_cpu = time.perf_counter(), time.thread_time()
@@ -280,7 +280,7 @@ class _Store:
         return _cpu_us(touch, _OPERATIONS)
 
     def close(self) -> Figures:
-        """Put all on the disk, close the store and open it again."""
+        """Flush everything, close the store and open it again."""
         self._flushing.finish()
         plans_s = sorted(self._flushing.plan_s)
         figures: Figures = {"plan of a queue flush, p50 ms of CPU": percentile(plans_s, 0.5) * 1000}
@@ -296,7 +296,7 @@ class _Store:
 
 
 def _thorough_flush(store: MessageStore) -> Figures:
-    """Put all on the disk that is dirty in the queues."""
+    """Flush all dirty pages of the queues."""
     figures: Figures = {}
     begin = time.thread_time()
     plan = store.flush_consume_queues_plan()

@@ -11,7 +11,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``spark``."""
     parser.add_argument("--count", type=int, help="messages (default 300000; with --memory 10000000)")
     parser.add_argument("--only-stream", action="store_true", help="only micro-batches of one row and the idle stream")
-    parser.add_argument("--no-stream", action="store_true", help="without these")
+    parser.add_argument("--no-stream", action="store_true", help="skip these")
     parser.add_argument(
         "--memory",
         action="store_true",
@@ -24,7 +24,7 @@ def add_kafka_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``spark-kafka``."""
     parser.add_argument("--count", type=int, default=100_000, help="rows of each of the three writes (default 100000)")
     parser.add_argument(
-        "--jars", metavar="DIR", help="keeps Kafka's jars, which Maven brings once (default: a temporary folder)"
+        "--jars", metavar="DIR", help="keeps Kafka's jars, which Maven fetches once (default: a temporary folder)"
     )
     _add_common(parser)
 
@@ -37,7 +37,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run it; returns the exit code."""
-    from bench import spark_load, spark_memory  # pyspark is there only where it is wanted
+    from bench import spark_load, spark_memory  # pyspark is optional
 
     options.count = options.count or (_MEMORY_COUNT if options.memory else _COUNT)
     return spark_memory.run(options) if options.memory else spark_load.run(options)

@@ -33,12 +33,12 @@ from triomq.spark.writing.writer import WriteTask
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader
 
-#: The columns that the bars were set for.
+#: The columns that the bars apply to.
 COLUMNS: Final = tuple(column.name for column in READ_COLUMNS[:11])
 _BATCH_ROWS: Final = 1000
 _WRITTEN_ROWS: Final = 100_000
 _WRITTEN_BATCH_ROWS: Final = 10_000  # Spark's default
-#: What figures are to be; spark.md 9.
+#: Bars of the figures; spark.md 9.
 _BARS: Final = {
     "decode_us_per_row": "<= 2.5",
     "read_share_of_bare": ">= 0.40",

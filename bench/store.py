@@ -1,4 +1,4 @@
-"""The store without a broker, beside what the machine itself does: append, read, flush, start, rebuild."""
+"""The store without a broker, compared with the bare machine: append, read, flush, start, rebuild."""
 
 import argparse
 import contextlib
@@ -29,7 +29,7 @@ Figures = dict[str, Any]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this mode."""
-    parser.add_argument("--dir", type=Path, help="where to work; the default is the directory for temporary files")
+    parser.add_argument("--dir", type=Path, help="working directory (default: the one for temporary files)")
     parser.add_argument("--megabytes", type=int, default=256, help="length of the log of each part")
     parser.add_argument("--queues", type=int, default=8, help="queues that share the messages")
     parser.add_argument(
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="added to each fdatasync, as on a slower disk (default 0)",
     )
     parser.add_argument("--only-sync", action="store_true", help="only senders that wait for the disk")
-    parser.add_argument("--json", metavar="FILE", help="also write the figures there")
+    parser.add_argument("--json", metavar="FILE", help="write the figures to FILE")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -74,7 +74,7 @@ def _timed(action: Callable[[], object]) -> float:
 
 
 def _timed_twice(action: Callable[[], object]) -> tuple[float, float]:
-    """Return the seconds that passed, and those of the processor: on a busy machine only these tell something."""
+    """Return wall and CPU seconds; on a busy machine only the latter mean anything."""
     begin, begin_cpu = time.perf_counter(), time.process_time()
     action()
     return time.perf_counter() - begin, time.process_time() - begin_cpu
@@ -104,10 +104,10 @@ def _append(root: Path, body_bytes: int, options: argparse.Namespace) -> Figures
 
 
 def _read(store: MessageStore, name: str) -> Figures:
-    """Read one queue from its begin on, each message once."""
+    """Read one queue from its start, each message once."""
     queue = store.queue(_TOPIC, 0)
     last = max(queue.max_offset - 32, 1)
-    count = min(_READS, -(-last // 32))  # no message twice: the second time it is cheaper
+    count = min(_READS, -(-last // 32))  # no message twice: a second read is cheaper
 
     def read() -> None:
         for number in range(count):
@@ -147,7 +147,7 @@ def _start(root: Path) -> tuple[tuple[float, float], int, int]:
 
 @contextlib.contextmanager
 def _slower_disk(seconds: float) -> Iterator[None]:
-    """Let each fdatasync of this process take longer."""
+    """Make each fdatasync of this process take longer."""
     real = os.fdatasync
 
     def slower(number: int) -> None:

@@ -40,7 +40,7 @@ os.fdatasync = slower
 from triomq.cli import main
 main()
 """
-"""A broker on a disk that needs longer for each fdatasync."""
+"""A broker on a disk with a slower fdatasync."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", type=int, default=128, help="bytes of a body (default 128)")
     parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement (default 4)")
     parser.add_argument("--slower-ms", type=float, nargs="*", default=[0.0], help="added to each fdatasync (default 0)")
-    parser.add_argument("--folder", type=Path, help="where the store is made (default: a temporary folder)")
+    parser.add_argument("--folder", type=Path, help="folder for the store (default: a temporary one)")
     parser.add_argument("--json", metavar="FILE", help="write the figures to FILE")
 
 
@@ -134,7 +134,7 @@ class _Sender:
         self.socket.sendall(self._frame)
 
     def is_answered(self) -> bool:
-        """Read what is there."""
+        """Read what has arrived."""
         data = self.socket.recv(4096)
         if not data:
             raise RuntimeError("the broker closed a connection")

@@ -1,4 +1,4 @@
-"""Pulls that wait: what thousands of them cost a broker while nothing comes, and how fast one is woken.
+"""Pulls that wait: what thousands of them cost an idle broker, and how fast one is woken.
 
 Each pull waits at a queue of its own, as long as Java's push consumer lets it, and is sent again when it was answered.
 The connections are plain sockets, so that the load generator is not what is measured.
@@ -70,7 +70,7 @@ class _Load:
         self._woken = trio.Event()
 
     def _pull(self, queue_id: int) -> bytes:
-        """Return the request for what comes next in a queue; its correlation number is the queue's."""
+        """Return a pull for the next message of a queue; its opaque is the number of the queue."""
         header = PullMessageRequestHeader(
             consumer_group="waiting-group",
             topic=_TOPIC,
@@ -88,7 +88,7 @@ class _Load:
     async def hold(
         self, port: int, first_queue: int, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Let the pulls of one connection wait until cancelled."""
+        """Keep the pulls of one connection waiting until cancelled."""
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
             queues = range(first_queue, first_queue + self._options.pulls)
             await stream.send_all(b"".join(map(self._pull, queues)))
