@@ -41,6 +41,8 @@ class ConsumeQueue:
     """
 
     __slots__ = (
+        "__weakref__",
+        "_begins",
         "_current",
         "_limit",
         "_log_file_size",
@@ -61,8 +63,21 @@ class ConsumeQueue:
         "topic_field",
     )
 
-    def __init__(self, topic: str, queue_id: int, files: MappedFileQueue, log_file_size: int) -> None:
-        """Describe the queue that has these files; ``log_file_size`` is that of the commit log's."""
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int,
+        files: MappedFileQueue,
+        log_file_size: int,
+        begins: "Callable[[ConsumeQueue], None]" = lambda queue: None,
+    ) -> None:
+        """Describe the queue that has these files.
+
+        Args:
+            topic, queue_id, files: see the class.
+            log_file_size: of each file of the commit log.
+            begins: called with this queue before it makes its first file.
+        """
         text = topic.encode()
         self.topic = topic
         self.queue_id = queue_id
@@ -71,6 +86,7 @@ class ConsumeQueue:
         self.on_arrival: Callable[[ConsumeQueue], None] | None = None
         self._map: mmap | None = None  # of the current file, if that is mapped
         self._log_file_size = log_file_size
+        self._begins = begins
         self._current: MappedFile | None = None
         self._position = 0  # in the current file
         self._limit = 0  # up to here the current file may be written
@@ -101,6 +117,7 @@ class ConsumeQueue:
             ) from self.refusal
         current = self._current
         if current is None:
+            self._begins(self)
             current = self.files.create_next(0)  # a queue that begins later was begun with begin_at()
             self._enter(current, 0)
         file = current

@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from triomq.protocol.errors import IllegalNameError, StoreError
 from triomq.protocol.record.message import validate_topic
@@ -27,13 +29,16 @@ class QueueLayout(NamedTuple):
 
 
 class QueueTable:
-    """Finds and makes consume queues; a queue object stays the same as long as the store is open.
+    """Finds and makes consume queues.
+
+    A queue stays the same object while the store is open.  The table drops the queues of a deleted topic, but finds
+    them again as long as anybody holds them, and takes them back with their next message.
 
     Attributes:
         pool: which files are mapped.
     """
 
-    __slots__ = ("_config", "_directory", "_file_system", "_queues", "_scratch", "pool")
+    __slots__ = ("_config", "_directory", "_deleted", "_file_system", "_scratch", "_topics", "pool")
 
     def __init__(self, config: StoreConfig, file_system: FileSystem, directory: Path, scratch: Path) -> None:
         """Describe the queues below ``directory``; ``scratch`` is where new files are made."""
@@ -41,18 +46,20 @@ class QueueTable:
         self._file_system = file_system
         self._directory = directory
         self._scratch = scratch
-        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._topics: dict[str, dict[int, ConsumeQueue]] = {}
+        self._deleted: WeakValueDictionary[tuple[str, int], ConsumeQueue] = WeakValueDictionary()
         self.pool = MappingPool(affordable_mappings())
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
-        return iter(self._queues.values())
+        return chain.from_iterable(queues.values() for queues in self._topics.values())
 
     def __len__(self) -> int:
-        return len(self._queues)
+        return sum(map(len, self._topics.values()))
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return a queue that exists."""
-        return self._queues.get((topic, queue_id))
+        queues = self._topics.get(topic)
+        return queues.get(queue_id) if queues is not None else None
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return the queue; a new one exists in memory only until its first unit.
@@ -60,15 +67,18 @@ class QueueTable:
         Raises:
             IllegalNameError: ``topic`` could not be a topic, or ``queue_id`` a queue id.
         """
-        queue = self._queues.get((topic, queue_id))
+        queue = self.find(topic, queue_id)
         if queue is None:
-            validate_queue(topic, queue_id)
-            queue = self._add(topic, queue_id, self._directory / topic / str(queue_id))
+            queue = self._deleted.get((topic, queue_id))
+            if queue is None:
+                validate_queue(topic, queue_id)
+                return self._add(topic, queue_id, self._directory / topic / str(queue_id))
+            self._adopt(queue)
         return queue
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
         """Return the queues of one topic."""
-        return [queue for queue in self._queues.values() if queue.topic == topic]
+        return list(self._topics.get(topic, {}).values())
 
     def scan(self, *, may_be_torn: bool) -> list[QueueLayout]:
         """Look at all queue directories and check them, see ``check_directory``; changes nothing.
@@ -128,6 +138,9 @@ class QueueTable:
             queue.refusal = refusal
         if refusal is not None:
             raise refusal
+        for queue in queues:
+            self._deleted[topic, queue.queue_id] = queue
+        self._topics.pop(topic, None)
         return destroyed
 
     def remove_if_empty(self, topic: str) -> None:
@@ -154,10 +167,12 @@ class QueueTable:
             scratch=self._scratch,
             pool=self.pool,
         )
-        queue = self._queues[topic, queue_id] = ConsumeQueue(
-            topic, queue_id, files, self._config.commit_log_file_size_bytes
-        )
+        queue = ConsumeQueue(topic, queue_id, files, self._config.commit_log_file_size_bytes, self._adopt)
+        self._adopt(queue)
         return queue
+
+    def _adopt(self, queue: ConsumeQueue) -> None:
+        self._topics.setdefault(queue.topic, {})[queue.queue_id] = queue
 
 
 def validate_queue(topic: str, queue_id: int) -> None:

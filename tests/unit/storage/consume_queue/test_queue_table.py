@@ -1,10 +1,13 @@
 import errno
+import gc
 from pathlib import Path
 
 import pytest
 
-from tests.unit.storage.making import FaultyFileSystem, StoreMaker, put
+from tests.unit.storage.making import HOST, FaultyFileSystem, StoreMaker, bodies, put
 from triomq.protocol.errors import IllegalNameError, StoreError, StoreLayoutError
+from triomq.storage.append import entry
+from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import is_topic_name
 from triomq.storage.message_store import MessageStore
 
@@ -129,3 +132,31 @@ def test_a_failing_rename_makes_no_queue(maker: StoreMaker, faulty: FaultyFileSy
     with pytest.raises(StoreError):
         put(store)
     assert store.max_offset_in_queue("T", 0) == 0
+
+
+def test_deleted_topics_leave_no_queue_behind(maker: StoreMaker) -> None:
+    store = maker()
+    put(store, "kept")
+    for number in range(50):
+        put(store, f"T{number}")
+        store.delete_topic(f"T{number}")
+    gc.collect()
+    assert [queue.topic for queue in store.queues] == ["kept"]
+    assert len(store.queues) == 1
+    assert sum(isinstance(each, ConsumeQueue) for each in gc.get_objects()) == 1
+    assert len(store.queues.pool) == 1
+
+
+def test_a_queue_that_somebody_holds_comes_back_when_its_topic_is_made_again(maker: StoreMaker) -> None:
+    store = maker()
+    put(store)
+    held = store.queue("T", 0)
+    store.delete_topic("T")
+    assert store.queues.find("T", 0) is None
+    assert store.queue("T", 0) is held
+    store.delete_topic("T")
+    store.append([entry(held, b"again", b"", born_host=HOST, store_host=HOST)])
+    assert store.queues.find("T", 0) is held
+    assert bodies(store) == [b"again"]
+    store.close()
+    assert bodies(maker()) == [b"again"]
