@@ -101,6 +101,8 @@ class MessageStore(StoreReader):
         self._refusal: Callable[[], StoreError] | None = self._closed_error
         self._failure: StoreError | None = None
         self._disk: DiskSpace | None = None
+        self._has_refused = False  # a message, since the disk was checked last
+        self._has_logged_refusal = False
         self._checkpoint = self._checkpoint_on_disk = Checkpoint()
         self.queues = QueueTable(config, self._file_system, self._directory.consume_queue, self._directory.scratch)
         self._forget()
@@ -136,6 +138,7 @@ class MessageStore(StoreReader):
             raise
         self.recovery = report
         self._failure = self._disk = None
+        self._has_refused = self._has_logged_refusal = False
         self._is_open = True
         self._update_refusal()
         LOGGER.info("store open root=%s durability=%s %s", self.config.root, self.config.durability.value, report)
@@ -184,7 +187,11 @@ class MessageStore(StoreReader):
         """
         if self._refusal is not None:
             raise self._refusal()
-        return self._appender.append(entries, are_copies=are_copies)
+        try:
+            return self._appender.append(entries, are_copies=are_copies)
+        except StoreError as exc:
+            self._log_refusal(exc)
+            raise
 
     def dispatch_flushed(self) -> None:
         """Durability sync: show the messages that are on the disk to consumers; call it after ``flush_done``."""
@@ -256,6 +263,12 @@ class MessageStore(StoreReader):
         with translated("measure the disk of", self.config.root):
             self._disk = self._file_system.space(self.config.root)
         self._update_refusal()
+        if self._refusal is not None:
+            self._log_refusal(self._refusal())
+        elif self._has_logged_refusal and not self._has_refused:
+            LOGGER.info("store takes messages again root=%s", self.config.root)
+            self._has_logged_refusal = False
+        self._has_refused = False
         return self._disk
 
     def delete_topic(self, topic: str) -> int:
@@ -400,7 +413,14 @@ class MessageStore(StoreReader):
         """Take no further messages; called in the thread of the flush that failed."""
         self._failure = error
         self._update_refusal()
-        LOGGER.error("store takes no messages any more root=%s error=%s", self.config.root, error)
+        self._log_refusal(error)
+
+    def _log_refusal(self, error: StoreError) -> None:
+        """Log why messages are refused, once until ``check_disk`` finds that none was for a while."""
+        self._has_refused = True
+        if not self._has_logged_refusal:
+            self._has_logged_refusal = True
+            LOGGER.error("store refuses messages root=%s error=%s", self.config.root, error)
 
     def _update_refusal(self) -> None:
         if not self._is_open:

@@ -15,6 +15,7 @@ from tests.unit.storage.making import SMALL, FaultyFileSystem, StoreMaker, messa
 from triomq.protocol.errors import StoreClosedError, StoreError, StoreFullError
 from triomq.protocol.record.record import decode_records
 from triomq.storage.config import StoreConfig
+from triomq.storage.files.file_system import DiskSpace, FileSystem
 from triomq.storage.message_store import MessageStore, system_clock_ms
 
 
@@ -295,3 +296,46 @@ def test_a_full_disk_hinders_neither_flush_nor_close_nor_start(maker: StoreMaker
         (root / "abort").touch()
         again = maker(root, file_system=faulty)
         assert again.get_message(("T", 0), 0, 32).message_count == 2
+
+
+def test_a_full_disk_is_logged_once_until_there_is_room_again(
+    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "triomq.storage.message_store")
+    space = DiskSpace(used_bytes=901, available_bytes=99)
+    monkeypatch.setattr(FileSystem, "space", lambda self, path: space)
+    store = maker()
+    caplog.clear()
+    for _ in range(3):
+        store.check_disk()
+        with pytest.raises(StoreFullError):
+            put(store)
+    assert [record.message.partition(" root=")[0] for record in caplog.records] == ["store refuses messages"]
+    assert "91 % full" in caplog.text
+    space = DiskSpace(used_bytes=100, available_bytes=900)
+    for _ in range(3):
+        store.check_disk()
+    assert caplog.records[-1].message.startswith("store takes messages again")
+    assert len(caplog.records) == 2
+
+
+def test_messages_for_which_the_disk_has_no_room_are_logged_once(
+    maker: StoreMaker, faulty: FaultyFileSystem, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = maker(file_system=faulty, reserve_step_bytes=4096, commit_log_file_size_bytes=1024 * 1024)
+    put(store)
+    faulty.fails = lambda number, name, path: name == "reserve"
+    for _ in range(3):
+        with pytest.raises(StoreFullError):
+            put(store, body=bytes(500_000))
+        put(store, body=b"small")  # has room still: that changes nothing
+    assert [record.message.partition(" root=")[0] for record in caplog.records] == ["store refuses messages"]
+    assert "No space left on device" in caplog.text
+    faulty.fails = lambda number, name, path: False
+    store.check_disk()
+    put(store, body=bytes(500_000))
+    store.check_disk()
+    faulty.fails = lambda number, name, path: name == "reserve"
+    with pytest.raises(StoreFullError):
+        put(store, body=bytes(500_000))
+    assert len(caplog.records) == 2
