@@ -38,7 +38,7 @@ class QueueTable:
         pool: which files are mapped.
     """
 
-    __slots__ = ("_config", "_directory", "_deleted", "_file_system", "_scratch", "_topics", "pool")
+    __slots__ = ("_config", "_deleted", "_directory", "_file_system", "_scratch", "_topics", "pool")
 
     def __init__(self, config: StoreConfig, file_system: FileSystem, directory: Path, scratch: Path) -> None:
         """Describe the queues below ``directory``; ``scratch`` is where new files are made."""
