@@ -3,8 +3,6 @@
 For callers that block: ``triomq.client.sync``; for asyncio: ``triomq.client.asyncio``.
 """
 
-import logging
-
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.dead_letters import DeadLetter, DeadLetterCount, Redrive
 from triomq.client.admin.group_state import GroupLag, GroupState, QueueState
@@ -144,5 +142,3 @@ __all__ = [
     "select_by_hash",
     "select_by_random",
 ]
-
-logging.getLogger("triomq").addHandler(logging.NullHandler())  # silent unless the program configures logging

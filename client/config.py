@@ -1,5 +1,6 @@
 """Settings that all clients share, and how name server lists are written."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -10,6 +11,7 @@ from triomq.protocol.wire.frame import MAX_FRAME_BYTES
 from triomq.protocol.wire.signing import Credentials
 
 DEFAULT_NAMESRV_PORT: Final = 9876
+NAMESRV_VARIABLE: Final = "TRIOMQ_NAMESRV"
 _MAX_PORT: Final = 0xFFFF
 
 
@@ -60,14 +62,18 @@ _POSITIVE: Final = (
 )
 
 
-def parse_namesrv(namesrv: str | Sequence[str]) -> tuple[str, ...]:
+def parse_namesrv(namesrv: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return the addresses of ``"host:port;host:port"`` or of a sequence of such, without repetitions.
 
-    A missing port is 9876.
+    The default port is 9876.  ``None`` stands for the environment variable ``TRIOMQ_NAMESRV``.
 
     Raises:
-        ConfigError: there is no address, or one cannot be read.
+        ConfigError: there is no address, or one is malformed.
     """
+    if namesrv is None:
+        namesrv = os.environ.get(NAMESRV_VARIABLE, "")
+        if not namesrv.strip():
+            raise ConfigError(f'namesrv: no name server given; pass namesrv="host:9876" or set {NAMESRV_VARIABLE}')
     texts = namesrv.split(";") if isinstance(namesrv, str) else [part for one in namesrv for part in one.split(";")]
     addresses = dict.fromkeys(_normalise(text.strip()) for text in texts if text.strip())
     if not addresses:

@@ -57,6 +57,11 @@ class OpenOnce(ABC):
         """Do what comes before the block, and after it: an ``asynccontextmanager`` method."""
 
     async def __aenter__(self) -> Self:
+        if not trio.lowlevel.in_trio_task():
+            raise ClientError(
+                f"this {type(self).__name__} runs on trio; under asyncio use the one of triomq.client.asyncio, "
+                "and without an event loop the one of triomq.client.sync"
+            )
         if self._context is not None:
             raise ClientError(f"a {type(self).__name__} can be entered once only: make a new one")
         self._context = self._run()

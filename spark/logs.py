@@ -16,8 +16,7 @@ _LOGGER: Final = logging.getLogger("triomq")
 
 def show_warnings() -> None:
     """Write warnings to stderr from now on, unless somebody takes them already; for processes of Spark's."""
-    handlers = (*_LOGGER.handlers, *logging.getLogger().handlers)
-    if any(not isinstance(handler, logging.NullHandler) for handler in handlers):
+    if _LOGGER.hasHandlers():
         return
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)

@@ -11,10 +11,12 @@ import trio
 
 from triomq.client.cluster.route import MASTER_ID
 from triomq.client.connection.broker_requests import ConsumerCallbacks
+from triomq.client.connection.pool import is_reported
 from triomq.protocol.bodies.client import HeartbeatData, ProducerData
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import BrokerResponseError, ClientError
 from triomq.protocol.requests.requests import UnregisterClientRequestHeader
+from triomq.protocol.trouble_log import TroubleLog
 
 if TYPE_CHECKING:
     from triomq.client.cluster.instance import ClientInstance
@@ -36,7 +38,7 @@ class Groups:
         self._wanted = trio.Event()
         self._beating: Counter[str] = Counter()  # addresses with a heartbeat under way
         self._unreached: set[str] = set()  # addresses whose last heartbeat failed
-        self._warned: set[str] = set()  # those of which the log tells
+        self._troubles = TroubleLog(LOGGER)
 
     def __bool__(self) -> bool:
         return bool(self._producers or self.consumers)
@@ -109,21 +111,16 @@ class Groups:
         else:
             self.broker_versions[address] = version
             self._unreached.discard(address)
-            if address in self._warned:
-                self._warned.discard(address)
-                LOGGER.info("heartbeat works again broker=%s", address)
+            self._troubles.end(address, "heartbeat works again broker=%s", address)
         finally:
             self._beating[address] -= 1
 
     def _failed(self, address: str, error: ClientError | BrokerResponseError) -> None:
-        """Log a refusal, or the second failure in a row; one alone does no harm, and who sends or pulls just now
-        gets an error that says the same.
-        """
-        again = address in self._unreached
+        """Log a refusal, or the second failure in a row; a single one does no harm."""
+        is_repeated = address in self._unreached
         self._unreached.add(address)
-        if address not in self._warned and (again or isinstance(error, BrokerResponseError)):
-            self._warned.add(address)
-            LOGGER.warning("heartbeat failed broker=%s error=%s", address, error)
+        if isinstance(error, BrokerResponseError) or (is_repeated and not (self.consumers and is_reported(error))):
+            self._troubles.begin(address, "heartbeat failed broker=%s error=%s", address, error)
 
     async def _leave(self, producer_group: str | None = None, consumer_group: str | None = None) -> None:
         """Unregister where there is a connection: other brokers have dropped this client already."""

@@ -3,6 +3,7 @@
 Source: behaviour.md B.2, wire.md 11.
 """
 
+import logging
 import os
 import secrets
 import socket
@@ -28,8 +29,11 @@ from triomq.protocol.bodies.client import HeartbeatData
 from triomq.protocol.bodies.route import ClusterInfo, TopicRouteData
 from triomq.protocol.codes import CommandFlag, RequestCode
 from triomq.protocol.errors import ClientClosedError, ConfigError
+from triomq.protocol.trouble_log import TroubleLog
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.headers import Header
+
+LOGGER: Final = logging.getLogger("triomq.client.cluster.instance")
 
 _MAX_OPAQUE: Final = 2**31 - 1
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
@@ -46,11 +50,11 @@ class ClientInstance(OpenOnce):
         nursery: tasks of this instance; they end with it.
     """
 
-    def __init__(self, namesrv: str | Sequence[str], config: ClientConfig | None = None) -> None:
-        """Take the name servers, as ``"host:port;host:port"`` or a sequence.
+    def __init__(self, namesrv: str | Sequence[str] | None = None, config: ClientConfig | None = None) -> None:
+        """Take the name servers, as ``"host:port;host:port"`` or a sequence; default: ``$TRIOMQ_NAMESRV``.
 
         Raises:
-            ConfigError: an address cannot be read.
+            ConfigError: an address cannot be read, or none is given.
         """
         self.config = config or ClientConfig()
         self.client_id = ""
@@ -61,6 +65,7 @@ class ClientInstance(OpenOnce):
         self._name_servers = NameServers(parse_namesrv(namesrv), self.invoke)
         self._opaques = count()
         self._routes = Routes(self)
+        self._troubles = TroubleLog(LOGGER)
         self._open = False
 
     @asynccontextmanager
@@ -94,6 +99,7 @@ class ClientInstance(OpenOnce):
                     self._probe,
                     self._connected,
                     self._disconnected,
+                    self._unreachable,
                     self._dial_target,
                 )
                 self.nursery.start_soon(self._groups.run)
@@ -368,13 +374,20 @@ class ClientInstance(OpenOnce):
         connection.post(self._encode(command))
 
     def _connected(self, address: str) -> None:
+        self._troubles.end(address, "broker reachable again address=%s", address)
         if address in self.broker_addresses():
             self._groups.wake(address)
 
-    def _disconnected(self, address: str) -> None:
+    def _disconnected(self, address: str, reason: str) -> None:
         if address in self.broker_addresses():
+            self._unreachable(address, f"connection lost: {reason}")
             for consumer in self.consumers():
                 consumer.connection_lost(address)
+
+    def _unreachable(self, address: str, reason: str) -> None:
+        """Warn once for all tasks of consumers, which try again until it works; other callers get the error."""
+        if self._open and self._groups.consumers and address in self.broker_addresses():
+            self._troubles.begin(address, "broker unreachable, retrying address=%s error=%s", address, reason)
 
     def _dial_target(self, address: str) -> tuple[str, str]:
         """Return the address to dial, and what to say if nobody answers there."""
@@ -404,14 +417,12 @@ async def use_instance(
     """Borrow the given instance, or open one for this block.
 
     Raises:
-        ConfigError: neither instance nor name server, or both, were given.
+        ConfigError: instance and name server are both given, or neither is and ``$TRIOMQ_NAMESRV`` is not set.
     """
     if instance is not None:
         if namesrv is not None or config is not None:
             raise ConfigError("instance: it has its own name servers and configuration; give no others")
         yield instance
-    elif namesrv is None:
-        raise ConfigError('namesrv: give the address of a name server, such as namesrv="127.0.0.1:9876"')
     else:
         async with ClientInstance(namesrv, config) as own:
             yield own

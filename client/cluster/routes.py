@@ -30,6 +30,7 @@ from triomq.protocol.errors import (
     TriomqError,
 )
 from triomq.protocol.requests.admin_requests import GetRouteInfoRequestHeader
+from triomq.protocol.trouble_log import TroubleLog
 
 if TYPE_CHECKING:
     from triomq.client.cluster.instance import ClientInstance
@@ -56,6 +57,7 @@ class Routes:
         self._known: dict[str, TopicRouteData] = {}
         self._fetches: dict[str, _Fetch] = {}
         self._published: set[str] = set()
+        self._troubles = TroubleLog(LOGGER)
         self.brokers = BrokerTable()
 
     def known(self, topic: str) -> TopicRouteData | None:
@@ -132,8 +134,10 @@ class Routes:
                 except (BrokerResponseError, ProtocolError) as exc:
                     LOGGER.warning("route not updated topic=%s error=%s", topic, exc)
                 except ClientError as exc:
-                    LOGGER.warning("routes not updated topics=%d error=%s", len(topics), exc)
+                    self._troubles.begin(None, "routes not updated topics=%d error=%s", len(topics), exc)
                     break
+                else:
+                    self._troubles.end(None, "routes are updated again")
 
     def _polled(self) -> set[str]:
         topics = set(self._published)

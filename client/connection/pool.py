@@ -8,9 +8,14 @@ import trio
 
 from triomq.client.config import ClientConfig
 from triomq.client.connection.connection import Connection, RequestHandler, dial
-from triomq.protocol.errors import ClientClosedError, ConnectError
+from triomq.protocol.errors import ClientClosedError, ConnectError, ConnectionLostError
 
 LOGGER: Final = logging.getLogger("triomq.client.connection.pool")
+
+
+def is_reported(error: Exception) -> bool:
+    """Whether the client instance itself logs what this error says, once for all who use the connection."""
+    return isinstance(error, ConnectError | ConnectionLostError)
 
 
 class _Dialling:
@@ -35,7 +40,8 @@ class ConnectionTable:
         on_request: RequestHandler,
         probe: Callable[[Connection], None],
         on_connect: Callable[[str], None],
-        on_close: Callable[[str], None],
+        on_close: Callable[[str, str], None],
+        on_failure: Callable[[str, str], None],
         target: Callable[[str], tuple[str, str]],
     ) -> None:
         """Take hooks that must not block.
@@ -46,7 +52,8 @@ class ConnectionTable:
             on_request: gets the peers' own requests.
             probe: see :class:`Connection`.
             on_connect: gets the address of a new connection.
-            on_close: gets the address of a connection that ended.
+            on_close: gets the address of a connection that ended, and the reason.
+            on_failure: gets the address to which no connection could be made, and the reason.
             target: tells for an address which one to dial, and what to say if that fails.
         """
         self._config = config
@@ -55,6 +62,7 @@ class ConnectionTable:
         self._probe = probe
         self._on_connect = on_connect
         self._on_close = on_close
+        self._on_failure = on_failure
         self._target = target
         self._open: dict[str, Connection] = {}
         self._dialling: dict[str, _Dialling] = {}
@@ -106,6 +114,7 @@ class ConnectionTable:
             sock = await dial(to_dial, config.connect_timeout_s, dialling.hint)
         except ConnectError as exc:
             dialling.error = str(exc)
+            self._on_failure(address, dialling.error)
             return
         except trio.Cancelled:
             dialling.error = f"cannot connect to {address}: the client was closed"
@@ -125,4 +134,4 @@ class ConnectionTable:
             if self._open.get(address) is connection:  # else there is a new one already
                 del self._open[address]
             LOGGER.info("disconnected peer=%s reason=%s", to_dial, connection.closed)
-            self._on_close(address)
+            self._on_close(address, connection.closed)

@@ -17,6 +17,7 @@ from typing import Final
 
 import trio
 
+from triomq.client.connection.pool import is_reported
 from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.processing.process_queue import QueueLock
 from triomq.client.consumer.pulling.remote import REMOTE_ERRORS, QueueRequests
@@ -144,7 +145,8 @@ class LockKeeper:
         complaint = str(error)
         if self._complaints.get(broker_name) != complaint:
             self._complaints[broker_name] = complaint
-            LOGGER.warning("queues not locked, tried again until it works broker=%s error=%s", broker_name, complaint)
+            level = logging.INFO if is_reported(error) else logging.WARNING
+            LOGGER.log(level, "queues not locked, retrying broker=%s error=%s", broker_name, complaint)
 
     def _renew(
         self, queue: MessageQueue, now: float, revived: Callable[[MessageQueue], None], *, is_given: bool

@@ -10,6 +10,7 @@ from typing import Final
 import trio
 
 from triomq.client.cluster.instance import ClientInstance
+from triomq.client.connection.pool import is_reported
 from triomq.client.consumer.assignment.locks import LockKeeper
 from triomq.client.consumer.assignment.membership import Membership
 from triomq.client.consumer.assignment.strategies import AllocateStrategy, allocate, allocate_averagely, plan
@@ -365,4 +366,5 @@ class Rebalancer:
         complaint = f"{type(exc).__name__}: {exc}"
         if self._complaints.get(topic) != complaint:  # once, not each second
             self._complaints[topic] = complaint
-            LOGGER.warning("rebalance failed, tried again until it works topic=%s error=%s", topic, exc)
+            level = logging.INFO if is_reported(exc) else logging.WARNING
+            LOGGER.log(level, "rebalance failed, retrying topic=%s error=%s", topic, exc)

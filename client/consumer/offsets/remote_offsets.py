@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 import trio
 
+from triomq.client.connection.pool import is_reported
 from triomq.client.consumer.pulling.remote import REMOTE_ERRORS, QueueRequests
 from triomq.protocol.errors import TriomqError
 from triomq.protocol.message_queue import MessageQueue
@@ -184,9 +185,8 @@ class RemoteOffsetStore(OffsetTable):
             except REMOTE_ERRORS as exc:
                 if self._complaints.get(broker_name) != str(exc):  # once, not each time
                     self._complaints[broker_name] = str(exc)
-                    LOGGER.warning(
-                        "offsets not stored, tried again until it works broker=%s error=%s", broker_name, exc
-                    )
+                    level = logging.INFO if is_reported(exc) else logging.WARNING
+                    LOGGER.log(level, "offsets not stored, retrying broker=%s error=%s", broker_name, exc)
                 return  # the others would fail alike
             self._told[queue] = queue_offset
             self._note_sent(queue, queue_offset)

@@ -64,10 +64,10 @@ class PullContext:
         """Set the limits of each queue for so many queues."""
         self.limits = FlowLimits.of(self.config, queues, orderly=self.orderly)
 
-    def complain(self, queue: MessageQueue, complaint: str) -> None:
+    def complain(self, queue: MessageQueue, complaint: str, level: int) -> None:
         """Note that a queue's pulls fail; the first queue of many with one trouble is logged."""
         if not self.complaints[complaint]:
-            LOGGER.warning("pull failed, tried again until it works queue=%s error=%s", queue, complaint)
+            LOGGER.log(level, "pull failed, retrying queue=%s error=%s", queue, complaint)
         self.complaints[complaint] += 1
 
     def withdraw(self, complaint: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Final
 
 import trio
 
+from triomq.client.connection.pool import is_reported
 from triomq.client.consumer.hooks import choose
 from triomq.client.consumer.processing.process_queue import NO_LOCK, ProcessQueue, QueueLock
 from triomq.client.consumer.pulling.flow_control import PullDecision, decide_pull
@@ -378,20 +379,22 @@ class PullLoop:
         config = self._context.config
         delay_s = config.pull_error_delay_s
         complaint = str(exc).partition("\n")[0]
+        level = logging.INFO if is_reported(exc) else logging.WARNING
         if isinstance(exc, SubscriptionNotExistError | SubscriptionNotLatestError):
             self._context.announce()
             if complaint != self._complaint:  # the first time: it will know in a moment
+                level = logging.INFO
                 delay_s = min(delay_s, _ANNOUNCED_DELAY_S)
         elif isinstance(exc, BrokerResponseError) and exc.code == ResponseCode.FLOW_CONTROL:
             delay_s = config.broker_flow_control_delay_s
-        self._complain(complaint)
+        self._complain(complaint, level)
         self._waiting_for = complaint
         await trio.sleep(delay_s)
 
-    def _complain(self, complaint: str) -> None:
+    def _complain(self, complaint: str, level: int = logging.WARNING) -> None:
         before, self._complaint = self._complaint, complaint
         if complaint != before:
             if complaint:
-                self._context.complain(self.queue, complaint)
+                self._context.complain(self.queue, complaint, level)
             if before and self._context.withdraw(before):
                 LOGGER.info("no pull fails any more like this queue=%s error=%s", self.queue, before)

@@ -1,3 +1,4 @@
+import asyncio
 import os
 import re
 
@@ -5,7 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.unit.client.fake_broker import CancelledAtEveryAwait, FakeBroker
+from tests.unit.client.fake_broker import BrokerFactory, CancelledAtEveryAwait, FakeBroker
+from tests.unit.client.fake_consumer import FakeConsumer
 from triomq.client.cluster.instance import ClientInstance, use_instance
 from triomq.client.config import ClientConfig
 from triomq.protocol.bodies.client import HeartbeatData
@@ -177,3 +179,47 @@ async def test_a_held_request_outlives_silence_only_if_the_broker_answers_probes
             await instance.invoke(fake_broker.address, instance.command(RequestCode.PULL_MESSAGE), 40.0)
         assert trio.current_time() == pytest.approx(40.0 if is_alive else 12.5, abs=2.5)
     assert fake_broker.heartbeats()[0] == HeartbeatData(instance.client_id)
+
+
+async def test_the_name_server_comes_from_the_environment_by_default(
+    fake_broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIOMQ_NAMESRV", fake_broker.address)
+    async with use_instance(None, None, None) as instance:
+        assert instance.name_servers == (fake_broker.address,)
+    assert ClientInstance().name_servers == (fake_broker.address,)
+    monkeypatch.delenv("TRIOMQ_NAMESRV")
+    with pytest.raises(ConfigError, match=r"no name server given; pass namesrv=.* or set TRIOMQ_NAMESRV"):
+        ClientInstance()
+
+
+async def test_a_lost_broker_is_logged_once_when_it_goes_and_once_when_it_is_back(
+    fake_broker: FakeBroker, make_broker: BrokerFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = await make_broker("broker-b")
+    broker.add_topic("Topic")
+    fake_broker.routes = broker.routes
+    async with ClientInstance(fake_broker.address) as instance:
+        await instance.topic_route("Topic")
+        instance.register_consumer("group", FakeConsumer("Topic"))
+        await instance.heartbeat_now()
+        await broker.stop()
+        await wait_all_tasks_blocked()
+        for _ in range(5):
+            await instance.heartbeat_now()
+        (lost,) = caplog.messages
+        assert (
+            lost == f"broker unreachable, retrying address={broker.address} error=connection lost: the peer closed it"
+        )
+        await broker.restart()
+        await instance.heartbeat_now()
+    assert caplog.messages == [lost, f"broker reachable again address={broker.address}"]
+
+
+def test_a_trio_client_under_asyncio_names_the_asyncio_one() -> None:
+    async def enter() -> None:
+        async with ClientInstance("127.0.0.1:1"):
+            pass
+
+    with pytest.raises(ClientError, match=r"runs on trio; under asyncio use the one of triomq\.client\.asyncio"):
+        asyncio.run(enter())

@@ -1,3 +1,5 @@
+import logging
+
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -53,6 +55,7 @@ async def test_only_what_changed_is_stored_between_the_full_rounds(
 async def test_offsets_that_cannot_be_stored_are_tried_again(
     cluster: FakeCluster, requests: QueueRequests, queues: tuple[MessageQueue, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     store = RemoteOffsetStore(requests)
     for outage in (1, 2):
         store.update(queues[0], QueueOffset(outage), increase_only=True)

@@ -167,7 +167,7 @@ async def test_a_failure_is_logged_once_not_each_second_and_so_is_its_end(
         assert loop.statistics().waiting_for == ""
         assert not bench.context.complaints
     assert [record.getMessage() for record in caplog.records] == [
-        "pull failed, tried again until it works queue=T@broker-a:0 error=down",
+        "pull failed, retrying queue=T@broker-a:0 error=down",
         "no pull fails any more like this queue=T@broker-a:0 error=down",
     ]
 
@@ -175,6 +175,7 @@ async def test_a_failure_is_logged_once_not_each_second_and_so_is_its_end(
 async def test_one_trouble_of_many_queues_is_logged_once(
     autojump_clock: MockClock, bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     await bench.instance.find_route("T")
     bench.cluster.down = True
     async with bench.pulling() as loop, trio.open_nursery() as nursery:
@@ -187,7 +188,7 @@ async def test_one_trouble_of_many_queues_is_logged_once(
         other.give_up()
         await wait_all_tasks_blocked()
         assert bench.context.complaints == {"down": 1}
-    assert len(caplog.records) == 1
+    assert caplog.text.count("pull failed") == 1
 
 
 @pytest.mark.parametrize("code", [ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST])
