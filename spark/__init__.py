@@ -7,10 +7,14 @@
     register(spark)
     frame = spark.read.format("rocketmq").option("nameServer", "127.0.0.1:9876").option("subscribe", "Topic").load()
 
-Needs ``pip install 'triomq[spark]'``.  Importing it loads neither pyarrow nor numpy by itself.
+Needs ``pip install 'triomq[spark]'``.  Importing it does not load pyarrow or numpy.
 """
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
+
+if find_spec("pyspark") is None:
+    raise ModuleNotFoundError("triomq.spark needs PySpark: pip install 'triomq[spark]'", name="pyspark")
 
 from triomq.spark.progress import PrintProgress, deduplicated, lag
 from triomq.spark.source import RocketMQDataSource

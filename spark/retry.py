@@ -1,29 +1,43 @@
-"""Trying again until a time is over, for code that blocks."""
+"""Retries with a deadline, for blocking code."""
 
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from triomq.protocol.codes import ResponseCode
-from triomq.protocol.errors import BrokerResponseError, ClientError, DataLossError, RequestTimeoutError, TriomqError
+from triomq.protocol.errors import (
+    BrokerResponseError,
+    ClientError,
+    DataLossError,
+    NoBrokerError,
+    NoRouteError,
+    RequestTimeoutError,
+    TriomqError,
+)
 
+T = TypeVar("T")
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 2.0
 _BUSY_CODES: Final = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE))
 
 
 def is_busy(error: TriomqError) -> bool:
-    """Whether a broker refused for a moment only."""
+    """Whether a broker refused only because it is busy now."""
     return isinstance(error, BrokerResponseError) and error.code in _BUSY_CODES
 
 
 def is_transient(error: TriomqError) -> bool:
-    """Whether a later try may succeed: the broker is busy, or there was no answer."""
+    """Whether a later attempt may succeed: the broker is busy, or there was no answer."""
     return is_busy(error) or (isinstance(error, ClientError) and not isinstance(error, DataLossError))
 
 
-class Patience:
-    """How long one thing is tried."""
+def is_missing_topic(error: TriomqError) -> bool:
+    """Whether the name server knows brokers, but not the topic."""
+    return isinstance(error, NoRouteError) and not isinstance(error, NoBrokerError)
+
+
+class Retry:
+    """Repeats one operation, with growing pauses, until it succeeds or its time is up."""
 
     def __init__(
         self,
@@ -33,13 +47,13 @@ class Patience:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Begin now.
+        """Set the limit; the time starts with the first failure.
 
         Args:
-            limit_s: from the first failure after the last success.
-            what: for the error: ``"reading queue X (option 'readTimeoutMs')"``.
-            clock: tells seconds.
-            sleep: waits seconds.
+            limit_s: seconds from the first failure after the last success.
+            what: the operation, for the error: ``"reading queue X (option 'readTimeoutMs')"``.
+            clock: returns seconds.
+            sleep: waits for some seconds.
         """
         self._limit_s = limit_s
         self._what = what
@@ -48,21 +62,36 @@ class Patience:
         self._began: float | None = None
         self._pause_s = _FIRST_PAUSE_S
 
+    def call(self, action: Callable[[], T], *, is_final: Callable[[TriomqError], bool] = lambda _: False) -> T:
+        """Call ``action`` until it succeeds, or fails with a final error.
+
+        Raises:
+            TriomqError: the final error, else as :meth:`failed`.
+        """
+        while True:
+            began = self._clock()
+            try:
+                return action()
+            except TriomqError as exc:
+                if is_final(exc):
+                    raise
+                self.failed(exc, self._clock() - began)
+
     def success(self) -> None:
-        """Begin anew with the next failure."""
+        """Start over: the next failure is a first one."""
         self._began = None
         self._pause_s = _FIRST_PAUSE_S
 
     def failed(self, error: TriomqError, took_s: float = 0.0) -> None:
-        """Wait a little longer than the last time.
+        """Pause before the next attempt, each time a little longer.
 
         Args:
-            error: why it failed.
-            took_s: how long the try took; it counts, and none is begun that would end too late if it took as long.
+            error: why the attempt failed.
+            took_s: how long it took.  This counts, and no attempt starts that would end too late if it took as long.
 
         Raises:
-            TriomqError: ``error`` itself if trying again is senseless.
-            RequestTimeoutError: the time is over; ``error`` is its cause and in its text.
+            TriomqError: ``error`` itself if another attempt cannot help.
+            RequestTimeoutError: the time is up; ``error`` is its cause and part of its text.
         """
         if not is_transient(error):
             raise error

@@ -102,8 +102,8 @@ class BatchReader(DataSourceReader):
         options = self._options
         with borrow_client(options) as instance, PullConsumer(options["readGroup"], instance=instance) as consumer:
             discovery = Discovery(options, instance, consumer)
-            patience = discovery.patience()
-            bounds = discovery.all_bounds(discovery.queues(patience), patience)
+            retry = discovery.retry()
+            bounds = discovery.all_bounds(discovery.queues(retry), retry)
             ranges = batch_ranges(options, bounds, discovery.first_at)
         partitions = plan_partitions(
             ranges, least=options["minPartitions"], most_records=options["maxRecordsPerPartition"]

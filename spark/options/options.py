@@ -18,7 +18,7 @@ from triomq.protocol.errors import ConfigError
 from triomq.protocol.missing import explain_missing
 from triomq.spark.options import values as values
 
-NAMESRV_VARIABLE: Final = "ROCKETMQ_NAMESRV"
+NAMESRV_VARIABLE: Final = "TRIOMQ_NAMESRV"
 _KIB: Final = 1024
 _MIB: Final = 1024**2
 

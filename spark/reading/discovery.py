@@ -1,11 +1,11 @@
-"""Which queues there are, and what brokers have of them.
+"""Finds the queues that the options select, and their offsets.
 
 Source: spark.md 3.3 (4), 3.7.
 """
 
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 from triomq.client.cluster.instance import ClientInstance
@@ -15,9 +15,12 @@ from triomq.protocol.errors import ConfigError, NoBrokerError, NoRouteError, Tri
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.system_names import topic_kind
 from triomq.spark.options.options import Options
-from triomq.spark.retry import Patience
+from triomq.spark.retry import Retry, is_missing_topic
 
-_OTHER_TOPICS: Final = "%"
+#: A name server that has not answered yet gets this long, unless the user chose a planTimeoutMs: the address is wrong
+#: more often than the server is late.
+FIRST_CONTACT_S: Final = 5.0
+_SYSTEM_TOPIC_PREFIX: Final = "%"
 _SHOWN_TOPICS: Final = 5
 
 
@@ -29,47 +32,67 @@ class QueueBounds(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """What brokers said, and the error of each that did not answer."""
+    """Offsets from the brokers that answered, and the errors of the others."""
 
     queues: dict[MessageQueue, QueueBounds]
     errors: dict[str, TriomqError]
 
 
 class Discovery:
-    """Asks name servers and brokers, through one client; its calls block."""
+    """Queries name servers and brokers through one client; its calls block."""
 
-    def __init__(self, options: Options, instance: ClientInstance, consumer: PullConsumer) -> None:
-        """Take an open client and a pull consumer of it."""
+    def __init__(
+        self,
+        options: Options,
+        instance: ClientInstance,
+        consumer: PullConsumer,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Use an open client and a pull consumer of it; ``sleep`` waits between attempts."""
         self._options = options
         self._instance = instance
+        self._sleep = sleep
+        self._has_contact = False
         self.consumer = consumer
 
-    def patience(self, *, one_try: bool = False) -> Patience:
-        """Return the patience for one call of the planner; or none, where it can go on without an answer."""
-        return Patience(
-            0.0 if one_try else self._options["planTimeoutMs"] / 1000,
-            f"finding queues and offsets of {self._wanted_text()} at {self._options['nameServer']}"
-            " (option 'planTimeoutMs')",
-        )
+    def retry(self, *, one_try: bool = False) -> Retry:
+        """Return the retries of one call of the planner; none if it can continue without an answer."""
+        return self._retry_for(0.0 if one_try else self._options["planTimeoutMs"] / 1000)
 
-    def queues(self, patience: Patience, *, may_be_gone: bool = False) -> tuple[MessageQueue, ...]:
-        """Return the queues that the options ask for, as name servers and brokers know them now, sorted.
+    def reach_name_server(self) -> None:
+        """Return once a name server has answered.
+
+        Raises:
+            RequestTimeoutError: none did, within 5 s or the ``planTimeoutMs`` that the user chose.
+        """
+        if self._has_contact:
+            return
+        is_chosen = self._options.given("planTimeoutMs")
+        retry = self.retry() if is_chosen else self._retry_for(FIRST_CONTACT_S)
+        with Admin(instance=self._instance) as admin:
+            retry.call(admin.cluster)
+        self._has_contact = True
+
+    def queues(self, retry: Retry, *, may_be_gone: bool = False) -> tuple[MessageQueue, ...]:
+        """Return the existing queues that the options select, sorted.
 
         Args:
-            patience: for all of it.
-            may_be_gone: leave out topics and queues that do not exist any more, unless none is left.
+            retry: for all of it.
+            may_be_gone: leave out topics and queues that no longer exist, unless none is left.
 
         Raises:
             NoRouteError: a topic does not exist.
-            RequestTimeoutError: name servers did not answer in time, or knew no broker: it may come back.
+            RequestTimeoutError: name servers did not answer in time, or knew no broker.
             ConfigError: an assigned queue does not exist.
         """
+        self.reach_name_server()
         assigned: tuple[MessageQueue, ...] | None = self._options["assign"]
         found: list[MessageQueue] = []
         gone: NoRouteError | None = None
-        for topic in self._topics(patience):
+        for topic in self._topics(retry):
             try:
-                found += self._queues_of(topic, patience)
+                found += self._queues_of(topic, retry)
             except NoRouteError as exc:
                 if not may_be_gone:
                     raise
@@ -88,7 +111,7 @@ class Discovery:
         return assigned
 
     def is_wanted(self, queue: MessageQueue) -> bool:
-        """Whether the options ask for a queue, be it there or not."""
+        """Whether the options select a queue, existing or not."""
         names, assigned = self._options["subscribe"], self._options["assign"]
         if names is not None:
             return queue.topic in names
@@ -96,44 +119,39 @@ class Discovery:
             return queue in assigned
         return re.fullmatch(self._options["subscribePattern"], queue.topic) is not None
 
-    def bounds(self, queues: Iterable[MessageQueue], patience: Patience) -> Bounds:
-        """Return offsets of the queues: one request for each topic and broker.
+    def bounds(self, queues: Collection[MessageQueue], retry: Retry) -> Bounds:
+        """Return the offsets of the queues: one request for each topic and broker.
 
-        Brokers that do not answer are tried again while none does.
+        Retries only while no broker answers.
 
         Raises:
             RequestTimeoutError: no broker answered in time.
         """
-        wanted = frozenset(queues)
-        topics = sorted({queue.topic for queue in wanted})
-        while True:
-            began = time.monotonic()
-            bounds = Bounds({}, {})
-            for topic in topics:
-                found = self.consumer.bounds(topic)
-                bounds.errors.update(found.errors)
-                for queue, offset in found.offsets.items():
-                    if queue in wanted:
-                        bounds.queues[queue] = QueueBounds(offset.min_offset, offset.max_offset)
-            if bounds.queues or not bounds.errors:
-                return bounds
-            patience.failed(next(iter(bounds.errors.values())), time.monotonic() - began)
 
-    def all_bounds(self, queues: Iterable[MessageQueue], patience: Patience) -> dict[MessageQueue, QueueBounds]:
-        """Return offsets of all the queues.
+        def ask() -> Bounds:
+            bounds = self._ask_bounds(queues)
+            if bounds.errors and not bounds.queues:
+                raise next(iter(bounds.errors.values()))
+            return bounds
+
+        return retry.call(ask)
+
+    def all_bounds(self, queues: Collection[MessageQueue], retry: Retry) -> dict[MessageQueue, QueueBounds]:
+        """Return the offsets of all the queues.
 
         Raises:
             RequestTimeoutError: a broker did not answer in time, or left the route and did not come back.
         """
-        wanted = tuple(queues)
-        while True:
-            began = time.monotonic()
-            bounds = self.bounds(wanted, patience)
-            unknown = [queue for queue in wanted if queue not in bounds.queues]
-            if not unknown:
+
+        def ask() -> dict[MessageQueue, QueueBounds]:
+            bounds = self._ask_bounds(queues)
+            unknown = next((queue for queue in queues if queue not in bounds.queues), None)
+            if unknown is None:
                 return bounds.queues
-            left_route = NoRouteError(f"queue {unknown[0]}: its broker has left the route")
-            patience.failed(next(iter(bounds.errors.values()), left_route), time.monotonic() - began)
+            left_route = NoRouteError(f"queue {unknown}: its broker has left the route")
+            raise next(iter(bounds.errors.values()), left_route)
+
+        return retry.call(ask)
 
     def first_at(self, queue: MessageQueue, bounds: QueueBounds, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at a time or later; the queue's end if there is none.
@@ -143,13 +161,23 @@ class Discovery:
         """
         if bounds.low >= bounds.high:
             return bounds.high
-        patience = self.patience()
-        while True:
-            began = time.monotonic()
-            try:
-                return self.consumer.offset_for_timestamp(queue, timestamp_ms)
-            except TriomqError as exc:
-                patience.failed(exc, time.monotonic() - began)
+        return self.retry().call(lambda: self.consumer.offset_for_timestamp(queue, timestamp_ms))
+
+    def _ask_bounds(self, queues: Collection[MessageQueue]) -> Bounds:
+        wanted = frozenset(queues)
+        bounds = Bounds({}, {})
+        for topic in sorted({queue.topic for queue in wanted}):
+            found = self.consumer.bounds(topic)
+            bounds.errors.update(found.errors)
+            for queue, offset in found.offsets.items():
+                if queue in wanted:
+                    bounds.queues[queue] = QueueBounds(offset.min_offset, offset.max_offset)
+        return bounds
+
+    def _retry_for(self, limit_s: float) -> Retry:
+        where = f"{self._wanted_text()} at {self._options['nameServer']}"
+        what = f"finding queues and offsets of {where} (option 'planTimeoutMs')"
+        return Retry(limit_s, what, sleep=self._sleep)
 
     def _wanted_text(self) -> str:
         names = self._named_topics()
@@ -163,47 +191,40 @@ class Discovery:
         assigned: tuple[MessageQueue, ...] | None = self._options["assign"]
         if names is not None:
             return tuple(sorted(names))
+        if self._options["topic"] is not None:  # a write
+            return (self._options["topic"],)
         return None if assigned is None else tuple(sorted({queue.topic for queue in assigned}))
 
-    def _topics(self, patience: Patience) -> tuple[str, ...]:
+    def _topics(self, retry: Retry) -> tuple[str, ...]:
         names = self._named_topics()
         if names is not None:
             return names
         pattern = re.compile(self._options["subscribePattern"])
-        topics, cluster = self._all_topics(patience)
+        topics, cluster = self._all_topics(retry)
         own_names = {*cluster.cluster_addr_table, *cluster.broker_addr_table}
-        everything = pattern.pattern.startswith(_OTHER_TOPICS)
+        has_system_topics = pattern.pattern.startswith(_SYSTEM_TOPIC_PREFIX)
         return tuple(
             topic
             for topic in topics
-            if pattern.fullmatch(topic) and (everything or topic_kind(topic, own_names) == "normal")
+            if pattern.fullmatch(topic) and (has_system_topics or topic_kind(topic, own_names) == "normal")
         )
 
-    def _all_topics(self, patience: Patience) -> tuple[list[str], ClusterInfo]:
+    def _all_topics(self, retry: Retry) -> tuple[list[str], ClusterInfo]:
         with Admin(instance=self._instance) as admin:
-            while True:
-                began = time.monotonic()
-                try:
-                    topics, cluster = admin.topics(), admin.cluster()
-                except TriomqError as exc:
-                    patience.failed(exc, time.monotonic() - began)
-                else:
-                    if cluster.broker_addr_table:
-                        return topics, cluster
-                    patience.failed(
-                        NoBrokerError(f"no broker is registered at {self._options['nameServer']}; is one running?")
-                    )
 
-    def _queues_of(self, topic: str, patience: Patience) -> tuple[MessageQueue, ...]:
-        while True:
-            began = time.monotonic()
-            try:
-                return self.consumer.queues(topic, refresh=True)
-            except NoBrokerError as exc:
-                patience.failed(exc, time.monotonic() - began)
-            except NoRouteError:
-                if self._options["subscribePattern"] is not None:
-                    return ()  # it was deleted since the list was made
-                raise
-            except TriomqError as exc:
-                patience.failed(exc, time.monotonic() - began)
+            def ask() -> tuple[list[str], ClusterInfo]:
+                topics, cluster = admin.topics(), admin.cluster()
+                if not cluster.broker_addr_table:
+                    name_server = self._options["nameServer"]
+                    raise NoBrokerError(f"no broker is registered at {name_server}; is one running?")
+                return topics, cluster
+
+            return retry.call(ask)
+
+    def _queues_of(self, topic: str, retry: Retry) -> tuple[MessageQueue, ...]:
+        try:
+            return retry.call(lambda: self.consumer.queues(topic, refresh=True), is_final=is_missing_topic)
+        except NoRouteError:
+            if self._options["subscribePattern"] is not None:
+                return ()  # it was deleted after the list was made
+            raise

@@ -19,9 +19,8 @@ from triomq.spark.connections import client_config
 from triomq.spark.options.options import Options
 from triomq.spark.options.values import LATEST
 from triomq.spark.reading.discovery import Bounds, Discovery, QueueBounds
-from triomq.spark.reading.loss import check_begin, report_loss
-from triomq.spark.reading.missing_queues import GoneQueues
-from triomq.spark.reading.offsets import StreamOffset, batch_ranges, next_offset, spread
+from triomq.spark.reading.loss import MissingQueues, check_begin, report_loss
+from triomq.spark.reading.offsets import StreamOffset, next_offset, ranges_between, spread
 from triomq.spark.reading.planning import Partition, plan_partitions
 from triomq.spark.reading.positions import starting_offsets
 
@@ -82,7 +81,7 @@ class StreamDriver:
         self._to_verify: set[MessageQueue] | None = None  # None: all of the first offset
         self._reported: set[tuple[MessageQueue, int]] = set()
         grace_s = _GRACE_DISCOVERIES * options["discoveryIntervalMs"] / 1000
-        self._gone = GoneQueues(grace_s, lambda queue: int(self._open()[0].consumer.max_offset(queue)))
+        self._missing = MissingQueues(grace_s, lambda queue: int(self._open()[0].consumer.max_offset(queue)))
         self._warned_at = -_WARNING_INTERVAL_S
         self._unanswered = 0
 
@@ -90,9 +89,9 @@ class StreamDriver:
         """Return where a new query begins; the same at each call."""
         if self._initial is None:
             discovery, _ = self._open()
-            patience = discovery.patience()
+            retry = discovery.retry()
             self._discover()
-            bounds = discovery.all_bounds(self._queues, patience)
+            bounds = discovery.all_bounds(self._queues, retry)
             begins = starting_offsets(self._options, bounds, discovery.first_at, LATEST)
             self._initial = StreamOffset(begins, {}, self._now_ms(), is_initial=True).to_json()
         return self._initial
@@ -101,7 +100,7 @@ class StreamDriver:
         """Fix the ends of this run: what there is now."""
         self._discover()
         discovery, _ = self._open()
-        bounds = discovery.all_bounds(self._queues, discovery.patience())
+        bounds = discovery.all_bounds(self._queues, discovery.retry())
         self._target = {queue: found.high for queue, found in bounds.items()}
 
     def latest_offset(self, start: Json, most: int | None) -> Json:
@@ -125,7 +124,7 @@ class StreamDriver:
             return start
         offset = StreamOffset.from_json(start)
         self._store_progress(offset)
-        self._report_gone(offset, now)
+        self._report_missing(offset, now)
         moved = self._moved(offset)
         targets = self._targets(offset, moved, most, now)
         found = offset if targets is None else next_offset(offset, targets, moved, self._now_ms())
@@ -143,7 +142,7 @@ class StreamDriver:
 
     def plan(self, start: Json, end: Json) -> list[Partition]:
         """Return the partitions of a micro-batch, which may be a repeated one."""
-        ranges = batch_ranges(StreamOffset.from_json(start), StreamOffset.from_json(end))
+        ranges = ranges_between(StreamOffset.from_json(start), StreamOffset.from_json(end))
         return plan_partitions(
             ranges, least=self._options["minPartitions"], most_records=self._options["maxRecordsPerPartition"]
         )
@@ -179,16 +178,16 @@ class StreamDriver:
         if self._discovered_at is None or now - self._discovered_at >= interval_s:
             self._rediscover()
         discovery, _ = self._open()
-        self._bounds, self._latest = discovery.bounds(self._queues, discovery.patience()), None
+        self._bounds, self._latest = discovery.bounds(self._queues, discovery.retry()), None
         self._polled_at = self._clock()
-        self._gone.saw({queue: bounds.high for queue, bounds in self._bounds.queues.items()})
+        self._missing.saw({queue: bounds.high for queue, bounds in self._bounds.queues.items()})
         if self._bounds.errors:
             self._warn(now)
         return True
 
     def _discover(self, *, again: bool = False) -> None:
         discovery, _ = self._open()
-        found = discovery.queues(discovery.patience(one_try=again), may_be_gone=again)
+        found = discovery.queues(discovery.retry(one_try=again), may_be_gone=again)
         if found != self._queues and self._queues and self._to_verify is not None:
             self._to_verify.update(found)  # a topic may have been made again
         self._queues = found
@@ -232,11 +231,11 @@ class StreamDriver:
                 self._report(queue, begin, lost, bounds)
         return moved
 
-    def _report_gone(self, offset: StreamOffset, now: float) -> None:
+    def _report_missing(self, offset: StreamOffset, now: float) -> None:
         """Report queues that the route has no more, and say which ones nobody asks for any more."""
         missing = {queue: offset.ends[queue] for queue in offset.ends.keys() - set(self._queues)}
         discovery, _ = self._open()
-        for queue, begin, lost in self._gone.overdue(missing, now, at_once=self._target is not None):
+        for queue, begin, lost in self._missing.overdue(missing, now, at_once=self._target is not None):
             if not discovery.is_wanted(queue):
                 LOGGER.warning("queue not read any more: the options leave it out queue=%s offset=%d", queue, begin)
             elif lost is None:

@@ -62,7 +62,7 @@ class StreamOffset:
             raise ProtocolError(f"the checkpoint has an offset that cannot be read: {exc!r}") from exc
 
 
-def batch_ranges(start: StreamOffset, end: StreamOffset) -> Ranges:
+def ranges_between(start: StreamOffset, end: StreamOffset) -> Ranges:
     """Return what a micro-batch reads: for each queue of ``end`` begin and exclusive end, empty ranges left out."""
     ranges = {}
     for queue, stop in end.ends.items():

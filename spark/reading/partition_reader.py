@@ -18,9 +18,9 @@ from triomq.protocol.filters.tags import TagFilter
 from triomq.spark.connections import borrow_client
 from triomq.spark.options.options import Options
 from triomq.spark.reading.columns import Decoder
-from triomq.spark.reading.loss import Verdict, judge, report_loss
+from triomq.spark.reading.loss import judge, report_loss
 from triomq.spark.reading.planning import QueueRange
-from triomq.spark.retry import Patience
+from triomq.spark.retry import Retry
 
 #: Answers end before the message that would be too much: a chunk that is so full of them waits for no other one.
 _FULL: Final = 7 / 8
@@ -63,9 +63,7 @@ class _RangeTask:
             batch_bytes=options["batchBytes"],
             strict_properties=options["badProperties"] == "fail",
         )
-        self._patience = Patience(
-            options["readTimeoutMs"] / 1000, f"reading queue {wanted.queue} (option 'readTimeoutMs')"
-        )
+        self._retry = Retry(options["readTimeoutMs"] / 1000, f"reading queue {wanted.queue} (option 'readTimeoutMs')")
 
     def run(self) -> Iterator[Any]:
         """Yield batches."""
@@ -87,12 +85,10 @@ class _RangeTask:
                 chunk = b"".join(self._bodies(answers, reader))
                 self._chunk_bytes = min(_GROWTH * self._chunk_bytes, self._options["batchBytes"])
                 if self._position == begin:  # a broker that says "found" or "go on" without going on, or a slave
-                    self._patience.failed(
-                        RequestTimeoutError(f"{self._who_stands_still} stands still at offset {begin}")
-                    )
+                    self._retry.failed(RequestTimeoutError(f"{self._who_stands_still} stands still at offset {begin}"))
                     self._look_for_broker()
                 else:
-                    self._patience.success()
+                    self._retry.success()
                 if chunk:
                     yield from self._decoder.decode(chunk, begin, self._end)
 
@@ -100,15 +96,13 @@ class _RangeTask:
         while True:
             began = time.monotonic()
             try:
-                answers = reader.read(int(self._chunk_bytes * _FULL))
+                return reader.read(int(self._chunk_bytes * _FULL))
             except TopicNotExistError as exc:
                 self._lose(self._end, f"the broker does not have the topic: {exc}")
                 return []
             except TriomqError as exc:
-                self._patience.failed(exc, time.monotonic() - began)
+                self._retry.failed(exc, time.monotonic() - began)
                 self._look_for_broker()
-            else:
-                return answers
 
     def _bodies(self, answers: Sequence[RawPull], reader: RangeReader) -> Iterator[bytes | memoryview]:
         """Yield the records of the answers and move on; the last answer may be a correction.
@@ -123,7 +117,7 @@ class _RangeTask:
                 break
             if found.lost:
                 self._lose(found.next_offset, f"the broker has {answer.min_offset} to {answer.max_offset}")
-            self._position = self._end if found.verdict is Verdict.DONE else found.next_offset
+            self._position = found.next_offset
             yield answer.body
         if reader.position != self._position:
             reader.seek(self._position)

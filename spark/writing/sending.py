@@ -21,7 +21,7 @@ from triomq.protocol.errors import MessageRefusedError, TriomqError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import Message
 from triomq.spark.options.options import Options
-from triomq.spark.retry import Patience, is_busy
+from triomq.spark.retry import Retry, is_busy
 from triomq.spark.writing.batch_encoding import EncodedRows
 from triomq.spark.writing.rows import OutgoingRow, RowEncoder
 
@@ -138,7 +138,7 @@ class Sender:
         topic = row.message.topic
         queues = self._queues.get(topic)
         if queues is None:
-            queues = self._queues[topic] = self._patiently(lambda: self._producer.publish_queues(topic), topic)
+            queues = self._queues[topic] = self._retried(lambda: self._producer.publish_queues(topic), topic)
         if row.queue_id is None:
             return select_by_hash(queues, row.message, row.message.sharding_key)
         fitting = [
@@ -189,7 +189,7 @@ class Sender:
         """Send a unit; in a thread of the pool."""
         messages = [row.message for row in unit.rows]
         try:
-            self._patiently(lambda: self._send_once(messages, unit.queue), unit.where)
+            self._retried(lambda: self._send_once(messages, unit.queue), unit.where)
         except MessageRefusedError as exc:
             if len(unit.rows) == 1:
                 self._refused(unit.rows[0], exc)
@@ -206,7 +206,7 @@ class Sender:
         body = rows.body(begin, end)
         where = f"topic {rows.topic}, rows {rows.first + begin} to {rows.first + end - 1}"
         try:
-            self._patiently(lambda: self._check([self._producer.send_encoded_batch(rows.topic, body)]), where)
+            self._retried(lambda: self._check([self._producer.send_encoded_batch(rows.topic, body)]), where)
         except MessageRefusedError:
             for row in self._encoder.encode(rows.source.slice(begin, end - begin), rows.first + begin):
                 self._send_unit(_Unit(rows.topic, None, [row], len(row.message.body)))
@@ -241,10 +241,10 @@ class Sender:
                     "(option 'requireFlush')"
                 )
 
-    def _patiently(self, action: Callable[[], T], what: str) -> T:
+    def _retried(self, action: Callable[[], T], what: str) -> T:
         """Try until it succeeds, a broker is unreachable for ``readTimeoutMs`` or busy for ``taskTimeoutMs``."""
-        busy = Patience(self._options["taskTimeoutMs"] / 1000, f"sending to {what} (option 'taskTimeoutMs')")
-        away = Patience(self._options["readTimeoutMs"] / 1000, f"sending to {what} (option 'readTimeoutMs')")
+        busy = Retry(self._options["taskTimeoutMs"] / 1000, f"sending to {what} (option 'taskTimeoutMs')")
+        away = Retry(self._options["readTimeoutMs"] / 1000, f"sending to {what} (option 'readTimeoutMs')")
         while True:
             began = time.monotonic()
             try:

@@ -13,5 +13,6 @@ def test_the_pipeline_ends_with_the_totals_of_the_file() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "takes about" in done.stdout.splitlines()[0]
     last = done.stdout.splitlines()[-1]
     assert last.startswith("RIGHT: checked 5000 flights of 15 carriers: "), done.stdout

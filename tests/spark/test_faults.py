@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 Folder = Callable[[str], str]
 KILLED_S = 240
 PHASES = ("initialOffset", "latestOffset", "offset log", "partitions", "read", "output", "commit", "idle", "latest")
-AWAY_S = 10  # shorter than the patience
+AWAY_S = 10  # shorter than the retry
 ORPHAN_S = 3 + 5  # planTimeoutMs of the driver, and what the scenario allows
 
 

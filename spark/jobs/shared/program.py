@@ -14,11 +14,10 @@ from triomq.cli.exit_codes import SIGNAL_BASE, ExitCode
 from triomq.cli.output import write_text
 from triomq.protocol.errors import ConfigError, TriomqError
 from triomq.spark.jobs.shared.arguments import JobParser
-from triomq.spark.jobs.shared.jvm_end import told_by_jvm
 from triomq.spark.jobs.shared.outcome import Outcome, as_pairs, one_line
 from triomq.spark.jobs.shared.session import open_session
-from triomq.spark.jobs.shared.stopping import Stopper
-from triomq.spark.jobs.shared.target import find_target
+from triomq.spark.jobs.shared.stopping import Stopper, told_by_jvm
+from triomq.spark.jobs.shared.topics import find_topics
 from triomq.spark.options.options import Use, parse_options
 
 if TYPE_CHECKING:
@@ -105,10 +104,9 @@ def _run(
     outcome: Outcome,
 ) -> int:
     say = _say_nothing if arguments.json else write_text
-    if Use.WRITE in options:
-        find_target(parse_options(options[Use.WRITE], Use.WRITE), stopper)
-        if stopper.signal is not None:
-            return ExitCode.OK
+    find_topics(options, stopper)
+    if stopper.signal is not None:
+        return ExitCode.OK
     spark = open_session(job.name, arguments.master)
     stopper.rearm()
     reading = next((found for use, found in options.items() if use is not Use.WRITE), {})

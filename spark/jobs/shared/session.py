@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pyspark.errors import PySparkRuntimeError
 from pyspark.logger import PySparkLogger
 
+from triomq.protocol.errors import ConfigError
 from triomq.spark import register
-from triomq.spark.jobs.shared.jvm_end import SUBMITTED
+from triomq.spark.jobs.shared.stopping import SUBMITTED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 #: A task that fails is tried again, as on a cluster; with ``local[*]`` it would end the job.
 DEFAULT_MASTER: Final = "local[*,4]"
+JAVA_HINT: Final = (
+    "Spark needs Java 17 or newer, and could not start it: install it (Debian and Ubuntu: apt install "
+    "openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME to where it is"
+)
 _DRIVER_MEMORY: Final = "1g"
 _STOP_TIMEOUT: Final = "30s"
 _PY_FILES: Final = "spark.submit.pyFiles"
@@ -40,8 +46,11 @@ def open_session(job: str, master: str | None) -> "SparkSession":
     """Start a session, or take the one that ``spark-submit`` has prepared, and register the data source.
 
     Args:
-        job: its name, for the application's.
+        job: its name, part of the application's name.
         master: Spark's master; ``None``: that of ``spark-submit``, else the cores of this machine.
+
+    Raises:
+        ConfigError: there is no Java, or it is too old.
     """
     from pyspark.sql import SparkSession
 
@@ -59,7 +68,12 @@ def open_session(job: str, master: str | None) -> "SparkSession":
         builder = builder.config("spark.driver.memory", _DRIVER_MEMORY)
     if master is not None:
         builder = builder.master(master)
-    spark = builder.getOrCreate()
+    try:
+        spark = builder.getOrCreate()
+    except PySparkRuntimeError as exc:
+        if exc.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        raise ConfigError(JAVA_HINT) from exc
     context = spark.sparkContext
     defaults = {
         "spark.sql.shuffle.partitions": str(2 * context.defaultParallelism),

@@ -1,13 +1,27 @@
-"""SIGINT and SIGTERM: the first asks a job to end in order, the second ends it at once.
+"""Signals: the first SIGINT or SIGTERM asks a job to end in order, the second ends it at once.
 
-The handler only takes note: an exception out of it would leave the connection to the JVM in the middle of an answer.
+The handler only records the signal: an exception out of it would leave the connection to the JVM in the middle of an
+answer.  Under ``spark-submit`` the JVM gets the SIGTERM, and our output goes through it, so it is asked to tell us that
+it ends, and to wait until the counts are written.
 """
 
+import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
+from py4j.protocol import Py4JError
+from pyspark.java_gateway import ensure_callback_server_started
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Set by ``spark-submit`` for the program it runs.
+SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+_JVM_WAIT_S: Final = 10.0
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -61,3 +75,40 @@ class Stopper:
         self.note(number)
         for one in _SIGNALS:
             signal.signal(one, signal.SIG_DFL)
+
+
+class _Hook:
+    """Runs in the JVM's shutdown, called back by it in a thread of its own."""
+
+    def __init__(self, stopper: Stopper) -> None:
+        self._stopper = stopper
+
+    def run(self) -> None:
+        """Let the job end, and wait for it."""
+        with self._stopper.waiting:
+            self._stopper.note(signal.SIGTERM)
+            self._stopper.finished.wait(_JVM_WAIT_S)
+
+    class Java:
+        """What py4j makes of it."""
+
+        implements: ClassVar = ["java.lang.Runnable"]
+
+
+@contextmanager
+def told_by_jvm(spark: "SparkSession", stopper: Stopper) -> Iterator[None]:
+    """Let the stopper know, while the block runs, when the JVM of ``spark-submit`` ends."""
+    if SUBMITTED not in os.environ:
+        yield
+        return
+    gateway = spark.sparkContext._gateway  # noqa: SLF001  # as PySpark's own listeners do; nothing public gives it
+    assert gateway is not None
+    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]  # PySpark has no types for it
+    runtime = gateway.jvm.java.lang.Runtime.getRuntime()
+    thread = gateway.jvm.java.lang.Thread(_Hook(stopper))
+    runtime.addShutdownHook(thread)
+    try:
+        yield
+    finally:
+        with suppress(Py4JError, OSError):  # it is ending
+            runtime.removeShutdownHook(thread)

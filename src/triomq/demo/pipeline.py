@@ -1,7 +1,7 @@
-"""``python -m triomq.demo.pipeline``: the flights go by Spark into a topic, by Spark out of it, and are counted.
+"""``python -m triomq.demo.pipeline``: Spark writes the flights to a topic, reads them back, and counts them.
 
-Broker and jobs are processes of their own, started as a user would.  What the aggregating job wrote is compared with
-the flights' file, which is read here without Spark.
+Broker and jobs are processes, started as a user would start them.  The totals that the aggregate job wrote are compared
+with those of the source file, which this process reads without Spark.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +33,8 @@ from triomq.protocol.errors import TriomqError
 TOPIC: Final = "flights"
 QUEUES: Final = 8
 MASTER: Final = "local[2,4]"
-#: Of the file, in its order; what has no value is NA there.
+DURATION_TEXT: Final = "This takes about a minute on two cores; Spark prints little while it works.\n"
+#: Columns of the file, in order; a missing value is NA.
 SCHEMA: Final = (
     "year int, month int, day int, dep_time int, sched_dep_time int, dep_delay double, arr_time int, "
     "sched_arr_time int, arr_delay double, carrier string, flight int, tailnum string, origin string, dest string, "
@@ -42,12 +44,12 @@ _NULL: Final = "NA"
 
 
 class JobFailedError(TriomqError):
-    """A job ended with another code than 0; it has said why."""
+    """A job exited with a code other than 0; it has printed the reason."""
 
 
 @dataclass(slots=True)
 class Carrier:
-    """What is counted of a carrier's flights."""
+    """Totals of one carrier."""
 
     flights: int = 0
     departed: int = 0
@@ -58,13 +60,17 @@ Totals = dict[str, Carrier]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo; return 0 if all totals are right, 1 if not, and else as ``triomq`` does."""
+    """Run the demo; return 0 if all totals are right, 1 if not, and otherwise the codes of ``triomq``."""
     parser = argparse.ArgumentParser(
         prog="python -m triomq.demo.pipeline",
-        description="Start a broker; let Spark send the flights of New York City in 2013, read them and count them.",
+        description="Start a broker; use Spark to send the flights of New York City in 2013, read and count them.",
     )
     parser.add_argument("--flights", type=parse_positive, metavar="N", help="only the first N flights (336776)")
     options = parser.parse_args(argv)
+    if find_spec("pyspark") is None:
+        sys.stderr.write("triomq pipeline: this demo needs PySpark: pip install 'triomq[spark]'\n")
+        return ExitCode.FAILED
+    write_text(DURATION_TEXT)
     configure("warning")
     folder = Path(tempfile.mkdtemp(prefix="triomq-pipeline-"))
 
@@ -92,29 +98,18 @@ async def _run(folder: Path, limit: int | None) -> int:
         async with Admin(namesrv=broker.namesrv) as admin:
             await admin.create_topic(TOPIC, queues=QUEUES)
             common = ("--namesrv", broker.namesrv, "--master", MASTER)
-            await _run_job(
-                "produce",
-                *common,
-                "--topic",
-                TOPIC,
-                "--tags",
-                "carrier",
-                "--schema",
-                SCHEMA,
-                "--null",
-                _NULL,
-                str(source),
-            )
+            sending = ("--topic", TOPIC, "--tags", "carrier", "--schema", SCHEMA, "--null", _NULL)
+            await _run_job("produce", *common, *sending, str(source))
             stats = await admin.topic_stats(TOPIC)
             stored = sum(queue.max_offset - queue.min_offset for queue in stats.values())
             await _run_job("aggregate", *common, "--subscribe", TOPIC, "--path", str(results))
     expected = await trio.to_thread.run_sync(totals_of_file, source)
     found = await trio.to_thread.run_sync(totals_of_job, results / "totals")
-    return _tell(expected, compare(expected, found, stored), time.monotonic() - began)
+    return _report(expected, compare(expected, found, stored), time.monotonic() - began)
 
 
 async def _run_job(name: str, *arguments: str) -> None:
-    """Run a job; what it writes goes where ours goes.
+    """Run a job; it shares our stdout and stderr.
 
     Raises:
         JobFailedError: it failed.
@@ -126,7 +121,7 @@ async def _run_job(name: str, *arguments: str) -> None:
 
 
 def totals_of_file(path: Path) -> Totals:
-    """Count the flights of the file."""
+    """Return the totals of the source file."""
     totals: Totals = defaultdict(Carrier)
     with path.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -139,7 +134,7 @@ def totals_of_file(path: Path) -> Totals:
 
 
 def totals_of_job(folder: Path) -> Totals:
-    """Add up the windows that the job wrote."""
+    """Return the totals of the windows that the job wrote."""
     import pyarrow.parquet
 
     totals: Totals = defaultdict(Carrier)
@@ -152,12 +147,12 @@ def totals_of_job(folder: Path) -> Totals:
 
 
 def compare(expected: Totals, found: Totals, stored: int) -> list[str]:
-    """Return what is wrong; nothing if all is right.
+    """Return the differences.
 
     Args:
-        expected: by the file.
-        found: by the job.
-        stored: messages of the topic.
+        expected: totals of the file.
+        found: totals of the job.
+        stored: number of messages in the topic.
     """
     flights = sum(carrier.flights for carrier in expected.values())
     problems = [
@@ -170,7 +165,7 @@ def compare(expected: Totals, found: Totals, stored: int) -> list[str]:
     return problems
 
 
-def _tell(expected: Totals, problems: Sequence[str], seconds: float) -> int:
+def _report(expected: Totals, problems: Sequence[str], seconds: float) -> int:
     for problem in problems:
         write_text(f"WRONG {problem}\n")
     flights = sum(carrier.flights for carrier in expected.values())

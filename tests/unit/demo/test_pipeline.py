@@ -2,7 +2,14 @@ from pathlib import Path
 
 import pytest
 
+from triomq.demo import pipeline
 from triomq.demo.pipeline import Carrier, compare, totals_of_file
+
+
+def test_missing_pyspark_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(pipeline, "find_spec", lambda _: None)
+    assert pipeline.main([]) == 1
+    assert "pip install 'triomq[spark]'" in capsys.readouterr().err
 
 
 def test_a_carriers_flights_departures_and_delays_are_added_up(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from triomq.protocol.errors import (
     RequestTimeoutError,
     SystemBusyError,
 )
-from triomq.spark.retry import Patience, is_busy, is_transient
+from triomq.spark.retry import Retry, is_busy, is_transient
 
 LOST = ConnectError("127.0.0.1:1 refused")
 
@@ -23,22 +23,22 @@ class Clock:
         self.pauses.append(seconds)
         self.now += seconds
 
-    def patience(self, limit_s: float) -> Patience:
-        return Patience(limit_s, "reading X (option 'y')", clock=lambda: self.now, sleep=self.sleep)
+    def retry(self, limit_s: float) -> Retry:
+        return Retry(limit_s, "reading X (option 'y')", clock=lambda: self.now, sleep=self.sleep)
 
 
-def fail_for_ever(patience: Patience) -> None:
+def fail_for_ever(retry: Retry) -> None:
     while True:
-        patience.failed(LOST)
+        retry.failed(LOST)
 
 
 def test_pauses_grow_until_the_time_is_over() -> None:
     clock = Clock()
-    patience = clock.patience(10)
+    retry = clock.retry(10)
     with pytest.raises(
         RequestTimeoutError, match=r"reading X \(option 'y'\): given up after .*127\.0\.0\.1:1"
     ) as caught:
-        fail_for_ever(patience)
+        fail_for_ever(retry)
     assert caught.value.__cause__ is LOST
     assert clock.pauses[:6] == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
     assert 7 < clock.now <= 10
@@ -47,18 +47,18 @@ def test_pauses_grow_until_the_time_is_over() -> None:
 def test_the_try_itself_counts() -> None:
     clock = Clock()
     with pytest.raises(RequestTimeoutError):
-        clock.patience(5).failed(LOST, took_s=5)
+        clock.retry(5).failed(LOST, took_s=5)
     assert clock.pauses == []
 
 
 def test_no_try_is_begun_that_would_end_too_late() -> None:
     clock = Clock()
-    patience = clock.patience(30)
+    retry = clock.retry(30)
 
     def connect_for_ever() -> None:
         while True:
             clock.now += 5  # as long as a connection may take
-            patience.failed(LOST, took_s=5)
+            retry.failed(LOST, took_s=5)
 
     with pytest.raises(RequestTimeoutError, match="given up after"):
         connect_for_ever()
@@ -67,10 +67,10 @@ def test_no_try_is_begun_that_would_end_too_late() -> None:
 
 def test_a_success_begins_anew() -> None:
     clock = Clock()
-    patience = clock.patience(1)
+    retry = clock.retry(1)
     for _ in range(10):
-        patience.failed(LOST)
-        patience.success()
+        retry.failed(LOST)
+        retry.success()
     assert clock.pauses == [0.1] * 10
 
 
@@ -78,7 +78,7 @@ def test_what_no_later_try_can_change_is_raised_at_once() -> None:
     clock = Clock()
     error = NoPermissionError(int(ResponseCode.NO_PERMISSION), "no")
     with pytest.raises(NoPermissionError):
-        clock.patience(100).failed(error)
+        clock.retry(100).failed(error)
     assert clock.pauses == []
 
 

@@ -43,11 +43,11 @@ def discovering(remote: BrokerThread, **more: str) -> Iterator[Discovery]:
 def test_queues_are_those_of_the_topics_asked_for(remote: BrokerThread) -> None:
     remote.broker.add_topic("Other", 1)
     with discovering(remote, subscribe="Topic") as discovery:
-        assert list(discovery.queues(discovery.patience())) == Q
+        assert list(discovery.queues(discovery.retry())) == Q
     with discovering(remote, subscribePattern="T.*") as discovery:
-        assert list(discovery.queues(discovery.patience())) == Q
+        assert list(discovery.queues(discovery.retry())) == Q
     with discovering(remote, assign='{"Topic": {"broker-a": [1]}}') as discovery:
-        assert list(discovery.queues(discovery.patience())) == [Q[1]]
+        assert list(discovery.queues(discovery.retry())) == [Q[1]]
 
 
 def test_a_topic_that_does_not_exist_is_told_at_once(remote: BrokerThread) -> None:
@@ -55,7 +55,7 @@ def test_a_topic_that_does_not_exist_is_told_at_once(remote: BrokerThread) -> No
         discovering(remote, subscribe="Tpoic", planTimeoutMs="3600000") as discovery,
         pytest.raises(NoRouteError, match="similar topics: Topic"),
     ):
-        discovery.queues(discovery.patience())
+        discovery.queues(discovery.retry())
 
 
 def test_what_was_deleted_hides_nothing_of_the_rest(remote: BrokerThread) -> None:
@@ -63,18 +63,18 @@ def test_what_was_deleted_hides_nothing_of_the_rest(remote: BrokerThread) -> Non
     other = MessageQueue("Other", "broker-a", 0)
     assigned = '{"Topic": {"broker-a": [1, 3]}, "Other": {"broker-a": [0]}}'
     with discovering(remote, subscribe="Other,Topic") as by_name, discovering(remote, assign=assigned) as by_queue:
-        assert list(by_name.queues(by_name.patience())) == [other, *Q]
+        assert list(by_name.queues(by_name.retry())) == [other, *Q]
         del remote.broker.routes["Other"]
         remote.broker.add_topic("Topic", 2)
         with pytest.raises(NoRouteError, match="Other"):
-            by_name.queues(by_name.patience())
-        assert list(by_name.queues(by_name.patience(), may_be_gone=True)) == Q[:2]
-        assert list(by_queue.queues(by_queue.patience(), may_be_gone=True)) == [Q[1]]
+            by_name.queues(by_name.retry())
+        assert list(by_name.queues(by_name.retry(), may_be_gone=True)) == Q[:2]
+        assert list(by_queue.queues(by_queue.retry(), may_be_gone=True)) == [Q[1]]
         del remote.broker.routes["Topic"]
         remote.broker.add_topic("Third")
         for discovery in (by_name, by_queue):
             with pytest.raises(NoRouteError, match=r"Topic|Other"):
-                discovery.queues(discovery.patience(), may_be_gone=True)
+                discovery.queues(discovery.retry(), may_be_gone=True)
 
 
 def test_a_queue_whose_broker_left_the_route_is_not_taken_for_empty(remote: BrokerThread) -> None:
@@ -83,9 +83,9 @@ def test_a_queue_whose_broker_left_the_route_is_not_taken_for_empty(remote: Brok
     remote.broker.on(RequestCode.GET_TOPIC_STATS_INFO, lambda command: command.reply(body=table.encode()))
     away = MessageQueue("Topic", "broker-b", 0)
     with discovering(remote, subscribe="Topic") as discovery:
-        assert discovery.all_bounds(Q, discovery.patience()) == dict.fromkeys(Q, QueueBounds(5, 9))
+        assert discovery.all_bounds(Q, discovery.retry()) == dict.fromkeys(Q, QueueBounds(5, 9))
         with pytest.raises(RequestTimeoutError, match="Topic@broker-b:0: its broker has left the route"):
-            discovery.all_bounds([*Q, away], discovery.patience())
+            discovery.all_bounds([*Q, away], discovery.retry())
 
 
 def test_a_time_is_looked_for_again_if_the_broker_is_busy(
@@ -111,8 +111,8 @@ def test_while_no_broker_is_registered_nothing_is_known_of_topics(remote: Broker
     know_brokers(remote)
     with discovering(remote, **wanted) as discovery:
         with pytest.raises(RequestTimeoutError, match=r"given up after .* no broker is registered") as caught:
-            discovery.queues(discovery.patience())
+            discovery.queues(discovery.retry())
         assert remote.broker.address in str(caught.value)
         remote.broker.add_topic("Topic")
         know_brokers(remote, "broker-a")
-        assert list(discovery.queues(discovery.patience(one_try=True))) == Q
+        assert list(discovery.queues(discovery.retry(one_try=True))) == Q

@@ -18,8 +18,8 @@ from triomq.protocol.message_queue import MessageQueue
 from triomq.spark.options.options import Options, Use, parse_options
 from triomq.spark.reading.discovery import Bounds, Discovery, QueueBounds
 from triomq.spark.reading.driver import StreamDriver
-from triomq.spark.reading.offsets import StreamOffset, batch_ranges
-from triomq.spark.retry import Patience
+from triomq.spark.reading.offsets import StreamOffset, ranges_between
+from triomq.spark.retry import Retry
 
 Q0, Q1, Q2 = (MessageQueue("T", "a", number) for number in range(3))
 AWAY = MessageQueue("T", "b", 0)
@@ -44,25 +44,25 @@ class FakeBrokers:
     def connect(self, _: ExitStack, options: Options) -> tuple[Discovery, PullConsumer | None]:
         return cast("Discovery", self), cast("PullConsumer", self) if options["group.id"] else None
 
-    def patience(self, *, one_try: bool = False) -> Patience:
+    def retry(self, *, one_try: bool = False) -> Retry:
         self.tries.append(one_try)
-        return Patience(0.0, "test")
+        return Retry(0.0, "test")
 
-    def queues(self, _: Patience, *, may_be_gone: bool) -> tuple[MessageQueue, ...]:
+    def queues(self, _: Retry, *, may_be_gone: bool) -> tuple[MessageQueue, ...]:
         self.lookups += 1
         if self.lookup_error is not None:
             raise self.lookup_error
         return tuple(sorted(self.queue_bounds))
 
-    def bounds(self, queues: Any, _: Patience) -> Bounds:
+    def bounds(self, queues: Any, _: Retry) -> Bounds:
         self.polls += 1
         found = {
             queue: QueueBounds(*self.queue_bounds[queue]) for queue in queues if queue.broker_name not in self.errors
         }
         return Bounds(found, self.errors)
 
-    def all_bounds(self, queues: Any, patience: Patience) -> dict[MessageQueue, QueueBounds]:
-        return self.bounds(queues, patience).queues
+    def all_bounds(self, queues: Any, retry: Retry) -> dict[MessageQueue, QueueBounds]:
+        return self.bounds(queues, retry).queues
 
     def first_at(self, queue: MessageQueue, bounds: QueueBounds, timestamp_ms: int) -> int:
         raise NotImplementedError
@@ -290,7 +290,7 @@ def test_a_repeated_batch_reads_what_was_logged() -> None:
     again = setting.driver.initial_offset()
     assert ends(again)[Q0] == 500
     assert planned(setting, again, logged) == {Q0: (100, 110)}
-    assert batch_ranges(StreamOffset.from_json(logged), StreamOffset.from_json(setting.latest(logged))) == {
+    assert ranges_between(StreamOffset.from_json(logged), StreamOffset.from_json(setting.latest(logged))) == {
         Q0: (110, 500)
     }
 

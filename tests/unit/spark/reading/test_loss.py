@@ -10,7 +10,7 @@ from triomq.client.consumer.pull import PullStatus, RawPull
 from triomq.protocol.errors import DataLossError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset
-from triomq.spark.reading.loss import Verdict, check_begin, judge, report_loss
+from triomq.spark.reading.loss import check_begin, judge, report_loss
 
 QUEUE = MessageQueue("T", "broker-a", 3)
 
@@ -20,31 +20,31 @@ def answer(status: PullStatus, following: int, low: int = 0, high: int = 1000) -
 
 
 def test_records_move_on_to_where_the_broker_says() -> None:
-    assert judge(answer(PullStatus.FOUND, 32), 0, 100, is_filtered=False) == (Verdict.GO_ON, 32, 0)
-    assert judge(answer(PullStatus.FOUND, 132), 96, 100, is_filtered=False) == (Verdict.DONE, 100, 0)
+    assert judge(answer(PullStatus.FOUND, 32), 0, 100, is_filtered=False) == (32, 0)
+    assert judge(answer(PullStatus.FOUND, 132), 96, 100, is_filtered=False) == (100, 0)
 
 
 def test_a_jump_is_loss_only_without_a_filter() -> None:
-    assert judge(answer(PullStatus.NO_MATCHED_MESSAGE, 50), 10, 100, is_filtered=True) == (Verdict.GO_ON, 50, 0)
-    assert judge(answer(PullStatus.NO_MATCHED_MESSAGE, 50), 10, 100, is_filtered=False) == (Verdict.GO_ON, 50, 40)
+    assert judge(answer(PullStatus.NO_MATCHED_MESSAGE, 50), 10, 100, is_filtered=True) == (50, 0)
+    assert judge(answer(PullStatus.NO_MATCHED_MESSAGE, 50), 10, 100, is_filtered=False) == (50, 40)
 
 
 def test_what_retention_took_is_counted_to_the_first_message() -> None:
     found = judge(answer(PullStatus.OFFSET_ILLEGAL, 70, low=70), 20, 100, is_filtered=True)
-    assert found == (Verdict.GO_ON, 70, 50)
+    assert found == (70, 50)
 
 
 def test_loss_never_goes_beyond_the_range() -> None:
-    assert judge(answer(PullStatus.OFFSET_ILLEGAL, 700, low=700), 20, 100, is_filtered=False) == (Verdict.DONE, 100, 80)
+    assert judge(answer(PullStatus.OFFSET_ILLEGAL, 700, low=700), 20, 100, is_filtered=False) == (100, 80)
 
 
 @pytest.mark.parametrize("status", [PullStatus.OFFSET_ILLEGAL, PullStatus.NO_NEW_MESSAGE])
 def test_a_queue_that_ends_before_the_range_has_lost_the_rest(status: PullStatus) -> None:
-    assert judge(answer(status, 30, low=0, high=30), 40, 100, is_filtered=False) == (Verdict.DONE, 100, 60)
+    assert judge(answer(status, 30, low=0, high=30), 40, 100, is_filtered=False) == (100, 60)
 
 
 def test_an_empty_queue_has_lost_all() -> None:
-    assert judge(answer(PullStatus.OFFSET_ILLEGAL, 0, 0, 0), 40, 100, is_filtered=False) == (Verdict.DONE, 100, 60)
+    assert judge(answer(PullStatus.OFFSET_ILLEGAL, 0, 0, 0), 40, 100, is_filtered=False) == (100, 60)
 
 
 @given(
@@ -61,7 +61,6 @@ def test_a_judgement_stays_in_the_range(
     found = judge(answer(status, following, low, low + more), position, 100, is_filtered=is_filtered)
     assert position <= found.next_offset <= 100
     assert 0 <= found.lost <= found.next_offset - position
-    assert (found.verdict is Verdict.DONE) == (found.next_offset == 100)
 
 
 def test_the_error_names_queue_offsets_and_option() -> None:

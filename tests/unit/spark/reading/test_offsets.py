@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.message_queue import MessageQueue
-from triomq.spark.reading.offsets import StreamOffset, batch_ranges, next_offset, spread
+from triomq.spark.reading.offsets import StreamOffset, next_offset, ranges_between, spread
 
 A0, A1, B0 = MessageQueue("A", "b", 0), MessageQueue("A", "b", 1), MessageQueue("B", "b", 0)
 QUEUES = st.builds(MessageQueue, st.sampled_from(["A", "B"]), st.sampled_from(["x", "y"]), st.integers(0, 12))
@@ -53,20 +53,20 @@ def test_another_version_or_damage_is_an_error_that_names_the_checkpoint(value: 
 
 def test_the_first_batch_reads_from_its_logged_begin_whatever_the_start_says_now() -> None:
     end = next_offset(StreamOffset({A0: 100}, is_initial=True), {A0: 110}, {}, 7)
-    assert batch_ranges(StreamOffset({A0: 500}, is_initial=True), end) == {A0: (100, 110)}
+    assert ranges_between(StreamOffset({A0: 500}, is_initial=True), end) == {A0: (100, 110)}
 
 
 def test_a_new_queue_begins_where_its_log_entry_says() -> None:
     start = StreamOffset({A0: 10})
     end = next_offset(start, {A0: 12, B0: 5}, {B0: 2}, 7)
     assert (end.begins, end.taken_at_ms) == ({B0: 2}, 7)
-    assert batch_ranges(start, end) == {A0: (10, 12), B0: (2, 5)}
+    assert ranges_between(start, end) == {A0: (10, 12), B0: (2, 5)}
 
 
 def test_a_queue_that_begins_anew_is_read_from_there() -> None:
     start = StreamOffset({A0: 1000})
     end = next_offset(start, {A0: 30}, {A0: 0}, 7)
-    assert batch_ranges(start, end) == {A0: (0, 30)}
+    assert ranges_between(start, end) == {A0: (0, 30)}
 
 
 def test_nothing_new_is_the_same_offset_again() -> None:
@@ -79,7 +79,7 @@ def test_an_end_never_goes_back() -> None:
 
 
 def test_a_queue_without_begin_has_nothing_to_read() -> None:
-    assert batch_ranges(StreamOffset({}), StreamOffset({A0: 5})) == {}
+    assert ranges_between(StreamOffset({}), StreamOffset({A0: 5})) == {}
 
 
 @given(st.dictionaries(QUEUES, st.integers(0, 10**9), max_size=10), st.integers(1, 10**6))

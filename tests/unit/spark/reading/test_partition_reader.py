@@ -24,7 +24,7 @@ from triomq.spark.options.options import Use, parse_options
 from triomq.spark.reading import partition_reader as reading
 from triomq.spark.reading.partition_reader import read_ranges
 from triomq.spark.reading.planning import QueueRange
-from triomq.spark.retry import Patience
+from triomq.spark.retry import Retry
 
 QUEUE = MessageQueue("T", "broker-a", 2)
 
@@ -108,11 +108,11 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> FakeQueue:
     def borrow(_: object) -> Iterator[ClientInstance]:
         yield cast("ClientInstance", None)
 
-    def patience(limit_s: float, what: str) -> Patience:
-        return Patience(limit_s, what, clock=lambda: sum(slept), sleep=slept.append)
+    def retry(limit_s: float, what: str) -> Retry:
+        return Retry(limit_s, what, clock=lambda: sum(slept), sleep=slept.append)
 
     monkeypatch.setattr(reading, "borrow_client", borrow)
-    monkeypatch.setattr(reading, "Patience", patience)
+    monkeypatch.setattr(reading, "Retry", retry)
     monkeypatch.setattr(reading, "PullConsumer", lambda *_, **__: FakeConsumer(made))
     monkeypatch.setattr(reading, "RangeReader", lambda _, begin, *__, **___: FakeReader(made, begin))
     return made

@@ -23,7 +23,7 @@ from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.batch import decode_batch
 from triomq.protocol.record.message import Message
 from triomq.spark.options.options import Use, parse_options
-from triomq.spark.retry import Patience
+from triomq.spark.retry import Retry
 from triomq.spark.writing import sending
 from triomq.spark.writing.batch_encoding import BatchEncoder, EncodedRows
 from triomq.spark.writing.rows import OutgoingRow, RowEncoder, RowIds
@@ -86,10 +86,10 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Time passes only in pauses."""
     slept: list[float] = []
 
-    def patience(limit_s: float, what: str) -> Patience:
-        return Patience(limit_s, what, clock=lambda: sum(slept), sleep=slept.append)
+    def retry(limit_s: float, what: str) -> Retry:
+        return Retry(limit_s, what, clock=lambda: sum(slept), sleep=slept.append)
 
-    monkeypatch.setattr(sending, "Patience", patience)
+    monkeypatch.setattr(sending, "Retry", retry)
     return slept
 
 

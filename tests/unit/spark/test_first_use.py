@@ -1,0 +1,27 @@
+"""What a user sees who has no PySpark or no Java."""
+
+import subprocess
+import sys
+
+import pytest
+
+from triomq.protocol.errors import ConfigError
+from triomq.spark.jobs.shared.session import open_session
+
+
+@pytest.mark.parametrize("words", [("-m", "triomq.spark.jobs.consume"), ("-c", "import triomq.spark")])
+def test_missing_pyspark_names_the_extra(words: tuple[str, str]) -> None:
+    hide = "import sys, runpy; sys.modules['pyspark'] = None; "
+    run = f"runpy.run_module({words[1]!r}, run_name='__main__')" if words[0] == "-m" else words[1]
+    done = subprocess.run([sys.executable, "-c", hide + run], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert "pip install 'triomq[spark]'" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # PySpark leaves a pipe open
+def test_missing_java_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nonexistent")
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    with pytest.raises(ConfigError, match=r"Java 17 or newer.*openjdk"):
+        open_session("consume", "local[1]")
