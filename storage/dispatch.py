@@ -1,31 +1,17 @@
-"""From the commit log to the consume queues: what is built of each record besides the record itself.
+"""Show appended messages to consumers: at once, or when they are on the disk.
 
-``Dispatcher`` makes appended messages visible; ``Redispatcher`` builds units again from records that recovery reads.
-The index of keys follows the log by itself: ``message_index``.
-Source: DefaultMessageStore.java, doDispatch; ConsumeQueue.java, putMessagePositionInfoWrapper; store.md 3.2-3.4, 5.7.
+The index of keys follows the log by itself: ``index.message_index``.
+Source: DefaultMessageStore.java, doDispatch; store.md 3.3.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
 from typing import Final
 
-from triomq.protocol.codes import TRANSACTION_MASK, MessageSysFlag
-from triomq.protocol.errors import IllegalNameError, MessageIllegalError
-from triomq.protocol.record.consume_queue_unit import UNIT_SIZE
-from triomq.protocol.record.record import RecordCheck
+from triomq.protocol.codes import MessageSysFlag
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
-from triomq.storage.consume_queue.queue_table import QueueTable
-from triomq.storage.delay_levels import SCHEDULE_TOPIC, DelayLevels, requested_level
-from triomq.storage.files.deleted_topics import DeletedTopics
-from triomq.storage.recovery.queue_numbers import MAX_QUEUE_OFFSET, Ignore, QueueNumbers
-from triomq.storage.timer_times import TIMER_TOPIC, stored_time, wake_time
-
-TagsCodeOf = Callable[[RecordCheck], int]
 
 WITHOUT_UNIT: Final = frozenset({int(MessageSysFlag.TRANSACTION_PREPARED), int(MessageSysFlag.TRANSACTION_ROLLBACK)})
 """Transaction bits of records that no consumer ever sees.  Source: store.md 3.3."""
-
-_MOST_TOLD: Final = 100
 
 
 class Dispatcher:
@@ -61,127 +47,3 @@ class Dispatcher:
     def forget(self, topic: str) -> None:
         """Drop what waits in queues that were deleted."""
         self._pending = deque(entry for entry in self._pending if entry[1].topic != topic)
-
-
-class Redispatcher:
-    """Builds missing units from records; records that have their unit already change nothing.
-
-    Attributes:
-        units_added: how many units were written.
-        ignored_records: how many records got none: an impossible topic, queue id or queue offset.
-        gaps: queues of which a record came with units missing before it, and the queue offset of the first such
-            record; nothing was appended to them since.
-        bridged: queues that went on though messages before were gone.
-        headless: queues that have lost their first file: a record came with a lower number than theirs.
-    """
-
-    __slots__ = (
-        "_deleted",
-        "_ignore",
-        "_numbers",
-        "_queues",
-        "_tags_code_of",
-        "bridged",
-        "gaps",
-        "headless",
-        "ignored_records",
-        "units_added",
-    )
-
-    def __init__(self, queues: QueueTable, deleted: DeletedTopics, tags_code_of: TagsCodeOf, ignore: Ignore) -> None:
-        """Build units in ``queues``; ``ignore`` is told of the first records that get none."""
-        self._queues = queues
-        self._deleted = deleted
-        self._tags_code_of = tags_code_of
-        self._ignore = ignore
-        self._numbers: QueueNumbers | None = None
-        self.units_added = 0
-        self.ignored_records = 0
-        self.gaps: dict[ConsumeQueue, int] = {}
-        self.headless: set[ConsumeQueue] = set()
-        self.bridged: set[ConsumeQueue] = set()
-
-    def begin(self, log_begin: int | None) -> None:
-        """Expect records, in the order of the log; call ``finish`` behind them.
-
-        ``log_begin`` is given if they come from the begin of the log, so that what a queue misses before one is gone.
-        """
-        self.gaps.clear()
-        self._numbers = None if log_begin is None else QueueNumbers(log_begin, self._append, self._pass_over)
-
-    def dispatch(self, records: Iterable[RecordCheck]) -> None:
-        """Write the units of records if they are missing.
-
-        Raises:
-            StoreFullError, StoreError: one cannot be written.
-        """
-        find_queue, deleted_end = self._queues.find, self._deleted.end_of
-        numbers = self._numbers
-        held = numbers.held if numbers is not None else ()
-        for record in records:
-            _, size, _, queue_id, queue_offset, physical_offset, sys_flag, _, _, _, topic, _ = record
-            if sys_flag & TRANSACTION_MASK in WITHOUT_UNIT or physical_offset < deleted_end(topic):
-                continue
-            queue = None
-            if 0 <= queue_offset <= MAX_QUEUE_OFFSET:
-                queue = find_queue(topic, queue_id) or self._new_queue(record)
-            if queue is None:
-                self._pass_over(record, "no queue can have it")
-            elif physical_offset + size <= queue.max_physical_offset:
-                if queue_offset * UNIT_SIZE < queue.files.start:
-                    self.headless.add(queue)
-            elif queue_offset == queue.next_offset and not held:
-                self._append(queue, record)
-            elif numbers is not None:
-                numbers.add(queue, record)
-            elif queue_offset > queue.next_offset:
-                self.gaps.setdefault(queue, queue_offset)
-            else:
-                self._pass_over(record, f"number {queue_offset} is taken")
-
-    def finish(self) -> None:
-        """Write what still waits behind the last record.
-
-        Raises:
-            StoreFullError, StoreError: it cannot be written.
-        """
-        if self._numbers is not None:
-            self._numbers.finish()
-            self.bridged |= self._numbers.bridged
-            self._numbers = None  # which knows this object: nothing else would end that before garbage is collected
-
-    def _append(self, queue: ConsumeQueue, record: RecordCheck) -> None:
-        queue.append_visible(record.physical_offset, record.size, self._tags_code_of(record))
-        self.units_added += 1
-
-    def _pass_over(self, record: RecordCheck, reason: str) -> None:
-        self.ignored_records += 1
-        if self.ignored_records <= _MOST_TOLD:
-            self._ignore(record, reason)
-
-    def _new_queue(self, record: RecordCheck) -> ConsumeQueue | None:
-        try:
-            return self._queues.get(record.topic, record.queue_id)
-        except IllegalNameError:
-            return None
-
-
-def stored_tags_code(levels: DelayLevels) -> TagsCodeOf:
-    """Return the function that gives the tags code of a stored record.
-
-    It is the hash of the tags, but the delivery time for a delayed message.  Source: store.md 3.2.
-    """
-
-    def tags_code_of(record: RecordCheck) -> int:
-        if record.topic == SCHEDULE_TOPIC:
-            try:
-                level = requested_level(record.properties)
-            except MessageIllegalError:
-                level = 0
-            if level > 0:
-                return levels.delivery_time(level, record.store_timestamp)
-        elif record.topic == TIMER_TOPIC:
-            return wake_time(stored_time(record.properties), record.store_timestamp)
-        return record.tags_code
-
-    return tags_code_of

@@ -22,11 +22,11 @@ from triomq.protocol.errors import StoreError
 from triomq.protocol.record.consume_queue_unit import UNIT, UNIT_SIZE
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
+from triomq.storage.consume_queue.unit_search import correct_min_offset, find_begin, first_offset, physical_offset_of
 from triomq.storage.files.file_system import DiskSpace
 from triomq.storage.files.mapped_file import MappedFile
 from triomq.storage.files.mapped_file_queue import MappedFileQueue
 from triomq.storage.message_store import MessageStore
-from triomq.storage.recovery.queue_recovery import correct_min_offset, find_begin, first_offset, physical_offset_of
 
 LOGGER: Final = logging.getLogger("triomq.storage.retention")
 

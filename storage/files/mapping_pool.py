@@ -5,16 +5,20 @@ some thousand open files, which its connections need too.
 """
 
 import resource
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-if TYPE_CHECKING:
-    from triomq.storage.files.mapped_file import MappedFile
-
-LEAST_MAPPED_FILES: Final = 64
+MIN_MAPPED_FILES: Final = 64
 """So many files added last are mapped still: one step may use a quarter as many queues, each with two files."""
 
-_MOST_MAPPED_FILES: Final = 32_768  # half of the mappings that Linux allows a process (vm.max_map_count)
+_MAX_MAPPED_FILES: Final = 32_768  # half of the mappings that Linux allows a process (vm.max_map_count)
 _LEFT_FOR_OTHERS: Final = 256  # open files, where there are so many
+
+
+class Unmappable(Protocol):
+    """A file whose mapping the pool may end."""
+
+    def unmap(self) -> None:
+        """End the mapping."""
 
 
 class MappingPool:
@@ -27,21 +31,21 @@ class MappingPool:
     __slots__ = ("_files", "limit")
 
     def __init__(self, limit: int) -> None:
-        """Let ``limit`` files be mapped, or ``LEAST_MAPPED_FILES`` if that is more."""
-        self.limit = max(limit, LEAST_MAPPED_FILES)
-        self._files: dict[MappedFile, None] = {}
+        """Let ``limit`` files be mapped, or ``MIN_MAPPED_FILES`` if that is more."""
+        self.limit = max(limit, MIN_MAPPED_FILES)
+        self._files: dict[Unmappable, None] = {}
 
     def __len__(self) -> int:
         return len(self._files)
 
-    def add(self, file: "MappedFile") -> None:
+    def add(self, file: Unmappable) -> None:
         """Note that a file was mapped, or must stay mapped while others are mapped in the same step."""
         self._files.pop(file, None)
         self._files[file] = None
         if len(self._files) > self.limit:
             next(iter(self._files)).unmap()
 
-    def discard(self, file: "MappedFile") -> None:
+    def discard(self, file: Unmappable) -> None:
         """Note that a file is mapped no more, or has left its sequence."""
         self._files.pop(file, None)
 
@@ -53,5 +57,5 @@ def affordable_mappings() -> int:
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
-        return _MOST_MAPPED_FILES
-    return min(limit * 3 // 4, limit - _LEFT_FOR_OTHERS, _MOST_MAPPED_FILES)
+        return _MAX_MAPPED_FILES
+    return min(limit * 3 // 4, limit - _LEFT_FOR_OTHERS, _MAX_MAPPED_FILES)

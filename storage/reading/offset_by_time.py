@@ -6,8 +6,8 @@ Source: ConsumeQueue.java, getOffsetInQueueByTime; store.md 7.5.
 from triomq.protocol.record.consume_queue_unit import UNIT_SIZE
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
+from triomq.storage.consume_queue.unit_search import physical_offset_of
 from triomq.storage.reading.cold_read import ColdReads, Lookup
-from triomq.storage.recovery.queue_recovery import physical_offset_of
 
 
 def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int, cold: ColdReads) -> Lookup[int]:

@@ -8,11 +8,11 @@ from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import QueueTable
+from triomq.storage.consume_queue.unit_search import physical_offset_of
 from triomq.storage.index.message_index import MessageIndex
 from triomq.storage.reading.cold_read import ColdReads, Lookup
 from triomq.storage.reading.get_message import GetMessageResult, GetMessageStatus, get_message
 from triomq.storage.reading.offset_by_time import offset_by_time
-from triomq.storage.recovery.queue_recovery import physical_offset_of
 
 
 class StoreReader:

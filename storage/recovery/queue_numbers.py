@@ -12,7 +12,7 @@ from triomq.protocol.record.consume_queue_unit import UNIT_SIZE
 from triomq.protocol.record.intact_record import LEAST_RECORD_BYTES
 from triomq.protocol.record.record import RecordCheck
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
-from triomq.storage.recovery.queue_recovery import cut_queue
+from triomq.storage.recovery.queue_cuts import cut_queue
 
 MAX_QUEUE_OFFSET: Final = 2**58
 """As a position in the queue's files it still fits 64 bits."""

@@ -26,30 +26,29 @@ from triomq.storage.commit_log.log_scan import LogScan, Progress
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import QueueTable
-from triomq.storage.dispatch import Redispatcher, TagsCodeOf
+from triomq.storage.consume_queue.unit_search import (
+    correct_min_offset,
+    first_offset,
+    last_stored_before,
+    newest_unit,
+    oldest_unit,
+    record_before,
+)
 from triomq.storage.files.checkpoint import CHECKPOINT, Checkpoint
 from triomq.storage.files.deleted_topics import DeletedTopics
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.flush import FlushPlan
-from triomq.storage.recovery.queue_recovery import (
+from triomq.storage.recovery.queue_cuts import (
     ACROSS_SECTORS,
-    QueueEnds,
-    correct_min_offset,
     cut_queue,
     drop_dangling_units,
-    ends_intact,
-    first_offset,
-    last_stored_before,
     lose_parts,
     lose_units,
     mend_torn_unit,
-    newest_unit,
-    oldest_unit,
-    record_before,
-    recover_queue,
-    resume_queue,
     truncate_queue,
 )
+from triomq.storage.recovery.queue_recovery import QueueEnds, ends_intact, recover_queue, resume_queue
+from triomq.storage.recovery.redispatch import Redispatcher, TagsCodeOf
 
 LOGGER: Final = logging.getLogger("triomq.storage.recovery.recovery")
 

@@ -20,12 +20,13 @@ from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import QueueTable
+from triomq.storage.consume_queue.unit_search import correct_min_offset
 from triomq.storage.files.checkpoint import Checkpoint, load_checkpoint
 from triomq.storage.files.deleted_topics import DeletedTopics
 from triomq.storage.files.file_system import FileSystem, OpenFile, list_store_directory, translated
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.files.mapped_file_queue import FoundFiles, MappedFileQueue, file_name
-from triomq.storage.recovery.queue_recovery import correct_min_offset, count_good_units
+from triomq.storage.recovery.queue_recovery import count_good_units
 from triomq.storage.store_directory import StoreDirectory
 
 _OFFSETS_TABLE: Final = "consumerOffset.json"

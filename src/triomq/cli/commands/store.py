@@ -30,8 +30,8 @@ from triomq.protocol.wire.frame import MAX_FRAME_BYTES
 from triomq.storage.commit_log.log_scan import Progress
 from triomq.storage.commit_log.log_walk import Damage, find_ends, walk
 from triomq.storage.config import StoreConfig
+from triomq.storage.consume_queue.unit_search import newest_unit
 from triomq.storage.message_store import MessageStore
-from triomq.storage.recovery.queue_recovery import newest_unit
 from triomq.storage.tools.index_check import find_index_layout
 from triomq.storage.tools.message_document import (
     import_messages,

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.broker.recording import MakeBroker
 from triomq.broker.server import Broker
-from triomq.storage.files.mapping_pool import LEAST_MAPPED_FILES
+from triomq.storage.files.mapping_pool import MIN_MAPPED_FILES
 
 
 def limit_open_files(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
@@ -73,6 +73,6 @@ def test_a_refusal_is_told_again_after_somebody_was_admitted(
 
 def test_where_few_files_may_be_open_few_are_mapped(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     limit_open_files(monkeypatch, 256)
-    assert make_broker().store.queues.pool.limit == LEAST_MAPPED_FILES < 256 // 2
+    assert make_broker().store.queues.pool.limit == MIN_MAPPED_FILES < 256 // 2
     limit_open_files(monkeypatch, 1024)
     assert make_broker().store.queues.pool.limit == 768

@@ -21,7 +21,7 @@ QUEUES = 12
 @pytest.fixture
 def three(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let three consume queue files be mapped in each store."""
-    monkeypatch.setattr(mapping_pool, "LEAST_MAPPED_FILES", 3)
+    monkeypatch.setattr(mapping_pool, "MIN_MAPPED_FILES", 3)
     monkeypatch.setattr("triomq.storage.consume_queue.queue_table.affordable_mappings", lambda: 3)
     monkeypatch.setattr("triomq.storage.append._MAX_QUEUES", 1)
 
@@ -116,7 +116,7 @@ def test_a_full_file_stays_mapped_while_the_next_one_is_made(maker: StoreMaker, 
 
 
 def test_a_step_unmaps_none_of_its_own_queues(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapping_pool, "LEAST_MAPPED_FILES", 8)
+    monkeypatch.setattr(mapping_pool, "MIN_MAPPED_FILES", 8)
     monkeypatch.setattr("triomq.storage.consume_queue.queue_table.affordable_mappings", lambda: 8)
     store = maker()
     put(store, "W", 0)

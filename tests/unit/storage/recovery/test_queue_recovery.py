@@ -11,23 +11,18 @@ from triomq.protocol.errors import StoreError
 from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, UNIT, ConsumeQueueUnit
 from triomq.protocol.units import PhysicalOffset
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
+from triomq.storage.consume_queue.unit_search import correct_min_offset, newest_unit, oldest_unit, parts_with_units
 from triomq.storage.files.file_system import FileSystem, OpenFile
 from triomq.storage.files.mapped_file import MappedFile
 from triomq.storage.files.mapped_file_queue import MappedFileQueue, check_directory
 from triomq.storage.files.mapping_pool import MappingPool
+from triomq.storage.recovery.queue_cuts import cut_queue, lose_units, truncate_queue
 from triomq.storage.recovery.queue_recovery import (
-    correct_min_offset,
     count_good_units,
-    cut_queue,
     ends_intact,
     find_last_unit,
-    lose_units,
-    newest_unit,
-    oldest_unit,
-    parts_with_units,
     recover_queue,
     resume_queue,
-    truncate_queue,
 )
 
 PER_FILE = 5
@@ -407,7 +402,7 @@ def test_a_queue_that_is_cut_does_not_end_with_lost_messages(tmp_path: Path, log
 def test_the_damaged_parts_that_hold_records_of_a_queue_are_those_that_one_look_at_each_unit_finds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("triomq.storage.recovery.queue_recovery._COMPARED_AT_ONCE", 3)
+    monkeypatch.setattr("triomq.storage.consume_queue.unit_search._COMPARED_AT_ONCE", 3)
     for seed in range(300):
         random = Random(seed)
         queue = make(tmp_path / str(seed))

@@ -1,0 +1,128 @@
+"""Find units of a consume queue: by the offsets of their records, by time, and the first and last that are not lost.
+
+Source: ConsumeQueue.java, correctMinOffset; store.md 3.7.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from triomq.protocol.record.consume_queue_unit import BLANK_SIZE, BLANK_UNIT, UNIT, UNIT_SIZE, ConsumeQueueUnit
+from triomq.protocol.record.record import RecordKind
+from triomq.storage.commit_log.commit_log import CommitLog
+from triomq.storage.consume_queue.consume_queue import ConsumeQueue
+
+_COMPARED_AT_ONCE: Final = 1024
+_BLANKS: Final = BLANK_UNIT * _COMPARED_AT_ONCE
+_BEHIND_ALL: Final = 2**63 - 1
+
+
+def first_offset(queue: ConsumeQueue) -> int:
+    """Return the queue offset of the first unit on disk."""
+    return queue.files.start // UNIT_SIZE
+
+
+def newest_unit(queue: ConsumeQueue) -> ConsumeQueueUnit | None:
+    """Return the last unit that is not lost."""
+    for number in range(queue.next_offset - 1, first_offset(queue) - 1, -1):
+        unit = queue.unit(number)
+        if unit is not None and not unit.is_lost:
+            return unit
+    return None
+
+
+def oldest_unit(queue: ConsumeQueue) -> ConsumeQueueUnit | None:
+    """Return the first unit that is not lost."""
+    return queue.unit(behind_lost(queue, first_offset(queue)))
+
+
+def physical_offset_of(queue: ConsumeQueue, number: int) -> int:
+    """Return where the record of a unit begins; a lost one counts as the next that is not, so that all of them ascend.
+
+    Behind lost units without any other it is behind every record.
+    """
+    unit = queue.unit(number)
+    if unit is not None and unit.is_lost:
+        unit = queue.unit(behind_lost(queue, number))
+    return _BEHIND_ALL if unit is None else unit.physical_offset
+
+
+def behind_lost(queue: ConsumeQueue, number: int) -> int:
+    """Return the first unit from ``number`` on that is not lost; the end of the queue if there is none."""
+    while (units := queue.units_from(number, _COMPARED_AT_ONCE)) is not None:
+        if bytes(units) != _BLANKS[: len(units)]:  # a view is compared one by one
+            while (unit := queue.unit(number)) is not None and unit.is_lost:
+                number += 1
+            break
+        number += len(units) // UNIT_SIZE
+    return number
+
+
+def find_begin(first: int, end: int, log_begin: int, physical_offset: Callable[[int], int]) -> int:
+    """Return the first unit of [first, end) whose record is at or behind ``log_begin``, else ``end``."""
+    if physical_offset(first) >= log_begin:  # nothing has expired, and no other unit need be looked at
+        return first
+    return first + bisect_left(range(first, end), log_begin, key=physical_offset)
+
+
+def correct_min_offset(queue: ConsumeQueue, log_begin: int) -> None:
+    """Set ``min_offset`` to the first message whose record is at or behind ``log_begin``."""
+    number = find_begin(first_offset(queue), queue.max_offset, log_begin, partial(physical_offset_of, queue))
+    queue.min_offset = behind_lost(queue, number)
+
+
+def parts_with_units(queue: ConsumeQueue, begins: Sequence[int], ends: Sequence[int]) -> list[int]:
+    """Return which parts of the log hold records of a queue by its units, as their numbers.
+
+    There may be a thousand parts and ten thousand queues: so neither each part is looked for, nor each unit.
+
+    Args:
+        queue: any queue.
+        begins, ends: physical offsets of the parts, which are in the order of the log and do not overlap.
+
+    Raises:
+        StoreError: a file cannot be mapped.
+    """
+    found: list[int] = []
+    if queue.max_physical_offset <= begins[0]:
+        return found
+    part, number = 0, first_offset(queue)
+    while part < len(begins):
+        units = range(number, queue.next_offset)
+        number += bisect_left(units, begins[part], key=lambda number: physical_offset_of(queue, number))
+        packed = queue.units_from(number, _COMPARED_AT_ONCE)
+        if packed is None:
+            break
+        offsets = [offset for offset, size, _ in UNIT.iter_unpack(packed) if size != BLANK_SIZE]
+        at = 0
+        while at < len(offsets) and (part := bisect_right(ends, offsets[at], part)) < len(begins):
+            if begins[part] <= offsets[at]:
+                found.append(part)
+                at = bisect_left(offsets, ends[part], at)
+                part += 1
+            else:
+                at = bisect_left(offsets, begins[part], at)
+        number += len(packed) // UNIT_SIZE
+    return found
+
+
+def record_before(queue: ConsumeQueue, log: CommitLog, physical_offset: int) -> int:
+    """Return where the queue's last record before ``physical_offset`` begins, or -1."""
+    first = first_offset(queue)
+    units = range(first, queue.max_offset)
+    behind = bisect_left(units, physical_offset, key=lambda number: physical_offset_of(queue, number))
+    if not behind:
+        return -1
+    found = physical_offset_of(queue, units[behind - 1])
+    return found if log.check(found, check_crc=False).kind is RecordKind.MESSAGE else -1
+
+
+def last_stored_before(queue: ConsumeQueue, log: CommitLog, timestamp: int) -> int:
+    """Return the physical offset of the queue's last record with a store time up to ``timestamp``, or -1."""
+    units = range(first_offset(queue), queue.max_offset)
+    behind = bisect_right(units, timestamp, key=lambda n: log.store_time(physical_offset_of(queue, n)))
+    if not behind:
+        return -1
+    physical_offset = physical_offset_of(queue, units[behind - 1])
+    return physical_offset if log.store_time(physical_offset) >= 0 else -1
