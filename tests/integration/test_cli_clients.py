@@ -73,7 +73,7 @@ def test_lines_come_out_as_they_went_in(namesrv: str, topic: str) -> None:
 
 
 def test_the_summary_of_produce_is_one_object(namesrv: str, topic: str) -> None:
-    words = ("produce", topic, "--count", "300", "--size", "100", "--batch", "7", "--concurrency", "3", "--json")
+    words = ("produce", topic, "--count", "300", "--size", "100", "--batch", "7", "--in-flight", "3", "--json")
     (summary,) = objects(ok(*words, namesrv=namesrv))
     assert (summary["topic"], summary["sent"], summary["failed"], summary["bytes"]) == (topic, 300, 0, 30_000)
     assert summary["requests"] == 43

@@ -42,6 +42,11 @@ def write_text(text: str) -> None:
     sys.stdout.flush()
 
 
+def plural(count: int, noun: str) -> str:
+    """Return ``1 message``, ``2 messages``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def write_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
     """Write a table: drawn on a terminal; else aligned columns that are never cut, for ``awk`` and files."""
     texts = [[_text(cell) for cell in row] for row in rows]

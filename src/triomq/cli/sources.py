@@ -10,8 +10,9 @@ import trio
 
 from triomq.cli.arguments.client_options import ProduceOptions
 from triomq.cli.errors import UsageError
+from triomq.cli.ordered_sender import Batch
 from triomq.cli.stopper import Stopper
-from triomq.protocol.errors import TriomqError
+from triomq.protocol.errors import MessageIllegalError, TriomqError
 from triomq.protocol.record.message import Message
 
 _READ_BYTES: Final = 64 * 1024
@@ -31,7 +32,10 @@ class Source(Protocol):
     def total(self) -> int | None:
         """How many messages there will be, ``None`` if nobody knows."""
 
-    async def take(self, limit: int) -> list[Message]:
+    tasks: int
+    """How many tasks take messages: what can be read at once is shared out evenly."""
+
+    async def take(self, limit: int) -> Batch:
         """Return the next messages, up to ``limit``, as soon as there is one; none at the end.
 
         Raises:
@@ -44,16 +48,18 @@ class GeneratedSource:
 
     def __init__(self, options: ProduceOptions, count: int) -> None:
         self.total: int | None = count
+        self.tasks = 1
         self._options = options
         self._next = 0
         # Text that zlib shortens about as much as it shortens words, and that is made once.
         self._filler = base64.b64encode(os.urandom(options.size * 3 // 4 + 1))
 
-    async def take(self, limit: int) -> list[Message]:
+    async def take(self, limit: int) -> Batch:
         """Make messages."""
         first, self._next = self._next, min(self._next + limit, self.total or 0)
         size, filler = self._options.size, self._filler
-        return [make_message(self._options, (b"%d " % number + filler)[:size]) for number in range(first, self._next)]
+        bodies = [(b"%d " % number + filler)[:size] for number in range(first, self._next)]
+        return Batch([make_message(self._options, body) for body in bodies], [])
 
 
 class LineSource:
@@ -68,6 +74,7 @@ class LineSource:
 
     def __init__(self, options: ProduceOptions, stopper: Stopper, read: Callable[[], Awaitable[bytes]]) -> None:
         self.skipped = 0
+        self.tasks = 1
         self._options = options
         self._stopper = stopper
         self._read = read
@@ -75,30 +82,29 @@ class LineSource:
         self._lines: list[bytes] = []  # whole lines, the next one last
         self._rest = b""
         self._is_end = False
+        self._share = 1
         self._line_number = 0
         self._refusal: TriomqError | None = None  # of the line behind the messages that were returned last
 
-    async def take(self, limit: int) -> list[Message]:
+    async def take(self, limit: int) -> Batch:
         """Read messages; see :class:`Source`."""
-        messages: list[Message] = []
+        batch = Batch([], [])
         async with self._lock:
             refusal, self._refusal = self._refusal, None
             if refusal is not None:
                 raise refusal
-            while not messages:
+            while not batch.messages and not self._stopper.is_set:
                 while not self._lines and not self._is_end:
                     await self._fill()
                 if not self._lines:
                     break
                 try:
-                    while self._lines and len(messages) < limit:
-                        self._take_line(self._lines.pop(), messages)
+                    self._take_lines(min(limit, self._share), batch)
                 except TriomqError as exc:
-                    if not messages:
+                    if not batch.messages:
                         raise
                     self._refusal = exc  # those before it are to be sent first
-                    break
-        return messages
+        return batch
 
     async def _fill(self) -> None:
         data = b""
@@ -112,16 +118,22 @@ class LineSource:
             raise UsageError(f"line {self._line_number + len(lines) + 1} is longer than {_MAX_LINE_BYTES} bytes")
         lines.reverse()
         self._lines = [line for line in lines if line] if self._is_end else lines
+        self._share = -(-len(lines) // self.tasks)
 
-    def _take_line(self, line: bytes, messages: list[Message]) -> None:
-        self._line_number += 1
-        line = line.removesuffix(b"\r")
-        if not line.strip():
-            self.skipped += 1
-        elif self._options.json_lines:
-            messages.append(read_json_line(self._options, line, self._line_number))
-        else:
-            messages.append(make_message(self._options, line))
+    def _take_lines(self, limit: int, batch: Batch) -> None:
+        messages, numbers = batch
+        lines, options = self._lines, self._options
+        while lines and len(messages) < limit:
+            line = lines.pop().removesuffix(b"\r")
+            self._line_number += 1
+            if not line.strip():
+                self.skipped += 1
+                continue
+            if options.json_lines:
+                messages.append(read_json_line(options, line, self._line_number))
+            else:
+                messages.append(make_message(options, line))
+            numbers.append(self._line_number)
 
 
 async def read_stdin() -> bytes:
@@ -149,8 +161,14 @@ def read_json_line(options: ProduceOptions, line: bytes, line_number: int) -> Me
         UsageError: it is no such object.
     """
     try:
-        return _message(options, orjson.loads(line))
-    except (ValueError, TypeError) as exc:
+        found = orjson.loads(line.decode())
+    except UnicodeDecodeError as exc:
+        raise UsageError(f"line {line_number}: not UTF-8: binary bodies go into body_base64") from exc
+    except ValueError as exc:
+        raise UsageError(f"line {line_number}: not JSON: {exc}") from exc
+    try:
+        return _message(options, found)
+    except (ValueError, TypeError, MessageIllegalError) as exc:
         raise UsageError(f"line {line_number}: {exc}") from exc
 
 

@@ -8,6 +8,7 @@ from trio.testing import wait_all_tasks_blocked
 from triomq.cli.arguments.arguments import parse
 from triomq.cli.arguments.client_options import ProduceOptions
 from triomq.cli.errors import UsageError
+from triomq.cli.ordered_sender import Batch
 from triomq.cli.sources import GeneratedSource, LineSource, make_message, read_json_line
 from triomq.cli.stopper import Stopper
 from triomq.protocol.record.message import Message
@@ -32,10 +33,10 @@ def reader(*chunks: bytes) -> Callable[[], Awaitable[bytes]]:
 
 async def read_all(source: LineSource, limit: int = 2) -> list[Message]:
     found: list[Message] = []
-    while messages := await source.take(limit):
+    while messages := (await source.take(limit)).messages:
         assert len(messages) <= limit
         found += messages
-    assert await source.take(limit) == []
+    assert await source.take(limit) == Batch([], [])
     return found
 
 
@@ -60,7 +61,7 @@ async def test_input_without_text_gives_no_message(text: bytes) -> None:
 
 async def test_a_line_that_is_too_long_is_refused_before_it_fills_the_memory() -> None:
     source = LineSource(options(), Stopper(), reader(b"short\n", *[b"x" * 1024**2] * 20))
-    assert [message.body for message in await source.take(5)] == [b"short"]
+    assert [message.body for message in (await source.take(5)).messages] == [b"short"]
     with pytest.raises(UsageError, match=r"line 2 is longer than"):
         await source.take(5)
 
@@ -68,7 +69,7 @@ async def test_a_line_that_is_too_long_is_refused_before_it_fills_the_memory() -
 async def test_reading_ends_when_the_stopper_is_set() -> None:
     stopper = Stopper()
     source = LineSource(options(), stopper, trio.sleep_forever)
-    found: list[list[Message]] = []
+    found: list[Batch] = []
 
     async def take() -> None:
         found.append(await source.take(1))
@@ -77,7 +78,7 @@ async def test_reading_ends_when_the_stopper_is_set() -> None:
         nursery.start_soon(take)
         await wait_all_tasks_blocked()
         stopper.set()
-    assert found == [[]]
+    assert found == [Batch([], [])]
 
 
 def test_a_json_line_overrides_what_the_command_line_says() -> None:
@@ -107,6 +108,8 @@ def test_every_message_is_delayed_as_the_command_line_says(words: list[str], exp
     [
         (b"{", "unexpected end"),
         (b"[]", "no JSON object"),
+        (b'{"body":"\xff"}', "not UTF-8: binary bodies go into body_base64"),
+        (b'{"body":"x","properties":{"TAGS":"t"}}', "TAGS"),
         (b"{}", "either body or body_base64"),
         (b'{"body":1}', "either body or body_base64"),
         (b'{"body":"x","body_base64":"eA=="}', "either body or body_base64"),
@@ -129,29 +132,41 @@ def test_a_json_line_that_is_no_message_is_refused_with_its_number(line: bytes, 
 
 async def test_reading_goes_on_behind_a_json_line_that_is_refused() -> None:
     source = LineSource(options("--json-lines"), Stopper(), reader(b'{"body":"a"}\n{\n{"body":"b"}\n'))
-    assert [message.body for message in await source.take(1)] == [b"a"]
+    assert [message.body for message in (await source.take(1)).messages] == [b"a"]
     with pytest.raises(UsageError, match="line 2"):
         await source.take(1)
-    assert [message.body for message in await source.take(1)] == [b"b"]
+    assert [message.body for message in (await source.take(1)).messages] == [b"b"]
 
 
 async def test_lines_before_one_that_is_refused_are_not_lost_with_it() -> None:
     text = b'{"body":"a"}\n{"body":"b"}\n{\n{\n{"body":"c"}\n'
     source = LineSource(options("--json-lines"), Stopper(), reader(text))
-    assert [message.body for message in await source.take(10)] == [b"a", b"b"]
+    assert [message.body for message in (await source.take(10)).messages] == [b"a", b"b"]
     for number in (3, 4):
         with pytest.raises(UsageError, match=f"line {number}:"):
             await source.take(10)
-    assert [message.body for message in await source.take(10)] == [b"c"]
-    assert await source.take(10) == []
+    assert [message.body for message in (await source.take(10)).messages] == [b"c"]
+    assert await source.take(10) == Batch([], [])
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 128, 5000])
 async def test_generated_messages_have_the_size_that_was_asked_for(size: int) -> None:
     source = GeneratedSource(replace(options("--count", "10"), size=size), 10)
     assert source.total == 10
-    messages = await source.take(4) + await source.take(4) + await source.take(4)
-    assert await source.take(4) == []
+    messages = [message for _ in range(3) for message in (await source.take(4)).messages]
+    assert await source.take(4) == Batch([], [])
     assert [len(message.body) for message in messages] == [size] * 10
     if size > 4:
         assert [int(message.body.split()[0]) for message in messages] == list(range(10))
+
+
+async def test_messages_carry_the_numbers_of_their_lines() -> None:
+    source = LineSource(options(), Stopper(), reader(b"one\n\ntwo\nthree\n"))
+    assert (await source.take(2)).lines == [1, 3]
+    assert (await source.take(2)).lines == [4]
+
+
+async def test_what_was_read_at_once_is_shared_out_evenly() -> None:
+    source = LineSource(options(), Stopper(), reader(b"x\n" * 10))
+    source.tasks = 4
+    assert [len((await source.take(100)).messages) for _ in range(5)] == [3, 3, 3, 1, 0]

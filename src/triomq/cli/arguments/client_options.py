@@ -31,8 +31,8 @@ class ProduceOptions(ClientOptions):
     count: int | None
     size: int
     rate: float | None
-    batch: int
-    concurrency: int | None
+    batch: int | None
+    in_flight: int | None
     keep_going: bool
 
 

@@ -48,12 +48,17 @@ def add_produce(commands: Commands) -> None:
     add("--count", type=values.parse_positive, metavar="N", help="send N generated messages instead of stdin")
     add("--size", type=values.parse_size, metavar="BYTES", default=128, help="length of a generated body (128)")
     add("--rate", type=values.parse_rate, metavar="N/s", help="messages per second at most")
-    add("--batch", type=values.parse_positive, metavar="N", default=1, help="messages in one request (1)")
     add(
-        "--concurrency",
+        "--batch",
         type=values.parse_positive,
         metavar="N",
-        help="requests at once (1 for stdin, which keeps the order of the lines; 32 for generated messages)",
+        help="messages in one request at most (1000 for lines, 1 for generated messages; delayed messages: 1)",
+    )
+    add(
+        "--in-flight",
+        type=values.parse_positive,
+        metavar="N",
+        help="requests at once (for lines at most one per queue, which keeps their order: 16; generated messages: 32)",
     )
     add("--keep-going", action="store_true", help="go on after a message could not be sent")
 

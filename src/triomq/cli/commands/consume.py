@@ -27,7 +27,7 @@ LOGGER: Final = logging.getLogger("triomq.cli.commands.consume")
 
 _HOLD_S: Final = 15.0
 _RETRY_S: Final = 1.0
-_BATCH: Final = 32
+_BATCH: Final = 512
 _GRACE_S: Final = 0.2
 """How long a write under way may take at the end; what was not written then stays for the group."""
 

@@ -53,7 +53,7 @@ def test_produce_takes_several_keys_and_properties() -> None:
     options = parse(["produce", "T", *words]).options
     assert isinstance(options, ProduceOptions)
     assert (options.key, options.properties) == (("a", "b"), (("x", "1"), ("y", "2")))
-    assert (options.tag, options.rate, options.count, options.concurrency) == ("t", 5.0, None, None)
+    assert (options.tag, options.rate, options.count, options.in_flight) == ("t", 5.0, None, None)
 
 
 @pytest.mark.parametrize("words", [["--from", "-10m"], ["--from=-10m"]])

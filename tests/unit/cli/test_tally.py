@@ -1,7 +1,7 @@
 import trio
 from trio.testing import MockClock
 
-from triomq.cli.commands.produce import Tally, summary_line
+from triomq.cli.tally import Tally, summary_line
 from triomq.protocol.errors import NoRouteError
 from triomq.protocol.record.message import Message
 
@@ -10,14 +10,16 @@ async def test_a_summary_tells_sent_and_failed_messages_and_the_latency(autojump
     tally = Tally()
     await trio.sleep(2)
     tally.succeeded([Message("T", b"abc"), Message("T", b"de")], 0.5)
-    tally.refused(3, NoRouteError("no T\nthere"))
-    tally.refused(1, NoRouteError("later"))
+    tally.failed_with(NoRouteError("no T\nthere"), 3, "lines 3 to 5: ")
+    tally.failed_with(NoRouteError("later"))
     tally.unanswered = 1
+    tally.unsent = 8
     summary = tally.summary("T", 7)
     assert summary == {
         "topic": "T",
         "sent": 2,
         "failed": 4,
+        "unsent": 8,
         "unanswered": 1,
         "skipped_blank_lines": 7,
         "bytes": 5,
@@ -26,15 +28,21 @@ async def test_a_summary_tells_sent_and_failed_messages_and_the_latency(autojump
         "requests": 1,
         "p50_ms": 500.0,
         "p99_ms": 500.0,
-        "error": "no T there",
+        "error": "lines 3 to 5: no T there",
     }
     assert summary_line(summary) == (
-        "sent 2 messages, 5 bytes, in 2.00 s: 1/s, p50 500.0 ms, p99 500.0 ms; 4 failed; "
-        "1 without answer: perhaps stored; 7 blank lines left out\n"
+        "sent 2 messages, 5 bytes, in 2.00 s: 1/s, p50 500.0 ms, p99 500.0 ms; 4 failed; 8 read but not sent; "
+        "1 without an answer: perhaps stored; skipped 7 blank lines\n"
     )
 
 
 async def test_a_summary_of_nothing_has_no_rate() -> None:
-    summary = Tally().summary("T", 0)
+    summary = Tally().summary("T", 1)
     assert (summary["messages_per_s"], summary["p50_ms"], summary["error"]) == (None, None, None)
-    assert summary_line(summary) == "sent 0 messages, 0 bytes, in 0.00 s\n"
+    assert summary_line(summary) == "sent 0 messages, 0 bytes, in 0.00 s; skipped 1 blank line\n"
+
+
+async def test_a_summary_counts_one_message() -> None:
+    tally = Tally()
+    tally.succeeded([Message("T", b"a")], 0.5)
+    assert summary_line(tally.summary("T", 0)).startswith("sent 1 message, 1 byte, in ")

@@ -1,0 +1,140 @@
+"""Sends messages to brokers in order: retries, and refusals that cost only the message they are about.
+
+A queue has one request under way at a time, so a later message never overtakes an earlier one, whatever fails.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import trio
+
+from triomq.cli.stopper import Stopper
+from triomq.cli.tally import Tally
+from triomq.client import MessageQueue, Producer
+from triomq.client.producer.producer import DEFAULT_COMPRESS_OVER_BYTES
+from triomq.protocol.codes import ResponseCode
+from triomq.protocol.errors import (
+    BrokerResponseError,
+    ConnectError,
+    ConnectionLostError,
+    MessageIllegalError,
+    ProtocolError,
+    TriomqError,
+)
+from triomq.protocol.record.message import Message
+
+_RETRY_FOR_S: Final = 3.0
+_FIRST_PAUSE_S: Final = 0.1
+_MAX_REQUEST_BYTES: Final = 2 * 1024**2
+_MESSAGE_BYTES: Final = 512
+"""Estimate of what a message takes in a request besides its body."""
+_RETRY_CODES: Final = frozenset((ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR))
+
+
+class Batch(NamedTuple):
+    """Messages to be sent in order.
+
+    Attributes:
+        messages: the messages.
+        lines: the number of the input line of each, empty for generated messages.
+    """
+
+    messages: list[Message]
+    lines: list[int]
+
+    def part(self, start: int, stop: int) -> "Batch":
+        """Return some of the messages."""
+        return Batch(self.messages[start:stop], self.lines[start:stop])
+
+    @property
+    def place(self) -> str:
+        """Which input lines these are, as the beginning of an error text."""
+        if not self.lines:
+            return ""
+        first, last = self.lines[0], self.lines[-1]
+        return f"line {first}: " if first == last else f"lines {first} to {last}: "
+
+
+class OrderedSender:
+    """Sends batches and counts what became of their messages.
+
+    After an error nothing more is sent, unless ``keep_going``.
+    """
+
+    def __init__(self, producer: Producer, stopper: Stopper, tally: Tally, *, keep_going: bool) -> None:
+        self._producer = producer
+        self._stopper = stopper
+        self._tally = tally
+        self._keep_going = keep_going
+
+    def refuse(self, error: TriomqError, messages: int = 1, place: str = "") -> None:
+        """Count messages as failed, and stop if the first error is to end everything."""
+        self._tally.failed_with(error, messages, place)
+        if not self._keep_going:
+            self._stopper.set()
+
+    async def send(self, batch: Batch, queue: MessageQueue | None) -> None:
+        """Send messages to a queue, in order; without a queue, to any."""
+        for part in _requests(batch):
+            if self._stopper.is_set:
+                self._tally.unsent += len(part.messages)
+                continue
+            try:
+                await self._request(part.messages, queue)
+            except TriomqError as exc:
+                if len(part.messages) == 1 or not _is_refusal(exc):
+                    self.refuse(exc, len(part.messages), part.place)
+                    continue
+                for index in range(len(part.messages)):  # one message spoiled the request: send the others
+                    await self.send(part.part(index, index + 1), queue)
+
+    async def _request(self, messages: list[Message], queue: MessageQueue | None) -> None:
+        tally, began, pause = self._tally, trio.current_time(), _FIRST_PAUSE_S
+        tally.unanswered += len(messages)
+        while True:
+            try:
+                if len(messages) == 1:
+                    await self._producer.send(messages[0], queue=queue)
+                else:
+                    await self._producer.send_batch(messages, queue=queue)
+            except TriomqError as exc:
+                late = trio.current_time() + pause > began + _RETRY_FOR_S
+                if queue is None or late or self._stopper.is_set or not _may_pass(exc):
+                    tally.unanswered -= len(messages)
+                    raise
+            else:
+                tally.unanswered -= len(messages)
+                tally.succeeded(messages, trio.current_time() - began)
+                return
+            with self._stopper.waiting():
+                await trio.sleep(pause)
+            pause *= 2
+
+
+def _requests(batch: Batch) -> Iterator[Batch]:
+    """Split a batch by size; a body that is worth compressing goes alone, since a batch is not compressed."""
+    start = size = 0
+    for index, message in enumerate(batch.messages):
+        length = len(message.body)
+        if start < index and (length >= DEFAULT_COMPRESS_OVER_BYTES or size + length > _MAX_REQUEST_BYTES):
+            yield batch.part(start, index)
+            start, size = index, 0
+        size += length + _MESSAGE_BYTES
+        if length >= DEFAULT_COMPRESS_OVER_BYTES:
+            yield batch.part(index, index + 1)
+            start, size = index + 1, 0
+    if start < len(batch.messages):
+        yield batch.part(start, len(batch.messages))
+
+
+def _is_refusal(error: TriomqError) -> bool:
+    """Whether nothing of the request was stored, because of what is in it."""
+    if isinstance(error, BrokerResponseError):
+        return error.code == ResponseCode.MESSAGE_ILLEGAL
+    return isinstance(error, MessageIllegalError | ProtocolError)
+
+
+def _may_pass(error: TriomqError) -> bool:
+    if isinstance(error, BrokerResponseError):
+        return error.code in _RETRY_CODES
+    return isinstance(error, ConnectError | ConnectionLostError)

@@ -1,0 +1,96 @@
+"""What became of the messages that ``triomq produce`` sends."""
+
+from typing import Any, Final
+
+import trio
+
+from triomq.cli.errors import one_line
+from triomq.cli.histogram import Histogram
+from triomq.cli.output import plural
+from triomq.protocol.errors import TriomqError
+from triomq.protocol.record.message import Message
+
+
+class Tally:
+    """Counts of messages and the latency of requests.
+
+    Attributes:
+        sent: messages that a broker stored.
+        failed: messages that could not be read or sent.
+        unsent: messages that were read, but not sent, because the command had to end.
+        unanswered: messages whose requests were under way when the command had to end: perhaps stored.
+        sent_bytes: total length of the bodies that were sent.
+        latencies: of the requests.
+        first_error: why the first message failed.
+        first_place: which input line that was, as the beginning of a text.
+    """
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.failed = 0
+        self.unsent = 0
+        self.unanswered = 0
+        self.sent_bytes = 0
+        self.latencies: Final = Histogram()
+        self.first_error: TriomqError | None = None
+        self.first_place = ""
+        self.began = trio.current_time()
+        self.ended = self.began
+
+    def succeeded(self, messages: list[Message], took_s: float) -> None:
+        """Count a request that a broker accepted."""
+        self.sent += len(messages)
+        self.sent_bytes += sum([len(message.body) for message in messages])
+        self.latencies.add(took_s)
+        self.ended = trio.current_time()
+
+    def failed_with(self, error: TriomqError, messages: int = 1, place: str = "") -> None:
+        """Count messages that were not sent; ``place`` says which lines they were."""
+        self.failed += messages
+        if self.first_error is None:
+            self.first_error, self.first_place = error, place
+
+    @property
+    def error_text(self) -> str | None:
+        """The first error on one line, with the number of its input line."""
+        return None if self.first_error is None else self.first_place + one_line(self.first_error)
+
+    def summary(self, topic: str, skipped: int) -> dict[str, Any]:
+        """Return everything, as ``--json`` writes it."""
+        seconds = self.ended - self.began
+        return {
+            "topic": topic,
+            "sent": self.sent,
+            "failed": self.failed,
+            "unsent": self.unsent,
+            "unanswered": self.unanswered,
+            "skipped_blank_lines": skipped,
+            "bytes": self.sent_bytes,
+            "seconds": round(seconds, 3),
+            "messages_per_s": round(self.sent / seconds) if seconds else None,
+            "requests": self.latencies.count,
+            "p50_ms": self.latencies.percentile_ms(50),
+            "p99_ms": self.latencies.percentile_ms(99),
+            "error": self.error_text,
+        }
+
+
+def summary_line(summary: dict[str, Any]) -> str:
+    """Return the summary as a sentence."""
+    text = f"sent {plural(summary['sent'], 'message')}, {plural(summary['bytes'], 'byte')}"
+    text += f", in {summary['seconds']:.2f} s"
+    if summary["sent"] and summary["messages_per_s"]:
+        text += f": {summary['messages_per_s']}/s, p50 {summary['p50_ms']} ms, p99 {summary['p99_ms']} ms"
+    for name, words in _REMARKS:
+        if summary[name]:
+            text += f"; {summary[name]} {words}"
+    if summary["skipped_blank_lines"]:
+        text += f"; skipped {plural(summary['skipped_blank_lines'], 'blank line')}"
+    return text + "\n"
+
+
+_REMARKS: Final = (
+    ("failed", "failed"),
+    ("unsent", "read but not sent"),
+    ("unanswered", "without an answer: perhaps stored"),
+)

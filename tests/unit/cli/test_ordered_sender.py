@@ -1,0 +1,156 @@
+from collections import defaultdict
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from triomq.cli.ordered_sender import Batch, OrderedSender
+from triomq.cli.stopper import Stopper
+from triomq.cli.tally import Tally
+from triomq.client import MessageQueue, Producer
+from triomq.protocol.errors import ConnectionLostError, MessageIllegalError, RequestTimeoutError, TriomqError
+from triomq.protocol.record.message import Message
+
+QUEUE = MessageQueue("T", "b", 0)
+
+
+class FakeProducer:
+    """Stores what it is given, unless ``refuse`` has an error for a request."""
+
+    def __init__(self, refuse: Callable[[list[Message]], TriomqError | None]) -> None:
+        self.stored: dict[MessageQueue | None, list[int]] = defaultdict(list)
+        self.requests: list[int] = []
+        self.refuse = refuse
+
+    async def send(self, message: Message, *, queue: MessageQueue | None) -> None:
+        await self.send_batch([message], queue=queue)
+
+    async def send_batch(self, messages: list[Message], *, queue: MessageQueue | None) -> None:
+        await trio.lowlevel.checkpoint()
+        self.requests.append(len(messages))
+        error = self.refuse(messages)
+        if error is not None:
+            raise error
+        self.stored[queue] += [int(message.body.split()[0]) for message in messages]
+
+
+def batch(first: int, count: int, size: int = 0) -> Batch:
+    numbers = list(range(first, first + count))
+    return Batch([Message("T", str(number).encode() + b" " * size) for number in numbers], numbers)
+
+
+def make(producer: FakeProducer, *, keep_going: bool = False) -> tuple[OrderedSender, Tally, Stopper]:
+    tally, stopper = Tally(), Stopper()
+    return OrderedSender(cast(Producer, producer), stopper, tally, keep_going=keep_going), tally, stopper
+
+
+def failing_times(times: int, error: TriomqError) -> Callable[[list[Message]], TriomqError | None]:
+    left = [error] * times
+    return lambda _messages: left.pop() if left else None
+
+
+async def test_later_lines_wait_for_a_retry(autojump_clock: MockClock) -> None:
+    producer = FakeProducer(failing_times(2, ConnectionLostError("gone")))
+    sender, tally, _ = make(producer)
+    await sender.send(batch(1, 3), QUEUE)
+    await sender.send(batch(4, 2), QUEUE)
+    assert producer.stored == {QUEUE: [1, 2, 3, 4, 5]}
+    assert (tally.sent, tally.failed, tally.unanswered) == (5, 0, 0)
+
+
+async def test_retries_end_after_three_seconds(autojump_clock: MockClock) -> None:
+    sender, tally, stopper = make(FakeProducer(lambda _: ConnectionLostError("gone")))
+    began = trio.current_time()
+    await sender.send(batch(7, 3), QUEUE)
+    assert 1 < trio.current_time() - began <= 3
+    assert (tally.failed, tally.unanswered, stopper.is_set) == (3, 0, True)
+    assert tally.error_text == "lines 7 to 9: gone"
+
+
+async def test_an_unknown_outcome_is_not_tried_again() -> None:
+    producer = FakeProducer(lambda _: RequestTimeoutError("late"))
+    await make(producer)[0].send(batch(1, 2), QUEUE)
+    assert producer.requests == [2]
+
+
+def refuses(*numbers: int) -> Callable[[list[Message]], TriomqError | None]:
+    def refuse(messages: list[Message]) -> TriomqError | None:
+        bad = [message for message in messages if int(message.body.split()[0]) in numbers]
+        return MessageIllegalError("too long") if bad else None
+
+    return refuse
+
+
+async def test_a_refused_message_costs_only_itself() -> None:
+    producer = FakeProducer(refuses(3, 5))
+    sender, tally, stopper = make(producer, keep_going=True)
+    await sender.send(batch(1, 6), QUEUE)
+    assert producer.stored == {QUEUE: [1, 2, 4, 6]}
+    assert (tally.failed, tally.error_text, stopper.is_set) == (2, "line 3: too long", False)
+
+
+async def test_the_first_refused_message_ends_it_after_those_before_it() -> None:
+    producer = FakeProducer(refuses(3))
+    sender, tally, _ = make(producer)
+    await sender.send(batch(1, 6), QUEUE)
+    assert producer.stored == {QUEUE: [1, 2]}
+    assert (tally.sent, tally.failed, tally.unsent) == (2, 1, 3)
+
+
+async def test_nothing_is_sent_after_the_stop() -> None:
+    producer = FakeProducer(lambda _: None)
+    sender, tally, stopper = make(producer)
+    stopper.set()
+    await sender.send(batch(1, 6), QUEUE)
+    assert (producer.requests, tally.unsent) == ([], 6)
+
+
+async def test_a_cancelled_request_is_unanswered() -> None:
+    sender, tally, _ = make(FakeProducer(lambda _: None))
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await sender.send(batch(1, 6), QUEUE)
+    assert (tally.sent, tally.unanswered) == (0, 6)
+
+
+@pytest.mark.parametrize(("count", "size", "requests"), [(5, 4096, [1] * 5), (5, 1024, [5]), (2000, 1500, [1041, 959])])
+async def test_requests_are_limited_and_large_bodies_go_alone(count: int, size: int, requests: list[int]) -> None:
+    producer = FakeProducer(lambda _: None)
+    await make(producer)[0].send(batch(1, count, size), QUEUE)
+    assert (producer.requests, producer.stored[QUEUE]) == (requests, list(range(1, count + 1)))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.sampled_from(["ok", "lost", "timeout", "illegal"]), max_size=40), st.booleans())
+def test_each_queue_keeps_the_order_of_lines_whatever_fails(outcomes: list[str], keep_going: bool) -> None:
+    errors = {"lost": ConnectionLostError, "timeout": RequestTimeoutError, "illegal": MessageIllegalError}
+    left = outcomes[:]
+
+    def refuse(_messages: list[Message]) -> TriomqError | None:
+        outcome = left.pop() if left else "ok"
+        return None if outcome == "ok" else errors[outcome](outcome)
+
+    producer = FakeProducer(refuse)
+    queues = [MessageQueue("T", "b", queue_id) for queue_id in range(3)]
+
+    async def run() -> Tally:
+        sender, tally, _ = make(producer, keep_going=keep_going)
+
+        async def work(number: int) -> None:
+            for first in range(1 + 10 * number, 300, 30):
+                await sender.send(batch(first, 10), queues[number])
+
+        async with trio.open_nursery() as nursery:
+            for number in range(3):
+                nursery.start_soon(work, number)
+        return tally
+
+    tally = trio.run(run, clock=MockClock(autojump_threshold=0))
+    for stored in producer.stored.values():
+        assert stored == sorted(set(stored))
+    assert tally.sent == sum(map(len, producer.stored.values()))
+    assert (tally.sent + tally.failed + tally.unsent, tally.unanswered) == (300, 0)
