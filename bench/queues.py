@@ -242,7 +242,7 @@ class _Store:
     def pull_new(self) -> float:
         """Read the newest message of one queue after the other."""
         queues, count = self._queues, len(self._queues)
-        find, read = self._store.cold_reads.find, self._store.get_message
+        find, read = self._store.cold_reads.find, self._store.reader.get_message
 
         def pull() -> None:
             for number in range(_OPERATIONS):
@@ -256,7 +256,7 @@ class _Store:
     def pull_old(self) -> float:
         """Read 32 old messages of one queue after the other."""
         queues, count = self._queues, len(self._queues)
-        find, read = self._store.cold_reads.find, self._store.get_message
+        find, read = self._store.cold_reads.find, self._store.reader.get_message
         pulls = range(self._read, self._read + _OPERATIONS // _PULLED)
         self._read = pulls.stop
 

@@ -226,7 +226,7 @@ class Broker:
         self.subscription_groups.load()
         self.offsets.load()
         self.schedule.load()
-        self.offsets.restrict(self.store.max_offset_in_queue)
+        self.offsets.restrict(self.store.reader.max_offset_in_queue)
         self.timer.load()
         self.topics.adopt((queue.topic, queue.queue_id) for queue in self.store.queues)
         _write((self.offsets, self.schedule.offsets, self.timer.progress))

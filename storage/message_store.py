@@ -35,6 +35,9 @@ from triomq.storage.store_directory import StoreDirectory
 LOGGER: Final = logging.getLogger("triomq.storage.message_store")
 
 
+_FILES_OF_LOG_FILE: Final = 2  # it is open, and so is its mapping
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStatistics:
     """A moment of a store.
@@ -67,11 +70,15 @@ def system_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class MessageStore(StoreReader):
+class MessageStore:
     """A store directory; ``open`` it, or use it in a ``with`` block.
 
     Attributes:
-        config, commit_log, queues, index, cold_reads: see ``StoreReader``.
+        config: the settings.
+        commit_log: all records.
+        queues: all consume queues.
+        index: finds messages by their keys.
+        cold_reads: knows what is on the disk only.
         recovery: what the last ``open`` found.
     """
 
@@ -177,6 +184,21 @@ class MessageStore(StoreReader):
         """
         self._require_open()
         return self.queues.get(topic, queue_id)
+
+    @property
+    def reader(self) -> StoreReader:
+        """What messages and queues are read with.
+
+        Raises:
+            StoreClosedError: the store is not open.
+        """
+        self._require_open()
+        return self._reader
+
+    @property
+    def max_open_files(self) -> int:
+        """How many files log and queues may keep open with a log as long as now."""
+        return self.queues.pool.limit + _FILES_OF_LOG_FILE * len(self.commit_log.files.files)
 
     def append(self, entries: Sequence[Entry], *, are_copies: bool = False) -> list[tuple[int, int]]:
         """Store messages, all of them or none; see ``Appender.append``.
@@ -407,6 +429,7 @@ class MessageStore(StoreReader):
         self.index = MessageIndex(self.config, self._file_system, *log, *paths, self._clock_ms)
         self._deleted = DeletedTopics(directory.config / "deletedTopics.json", self._file_system)
         self._dispatcher = Dispatcher(wait_for_flush=waits_for_flush)
+        self._reader = StoreReader(self.config, self.commit_log, self.queues, self.cold_reads)
         self._appender = Appender(self.config, self.commit_log, self.queues, self._dispatcher, self._clock_ms)
         self._checkpoint = self._checkpoint_on_disk = Checkpoint()
 
@@ -432,6 +455,10 @@ class MessageStore(StoreReader):
             self._refusal = self._full_error
         else:
             self._refusal = None
+
+    def _require_open(self) -> None:
+        if not self._is_open:
+            raise self._closed_error()
 
     def _closed_error(self) -> StoreError:
         return StoreClosedError(f"the store {self.config.root} is not open")

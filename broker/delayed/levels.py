@@ -67,7 +67,7 @@ class Schedule:
         """
         store = self._store
         self.offsets.load()
-        self.offsets.restrict(store.max_offset_in_queue)  # tells of each
+        self.offsets.restrict(store.reader.max_offset_in_queue)  # tells of each
         self._levels = [
             _Level(
                 number, delay_ms, store.queue(SCHEDULE_TOPIC, number - 1), store.config.delay_levels.due_time(number)

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 LOGGER: Final = logging.getLogger("triomq.broker.network.admission")
 
 _FILES_OF_OTHERS: Final = 64  # listeners, index, files that threads open for a moment
-_FILES_OF_LOG_FILE: Final = 2  # it is open, and so is its mapping
 _LEAST_CONNECTIONS: Final = 64
 
 
@@ -46,7 +45,5 @@ class Admission:
         most = self._broker.config.max_connections
         if limit == resource.RLIM_INFINITY:
             return most
-        store = self._broker.store
-        log_files = len(store.commit_log.files.files)
-        left = limit - store.queues.pool.limit - _FILES_OF_LOG_FILE * log_files - _FILES_OF_OTHERS
+        left = limit - self._broker.store.max_open_files - _FILES_OF_OTHERS
         return min(most, max(left, _LEAST_CONNECTIONS))

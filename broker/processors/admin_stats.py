@@ -52,9 +52,9 @@ def get_topic_stats_info(connection: "Connection", command: RemotingCommand) -> 
         raise RequestRefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
     table = {}
     for queue_id in range(config.write_queue_nums):
-        max_offset = broker.store.max_offset_in_queue(topic, queue_id)
+        max_offset = broker.store.reader.max_offset_in_queue(topic, queue_id)
         table[MessageQueue(topic, broker.config.broker_name, queue_id)] = TopicOffset(
-            min_offset=broker.store.min_offset_in_queue(topic, queue_id),
+            min_offset=broker.store.reader.min_offset_in_queue(topic, queue_id),
             max_offset=max_offset,
             last_update_timestamp=(yield from _store_time(broker, topic, queue_id, max_offset - 1)),
         )
@@ -65,7 +65,7 @@ def _store_time(broker: "Broker", topic: str, queue_id: int, queue_offset: int) 
     """Return when a message was stored, in ms; 0 if it is not there."""
     if queue_offset < 0:
         return 0
-    return max((yield from broker.store.store_time(topic, queue_id, queue_offset)), 0)
+    return max((yield from broker.store.reader.store_time(topic, queue_id, queue_offset)), 0)
 
 
 @in_steps
@@ -91,7 +91,7 @@ def _offset_wrapper(broker: "Broker", group: str, queue: MessageQueue) -> Lookup
     topic, _, queue_id = queue
     consumer_offset = broker.offsets.query(group, topic, queue_id) or 0
     return OffsetWrapper(
-        broker_offset=broker.store.max_offset_in_queue(topic, queue_id),
+        broker_offset=broker.store.reader.max_offset_in_queue(topic, queue_id),
         consumer_offset=consumer_offset,
         last_timestamp=(yield from _store_time(broker, topic, queue_id, consumer_offset - 1)),
         lock_owner=broker.locks.owner(group, queue),
@@ -131,13 +131,13 @@ def query_consume_time_span(connection: "Connection", command: RemotingCommand) 
 
 def _time_span(broker: "Broker", group: str, topic: str, queue_id: int) -> Lookup[QueueTimeSpan]:
     store = broker.store
-    first, end = store.min_offset_in_queue(topic, queue_id), store.max_offset_in_queue(topic, queue_id)
+    first, end = store.reader.min_offset_in_queue(topic, queue_id), store.reader.max_offset_in_queue(topic, queue_id)
     # RocketMQ takes a missing offset for -1, and the delay for the time since 1970.
     offset = max(broker.offsets.query(group, topic, queue_id) or 0, first)
-    earliest = yield from store.earliest_store_time(topic, queue_id)
-    newest = yield from store.store_time(topic, queue_id, end - 1)
-    consumed = (yield from store.store_time(topic, queue_id, offset - 1)) if offset > first else earliest
-    following = (yield from store.store_time(topic, queue_id, offset)) if offset < end else broker.clock_ms()
+    earliest = yield from store.reader.earliest_store_time(topic, queue_id)
+    newest = yield from store.reader.store_time(topic, queue_id, end - 1)
+    consumed = (yield from store.reader.store_time(topic, queue_id, offset - 1)) if offset > first else earliest
+    following = (yield from store.reader.store_time(topic, queue_id, offset)) if offset < end else broker.clock_ms()
     return QueueTimeSpan(
         MessageQueue(topic, broker.config.broker_name, queue_id),
         min_time_stamp=earliest,

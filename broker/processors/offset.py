@@ -43,7 +43,7 @@ def query_consumer_offset(connection: "Connection", command: RemotingCommand) ->
     if header.set_zero_if_not_found is False:  # 5.x callers that do not want the 0 below
         raise RequestRefusedError(ResponseCode.QUERY_NOT_FOUND, "Not found, do not set to zero")
     store = broker.store
-    if store.min_offset_in_queue(header.topic, header.queue_id) > 0 or (
+    if store.reader.min_offset_in_queue(header.topic, header.queue_id) > 0 or (
         yield from _first_is_on_disk(store, header.topic, header.queue_id)
     ):
         raise RequestRefusedError(
@@ -56,7 +56,7 @@ def _first_is_on_disk(store: "MessageStore", topic: str, queue_id: int) -> Looku
     """Whether message 0 lies so far back in the log that reading it would be a look into the past."""
     if (queue := store.queues.find(topic, queue_id)) is not None:
         yield from store.cold_reads.load_units(queue, 0)
-    units = store.queue_units(topic, queue_id, 0, 1)
+    units = store.reader.queue_units(topic, queue_id, 0, 1)
     return bool(units) and units[0].physical_offset < store.commit_log.max_offset - store.config.in_memory_bytes
 
 
@@ -112,26 +112,26 @@ def search_offset_by_timestamp(connection: "Connection", command: RemotingComman
     """Answer with the offset of the message that was stored nearest to a time; 0 for an unknown queue."""
     header = SearchOffsetRequestHeader.decode(command.ext_fields)
     store = connection.broker.store
-    return _offset(command, (yield from store.offset_by_time(header.topic, header.queue_id, header.timestamp)))
+    return _offset(command, (yield from store.reader.offset_by_time(header.topic, header.queue_id, header.timestamp)))
 
 
 def get_max_offset(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
     """Answer with the offset that the queue's next message gets; 0 for an unknown queue."""
     header = QueueRequestHeader.decode(command.ext_fields)
-    return _offset(command, connection.broker.store.max_offset_in_queue(header.topic, header.queue_id))
+    return _offset(command, connection.broker.store.reader.max_offset_in_queue(header.topic, header.queue_id))
 
 
 def get_min_offset(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
     """Answer with the offset of the queue's oldest message; 0 for an unknown queue."""
     header = QueueRequestHeader.decode(command.ext_fields)
-    return _offset(command, connection.broker.store.min_offset_in_queue(header.topic, header.queue_id))
+    return _offset(command, connection.broker.store.reader.min_offset_in_queue(header.topic, header.queue_id))
 
 
 @in_steps
 def get_earliest_store_time(connection: "Connection", command: RemotingCommand) -> Lookup[RemotingCommand]:
     """Answer with the time, in ms, at which the queue's oldest message was stored; -1 if there is none."""
     header = QueueRequestHeader.decode(command.ext_fields)
-    timestamp = yield from connection.broker.store.earliest_store_time(header.topic, header.queue_id)
+    timestamp = yield from connection.broker.store.reader.earliest_store_time(header.topic, header.queue_id)
     return command.reply(ext_fields=TimestampResponseHeader(timestamp).encode())
 
 

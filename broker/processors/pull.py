@@ -90,7 +90,7 @@ def _answer_pull(pull: ReadablePull) -> None:
     """Answer a pull whose messages are in memory, or let it wait for some to arrive."""
     connection, command, header, codes, queue = pull
     broker = connection.broker
-    found = broker.store.get_message(
+    found = broker.store.reader.get_message(
         queue, header.queue_offset, max(header.max_msg_nums, 1), codes, header.max_transfer_bytes
     )
     code = _code(found, header.queue_offset)
@@ -125,7 +125,7 @@ def _serve_held(pull: HeldPull, *, is_expired: bool) -> None:
     header = pull.header
     if _put_off(pull.connection, pull.command, header, pull.queue, pull.queue_offset):
         return
-    found = broker.store.get_message(
+    found = broker.store.reader.get_message(
         pull.queue, pull.queue_offset, max(header.max_msg_nums, 1), pull.codes, header.max_transfer_bytes
     )
     if not is_expired:

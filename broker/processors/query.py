@@ -50,7 +50,7 @@ def _records(store: "MessageStore", matches: "IndexMatches", max_bytes: int) -> 
     """Join the records that are still there; of more than a frame holds the newest."""
     found: list[memoryview] = []
     size = 0
-    records = yield from store.look_up(matches.offsets)
+    records = yield from store.reader.look_up(matches.offsets)
     for record in reversed(records):
         if record is not None:
             size += len(record)
@@ -64,7 +64,7 @@ def _records(store: "MessageStore", matches: "IndexMatches", max_bytes: int) -> 
 def view_message_by_id(connection: "Connection", command: RemotingCommand) -> Lookup[RemotingCommand]:
     """Answer with the record at a commit log offset, which the client took from an offset message id."""
     header = ViewMessageRequestHeader.decode(command.ext_fields)
-    (record,) = yield from connection.broker.store.look_up((header.offset,))
+    (record,) = yield from connection.broker.store.reader.look_up((header.offset,))
     if record is None:
         raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}")
     return command.reply(body=record)
@@ -79,7 +79,10 @@ def query_consume_queue(connection: "Connection", command: RemotingCommand) -> L
     queue = broker.store.queues.find(topic, queue_id)
     if queue is None:
         raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
-    begin, end = broker.store.min_offset_in_queue(topic, queue_id), broker.store.max_offset_in_queue(topic, queue_id)
+    begin, end = (
+        broker.store.reader.min_offset_in_queue(topic, queue_id),
+        broker.store.reader.max_offset_in_queue(topic, queue_id),
+    )
     if not begin <= index < end:
         return command.reply(remark=f"Index {index} of {queue_id}@{topic} is not exist!")
     answer = QueryConsumeQueueResponseBody(max_queue_index=end, min_queue_index=begin)
@@ -100,6 +103,6 @@ def query_consume_queue(connection: "Connection", command: RemotingCommand) -> L
             tags_code=unit.tags_code,
             eval=tag_filter is not None and tag_filter.matches_code(unit.tags_code),
         )
-        for unit in broker.store.queue_units(topic, queue_id, index, count)
+        for unit in broker.store.reader.queue_units(topic, queue_id, index, count)
     ]
     return command.reply(body=answer.encode())

@@ -74,9 +74,9 @@ def _reset_targets(broker: "Broker", header: ResetOffsetRequestHeader) -> Lookup
         if current is None:
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group}> not exist")
         if header.timestamp == _END_OF_QUEUE:
-            target = store.max_offset_in_queue(header.topic, queue_id)
+            target = store.reader.max_offset_in_queue(header.topic, queue_id)
         else:
-            target = yield from store.offset_by_time(header.topic, queue_id, header.timestamp)
+            target = yield from store.reader.offset_by_time(header.topic, queue_id, header.timestamp)
         target = max(target, 0)
         queue = MessageQueue(header.topic, broker.config.broker_name, queue_id)
         targets[queue] = target if header.is_force else min(target, current)
@@ -127,7 +127,7 @@ def consume_message_directly(connection: "Connection", command: RemotingCommand)
     broker = connection.broker
     record = None
     if header.msg_id:
-        (record,) = yield from broker.store.look_up((parse_offset_message_id(header.msg_id)[2],))
+        (record,) = yield from broker.store.reader.look_up((parse_offset_message_id(header.msg_id)[2],))
     if record is None:
         raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"no message with id {header.msg_id}")
     fields = {**command.ext_fields, "brokerName": broker.config.broker_name}

@@ -53,7 +53,7 @@ def send_message_back(connection: "Connection", command: RemotingCommand) -> Loo
     if group.retry_queue_nums <= 0:  # the group wants no message again
         return command.reply()
     target = _retry_target(broker, header, group)
-    (record,) = yield from broker.store.look_up((header.offset,))
+    (record,) = yield from broker.store.reader.look_up((header.offset,))
     if record is None:
         raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
     message = decode_record(record)

@@ -112,9 +112,9 @@ class StallWatch:
         store, now_ms = self._broker.store, self._broker.clock_ms()
         queue_offset = self._broker.offsets.query(group, topic, queue_id)
         if queue_offset is None:
-            queue_offset = store.min_offset_in_queue(topic, queue_id)
+            queue_offset = store.reader.min_offset_in_queue(topic, queue_id)
         known = waiting.get(queue)
-        has_lag = queue_offset < store.max_offset_in_queue(topic, queue_id)
+        has_lag = queue_offset < store.reader.max_offset_in_queue(topic, queue_id)
         if has_lag and known is not None and known.queue_offset == queue_offset:
             if known.is_told or now_ms - known.since_ms < self._broker.config.stall_after_s * 1000:
                 return False

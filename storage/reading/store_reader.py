@@ -2,38 +2,26 @@
 
 from collections.abc import Sequence
 
-from triomq.protocol.errors import StoreClosedError
 from triomq.protocol.record.consume_queue_unit import ConsumeQueueUnit
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import QueueTable
 from triomq.storage.consume_queue.unit_search import physical_offset_of
-from triomq.storage.index.message_index import MessageIndex
 from triomq.storage.reading.cold_read import ColdReads, Lookup
 from triomq.storage.reading.get_message import GetMessageResult, GetMessageStatus, get_message
 from triomq.storage.reading.offset_by_time import offset_by_time
 
 
 class StoreReader:
-    """Reads log and queues of an open store.
+    """Reads the log and the queues of an open store."""
 
-    Every method raises ``StoreClosedError`` when the store is not open.
-
-    Attributes:
-        config: the settings.
-        commit_log: all records.
-        queues: all consume queues.
-        index: finds messages by their keys.
-        cold_reads: knows what is on the disk only.
-    """
-
-    config: StoreConfig
-    commit_log: CommitLog
-    queues: QueueTable
-    index: MessageIndex
-    cold_reads: ColdReads
-    _is_open: bool
+    def __init__(self, config: StoreConfig, log: CommitLog, queues: QueueTable, cold_reads: ColdReads) -> None:
+        """Read with these parts; ``cold_reads`` knows what is on the disk only."""
+        self._config = config
+        self._log = log
+        self._queues = queues
+        self._cold_reads = cold_reads
 
     def get_message(
         self,
@@ -47,42 +35,37 @@ class StoreReader:
 
         ``queue`` may be given as topic and queue id: one that does not exist is not created, and has no messages.
         """
-        self._require_open()
-        found = queue if isinstance(queue, ConsumeQueue) else self.queues.find(*queue)
+        found = queue if isinstance(queue, ConsumeQueue) else self._queues.find(*queue)
         if found is None:
             return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0, [], 0, 0)
-        return get_message(self.commit_log, self.config, found, queue_offset, max_msg_nums, codes, max_bytes)
+        return get_message(self._log, self._config, found, queue_offset, max_msg_nums, codes, max_bytes)
 
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the queue offset of the first message; 0 for a queue that does not exist."""
-        self._require_open()
-        queue = self.queues.find(topic, queue_id)
+        queue = self._queues.find(topic, queue_id)
         return queue.min_offset if queue is not None else 0
 
     def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the queue offset behind the last message; 0 for a queue that does not exist."""
-        self._require_open()
-        queue = self.queues.find(topic, queue_id)
+        queue = self._queues.find(topic, queue_id)
         return queue.max_offset if queue is not None else 0
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> Lookup[int]:
         """Return the queue offset of the message stored nearest to ``timestamp`` (ms), 0 without messages."""
-        self._require_open()
-        queue = self.queues.find(topic, queue_id)
+        queue = self._queues.find(topic, queue_id)
         if queue is None:
             return 0
-        return (yield from offset_by_time(self.commit_log, queue, timestamp, self.cold_reads))
+        return (yield from offset_by_time(self._log, queue, timestamp, self._cold_reads))
 
     def store_time(self, topic: str, queue_id: int, queue_offset: int) -> Lookup[int]:
         """Return when a message, or the next one if it is lost, was stored, ms; -1 if there is none at an offset."""
-        self._require_open()
-        queue = self.queues.find(topic, queue_id)
+        queue = self._queues.find(topic, queue_id)
         if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
             return -1
-        yield from self.cold_reads.load_units(queue, queue_offset)
+        yield from self._cold_reads.load_units(queue, queue_offset)
         physical_offset = physical_offset_of(queue, queue_offset)
-        yield from self.cold_reads.load_records((physical_offset,))
-        return self.commit_log.store_time(physical_offset)
+        yield from self._cold_reads.load_records((physical_offset,))
+        return self._log.store_time(physical_offset)
 
     def earliest_store_time(self, topic: str, queue_id: int) -> Lookup[int]:
         """Return when the first message of the queue was stored, ms; -1 without messages."""
@@ -93,28 +76,21 @@ class StoreReader:
 
         Any number may be asked for; with durability sync a message that is not on the disk yet is not there.
         """
-        self._require_open()
-        log = self.commit_log
-        if physical_offset >= log.flushed_offset and self.config.durability is Durability.SYNC:
+        log = self._log
+        if physical_offset >= log.flushed_offset and self._config.durability is Durability.SYNC:
             return None
         return log.look_message(physical_offset, size)
 
     def look_up(self, physical_offsets: Sequence[int]) -> Lookup[list[memoryview | None]]:
         """Return what ``look_message`` returns for each offset."""
-        self._require_open()
-        yield from self.cold_reads.load_records(physical_offsets)
+        yield from self._cold_reads.load_records(physical_offsets)
         return [self.look_message(physical_offset) for physical_offset in physical_offsets]
 
     def queue_units(self, topic: str, queue_id: int, index: int, count: int) -> list[ConsumeQueueUnit]:
         """Return up to ``count`` visible units of a queue from queue offset ``index`` on."""
-        self._require_open()
-        queue = self.queues.find(topic, queue_id)
+        queue = self._queues.find(topic, queue_id)
         if queue is None:
             return []
         begin, end = max(index, queue.min_offset), min(index + count, queue.max_offset)
         units = map(queue.unit, range(begin, end))
         return [unit for unit in units if unit is not None]
-
-    def _require_open(self) -> None:
-        if not self._is_open:
-            raise StoreClosedError(f"the store {self.config.root} is not open")

@@ -48,7 +48,7 @@ def test_damaged_index_files_neither_stop_the_store_nor_invent_messages(maker: S
     store = maker()
     put_some(maker, store, range(COUNT))
     store.close()
-    places = {unit.physical_offset for unit in maker().queue_units("T", 0, 0, COUNT)}
+    places = {unit.physical_offset for unit in maker().reader.queue_units("T", 0, 0, COUNT)}
     maker.close()
     complete = 0
     for seed in range(SEEDS):

@@ -34,7 +34,7 @@ async def test_a_delayed_message_survives_a_restart_and_comes_once(tmp_path: Pat
         delivered = await wire.ask(RequestCode.GET_ALL_DELAY_OFFSET)
         assert delivered.body == b'{"offsetTable":{1:1}}'
         assert broker.delivery.delivered == 0
-        assert broker.store.max_offset_in_queue("T", 0) == 1
+        assert broker.store.reader.max_offset_in_queue("T", 0) == 1
 
 
 async def test_a_message_with_a_time_of_its_own_survives_a_restart_and_comes_once(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ async def test_a_message_with_a_time_of_its_own_survives_a_restart_and_comes_onc
     async with running(tmp_path) as broker:
         assert len(broker.timer) == 1
         assert broker.delivery.delivered == 0
-        assert broker.store.max_offset_in_queue("T", 0) == 1
+        assert broker.store.reader.max_offset_in_queue("T", 0) == 1
 
 
 async def test_a_message_that_is_sent_back_comes_to_the_retry_topic(tmp_path: Path) -> None:

@@ -354,7 +354,7 @@ async def test_a_batch_that_does_not_fit_on_the_disk_is_not_stored_in_part(
         assert (await wire.put("T", batch, m="true")).code == ResponseCode.SERVICE_NOT_AVAILABLE
         disk.is_full = False
         assert (await wire.put("T", batch, m="true")).ext_fields["queueOffset"] == "1"
-        assert broker.store.max_offset_in_queue("T", 0) == 11
+        assert broker.store.reader.max_offset_in_queue("T", 0) == 11
 
 
 async def test_tables_that_cannot_be_saved_are_saved_later_and_the_broker_goes_on(

@@ -296,7 +296,7 @@ class Life(Delivering):
                 assert unit is not None
                 assert unit[:2] == (stored.physical_offset, len(stored.record)), f"{queue}: unit {number}"
                 assert unit.tags_code in stored.tags_codes, f"{queue}: unit {number}"
-                found = self.store.get_message(queue, number, 1)
+                found = self.store.reader.get_message(queue, number, 1)
                 assert [bytes(view) for view in found.buffers] == [stored.record], f"{queue}: message {number}"
         assert not wanted, f"queues are missing: {sorted(wanted)}"
         self._compare_index()
@@ -334,12 +334,15 @@ class Life(Delivering):
         for (topic, queue_id), offset in saved.items():
             if self.config.durability is Durability.SYNC and topic not in self.deleted:
                 end = max(
-                    self.store.max_offset_in_queue(topic, queue_id), self.deleted_files.ends.get((topic, queue_id), 0)
+                    self.store.reader.max_offset_in_queue(topic, queue_id),
+                    self.deleted_files.ends.get((topic, queue_id), 0),
                 )
                 assert offset <= end, "consumed, but lost"
-        table.restrict(self.store.max_offset_in_queue)
+        table.restrict(self.store.reader.max_offset_in_queue)
         for topic, by_id in table.of_group(GROUP).items():
-            assert all(offset <= self.store.max_offset_in_queue(topic, queue_id) for queue_id, offset in by_id.items())
+            assert all(
+                offset <= self.store.reader.max_offset_in_queue(topic, queue_id) for queue_id, offset in by_id.items()
+            )
 
 
 OPERATIONS: Final[tuple[Callable[[Life], None], ...]] = (

@@ -45,7 +45,7 @@ class Crashed:
         for number in range(MESSAGES):
             queue = store.queue(TOPICS[number % 2], 0)
             store.append([entry(queue, b"%d" % number * 100, b"", born_host=HOST, store_host=HOST)])
-        self.units = {topic: store.queue_units(topic, 0, 0, MESSAGES) for topic in TOPICS}
+        self.units = {topic: store.reader.queue_units(topic, 0, 0, MESSAGES) for topic in TOPICS}
         self.log_end = store.commit_log.max_offset
         store.flush()
         store._directory.release()

@@ -121,7 +121,7 @@ class ScheduleMachine(RuleBasedStateMachine):
         assert next_ms is None or next_ms > self.now_ms
 
     def check_delivered(self) -> None:
-        while (found := self.store.get_message(("T", 0), self.seen, 32)).buffers:
+        while (found := self.store.reader.get_message(("T", 0), self.seen, 32)).buffers:
             for message in (message for view in found.buffers for message in decode_records(view)):
                 number = int(message.stored_body)
                 level, due = self.due[number]

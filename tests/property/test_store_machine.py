@@ -103,10 +103,10 @@ class StoreMachine(RuleBasedStateMachine):
         half = entry(queue, b"half", b"", sys_flag=bits, born_host=HOSTS[0], store_host=HOSTS[0])
         ((physical_offset, queue_offset),) = self.store.append([half])
         assert queue_offset == 0
-        is_there = self.store.look_message(physical_offset) is not None
+        is_there = self.store.reader.look_message(physical_offset) is not None
         assert is_there == (self.durability is Durability.ASYNC)  # else when it is flushed
         self.store.flush()
-        assert self.store.look_message(physical_offset) is not None
+        assert self.store.reader.look_message(physical_offset) is not None
         self.show_waiting()
 
     @rule(milliseconds=st.integers(-100_000, 100_000))
@@ -158,7 +158,9 @@ class StoreMachine(RuleBasedStateMachine):
         key = data.draw(st.sampled_from(sorted(self.visible)))
         stored = self.visible[key]
         offset = data.draw(st.integers(-1, len(stored) + 1))
-        found = self.store.get_message(key, offset, most, frozenset({tags_code(tag)}) if tag else None, max_bytes)
+        found = self.store.reader.get_message(
+            key, offset, most, frozenset({tags_code(tag)}) if tag else None, max_bytes
+        )
         if max_bytes is not None:
             assert found.size_bytes <= max_bytes or found.message_count == 1
         messages = [message for view in found.buffers for message in decode_records(view)]
@@ -179,8 +181,8 @@ class StoreMachine(RuleBasedStateMachine):
         for topic in ("T", "U", "%RETRY%g"):
             for queue_id in range(3):
                 stored = self.visible.get((topic, queue_id), [])
-                assert self.store.max_offset_in_queue(topic, queue_id) == len(stored)
-                assert self.store.min_offset_in_queue(topic, queue_id) == 0
+                assert self.store.reader.max_offset_in_queue(topic, queue_id) == len(stored)
+                assert self.store.reader.min_offset_in_queue(topic, queue_id) == 0
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
@@ -192,7 +194,7 @@ class StoreMachine(RuleBasedStateMachine):
         for key, stored in self.visible.items():
             bodies: list[bytes] = []
             while len(bodies) < len(stored):
-                found = self.store.get_message(key, len(bodies), 32)
+                found = self.store.reader.get_message(key, len(bodies), 32)
                 assert found.status is GetMessageStatus.FOUND
                 bodies += [message.stored_body for view in found.buffers for message in decode_records(view)]
             assert bodies == [body for body, _ in stored]

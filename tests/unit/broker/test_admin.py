@@ -92,7 +92,7 @@ def test_a_deleted_topic_is_gone_with_messages_offsets_and_figures(peer: Peer) -
         peer.broker.offsets.commit("G", topic, 0, 1)
     assert delete(peer).code == ResponseCode.SUCCESS
     assert peer.broker.topics.get("T") is None
-    assert peer.broker.store.max_offset_in_queue("T", 0) == 0
+    assert peer.broker.store.reader.max_offset_in_queue("T", 0) == 0
     assert peer.broker.offsets.of_group("G") == {"T2": {0: 1}}
     assert peer.broker.statistics.put_by_topic == {"T2": 1}
     assert peer.get(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).code == ResponseCode.TOPIC_NOT_EXIST
@@ -114,7 +114,7 @@ def test_a_deleted_topic_does_not_come_back_with_a_restart(make_broker: MakeBrok
     peer.broker.save_tables_now()
     again = make_broker()
     assert again.topics.get("T") is None
-    assert again.store.max_offset_in_queue("T", 0) == 0
+    assert again.store.reader.max_offset_in_queue("T", 0) == 0
 
 
 def test_a_topic_of_which_files_are_left_is_told_and_can_be_deleted_again(peer: Peer) -> None:

@@ -282,4 +282,4 @@ def test_a_statistic_that_is_not_kept_is_refused_as_rocketmq_does(peer: Peer, na
 def test_there_is_nothing_to_clean(peer: Peer, code: RequestCode) -> None:
     peer.put("T")
     assert peer.get(code).code == ResponseCode.SUCCESS
-    assert peer.broker.store.max_offset_in_queue("T", 0) == 1
+    assert peer.broker.store.reader.max_offset_in_queue("T", 0) == 1

@@ -108,7 +108,7 @@ async def test_a_held_pull_gets_as_much_as_it_said_it_takes(
 ) -> None:
     cases: tuple[tuple[dict[str, Any], int], ...] = (({}, 32), ({"triomqMaxTransferBytes": 2**20}, 50))
     for fields, got in cases:
-        begin = broker.store.max_offset_in_queue(topic, 0)
+        begin = broker.store.reader.max_offset_in_queue(topic, 0)
         assert peer.pull(topic, begin, maxMsgNums=100, **HOLD, **fields) is None
         fill(another_peer, 50)
         broker.end_step()
@@ -262,7 +262,7 @@ async def test_a_held_pull_that_fails_is_answered_and_harms_nobody(
     def broken(*_: object) -> None:
         raise RuntimeError("store is broken")
 
-    monkeypatch.setattr(peer.broker.store, "get_message", broken)
+    monkeypatch.setattr(peer.broker.store.reader, "get_message", broken)
     peer.broker.end_step()
     assert [(each.code, each.remark) for each in peer.sent] == [
         (ResponseCode.SYSTEM_ERROR, "RuntimeError: store is broken")

@@ -63,7 +63,7 @@ def test_an_answer_tells_how_far_the_index_is(peer: Peer, clock: Clock) -> None:
     clock.now_ms += 5
     put(peer, b"two", KEYS="c")
     response = peer.get(RequestCode.QUERY_MESSAGE, query_fields("a"))
-    (place,) = (unit.physical_offset for unit in peer.broker.store.queue_units("T", 0, 1, 1))
+    (place,) = (unit.physical_offset for unit in peer.broker.store.reader.queue_units("T", 0, 1, 1))
     assert response.ext_fields == {
         "indexLastUpdateTimestamp": str(clock.now_ms),
         "indexLastUpdatePhyoffset": str(place),
@@ -266,7 +266,7 @@ def test_units_of_a_queue_tell_place_size_and_tags_code(peer: Peer) -> None:
         put(peer, b"body", TAGS=tag)
     found = units(peer, index=1, count=5)
     assert (found["minQueueIndex"], found["maxQueueIndex"]) == (0, 3)
-    stored = peer.broker.store.queue_units("T", 0, 1, 2)
+    stored = peer.broker.store.reader.queue_units("T", 0, 1, 2)
     assert found["queueData"] == [
         {"physicOffset": unit.physical_offset, "physicSize": unit.size, "tagsCode": tags_code(tag), "eval": False}
         for unit, tag in zip(stored, "BC", strict=True)

@@ -69,7 +69,9 @@ async def test_a_pull_behind_the_minimum_is_told_the_minimum(broker: Broker, pee
     broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
     for number in range(10):  # four go into the first file, as many as may be deleted
         peer.put("T", bytes(850) if number < 4 else bytes(1000))
-    assert broker.store.commit_log.files.files[1].start == broker.store.queue_units("T", 0, 4, 1)[0].physical_offset
+    assert (
+        broker.store.commit_log.files.files[1].start == broker.store.reader.queue_units("T", 0, 4, 1)[0].physical_offset
+    )
     broker.store.flush()
     os.utime(broker.store.commit_log.files.files[0].path, (0, 0))
     assert peer.pull("T", 10, sysFlag=6) is None
@@ -246,7 +248,7 @@ async def test_files_that_are_read_are_held_until_they_are_not(
     broker: Broker, peer: Peer, autojump_clock: MockClock
 ) -> None:
     fill(broker, peer)
-    found = broker.store.get_message(("T", 0), 0, 1)
+    found = broker.store.reader.get_message(("T", 0), 0, 1)
     broker.retention.request()
     await run_for(broker, 25)
     assert len(broker.retention.retention.held) == 1

@@ -108,8 +108,10 @@ async def test_one_task_sleeps_for_all_levels_until_the_first_is_due(
         await trio.sleep(20)
         assert peer.broker.delivery.delivered == 300
         assert len(calls) < 25  # it looks at the wall clock once a second besides
-        units = [unit for queue_id in range(3) for unit in peer.broker.store.queue_units(SCHEDULE, queue_id, 0, 100)]
-        times = [finish(peer.broker.store.store_time("T", 0, number)) for number in range(300)]
+        units = [
+            unit for queue_id in range(3) for unit in peer.broker.store.reader.queue_units(SCHEDULE, queue_id, 0, 100)
+        ]
+        times = [finish(peer.broker.store.reader.store_time("T", 0, number)) for number in range(300)]
         assert times == sorted(unit.tags_code for unit in units)
 
 
@@ -126,7 +128,8 @@ async def test_messages_that_are_due_at_nearly_the_same_time_are_delivered_toget
         assert peer.broker.delivery.delivered == 1000
         assert len(calls) - began < 130
         late = [
-            finish(peer.broker.store.store_time("T", 0, n)) - finish(peer.broker.store.store_time(SCHEDULE, 0, n))
+            finish(peer.broker.store.reader.store_time("T", 0, n))
+            - finish(peer.broker.store.reader.store_time(SCHEDULE, 0, n))
             for n in range(1000)
         ]
         assert min(late) >= 1000
@@ -325,7 +328,7 @@ async def test_with_durability_sync_consumers_see_a_delivered_message_when_it_is
     assert isinstance(broker.group_commit, GroupCommit)
     async with delivering(broker):
         put(peer)
-        await until(lambda: broker.store.max_offset_in_queue(SCHEDULE, 0) == 1)
+        await until(lambda: broker.store.reader.max_offset_in_queue(SCHEDULE, 0) == 1)
         assert consumer.pull("T", 0, sysFlag=6) is None
         run = FlushPlan.run
         may_flush = trio.Event()
@@ -340,7 +343,7 @@ async def test_with_durability_sync_consumers_see_a_delivered_message_when_it_is
         await until(lambda: broker.delivery.delivered == 1)
         await wait_all_tasks_blocked()
         assert consumer.sent == []
-        assert broker.store.max_offset_in_queue("T", 0) == 0
+        assert broker.store.reader.max_offset_in_queue("T", 0) == 0
         may_flush.set()
         await until(lambda: consumer.sent != [])
         assert len(decode_records(consumer.sent[0].body)) == 1

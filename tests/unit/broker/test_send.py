@@ -25,7 +25,7 @@ def stored(peer: Peer, response: RemotingCommand) -> list[MessageExt]:
     messages = []
     for text in response.ext_fields["msgId"].split(","):
         _, _, physical_offset = parse_offset_message_id(text)
-        record = peer.broker.store.look_message(physical_offset)
+        record = peer.broker.store.reader.look_message(physical_offset)
         assert record is not None
         messages.append(decode_record(record))
     return messages
@@ -240,7 +240,7 @@ def test_an_empty_body_is_taken(peer: Peer) -> None:
 def test_the_tag_decides_what_a_filtered_pull_sees(peer: Peer) -> None:
     for tag in ("A", "ü", ""):
         peer.put("T", i=f"TAGS\x01{tag}" if tag else "")
-    units = peer.broker.store.queue_units("T", 0, 0, 3)
+    units = peer.broker.store.reader.queue_units("T", 0, 0, 3)
     assert [unit.tags_code for unit in units] == [tags_code("A"), tags_code("ü"), 0]
 
 
@@ -302,9 +302,9 @@ def test_a_delayed_message_goes_to_the_queue_of_its_level_and_the_answer_names_b
         b"TAGS\x01A\x02DELAY\x013\x02CLUSTER\x01DefaultCluster\x02WAIT\x01true\x02REAL_TOPIC\x01T\x02REAL_QID\x012"
     )
     assert message.encoded_properties == expected
-    (unit,) = peer.broker.store.queue_units("SCHEDULE_TOPIC_XXXX", 2, 1, 1)
+    (unit,) = peer.broker.store.reader.queue_units("SCHEDULE_TOPIC_XXXX", 2, 1, 1)
     assert unit.tags_code == message.store_timestamp + 10_000
-    assert peer.broker.store.max_offset_in_queue("T", 2) == 0
+    assert peer.broker.store.reader.max_offset_in_queue("T", 2) == 0
     assert peer.broker.statistics.put_by_topic == {"SCHEDULE_TOPIC_XXXX": 2}
 
 

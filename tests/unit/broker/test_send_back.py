@@ -29,8 +29,8 @@ def send_back(peer: Peer, offset: int, *, level: int = 0, version: int = 407, **
 
 def only(broker: Broker, topic: str, queue_id: int = 0) -> MessageExt:
     """Return the one message of a queue."""
-    (unit,) = broker.store.queue_units(topic, queue_id, 0, 10)
-    record = broker.store.look_message(unit.physical_offset)
+    (unit,) = broker.store.reader.queue_units(topic, queue_id, 0, 10)
+    record = broker.store.reader.look_message(unit.physical_offset)
     assert record is not None
     return decode_record(record)
 
@@ -48,7 +48,7 @@ def failed(peer: Peer) -> int:
 
 def test_a_message_waits_for_the_retry_topic_as_the_same_message(peer: Peer, failed: int) -> None:
     """C.2 scenario 40: the broker's part."""
-    original = decode_record(peer.broker.store.look_message(failed) or b"")
+    original = decode_record(peer.broker.store.reader.look_message(failed) or b"")
     assert send_back(Peer(peer.broker, "192.0.2.77:7"), failed).code == ResponseCode.SUCCESS
     message = only(peer.broker, SCHEDULE, 2)
     assert message.stored_body == b"body"
@@ -125,7 +125,7 @@ def test_after_the_last_retry_a_message_is_a_dead_letter(
 
 def test_a_dead_letter_names_the_first_topic_and_the_first_record(peer: Peer, failed: int) -> None:
     """C.2 scenario 41: through the retry topic and back again."""
-    first = decode_record(peer.broker.store.look_message(failed) or b"")
+    first = decode_record(peer.broker.store.reader.look_message(failed) or b"")
     send_back(peer, failed, level=1)
     waiting = only(peer.broker, SCHEDULE, 0)
     peer.broker.schedule.deliver(waiting.store_timestamp + 1000)
@@ -205,7 +205,7 @@ def test_a_message_never_goes_to_a_queue_that_the_retry_topic_does_not_have(peer
     for _ in range(30):
         send_back(peer, failed, level=1)
     peer.broker.schedule.deliver(peer.broker.clock_ms() + 1000)
-    assert peer.broker.store.max_offset_in_queue(RETRY, 0) == 30
+    assert peer.broker.store.reader.max_offset_in_queue(RETRY, 0) == 30
 
 
 def test_a_retry_topic_in_unit_mode_is_marked(peer: Peer, failed: int) -> None:

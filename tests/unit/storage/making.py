@@ -182,9 +182,9 @@ def body(number: int) -> bytes:
 
 def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[bytes]:
     found: list[bytes] = []
-    next_offset = store.min_offset_in_queue(topic, queue_id)
-    while next_offset < store.max_offset_in_queue(topic, queue_id):
-        result = store.get_message((topic, queue_id), next_offset, 32)
+    next_offset = store.reader.min_offset_in_queue(topic, queue_id)
+    while next_offset < store.reader.max_offset_in_queue(topic, queue_id):
+        result = store.reader.get_message((topic, queue_id), next_offset, 32)
         found += [message.stored_body for buffer in result.buffers for message in decode_records(buffer)]
         next_offset = result.next_begin_offset
     return found

@@ -98,9 +98,9 @@ def test_blank_records_stand_where_apache_found_them(opened: MessageStore, told:
 def test_queues_have_apaches_offsets_and_units(opened: MessageStore, told: Expected) -> None:
     for name, queue in told["queues"].items():
         topic, queue_id = key(name)
-        assert opened.min_offset_in_queue(topic, queue_id) == queue["minOffset"], name
-        assert opened.max_offset_in_queue(topic, queue_id) == queue["maxOffset"], name
-        units = opened.queue_units(topic, queue_id, queue["minOffset"], queue["maxOffset"])
+        assert opened.reader.min_offset_in_queue(topic, queue_id) == queue["minOffset"], name
+        assert opened.reader.max_offset_in_queue(topic, queue_id) == queue["maxOffset"], name
+        units = opened.reader.queue_units(topic, queue_id, queue["minOffset"], queue["maxOffset"])
         assert [tuple(unit) for unit in units] == [
             (unit["commitLogOffset"], unit["size"], unit["tagsCode"]) for unit in queue["units"]
         ], name
@@ -113,7 +113,7 @@ def test_every_read_ends_as_with_apache(opened: MessageStore, told: Expected) ->
     assert reads
     for queue, read in reads:
         codes = TagFilter.parse(read["subscription"]).codes if read["subscription"] is not None else None
-        found = opened.get_message(queue, read["offset"], read["maxMsgNums"], codes)
+        found = opened.reader.get_message(queue, read["offset"], read["maxMsgNums"], codes)
         assert described(found) == {
             name: read[name]
             for name in ("status", "nextBeginOffset", "minOffset", "maxOffset", "bufferTotalSize", "queueOffsets")
@@ -135,7 +135,10 @@ def described(found: GetMessageResult) -> dict[str, Any]:
 def test_lookups_by_time_in_one_file_find_apaches_message(opened: MessageStore, told: Expected) -> None:
     for name, queue in told["queues"].items():
         for lookup in queue["offsetByTime"] if queue["offsetByTimeUsesOneFile"] else ():
-            assert finish(opened.offset_by_time(*key(name), lookup["timestamp"])) == lookup["offset"], (name, lookup)
+            assert finish(opened.reader.offset_by_time(*key(name), lookup["timestamp"])) == lookup["offset"], (
+                name,
+                lookup,
+            )
 
 
 @pytest.mark.parametrize("name", ["store-normal", "store-crash", "store-trimmed"])
@@ -145,7 +148,7 @@ def test_lookups_by_time_over_files_agree_where_modification_times_are_genuine(
     store = maker(unpack(name))
     for queue_name, queue in expected[name]["queues"].items():
         for lookup in queue["offsetByTime"]:
-            assert finish(store.offset_by_time(*key(queue_name), lookup["timestamp"])) == lookup["offset"], (
+            assert finish(store.reader.offset_by_time(*key(queue_name), lookup["timestamp"])) == lookup["offset"], (
                 queue_name,
                 lookup,
             )
@@ -155,7 +158,7 @@ def test_decoded_records_written_again_give_the_same_bytes(opened: MessageStore,
     for record in told["commitLog"]:
         if "blank" in record:
             continue
-        view = opened.look_message(record["commitLogOffset"])
+        view = opened.reader.look_message(record["commitLogOffset"])
         assert view is not None
         message = decode_record(view)
         again = encode_record(
@@ -265,8 +268,8 @@ def test_after_a_power_loss_everything_before_the_torn_message_is_there(
     report = store.recovery
     assert report is not None
     assert report.log_end == 264202
-    assert [store.max_offset_in_queue("FixtureTopic", queue_id) for queue_id in range(4)] == [126, 68, 65, 95]
-    delayed = store.queue_units("SCHEDULE_TOPIC_XXXX", 17, 0, 10)
+    assert [store.reader.max_offset_in_queue("FixtureTopic", queue_id) for queue_id in range(4)] == [126, 68, 65, 95]
+    delayed = store.reader.queue_units("SCHEDULE_TOPIC_XXXX", 17, 0, 10)
     wanted = expected["store-powerloss"]["queues"]["SCHEDULE_TOPIC_XXXX:17"]["units"]
     assert [unit.tags_code for unit in delayed] == [unit["tagsCode"] for unit in wanted]
     assert report.truncated_bytes > 0
@@ -301,7 +304,7 @@ def test_messages_put_into_apaches_directory_follow_its_own(unpack: Unpack, make
     assert put(store, "FixtureTopic", 2, b"ours").physical_offset > 162916
     store.close()
     again = maker(root)
-    found = again.get_message(("FixtureTopic", 0), 70, 32)
+    found = again.reader.get_message(("FixtureTopic", 0), 70, 32)
     bodies = [message.stored_body for buffer in found.buffers for message in decode_records(buffer)]
     assert len(bodies) == 2
     assert bodies[1] == b"ours"

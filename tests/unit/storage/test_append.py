@@ -35,7 +35,7 @@ def test_numbers_of_each_queue_are_gapless_and_grow_with_the_log(store: MessageS
 
 def test_the_unit_carries_the_tags_code_it_was_given(store: MessageStore) -> None:
     place = put(store, "SCHEDULE_TOPIC_XXXX", 2, tags_code=1_800_000_123_456)
-    unit = store.queue_units("SCHEDULE_TOPIC_XXXX", 2, 0, 1)[0]
+    unit = store.reader.queue_units("SCHEDULE_TOPIC_XXXX", 2, 0, 1)[0]
     assert (unit.physical_offset, unit.tags_code) == (place.physical_offset, 1_800_000_123_456)
 
 
@@ -47,8 +47,8 @@ def test_prepared_and_rolled_back_records_get_no_unit_and_no_number(
     put(store)
     place = put(store, sys_flag=bits | 1)
     assert place.queue_offset == (2 if has_unit else 0)
-    assert store.max_offset_in_queue("T", 0) == (3 if has_unit else 2)
-    assert store.look_message(place.physical_offset) is not None
+    assert store.reader.max_offset_in_queue("T", 0) == (3 if has_unit else 2)
+    assert store.reader.look_message(place.physical_offset) is not None
     assert put(store).queue_offset == (3 if has_unit else 2)
 
 
@@ -60,7 +60,7 @@ def test_limits_name_themselves_and_store_nothing(maker: StoreMaker) -> None:
         put(store, properties=bytes(32768))
     assert store.commit_log.max_offset == 0
     put(store, body=bytes(1000), properties=b"x" * 32767)
-    assert store.max_offset_in_queue("T", 0) == 1
+    assert store.reader.max_offset_in_queue("T", 0) == 1
 
 
 def test_a_batch_is_consecutive_records_with_one_store_time(store: MessageStore) -> None:
@@ -68,12 +68,12 @@ def test_a_batch_is_consecutive_records_with_one_store_time(store: MessageStore)
     entries = [(number, b"body %d" % number, b"a\x01%d" % number, number * 7) for number in range(5)]
     places = store.append(batch(store, *entries))
     assert [queue_offset for _, queue_offset in places] == [1, 2, 3, 4, 5]
-    units = store.queue_units("T", 0, 1, 5)
+    units = store.reader.queue_units("T", 0, 1, 5)
     assert [unit.tags_code for unit in units] == [0, 7, 14, 21, 28]
     for place, unit, following in zip(places, units, units[1:], strict=False):
         assert unit.physical_offset == place[0]
         assert following.physical_offset == unit.physical_offset + unit.size
-    records = store.get_message(("T", 0), 1, 32).buffers
+    records = store.reader.get_message(("T", 0), 1, 32).buffers
     messages = [decoded for view in records for decoded in decode_records(view)]
     assert [(each.flag, each.stored_body, each.properties) for each in messages] == [
         (number, b"body %d" % number, {"a": str(number)}) for number in range(5)
@@ -129,13 +129,13 @@ def test_batches_of_ipv6_peers_have_longer_records(store: MessageStore) -> None:
     host = encode_host("2001:db8::7", 9)
     store.append([message(store, body=body, born_host=host) for body in (b"a", b"b")])
     assert bodies(store) == [b"a", b"b"]
-    view = store.look_message(0)
+    view = store.reader.look_message(0)
     assert view is not None
     assert decode_record(view).born_host == "[2001:db8::7]:9"
 
 
 def copy_of(store: MessageStore, place: Appended, queue: ConsumeQueue, properties: bytes = b"TAGS\x01b") -> Entry:
-    record = store.look_message(place.physical_offset)
+    record = store.reader.look_message(place.physical_offset)
     assert record is not None
     found = decode_record(record)
     return entry(
@@ -161,8 +161,8 @@ def test_copies_are_the_same_messages_in_their_new_queues(store: MessageStore) -
     assert len(store.append(copies, are_copies=True)) == 4
     assert arrived == targets
     assert (bodies(store, "T", 0), bodies(store, "U", 1)) == ([b"0", b"2"], [b"before", b"1", b"3"])
-    unit = store.queue_units("U", 1, 2, 1)[0]
-    record = store.look_message(unit.physical_offset, unit.size)
+    unit = store.reader.queue_units("U", 1, 2, 1)[0]
+    record = store.reader.look_message(unit.physical_offset, unit.size)
     assert record is not None
     message = decode_record(record)
     assert (message.topic, message.queue_id, message.queue_offset) == ("U", 1, 2)
@@ -199,9 +199,9 @@ def test_copies_wait_for_the_disk_as_messages_do(maker: StoreMaker) -> None:
     places = [put(store) for _ in range(4)]
     store.flush()
     store.append([copy_of(store, place, store.queue("U", number % 2)) for number, place in enumerate(places)])
-    assert [store.max_offset_in_queue("U", queue_id) for queue_id in (0, 1)] == [0, 0]
+    assert [store.reader.max_offset_in_queue("U", queue_id) for queue_id in (0, 1)] == [0, 0]
     store.flush()
-    assert [store.max_offset_in_queue("U", queue_id) for queue_id in (0, 1)] == [2, 2]
+    assert [store.reader.max_offset_in_queue("U", queue_id) for queue_id in (0, 1)] == [2, 2]
 
 
 def test_a_full_disk_refuses_all_copies(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
@@ -313,7 +313,7 @@ def test_above_the_watermark_messages_are_refused_until_there_is_room(
     with pytest.raises(StoreFullError, match=r"91 % full, 99 bytes are free.*disk_full_ratio"):
         put(store)
     assert "disk_full_ratio" in store.statistics().refusal
-    assert store.get_message(("T", 0), 0, 1).message_count == 1
+    assert store.reader.get_message(("T", 0), 0, 1).message_count == 1
     space = DiskSpace(used_bytes=900, available_bytes=100)
     assert store.check_disk().used_percent == 90
     put(store)
@@ -325,7 +325,7 @@ def test_a_delayed_message_is_due_its_delay_after_its_store_time(maker: StoreMak
     for _ in range(2):
         maker.clock.now_ms += 7
         stored = put(store, "SCHEDULE_TOPIC_XXXX", 2, tags_code=due)
-        (unit,) = store.queue_units("SCHEDULE_TOPIC_XXXX", 2, stored.queue_offset, 1)
+        (unit,) = store.reader.queue_units("SCHEDULE_TOPIC_XXXX", 2, stored.queue_offset, 1)
         assert unit.tags_code == stored.store_timestamp + 10_000 == maker.clock.now_ms + 10_000
 
 
@@ -335,7 +335,7 @@ def test_a_delay_begins_now_though_store_times_are_ahead_of_a_clock_that_was_set
     maker.clock.now_ms -= 60_000
     stored = put(store, "SCHEDULE_TOPIC_XXXX", tags_code=store.config.delay_levels.due_time(1))
     assert stored.store_timestamp == ahead
-    assert store.queue_units("SCHEDULE_TOPIC_XXXX", 0, 0, 1)[0].tags_code == maker.clock.now_ms + 1000
+    assert store.reader.queue_units("SCHEDULE_TOPIC_XXXX", 0, 0, 1)[0].tags_code == maker.clock.now_ms + 1000
 
 
 RUNS: Final = st.lists(
@@ -381,7 +381,7 @@ def test_a_run_with_one_message_above_a_limit_is_not_begun(
     run = [message(store), message(store, body=body, properties=properties, tags_code=tags_code)]
     with pytest.raises(MessageIllegalError):
         store.append(run)
-    assert (store.commit_log.max_offset, store.max_offset_in_queue("T", 0)) == (before, 1)
+    assert (store.commit_log.max_offset, store.reader.max_offset_in_queue("T", 0)) == (before, 1)
 
 
 def test_a_process_killed_while_it_writes_a_run_leaves_none_of_it(store: MessageStore) -> None:

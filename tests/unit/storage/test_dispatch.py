@@ -159,4 +159,4 @@ def test_nobody_listening_is_fine(maker: StoreMaker) -> None:
     store = maker()
     put(store)
     assert store.queue("T", 0).on_arrival is None
-    assert store.max_offset_in_queue("T", 0) == 1
+    assert store.reader.max_offset_in_queue("T", 0) == 1

@@ -172,7 +172,7 @@ def test_after_a_failed_sync_nothing_is_acknowledged_any_more(
             put(store)
     with pytest.raises(StoreError, match="takes no messages"):
         store.append([])
-    assert store.look_message(place.physical_offset) is not None
+    assert store.reader.look_message(place.physical_offset) is not None
     assert "takes no messages" in store.statistics().refusal
     store.close()
     assert (store.config.root / "abort").exists()
@@ -288,8 +288,8 @@ def test_sync_durability_shows_messages_only_after_their_flush(maker: StoreMaker
         store.queue(topic, 0).on_arrival = lambda queue: arrived.append((queue.topic, queue.max_offset))
     for topic in ("T", "U", "T"):
         put(store, topic)
-    assert store.max_offset_in_queue("T", 0) == 0
-    assert store.get_message(("T", 0), 0, 32).message_count == 0
+    assert store.reader.max_offset_in_queue("T", 0) == 0
+    assert store.reader.get_message(("T", 0), 0, 32).message_count == 0
     plan = store.flush_plan()
     assert plan is not None
     late = put(store, "U")
@@ -299,8 +299,8 @@ def test_sync_durability_shows_messages_only_after_their_flush(maker: StoreMaker
     assert arrived == []
     store.dispatch_flushed()
     assert arrived == [("T", 2), ("U", 1)]
-    assert store.get_message(("T", 0), 0, 32).message_count == 2
-    assert store.get_message(("U", 0), 0, 32).message_count == 1
+    assert store.reader.get_message(("T", 0), 0, 32).message_count == 2
+    assert store.reader.get_message(("U", 0), 0, 32).message_count == 1
     store.flush()
     assert arrived == [("T", 2), ("U", 1), ("U", 2)]
 
@@ -308,10 +308,10 @@ def test_sync_durability_shows_messages_only_after_their_flush(maker: StoreMaker
 def test_sync_durability_shows_messages_by_their_place_only_after_their_flush(maker: StoreMaker) -> None:
     store = maker(durability=Durability.SYNC)
     place = put(store).physical_offset
-    assert store.look_message(place) is None
-    assert finish(store.look_up([place])) == [None]
+    assert store.reader.look_message(place) is None
+    assert finish(store.reader.look_up([place])) == [None]
     store.flush()
-    assert store.look_message(place) is not None
+    assert store.reader.look_message(place) is not None
 
 
 def test_sync_durability_forgets_what_waits_in_a_deleted_topic(maker: StoreMaker) -> None:
@@ -321,8 +321,8 @@ def test_sync_durability_forgets_what_waits_in_a_deleted_topic(maker: StoreMaker
     store.delete_topic("T")
     assert put(store, "T").queue_offset == 0
     store.flush()
-    assert store.max_offset_in_queue("T", 0) == 1
-    assert store.max_offset_in_queue("U", 0) == 1
+    assert store.reader.max_offset_in_queue("T", 0) == 1
+    assert store.reader.max_offset_in_queue("U", 0) == 1
 
 
 def test_async_durability_shows_each_message_at_once(store: MessageStore) -> None:

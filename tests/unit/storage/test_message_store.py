@@ -36,11 +36,11 @@ def test_opening_twice_and_closing_twice_is_harmless(maker: StoreMaker) -> None:
     put(store)
     report = store.recovery
     assert store.open() is report
-    assert store.max_offset_in_queue("T", 0) == 1
+    assert store.reader.max_offset_in_queue("T", 0) == 1
     store.close()
     store.close()
     assert store.open() is not report
-    assert store.max_offset_in_queue("T", 0) == 1
+    assert store.reader.max_offset_in_queue("T", 0) == 1
 
 
 def test_a_closed_directory_has_exactly_the_files_rocketmq_has(maker: StoreMaker) -> None:
@@ -82,7 +82,7 @@ def test_files_made_for_refused_messages_are_gone_after_closing(maker: StoreMake
     kept = [name for name in names(store.config.root) if name.startswith(("commitlog", "consumequeue"))]
     assert kept == [f"commitlog/{0:020d}", f"consumequeue/T/0/{0:020d}"]
     assert not (store.config.root / "consumequeue" / "U").exists()
-    assert maker().max_offset_in_queue("T", 0) == 4
+    assert maker().reader.max_offset_in_queue("T", 0) == 4
 
 
 def test_a_consume_queue_file_made_for_a_refused_batch_is_gone_after_closing(
@@ -97,7 +97,7 @@ def test_a_consume_queue_file_made_for_a_refused_batch_is_gone_after_closing(
     assert (store.config.root / f"consumequeue/T/0/{1000:020d}").exists()
     store.close()
     assert not (store.config.root / f"consumequeue/T/0/{1000:020d}").exists()
-    assert maker().max_offset_in_queue("T", 0) == 49
+    assert maker().reader.max_offset_in_queue("T", 0) == 49
 
 
 def test_a_close_that_the_disk_refuses_leaves_the_mark_of_a_crash(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
@@ -164,7 +164,7 @@ def test_destroying_removes_the_messages_and_keeps_the_tables(maker: StoreMaker)
     ]
     again = maker()
     assert put(again).physical_offset == 0
-    assert maker(maker.killed_copy(again)).max_offset_in_queue("T", 0) == 1
+    assert maker(maker.killed_copy(again)).reader.max_offset_in_queue("T", 0) == 1
 
 
 def test_statistics_are_a_snapshot(maker: StoreMaker) -> None:
@@ -192,7 +192,7 @@ def test_deleting_an_unknown_topic_changes_nothing(store: MessageStore) -> None:
     assert store.delete_topic("U") == 0
     assert store.delete_topic("../..") == 0
     assert not (store.config.root / "config").exists()
-    assert store.max_offset_in_queue("T", 0) == 1
+    assert store.reader.max_offset_in_queue("T", 0) == 1
 
 
 def test_a_queue_object_goes_on_after_its_topic_was_deleted(store: MessageStore) -> None:
@@ -245,10 +245,10 @@ def test_after_sigkill_every_acknowledged_message_is_there(maker: StoreMaker) ->
     store = maker(root)
     assert store.recovery is not None
     assert not store.recovery.clean
-    count = store.max_offset_in_queue("T", 0)
+    count = store.reader.max_offset_in_queue("T", 0)
     assert acknowledged <= count <= acknowledged + 1
     for number in (0, 1, count // 2, acknowledged - 1):
-        found = store.get_message(("T", 0), number, 1)
+        found = store.reader.get_message(("T", 0), number, 1)
         assert decode_records(found.buffers[0])[0].stored_body == b"%d" % number * 50
 
 
@@ -280,7 +280,7 @@ def test_sparse_files_of_rocketmq_are_reserved_before_they_are_written(maker: St
     put(again, body=bytes(1000))
     assert path.stat().st_blocks * 512 >= 24_000
     shutil.copytree(store.config.root, maker.root / "copy")
-    assert maker(maker.root / "copy").max_offset_in_queue("T", 0) == 2
+    assert maker(maker.root / "copy").reader.max_offset_in_queue("T", 0) == 2
 
 
 def test_a_full_disk_hinders_neither_flush_nor_close_nor_start(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
@@ -295,7 +295,7 @@ def test_a_full_disk_hinders_neither_flush_nor_close_nor_start(maker: StoreMaker
     for root in (store.config.root, copy):
         (root / "abort").touch()
         again = maker(root, file_system=faulty)
-        assert again.get_message(("T", 0), 0, 32).message_count == 2
+        assert again.reader.get_message(("T", 0), 0, 32).message_count == 2
 
 
 def test_a_full_disk_is_logged_once_until_there_is_room_again(

@@ -67,7 +67,7 @@ def test_a_queue_file_of_zeros_is_deleted(maker: StoreMaker) -> None:
     store.close()
     queue_file(store.config.root, "T", 2000).write_bytes(bytes(1000))
     again = maker()
-    assert again.max_offset_in_queue("T", 0) == 100
+    assert again.reader.max_offset_in_queue("T", 0) == 100
     assert not queue_file(store.config.root, "T", 2000).exists()
 
 
@@ -86,8 +86,8 @@ def test_lost_units_in_the_middle_are_repaired_from_the_log(maker: StoreMaker) -
     assert report(again).repaired_queues == ("T:0",)
     assert report(again).units_added == 352
     assert bodies(again) == bodies(store)
-    assert [unit.physical_offset for unit in again.queue_units("T", 0, 0, 500)] == [
-        unit.physical_offset for unit in store.queue_units("T", 0, 0, 500)
+    assert [unit.physical_offset for unit in again.reader.queue_units("T", 0, 0, 500)] == [
+        unit.physical_offset for unit in store.reader.queue_units("T", 0, 0, 500)
     ]
 
 
@@ -96,7 +96,9 @@ def test_a_queue_whose_units_and_old_records_are_gone_goes_on_with_its_numbers(m
     copy = maker.killed_copy(store)
     shutil.rmtree(copy / "consumequeue")
     log_file(copy, 0).unlink()
-    first_left = next(n for n, unit in enumerate(store.queue_units("T", 0, 0, 200)) if unit.physical_offset >= FILE)
+    first_left = next(
+        n for n, unit in enumerate(store.reader.queue_units("T", 0, 0, 200)) if unit.physical_offset >= FILE
+    )
     again = maker(copy)
     queue = again.queue("T", 0)
     assert (queue.min_offset, queue.max_offset) == (first_left, 200)
@@ -111,7 +113,7 @@ def test_a_queue_whose_units_and_old_records_are_gone_goes_on_with_its_numbers(m
 def test_an_expired_rest_of_a_queue_is_dropped_for_what_the_log_still_has(maker: StoreMaker) -> None:
     store = filled(maker, 200, topics=("T",))
     copy = maker.killed_copy(store)
-    units = store.queue_units("T", 0, 0, 200)
+    units = store.reader.queue_units("T", 0, 0, 200)
     first_left = next(n for n, unit in enumerate(units) if unit.physical_offset >= FILE)
     log_file(copy, 0).unlink()
     overwrite(queue_file(copy, "T", 0), 20 * 20, bytes(1000 - 20 * 20))
@@ -119,7 +121,7 @@ def test_an_expired_rest_of_a_queue_is_dropped_for_what_the_log_still_has(maker:
         queue_file(copy, "T", start).unlink()
     again = maker(copy)
     assert report(again).repaired_queues == ("T:0",)
-    assert (again.min_offset_in_queue("T", 0), again.max_offset_in_queue("T", 0)) == (first_left, 200)
+    assert (again.reader.min_offset_in_queue("T", 0), again.reader.max_offset_in_queue("T", 0)) == (first_left, 200)
     assert bodies(again) == bodies(store)[first_left:]
 
 
@@ -131,8 +133,8 @@ def test_a_number_left_out_by_the_log_becomes_a_lost_message(maker: StoreMaker) 
     shutil.rmtree(copy / "consumequeue")
     again = maker(copy)
     assert report(again).repaired_queues == ("T:0",)
-    assert again.max_offset_in_queue("T", 0) == 14
-    assert [unit.is_lost for unit in again.queue_units("T", 0, 9, 5)] == [False, True, True, True, False]
+    assert again.reader.max_offset_in_queue("T", 0) == 14
+    assert [unit.is_lost for unit in again.reader.queue_units("T", 0, 9, 5)] == [False, True, True, True, False]
     assert len(bodies(again)) == 11
 
 
@@ -162,7 +164,7 @@ def test_a_flipped_bit_of_a_number_costs_no_other_message(
     maker: StoreMaker, caplog: pytest.LogCaptureFixture, number: int, byte: int, clean: bool
 ) -> None:
     store = filled(maker, 10, topics=("T",))
-    unit = store.queue_units("T", 0, number, 1)[0]
+    unit = store.reader.queue_units("T", 0, number, 1)[0]
     wanted = bodies(store)
     store.close()
     root = store.config.root
@@ -172,7 +174,7 @@ def test_a_flipped_bit_of_a_number_costs_no_other_message(
     overwrite(log_file(root, 0), unit.physical_offset + 27, bytes([byte]))  # the last of its queue offset
     again = maker()
     assert bodies(again) == wanted[:number] + wanted[number + 1 :]
-    assert again.max_offset_in_queue("T", 0) == 10
+    assert again.reader.max_offset_in_queue("T", 0) == 10
     assert report(again).ignored_records == 1
     assert f"file={log_file(root, 0)} offset={unit.physical_offset}" in caplog.text
 
@@ -191,7 +193,7 @@ def test_an_impossible_number_is_ignored(maker: StoreMaker) -> None:
     again = maker(copy)
     assert report(again).log_end == end
     assert report(again).ignored_records >= 2
-    assert again.max_offset_in_queue("T", 0) == 10
+    assert again.reader.max_offset_in_queue("T", 0) == 10
 
 
 def append_raw(store: MessageStore, position: int, topic: str, queue_offset: int, queue_id: int = 0) -> int:
@@ -232,7 +234,7 @@ def test_prepared_and_rolled_back_records_stay_without_a_unit(maker: StoreMaker)
         put(store, sys_flag=bits)
     copy = maker.killed_copy(store)
     shutil.rmtree(copy / "consumequeue")
-    assert maker(copy).max_offset_in_queue("T", 0) == 2
+    assert maker(copy).reader.max_offset_in_queue("T", 0) == 2
 
 
 def test_delayed_units_are_built_with_their_delivery_time(maker: StoreMaker) -> None:
@@ -247,9 +249,9 @@ def test_delayed_units_are_built_with_their_delivery_time(maker: StoreMaker) -> 
     copy = maker.killed_copy(store)
     shutil.rmtree(copy / "consumequeue")
     again = maker(copy)
-    units = again.queue_units("SCHEDULE_TOPIC_XXXX", 0, 0, 10)
+    units = again.reader.queue_units("SCHEDULE_TOPIC_XXXX", 0, 0, 10)
     assert [unit.tags_code for unit in units] == [*expected, 100, 100, 100]
-    assert again.queue_units("T", 0, 0, 1)[0].tags_code == 0
+    assert again.reader.queue_units("T", 0, 0, 1)[0].tags_code == 0
 
 
 def test_tags_codes_can_be_computed_by_the_caller(maker: StoreMaker) -> None:
@@ -261,7 +263,7 @@ def test_tags_codes_can_be_computed_by_the_caller(maker: StoreMaker) -> None:
         maker.describe(copy).config, clock_ms=maker.clock, tags_code_of=lambda record: record.queue_offset + 77
     )
     with again:
-        assert again.queue_units("T", 0, 0, 1)[0].tags_code == 77
+        assert again.reader.queue_units("T", 0, 0, 1)[0].tags_code == 77
 
 
 def test_a_deleted_topic_stays_deleted(maker: StoreMaker) -> None:
@@ -272,7 +274,7 @@ def test_a_deleted_topic_stays_deleted(maker: StoreMaker) -> None:
         if root is None:
             store.close()
         again = maker(root)
-        assert again.max_offset_in_queue("T", 0) == 0
+        assert again.reader.max_offset_in_queue("T", 0) == 0
         assert bodies(again, "U") == [body(number) for number in range(1, 20, 2)]
 
 
@@ -315,13 +317,13 @@ def test_messages_behind_units_of_a_deleted_topic_that_rocketmq_made_again_stay(
     for _ in range(2):
         store = maker(root)
         assert bodies(store, "T") == [b"new"]
-        assert (store.min_offset_in_queue("T", 0), store.max_offset_in_queue("T", 0)) == (10, 11)
+        assert (store.reader.min_offset_in_queue("T", 0), store.reader.max_offset_in_queue("T", 0)) == (10, 11)
         store.close()
 
 
 def test_a_deletion_does_not_outlive_the_log_it_belongs_to(maker: StoreMaker) -> None:
     store = filled(maker, 20)
-    cut = store.queue_units("U", 0, 3, 1)[0].physical_offset
+    cut = store.reader.queue_units("U", 0, 3, 1)[0].physical_offset
     store.delete_topic("T")
     copy = maker.killed_copy(store)
     overwrite(log_file(copy, 0), cut, bytes(FILE - cut))
@@ -338,7 +340,7 @@ def test_queues_without_a_log_are_deleted(maker: StoreMaker) -> None:
     copy = maker.killed_copy(store)
     shutil.rmtree(copy / "commitlog")
     again = maker(copy)
-    assert again.max_offset_in_queue("T", 0) == 0
+    assert again.reader.max_offset_in_queue("T", 0) == 0
     assert not (copy / "consumequeue" / "T" / "0").exists()
     put(again, "U", body=b"new")
     assert bodies(maker(maker.killed_copy(again)), "U") == [b"new"]
@@ -350,7 +352,7 @@ def test_a_unit_that_points_nowhere_is_cut_off(maker: StoreMaker) -> None:
     overwrite(queue_file(copy, "T", 0), 5 * 20, UNIT.pack(3, 100, 0) + UNIT.pack(2**50, 100, 0))
     again = maker(copy)
     assert report(again).units_removed == 2
-    assert again.max_offset_in_queue("T", 0) == 5
+    assert again.reader.max_offset_in_queue("T", 0) == 5
 
 
 def torn_units(before: bytes, behind: bytes) -> Iterator[tuple[int, bytes]]:
@@ -373,14 +375,14 @@ def test_a_unit_of_which_a_power_cut_has_left_one_part_is_made_whole(maker: Stor
         else:
             properties = encode_properties({"DELAY": "5"})
             put(store, topic, body=body(number), properties=properties, tags_code=store.config.delay_levels.due_time(5))
-    wanted = store.queue_units(topic, 0, 0, 200)
+    wanted = store.reader.queue_units(topic, 0, 0, 200)
     whole = queue_file(store.config.root, topic, 0).read_bytes()
     torn = 0
     for number, content in torn_units(bytes(4000), whole):
         copy = maker.killed_copy(store)
         queue_file(copy, topic, 0).write_bytes(content)
         again = maker(copy, consume_queue_file_size_bytes=4000)
-        assert again.queue_units(topic, 0, 0, 200) == wanted, f"unit {number}"
+        assert again.reader.queue_units(topic, 0, 0, 200) == wanted, f"unit {number}"
         assert bool(report(again).units_added) == (content != whole)
         assert bodies(again, topic) == bodies(store, topic)
         again.close()
@@ -393,11 +395,11 @@ def test_a_unit_across_sectors_that_is_another_but_not_torn_stays(maker: StoreMa
     for number in range(30):
         put(store, body=body(number), tags="polygenelubricants")
     copy = maker.killed_copy(store)
-    offset, size, _ = store.queue_units("T", 0, 25, 1)[0]
+    offset, size, _ = store.reader.queue_units("T", 0, 25, 1)[0]
     overwrite(queue_file(copy, "T", 0), 25 * 20, UNIT.pack(offset, size, 7))
     again = maker(copy, consume_queue_file_size_bytes=4000)
     assert report(again).units_added == 0
-    assert again.queue_units("T", 0, 25, 1)[0].tags_code == 7
+    assert again.reader.queue_units("T", 0, 25, 1)[0].tags_code == 7
 
 
 def test_a_start_that_is_killed_before_lost_files_of_a_queue_are_built_again_hides_no_message(

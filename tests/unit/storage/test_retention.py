@@ -141,7 +141,7 @@ def test_log_queues_and_minimum_follow_one_another(maker: StoreMaker) -> None:
         assert queue.max_offset == begin[queue]
         assert queue.files.start == queue.min_offset // 50 * 1000 > 0
         assert not queue_file(store.config.root, queue.topic, 0).exists()
-    minimum = store.min_offset_in_queue("T", 0)
+    minimum = store.reader.min_offset_in_queue("T", 0)
     assert bodies(store) == before[minimum:]
 
 
@@ -151,12 +151,12 @@ def test_after_a_restart_everything_is_as_it_was_left(maker: StoreMaker) -> None
     requested(store).run()
     left = bodies(store)
     killed = maker.killed_copy(store)
-    minimum = store.min_offset_in_queue("T", 0)
+    minimum = store.reader.min_offset_in_queue("T", 0)
     store.close()
     for root in (store.config.root, killed):
         again = maker(root)
         assert bodies(again) == left
-        assert again.min_offset_in_queue("T", 0) == minimum
+        assert again.reader.min_offset_in_queue("T", 0) == minimum
         assert report(again).truncated_bytes == 0
         put(again, body=b"next")
         assert bodies(again)[-1] == b"next"
@@ -166,10 +166,10 @@ def test_a_read_before_the_minimum_is_told_the_minimum(maker: StoreMaker) -> Non
     store = filled(maker, 300)
     make_old(maker, store, 2)
     requested(store).run()
-    minimum = store.min_offset_in_queue("T", 0)
-    found = store.get_message(("T", 0), minimum - 1, 32)
+    minimum = store.reader.min_offset_in_queue("T", 0)
+    found = store.reader.get_message(("T", 0), minimum - 1, 32)
     assert (found.status, found.next_begin_offset) == (GetMessageStatus.OFFSET_TOO_SMALL, minimum)
-    assert store.get_message(("T", 0), minimum, 32).status is GetMessageStatus.FOUND
+    assert store.reader.get_message(("T", 0), minimum, 32).status is GetMessageStatus.FOUND
 
 
 def test_between_log_and_queues_a_read_is_sent_on(maker: StoreMaker) -> None:
@@ -177,7 +177,7 @@ def test_between_log_and_queues_a_read_is_sent_on(maker: StoreMaker) -> None:
     make_old(maker, store, 1)
     retention = requested(store)
     retention.delete_log_file(retention.plan()[0])
-    found = store.get_message(("T", 0), 0, 32)
+    found = store.reader.get_message(("T", 0), 0, 32)
     assert found.status is GetMessageStatus.FOUND  # behind what is gone
     first = decode_records(found.buffers[0])[0]
     assert first.physical_offset >= LOG_FILE
@@ -191,10 +191,10 @@ def test_the_newest_files_stay_whatever_their_age(maker: StoreMaker) -> None:
     assert log_files(store) == [newest]
     for queue in store.queues:
         assert len(queue.files.files) == 1
-    maximum = store.max_offset_in_queue("T", 0)
+    maximum = store.reader.max_offset_in_queue("T", 0)
     put(store, body=b"next")
     assert bodies(store)[-1] == b"next"
-    assert store.max_offset_in_queue("T", 0) == maximum + 1
+    assert store.reader.max_offset_in_queue("T", 0) == maximum + 1
 
 
 def test_a_queue_whose_messages_are_all_gone_keeps_its_numbers(maker: StoreMaker) -> None:
@@ -205,7 +205,7 @@ def test_a_queue_whose_messages_are_all_gone_keeps_its_numbers(maker: StoreMaker
         put(store, body=body(number))
     make_old(maker, store, 2)
     requested(store).run()
-    assert store.min_offset_in_queue("Gone", 0) == store.max_offset_in_queue("Gone", 0) == 100
+    assert store.reader.min_offset_in_queue("Gone", 0) == store.reader.max_offset_in_queue("Gone", 0) == 100
     assert [path.name[-4:] for path in (store.config.root / "consumequeue/Gone/0").iterdir()] == ["1000"]
     assert put(store, "Gone").queue_offset == 100
     store.close()
@@ -288,7 +288,7 @@ def test_a_reader_of_a_deleted_file_is_unharmed_and_its_space_comes_free_later(
 ) -> None:
     store = filled(maker, 300)
     make_old(maker, store, 1)
-    found = store.get_message(("T", 0), 0, 32)
+    found = store.reader.get_message(("T", 0), 0, 32)
     retention = requested(store)
     assert retention.run() == 1
     assert not log_file(store.config.root, 0).exists()
@@ -378,7 +378,7 @@ def test_queue_files_that_a_killed_run_left_go_with_the_first_run(maker: StoreMa
     for reason in retention.plan():
         retention.delete_log_file(reason)
     again = maker(maker.killed_copy(store))
-    assert again.min_offset_in_queue("T", 0) > 50
+    assert again.reader.min_offset_in_queue("T", 0) > 50
     assert queue_file(again.config.root, "T", 0).exists()
     assert Retention(again).run() == 0
     assert not queue_file(again.config.root, "T", 0).exists()
@@ -414,7 +414,7 @@ def test_the_index_follows(maker: StoreMaker) -> None:
 def found_keys(store: MessageStore, key: str) -> list[int]:
     """Places of records with a key that are still there."""
     places = matches(store, "T", key).offsets
-    return [place for place in places if store.look_message(place) is not None]
+    return [place for place in places if store.reader.look_message(place) is not None]
 
 
 def test_a_follower_that_fails_is_told_again(maker: StoreMaker) -> None:

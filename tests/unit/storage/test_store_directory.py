@@ -61,7 +61,7 @@ def test_a_second_store_on_the_directory_is_refused_and_disturbs_nothing(maker: 
         maker()
     put(store)
     store.close()
-    assert maker().max_offset_in_queue("T", 0) == 2
+    assert maker().reader.max_offset_in_queue("T", 0) == 2
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_wrong_file_is_refused_before_anything_is_changed(maker: StoreMaker, n
     (root / name).unlink()
     if name.endswith("x/y"):
         (root / name).parent.rmdir()
-    assert maker().max_offset_in_queue("T", 0) == 1
+    assert maker().reader.max_offset_in_queue("T", 0) == 1
 
 
 @pytest.mark.parametrize("name", ["commitlog", f"commitlog/{65536:020d}", "consumequeue", "consumequeue/T"])

@@ -17,7 +17,7 @@ def waiting(broker: Broker, properties: bytes, body: bytes = b"body") -> Entry |
     """Let a message wait, and return what delivers it."""
     queue = broker.store.queue("W", 0)
     ((_, queue_offset),) = broker.store.append([entry(queue, body, properties, born_host=HOST, store_host=HOST)])
-    ((copy,), _) = broker.delivery.copies(broker.store.queue_units("W", 0, queue_offset, 1))
+    ((copy,), _) = broker.delivery.copies(broker.store.reader.queue_units("W", 0, queue_offset, 1))
     assert copy is None or copy[2] == properties
     return copy
 
@@ -83,7 +83,7 @@ def test_a_copy_that_became_too_long_does_not_stop_the_others(broker: Broker, ca
     good[1] = good[1][0], bytes(broker.store.config.commit_log_file_size_bytes), *good[1][2:]
     assert broker.delivery.store(good) == 3
     assert broker.delivery.delivered == 2
-    assert broker.store.max_offset_in_queue("T", 1) == 2
+    assert broker.store.reader.max_offset_in_queue("T", 1) == 2
     assert broker.statistics.put_by_topic == {"T": 2}
     assert broker.statistics.put_bytes == 2
     assert "delayed message for topic T dropped" in caplog.text
@@ -110,12 +110,12 @@ def test_a_topic_that_is_being_deleted_holds_up_no_other(
     assert caplog.text.count("delayed message for topic D dropped: the topic is being deleted") == 1
     assert broker.delivery.store(copies[2:]) == 3
     assert caplog.text.count("delayed message for topic D dropped: the topic is being deleted") == 2
-    assert broker.store.max_offset_in_queue("T", 1) == 3
+    assert broker.store.reader.max_offset_in_queue("T", 1) == 3
     assert broker.delivery.delivered == 3
     assert broker.delivery.store(copies[1:2]) == 1
     broker.store.queue("D", 1).refusal = None
     assert broker.delivery.store(copies[1:2]) == 1
-    assert broker.store.max_offset_in_queue("D", 1) == 1
+    assert broker.store.reader.max_offset_in_queue("D", 1) == 1
 
 
 def test_what_the_store_refuses_is_told_once_until_it_takes_messages_again(

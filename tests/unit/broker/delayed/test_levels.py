@@ -27,7 +27,7 @@ HOST = bytes(8)
 
 def messages(broker: Broker, topic: str = "T", queue_id: int = 0) -> list[MessageExt]:
     found: list[MessageExt] = []
-    while (result := broker.store.get_message((topic, queue_id), len(found), 32)).buffers:
+    while (result := broker.store.reader.get_message((topic, queue_id), len(found), 32)).buffers:
         found += [message for view in result.buffers for message in decode_records(view)]
     return found
 
@@ -64,7 +64,7 @@ def test_a_message_appears_after_its_delay_and_once_as_the_same_message(peer: Pe
     assert (message.unique_id, message.tags) == ("ID", "A")
     assert message.encoded_properties == waiting.encoded_properties
     assert message.properties | {"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": "2"} == message.properties
-    assert broker.store.queue_units("T", 2, 0, 1)[0].tags_code == tags_code("A")
+    assert broker.store.reader.queue_units("T", 2, 0, 1)[0].tags_code == tags_code("A")
     clock.now_ms += 10**7
     assert broker.schedule.deliver(clock.now_ms) is None
     assert len(messages(broker, "T", 2)) == 1
@@ -240,7 +240,9 @@ def test_other_levels_can_be_set(make_broker: MakeBroker, clock: Clock) -> None:
     peer = Peer(make_broker({"delay_levels": DelayLevels("2s 7m")}))
     put(peer, b"1", 1)
     put(peer, b"2", 18)
-    assert [unit.tags_code for unit in peer.broker.store.queue_units(SCHEDULE, 1, 0, 9)] == [clock.now_ms + 420_000]
+    assert [unit.tags_code for unit in peer.broker.store.reader.queue_units(SCHEDULE, 1, 0, 9)] == [
+        clock.now_ms + 420_000
+    ]
     assert peer.broker.schedule.deliver(clock.now_ms + 2000) == clock.now_ms + 420_000
     assert peer.broker.schedule.deliver(clock.now_ms + 420_000) is None
     assert bodies(peer.broker) == [b"1", b"2"]
@@ -270,7 +272,7 @@ def test_a_record_that_has_no_real_place_is_left_behind(
     assert broker.schedule.deliver(clock.now_ms + 1000) is None
     assert bodies(broker) == [b"next"]
     assert [record.message[:23] for record in caplog.records] == ["delayed message dropped"]
-    assert broker.store.max_offset_in_queue(SCHEDULE, 0) == 2
+    assert broker.store.reader.max_offset_in_queue(SCHEDULE, 0) == 2
 
 
 def test_a_record_that_is_gone_is_left_behind(broker: Broker, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
@@ -359,4 +361,4 @@ def test_a_message_with_ipv6_hosts_keeps_them(broker: Broker, clock: Clock) -> N
     broker.schedule.deliver(clock.now_ms + 1000)
     (message,) = messages(broker)
     assert message.born_host == "[::1]:50001"
-    assert decode_record(broker.store.look_message(message.physical_offset) or b"").sys_flag & 0x10
+    assert decode_record(broker.store.reader.look_message(message.physical_offset) or b"").sys_flag & 0x10

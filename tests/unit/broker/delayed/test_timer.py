@@ -22,7 +22,7 @@ HUGE = {"commit_log_file_size_bytes": 8 * 1024**2, "consume_queue_file_size_byte
 
 def messages(broker: Broker, topic: str = "T", queue_id: int = 0) -> list[MessageExt]:
     found: list[MessageExt] = []
-    while (result := broker.store.get_message((topic, queue_id), len(found), 32)).buffers:
+    while (result := broker.store.reader.get_message((topic, queue_id), len(found), 32)).buffers:
         found += [message for view in result.buffers for message in decode_records(view)]
     return found
 
@@ -68,7 +68,7 @@ def test_a_message_appears_at_its_time_and_once_as_the_same_message(peer: Peer, 
         "TIMER_ENQUEUE_MS": str(sent_ms),
         "TIMER_DEQUEUE_MS": str(clock.now_ms),
     }
-    assert broker.store.queue_units("T", 2, 0, 1)[0].tags_code == tags_code("A")
+    assert broker.store.reader.queue_units("T", 2, 0, 1)[0].tags_code == tags_code("A")
     clock.now_ms += 10**7
     assert broker.timer.deliver(clock.now_ms) is None
     assert len(messages(broker, "T", 2)) == 1

@@ -246,7 +246,7 @@ async def test_delayed_messages_that_cannot_be_read_hold_up_no_others(
 
 def waiting_bodies(broker: Broker) -> list[bytes]:
     """What was delivered of the messages that waited."""
-    found = broker.store.get_message(("W", 0), 0, 32)
+    found = broker.store.reader.get_message(("W", 0), 0, 32)
     return [message.stored_body for view in found.buffers for message in decode_records(view)]
 
 

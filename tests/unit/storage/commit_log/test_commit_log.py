@@ -49,7 +49,7 @@ def test_a_record_is_what_the_codec_writes(store: MessageStore, born: bytes, sto
         reconsume_times=3,
         prepared_transaction_offset=2**40,
     )
-    view = store.look_message(place.physical_offset)
+    view = store.reader.look_message(place.physical_offset)
     assert view is not None
     assert bytes(view) == wanted
     assert store.commit_log.store_time(place.physical_offset) == place.store_timestamp
@@ -57,7 +57,7 @@ def test_a_record_is_what_the_codec_writes(store: MessageStore, born: bytes, sto
 
 def test_an_ipv4_peer_of_a_dual_stack_socket_is_stored_as_ipv4(store: MessageStore) -> None:
     place = put(store, born_host=encode_host("::ffff:10.1.2.3", 5), sys_flag=0x30)
-    view = store.look_message(place.physical_offset)
+    view = store.reader.look_message(place.physical_offset)
     assert view is not None
     message = decode_record(view)
     assert message.born_host == "10.1.2.3:5"
@@ -67,7 +67,7 @@ def test_an_ipv4_peer_of_a_dual_stack_socket_is_stored_as_ipv4(store: MessageSto
 def test_a_memoryview_is_as_good_as_bytes(store: MessageStore) -> None:
     for length in (10, 10_000):
         place = put(store, body=memoryview(b"x" * length))
-        view = store.look_message(place.physical_offset)
+        view = store.reader.look_message(place.physical_offset)
         assert view is not None
         assert decode_record(view).stored_body == b"x" * length
 
@@ -136,23 +136,23 @@ def test_min_offset_is_minus_one_without_files(store: MessageStore) -> None:
 def test_looking_at_any_place_that_is_no_record_finds_nothing(store: MessageStore, offset: int) -> None:
     put(store, body=bytes(150 - FIXED))
     filled_up_to(store, 900)
-    assert store.look_message(offset) is None
+    assert store.reader.look_message(offset) is None
 
 
 def test_looking_with_another_size_finds_nothing(store: MessageStore) -> None:
     place = put(store)
-    view = store.look_message(place.physical_offset)
+    view = store.reader.look_message(place.physical_offset)
     assert view is not None
-    assert store.look_message(place.physical_offset, len(view)) == view
-    assert store.look_message(place.physical_offset, len(view) - 1) is None
+    assert store.reader.look_message(place.physical_offset, len(view)) == view
+    assert store.reader.look_message(place.physical_offset, len(view) - 1) is None
 
 
 def test_a_record_inside_a_body_is_never_taken_for_one(store: MessageStore) -> None:
     place = put(store, body=b"inner")
-    inner = store.look_message(place.physical_offset)
+    inner = store.reader.look_message(place.physical_offset)
     assert inner is not None
     outer = put(store, body=bytes(inner))
-    assert store.look_message(outer.physical_offset + 88) is None  # it names another place as its own
+    assert store.reader.look_message(outer.physical_offset + 88) is None  # it names another place as its own
 
 
 def test_a_record_that_claims_to_go_on_behind_the_end_is_not_shown(store: MessageStore) -> None:
@@ -160,10 +160,10 @@ def test_a_record_that_claims_to_go_on_behind_the_end_is_not_shown(store: Messag
     file = store.commit_log.files.files[0]
     end = store.commit_log.max_offset
     file.map[end : end + len(forged(end))] = forged(end)
-    assert store.look_message(end) is None
+    assert store.reader.look_message(end) is None
     store.commit_log.max_offset = end + 10
-    assert store.look_message(end) is None
-    assert store.look_message(place.physical_offset) is not None
+    assert store.reader.look_message(end) is None
+    assert store.reader.look_message(place.physical_offset) is not None
 
 
 def forged(physical_offset: int) -> bytes:

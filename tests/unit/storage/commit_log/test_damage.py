@@ -45,7 +45,7 @@ KINDS: Final = {
 
 
 def place(store: MessageStore, number: int, topic: str = "T") -> tuple[int, int]:
-    unit = store.queue_units(topic, 0, number, 1)[0]
+    unit = store.reader.queue_units(topic, 0, number, 1)[0]
     return unit.physical_offset, unit.size
 
 
@@ -68,7 +68,7 @@ def test_a_damaged_record_costs_only_its_message(maker: StoreMaker, kind: str, q
     assert report(again).truncated_bytes == 0
     assert bodies(again) == wanted[:HURT] + wanted[HURT + 1 :]
     assert bodies(again, "U") == bodies(store, "U")
-    assert again.max_offset_in_queue("T", 0) == 100
+    assert again.reader.max_offset_in_queue("T", 0) == 100
     unit_at = HURT % 50 * 20
     assert queue_file(copy, "T", HURT // 50 * 1000).read_bytes()[unit_at : unit_at + 20] == BLANK_UNIT
     assert put(again).queue_offset == 100
@@ -104,7 +104,7 @@ def numbered(store: MessageStore, most: int) -> list[tuple[int, bytes]]:
     """Return queue offset and body of every message, as its record has them."""
     found: list[tuple[int, bytes]] = []
     queue_offset = 0
-    while (result := store.get_message(("T", 0), queue_offset, most)).next_begin_offset > queue_offset:
+    while (result := store.reader.get_message(("T", 0), queue_offset, most)).next_begin_offset > queue_offset:
         records = map(decode_record, [bytes(record) for view in result.buffers for record in records_in(view)])
         found += [(record.queue_offset, record.stored_body) for record in records]
         queue_offset = result.next_begin_offset
@@ -139,7 +139,7 @@ def test_what_stood_in_a_damaged_place_is_kept_and_the_log_has_no_hole(
     assert kept.read_bytes() == before
     at = faulty.calls.index(("rename", kept))
     assert faulty.calls[at + 1 : at + 3] == [("sync_directory", kept.parent), ("sync_directory", copy)]
-    filler = again.look_message(offset)
+    filler = again.reader.look_message(offset)
     assert filler is not None
     assert decode_record(filler).topic == FILLER_TOPIC
     assert len(filler) == size
@@ -218,7 +218,7 @@ def test_a_hole_that_is_too_short_for_any_record_stays_and_keeps_no_store_from_s
 def test_damage_up_to_the_end_of_a_file_becomes_a_blank_record(maker: StoreMaker) -> None:
     store = filled(maker)
     copy = maker.killed_copy(store)
-    units = store.queue_units("T", 0, 0, 100) + store.queue_units("U", 0, 0, 100)
+    units = store.reader.queue_units("T", 0, 0, 100) + store.reader.queue_units("U", 0, 0, 100)
     last = max(unit.physical_offset for unit in units if unit.physical_offset < 65536)
     overwrite(log_file(copy, 0), last, bytes(65536 - last))
     overwrite(log_file(copy, 65536), 0, bytes(10))
@@ -239,7 +239,7 @@ def test_lost_messages_at_the_end_of_a_queue_leave_no_blank_unit(maker: StoreMak
     offset, _ = place(store, 9)
     overwrite(log_file(copy, 0), offset, bytes(8))
     again = maker(copy)
-    assert again.max_offset_in_queue("T", 0) == 9
+    assert again.reader.max_offset_in_queue("T", 0) == 9
     assert bodies(again, "U") == bodies(store, "U")
     assert put(again, "T").queue_offset == 9
 
@@ -253,7 +253,7 @@ def test_a_damaged_last_record_of_a_queue_is_told_after_a_clean_exit_too(maker: 
     overwrite(log_file(store.config.root, 0), offset + 200, b"\xff\xff")
     again = maker()
     assert [part[1:3] for part in report(again).damage] == [(offset, offset + size)]
-    assert again.max_offset_in_queue("T", 0) == 9
+    assert again.reader.max_offset_in_queue("T", 0) == 9
     assert len(bodies(again, "U")) == 15
 
 
@@ -319,8 +319,8 @@ def test_a_record_damaged_before_the_part_a_start_looks_at_is_never_delivered(ma
     again = maker()
     assert report(again).damage == ()
     assert bodies(again) == wanted[:HURT] + wanted[HURT + 1 :]
-    assert again.look_message(offset) is None
-    alone = again.get_message(("T", 0), HURT, 1)
+    assert again.reader.look_message(offset) is None
+    alone = again.reader.get_message(("T", 0), HURT, 1)
     assert (alone.message_count, alone.next_begin_offset) == (1, HURT + 2)
     assert again.statistics().damaged_records == 1
 
@@ -332,7 +332,7 @@ def test_a_message_of_another_topic_is_not_delivered(maker: StoreMaker) -> None:
     overwrite(log_file(store.config.root, 0), offset + size - 3, b"X")  # the topic's only character
     again = maker()
     assert bodies(again) == [body(0)]
-    assert again.get_message(("T", 0), 1, 1).status is GetMessageStatus.MESSAGE_WAS_REMOVING
+    assert again.reader.get_message(("T", 0), 1, 1).status is GetMessageStatus.MESSAGE_WAS_REMOVING
 
 
 def test_a_damaged_record_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

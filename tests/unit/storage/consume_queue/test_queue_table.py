@@ -91,7 +91,7 @@ def test_a_topic_that_cannot_be_deleted_takes_no_messages_until_it_can_and_harms
         for queue_id in range(2):
             with pytest.raises(StoreError, match=r"topic\[T\] takes no messages until its deletion succeeds.*T/0"):
                 put(store, "T", queue_id)
-            assert store.max_offset_in_queue("T", queue_id) == 0
+            assert store.reader.max_offset_in_queue("T", queue_id) == 0
         put(store, "U", 0)
     (directory / "file").unlink()
     assert store.delete_topic("T") == 2
@@ -114,16 +114,16 @@ def test_what_is_left_of_a_topic_gives_nothing_back(maker: StoreMaker, faulty: F
     with pytest.raises(StoreError, match="not permitted"):
         put(store, "T", 0)
     put(store, "U", 0)
-    assert store.max_offset_in_queue("T", 0) == 0
+    assert store.reader.max_offset_in_queue("T", 0) == 0
     faulty.fails = lambda number, name, path: False
     killed = maker(maker.killed_copy(store))
-    assert killed.max_offset_in_queue("T", 0) == 0
+    assert killed.reader.max_offset_in_queue("T", 0) == 0
     assert put(killed, "T", 0).queue_offset == 0
     store.close()
     store.open()
-    assert store.max_offset_in_queue("T", 0) == 0
+    assert store.reader.max_offset_in_queue("T", 0) == 0
     assert put(store, "T", 0).queue_offset == 0
-    assert store.max_offset_in_queue("U", 0) == 1
+    assert store.reader.max_offset_in_queue("U", 0) == 1
 
 
 def test_a_failing_rename_makes_no_queue(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
@@ -131,7 +131,7 @@ def test_a_failing_rename_makes_no_queue(maker: StoreMaker, faulty: FaultyFileSy
     faulty.fails = lambda number, name, path: name == "create_file"
     with pytest.raises(StoreError):
         put(store)
-    assert store.max_offset_in_queue("T", 0) == 0
+    assert store.reader.max_offset_in_queue("T", 0) == 0
 
 
 def test_deleted_topics_leave_no_queue_behind(maker: StoreMaker) -> None:

@@ -152,7 +152,7 @@ def test_only_what_one_read_gives_is_asked_for(maker: StoreMaker) -> None:
     cold = reads(store, memory)
     memory.load(cold.find(queue, 0, 32, None))
     records = cold.find(queue, 0, 32, None)
-    found = store.get_message(queue, 0, 32)
+    found = store.reader.get_message(queue, 0, 32)
     assert sum(each.end - each.start for each in records) == found.size_bytes
 
 
@@ -167,7 +167,7 @@ def test_what_a_reader_that_takes_more_gets_is_asked_for_and_no_more(
     cold = reads(store, memory)
     memory.load(cold.find(queue, 0, wanted, None, max_bytes))
     records = cold.find(queue, 0, wanted, None, max_bytes)
-    found = store.get_message(queue, 0, wanted, None, max_bytes)
+    found = store.reader.get_message(queue, 0, wanted, None, max_bytes)
     assert sum(each.end - each.start for each in records) == found.size_bytes
     assert found.size_bytes <= 40_000
 
@@ -197,7 +197,7 @@ def test_a_filter_lets_as_many_units_be_looked_at_as_messages_are_wanted(maker: 
     store.close()
     store = maker(**settings)
     queue, codes = store.queue("T", 0), frozenset({65})
-    assert store.get_message(queue, 0, 1000, codes).next_begin_offset > 900
+    assert store.reader.get_message(queue, 0, 1000, codes).next_begin_offset > 900
     cold = reads(store, memory := Memory())
     asked: list[ColdRange] = []
     while ranges := cold.find(queue, 0, 1000, codes):

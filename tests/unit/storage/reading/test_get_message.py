@@ -32,30 +32,30 @@ def overwrite(queue: ConsumeQueue, queue_offset: int, unit: tuple[int, int, int]
 
 def test_every_offset_outside_says_where_to_go_on(store: MessageStore) -> None:
     queue = store.queue("T", 0)
-    assert outcome(store.get_message(queue, 5, 32)) == (GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0)
+    assert outcome(store.reader.get_message(queue, 5, 32)) == (GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0)
     for _ in range(3):
         put(store)
     queue.min_offset = 1
-    assert outcome(store.get_message(queue, 0, 32)) == (GetMessageStatus.OFFSET_TOO_SMALL, 1)
-    assert outcome(store.get_message(queue, -1, 32)) == (GetMessageStatus.OFFSET_TOO_SMALL, 1)
-    assert outcome(store.get_message(queue, 3, 32)) == (GetMessageStatus.OFFSET_OVERFLOW_ONE, 3)
-    assert outcome(store.get_message(queue, 4, 32)) == (GetMessageStatus.OFFSET_OVERFLOW_BADLY, 3)
-    assert outcome(store.get_message(queue, 2**62, 32)) == (GetMessageStatus.OFFSET_OVERFLOW_BADLY, 3)
+    assert outcome(store.reader.get_message(queue, 0, 32)) == (GetMessageStatus.OFFSET_TOO_SMALL, 1)
+    assert outcome(store.reader.get_message(queue, -1, 32)) == (GetMessageStatus.OFFSET_TOO_SMALL, 1)
+    assert outcome(store.reader.get_message(queue, 3, 32)) == (GetMessageStatus.OFFSET_OVERFLOW_ONE, 3)
+    assert outcome(store.reader.get_message(queue, 4, 32)) == (GetMessageStatus.OFFSET_OVERFLOW_BADLY, 3)
+    assert outcome(store.reader.get_message(queue, 2**62, 32)) == (GetMessageStatus.OFFSET_OVERFLOW_BADLY, 3)
 
 
 def test_a_queue_given_by_name_is_not_created(store: MessageStore) -> None:
-    found = store.get_message(("T", 0), 0, 32)
+    found = store.reader.get_message(("T", 0), 0, 32)
     assert outcome(found) == (GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0)
     assert len(store.queues) == 0
     put(store)
-    assert outcome(store.get_message(("T", 0), 0, 32)) == (GetMessageStatus.FOUND, 1)
+    assert outcome(store.reader.get_message(("T", 0), 0, 32)) == (GetMessageStatus.FOUND, 1)
 
 
 def test_records_behind_one_another_share_a_view(store: MessageStore) -> None:
     for queue_id in (0, 0, 0, 1, 0, 0):
         put(store, "T", queue_id)
     for max_msg_nums, buffers in ((3, 1), (32, 5)):
-        found = store.get_message(("T", 0), 0, max_msg_nums)
+        found = store.reader.get_message(("T", 0), 0, max_msg_nums)
         assert (found.message_count, len(found.buffers)) == (min(max_msg_nums, 5), buffers)
         assert found.size_bytes == sum(map(len, found.buffers))
         assert offsets(found) == [0, 1, 2, 3, 4][:max_msg_nums]
@@ -65,7 +65,7 @@ def test_records_behind_one_another_share_a_view(store: MessageStore) -> None:
 def test_a_read_goes_on_across_commit_log_files(store: MessageStore) -> None:
     for _ in range(10):
         put(store, body=bytes(15_000))
-    found = store.get_message(("T", 0), 0, 32)
+    found = store.reader.get_message(("T", 0), 0, 32)
     assert offsets(found) == list(range(10))
     assert len(found.buffers) == 3
 
@@ -73,16 +73,16 @@ def test_a_read_goes_on_across_commit_log_files(store: MessageStore) -> None:
 def test_a_read_ends_with_the_consume_queue_file_and_the_next_goes_on(store: MessageStore) -> None:
     for _ in range(70):
         put(store)
-    found = store.get_message(("T", 0), 40, 32)
+    found = store.reader.get_message(("T", 0), 40, 32)
     assert (offsets(found), found.next_begin_offset) == (list(range(40, 50)), 50)
-    assert offsets(store.get_message(("T", 0), 50, 32)) == list(range(50, 70))
+    assert offsets(store.reader.get_message(("T", 0), 50, 32)) == list(range(50, 70))
 
 
 @pytest.mark.parametrize(("wanted", "got"), [(-1, 1), (0, 1), (1, 1), (7, 7), (32, 32), (1000, 32)])
 def test_a_read_gives_at_least_one_and_at_most_32_messages(store: MessageStore, wanted: int, got: int) -> None:
     for _ in range(40):
         put(store)
-    found = store.get_message(("T", 0), 0, wanted)
+    found = store.reader.get_message(("T", 0), 0, wanted)
     assert (found.message_count, found.next_begin_offset) == (got, got)
 
 
@@ -90,14 +90,14 @@ def test_the_first_message_passes_whatever_its_size(maker: StoreMaker) -> None:
     store = maker(commit_log_file_size_bytes=1024 * 1024)
     for _ in range(2):
         put(store, body=bytes(500_000))
-    assert offsets(store.get_message(("T", 0), 0, 32)) == [0]
+    assert offsets(store.reader.get_message(("T", 0), 0, 32)) == [0]
 
 
 def test_a_read_gives_at_most_256_kib(maker: StoreMaker) -> None:
     store = maker(commit_log_file_size_bytes=1024 * 1024)
     for _ in range(6):
         put(store, body=bytes(65536 - FIXED))
-    found = store.get_message(("T", 0), 0, 32)
+    found = store.reader.get_message(("T", 0), 0, 32)
     assert (offsets(found), found.size_bytes) == ([0, 1, 2, 3], 262_144)
 
 
@@ -105,20 +105,22 @@ def test_records_far_from_the_end_count_as_on_disk_and_come_in_smaller_reads(mak
     store = maker(physical_memory_bytes=1000)  # 400 bytes are in memory
     for _ in range(30):
         put(store)
-    assert store.get_message(("T", 0), 0, 32).message_count == 8
-    assert store.get_message(("T", 0), 0, 5).message_count == 5
+    assert store.reader.get_message(("T", 0), 0, 32).message_count == 8
+    assert store.reader.get_message(("T", 0), 0, 5).message_count == 5
     near_the_end = store.commit_log.max_offset - 400
     first_in_memory = next(
-        number for number, unit in enumerate(store.queue_units("T", 0, 0, 30)) if unit.physical_offset >= near_the_end
+        number
+        for number, unit in enumerate(store.reader.queue_units("T", 0, 0, 30))
+        if unit.physical_offset >= near_the_end
     )
-    assert offsets(store.get_message(("T", 0), first_in_memory, 32)) == list(range(first_in_memory, 30))
+    assert offsets(store.reader.get_message(("T", 0), first_in_memory, 32)) == list(range(first_in_memory, 30))
 
 
 def test_records_on_disk_come_with_at_most_64_kib(maker: StoreMaker) -> None:
     store = maker(commit_log_file_size_bytes=1024 * 1024, physical_memory_bytes=1)
     for _ in range(4):
         put(store, body=bytes(32768 - FIXED))
-    assert offsets(store.get_message(("T", 0), 0, 32)) == [0, 1]
+    assert offsets(store.reader.get_message(("T", 0), 0, 32)) == [0, 1]
 
 
 TAKES_MORE: Final[dict[str, Any]] = {"max_transfer_bytes_asked": 20 * (FIXED + 4), "max_transfer_count_asked": 15}
@@ -137,19 +139,19 @@ def test_a_reader_that_says_how_much_it_takes_gets_that_up_to_limits_of_its_own(
     for _ in range(40):
         put(store, tags_code=tags_code("A"))
     for _ in range(2):  # the second time as what an earlier process wrote
-        found = store.get_message(("T", 0), 0, wanted, codes, most_records * (FIXED + 4))
+        found = store.reader.get_message(("T", 0), 0, wanted, codes, most_records * (FIXED + 4))
         assert (offsets(found), found.next_begin_offset) == (list(range(got)), got)
         assert found.size_bytes == got * (FIXED + 4)
         as_found_at_start(store)
-    assert store.get_message(("T", 0), 0, wanted, codes).message_count <= 8
+    assert store.reader.get_message(("T", 0), 0, wanted, codes).message_count <= 8
 
 
 def test_a_reader_that_takes_more_gets_no_more_bytes_than_the_limit(maker: StoreMaker) -> None:
     store = maker(**TAKES_MORE)
     for _ in range(10):
         put(store, body=bytes(3 * (FIXED + 4) - FIXED))
-    assert offsets(store.get_message(("T", 0), 0, 100, None, 2**31 - 1)) == list(range(6))
-    assert offsets(store.get_message(("T", 0), 0, 100, None, 2**31 - 1)) == list(range(6))
+    assert offsets(store.reader.get_message(("T", 0), 0, 100, None, 2**31 - 1)) == list(range(6))
+    assert offsets(store.reader.get_message(("T", 0), 0, 100, None, 2**31 - 1)) == list(range(6))
 
 
 def test_a_thousand_messages_come_as_they_were_stored(maker: StoreMaker) -> None:
@@ -158,7 +160,7 @@ def test_a_thousand_messages_come_as_they_were_stored(maker: StoreMaker) -> None
         put(store, body=b"%d" % number)
     for begin, end in ((0, 1024), (476, 1500), (1400, 1500)):
         for _ in range(2):
-            found = store.get_message(("T", 0), begin, 5000, None, 2**20)
+            found = store.reader.get_message(("T", 0), begin, 5000, None, 2**20)
             messages = [message for buffer in found.buffers for message in decode_records(buffer)]
             assert [message.stored_body for message in messages] == [b"%d" % number for number in range(begin, end)]
             as_found_at_start(store)
@@ -175,7 +177,7 @@ def test_a_unit_of_a_huge_size_hides_nothing_from_a_reader_that_takes_more(store
         found: list[int] = []
         next_offset = 0
         while next_offset < 4:
-            result = store.get_message(("T", 0), next_offset, 1024, None, 10_000)
+            result = store.reader.get_message(("T", 0), next_offset, 1024, None, 10_000)
             found += offsets(result)
             assert result.next_begin_offset > next_offset
             next_offset = result.next_begin_offset
@@ -185,22 +187,22 @@ def test_a_unit_of_a_huge_size_hides_nothing_from_a_reader_that_takes_more(store
 def test_tags_select_by_hash(store: MessageStore) -> None:
     for tags in ("A", "B", None, "A", "C"):
         put(store, tags=tags)
-    found = store.get_message(("T", 0), 0, 32, frozenset({tags_code("A"), tags_code("C")}))
+    found = store.reader.get_message(("T", 0), 0, 32, frozenset({tags_code("A"), tags_code("C")}))
     assert (offsets(found), found.next_begin_offset) == ([0, 3, 4], 5)
-    assert store.get_message(("T", 0), 0, 32, None).message_count == 5
+    assert store.reader.get_message(("T", 0), 0, 32, None).message_count == 5
 
 
 def test_negative_hashes_match(store: MessageStore) -> None:
     put(store, tags="polygenelubricants")
-    assert store.queue_units("T", 0, 0, 1)[0].tags_code == -(2**31)
-    assert offsets(store.get_message(("T", 0), 0, 32, frozenset({-(2**31)}))) == [0]
+    assert store.reader.queue_units("T", 0, 0, 1)[0].tags_code == -(2**31)
+    assert offsets(store.reader.get_message(("T", 0), 0, 32, frozenset({-(2**31)}))) == [0]
 
 
 def test_only_the_low_32_bits_are_compared(store: MessageStore) -> None:
     put(store, tags_code=(5 << 32) + 77)
     put(store, tags_code=(5 << 32) + 0xFFFFFFFF)
-    assert offsets(store.get_message(("T", 0), 0, 32, frozenset({77}))) == [0]
-    assert offsets(store.get_message(("T", 0), 0, 32, frozenset({-1}))) == [1]
+    assert offsets(store.reader.get_message(("T", 0), 0, 32, frozenset({77}))) == [0]
+    assert offsets(store.reader.get_message(("T", 0), 0, 32, frozenset({-1}))) == [1]
 
 
 def test_a_filter_that_matches_nothing_goes_on_after_800_units(maker: StoreMaker) -> None:
@@ -208,16 +210,16 @@ def test_a_filter_that_matches_nothing_goes_on_after_800_units(maker: StoreMaker
     for _ in range(1100):
         put(store, tags="A")
     nothing = frozenset({1})
-    assert outcome(store.get_message(("T", 0), 0, 32, nothing)) == (GetMessageStatus.NO_MATCHED_MESSAGE, 800)
-    assert outcome(store.get_message(("T", 0), 800, 32, nothing)) == (GetMessageStatus.NO_MATCHED_MESSAGE, 1000)
-    assert outcome(store.get_message(("T", 0), 1000, 32, nothing)) == (GetMessageStatus.NO_MATCHED_MESSAGE, 1100)
-    assert outcome(store.get_message(("T", 0), 0, 950, nothing)) == (GetMessageStatus.NO_MATCHED_MESSAGE, 950)
+    assert outcome(store.reader.get_message(("T", 0), 0, 32, nothing)) == (GetMessageStatus.NO_MATCHED_MESSAGE, 800)
+    assert outcome(store.reader.get_message(("T", 0), 800, 32, nothing)) == (GetMessageStatus.NO_MATCHED_MESSAGE, 1000)
+    assert outcome(store.reader.get_message(("T", 0), 1000, 32, nothing)) == (GetMessageStatus.NO_MATCHED_MESSAGE, 1100)
+    assert outcome(store.reader.get_message(("T", 0), 0, 950, nothing)) == (GetMessageStatus.NO_MATCHED_MESSAGE, 950)
 
 
 def test_a_full_read_leaves_the_next_unit_for_the_next_read(store: MessageStore) -> None:
     for tags in ("A", "B", "A", "A"):
         put(store, tags=tags)
-    found = store.get_message(("T", 0), 0, 2, frozenset({tags_code("A")}))
+    found = store.reader.get_message(("T", 0), 0, 2, frozenset({tags_code("A")}))
     assert (offsets(found), found.next_begin_offset) == ([0, 2], 3)
 
 
@@ -229,7 +231,7 @@ def test_messages_of_a_removed_commit_log_file_are_passed_over(store: MessageSto
     for _ in range(10):
         put(store, body=bytes(15_000))
     remove_first_log_file(store)
-    found = store.get_message(("T", 0), 0, 32)
+    found = store.reader.get_message(("T", 0), 0, 32)
     assert (found.status, offsets(found), found.next_begin_offset) == (GetMessageStatus.FOUND, [4, 5, 6, 7, 8, 9], 10)
 
 
@@ -237,7 +239,7 @@ def test_only_removed_messages_say_so_and_the_reader_gets_on(store: MessageStore
     for queue_id in (0, 0, 1, 1, 1, 1):
         put(store, "T", queue_id, body=bytes(15_000))
     remove_first_log_file(store)
-    assert outcome(store.get_message(("T", 0), 0, 32)) == (GetMessageStatus.MESSAGE_WAS_REMOVING, 2)
+    assert outcome(store.reader.get_message(("T", 0), 0, 32)) == (GetMessageStatus.MESSAGE_WAS_REMOVING, 2)
 
 
 def as_found_at_start(store: MessageStore) -> None:
@@ -259,7 +261,7 @@ def test_own_records_are_read_as_found_ones_are(maker: StoreMaker) -> None:
     ]
 
     def results() -> list[object]:
-        found = [store.get_message(*read) for read in reads]
+        found = [store.reader.get_message(*read) for read in reads]
         return [(each.status, each.next_begin_offset, b"".join(each.buffers), each.message_count) for each in found]
 
     own = results()
@@ -279,12 +281,12 @@ def test_records_of_an_earlier_process_are_looked_at_once(store: MessageStore, m
     places = [put(store).physical_offset for _ in range(20)]
     as_found_at_start(store)
     for begin in range(0, 20, 5):
-        assert offsets(store.get_message(("T", 0), begin, 5)) == list(range(begin, begin + 5))
+        assert offsets(store.reader.get_message(("T", 0), begin, 5)) == list(range(begin, begin + 5))
     assert looked_at == places
     looked_at.clear()
-    assert offsets(store.get_message(("T", 0), 0, 32)) == list(range(20))
-    assert offsets(store.get_message(("T", 0), 3, 32, frozenset({77}))) == []
-    assert offsets(store.get_message(("T", 0), 7, 2)) == [7, 8]
+    assert offsets(store.reader.get_message(("T", 0), 0, 32)) == list(range(20))
+    assert offsets(store.reader.get_message(("T", 0), 3, 32, frozenset({77}))) == []
+    assert offsets(store.reader.get_message(("T", 0), 7, 2)) == [7, 8]
     assert looked_at == []
 
 
@@ -295,8 +297,8 @@ def test_a_damaged_record_of_an_earlier_process_is_skipped_by_every_reader(store
     file = store.commit_log.files.files[0]
     file.map[places[4].physical_offset + position] ^= 1
     for _ in range(3):
-        assert offsets(store.get_message(("T", 0), 0, 32)) == [0, 1, 2, 3, 5, 6, 7, 8]
-        assert outcome(store.get_message(("T", 0), 4, 1)) == (GetMessageStatus.FOUND, 6)
+        assert offsets(store.reader.get_message(("T", 0), 0, 32)) == [0, 1, 2, 3, 5, 6, 7, 8]
+        assert outcome(store.reader.get_message(("T", 0), 4, 1)) == (GetMessageStatus.FOUND, 6)
     assert store.commit_log.damage.count == 1
 
 
@@ -305,9 +307,9 @@ def test_own_records_whose_file_is_gone_send_the_reader_on(maker: StoreMaker) ->
     for number in range(60):
         put(store, body=bytes(200), queue_id=number % 2)
     store.commit_log.files.files.pop(0)
-    own = [outcome(store.get_message(("T", 0), offset, 32)) for offset in range(20)]
+    own = [outcome(store.reader.get_message(("T", 0), offset, 32)) for offset in range(20)]
     as_found_at_start(store)
-    assert own == [outcome(store.get_message(("T", 0), offset, 32)) for offset in range(20)]
+    assert own == [outcome(store.reader.get_message(("T", 0), offset, 32)) for offset in range(20)]
 
 
 @pytest.mark.parametrize(
@@ -331,9 +333,9 @@ def test_a_damaged_unit_gives_nothing_false_and_hides_nothing_else(
         put(store)
     as_found_at_start(store)
     overwrite(store.queue("T", 0), 1, unit)
-    found = store.get_message(("T", 0), 0, 32)
+    found = store.reader.get_message(("T", 0), 0, 32)
     assert (offsets(found), found.next_begin_offset) == ([0, 2, 3], 4)
-    assert outcome(store.get_message(("T", 0), 1, 1)) == (GetMessageStatus.FOUND, 3)
+    assert outcome(store.reader.get_message(("T", 0), 1, 1)) == (GetMessageStatus.FOUND, 3)
 
 
 def test_a_unit_with_a_huge_size_ends_a_read_and_the_next_gets_on(store: MessageStore) -> None:
@@ -341,9 +343,9 @@ def test_a_unit_with_a_huge_size_ends_a_read_and_the_next_gets_on(store: Message
         put(store)
     as_found_at_start(store)
     overwrite(store.queue("T", 0), 1, (0, 0x7FFFFFFF, 0))
-    found = store.get_message(("T", 0), 0, 32)
+    found = store.reader.get_message(("T", 0), 0, 32)
     assert (offsets(found), found.next_begin_offset) == ([0], 1)
-    found = store.get_message(("T", 0), 1, 32)
+    found = store.reader.get_message(("T", 0), 1, 32)
     assert (offsets(found), found.next_begin_offset) == ([2, 3], 4)
 
 
@@ -352,7 +354,7 @@ def test_a_unit_that_points_behind_the_end_of_the_log_is_not_read(store: Message
     place = put(store)
     as_found_at_start(store)
     store.commit_log.max_offset = place.physical_offset + 10
-    assert offsets(store.get_message(("T", 0), 0, 32)) == [0]
+    assert offsets(store.reader.get_message(("T", 0), 0, 32)) == [0]
 
 
 def test_a_missing_consume_queue_file_sends_the_reader_to_the_next(store: MessageStore) -> None:
@@ -360,13 +362,13 @@ def test_a_missing_consume_queue_file_sends_the_reader_to_the_next(store: Messag
         put(store)
     queue = store.queue("T", 0)
     del queue.files.files[0]
-    assert outcome(store.get_message(queue, 13, 32)) == (GetMessageStatus.OFFSET_FOUND_NULL, 50)
-    assert store.get_message(queue, 50, 32).message_count == 10
+    assert outcome(store.reader.get_message(queue, 13, 32)) == (GetMessageStatus.OFFSET_FOUND_NULL, 50)
+    assert store.reader.get_message(queue, 50, 32).message_count == 10
 
 
 def test_views_stay_valid_when_topic_and_store_are_gone(store: MessageStore) -> None:
     put(store, body=b"still here")
-    view = store.get_message(("T", 0), 0, 1).buffers[0]
+    view = store.reader.get_message(("T", 0), 0, 1).buffers[0]
     store.destroy()
     assert decode_records(view)[0].stored_body == b"still here"
 
@@ -375,5 +377,5 @@ def test_results_name_the_ends_of_the_queue(store: MessageStore) -> None:
     for _ in range(3):
         put(store)
     for queue_offset in (0, 2, 3, 9):
-        found: Any = store.get_message(("T", 0), queue_offset, 32)
+        found: Any = store.reader.get_message(("T", 0), queue_offset, 32)
         assert (found.min_offset, found.max_offset) == (0, 3)

@@ -21,9 +21,9 @@ def fill(
 
 
 def test_an_unknown_or_empty_queue_gives_zero(store: MessageStore) -> None:
-    assert finish(store.offset_by_time("T", 0, START)) == 0
+    assert finish(store.reader.offset_by_time("T", 0, START)) == 0
     store.queue("T", 0)
-    assert finish(store.offset_by_time("T", 0, START)) == 0
+    assert finish(store.reader.offset_by_time("T", 0, START)) == 0
 
 
 @pytest.mark.parametrize(
@@ -34,18 +34,18 @@ def test_the_nearest_message_is_found_and_the_older_one_of_two(
     maker: StoreMaker, timestamp: int, queue_offset: int
 ) -> None:
     store = fill(maker, [0, 10, 20, 30])
-    assert finish(store.offset_by_time("T", 0, START + timestamp)) == queue_offset
+    assert finish(store.reader.offset_by_time("T", 0, START + timestamp)) == queue_offset
 
 
 def test_the_file_that_covers_the_time_is_searched(maker: StoreMaker) -> None:
     store = fill(maker, range(0, 1700, 10))  # 50 messages in each file
     for queue_offset in (0, 49, 50, 51, 99, 100, 120, 169):
-        assert finish(store.offset_by_time("T", 0, START + queue_offset * 10)) == queue_offset
+        assert finish(store.reader.offset_by_time("T", 0, START + queue_offset * 10)) == queue_offset
 
 
 def test_a_file_that_goes_while_a_search_waits_for_the_disk_takes_no_other_out_of_it(maker: StoreMaker) -> None:
     store = fill(maker, range(0, 1700, 10), file_system=NothingInMemory())
-    search = store.offset_by_time("T", 0, START + 700)
+    search = store.reader.offset_by_time("T", 0, START + 700)
     assert next(search)  # the last unit of the first file
     queue = store.queue("T", 0)
     queue.files.remove_oldest()
@@ -55,38 +55,40 @@ def test_a_file_that_goes_while_a_search_waits_for_the_disk_takes_no_other_out_o
 
 def test_with_equal_times_one_of_them_is_found(maker: StoreMaker) -> None:
     store = fill(maker, [5] * 20)
-    assert 0 <= finish(store.offset_by_time("T", 0, START + 5)) < 20
+    assert 0 <= finish(store.reader.offset_by_time("T", 0, START + 5)) < 20
 
 
 def test_expired_messages_are_not_found(maker: StoreMaker) -> None:
     store = fill(maker, range(0, 600, 10), body=bytes(3000))
-    first_left = next(n for n, unit in enumerate(store.queue_units("T", 0, 0, 60)) if unit.physical_offset >= 65536)
+    first_left = next(
+        n for n, unit in enumerate(store.reader.queue_units("T", 0, 0, 60)) if unit.physical_offset >= 65536
+    )
     del store.commit_log.files.files[0]
-    assert finish(store.offset_by_time("T", 0, START)) == first_left  # the queue does not know yet
+    assert finish(store.reader.offset_by_time("T", 0, START)) == first_left  # the queue does not know yet
     store.queue("T", 0).min_offset = first_left
-    assert finish(store.offset_by_time("T", 0, START)) == first_left
+    assert finish(store.reader.offset_by_time("T", 0, START)) == first_left
 
 
 def test_a_queue_that_has_expired_altogether_gives_its_end(maker: StoreMaker) -> None:
     store = fill(maker, [0, 10])
     store.queue("T", 0).min_offset = 2
-    assert finish(store.offset_by_time("T", 0, START)) == 2
+    assert finish(store.reader.offset_by_time("T", 0, START)) == 2
 
 
 def test_an_unreadable_record_gives_the_first_message(maker: StoreMaker) -> None:
     store = fill(maker, [0, 10, 20])
-    unit = store.queue_units("T", 0, 1, 1)[0]
+    unit = store.reader.queue_units("T", 0, 1, 1)[0]
     store.commit_log.files.files[0].map[unit.physical_offset + 4] = 0
-    assert finish(store.offset_by_time("T", 0, START + 10)) == 0
+    assert finish(store.reader.offset_by_time("T", 0, START + 10)) == 0
 
 
 def test_store_times_of_single_messages(maker: StoreMaker) -> None:
     store = fill(maker, [0, 10, 20])
-    assert finish(store.store_time("T", 0, 1)) == START + 10
-    assert finish(store.earliest_store_time("T", 0)) == START
+    assert finish(store.reader.store_time("T", 0, 1)) == START + 10
+    assert finish(store.reader.earliest_store_time("T", 0)) == START
     store.queue("T", 0).min_offset = 1
-    assert finish(store.earliest_store_time("T", 0)) == START + 10
-    assert finish(store.store_time("T", 0, 0)) == -1
-    assert finish(store.store_time("T", 0, 3)) == -1
-    assert finish(store.store_time("T", 9, 0)) == -1
-    assert finish(store.earliest_store_time("U", 0)) == -1
+    assert finish(store.reader.earliest_store_time("T", 0)) == START + 10
+    assert finish(store.reader.store_time("T", 0, 0)) == -1
+    assert finish(store.reader.store_time("T", 0, 3)) == -1
+    assert finish(store.reader.store_time("T", 9, 0)) == -1
+    assert finish(store.reader.earliest_store_time("U", 0)) == -1

@@ -68,7 +68,7 @@ def put(store: MessageStore, properties: bytes, body: bytes = b"body", host: byt
 
 
 def units_of(store: MessageStore, *places: Appended) -> list[ConsumeQueueUnit]:
-    return [store.queue_units("W", 0, place.queue_offset, 1)[0] for place in places]
+    return [store.reader.queue_units("W", 0, place.queue_offset, 1)[0] for place in places]
 
 
 def read(store: MessageStore, reader: CopyReader, *places: Appended) -> list[Entry | None]:
@@ -105,7 +105,7 @@ def test_a_damaged_record_is_read_as_the_slow_way_reads_it(
     reader = CopyReader(find_of(store, []))
     if learned:
         read(store, reader, good)
-    (unit,) = store.queue_units("W", 0, bad.queue_offset, 1)
+    (unit,) = store.reader.queue_units("W", 0, bad.queue_offset, 1)
     file = store.commit_log.files.file_at(bad.physical_offset)
     assert file is not None
     file.map[bad.physical_offset - file.start + at % unit.size] = value
@@ -116,7 +116,7 @@ def test_a_damaged_record_is_read_as_the_slow_way_reads_it(
 def test_a_unit_that_points_nowhere_gives_nothing(store: MessageStore, unit: tuple[int, int, int]) -> None:
     good = put(store, PLACE)
     reader = CopyReader(find_of(store, []))
-    (good_unit,) = store.queue_units("W", 0, good.queue_offset, 1)
+    (good_unit,) = store.reader.queue_units("W", 0, good.queue_offset, 1)
     for units in ([unit], [good_unit, unit], [unit, good_unit]):
         copies, _ = reader.read(store.commit_log, units)
         assert [copy is None for copy in copies] == [each == unit for each in units]

@@ -9,11 +9,11 @@ from triomq.storage.reading.cold_read import finish
 
 
 def test_ends_of_queues(store: MessageStore) -> None:
-    assert (store.min_offset_in_queue("T", 0), store.max_offset_in_queue("T", 0)) == (0, 0)
+    assert (store.reader.min_offset_in_queue("T", 0), store.reader.max_offset_in_queue("T", 0)) == (0, 0)
     for _ in range(3):
         put(store)
     store.queue("T", 0).min_offset = 1
-    assert (store.min_offset_in_queue("T", 0), store.max_offset_in_queue("T", 0)) == (1, 3)
+    assert (store.reader.min_offset_in_queue("T", 0), store.reader.max_offset_in_queue("T", 0)) == (1, 3)
 
 
 @pytest.mark.parametrize(
@@ -26,34 +26,34 @@ def test_units_are_given_within_the_visible_range(
     for number in range(5):
         put(store, tags_code=number)
     store.queue("T", 0).min_offset = 1
-    assert [unit.tags_code for unit in store.queue_units("T", 0, index, count)] == wanted
-    assert store.queue_units("T", 1, index, count) == []
+    assert [unit.tags_code for unit in store.reader.queue_units("T", 0, index, count)] == wanted
+    assert store.reader.queue_units("T", 1, index, count) == []
 
 
 def test_a_lost_message_has_the_time_of_the_next_one(maker: StoreMaker) -> None:
     store = filled(maker)
-    times = [finish(store.store_time("T", 0, number)) for number in range(100)]
+    times = [finish(store.reader.store_time("T", 0, number)) for number in range(100)]
     copy = maker.killed_copy(store)
-    lost = store.queue_units("T", 0, 40, 1)[0].physical_offset
+    lost = store.reader.queue_units("T", 0, 40, 1)[0].physical_offset
     overwrite(log_file(copy, lost // 65536 * 65536), lost % 65536, b"\x7f")
     again = maker(copy)
-    unit = again.queue_units("T", 0, 40, 1)[0]
+    unit = again.reader.queue_units("T", 0, 40, 1)[0]
     assert (unit.is_lost, unit.physical_offset) == (True, 0)
-    assert finish(again.store_time("T", 0, 40)) == times[41]
-    assert [finish(again.store_time("T", 0, number)) for number in (39, 41)] == [times[39], times[41]]
+    assert finish(again.reader.store_time("T", 0, 40)) == times[41]
+    assert [finish(again.reader.store_time("T", 0, number)) for number in (39, 41)] == [times[39], times[41]]
 
 
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda store: store.get_message(("T", 0), 0, 1),
-        lambda store: store.min_offset_in_queue("T", 0),
-        lambda store: store.max_offset_in_queue("T", 0),
-        lambda store: finish(store.offset_by_time("T", 0, 0)),
-        lambda store: finish(store.store_time("T", 0, 0)),
-        lambda store: finish(store.earliest_store_time("T", 0)),
-        lambda store: store.look_message(0),
-        lambda store: store.queue_units("T", 0, 0, 1),
+        lambda store: store.reader.get_message(("T", 0), 0, 1),
+        lambda store: store.reader.min_offset_in_queue("T", 0),
+        lambda store: store.reader.max_offset_in_queue("T", 0),
+        lambda store: finish(store.reader.offset_by_time("T", 0, 0)),
+        lambda store: finish(store.reader.store_time("T", 0, 0)),
+        lambda store: finish(store.reader.earliest_store_time("T", 0)),
+        lambda store: store.reader.look_message(0),
+        lambda store: store.reader.queue_units("T", 0, 0, 1),
         lambda store: store.statistics(),
         lambda store: store.flush_plan(),
         lambda store: store.flush_consume_queues_plan(),

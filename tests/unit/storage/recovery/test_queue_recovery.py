@@ -349,7 +349,7 @@ def test_a_unit_of_an_expired_record_is_no_dangling_one(maker: StoreMaker) -> No
     store.close()
     (store.config.root / "commitlog" / f"{0:020d}").unlink()
     again = maker()
-    assert (again.min_offset_in_queue("T", 0), again.max_offset_in_queue("T", 0)) == (1, 1)
+    assert (again.reader.min_offset_in_queue("T", 0), again.reader.max_offset_in_queue("T", 0)) == (1, 1)
 
 
 @pytest.mark.parametrize("log_begin", [0, 1, 1000, 1150, 1200, 1250, 5000])

@@ -110,7 +110,7 @@ def test_a_clean_start_calls_the_system_as_often_for_a_long_queue_as_for_a_short
     opened = [path.parent.parent.name for name, path in faulty.calls if name in {"open_file", "map_file"}]
     assert opened.count("short") == 1
     assert opened.count("long") == 2 + 2  # its first unit, its last one, and that of the last record is mapped
-    assert again.max_offset_in_queue("long", 0) == 98
+    assert again.reader.max_offset_in_queue("long", 0) == 98
 
 
 def test_new_files_are_mapped_without_read_ahead(maker: StoreMaker) -> None:
@@ -172,7 +172,7 @@ def test_a_checkpoint_ahead_of_the_log_vouches_for_nothing(maker: StoreMaker, ah
 def test_a_torn_record_ends_the_log_and_is_cleared(maker: StoreMaker) -> None:
     store = filled(maker, 10)
     copy = maker.killed_copy(store)
-    last = store.queue_units("U", 0, 4, 1)[0].physical_offset
+    last = store.reader.queue_units("U", 0, 4, 1)[0].physical_offset
     overwrite(log_file(copy, 0), last + 100, b"\xff" * 20)
     again = maker(copy)
     assert report(again).log_end == last
@@ -187,7 +187,7 @@ def test_a_torn_record_ends_the_log_and_is_cleared(maker: StoreMaker) -> None:
 def test_damage_at_the_end_is_found_after_a_clean_exit_too(maker: StoreMaker) -> None:
     store = filled(maker, 10)
     wanted = bodies(store, "U")[:4]
-    last = store.queue_units("U", 0, 4, 1)[0].physical_offset
+    last = store.reader.queue_units("U", 0, 4, 1)[0].physical_offset
     store.close()
     overwrite(log_file(store.config.root, 0), last + 100, b"\xff" * 20)
     again = maker()
@@ -199,7 +199,7 @@ def test_damage_at_the_end_is_found_after_a_clean_exit_too(maker: StoreMaker) ->
 def test_without_the_crc_check_a_changed_body_passes(maker: StoreMaker) -> None:
     store = filled(maker, 4)
     copy = maker.killed_copy(store)
-    last = store.queue_units("U", 0, 1, 1)[0].physical_offset
+    last = store.reader.queue_units("U", 0, 1, 1)[0].physical_offset
     overwrite(log_file(copy, 0), last + 100, b"\xff" * 20)
     assert report(maker(copy, check_crc_on_recover=False)).truncated_bytes == 0
 
@@ -224,7 +224,7 @@ def test_files_behind_the_end_are_deleted(maker: StoreMaker) -> None:
 def test_an_old_record_behind_the_end_is_not_taken_for_a_new_one(maker: StoreMaker) -> None:
     store = filled(maker, 10)
     copy = maker.killed_copy(store)
-    unit = store.queue_units("T", 0, 3, 1)[0]
+    unit = store.reader.queue_units("T", 0, 3, 1)[0]
     stale = bytes(log_file(copy, 0).read_bytes()[unit.physical_offset : unit.physical_offset + unit.size])
     overwrite(log_file(copy, 0), store.commit_log.max_offset, stale)
     again = maker(copy)
@@ -236,7 +236,9 @@ def test_an_old_record_behind_the_end_is_not_taken_for_a_new_one(maker: StoreMak
 def test_a_blank_record_at_the_very_end_stays_the_end(maker: StoreMaker) -> None:
     store = filled(maker, 80, topics=("T",))
     end = max(
-        unit.physical_offset + unit.size for unit in store.queue_units("T", 0, 0, 80) if unit.physical_offset < FILE
+        unit.physical_offset + unit.size
+        for unit in store.reader.queue_units("T", 0, 0, 80)
+        if unit.physical_offset < FILE
     )
     copy = maker.killed_copy(store)
     log_file(copy, FILE).unlink()
@@ -272,31 +274,31 @@ def test_a_file_made_ahead_is_accepted_and_deleted(maker: StoreMaker) -> None:
 def test_units_of_lost_records_never_come_back(maker: StoreMaker) -> None:
     store = filled(maker, 20)
     copy = maker.killed_copy(store)
-    cut = store.queue_units("T", 0, 5, 1)[0].physical_offset
+    cut = store.reader.queue_units("T", 0, 5, 1)[0].physical_offset
     overwrite(log_file(copy, 0), cut, bytes(FILE - cut))
     again = maker(copy)
-    assert [again.max_offset_in_queue(topic, 0) for topic in ("T", "U")] == [5, 5]
+    assert [again.reader.max_offset_in_queue(topic, 0) for topic in ("T", "U")] == [5, 5]
     for topic in ("T", "U"):
         assert not any(queue_file(copy, topic, 0).read_bytes()[5 * 20 :])
     for _ in range(20):
         put(again, "V", body=bytes(1000))  # the log grows over the place of the lost records
     again.close()
     once_more = maker(copy)
-    assert [once_more.max_offset_in_queue(topic, 0) for topic in ("T", "U")] == [5, 5]
+    assert [once_more.reader.max_offset_in_queue(topic, 0) for topic in ("T", "U")] == [5, 5]
 
 
 def test_a_queue_that_leads_behind_the_end_of_the_log_is_cut_to_it(maker: StoreMaker) -> None:
     """The record of its last unit looks like one, but the log ends before: the way there leads over none."""
     store = filled(maker, 10)
     copy = maker.killed_copy(store)
-    torn = store.queue_units("T", 0, 4, 1)[0].physical_offset
-    unproven = store.queue_units("U", 0, 4, 1)[0].physical_offset
+    torn = store.reader.queue_units("T", 0, 4, 1)[0].physical_offset
+    unproven = store.reader.queue_units("U", 0, 4, 1)[0].physical_offset
     overwrite(log_file(copy, 0), torn, bytes(8))
     overwrite(log_file(copy, 0), unproven + 100, b"\xff")
     again = maker(copy, check_crc_on_recover=False)
     assert report(again).log_end == torn
     assert report(again).units_removed == 2
-    assert [again.max_offset_in_queue(topic, 0) for topic in ("T", "U")] == [4, 4]
+    assert [again.reader.max_offset_in_queue(topic, 0) for topic in ("T", "U")] == [4, 4]
     assert not any(queue_file(copy, "U", 0).read_bytes()[4 * 20 :])
     assert bodies(again, "U") == bodies(store, "U")[:4]
     assert (put(again, "T").physical_offset, put(again, "U").queue_offset) == (torn, 4)
@@ -306,14 +308,17 @@ def test_what_a_clean_start_finds_damaged_changes_where_other_queues_begin(maker
     store = maker()
     for topic in ("U", "U", "V", "V"):
         put(store, topic, body=body(7))
-    hurt = [store.queue_units("U", 0, 1, 1)[0].physical_offset, store.queue_units("V", 0, 0, 1)[0].physical_offset]
+    hurt = [
+        store.reader.queue_units("U", 0, 1, 1)[0].physical_offset,
+        store.reader.queue_units("V", 0, 0, 1)[0].physical_offset,
+    ]
     store.close()
     for offset in hurt:
         overwrite(log_file(store.config.root, 0), offset + 100, b"\xff")
     again = maker()
     assert report(again).clean
     assert report(again).lost_messages == 1  # that of V; the unit of U's is cut
-    assert [again.min_offset_in_queue(topic, 0) for topic in ("U", "V")] == [0, 1]
+    assert [again.reader.min_offset_in_queue(topic, 0) for topic in ("U", "V")] == [0, 1]
     assert [len(bodies(again, topic)) for topic in ("U", "V")] == [1, 1]
 
 
@@ -323,11 +328,11 @@ def test_a_queue_begins_with_the_log_after_a_clean_exit(maker: StoreMaker) -> No
     store.close()
     log_file(store.config.root, 0).unlink()  # as if it had expired while nobody ran
     again = maker()
-    begins = [again.min_offset_in_queue(topic, 0) for topic in ("T", "U", "V")]
+    begins = [again.reader.min_offset_in_queue(topic, 0) for topic in ("T", "U", "V")]
     assert 0 < begins[0] == begins[1]
     assert begins[2] == 0
     for topic, begin in zip(("T", "U", "V"), begins, strict=True):
-        [first] = again.queue_units(topic, 0, begin, 1)
+        [first] = again.reader.queue_units(topic, 0, begin, 1)
         assert first.physical_offset >= FILE
         assert not begin or again.queue(topic, 0).unit(begin - 1).physical_offset < FILE  # type: ignore[union-attr]
 
@@ -338,7 +343,7 @@ def test_a_log_of_zeros_is_an_empty_log(maker: StoreMaker) -> None:
     overwrite(log_file(copy, 0), 0, bytes(FILE))
     again = maker(copy)
     assert report(again).log_end == 0
-    assert again.max_offset_in_queue("T", 0) == 0
+    assert again.reader.max_offset_in_queue("T", 0) == 0
     assert put(again).physical_offset == 0
 
 
@@ -386,7 +391,7 @@ def test_whatever_happens_to_the_tail_everything_before_it_is_there(maker: Store
     if chance.random() < 0.5:
         store.flush()
     wanted = {topic: bodies(store, topic) for topic in ("T", "U")}
-    units = {topic: store.queue_units(topic, 0, 0, 200) for topic in ("T", "U")}
+    units = {topic: store.reader.queue_units(topic, 0, 0, 200) for topic in ("T", "U")}
     copy = maker.killed_copy(store)
     if chance.random() < 0.3:
         (copy / "abort").unlink()
@@ -409,14 +414,14 @@ def test_whatever_happens_to_the_tail_everything_before_it_is_there(maker: Store
         complete = sum(unit.physical_offset < end for unit in units[topic])
         assert kept == wanted[topic][: len(kept)]
         assert len(kept) == complete
-        for unit in again.queue_units(topic, 0, 0, 200):
-            assert again.look_message(unit.physical_offset, unit.size) is not None
+        for unit in again.reader.queue_units(topic, 0, 0, 200):
+            assert again.reader.look_message(unit.physical_offset, unit.size) is not None
 
 
 def first_changed(root: Path, store: MessageStore, units: list[ConsumeQueueUnit]) -> int:
     """Where the first record lies that is not as it was."""
     for offset, size, _ in units:
         content = log_file(root, offset // FILE * FILE).read_bytes()
-        if content[offset % FILE : offset % FILE + size] != bytes(store.look_message(offset, size) or b""):
+        if content[offset % FILE : offset % FILE + size] != bytes(store.reader.look_message(offset, size) or b""):
             return offset
     return store.commit_log.max_offset

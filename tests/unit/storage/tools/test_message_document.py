@@ -33,7 +33,7 @@ def nothing(count: int) -> None:
 
 
 def message(store: MessageStore, place: Appended) -> MessageExt:
-    record = store.look_message(place.physical_offset)
+    record = store.reader.look_message(place.physical_offset)
     assert record is not None
     return decode_record(record)
 
@@ -73,11 +73,11 @@ def test_everything_but_places_and_times_stays(maker: StoreMaker, tmp_path: Path
     assert other.commit_log.flushed_offset == other.commit_log.max_offset
     after = []
     offset = 0
-    while (record := other.look_message(offset)) is not None:
+    while (record := other.reader.look_message(offset)) is not None:
         after.append(decode_record(record))
         offset += len(record)
     assert [told(to_document(each, plain=False)) for each in after] == [told(each) for each in documents]
-    assert [unit.tags_code for unit in other.queue_units("T", 0, 0, 1)] == [65]
+    assert [unit.tags_code for unit in other.reader.queue_units("T", 0, 0, 1)] == [65]
 
 
 def test_a_plain_document_has_the_body_as_it_was_sent(maker: StoreMaker) -> None:

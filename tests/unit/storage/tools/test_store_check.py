@@ -336,7 +336,7 @@ def test_the_entries_that_rocketmq_5_makes_for_tags_are_no_problem(maker: StoreM
     layout = IndexLayout(store.config.index_slots, store.config.index_units)
     index = IndexFile(FileSystem(), layout, store.config.root / "index" / "20260101000000000", NO_UNITS)
     index.create(store.config.root / "scratch")
-    for number, unit in enumerate(store.queue_units("T", 0, 0, 10)):
+    for number, unit in enumerate(store.reader.queue_units("T", 0, 0, 10)):
         hashes = [key_hash("T", f"a{number}"), key_hash("T", "T#TagA")]
         index.append(hashes, [unit.physical_offset] * 2, [store.now_ms()] * 2)
     store.close()
@@ -357,11 +357,11 @@ def test_times_that_no_index_unit_can_hold_are_no_problem(maker: StoreMaker) -> 
 def test_units_of_lost_messages_are_no_problem_unless_they_name_nothing_of_their_queue(maker: StoreMaker) -> None:
     store = filled(maker)
     copy = maker.killed_copy(store)
-    lost = store.queue_units("T", 0, 3, 1)[0]
+    lost = store.reader.queue_units("T", 0, 3, 1)[0]
     overwrite(log_file(copy, 0), lost.physical_offset + 8, b"\1\2\3\4")
     again = maker(copy)
-    assert again.queue_units("T", 0, 3, 1)[0].is_lost
-    other = again.queue_units("U", 0, 9, 1)[0]
+    assert again.reader.queue_units("T", 0, 3, 1)[0].is_lost
+    other = again.reader.queue_units("U", 0, 9, 1)[0]
     again.close()
     assert checked(copy).problems == []
     overwrite(queue_file(copy, "T", 0), 3 * 20, UNIT.pack(other.physical_offset, other.size, REPEATED_CODE))
@@ -372,7 +372,7 @@ def test_index_units_of_lost_messages_are_no_problem(maker: StoreMaker) -> None:
     store = maker()
     for number in range(10):
         put(store, body=bytes(1000), properties=f"KEYS\x01a{number}".encode())
-    units = store.queue_units("T", 0, 0, 10)
+    units = store.reader.queue_units("T", 0, 0, 10)
     store.close()
     root = store.config.root
     (path,) = (root / "index").iterdir()

@@ -126,8 +126,8 @@ def test_a_sound_store_is_left_as_it_is(maker: StoreMaker) -> None:
 
 def test_what_is_lost_in_the_middle_keeps_the_numbers_of_the_others(maker: StoreMaker) -> None:
     store = filled(maker)
-    unit = store.queue_units("T", 0, 5, 1)[0]
-    damaged = bytes(store.look_message(unit.physical_offset) or b"")
+    unit = store.reader.queue_units("T", 0, 5, 1)[0]
+    damaged = bytes(store.reader.look_message(unit.physical_offset) or b"")
     store.close()
     root = store.config.root
     overwrite(log_file(root, 0), unit.physical_offset, b"\x7f")  # a length that cannot be
@@ -150,7 +150,7 @@ def test_what_is_lost_in_the_middle_keeps_the_numbers_of_the_others(maker: Store
 
 def test_a_store_with_damaged_bodies_is_sound_afterwards(maker: StoreMaker) -> None:
     store = filled(maker)
-    units = [store.queue_units("T", 0, number, 1)[0] for number in (5, 6, 99)]
+    units = [store.reader.queue_units("T", 0, number, 1)[0] for number in (5, 6, 99)]
     store.close()
     root = store.config.root
     for unit in units:
@@ -162,14 +162,14 @@ def test_a_store_with_damaged_bodies_is_sound_afterwards(maker: StoreMaker) -> N
     assert problems(root) == []
     assert len(list((root / "set-aside").iterdir())) == 3
     again = maker()
-    assert (len(bodies(again)), again.max_offset_in_queue("T", 0)) == (97, 99)
+    assert (len(bodies(again)), again.reader.max_offset_in_queue("T", 0)) == (97, 99)
 
 
 def test_no_loss_is_too_long_for_the_messages_behind_it(maker: StoreMaker) -> None:
     store = maker()
     for number in range(1500):
         put(store, body=b"%d" % number)
-    lost = sum(unit.physical_offset // 65536 == 1 for unit in store.queue_units("T", 0, 0, 1500))
+    lost = sum(unit.physical_offset // 65536 == 1 for unit in store.reader.queue_units("T", 0, 0, 1500))
     assert lost > 10 * 50, "of which a file of the queue has 50"
     store.close()
     root = store.config.root
@@ -187,7 +187,7 @@ def test_a_record_of_a_queue_that_cannot_be_is_lost_and_hinders_nothing(
     maker: StoreMaker, position: int, content: bytes
 ) -> None:
     store = filled(maker)
-    unit = store.queue_units("T", 0, 5, 1)[0]
+    unit = store.reader.queue_units("T", 0, 5, 1)[0]
     store.close()
     root = store.config.root
     overwrite(log_file(root, 0), unit.physical_offset + position, content)
@@ -231,7 +231,7 @@ def test_a_torn_end_is_cleared_and_later_files_go(maker: StoreMaker) -> None:
 
 def test_the_unit_of_a_damaged_last_record_goes_with_it_and_offsets_follow(maker: StoreMaker) -> None:
     store = filled(maker, 20)
-    unit = store.queue_units("U", 0, 9, 1)[0]
+    unit = store.reader.queue_units("U", 0, 9, 1)[0]
     store.close()
     root = store.config.root
     overwrite(log_file(root, 0), unit.physical_offset + 500, b"?")  # in its body
@@ -279,7 +279,7 @@ def test_records_without_unit_and_of_deleted_topics_stay_hidden(maker: StoreMake
 
 def test_a_number_that_cannot_be_is_ignored(maker: StoreMaker) -> None:
     store = filled(maker, 20)
-    unit = store.queue_units("T", 0, 5, 1)[0]
+    unit = store.reader.queue_units("T", 0, 5, 1)[0]
     store.close()
     root = store.config.root
     overwrite(log_file(root, 0), unit.physical_offset + 20, (10**9).to_bytes(8))  # its queue offset
@@ -288,7 +288,7 @@ def test_a_number_that_cannot_be_is_ignored(maker: StoreMaker) -> None:
 
 def test_a_flipped_bit_of_the_first_number_costs_no_other_message(maker: StoreMaker) -> None:
     store = filled(maker, 20)
-    unit = store.queue_units("T", 0, 0, 1)[0]
+    unit = store.reader.queue_units("T", 0, 0, 1)[0]
     store.close()
     root = store.config.root
     overwrite(log_file(root, 0), unit.physical_offset + 20, (4).to_bytes(8))
