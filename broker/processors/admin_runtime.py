@@ -119,8 +119,9 @@ def _delays(broker: "Broker") -> dict[str, str]:
 
     Source: ScheduleMessageService.java, buildRunningStats.
     """
+    end_of = broker.store.reader.max_offset_in_queue
     return {
-        f"scheduleMessageOffset_{level}": f"{offset},{broker.store.reader.max_offset_in_queue(SCHEDULE_TOPIC, level - 1)}"
+        f"scheduleMessageOffset_{level}": f"{offset},{end_of(SCHEDULE_TOPIC, level - 1)}"
         for level, offset in broker.schedule.offsets.items()
     }
 
