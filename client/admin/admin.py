@@ -7,7 +7,7 @@ from typing import Final
 
 from triomq.client.admin.admin_groups import GroupAdmin
 from triomq.client.admin.find_messages import END_OF_TIME_MS, find_by_key, find_by_place
-from triomq.client.answers import check
+from triomq.client.cluster.requests import raise_for_code
 from triomq.client.cluster.route import DEFAULT_TOPIC, MASTER_ID
 from triomq.protocol.bodies.route import TopicConfig, TopicConfigSerializeWrapper, TopicRouteData
 from triomq.protocol.bodies.statistics import TopicOffset, TopicStatsTable
@@ -36,7 +36,7 @@ class Admin(GroupAdmin):
 
     async def topics(self) -> list[str]:
         """Return the names of all topics, those of the system included, sorted."""
-        return await self._entered().topics()
+        return await self._entered().routes.topics()
 
     async def topic_route(self, topic: str) -> TopicRouteData:
         """Return where a topic is, as the name server knows it now.
@@ -44,7 +44,7 @@ class Admin(GroupAdmin):
         Raises:
             NoRouteError: nowhere; the text tells similar topics.
         """
-        return await self._entered().topic_route(topic, refresh=True)
+        return await self._entered().routes.topic_route(topic, refresh=True)
 
     async def create_topic(
         self,
@@ -85,7 +85,7 @@ class Admin(GroupAdmin):
             await self._ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, TopicRequestHeader(topic))
         instance = self._entered()
         failed = []
-        for name_server in instance.name_servers:
+        for name_server in instance.requests.name_servers.addresses:
             try:
                 await self._ask(name_server, RequestCode.DELETE_TOPIC_IN_NAMESRV, TopicRequestHeader(topic))
             except ClientError as exc:
@@ -105,10 +105,10 @@ class Admin(GroupAdmin):
             raise NoRouteError(f"topic {topic!r} has no master {name!r}; its brokers: {', '.join(masters) or 'none'}")
         address = masters[name]
         instance = self._entered()
-        command = instance.command(RequestCode.GET_TOPIC_CONFIG, TopicRequestHeader(topic))
-        response = await instance.invoke(address, command)
+        command = instance.requests.command(RequestCode.GET_TOPIC_CONFIG, TopicRequestHeader(topic))
+        response = await instance.requests.invoke(address, command)
         if response.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            return TopicConfig.decode(check(response, address).body)
+            return TopicConfig.decode(raise_for_code(response, address).body)
         response = await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)  # 4.x tells all of them at once
         config = TopicConfigSerializeWrapper.decode(response.body).topic_config_table.get(topic)
         if config is None:
@@ -170,7 +170,7 @@ class Admin(GroupAdmin):
             if found:
                 return found[-1]
         instance = self._entered()
-        known = [(name, address) for address, (name, _) in instance.broker_addresses().items()]
+        known = [(name, address) for address, (name, _) in instance.brokers.addresses().items()]
         return await find_by_place(instance, message_id, known)
 
     async def min_offset(self, queue: MessageQueue) -> QueueOffset:
@@ -184,7 +184,7 @@ class Admin(GroupAdmin):
     async def _queue_offset(self, code: int, queue: MessageQueue) -> QueueOffset:
         instance = self._entered()
         await self.topic_route(queue.topic)
-        address = instance.broker_address(queue.broker_name)
+        address = instance.brokers.find(queue.broker_name)
         if address is None:
             raise NoRouteError(f"queue {queue}: no route leads to its broker")
         header = QueueRequestHeader(queue.topic, queue.queue_id, queue.broker_name)

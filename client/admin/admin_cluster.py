@@ -43,7 +43,7 @@ class ClusterAdmin(OpenOnce):
 
     async def cluster(self) -> ClusterInfo:
         """Return all brokers by cluster and name."""
-        return await self._entered().cluster()
+        return await self._entered().routes.cluster()
 
     def _entered(self) -> ClientInstance:
         if self._instance is None:
@@ -52,7 +52,7 @@ class ClusterAdmin(OpenOnce):
 
     async def _ask(self, address: str, code: int, header: Header | None = None, body: bytes = b"") -> RemotingCommand:
         instance = self._entered()
-        return await instance.invoke_checked(address, instance.command(code, header, body))
+        return await instance.requests.ask(address, code, header, body)
 
     async def _masters(self, cluster: str | None = None) -> list[str]:
         """Return the addresses of all masters by broker name, of one cluster if it is named."""
@@ -66,5 +66,7 @@ class ClusterAdmin(OpenOnce):
         brokers = [info.broker_addr_table[name] for name in sorted(names) if name in info.broker_addr_table]
         found = [broker.broker_addrs[MASTER_ID] for broker in brokers if MASTER_ID in broker.broker_addrs]
         if not found:
-            raise NoBrokerError(f"name server {self._entered().name_server} knows no running master broker")
+            raise NoBrokerError(
+                f"name server {self._entered().requests.name_servers.current} knows no running master broker"
+            )
         return found

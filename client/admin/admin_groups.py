@@ -112,8 +112,10 @@ class GroupAdmin(ClusterAdmin):
         ids: set[str] = set()
         for address in await self._masters():
             instance = self._entered()
-            command = instance.command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerGroupRequestHeader(group))
-            response = await instance.invoke(address, command)
+            command = instance.requests.command(
+                RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerGroupRequestHeader(group)
+            )
+            response = await instance.requests.invoke(address, command)
             if response.code == ResponseCode.SUCCESS:  # another code says that there is none
                 ids.update(ConsumerIdList.decode(response.body).consumer_id_list)
         return sorted(ids)
@@ -168,7 +170,7 @@ class GroupAdmin(ClusterAdmin):
     async def dead_letter_counts(self) -> list[DeadLetterCount]:
         """Return how many dead letters each group has, sorted by group; groups that never had any are left out."""
         instance, prefix = self._entered(), dead_letters.PREFIX
-        groups = [topic.removeprefix(prefix) for topic in await instance.topics() if topic.startswith(prefix)]
+        groups = [topic.removeprefix(prefix) for topic in await instance.routes.topics() if topic.startswith(prefix)]
         return [await dead_letters.count_dead_letters(instance, group) for group in groups]
 
     async def dead_letters(self, group: str, limit: int = 100) -> list[DeadLetter]:

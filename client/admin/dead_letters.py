@@ -190,7 +190,7 @@ class _Run:
             self.skipped += 1
             return
         if producer is not None:
-            await self._instance.topic_route(topic)  # an error if it is gone: sending would make it anew
+            await self._instance.routes.topic_route(topic)  # an error if it is gone: sending would make it anew
             await producer.send(new)
         self.sent += 1
         self._on_sent(message)

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from triomq.client.answers import check
 from triomq.client.cluster.instance import ClientInstance
+from triomq.client.cluster.requests import raise_for_code
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ProtocolError, QueryNotFoundError
 from triomq.protocol.record.message import MessageExt
@@ -45,10 +45,10 @@ async def find_by_key(
     begin_ms = max(header.begin_timestamp - _TIME_STEP_MS, 0)
     wider = replace(header, begin_timestamp=begin_ms, max_num=max(header.max_num, _MOST_OF_A_BROKER))
     for name, address in brokers.items():
-        response = await instance.invoke(address, instance.command(RequestCode.QUERY_MESSAGE, wider))
+        response = await instance.requests.invoke(address, instance.requests.command(RequestCode.QUERY_MESSAGE, wider))
         if response.code == ResponseCode.QUERY_NOT_FOUND:
             continue
-        messages = decode_records(check(response, address).body)
+        messages = decode_records(raise_for_code(response, address).body)
         for message in messages:
             message.broker_name = name
         found += filter(lambda message: _is_meant(message, header), messages)
@@ -85,11 +85,11 @@ async def find_by_place(
     except ProtocolError as exc:
         raise _not_found(f"{exc}; to find a message by its producer's id, name its topic") from exc
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    command = instance.command(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset))
-    response = await instance.invoke(address, command)
+    command = instance.requests.command(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset))
+    response = await instance.requests.invoke(address, command)
     if response.code == ResponseCode.SYSTEM_ERROR:  # what brokers say of a place without message
         raise _not_found(f"broker {address} has no message with the id {offset_message_id}: {response.remark}")
-    message = decode_record(check(response, address).body)
+    message = decode_record(raise_for_code(response, address).body)
     message.broker_name = next((name for name, known in brokers if known == address), "")
     return message
 

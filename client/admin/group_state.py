@@ -152,7 +152,7 @@ async def _running_info(
     with trio.move_on_after(_ANSWER_S):
         for address in brokers:
             try:
-                response = await instance.invoke_checked(address, instance.command(code, header), _ANSWER_S)
+                response = await instance.requests.ask(address, code, header, timeout_s=_ANSWER_S)
                 return ConsumerRunningInfo.decode(response.body)
             except (BrokerResponseError, ClientError, ProtocolError):  # it is not connected there, or does not answer
                 continue
@@ -172,7 +172,7 @@ async def _stall(
         return None
     long_ago = Timestamp(round(report.now_ms - STALL_AFTER_S * 1000))
     try:
-        await instance.topic_route(lag.queue.topic)
+        await instance.routes.topic_route(lag.queue.topic)
         waits_long = await QueueRequests(instance, group).search_offset(lag.queue, long_ago) >= lag.consumer_offset
     except (BrokerResponseError, ClientError, ProtocolError):
         return None

@@ -57,7 +57,7 @@ async def plan_reset(
     requests = QueueRequests(instance, group)
     changes = []
     known: dict[str, frozenset[int]] = {}
-    for queue in await instance.subscribe_queues(topic):
+    for queue in await instance.routes.subscribe_queues(topic):
         before = await requests.committed(queue)
         if before == 0:  # brokers before 5.0 say so too if there is none
             if queue.broker_name not in known:
@@ -105,11 +105,11 @@ async def _tell_members(instance: ClientInstance, group: str, broker_name: str, 
     Raises:
         ConsumerNotOnlineError: there are none.
     """
-    address = instance.broker_address(broker_name, only_this=True)
+    address = instance.brokers.find(broker_name, only_this=True)
     if address is None:
         raise NoRouteError(f"no master of broker {broker_name!r} is in a known route")
     policy = StartPolicy.parse(to)
     place = _BEGIN if policy.position is StartPosition.EARLIEST else _END
     timestamp = place if policy.timestamp is None else policy.timestamp
     header = ResetOffsetRequestHeader(topic, group, timestamp, is_force=True)
-    await instance.invoke_checked(address, instance.command(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header))
+    await instance.requests.ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)

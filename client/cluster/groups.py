@@ -1,15 +1,16 @@
-"""The producers and consumers of one instance, and the heartbeats that tell brokers of them.
+"""The producers and consumers of one instance, and the heartbeats that announce them to brokers.
 
 Source: behaviour.md B.2, wire.md 5.8 and 9.3.
 """
 
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
 
-from triomq.client.cluster.route import MASTER_ID
+from triomq.client.cluster.requests import Requests
+from triomq.client.cluster.route import MASTER_ID, BrokerTable
 from triomq.client.connection.broker_requests import ConsumerCallbacks
 from triomq.client.connection.pool import is_reported
 from triomq.protocol.bodies.client import HeartbeatData, ProducerData
@@ -18,68 +19,97 @@ from triomq.protocol.errors import BrokerResponseError, ClientError
 from triomq.protocol.requests.requests import UnregisterClientRequestHeader
 from triomq.protocol.trouble_log import TroubleLog
 
-if TYPE_CHECKING:
-    from triomq.client.cluster.instance import ClientInstance
-
 LOGGER: Final = logging.getLogger("triomq.client.cluster.groups")
 
-#: Time to take leave of all brokers together; they notice the closed connections anyway.
+#: Time to unregister at all brokers together; they notice the closed connections anyway.
 LEAVE_S: Final = 1.0
 
 
 class Groups:
-    """Who is registered, and the heartbeat service."""
+    """The registered groups, and the heartbeat service.
 
-    def __init__(self, instance: "ClientInstance") -> None:
-        self._instance = instance
-        self._producers: Counter[str] = Counter()
+    Attributes:
+        consumers: by group.
+        broker_versions: the version number in each broker's last answer to a heartbeat, by address.
+    """
+
+    def __init__(self, requests: Requests, brokers: BrokerTable) -> None:
         self.consumers: dict[str, ConsumerCallbacks] = {}
         self.broker_versions: dict[str, int] = {}
+        self._requests = requests
+        self._brokers = brokers
+        self._client_id = ""
+        self._producers: Counter[str] = Counter()
         self._wanted = trio.Event()
         self._beating: Counter[str] = Counter()  # addresses with a heartbeat under way
         self._unreached: set[str] = set()  # addresses whose last heartbeat failed
         self._troubles = TroubleLog(LOGGER)
 
-    def __bool__(self) -> bool:
-        return bool(self._producers or self.consumers)
+    def start(self, client_id: str, nursery: trio.Nursery) -> None:
+        """Send heartbeats from now on."""
+        self._client_id = client_id
+        nursery.start_soon(self._run)
+
+    def connected(self, address: str) -> None:
+        """A connection was made: announce the groups on it."""
+        self._troubles.end((address, "lost"), "broker reachable again address=%s", address)
+        if address in self._brokers.addresses():
+            self.wake(address)
+
+    def disconnected(self, address: str, reason: str) -> None:
+        """A connection has ended: tell the consumers."""
+        if address in self._brokers.addresses():
+            self.unreachable(address, f"connection lost: {reason}")
+            for consumer in tuple(self.consumers.values()):
+                consumer.connection_lost(address)
+
+    def unreachable(self, address: str, reason: str) -> None:
+        """Warn once for all tasks of consumers, which retry until it works; other callers get the error."""
+        if self.consumers and self._requests.is_open and address in self._brokers.addresses():
+            self._troubles.begin((address, "lost"), "broker unreachable, retrying address=%s error=%s", address, reason)
 
     def wake(self, address: str = "") -> None:
-        """Send heartbeats soon; unless ``address`` is given and gets one just now."""
+        """Send heartbeats soon, unless ``address`` is given and is being sent one."""
         if not self._beating[address]:
             self._wanted.set()
 
     def add_producer(self, group: str) -> None:
-        """Count a producer of the group."""
+        """Count a producer of the group, and send a heartbeat soon.
+
+        Raises:
+            ClientClosedError: the instance is not open.
+        """
+        self._requests.check_open()
         self._producers[group] += 1
         self.wake()
 
     def add_consumer(self, group: str, consumer: ConsumerCallbacks) -> None:
-        """Add the only consumer of the group on this instance.
+        """Add the only consumer of the group on this instance, and send a heartbeat soon.
 
         Raises:
-            ClientError: there is one already.
+            ClientError: the group has a consumer on this instance, or the instance is not open.
         """
+        self._requests.check_open()
         if group in self.consumers:
             raise ClientError(f"consumer group {group!r} is on this instance already: give each its own instance")
         self.consumers[group] = consumer
         self.wake()
 
     async def remove_producer(self, group: str) -> None:
-        """Take the producer out; the last of its group unregisters at all brokers."""
+        """Remove a producer; the last of its group unregisters at all brokers, in 1 s at most, even if cancelled."""
         self._producers[group] -= 1
         if not self._producers[group]:
             del self._producers[group]
             await self._leave(producer_group=group)
 
     async def remove_consumer(self, group: str) -> None:
-        """Take the consumer out and unregister at all brokers."""
+        """Remove the consumer and unregister at all brokers, in 1 s at most, even if cancelled."""
         if self.consumers.pop(group, None) is not None:
             await self._leave(consumer_group=group)
 
-    async def run(self) -> None:
-        """Send heartbeats in time, and at once when woken."""
+    async def _run(self) -> None:
         while True:
-            with trio.move_on_after(self._instance.config.heartbeat_interval_s):
+            with trio.move_on_after(self._requests.config.heartbeat_interval_s):
                 await self._wanted.wait()
             self._wanted = trio.Event()
             await self.beat()
@@ -90,28 +120,28 @@ class Groups:
         Slaves get one only if there is a consumer.
         """
         await trio.lowlevel.checkpoint()
-        if not self:
+        if not (self._producers or self.consumers):
             return
         body = HeartbeatData(
-            client_id=self._instance.client_id,
+            client_id=self._client_id,
             producer_data_set=[ProducerData(group_name=group) for group in sorted(self._producers)],
             consumer_data_set=[consumer.heartbeat_data() for consumer in self.consumers.values()],
         ).encode()
         async with trio.open_nursery() as nursery:
-            for address, (_name, broker_id) in self._instance.broker_addresses().items():
+            for address, (_name, broker_id) in self._brokers.addresses().items():
                 if self.consumers or broker_id == MASTER_ID:
                     nursery.start_soon(self._beat_one, address, body)
 
     async def _beat_one(self, address: str, body: bytes) -> None:
         self._beating[address] += 1
         try:
-            version = await self._instance.heartbeat(address, body)
+            version = await self._requests.heartbeat(address, body)
         except (ClientError, BrokerResponseError) as exc:
             self._failed(address, exc)
         else:
             self.broker_versions[address] = version
             self._unreached.discard(address)
-            self._troubles.end(address, "heartbeat works again broker=%s", address)
+            self._troubles.end((address, "heartbeat"), "heartbeat works again broker=%s", address)
         finally:
             self._beating[address] -= 1
 
@@ -120,20 +150,19 @@ class Groups:
         is_repeated = address in self._unreached
         self._unreached.add(address)
         if isinstance(error, BrokerResponseError) or (is_repeated and not (self.consumers and is_reported(error))):
-            self._troubles.begin(address, "heartbeat failed broker=%s error=%s", address, error)
+            self._troubles.begin((address, "heartbeat"), "heartbeat failed broker=%s error=%s", address, error)
 
     async def _leave(self, producer_group: str | None = None, consumer_group: str | None = None) -> None:
         """Unregister where there is a connection: other brokers have dropped this client already."""
-        instance = self._instance
-        header = UnregisterClientRequestHeader(instance.client_id, producer_group, consumer_group)
-        connected = instance.connected_addresses()
+        header = UnregisterClientRequestHeader(self._client_id, producer_group, consumer_group)
+        connected = self._requests.check_open().addresses()
         with trio.move_on_after(LEAVE_S, shield=True):
             async with trio.open_nursery() as nursery:
-                for address in instance.broker_addresses().keys() & connected:
+                for address in self._brokers.addresses().keys() & connected:
                     nursery.start_soon(self._leave_one, address, header)
 
     async def _leave_one(self, address: str, header: UnregisterClientRequestHeader) -> None:
         try:
-            await self._instance.invoke(address, self._instance.command(RequestCode.UNREGISTER_CLIENT, header))
+            await self._requests.invoke(address, self._requests.command(RequestCode.UNREGISTER_CLIENT, header))
         except ClientError as exc:
             LOGGER.info("unregister failed broker=%s error=%s", address, exc)

@@ -1,4 +1,4 @@
-"""Requests to name servers: one is kept as long as it answers, then the next takes its place.
+"""Requests to name servers: one is used as long as it answers, then the next.
 
 Source: behaviour.md B.1 (9), wire.md 11.2.
 """
@@ -16,11 +16,8 @@ LOGGER: Final = logging.getLogger("triomq.client.cluster.namesrv")
 class NameServers:
     """The given name servers and the one in use."""
 
-    def __init__(
-        self, addresses: tuple[str, ...], invoke: Callable[[str, RemotingCommand], Awaitable[RemotingCommand]]
-    ) -> None:
+    def __init__(self, addresses: tuple[str, ...]) -> None:
         self.addresses = addresses
-        self._invoke = invoke
         self._current = 0
 
     @property
@@ -28,8 +25,10 @@ class NameServers:
         """The address in use."""
         return self.addresses[self._current]
 
-    async def request(self, command: RemotingCommand) -> RemotingCommand:
-        """Ask the name server in use; if it fails all others, in turn.
+    async def request(
+        self, command: RemotingCommand, invoke: Callable[[str, RemotingCommand], Awaitable[RemotingCommand]]
+    ) -> RemotingCommand:
+        """Ask the name server in use; if it fails, all others in turn.
 
         Raises:
             NameServerError: none answered; the text names each with its reason.
@@ -39,13 +38,13 @@ class NameServers:
             asked = self._current
             address = self.addresses[asked]
             try:
-                return await self._invoke(address, command)
+                return await invoke(address, command)
             except ClientClosedError:
                 raise
             except ClientError as exc:
                 reasons.append(str(exc))
-                if asked == self._current:  # else another task moved on meanwhile
+                if asked == self._current:  # else another task has moved on already
                     self._current = (asked + 1) % len(self.addresses)
-                    if len(reasons) < len(self.addresses):  # else the error below tells it
+                    if len(reasons) < len(self.addresses):  # else the error below says it
                         LOGGER.warning("name server failed address=%s next=%s error=%s", address, self.current, exc)
         raise NameServerError(f"no name server answered: {'; '.join(reasons)}")

@@ -1,20 +1,23 @@
-"""Routes of topics: asked once for all who need one, kept, polled while they are in use.
+"""Routes of topics: fetched once for all callers, cached, and polled while they are in use.
 
 Source: behaviour.md B.2 (route update).
 """
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
 
-from triomq.client.answers import check
+from triomq.client.cluster.groups import Groups
+from triomq.client.cluster.requests import Requests, raise_for_code
 from triomq.client.cluster.route import (
     DEFAULT_TOPIC,
     BrokerTable,
+    Queues,
     default_route,
     explain_no_broker,
     explain_no_route,
+    publish_queues,
     same_route,
     subscribe_queues,
 )
@@ -32,14 +35,11 @@ from triomq.protocol.errors import (
 from triomq.protocol.requests.admin_requests import GetRouteInfoRequestHeader
 from triomq.protocol.trouble_log import TroubleLog
 
-if TYPE_CHECKING:
-    from triomq.client.cluster.instance import ClientInstance
-
 LOGGER: Final = logging.getLogger("triomq.client.cluster.routes")
 
 
 class _Fetch:
-    """A route on its way, for all who wait for it."""
+    """A request for a route that several callers wait for."""
 
     __slots__ = ("done", "error", "route")
 
@@ -52,81 +52,140 @@ class _Fetch:
 class Routes:
     """The routes of one instance."""
 
-    def __init__(self, instance: "ClientInstance") -> None:
-        self._instance = instance
+    def __init__(self, requests: Requests, brokers: BrokerTable, groups: Groups) -> None:
+        """Take what sends the requests, the table to fill, and the consumers to tell of changes."""
+        self._requests = requests
+        self._brokers = brokers
+        self._groups = groups
+        self._nursery: trio.Nursery
         self._known: dict[str, TopicRouteData] = {}
         self._fetches: dict[str, _Fetch] = {}
         self._published: set[str] = set()
         self._troubles = TroubleLog(LOGGER)
-        self.brokers = BrokerTable()
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Poll the routes in use from now on; requests for routes run in the nursery."""
+        self._nursery = nursery
+        nursery.start_soon(self._run)
 
     def known(self, topic: str) -> TopicRouteData | None:
-        """Return the route as last heard."""
+        """Return the route as last received, without asking."""
         return self._known.get(topic)
 
+    def known_subscribe_queues(self, topic: str) -> Queues:
+        """Return the queues to consume as last received, without asking; none if the topic is unknown."""
+        route = self._known.get(topic)
+        return () if route is None else subscribe_queues(topic, route)
+
     async def find(self, topic: str, refresh: bool = False) -> TopicRouteData | None:
-        """Return the route; see :meth:`ClientInstance.find_route`.  All who ask at a time share one request."""
+        """Return the route of a topic, asking the name server if it is unknown or ``refresh`` is set.
+
+        Concurrent callers share one request.  ``None``: the name server has no route; one known before is kept.
+
+        Raises:
+            NameServerError: none answered.
+            BrokerResponseError: the name server refused.
+            ProtocolError: its answer is malformed.
+        """
+        self._requests.check_open()
         if not refresh and (known := self._known.get(topic)) is not None:
             return known
-        self.refresh(topic)
+        self._start_fetch(topic)
         fetch = self._fetches[topic]
         await fetch.done.wait()
         if fetch.error is not None:
             raise fetch.error
         return fetch.route
 
+    async def topic_route(self, topic: str, refresh: bool = False) -> TopicRouteData:
+        """Like :meth:`find`, for topics that should have a route.
+
+        Raises:
+            NoRouteError: the name server has none; the text names similar topics and says how to create it.
+            NoBrokerError: the name server knows no broker at all.
+        """
+        route = await self.find(topic, refresh)
+        if route is None:
+            raise await self._no_route(topic)
+        return route
+
     def refresh(self, topic: str) -> None:
-        """Ask for the route again, without waiting for it."""
+        """Ask for the route again, without waiting: a broker in it failed."""
+        if self._requests.is_open:
+            self._start_fetch(topic)
+
+    def _start_fetch(self, topic: str) -> None:
         if topic not in self._fetches:
             fetch = self._fetches[topic] = _Fetch()
-            self._instance.nursery.start_soon(self._fetch, topic, fetch)
+            self._nursery.start_soon(self._fetch, topic, fetch)
 
     def refresh_unpolled(self, topic: str) -> None:
-        """Ask for a route again that :meth:`run` does not ask for, without waiting for it."""
+        """Like :meth:`refresh`, unless the route is polled anyway."""
         if topic not in self._polled():
             self.refresh(topic)
 
     async def publish(self, topic: str) -> TopicRouteData:
-        """Return the route for sending; see :meth:`ClientInstance.publish_route`."""
+        """Return the route for sending; of an unknown topic the one that it gets with the first send.
+
+        The topic's route is polled from now on.
+
+        Raises:
+            NoRouteError: no route, and no broker creates topics automatically.
+        """
         route = await self.find(topic)
         if route is None:
             template = await self.find(DEFAULT_TOPIC, refresh=True)  # nobody polls it
             if template is None:
-                raise await self.no_route(topic)
+                raise await self._no_route(topic)
             route = default_route(template)
         self._published.add(topic)
         return route
 
+    async def publish_queues(self, topic: str) -> Queues:
+        """Return the queues to send to, sorted.
+
+        Raises:
+            NoRouteError: as :meth:`publish`.
+        """
+        return publish_queues(topic, await self.publish(topic))
+
+    async def subscribe_queues(self, topic: str) -> Queues:
+        """Return the queues to consume, sorted as all members of a group sort them.
+
+        Raises:
+            NoRouteError: the name server has no route.
+        """
+        return subscribe_queues(topic, await self.topic_route(topic))
+
     async def topics(self) -> list[str]:
         """Return the names of all topics the name server knows, sorted."""
-        command = self._instance.command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        return sorted(TopicList.decode((await self._instance.invoke_namesrv_checked(command)).body).topic_list)
+        response = await self._requests.ask_namesrv(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        return sorted(TopicList.decode(response.body).topic_list)
 
     async def cluster(self) -> ClusterInfo:
         """Return all brokers the name server knows, by cluster and name."""
-        command = self._instance.command(RequestCode.GET_BROKER_CLUSTER_INFO)
-        return ClusterInfo.decode((await self._instance.invoke_namesrv_checked(command)).body)
+        return ClusterInfo.decode((await self._requests.ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
 
-    async def no_route(self, topic: str) -> NoRouteError:
-        """Make the error for a topic without route: who was asked, and what may be the reason.
+    async def _no_route(self, topic: str) -> NoRouteError:
+        """Return the error for a topic without route: which name servers were asked, and what the reason may be.
 
-        Brokers that are away take their topics with them, so where there is no broker nothing is said of the topic.
+        Brokers that are away take their topics with them, so without a broker the error says nothing of the topic.
         """
+        asked = self._requests.name_servers.addresses
         topics: list[str] | None = None
         auto_create: bool | None = None
         try:
             topics = await self.topics()
             auto_create = await self.find(DEFAULT_TOPIC) is not None
             if not (await self.cluster()).broker_addr_table:
-                return NoBrokerError(explain_no_broker(topic, self._instance.name_servers))
+                return NoBrokerError(explain_no_broker(topic, asked))
         except (ClientError, BrokerResponseError, ProtocolError) as exc:
-            LOGGER.info("no help for a missing topic topic=%s error=%s", topic, exc)
-        return NoRouteError(explain_no_route(topic, self._instance.name_servers, topics, auto_create))
+            LOGGER.info("no hints for a missing topic topic=%s error=%s", topic, exc)
+        return NoRouteError(explain_no_route(topic, asked, topics, auto_create))
 
-    async def run(self) -> None:
-        """Ask again for all topics in use, in time."""
+    async def _run(self) -> None:
         while True:
-            await trio.sleep(self._instance.config.poll_namesrv_interval_s)
+            await trio.sleep(self._requests.config.poll_namesrv_interval_s)
             topics = self._polled()
             for topic in sorted(topics):
                 try:
@@ -141,17 +200,17 @@ class Routes:
 
     def _polled(self) -> set[str]:
         topics = set(self._published)
-        for consumer in self._instance.consumers():
+        for consumer in self._groups.consumers.values():
             topics.update(consumer.subscribed_topics())
         return topics
 
     async def _fetch(self, topic: str, fetch: _Fetch) -> None:
         header = GetRouteInfoRequestHeader(topic, accept_standard_json_only=True)
-        command = self._instance.command(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+        command = self._requests.command(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         try:
-            response = await self._instance.invoke_namesrv(command)
+            response = await self._requests.invoke_namesrv(command)
             if response.code != ResponseCode.TOPIC_NOT_EXIST:
-                body = check(response, self._instance.name_server).body
+                body = raise_for_code(response, self._requests.name_servers.current).body
                 fetch.route = TopicRouteData.decode(body)
                 self._take(topic, fetch.route)
         except (ClientError, BrokerResponseError, ProtocolError) as exc:
@@ -167,14 +226,14 @@ class Routes:
         before = self._known.get(topic)
         if same_route(before, route):
             return
-        self._known.pop(topic, None)  # to the end: of brokers that moved, what was heard last counts
+        self._known.pop(topic, None)  # to the end: of a broker that moved, the latest address counts
         self._known[topic] = route
-        if self.brokers.rebuild(self._known.values()):
-            self._instance.wake_heartbeat()
+        if self._brokers.rebuild(self._known.values()):
+            self._groups.wake()
         if before is not None:
             LOGGER.info("route changed topic=%s", topic)
             if subscribe_queues(topic, before) == subscribe_queues(topic, route):
                 return
-        for consumer in self._instance.consumers():
+        for consumer in tuple(self._groups.consumers.values()):
             if topic in consumer.subscribed_topics():
                 consumer.route_changed(topic)

@@ -1,11 +1,13 @@
-"""What brokers ask of a client, and what a consumer must offer so that the instance can answer.
+"""Requests that brokers send to a client, and what a consumer must offer so that the instance can answer.
 
 Source: wire.md 6, behaviour.md B.2.
 """
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
+
+import trio
 
 from triomq.client.connection.connection import Connection
 from triomq.protocol.bodies.client import ConsumerData, GetConsumerStatusBody, ResetOffsetBody
@@ -23,35 +25,32 @@ from triomq.protocol.requests.requests import (
 )
 from triomq.protocol.wire.command import RemotingCommand
 
-if TYPE_CHECKING:
-    from triomq.client.cluster.instance import ClientInstance
-
 LOGGER: Final = logging.getLogger("triomq.client.connection.broker_requests")
 
-#: Direct consumptions at a time; a broker gives up on each after 10 s.
+#: Concurrent direct consumptions; a broker gives up on each after 10 s.
 _MAX_DIRECT: Final = 16
 
 
 class ConsumerCallbacks(Protocol):
-    """What an instance needs of a consumer; called in the trio thread, so plain functions must not block."""
+    """What an instance needs of a consumer; called in the trio thread, so none of them may block."""
 
     def heartbeat_data(self) -> ConsumerData:
-        """Return what the next heartbeat shall say of this consumer."""
+        """Return this consumer's part of the next heartbeat."""
 
     def subscribed_topics(self) -> Collection[str]:
-        """Return the topics whose routes shall be polled."""
+        """Return the topics whose routes to poll."""
 
     def route_changed(self, topic: str) -> None:
-        """Queues to consume of a subscribed topic came or went."""
+        """The queues of a subscribed topic have changed."""
 
     def connection_lost(self, address: str) -> None:
-        """The connection to a broker ended; requests on it have failed."""
+        """The connection to a broker has ended; its pending requests have failed."""
 
     def members_changed(self) -> None:
-        """A member of the group came, went or changed its subscriptions (request 40)."""
+        """A member joined, left or changed its subscriptions (request 40)."""
 
     def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Go on from these offsets (request 220); the work is for a task of the consumer's own."""
+        """Continue from these offsets (request 220); the work belongs in a task of the consumer."""
 
     def consumer_status(self, topic: str) -> Mapping[MessageQueue, int]:
         """Return the offsets in memory (request 221)."""
@@ -60,18 +59,20 @@ class ConsumerCallbacks(Protocol):
         """Return the body of ConsumerRunningInfo (request 307)."""
 
     async def consume_directly(self, message: MessageExt, broker_name: str) -> bytes:
-        """Give the message to the handler now; return a ConsumeMessageDirectlyResult body (request 309)."""
+        """Run the handler on the message now; return a ConsumeMessageDirectlyResult body (request 309)."""
 
 
 class RequestServer:
     """Answers the brokers' requests of one instance."""
 
-    def __init__(self, instance: "ClientInstance") -> None:
-        self._instance = instance
+    def __init__(self, consumers: Mapping[str, ConsumerCallbacks], nursery: trio.Nursery) -> None:
+        """Take the consumers by group, and where direct consumptions run."""
+        self.consumers = consumers
+        self._nursery = nursery
         self._direct = 0
 
     def serve(self, connection: Connection, command: RemotingCommand) -> None:
-        """Do what a broker asks; what it sent wrongly is told to it and logged."""
+        """Answer a broker's request; a malformed one is refused and logged."""
         handler = _HANDLERS.get(command.code)
         answer: RemotingCommand | None
         if handler is None:
@@ -87,10 +88,6 @@ class RequestServer:
         if answer is not None and not command.is_oneway:
             connection.post(answer.encode())
 
-    def consumer(self, group: str) -> ConsumerCallbacks | None:
-        """Return the consumer of a group on this instance."""
-        return self._instance.consumer(group)
-
     def start_directly(
         self,
         connection: Connection,
@@ -98,11 +95,11 @@ class RequestServer:
         consumer: ConsumerCallbacks,
         message: MessageExt,
     ) -> bool:
-        """Consume the message in a task, which answers; return ``False`` if too many do so already."""
+        """Consume the message in a task, which answers; return ``False`` if too many are running."""
         if self._direct >= _MAX_DIRECT:
             return False
         self._direct += 1
-        self._instance.nursery.start_soon(self._run_directly, connection, command, consumer, message)
+        self._nursery.start_soon(self._run_directly, connection, command, consumer, message)
         return True
 
     async def _run_directly(
@@ -125,7 +122,7 @@ def _unknown_group(command: RemotingCommand, group: str) -> RemotingCommand:
 
 def _members_changed(server: RequestServer, _connection: Connection, command: RemotingCommand) -> None:
     header = ConsumerGroupRequestHeader.decode(command.ext_fields)
-    consumer = server.consumer(header.consumer_group)
+    consumer = server.consumers.get(header.consumer_group)
     if consumer is not None:
         consumer.members_changed()
 
@@ -133,7 +130,7 @@ def _members_changed(server: RequestServer, _connection: Connection, command: Re
 def _reset_offsets(server: RequestServer, _connection: Connection, command: RemotingCommand) -> None:
     header = ResetOffsetRequestHeader.decode(command.ext_fields)
     offsets = ResetOffsetBody.decode(command.body).offset_table
-    consumer = server.consumer(header.group)
+    consumer = server.consumers.get(header.group)
     if consumer is not None:
         LOGGER.info("offset reset group=%s topic=%s queues=%d", header.group, header.topic, len(offsets))
         consumer.reset_offsets(header.topic, offsets)
@@ -141,14 +138,14 @@ def _reset_offsets(server: RequestServer, _connection: Connection, command: Remo
 
 def _consumer_status(server: RequestServer, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
     header = GetConsumerStatusRequestHeader.decode(command.ext_fields)
-    consumer = server.consumer(header.group)
+    consumer = server.consumers.get(header.group)
     offsets = {} if consumer is None else consumer.consumer_status(header.topic)
     return command.reply(body=GetConsumerStatusBody(dict(offsets)).encode())
 
 
 def _running_info(server: RequestServer, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
     header = GetConsumerRunningInfoRequestHeader.decode(command.ext_fields)
-    consumer = server.consumer(header.consumer_group)
+    consumer = server.consumers.get(header.consumer_group)
     if consumer is None:
         return _unknown_group(command, header.consumer_group)
     return command.reply(body=consumer.running_info())
@@ -158,13 +155,13 @@ def _consume_directly(
     server: RequestServer, connection: Connection, command: RemotingCommand
 ) -> RemotingCommand | None:
     header = ConsumeMessageDirectlyRequestHeader.decode(command.ext_fields)
-    consumer = server.consumer(header.consumer_group)
+    consumer = server.consumers.get(header.consumer_group)
     if consumer is None:
         return _unknown_group(command, header.consumer_group)
     message = decode_record(command.body)
     message.broker_name = header.broker_name or ""
     if not server.start_directly(connection, command, consumer, message):
-        return command.reply(ResponseCode.SYSTEM_BUSY, remark=f"{_MAX_DIRECT} messages are consumed directly now")
+        return command.reply(ResponseCode.SYSTEM_BUSY, remark=f"{_MAX_DIRECT} messages are being consumed directly")
     return None
 
 

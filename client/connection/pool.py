@@ -1,8 +1,11 @@
-"""All connections of a client instance: one for each address, made on first use and shared by everybody."""
+"""All connections of a client instance: one per address, made on first use and shared by all callers.
+
+:func:`~triomq.client.connection.connection.dial` is the only place where sockets are made.
+"""
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -14,12 +17,25 @@ LOGGER: Final = logging.getLogger("triomq.client.connection.pool")
 
 
 def is_reported(error: Exception) -> bool:
-    """Whether the client instance itself logs what this error says, once for all who use the connection."""
+    """Whether the client instance logs this failure itself, once for all its tasks."""
     return isinstance(error, ConnectError | ConnectionLostError)
 
 
+class ConnectionObserver(Protocol):
+    """Is told of the connections of an instance; must not block."""
+
+    def connected(self, address: str) -> None:
+        """A connection was made."""
+
+    def disconnected(self, address: str, reason: str) -> None:
+        """A connection has ended."""
+
+    def unreachable(self, address: str, reason: str) -> None:
+        """No connection could be made."""
+
+
 class _Dialling:
-    """A connection in the making, for all who wait for it."""
+    """A connection attempt that several callers wait for."""
 
     __slots__ = ("connection", "done", "error", "hint")
 
@@ -39,10 +55,8 @@ class ConnectionTable:
         nursery: trio.Nursery,
         on_request: RequestHandler,
         probe: Callable[[Connection], None],
-        on_connect: Callable[[str], None],
-        on_close: Callable[[str, str], None],
-        on_failure: Callable[[str, str], None],
         target: Callable[[str], tuple[str, str]],
+        observer: ConnectionObserver,
     ) -> None:
         """Take hooks that must not block.
 
@@ -51,36 +65,32 @@ class ConnectionTable:
             nursery: where connections live.
             on_request: gets the peers' own requests.
             probe: see :class:`Connection`.
-            on_connect: gets the address of a new connection.
-            on_close: gets the address of a connection that ended, and the reason.
-            on_failure: gets the address to which no connection could be made, and the reason.
-            target: tells for an address which one to dial, and what to say if that fails.
+            target: returns for an address which one to dial, and a hint for the error if that fails.
+            observer: is told of new, lost and failed connections.
         """
         self._config = config
         self._nursery = nursery
         self._on_request = on_request
         self._probe = probe
-        self._on_connect = on_connect
-        self._on_close = on_close
-        self._on_failure = on_failure
         self._target = target
+        self._observer = observer
         self._open: dict[str, Connection] = {}
         self._dialling: dict[str, _Dialling] = {}
         self._closed = False
 
     def get(self, address: str) -> Connection | None:
-        """Return the open connection to an address, if there is one."""
+        """Return the open connection to an address, ``None`` if there is none."""
         connection = self._open.get(address)
         return None if connection is None or connection.closed else connection
 
-    def addresses(self) -> tuple[str, ...]:
+    def addresses(self) -> frozenset[str]:
         """Return the addresses with an open connection."""
-        return tuple(self._open)
+        return frozenset(self._open)
 
     async def connect(self, address: str, deadline: float) -> Connection:
         """Return the connection to an address; make it if there is none.
 
-        A caller that is cancelled or late does not stop the attempt for the others.
+        A caller that is cancelled or late does not end the attempt for the others.
 
         Raises:
             ConnectError: no connection until the deadline.
@@ -103,7 +113,7 @@ class ConnectionTable:
         raise ConnectError(dialling.error or f"cannot connect to {address}: no connection in time; {dialling.hint}")
 
     def close(self) -> None:
-        """Close all connections and make no more."""
+        """Close all connections and refuse new ones."""
         self._closed = True
         for connection in tuple(self._open.values()):
             connection.close("the client was closed")
@@ -114,7 +124,7 @@ class ConnectionTable:
             sock = await dial(to_dial, config.connect_timeout_s, dialling.hint)
         except ConnectError as exc:
             dialling.error = str(exc)
-            self._on_failure(address, dialling.error)
+            self._observer.unreachable(address, dialling.error)
             return
         except trio.Cancelled:
             dialling.error = f"cannot connect to {address}: the client was closed"
@@ -127,11 +137,11 @@ class ConnectionTable:
         dialling.connection = self._open[address] = connection
         dialling.done.set()
         LOGGER.info("connected peer=%s", to_dial)
-        self._on_connect(address)
+        self._observer.connected(address)
         try:
             await connection.run()
         finally:
             if self._open.get(address) is connection:  # else there is a new one already
                 del self._open[address]
             LOGGER.info("disconnected peer=%s reason=%s", to_dial, connection.closed)
-            self._on_close(address, connection.closed)
+            self._observer.disconnected(address, connection.closed)

@@ -42,7 +42,7 @@ class Controls:
         """Add a topic, or change its expression; see :meth:`PushConsumer.subscribe`."""
         async with self._changing:
             subscription = self._subscriptions.put(topic, expression)
-            await self._instance.heartbeat_now()
+            await self._instance.groups.beat()
             subscription.announced()
             self._rebalancer.pull_anew(topic)
             await self._rebalancer.wait_next_round()
@@ -52,7 +52,7 @@ class Controls:
         async with self._changing:
             self._subscriptions.remove(topic)
             await self._rebalancer.wait_next_round()
-            await self._instance.heartbeat_now()
+            await self._instance.groups.beat()
 
     def suspend(self) -> None:
         """Pull nothing, and share out nothing, until :meth:`resume`."""

@@ -103,7 +103,7 @@ class LitePullEngine:
             chosen=self._chosen if assigned else None,
         )
         self.controls: Final = Controls(instance, self._subscriptions, self._context, self._rebalancer)
-        instance.register_consumer(plan.group, self)
+        instance.groups.add_consumer(plan.group, self)
 
     async def run(self) -> None:
         """Hold and pull queues until cancelled.
@@ -123,7 +123,7 @@ class LitePullEngine:
         """Hold these queues and no others; returns when they are held."""
         chosen = {queue.topic: frozenset(one for one in queues if one.topic == queue.topic) for queue in queues}
         for topic in chosen:
-            await self._instance.topic_route(topic)
+            await self._instance.routes.topic_route(topic)
         for topic in self._subscriptions.topics:
             if topic not in chosen:
                 self._subscriptions.remove(topic)
@@ -212,7 +212,7 @@ class LitePullEngine:
 
     def connection_lost(self, address: str) -> None:
         """Leave it to the pulls: they failed, try again, and connect by that."""
-        broker_name, _ = self._instance.broker_addresses().get(address, ("", 0))
+        broker_name, _ = self._instance.brokers.addresses().get(address, ("", 0))
         self._rebalancer.broker_lost(broker_name)
 
     def members_changed(self) -> None:
@@ -233,7 +233,7 @@ class LitePullEngine:
             self._subscriptions,
             self._rebalancer.loops,
             self._rebalancer.counters,
-            self._instance.name_servers,
+            self._instance.requests.name_servers.addresses,
             self._started_ms,
         ).encode()
 

@@ -54,7 +54,7 @@ class Upkeep:
             with trio.move_on_after(_LEAVE_LIMIT_S):
                 await locks.release_all()
         with trio.move_on_after(_LEAVE_LIMIT_S):
-            await self._instance.unregister_consumer(self._group)
+            await self._instance.groups.remove_consumer(self._group)
 
     async def _persist_offsets(self, rebalancer: Rebalancer) -> None:
         """Store all offsets in each interval, and what changed sooner: a crash or a new member repeats less."""
@@ -80,4 +80,4 @@ class Upkeep:
         while True:
             await self._unannounced.wait()
             self._unannounced = trio.Event()
-            await self._instance.heartbeat_now()
+            await self._instance.groups.beat()

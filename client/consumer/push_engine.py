@@ -110,7 +110,7 @@ class Engine:
             NameServerError: no name server answered.
         """
         for topic in self._plan.subscriptions.topics:
-            await self._instance.find_route(topic)
+            await self._instance.routes.find(topic)
 
     async def serve(self, stopping: trio.Event, on_start: Callable[[], None]) -> None:
         """Join the group, consume until ``stopping`` is set, then end in order.
@@ -123,9 +123,9 @@ class Engine:
             ClientError: the group is on this instance already.
             BrokerResponseError: an offset was refused, and ``out_of_range`` is "raise".
         """
-        self._instance.register_consumer(self._plan.group, self)
+        self._instance.groups.add_consumer(self._plan.group, self)
         try:
-            await self._instance.heartbeat_now()
+            await self._instance.groups.beat()
             await trio.lowlevel.checkpoint_if_cancelled()
             on_start()
             async with open_service_nursery() as services:
@@ -188,7 +188,7 @@ class Engine:
 
         Locks may be free at once, so orderly queues are taken anew.
         """
-        broker_name, _ = self._instance.broker_addresses().get(address, ("", 0))
+        broker_name, _ = self._instance.brokers.addresses().get(address, ("", 0))
         self._rebalancer.broker_lost(broker_name)
         if self._locks is not None:
             self._rebalancer.lose_connection(self._locks.forget_broker(broker_name))
@@ -213,7 +213,7 @@ class Engine:
             plan.subscriptions,
             rebalancer.loops,
             rebalancer.counters,
-            self._instance.name_servers,
+            self._instance.requests.name_servers.addresses,
             self._started_ms,
             concurrency=self._service.concurrency,
             orderly=plan.orderly,

@@ -47,8 +47,8 @@ class QueueQueries(OpenOnce):
         validate_topic(topic)
         instance = self._open_instance()
         if refresh:
-            await instance.topic_route(topic, refresh=True)
-        return await instance.subscribe_queues(topic)
+            await instance.routes.topic_route(topic, refresh=True)
+        return await instance.routes.subscribe_queues(topic)
 
     async def bounds(self, topic: str) -> TopicBounds:
         """Return first and next offset of all queues of a topic: one request for each broker, all at once.
@@ -64,7 +64,7 @@ class QueueQueries(OpenOnce):
         """
         validate_topic(topic)
         requests = self._open()
-        queues = await self._open_instance().subscribe_queues(topic)
+        queues = await self._open_instance().routes.subscribe_queues(topic)
         names = sorted({queue.broker_name for queue in queues})
         found = TopicBounds({}, {})
 
@@ -96,8 +96,8 @@ class QueueQueries(OpenOnce):
         validate_topic(topic)
         while True:
             instance = self._open_instance()
-            await instance.topic_route(topic, refresh=True)
-            queues = instance.known_subscribe_queues(topic)
+            await instance.routes.topic_route(topic, refresh=True)
+            queues = instance.routes.known_subscribe_queues(topic)
             if set(queues) != set(known):
                 return queues
             await trio.sleep(instance.config.poll_namesrv_interval_s)

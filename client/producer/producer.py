@@ -134,7 +134,7 @@ class Producer(OpenOnce):
     @asynccontextmanager
     async def _run(self) -> AsyncGenerator[None, None]:
         async with use_instance(self._namesrv, self._config, self._given_instance) as instance:
-            instance.register_producer(self.group)
+            instance.groups.add_producer(self.group)
             self._next_id = UniqueIdGenerator(
                 pack_ip(instance.client_ip), os.getpid(), randbits(32), lambda: time.time_ns() // 1_000_000
             ).next
@@ -144,7 +144,7 @@ class Producer(OpenOnce):
             finally:
                 self._instance = None
                 with trio.move_on_after(LEAVE_S, shield=True):
-                    await instance.unregister_producer(self.group)
+                    await instance.groups.remove_producer(self.group)
 
     async def send(
         self,
@@ -199,9 +199,13 @@ class Producer(OpenOnce):
         deadline = trio.current_time() + self._send_timeout_s
         plan = await self._plan_in_time(message.topic, deadline)
         target = (_choice(message, queue, selector, key) or TopicPlan.choose)(plan)
-        connection = instance.connections.get(target.address) or await self._connect(instance, target, deadline)
+        connection = instance.requests.connections.get(target.address) or await self._connect(
+            instance, target, deadline
+        )
         credentials = instance.config.credentials
-        frame, body = outgoing.frame(target, instance.next_opaque(), connection.header_format, credentials, _ONEWAY)
+        frame, body = outgoing.frame(
+            target, instance.requests.next_opaque(), connection.header_format, credentials, _ONEWAY
+        )
         await connection.send(frame + body, deadline)
 
     async def send_batch(
@@ -287,13 +291,13 @@ class Producer(OpenOnce):
         """Return the plan of a topic, made anew if its route changed."""
         instance = self._entered()
         plan = self._plans.get(topic)
-        if plan is not None and plan.route is (instance.known_route(topic) or instance.known_route(DEFAULT_TOPIC)):
+        if plan is not None and plan.route is (instance.routes.known(topic) or instance.routes.known(DEFAULT_TOPIC)):
             return plan
         check_topic(topic)
-        route = await instance.publish_route(topic)
-        known = instance.known_route(topic)
+        route = await instance.routes.publish(topic)
+        known = instance.routes.known(topic)
         if known is not route:  # it may have been made while its template was asked for: then this plan lasts one send
-            known = instance.known_route(DEFAULT_TOPIC)
+            known = instance.routes.known(DEFAULT_TOPIC)
         plan = TopicPlan(self.group, topic, known, route)
         if not plan.broker_names:
             raise NoRouteError(
@@ -306,9 +310,8 @@ class Producer(OpenOnce):
     async def _plan_in_time(self, topic: str, deadline: float) -> TopicPlan:
         with trio.move_on_at(deadline):
             return await self._plan(topic)
-        raise RequestTimeoutError(
-            f"no route for topic {topic!r} in time; name servers: {', '.join(self._entered().name_servers)}"
-        )
+        asked = ", ".join(self._entered().requests.name_servers.addresses)
+        raise RequestTimeoutError(f"no route for topic {topic!r} in time; name servers: {asked}")
 
     async def _deliver(self, topic: str, outgoing: Outgoing, choose: Choice | None) -> SendResult:
         """Try until a broker stored it, the tries are used up or the time is over."""
@@ -318,7 +321,7 @@ class Producer(OpenOnce):
         while True:
             await trio.lowlevel.checkpoint_if_cancelled()
             plan = self._plans.get(topic)
-            if plan is None or plan.route is not (instance.known_route(topic) or instance.known_route(DEFAULT_TOPIC)):
+            if plan is None or plan.route is not (instance.routes.known(topic) or instance.routes.known(DEFAULT_TOPIC)):
                 plan = await self._plan_in_time(topic, deadline)
             if choose is not None:
                 target = choose(plan)
@@ -334,7 +337,7 @@ class Producer(OpenOnce):
                     if len(tried) > 1:
                         exc.add_note(f"tried {len(tried)} times: {', '.join(tried)}")
                     raise
-                instance.refresh_route(topic)
+                instance.routes.refresh(topic)
                 if not isinstance(exc, BrokerResponseError) and len(plan.broker_names) == 1:
                     await _pause(len(tried), deadline)
                 continue
@@ -352,8 +355,10 @@ class Producer(OpenOnce):
     async def _try_once(
         self, instance: ClientInstance, target: Target, outgoing: Outgoing, deadline: float
     ) -> SendResult:
-        connection = instance.connections.get(target.address) or await self._connect(instance, target, deadline)
-        opaque = instance.next_opaque()
+        connection = instance.requests.connections.get(target.address) or await self._connect(
+            instance, target, deadline
+        )
+        opaque = instance.requests.next_opaque()
         frame, body = outgoing.frame(target, opaque, connection.header_format, instance.config.credentials)
         response = await connection.request(opaque, frame, deadline, body)
         status = STATUS_BY_CODE.get(response.code)
@@ -363,10 +368,10 @@ class Producer(OpenOnce):
 
     async def _connect(self, instance: ClientInstance, target: Target, deadline: float) -> Connection:
         try:
-            return await instance.connections.connect(target.address, deadline)
+            return await instance.requests.connections.connect(target.address, deadline)
         except ConnectError:
-            if instance.known_route(target.queue.topic) is None:  # the template's route is not polled
-                instance.refresh_route(DEFAULT_TOPIC)
+            if instance.routes.known(target.queue.topic) is None:  # the template's route is not polled
+                instance.routes.refresh(DEFAULT_TOPIC)
             raise
 
 

@@ -71,7 +71,7 @@ async def test_producer_push_consumer_and_admin_work_in_each_header_format(
     ):
         await admin.create_topic("T", queues=2)
         await producer.publish_queues("T")
-        await instance.heartbeat_now()
+        await instance.groups.beat()
         requests.clear()
         async with PushConsumer(
             "G", instance=instance, on_message=on_message, subscriptions={"T": "tag"}, start="earliest"

@@ -50,7 +50,7 @@ async def test_a_reader_that_says_how_much_it_takes_gets_it_from_ours_and_thirty
         for begin in range(0, len(sent), 500):
             await producer.send_batch([Message(topic, body, tags="A") for body in sent[begin : begin + 500]])
     async with ClientInstance(namesrv) as instance:
-        (queue,) = await instance.subscribe_queues(topic)
+        (queue,) = await instance.routes.subscribe_queues(topic)
         for expression in ("*", "A"):
             async with RangeReader(
                 queue, 0, 2000, group=fresh("group"), instance=instance, expression=expression, max_messages=512

@@ -84,7 +84,7 @@ class Rebalancer:
 
     def topic_known(self, topic: str) -> None:
         """Note which queues a topic has at the start; none if it does not exist."""
-        queues = frozenset(self._instance.known_subscribe_queues(topic))
+        queues = frozenset(self._instance.routes.known_subscribe_queues(topic))
         self._known_at_start.setdefault(topic, queues)
 
     async def wait_next_round(self) -> None:
@@ -267,13 +267,13 @@ class Rebalancer:
     async def _subscribe_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues of a topic; if it seems not to exist, look again."""
         instance = self._instance
-        queues = instance.known_subscribe_queues(topic)
+        queues = instance.routes.known_subscribe_queues(topic)
         if not queues:
-            if await instance.find_route(topic, refresh=True) is None and topic not in self._missing:
+            if await instance.routes.find(topic, refresh=True) is None and topic not in self._missing:
                 self._missing.add(topic)
                 if topic != self._subscriptions.retry_topic:
                     LOGGER.warning("topic does not exist, waiting until it does topic=%s", topic)
-            queues = instance.known_subscribe_queues(topic)
+            queues = instance.routes.known_subscribe_queues(topic)
         self.topic_known(topic)
         if queues:
             self._missing.discard(topic)
@@ -290,7 +290,7 @@ class Rebalancer:
         except REMOTE_ERRORS:
             told = None
         if told is None or self._instance.client_id not in told.client_ids:
-            await self._instance.heartbeat_now()
+            await self._instance.groups.beat()
             told = await requests.members(topic)
         missing = self._membership.missing(topic, told.broker_name, told.client_ids, trio.current_time())
         return [*told.client_ids, *missing], bool(missing)

@@ -84,7 +84,7 @@ class SendBack:
         return True
 
     async def _ask_broker(self, message: MessageExt, delay_level: int) -> None:
-        address = self._instance.broker_address(message.broker_name, only_this=True)
+        address = self._instance.brokers.find(message.broker_name, only_this=True)
         if address is None:
             raise NoRouteError(f"no master of broker {message.broker_name!r} is in a known route")
         header = ConsumerSendMsgBackRequestHeader(
@@ -96,8 +96,8 @@ class SendBack:
             max_reconsume_times=self._config.max_reconsume_times,
             broker_name=message.broker_name,
         )
-        command = self._instance.command(RequestCode.CONSUMER_SEND_MSG_BACK, header)
-        await self._instance.invoke_checked(address, command, self._config.send_back_timeout_s)
+        code, timeout_s = RequestCode.CONSUMER_SEND_MSG_BACK, self._config.send_back_timeout_s
+        await self._instance.requests.ask(address, code, header, timeout_s=timeout_s)
 
     async def _send_to_retry_topic(self, message: MessageExt, failures: int, max_failures: int) -> None:
         """Send a copy, on another broker if one fails.
@@ -109,7 +109,7 @@ class SendBack:
             ClientError, BrokerResponseError: what the last try ended with.
         """
         topic = retry_topic(self._group)
-        route = await self._instance.topic_route(topic)
+        route = await self._instance.routes.topic_route(topic)
         queues = publish_queues(topic, route)
         last_error: Exception = NoRouteError(f"topic {topic!r} has no queue that can be written")
         for queue in (sample(queues, len(queues)) * _TRIES)[:_TRIES]:
@@ -120,7 +120,7 @@ class SendBack:
         raise last_error
 
     async def _send_once(self, message: MessageExt, queue: MessageQueue, failures: int, max_failures: int) -> None:
-        address = self._instance.broker_address(queue.broker_name, only_this=True)
+        address = self._instance.brokers.find(queue.broker_name, only_this=True)
         if address is None:
             raise NoRouteError(f"no master of broker {queue.broker_name!r} is in a known route")
         delay_level = 0 if failures >= max_failures else _FIRST_RETRY_LEVEL + message.reconsume_times
@@ -137,8 +137,8 @@ class SendBack:
             reconsume_times=failures,
             max_reconsume_times=max_failures,
         )
-        command = self._instance.command(RequestCode.SEND_MESSAGE_V2, header, message.stored_body)
-        response = await self._instance.invoke(address, command)
+        command = self._instance.requests.command(RequestCode.SEND_MESSAGE_V2, header, message.stored_body)
+        response = await self._instance.requests.invoke(address, command)
         if response.code not in STATUS_BY_CODE:
             raise BrokerResponseError.from_response(response.code, response.remark, address)
 

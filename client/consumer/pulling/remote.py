@@ -11,8 +11,8 @@ from enum import Enum
 from random import sample
 from typing import Final, NamedTuple
 
-from triomq.client.answers import check
 from triomq.client.cluster.instance import ClientInstance
+from triomq.client.cluster.requests import raise_for_code
 from triomq.protocol.bodies.client import ConsumerIdList, LockBatchRequestBody, LockBatchResponseBody
 from triomq.protocol.bodies.statistics import TopicOffset, TopicStatsTable
 from triomq.protocol.codes import PullSysFlag, RequestCode, ResponseCode
@@ -217,7 +217,7 @@ class QueueRequests:
         address = await self._address(queue, broker_id)
         if timeout_s is None:
             timeout_s = self._instance.config.api_timeout_s + (suspend_s + HOLD_MARGIN_S if suspend_s > 0 else 0)
-        command = self._instance.command(RequestCode.PULL_MESSAGE, header)
+        command = self._instance.requests.command(RequestCode.PULL_MESSAGE, header)
         response = await self._invoke(queue, address, command, timeout_s)
         status = _STATUSES.get(response.code)
         if status is None:
@@ -231,7 +231,7 @@ class QueueRequests:
             answer.min_offset,
             answer.max_offset,
             answer.suggest_which_broker_id,
-            status is not PullStatus.FOUND and address != self._instance.broker_address(queue.broker_name, 0, True),
+            status is not PullStatus.FOUND and address != self._instance.brokers.find(queue.broker_name, 0, True),
         )
 
     async def min_offset(self, queue: MessageQueue) -> QueueOffset:
@@ -249,8 +249,8 @@ class QueueRequests:
         """
         queue = MessageQueue(topic, broker_name, 0)
         address = await self._address(queue, only_this=True)
-        command = self._instance.command(RequestCode.GET_TOPIC_STATS_INFO, TopicRequestHeader(topic))
-        response = check(await self._invoke(queue, address, command), address)
+        command = self._instance.requests.command(RequestCode.GET_TOPIC_STATS_INFO, TopicRequestHeader(topic))
+        response = raise_for_code(await self._invoke(queue, address, command), address)
         return TopicStatsTable.decode(response.body).offset_table
 
     async def search_offset(self, queue: MessageQueue, timestamp: Timestamp) -> QueueOffset:
@@ -284,17 +284,16 @@ class QueueRequests:
 
     async def commit_oneway(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
         """Store the group's offset; nobody waits for an answer."""
-        command = self._instance.command(RequestCode.UPDATE_CONSUMER_OFFSET, self._update(queue, queue_offset))
-        await self._instance.oneway(await self._address(queue), command)
+        command = self._instance.requests.command(RequestCode.UPDATE_CONSUMER_OFFSET, self._update(queue, queue_offset))
+        await self._instance.requests.oneway(await self._address(queue), command)
 
     async def stored_queue_ids(self, queue: MessageQueue) -> frozenset[int]:
         """Return the queue ids of a queue's topic on its broker for which the group has an offset stored.
 
         Asks for the broker's whole table, the only exact answer that brokers before 5.0 have.
         """
-        response = await self._instance.invoke_checked(
-            await self._address(queue), self._instance.command(RequestCode.GET_ALL_CONSUMER_OFFSET)
-        )
+        address = await self._address(queue)
+        response = await self._instance.requests.ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
         return offset_entries(bytes(response.body), queue.topic, self._group)
 
     async def lock(self, queues: Sequence[MessageQueue], timeout_s: float) -> frozenset[MessageQueue]:
@@ -311,11 +310,11 @@ class QueueRequests:
     ) -> RemotingCommand:
         instance = self._instance
         broker_name = queues[0].broker_name
-        address = instance.broker_address(broker_name, only_this=True)
+        address = instance.brokers.find(broker_name, only_this=True)
         if address is None:
             raise NoRouteError(f"no master of broker {broker_name!r} is in a known route")
         body = LockBatchRequestBody(instance.client_id, self._group, list(queues)).encode()
-        return await instance.invoke_checked(address, instance.command(code, body=body), timeout_s)
+        return await instance.requests.ask(address, code, body=body, timeout_s=timeout_s)
 
     async def members(self, topic: str) -> Members:
         """Return the group's members, as one of the topic's brokers knows them.
@@ -325,16 +324,16 @@ class QueueRequests:
             BrokerResponseError: the last asked knows no member.
         """
         instance = self._instance
-        route = instance.known_route(topic)
+        route = instance.routes.known(topic)
         names = [] if route is None else sorted({broker.broker_name for broker in route.broker_datas})
         error: ClientError | BrokerResponseError = NoRouteError(f"no broker is known for topic {topic!r}")
         for name in sample(names, len(names)):
-            address = instance.broker_address(name)
+            address = instance.brokers.find(name)
             if address is None:
                 continue
-            command = instance.command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerGroupRequestHeader(self._group))
+            code, header = RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerGroupRequestHeader(self._group)
             try:
-                response = await instance.invoke_checked(address, command)
+                response = await instance.requests.ask(address, code, header)
             except (ClientError, BrokerResponseError) as exc:
                 error = exc
             else:
@@ -343,8 +342,8 @@ class QueueRequests:
 
     def is_exact(self, queue: MessageQueue) -> bool:
         """Whether the queue's broker is known to tell a stored offset 0 from none (5.0 and later)."""
-        address = self._instance.broker_address(queue.broker_name)
-        return address is not None and self._instance.broker_version(address) >= _VERSION_5_0_0
+        address = self._instance.brokers.find(queue.broker_name)
+        return address is not None and self._instance.groups.broker_versions.get(address, 0) >= _VERSION_5_0_0
 
     def _update(self, queue: MessageQueue, queue_offset: QueueOffset) -> UpdateConsumerOffsetRequestHeader:
         return UpdateConsumerOffsetRequestHeader(self._group, queue.topic, queue.queue_id, queue_offset)
@@ -363,26 +362,27 @@ class QueueRequests:
         | UpdateConsumerOffsetRequestHeader,
     ) -> dict[str, str]:
         address = await self._address(queue)
-        return check(await self._invoke(queue, address, self._instance.command(code, header)), address).ext_fields
+        response = await self._invoke(queue, address, self._instance.requests.command(code, header))
+        return raise_for_code(response, address).ext_fields
 
     async def _invoke(
         self, queue: MessageQueue, address: str, command: RemotingCommand, timeout_s: float | None = None
     ) -> RemotingCommand:
         try:
-            return await self._instance.invoke(address, command, timeout_s)
+            return await self._instance.requests.invoke(address, command, timeout_s)
         except ConnectError:  # its broker may have moved; a group's topics are polled, so that a restart moves no queue
-            self._instance.refresh_unpolled_route(queue.topic)
+            self._instance.routes.refresh_unpolled(queue.topic)
             raise
 
     async def _address(self, queue: MessageQueue, broker_id: int = 0, *, only_this: bool = False) -> str:
         """Return the broker's address; of another one of its name if that id is missing, unless ``only_this``."""
         instance = self._instance
-        address = instance.broker_address(queue.broker_name, broker_id, only_this)
+        address = instance.brokers.find(queue.broker_name, broker_id, only_this)
         if address is None:
-            await instance.find_route(queue.topic, refresh=True)
-            address = instance.broker_address(queue.broker_name, broker_id, only_this)
+            await instance.routes.find(queue.topic, refresh=True)
+            address = instance.brokers.find(queue.broker_name, broker_id, only_this)
             if address is None:
-                asked = ", ".join(instance.name_servers)
+                asked = ", ".join(instance.requests.name_servers.addresses)
                 raise NoRouteError(
                     f"queue {queue}: no route leads to its broker (name server asked: {asked}); is the broker running?"
                 )

@@ -9,7 +9,7 @@ from triomq.client.nursery import open_service_nursery
 async def test_a_lone_error_of_the_block_leaves_bare(fake_broker: FakeBroker) -> None:
     async def block() -> None:
         async with ClientInstance(fake_broker.address) as instance:
-            await instance.topic_route("Topic")
+            await instance.routes.topic_route("Topic")
             raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine") as caught:
@@ -24,7 +24,7 @@ async def test_a_lone_error_of_a_task_leaves_bare_and_ends_the_block(fake_broker
 
     async def block() -> None:
         async with ClientInstance(fake_broker.address) as instance:
-            instance.nursery.start_soon(fail)
+            instance.requests.connections._nursery.start_soon(fail)
             await trio.sleep_forever()
 
     with pytest.raises(KeyError, match="theirs"):
@@ -38,7 +38,7 @@ async def test_two_errors_leave_as_a_group(fake_broker: FakeBroker) -> None:
 
     async def block() -> None:
         async with ClientInstance(fake_broker.address) as instance:
-            instance.nursery.start_soon(fail)
+            instance.requests.connections._nursery.start_soon(fail)
             try:
                 await trio.sleep_forever()
             finally:

@@ -11,7 +11,7 @@ from triomq.cli.exit_codes import ExitCode
 from triomq.cli.output import write_json, write_text
 from triomq.cli.session import client_config, run_until_signal
 from triomq.client import ClientInstance
-from triomq.protocol.bodies.route import ClusterInfo, KVTable
+from triomq.protocol.bodies.route import KVTable
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import NameServerError
 
@@ -43,21 +43,20 @@ async def _run(options: BrokerStatusOptions) -> int:
 
 
 async def _addresses(instance: ClientInstance) -> list[str]:
-    command = instance.command(RequestCode.GET_BROKER_CLUSTER_INFO)
-    cluster = ClusterInfo.decode((await instance.invoke_namesrv_checked(command)).body)
+    cluster = await instance.routes.cluster()
     found = [
         address
         for _, data in sorted(cluster.broker_addr_table.items())
         for _, address in sorted(data.broker_addrs.items())
     ]
     if not found:
-        raise NameServerError(f"name server {instance.name_server} answers, but knows no broker")
+        raise NameServerError(f"name server {instance.requests.name_servers.current} answers, but knows no broker")
     return found
 
 
 async def _status(instance: ClientInstance, address: str) -> dict[str, Any]:
-    runtime = await instance.invoke_checked(address, instance.command(RequestCode.GET_BROKER_RUNTIME_INFO))
-    settings = await instance.invoke_checked(address, instance.command(RequestCode.GET_BROKER_CONFIG))
+    runtime = await instance.requests.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+    settings = await instance.requests.ask(address, RequestCode.GET_BROKER_CONFIG)
     return describe(address, KVTable.decode(runtime.body).table, read_properties(bytes(settings.body).decode()))
 
 

@@ -11,7 +11,7 @@ from triomq.cli.output import write_json, write_table, write_text
 from triomq.cli.session import client_config, run_until_signal
 from triomq.client import ClientInstance
 from triomq.client.cluster.route import dialled_address
-from triomq.protocol.bodies.route import ClusterInfo, KVTable
+from triomq.protocol.bodies.route import KVTable
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import BrokerResponseError, ClientError, NameServerError, ProtocolError
 
@@ -33,8 +33,7 @@ def run(options: ClientOptions) -> int:
 async def _ping(options: ClientOptions) -> int:
     async with ClientInstance(options.namesrv, client_config(options)) as instance:
         began = trio.current_time()
-        command = instance.command(RequestCode.GET_BROKER_CLUSTER_INFO)
-        cluster = ClusterInfo.decode((await instance.invoke_namesrv_checked(command)).body)
+        cluster = await instance.routes.cluster()
         latency_ms = _since_ms(began)
         addresses = [
             (data.broker_name, broker_id, address)
@@ -42,13 +41,12 @@ async def _ping(options: ClientOptions) -> int:
             for broker_id, address in sorted(data.broker_addrs.items())
         ]
         if not addresses:
-            raise NameServerError(
-                f"name server {instance.name_server} answers, but knows no broker: is one registered with it?"
-            )
+            name_server = instance.requests.name_servers.current
+            raise NameServerError(f"name server {name_server} answers, but knows no broker: is one registered with it?")
         brokers = [await _ask(instance, *broker) for broker in addresses]
         found = {
             "healthy": all(broker["healthy"] for broker in brokers),
-            "namesrv": instance.name_server,
+            "namesrv": instance.requests.name_servers.current,
             "latency_ms": latency_ms,
             "brokers": brokers,
         }
@@ -63,7 +61,7 @@ async def _ask(instance: ClientInstance, name: str, broker_id: int, address: str
         return found | await _runtime(instance, address)
     except _REMOTE_ERRORS as exc:
         reason = one_line(exc)
-    elsewhere = dialled_address(address, instance.name_server)
+    elsewhere = dialled_address(address, instance.requests.name_servers.current)
     if elsewhere != address and instance.config.advertise == "as-advertised":
         try:
             found |= await _runtime(instance, elsewhere)
@@ -76,8 +74,7 @@ async def _ask(instance: ClientInstance, name: str, broker_id: int, address: str
 
 async def _runtime(instance: ClientInstance, address: str) -> dict[str, Any]:
     began = trio.current_time()
-    command = instance.command(RequestCode.GET_BROKER_RUNTIME_INFO)
-    response = await instance.invoke_checked(address, command)
+    response = await instance.requests.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
     table = KVTable.decode(response.body).table
     version, ours = table.get("brokerVersionDesc"), table.get("triomqVersion")
     # RocketMQ's version is the one whose protocol it speaks

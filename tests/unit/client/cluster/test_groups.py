@@ -17,22 +17,22 @@ from triomq.protocol.wire.command import RemotingCommand
 
 async def test_brokers_hear_of_groups_at_once_and_then_again_and_again(fake_broker: FakeBroker) -> None:
     async with ClientInstance(fake_broker.address, ClientConfig(heartbeat_interval_s=0.01)) as instance:
-        await instance.topic_route("Topic")
-        instance.register_producer("producers")
-        instance.register_consumer("group", FakeConsumer("Topic"))
+        await instance.routes.topic_route("Topic")
+        instance.groups.add_producer("producers")
+        instance.groups.add_consumer("group", FakeConsumer("Topic"))
         await fake_broker.wait_for(RequestCode.HEART_BEAT, 3)
         heartbeat = fake_broker.heartbeats()[-1]
         assert heartbeat.client_id == instance.client_id
         assert [data.group_name for data in heartbeat.producer_data_set] == ["producers"]
         assert [data.group_name for data in heartbeat.consumer_data_set] == ["group"]
-        assert instance.broker_version(fake_broker.address) == 407
+        assert instance.groups.broker_versions.get(fake_broker.address, 0) == 407
 
 
 async def test_without_groups_there_is_no_heartbeat(fake_broker: FakeBroker, autojump_clock: MockClock) -> None:
     async with ClientInstance(fake_broker.address) as instance:
-        await instance.topic_route("Topic")
+        await instance.routes.topic_route("Topic")
         await trio.sleep(100)
-        await instance.heartbeat_now()
+        await instance.groups.beat()
     assert not fake_broker.heartbeats()
 
 
@@ -42,9 +42,9 @@ async def test_heartbeat_now_returns_when_all_brokers_answered(
     other = await make_broker("broker-b")
     fake_broker.add_topic("Topic", 4, 6, other)
     async with ClientInstance(fake_broker.address) as instance:
-        await instance.topic_route("Topic")
-        instance.register_consumer("group", FakeConsumer("Topic"))
-        await instance.heartbeat_now()
+        await instance.routes.topic_route("Topic")
+        instance.groups.add_consumer("group", FakeConsumer("Topic"))
+        await instance.groups.beat()
         assert fake_broker.heartbeats()
         assert other.heartbeats()
 
@@ -53,13 +53,13 @@ async def test_slaves_get_heartbeats_of_consumers_only(fake_broker: FakeBroker, 
     slave = await make_broker("broker-a")
     fake_broker.routes["Topic"].broker_datas[0].broker_addrs[1] = slave.address
     async with ClientInstance(fake_broker.address) as instance:
-        await instance.topic_route("Topic")
-        instance.register_producer("producers")
-        await instance.heartbeat_now()
+        await instance.routes.topic_route("Topic")
+        instance.groups.add_producer("producers")
+        await instance.groups.beat()
         assert not slave.heartbeats()
-        assert instance.broker_address("broker-a", 1) == slave.address
-        instance.register_consumer("group", FakeConsumer("Topic"))
-        await instance.heartbeat_now()
+        assert instance.brokers.find("broker-a", 1) == slave.address
+        instance.groups.add_consumer("group", FakeConsumer("Topic"))
+        await instance.groups.beat()
         assert slave.heartbeats()
 
 
@@ -68,12 +68,12 @@ async def test_a_failing_heartbeat_is_logged_once_and_so_is_its_recovery(
 ) -> None:
     caplog.set_level(logging.INFO)
     async with ClientInstance(fake_broker.address) as instance:
-        await instance.topic_route("Topic")
+        await instance.routes.topic_route("Topic")
         fake_broker.fail(RequestCode.HEART_BEAT, ResponseCode.SYSTEM_ERROR, "no", times=3)
-        instance.register_producer("producers")
+        instance.groups.add_producer("producers")
         await fake_broker.wait_for(RequestCode.HEART_BEAT, 1)
         for _ in range(4):
-            await instance.heartbeat_now()
+            await instance.groups.beat()
         assert caplog.text.count("heartbeat failed") == 1
         assert caplog.text.count("heartbeat works again") == 1
 
@@ -86,20 +86,20 @@ async def test_a_broker_is_warned_of_when_two_heartbeats_in_a_row_do_not_reach_i
     fake_broker.routes = broker.routes
     await broker.stop()
     async with ClientInstance(fake_broker.address) as instance:
-        instance.register_producer("producers")
+        instance.groups.add_producer("producers")
         await wait_all_tasks_blocked()
-        await instance.topic_route("Topic")
+        await instance.routes.topic_route("Topic")
         await wait_all_tasks_blocked()
         assert "heartbeat failed" not in caplog.text
         for _ in range(3):
-            await instance.heartbeat_now()
+            await instance.groups.beat()
         assert caplog.text.count(f"heartbeat failed broker={broker.address}") == 1
 
         await broker.restart()
-        await instance.heartbeat_now()
+        await instance.groups.beat()
         await broker.stop()
         await wait_all_tasks_blocked()
-        await instance.heartbeat_now()
+        await instance.groups.beat()
         assert caplog.text.count("heartbeat failed") == 1
 
 
@@ -111,33 +111,33 @@ async def test_a_lost_and_a_new_connection_to_a_broker_are_told(
     fake_broker.routes["Topic"] = broker.routes["Topic"]
     consumer = FakeConsumer("Topic")
     async with ClientInstance(fake_broker.address) as instance:
-        await instance.topic_route("Topic")
-        instance.register_consumer("group", consumer)
-        await instance.heartbeat_now()
+        await instance.routes.topic_route("Topic")
+        instance.groups.add_consumer("group", consumer)
+        await instance.groups.beat()
         await wait_all_tasks_blocked()
         before = len(broker.heartbeats())
 
         await broker.drop()
         await wait_all_tasks_blocked()
         assert ("lost", broker.address) in consumer.calls
-        await instance.invoke(broker.address, instance.command(RequestCode.GET_MAX_OFFSET))
+        await instance.requests.invoke(broker.address, instance.requests.command(RequestCode.GET_MAX_OFFSET))
         await broker.wait_for(RequestCode.HEART_BEAT, before + 1)
 
 
 async def test_leaving_unregisters_each_group_once(fake_broker: FakeBroker) -> None:
     async with ClientInstance(fake_broker.address) as instance:
-        await instance.topic_route("Topic")
-        instance.register_producer("producers")
-        instance.register_producer("producers")
-        instance.register_consumer("group", FakeConsumer("Topic"))
-        await instance.heartbeat_now()
-        await instance.unregister_producer("producers")
+        await instance.routes.topic_route("Topic")
+        instance.groups.add_producer("producers")
+        instance.groups.add_producer("producers")
+        instance.groups.add_consumer("group", FakeConsumer("Topic"))
+        await instance.groups.beat()
+        await instance.groups.remove_producer("producers")
         assert not fake_broker.of(RequestCode.UNREGISTER_CLIENT)
         with trio.CancelScope() as scope:
             scope.cancel()
-            await instance.unregister_producer("producers")
-            await instance.unregister_consumer("group")
-        await instance.unregister_consumer("group")
+            await instance.groups.remove_producer("producers")
+            await instance.groups.remove_consumer("group")
+        await instance.groups.remove_consumer("group")
         fields = [request.ext_fields for request in fake_broker.of(RequestCode.UNREGISTER_CLIENT)]
         assert fields == [
             {"clientID": instance.client_id, "producerGroup": "producers"},
@@ -150,19 +150,19 @@ async def test_a_broker_that_does_not_answer_delays_leaving_by_a_second_at_most(
 ) -> None:
     fake_broker.on(RequestCode.UNREGISTER_CLIENT, lambda _command: None)
     async with ClientInstance(fake_broker.address) as instance:
-        await instance.topic_route("Topic")
-        instance.register_producer("producers")
-        await instance.heartbeat_now()
+        await instance.routes.topic_route("Topic")
+        instance.groups.add_producer("producers")
+        await instance.groups.beat()
         start = trio.current_time()
-        await instance.unregister_producer("producers")
+        await instance.groups.remove_producer("producers")
     assert trio.current_time() - start == pytest.approx(1.0)
 
 
 async def test_a_consumer_group_is_on_an_instance_once(fake_broker: FakeBroker) -> None:
     async with ClientInstance(fake_broker.address) as instance:
-        instance.register_consumer("group", FakeConsumer())
+        instance.groups.add_consumer("group", FakeConsumer())
         with pytest.raises(ClientError, match="'group' is on this instance already"):
-            instance.register_consumer("group", FakeConsumer())
+            instance.groups.add_consumer("group", FakeConsumer())
 
 
 async def test_a_broker_that_hangs_up_while_it_is_being_left_does_no_harm(fake_broker: FakeBroker) -> None:
@@ -171,6 +171,6 @@ async def test_a_broker_that_hangs_up_while_it_is_being_left_does_no_harm(fake_b
 
     fake_broker.on(RequestCode.UNREGISTER_CLIENT, hang_up)
     async with ClientInstance(fake_broker.address) as instance:
-        await instance.topic_route("Topic")
-        instance.register_producer("producers")
-        await instance.unregister_producer("producers")
+        await instance.routes.topic_route("Topic")
+        instance.groups.add_producer("producers")
+        await instance.groups.remove_producer("producers")

@@ -36,8 +36,8 @@ async def test_a_client_id_may_be_chosen() -> None:
 
 async def test_opaques_start_again_after_the_largest_int32() -> None:
     instance = ClientInstance("127.0.0.1:1")
-    instance._opaques = iter(range(2**31 - 1, 2**31 + 1))  # type: ignore[assignment]  # any counter
-    assert [instance.next_opaque(), instance.next_opaque()] == [2**31 - 1, 0]
+    instance.requests._opaques = iter(range(2**31 - 1, 2**31 + 1))  # type: ignore[assignment]  # any counter
+    assert [instance.requests.next_opaque(), instance.requests.next_opaque()] == [2**31 - 1, 0]
 
 
 @pytest.mark.parametrize("header_format", [SerializeType.JSON, SerializeType.ROCKETMQ])
@@ -45,23 +45,27 @@ async def test_requests_are_answered_in_each_header_format(
     fake_broker: FakeBroker, header_format: SerializeType
 ) -> None:
     async with ClientInstance(fake_broker.address, ClientConfig(header_format=header_format)) as instance:
-        answer = await instance.invoke_checked(fake_broker.address, instance.command(RequestCode.HEART_BEAT))
+        answer = await instance.requests.ask(fake_broker.address, RequestCode.HEART_BEAT)
         assert answer.serialize_type == header_format
 
 
 async def test_an_error_code_is_returned_or_raised_as_asked(fake_broker: FakeBroker) -> None:
     fake_broker.fail(RequestCode.GET_MAX_OFFSET, ResponseCode.TOPIC_NOT_EXIST, "there is none")
     async with ClientInstance(fake_broker.address) as instance:
-        answer = await instance.invoke(fake_broker.address, instance.command(RequestCode.GET_MAX_OFFSET))
+        answer = await instance.requests.invoke(
+            fake_broker.address, instance.requests.command(RequestCode.GET_MAX_OFFSET)
+        )
         assert answer.code == ResponseCode.TOPIC_NOT_EXIST
         with pytest.raises(TopicNotExistError, match="there is none") as caught:
-            await instance.invoke_checked(fake_broker.address, instance.command(RequestCode.GET_MAX_OFFSET))
+            await instance.requests.ask(fake_broker.address, RequestCode.GET_MAX_OFFSET)
         assert caught.value.address == fake_broker.address
 
 
 async def test_a_oneway_request_has_its_flag_and_no_answer(fake_broker: FakeBroker) -> None:
     async with ClientInstance(fake_broker.address) as instance:
-        await instance.oneway(fake_broker.address, instance.command(RequestCode.UPDATE_CONSUMER_OFFSET))
+        await instance.requests.oneway(
+            fake_broker.address, instance.requests.command(RequestCode.UPDATE_CONSUMER_OFFSET)
+        )
         (request,) = await fake_broker.wait_for(RequestCode.UPDATE_CONSUMER_OFFSET)
         assert request.is_oneway
 
@@ -72,15 +76,15 @@ async def test_a_request_may_be_cancelled_at_every_await(
     async with ClientInstance(fake_broker.address) as instance:
 
         async def ask() -> None:
-            await instance.topic_route("Topic", refresh=True)
-            await instance.invoke(fake_broker.address, instance.command(RequestCode.HEART_BEAT))
+            await instance.routes.topic_route("Topic", refresh=True)
+            await instance.requests.invoke(fake_broker.address, instance.requests.command(RequestCode.HEART_BEAT))
             await fake_broker.drop()
 
         async for _ in cancelled_at_every_await(ask):
             await wait_all_tasks_blocked()
-            connection = instance.connections.get(fake_broker.address)
+            connection = instance.requests.connections.get(fake_broker.address)
             assert connection is None or not connection._waiters
-        assert (await instance.topic_route("Topic")).queue_datas
+        assert (await instance.routes.topic_route("Topic")).queue_datas
 
 
 async def test_leaving_fails_what_is_in_flight_and_refuses_what_comes_later(fake_broker: FakeBroker) -> None:
@@ -89,7 +93,7 @@ async def test_leaving_fails_what_is_in_flight_and_refuses_what_comes_later(fake
 
     async def ask(instance: ClientInstance) -> None:
         try:
-            await instance.invoke(fake_broker.address, instance.command(RequestCode.HEART_BEAT))
+            await instance.requests.invoke(fake_broker.address, instance.requests.command(RequestCode.HEART_BEAT))
         except ClientError as exc:
             errors.append(exc)
 
@@ -99,9 +103,9 @@ async def test_leaving_fails_what_is_in_flight_and_refuses_what_comes_later(fake
             await fake_broker.wait_for(RequestCode.HEART_BEAT)
     assert [type(error) for error in errors] == [ConnectionLostError]
     for attempt in (
-        lambda: instance.invoke(fake_broker.address, instance.command(RequestCode.HEART_BEAT)),
-        lambda: instance.topic_route("Topic"),
-        lambda: instance.oneway(fake_broker.address, instance.command(RequestCode.HEART_BEAT)),
+        lambda: instance.requests.invoke(fake_broker.address, instance.requests.command(RequestCode.HEART_BEAT)),
+        lambda: instance.routes.topic_route("Topic"),
+        lambda: instance.requests.oneway(fake_broker.address, instance.requests.command(RequestCode.HEART_BEAT)),
     ):
         with pytest.raises(ClientClosedError, match="is closed"):
             await attempt()
@@ -121,7 +125,7 @@ async def test_leaving_while_a_connection_is_being_made_fails_who_waits_for_it(
 
     async def ask(instance: ClientInstance) -> None:
         try:
-            await instance.topic_route("Topic")
+            await instance.routes.topic_route("Topic")
         except ClientError as exc:
             errors.append(exc)
 
@@ -134,7 +138,7 @@ async def test_leaving_while_a_connection_is_being_made_fails_who_waits_for_it(
 
 async def test_an_instance_that_is_not_entered_says_so() -> None:
     with pytest.raises(ClientClosedError, match="not entered"):
-        await ClientInstance("127.0.0.1:1").topic_route("Topic")
+        await ClientInstance("127.0.0.1:1").routes.topic_route("Topic")
 
 
 async def test_an_instance_is_borrowed_or_made() -> None:
@@ -152,7 +156,7 @@ async def test_a_request_that_gets_no_answer_times_out(fake_broker: FakeBroker, 
     fake_broker.on(RequestCode.HEART_BEAT, lambda _command: None)
     async with ClientInstance(fake_broker.address) as instance:
         with pytest.raises(RequestTimeoutError):
-            await instance.invoke(fake_broker.address, instance.command(RequestCode.HEART_BEAT))
+            await instance.requests.invoke(fake_broker.address, instance.requests.command(RequestCode.HEART_BEAT))
         assert trio.current_time() == pytest.approx(3.0, abs=0.1)
 
 
@@ -171,12 +175,14 @@ async def test_a_held_request_outlives_silence_only_if_the_broker_answers_probes
 ) -> None:
     fake_broker.on(RequestCode.PULL_MESSAGE, lambda _command: None)
     async with ClientInstance(fake_broker.address) as instance:
-        await instance.topic_route("Topic")
+        await instance.routes.topic_route("Topic")
         if not is_alive:
             fake_broker.on(RequestCode.HEART_BEAT, lambda _command: None)
         error = RequestTimeoutError if is_alive else ConnectionLostError
         with pytest.raises(error):
-            await instance.invoke(fake_broker.address, instance.command(RequestCode.PULL_MESSAGE), 40.0)
+            await instance.requests.invoke(
+                fake_broker.address, instance.requests.command(RequestCode.PULL_MESSAGE), 40.0
+            )
         assert trio.current_time() == pytest.approx(40.0 if is_alive else 12.5, abs=2.5)
     assert fake_broker.heartbeats()[0] == HeartbeatData(instance.client_id)
 
@@ -186,8 +192,8 @@ async def test_the_name_server_comes_from_the_environment_by_default(
 ) -> None:
     monkeypatch.setenv("TRIOMQ_NAMESRV", fake_broker.address)
     async with use_instance(None, None, None) as instance:
-        assert instance.name_servers == (fake_broker.address,)
-    assert ClientInstance().name_servers == (fake_broker.address,)
+        assert instance.requests.name_servers.addresses == (fake_broker.address,)
+    assert ClientInstance().requests.name_servers.addresses == (fake_broker.address,)
     monkeypatch.delenv("TRIOMQ_NAMESRV")
     with pytest.raises(ConfigError, match=r"no name server given; pass namesrv=.* or set TRIOMQ_NAMESRV"):
         ClientInstance()
@@ -200,19 +206,19 @@ async def test_a_lost_broker_is_logged_once_when_it_goes_and_once_when_it_is_bac
     broker.add_topic("Topic")
     fake_broker.routes = broker.routes
     async with ClientInstance(fake_broker.address) as instance:
-        await instance.topic_route("Topic")
-        instance.register_consumer("group", FakeConsumer("Topic"))
-        await instance.heartbeat_now()
+        await instance.routes.topic_route("Topic")
+        instance.groups.add_consumer("group", FakeConsumer("Topic"))
+        await instance.groups.beat()
         await broker.stop()
         await wait_all_tasks_blocked()
         for _ in range(5):
-            await instance.heartbeat_now()
+            await instance.groups.beat()
         (lost,) = caplog.messages
         assert (
             lost == f"broker unreachable, retrying address={broker.address} error=connection lost: the peer closed it"
         )
         await broker.restart()
-        await instance.heartbeat_now()
+        await instance.groups.beat()
     assert caplog.messages == [lost, f"broker reachable again address={broker.address}"]
 
 

@@ -16,13 +16,13 @@ async def test_the_next_name_server_answers_when_one_fails_and_is_kept(
     other = await make_broker("broker-b")
     other.add_topic("Topic")
     async with ClientInstance([fake_broker.address, other.address]) as instance:
-        assert (await instance.topic_route("Topic")).broker_datas[0].broker_name == "broker-a"
+        assert (await instance.routes.topic_route("Topic")).broker_datas[0].broker_name == "broker-a"
         await fake_broker.stop()
 
-        assert (await instance.topic_route("Topic", refresh=True)).broker_datas[0].broker_name == "broker-b"
+        assert (await instance.routes.topic_route("Topic", refresh=True)).broker_datas[0].broker_name == "broker-b"
         await fake_broker.restart()
-        assert (await instance.topic_route("Topic", refresh=True)).broker_datas[0].broker_name == "broker-b"
-        assert instance.name_server == other.address
+        assert (await instance.routes.topic_route("Topic", refresh=True)).broker_datas[0].broker_name == "broker-b"
+        assert instance.requests.name_servers.current == other.address
     assert "name server failed" in caplog.text
 
 
@@ -35,7 +35,7 @@ async def test_when_no_name_server_answers_each_is_named_with_its_reason(
     config = ClientConfig(api_timeout_s=0.05)
     async with ClientInstance(f"{fake_broker.address};{other.address}", config) as instance:
         with pytest.raises(NameServerError) as caught:
-            await instance.topic_route("Topic")
+            await instance.routes.topic_route("Topic")
     assert f"no answer from {fake_broker.address} in time" in str(caught.value)
     assert f"cannot connect to {other.address}: Connection refused; it was given as name server" in str(caught.value)
     assert caplog.text.count("name server failed") == 1  # the last one's failure is the error
@@ -47,7 +47,7 @@ async def test_the_only_name_server_fails_with_an_error_and_no_log(
     await fake_broker.stop()
     async with ClientInstance(fake_broker.address) as instance:
         with pytest.raises(NameServerError):
-            await instance.topic_route("Topic")
+            await instance.routes.topic_route("Topic")
     assert not caplog.records
 
 
@@ -55,4 +55,4 @@ async def test_a_name_server_that_refuses_is_a_response_error(fake_broker: FakeB
     fake_broker.fail(RequestCode.GET_ROUTEINFO_BY_TOPIC, ResponseCode.SYSTEM_ERROR, "no")
     async with ClientInstance(fake_broker.address) as instance:
         with pytest.raises(BrokerResponseError):
-            await instance.topic_route("Topic")
+            await instance.routes.topic_route("Topic")

@@ -27,7 +27,7 @@ async def test_many_tasks_share_one_connection_and_one_route_request(fake_broker
     async with ClientInstance(fake_broker.address) as instance:
 
         async def ask() -> None:
-            routes.append(await instance.topic_route("Topic"))
+            routes.append(await instance.routes.topic_route("Topic"))
 
         async with trio.open_nursery() as nursery:
             for _ in range(50):
@@ -50,7 +50,7 @@ async def test_a_caller_that_is_cancelled_does_not_stop_the_route_request_of_ano
 
         async def ask(scope: trio.CancelScope) -> None:
             with scope:
-                found.append(await instance.topic_route("Topic"))
+                found.append(await instance.routes.topic_route("Topic"))
 
         first = trio.CancelScope()
         nursery.start_soon(ask, first)
@@ -67,9 +67,9 @@ async def test_a_missing_route_names_servers_similar_topics_and_the_command(fake
     fake_broker.add_topic("Orders")
     fake_broker.add_topic("%RETRY%Order")
     async with ClientInstance(fake_broker.address) as instance:
-        assert await instance.find_route("Order") is None
+        assert await instance.routes.find("Order") is None
         with pytest.raises(NoRouteError) as caught:
-            await instance.topic_route("Order")
+            await instance.routes.topic_route("Order")
         text = str(caught.value)
         assert f"name server asked: {fake_broker.address}" in text
         assert "similar topics: Orders;" in text
@@ -78,7 +78,7 @@ async def test_a_missing_route_names_servers_similar_topics_and_the_command(fake
 
         fake_broker.add_topic("TBW102", 8, 7)
         with pytest.raises(NoRouteError, match="automatic creation is on: the first send creates the topic"):
-            await instance.topic_route("Order")
+            await instance.routes.topic_route("Order")
 
 
 async def test_a_route_that_is_missing_because_no_broker_is_there_is_told_so(fake_broker: FakeBroker) -> None:
@@ -86,7 +86,7 @@ async def test_a_route_that_is_missing_because_no_broker_is_there_is_told_so(fak
     fake_broker.on(RequestCode.GET_BROKER_CLUSTER_INFO, lambda command: command.reply(body=ClusterInfo().encode()))
     async with ClientInstance(fake_broker.address) as instance:
         with pytest.raises(NoBrokerError) as caught:
-            await instance.topic_route("Order")
+            await instance.routes.topic_route("Order")
     assert f"'Order' has no route: no broker is registered (name server asked: {fake_broker.address})" in str(
         caught.value
     )
@@ -96,47 +96,49 @@ async def test_a_missing_route_is_told_even_when_nothing_more_can_be_found_out(f
     fake_broker.fail(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, ResponseCode.SYSTEM_ERROR)
     async with ClientInstance(fake_broker.address) as instance:
         with pytest.raises(NoRouteError, match=r"^topic 'Order' has no route [^;]*; create it with"):
-            await instance.topic_route("Order")
+            await instance.routes.topic_route("Order")
 
 
 async def test_a_route_that_cannot_be_read_is_a_protocol_error(fake_broker: FakeBroker) -> None:
     fake_broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, lambda command: command.reply(body=b"[["))
     async with ClientInstance(fake_broker.address) as instance:
         with pytest.raises(ProtocolError):
-            await instance.topic_route("Topic")
+            await instance.routes.topic_route("Topic")
 
 
 async def test_queues_and_addresses_come_from_the_route(fake_broker: FakeBroker) -> None:
     fake_broker.add_topic("ReadOnly", 2, 4)
     async with ClientInstance(fake_broker.address) as instance:
-        assert instance.known_subscribe_queues("Topic") == ()
-        assert await instance.publish_queues("Topic") == tuple(MessageQueue("Topic", "broker-a", n) for n in range(4))
-        assert await instance.subscribe_queues("Topic") == instance.known_subscribe_queues("Topic")
-        assert await instance.publish_queues("ReadOnly") == ()
-        assert len(await instance.subscribe_queues("ReadOnly")) == 2
-        assert instance.broker_address("broker-a") == fake_broker.address
-        assert instance.broker_address("broker-b") is None
-        assert instance.broker_addresses() == {fake_broker.address: ("broker-a", 0)}
+        assert instance.routes.known_subscribe_queues("Topic") == ()
+        assert await instance.routes.publish_queues("Topic") == tuple(
+            MessageQueue("Topic", "broker-a", n) for n in range(4)
+        )
+        assert await instance.routes.subscribe_queues("Topic") == instance.routes.known_subscribe_queues("Topic")
+        assert await instance.routes.publish_queues("ReadOnly") == ()
+        assert len(await instance.routes.subscribe_queues("ReadOnly")) == 2
+        assert instance.brokers.find("broker-a") == fake_broker.address
+        assert instance.brokers.find("broker-b") is None
+        assert instance.brokers.addresses() == {fake_broker.address: ("broker-a", 0)}
 
 
 async def test_a_known_route_stays_when_the_name_server_forgets_the_topic(fake_broker: FakeBroker) -> None:
     async with ClientInstance(fake_broker.address) as instance:
-        route = await instance.topic_route("Topic")
+        route = await instance.routes.topic_route("Topic")
         del fake_broker.routes["Topic"]
-        assert await instance.find_route("Topic", refresh=True) is None
-        assert instance.known_route("Topic") == route
+        assert await instance.routes.find("Topic", refresh=True) is None
+        assert instance.routes.known("Topic") == route
 
 
 async def test_routes_in_use_are_polled_and_changes_told(fake_broker: FakeBroker) -> None:
     consumer = FakeConsumer("Topic", "%RETRY%group")
     async with ClientInstance(fake_broker.address, ClientConfig(poll_namesrv_interval_s=0.01)) as instance:
-        instance.register_consumer("group", consumer)
-        await instance.topic_route("Topic")
+        instance.groups.add_consumer("group", consumer)
+        await instance.routes.topic_route("Topic")
         fake_broker.add_topic("Topic", 8)
         fake_broker.add_topic("%RETRY%group", 1)
         await until(lambda: len(consumer.calls) >= 3)
         assert set(consumer.calls) == {("route", "Topic"), ("route", "%RETRY%group")}
-        assert len(instance.known_subscribe_queues("Topic")) == 8
+        assert len(instance.routes.known_subscribe_queues("Topic")) == 8
 
 
 async def test_of_a_broker_that_moved_the_address_counts_that_was_heard_last(
@@ -145,13 +147,13 @@ async def test_of_a_broker_that_moved_the_address_counts_that_was_heard_last(
     """Nobody polls the route of "Other", which still tells the old address."""
     fake_broker.add_topic("Other")
     async with ClientInstance(fake_broker.address) as instance:
-        await instance.topic_route("Topic")
-        await instance.topic_route("Other")
+        await instance.routes.topic_route("Topic")
+        await instance.routes.topic_route("Other")
         moved = await make_broker(fake_broker.name)
         moved.add_topic("Topic")
         fake_broker.routes = moved.routes
-        await instance.topic_route("Topic", refresh=True)
-        assert instance.broker_address(moved.name) == moved.address
+        await instance.routes.topic_route("Topic", refresh=True)
+        assert instance.brokers.find(moved.name) == moved.address
 
 
 async def test_a_reader_that_subscribes_to_nothing_finds_a_broker_that_moved(
@@ -186,9 +188,9 @@ async def test_a_reader_that_subscribes_to_nothing_finds_a_broker_that_moved(
 async def test_a_broker_that_cannot_be_reached_changes_no_route_that_is_polled(fake_broker: FakeBroker) -> None:
     """It may be back in a moment, and its queues shall not change hands for that."""
     async with ClientInstance(fake_broker.address) as instance:
-        instance.register_consumer("group", FakeConsumer("Topic"))
-        await instance.topic_route("Topic")
-        instance.refresh_unpolled_route("Topic")
+        instance.groups.add_consumer("group", FakeConsumer("Topic"))
+        await instance.routes.topic_route("Topic")
+        instance.routes.refresh_unpolled("Topic")
         await wait_all_tasks_blocked(0.05)
     assert len(fake_broker.of(RequestCode.GET_ROUTEINFO_BY_TOPIC)) == 1
 
@@ -197,7 +199,7 @@ async def test_failed_polls_are_logged_and_go_on(fake_broker: FakeBroker, caplog
     caplog.set_level(logging.INFO)
     config = ClientConfig(poll_namesrv_interval_s=0.01)
     async with ClientInstance(fake_broker.address, config) as instance:
-        await instance.publish_queues("Topic")
+        await instance.routes.publish_queues("Topic")
         fake_broker.fail(RequestCode.GET_ROUTEINFO_BY_TOPIC, ResponseCode.SYSTEM_ERROR, "no", times=2)
         await fake_broker.wait_for(RequestCode.GET_ROUTEINFO_BY_TOPIC, 5)
         await fake_broker.stop()
@@ -211,9 +213,9 @@ async def test_route_changes_that_leave_the_queues_alone_are_not_told(fake_broke
     consumer = FakeConsumer("Topic")
     fake_broker.add_topic("Unused")
     async with ClientInstance(fake_broker.address) as instance:
-        await instance.topic_route("Topic")
-        instance.register_consumer("group", consumer)
+        await instance.routes.topic_route("Topic")
+        instance.groups.add_consumer("group", consumer)
         fake_broker.routes["Topic"].broker_datas[0].broker_addrs[1] = "127.0.0.1:1"
-        assert len((await instance.topic_route("Topic", refresh=True)).broker_datas[0].broker_addrs) == 2
-        await instance.topic_route("Unused")
+        assert len((await instance.routes.topic_route("Topic", refresh=True)).broker_datas[0].broker_addrs) == 2
+        await instance.routes.topic_route("Unused")
         assert consumer.calls == []

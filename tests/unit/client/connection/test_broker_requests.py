@@ -67,9 +67,9 @@ async def registered(fake_broker: FakeBroker) -> AsyncGenerator[FakeConsumer, No
     """A consumer of "group" on an instance that is connected to the fake broker."""
     consumer = FakeConsumer("Topic")
     async with ClientInstance(fake_broker.address) as instance:
-        await instance.topic_route("Topic")
-        instance.register_consumer("group", consumer)
-        await instance.heartbeat_now()
+        await instance.routes.topic_route("Topic")
+        instance.groups.add_consumer("group", consumer)
+        await instance.groups.beat()
         yield consumer
 
 

@@ -42,13 +42,13 @@ async def broker(fake_broker: FakeBroker, make_broker: BrokerFactory) -> FakeBro
 async def instance(fake_broker: FakeBroker, broker: FakeBroker) -> AsyncGenerator[ClientInstance, None]:
     """An instance that wants msgpack and has not yet met the broker."""
     async with ClientInstance(fake_broker.address, ClientConfig(header_format=MSGPACK)) as made:
-        await made.topic_route("Topic")
+        await made.routes.topic_route("Topic")
         yield made
 
 
 async def ask(instance: ClientInstance, broker: FakeBroker) -> int:
     """Ask something of the broker; return the format it was asked in."""
-    await instance.invoke_checked(broker.address, instance.command(ASK))
+    await instance.requests.ask(broker.address, ASK)
     return formats(broker, ASK)[-1]
 
 
@@ -57,19 +57,19 @@ async def test_a_broker_that_announced_msgpack_gets_it_from_then_on(
 ) -> None:
     broker.on(HEART_BEAT, announce)
     assert await ask(instance, broker) == JSON
-    instance.register_consumer("group", FakeConsumer("Topic"))
-    await instance.heartbeat_now()
+    instance.groups.add_consumer("group", FakeConsumer("Topic"))
+    await instance.groups.beat()
     await wait_all_tasks_blocked()
     assert await ask(instance, broker) == MSGPACK
-    await instance.heartbeat_now()
-    await instance.oneway(broker.address, instance.command(RequestCode.UPDATE_CONSUMER_OFFSET))
+    await instance.groups.beat()
+    await instance.requests.oneway(broker.address, instance.requests.command(RequestCode.UPDATE_CONSUMER_OFFSET))
     await broker.wait_for(RequestCode.UPDATE_CONSUMER_OFFSET)
 
     beats = broker.of(HEART_BEAT)
     assert {tuple(beat.ext_fields.items()) for beat in beats} == {tuple(ANNOUNCEMENT.items())}
     assert (beats[0].serialize_type, beats[-1].serialize_type) == (JSON, MSGPACK)
     assert formats(broker, RequestCode.UPDATE_CONSUMER_OFFSET) == [MSGPACK]
-    await instance.topic_route("Topic", refresh=True)
+    await instance.routes.topic_route("Topic", refresh=True)
     assert set(formats(fake_broker)) == {JSON}
 
 
@@ -80,7 +80,7 @@ async def test_a_producer_changes_over_with_the_broker(
     async with Producer("group", instance=instance) as producer:
         await producer.send(Message("Topic", b"x"))
         broker.on(HEART_BEAT, announce)
-        await instance.heartbeat_now()
+        await instance.groups.beat()
         await producer.send(Message("Topic", b"x"))
     assert formats(broker, SEND) == [JSON, MSGPACK]
     assert formats(broker, RequestCode.UNREGISTER_CLIENT) == [MSGPACK]
@@ -94,7 +94,7 @@ async def test_a_broker_that_announced_nothing_never_gets_msgpack(
     broker.on(HEART_BEAT, lambda command: command.reply(ext_fields=fields))
     async with Producer("group", instance=instance) as producer:
         for _ in range(3):
-            await instance.heartbeat_now()
+            await instance.groups.beat()
             await producer.send(Message("Topic", b"x"))
             await ask(instance, broker)
     assert set(formats(broker)) == {JSON}
@@ -104,8 +104,8 @@ async def test_a_broker_that_refused_the_heartbeat_has_announced_nothing(
     instance: ClientInstance, broker: FakeBroker
 ) -> None:
     broker.on(HEART_BEAT, lambda command: command.reply(ResponseCode.SYSTEM_ERROR, ANNOUNCEMENT, remark="no"))
-    instance.register_consumer("group", FakeConsumer("Topic"))
-    await instance.heartbeat_now()
+    instance.groups.add_consumer("group", FakeConsumer("Topic"))
+    await instance.groups.beat()
     assert await ask(instance, broker) == JSON
 
 
@@ -113,8 +113,8 @@ async def test_with_the_connection_what_was_announced_is_forgotten(
     instance: ClientInstance, broker: FakeBroker
 ) -> None:
     broker.on(HEART_BEAT, announce)
-    instance.register_consumer("group", FakeConsumer("Topic"))
-    await instance.heartbeat_now()
+    instance.groups.add_consumer("group", FakeConsumer("Topic"))
+    await instance.groups.beat()
     await wait_all_tasks_blocked()
     assert await ask(instance, broker) == MSGPACK
 
@@ -124,7 +124,7 @@ async def test_with_the_connection_what_was_announced_is_forgotten(
     before = len(broker.requests)
     for _ in range(2):
         assert await ask(instance, broker) == JSON
-        await instance.heartbeat_now()
+        await instance.groups.beat()
     assert set(formats(broker)[before:]) == {JSON}
 
     broker.on(HEART_BEAT, announce)
@@ -143,9 +143,9 @@ async def test_a_name_server_gets_json_even_where_it_is_a_broker_too(fake_broker
         Producer("group", instance=instance) as producer,
     ):
         await producer.send(Message("Topic", b"x"))
-        await instance.heartbeat_now()
+        await instance.groups.beat()
         await producer.send(Message("Topic", b"x"))
-        await instance.topic_route("Topic", refresh=True)
+        await instance.routes.topic_route("Topic", refresh=True)
     assert set(formats(fake_broker)) == {JSON}
 
 
@@ -160,7 +160,7 @@ async def test_rocketmqs_own_formats_are_used_at_once_everywhere_and_not_announc
         Producer("group", instance=instance) as producer,
     ):
         await producer.send(Message("Topic", b"x"))
-        await instance.heartbeat_now()
+        await instance.groups.beat()
         await producer.send(Message("Topic", b"x"))
     assert set(formats(fake_broker)) == set(formats(broker)) == {wanted}
     assert [beat.ext_fields for beat in broker.of(HEART_BEAT)] == [{}] * len(broker.of(HEART_BEAT))

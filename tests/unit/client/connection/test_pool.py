@@ -20,9 +20,9 @@ async def test_a_broker_that_cannot_be_reached_is_named_with_the_setting_to_chan
     fake_broker.routes["Topic"] = broker.routes["Topic"]
     await broker.stop()
     async with ClientInstance(fake_broker.address) as instance:
-        await instance.topic_route("Topic")
+        await instance.routes.topic_route("Topic")
         with pytest.raises(ConnectError) as caught:
-            await instance.invoke(broker.address, instance.command(RequestCode.HEART_BEAT))
+            await instance.requests.invoke(broker.address, instance.requests.command(RequestCode.HEART_BEAT))
     text = str(caught.value)
     assert f"cannot connect to {broker.address}: Connection refused" in text
     assert f"broker 'broker-b' advertises this address through name server {fake_broker.address}" in text
@@ -34,20 +34,20 @@ async def test_as_dialled_a_broker_is_reached_at_the_name_servers_host(fake_brok
     port = fake_broker.address.rpartition(":")[2]
     fake_broker.routes["Topic"].broker_datas[0].broker_addrs[0] = f"172.17.0.3:{port}"
     async with ClientInstance(fake_broker.address, ClientConfig(advertise="as-dialled")) as instance:
-        await instance.topic_route("Topic")
-        address = instance.broker_address("broker-a")
+        await instance.routes.topic_route("Topic")
+        address = instance.brokers.find("broker-a")
         assert address == f"172.17.0.3:{port}"
-        assert (await instance.invoke(address, instance.command(RequestCode.HEART_BEAT))).code == 0
+        assert (await instance.requests.invoke(address, instance.requests.command(RequestCode.HEART_BEAT))).code == 0
         with pytest.raises(ConnectError, match=r'advertises 172\.17\.0\.3:1 .* because of advertise="as-dialled"'):
-            await instance.invoke("172.17.0.3:1", instance.command(RequestCode.HEART_BEAT))
+            await instance.requests.invoke("172.17.0.3:1", instance.requests.command(RequestCode.HEART_BEAT))
 
 
 async def test_a_nonsense_address_in_a_route_is_a_connect_error(fake_broker: FakeBroker) -> None:
     fake_broker.routes["Topic"].broker_datas[0].broker_addrs[0] = "null"
     async with ClientInstance(fake_broker.address, ClientConfig(advertise="as-dialled")) as instance:
-        await instance.topic_route("Topic")
+        await instance.routes.topic_route("Topic")
         with pytest.raises(ConnectError, match="'null': must be host:port"):
-            await instance.invoke("null", instance.command(RequestCode.HEART_BEAT))
+            await instance.requests.invoke("null", instance.requests.command(RequestCode.HEART_BEAT))
 
 
 async def test_a_request_times_out_while_the_connection_is_being_made(
@@ -59,24 +59,24 @@ async def test_a_request_times_out_while_the_connection_is_being_made(
     monkeypatch.setattr(trio, "open_tcp_stream", hang)
     async with ClientInstance(fake_broker.address) as instance:
         with pytest.raises(ConnectError, match="no connection in time; it was given as name server"):
-            await instance.invoke(fake_broker.address, instance.command(RequestCode.HEART_BEAT), 1.0)
+            await instance.requests.invoke(fake_broker.address, instance.requests.command(RequestCode.HEART_BEAT), 1.0)
 
 
 async def test_a_closed_connection_is_replaced_before_it_is_gone(fake_broker: FakeBroker) -> None:
     async with ClientInstance(fake_broker.address) as instance:
-        command = instance.command(RequestCode.HEART_BEAT)
-        await instance.invoke(fake_broker.address, command)
-        connection = instance.connections.get(fake_broker.address)
+        command = instance.requests.command(RequestCode.HEART_BEAT)
+        await instance.requests.invoke(fake_broker.address, command)
+        connection = instance.requests.connections.get(fake_broker.address)
         assert connection is not None
         connection.close("a test")
-        assert (await instance.invoke(fake_broker.address, command)).code == 0
-        assert instance.connected_addresses() == {fake_broker.address}
+        assert (await instance.requests.invoke(fake_broker.address, command)).code == 0
+        assert instance.requests.connections.addresses() == {fake_broker.address}
 
 
 async def test_a_producer_of_a_left_instance_is_told_so(fake_broker: FakeBroker) -> None:
     async with ClientInstance(fake_broker.address) as instance:
-        await instance.topic_route("Topic")
-        table = instance.connections
+        await instance.routes.topic_route("Topic")
+        table = instance.requests.connections
         connection = table.get(fake_broker.address)
         assert await table.connect(fake_broker.address, trio.current_time() + 3) is connection
     with pytest.raises(ClientClosedError):

@@ -9,8 +9,9 @@ from typing import cast
 
 import trio
 
-from triomq.client.answers import check
 from triomq.client.cluster.instance import ClientInstance
+from triomq.client.cluster.namesrv import NameServers
+from triomq.client.cluster.requests import raise_for_code
 from triomq.client.cluster.route import Queues, subscribe_queues
 from triomq.client.config import ClientConfig
 from triomq.client.connection.broker_requests import ConsumerCallbacks
@@ -142,7 +143,7 @@ class FakeCluster:
 
     def members(self, group: str) -> list[str]:
         """Return the client ids in a group."""
-        return [instance.client_id for instance in self.instances if group in instance.groups]
+        return [instance.client_id for instance in self.instances if group in instance.consumers]
 
     async def answer(self, command: RemotingCommand) -> RemotingCommand:
         """Do what the broker would do."""
@@ -265,8 +266,21 @@ def pull_answer(
     return command.reply(code, fields, body)
 
 
+class FakeBrokers:
+    """The broker addresses that a fake instance knows."""
+
+    def __init__(self, instance: "FakeInstance") -> None:
+        self._instance = instance
+
+    def find(self, broker_name: str, broker_id: int = 0, only_this: bool = False) -> str | None:
+        return ADDRESS if broker_name == BROKER and self._instance.has_routes else None
+
+    def addresses(self) -> dict[str, tuple[str, int]]:
+        return {ADDRESS: (BROKER, 0)} if self._instance.has_routes else {}
+
+
 class FakeInstance:
-    """What consumers use of a client instance."""
+    """The parts of a client instance that consumers use; all but the brokers are one object."""
 
     def __init__(
         self, cluster: FakeCluster, client_id: str = "127.0.0.1@1", config: ClientConfig | None = None
@@ -274,16 +288,26 @@ class FakeInstance:
         self.config = config or ClientConfig()
         self.client_id = client_id
         self.cluster = cluster
-        self.groups: dict[str, ConsumerCallbacks] = {}
-        self.name_servers = ("127.0.0.1:9876",)
+        self.consumers: dict[str, ConsumerCallbacks] = {}
+        self.name_servers = NameServers(("127.0.0.1:9876",))
+        self.requests = self.routes = self.groups = self
+        self.brokers = FakeBrokers(self)
         self._known: dict[str, TopicRouteData] = {}
         cluster.instances.append(self)
+
+    @property
+    def has_routes(self) -> bool:
+        return bool(self._known)
+
+    @property
+    def broker_versions(self) -> dict[str, int]:
+        return {ADDRESS: self.cluster.version}
 
     def learn(self, topic: str) -> None:
         """Take the new route of a topic, as the poll of routes does."""
         if topic in self._known:
             self._known[topic] = self.cluster.routes[topic]
-            for consumer in self.groups.values():
+            for consumer in self.consumers.values():
                 consumer.route_changed(topic)
 
     def command(self, code: int, header: Header | None = None, body: bytes = b"") -> RemotingCommand:
@@ -293,15 +317,21 @@ class FakeInstance:
         assert address == ADDRESS
         return await self.cluster.answer(command)
 
-    async def invoke_checked(
-        self, address: str, command: RemotingCommand, timeout_s: float | None = None
+    async def ask(
+        self,
+        address: str,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float | None = None,
     ) -> RemotingCommand:
-        return check(await self.invoke(address, command, timeout_s), address)
+        return raise_for_code(await self.invoke(address, self.command(code, header, body), timeout_s), address)
 
     async def oneway(self, address: str, command: RemotingCommand) -> None:
         await self.invoke(address, command)
 
-    async def find_route(self, topic: str, refresh: bool = False) -> TopicRouteData | None:
+    async def find(self, topic: str, refresh: bool = False) -> TopicRouteData | None:
         await trio.lowlevel.checkpoint()
         route = self.cluster.routes.get(topic)
         if route is not None:
@@ -309,14 +339,14 @@ class FakeInstance:
         return route
 
     async def topic_route(self, topic: str, refresh: bool = False) -> TopicRouteData:
-        route = await self.find_route(topic, refresh)
+        route = await self.find(topic, refresh)
         if route is None:
             raise NoRouteError(topic)
         return route
 
-    def refresh_unpolled_route(self, topic: str) -> None: ...
+    def refresh_unpolled(self, topic: str) -> None: ...
 
-    def known_route(self, topic: str) -> TopicRouteData | None:
+    def known(self, topic: str) -> TopicRouteData | None:
         return self._known.get(topic)
 
     def known_subscribe_queues(self, topic: str) -> Queues:
@@ -326,37 +356,28 @@ class FakeInstance:
     async def subscribe_queues(self, topic: str) -> Queues:
         return subscribe_queues(topic, await self.topic_route(topic))
 
-    def broker_address(self, broker_name: str, broker_id: int = 0, only_this: bool = False) -> str | None:
-        return ADDRESS if broker_name == BROKER and self._known else None
-
-    def broker_addresses(self) -> dict[str, tuple[str, int]]:
-        return {ADDRESS: (BROKER, 0)} if self._known else {}
-
-    def broker_version(self, address: str) -> int:
-        return self.cluster.version
-
-    def register_consumer(self, group: str, consumer: ConsumerCallbacks) -> None:
-        self.groups[group] = consumer
+    def add_consumer(self, group: str, consumer: ConsumerCallbacks) -> None:
+        self.consumers[group] = consumer
         self.cluster.add_topic(f"%RETRY%{group}")
         self._notify(group)
 
-    async def unregister_consumer(self, group: str) -> None:
+    async def remove_consumer(self, group: str) -> None:
         await trio.lowlevel.checkpoint()
-        self.groups.pop(group, None)
+        self.consumers.pop(group, None)
         self._notify(group)
 
-    async def heartbeat_now(self) -> None:
+    async def beat(self) -> None:
         await trio.lowlevel.checkpoint()
         self.cluster.heartbeats.append(
             HeartbeatData(
-                self.client_id, consumer_data_set=[consumer.heartbeat_data() for consumer in self.groups.values()]
+                self.client_id, consumer_data_set=[consumer.heartbeat_data() for consumer in self.consumers.values()]
             )
         )
 
     def _notify(self, group: str) -> None:
         for instance in self.cluster.instances:
-            if group in instance.groups:
-                instance.groups[group].members_changed()
+            if group in instance.consumers:
+                instance.consumers[group].members_changed()
 
 
 def offsets_of(messages: Sequence[MessageExt]) -> list[int]:

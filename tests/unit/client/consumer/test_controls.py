@@ -40,7 +40,7 @@ async def test_a_topic_that_is_added_is_consumed_at_once(
         cluster.send(second, b"new")
         await wait_all_tasks_blocked()
         assert inbox.ended == [0, 1]
-        info = ConsumerRunningInfo.decode(cluster.instances[0].groups["G"].running_info())
+        info = ConsumerRunningInfo.decode(cluster.instances[0].consumers["G"].running_info())
         assert info.status_table["U"].consume_ok_tps <= 2_000  # not 2 messages in no time
     assert cluster.committed["G", second] == 2
 
@@ -173,7 +173,7 @@ async def test_impossible_subscriptions_change_nothing(
         for name in ("U", "%RETRY%G"):
             with pytest.raises(ConfigError, match="is not subscribed"):
                 await push.unsubscribe(name)
-        await cluster.instances[0].heartbeat_now()
+        await cluster.instances[0].beat()
         assert subscribed(cluster) == {"T": "*"}
 
 
@@ -260,7 +260,7 @@ async def test_more_handlers_run_at_once_after_resizing(
         push.resize(7)
         await trio.sleep(1)
         assert push.statistics().in_flight == 7
-        info = ConsumerRunningInfo.decode(cluster.instances[0].groups["G"].running_info())
+        info = ConsumerRunningInfo.decode(cluster.instances[0].consumers["G"].running_info())
         assert info.properties["PROP_THREADPOOL_CORE_SIZE"] == "7"
         for number in (0, 1_001):
             with pytest.raises(ConfigError, match="within 1 and 1000"):

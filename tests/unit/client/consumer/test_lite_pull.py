@@ -162,7 +162,7 @@ async def test_assigned_queues_are_shared_with_nobody_and_subscribe_to_nothing(
     queues = cluster.add_topic("T", 4)
     other = as_instance(FakeInstance(cluster, "127.0.0.1@2"))
     async with assigned(instance, *queues) as first, assigned(other, queues[1]) as second:
-        await first._engine._instance.heartbeat_now()  # type: ignore[union-attr]  # it is there
+        await first._engine._instance.groups.beat()  # type: ignore[union-attr]  # it is there
         await trio.sleep(60)
         assert (first.assignment(), second.assignment()) == (queues, (queues[1],))
         assert not cluster.heartbeats[-1].consumer_data_set[0].subscription_data_set

@@ -67,14 +67,14 @@ async def test_an_offset_out_of_range_is_told_not_handled(
 async def test_the_suggested_broker_is_asked_next(cluster_with_messages: FakeCluster) -> None:
     fake = FakeInstance(cluster_with_messages)
     asked: list[int] = []
-    real = fake.broker_address
+    real = fake.brokers.find
 
     def broker_address(broker_name: str, broker_id: int = 0, only_this: bool = False) -> str | None:
         if not only_this:
             asked.append(broker_id)
         return real(broker_name, broker_id, only_this)
 
-    fake.broker_address = broker_address  # type: ignore[method-assign]
+    fake.brokers.find = broker_address  # type: ignore[method-assign]
     answer = {"suggestWhichBrokerId": "1"}
     cluster_with_messages.handlers[RequestCode.PULL_MESSAGE] = lambda command: command.reply(
         ResponseCode.PULL_NOT_FOUND,

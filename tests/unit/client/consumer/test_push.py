@@ -130,7 +130,7 @@ async def test_brokers_questions_are_answered(
         await push.wait_assigned()
         await trio.sleep(1)
         (fake,) = cluster.instances
-        engine = fake.groups["G"]
+        engine = fake.consumers["G"]
         assert engine.consumer_status("T") == {topic: 3}
         info = ConsumerRunningInfo.decode(engine.running_info())
         assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
@@ -153,7 +153,7 @@ async def test_running_info_tells_what_is_cached(
     cluster.send(topic, *[b"x"] * 3)
     async with consumer(Inbox(busy_s=5), instance, max_concurrency=1):
         await trio.sleep(6)
-        info = ConsumerRunningInfo.decode(cluster.instances[0].groups["G"].running_info())
+        info = ConsumerRunningInfo.decode(cluster.instances[0].consumers["G"].running_info())
         row = info.mq_table[topic]
         assert (row.cached_msg_min_offset, row.cached_msg_max_offset, row.cached_msg_count) == (1, 2, 2)
         assert row.last_consume_timestamp > 1_600_000_000_000
@@ -165,7 +165,7 @@ async def test_rates_forget_what_is_older_than_a_minute(
     cluster.send(topic, *[b"x"] * 3)
     async with consumer(Inbox(), instance):
         await trio.sleep(100)
-        info = ConsumerRunningInfo.decode(cluster.instances[0].groups["G"].running_info())
+        info = ConsumerRunningInfo.decode(cluster.instances[0].consumers["G"].running_info())
         assert info.status_table["T"].consume_ok_tps == 0
 
 
@@ -186,7 +186,7 @@ async def test_a_name_server_that_is_down_fails_the_start(cluster: FakeCluster) 
     async def find_route(_topic: str, refresh: bool = False) -> None:
         raise NameServerError("down")
 
-    fake.find_route = find_route  # type: ignore[assignment]
+    fake.find = find_route  # type: ignore[assignment]
     with pytest.raises(NameServerError, match="down"):
         async with consumer(Inbox(), as_instance(fake)):
             raise AssertionError("entered")
@@ -198,7 +198,7 @@ async def test_the_start_can_be_cancelled(autojump_clock: MockClock, cluster: Fa
     async def find_route(_topic: str, refresh: bool = False) -> None:
         await trio.sleep_forever()
 
-    fake.find_route = find_route  # type: ignore[assignment]
+    fake.find = find_route  # type: ignore[assignment]
     with trio.move_on_after(2):
         async with consumer(Inbox(), as_instance(fake)):
             raise AssertionError("entered")
@@ -252,7 +252,7 @@ async def test_two_consumers_of_a_group_need_two_instances() -> None:
     def register_consumer(group: str, consumer: object) -> None:
         raise ClientError(f"consumer group {group!r} is on this instance already")
 
-    fake.register_consumer = register_consumer  # type: ignore[method-assign]
+    fake.add_consumer = register_consumer  # type: ignore[method-assign]
     with pytest.raises(ClientError, match="already"):
         async with consumer(Inbox(), as_instance(fake)):
             raise AssertionError("entered")

@@ -154,7 +154,7 @@ async def test_a_reset_moves_the_offset_in_the_file(
     cluster.send(topic, *[b"x"] * 4)
     async with station.consumer(inbox):
         await trio.sleep(1)
-        cluster.instances[0].groups["G"].reset_offsets("T", {topic: 2})
+        cluster.instances[0].consumers["G"].reset_offsets("T", {topic: 2})
         await trio.sleep(1)
     assert inbox.ended == [0, 1, 2, 3, 2, 3]
     assert station.offsets() == {topic: 4}

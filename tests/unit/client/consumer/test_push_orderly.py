@@ -72,7 +72,7 @@ async def test_a_connection_that_is_lost_while_handlers_end_spoils_nothing(
 
     async def lose_connection() -> None:
         await trio.sleep(1)
-        fake.groups["G"].connection_lost(ADDRESS)
+        fake.consumers["G"].connection_lost(ADDRESS)
 
     async with trio.open_nursery() as nursery, consumer(inbox, as_instance(fake), orderly=True):
         await until(lambda: inbox.begun == [0])
@@ -193,7 +193,7 @@ async def test_a_lost_connection_stops_its_queues_until_they_are_locked_again(
     async with consumer(inbox, as_instance(fake), orderly=True):
         await until(lambda: inbox.begun == [0])
         cluster.down = True
-        fake.groups["G"].connection_lost(ADDRESS)
+        fake.consumers["G"].connection_lost(ADDRESS)
         await trio.sleep(20)
         assert inbox.begun == [0]
         cluster.down = False
@@ -220,7 +220,7 @@ async def test_a_queue_that_nobody_else_had_goes_on_where_it_was_after_a_lost_co
     async with consumer(inbox, as_instance(fake), orderly=True):
         await trio.sleep(0.68)
         cluster.down = True
-        fake.groups["G"].connection_lost(ADDRESS)
+        fake.consumers["G"].connection_lost(ADDRESS)
         await trio.sleep(5)
         assert inbox.ended == list(range(14))
         assert cluster.committed["G", topic] == 10  # what was consumed since is known here only
@@ -241,7 +241,7 @@ async def test_progress_from_before_a_lost_connection_is_told_before_anything_el
     inbox = Inbox(busy_s=30)
     async with consumer(inbox, as_instance(fake), orderly=True):
         await trio.sleep(29)
-        fake.groups["G"].connection_lost(ADDRESS)
+        fake.consumers["G"].connection_lost(ADDRESS)
         await until(lambda: inbox.begun == [0, 1])
         assert cluster.committed["G", topic] == 1
 
@@ -255,7 +255,7 @@ async def test_progress_from_before_a_lost_connection_is_too_old_after_a_minute(
     async with consumer(inbox, as_instance(fake), orderly=True):
         await until(lambda: inbox.begun == [0])
         cluster.down = True
-        fake.groups["G"].connection_lost(ADDRESS)
+        fake.consumers["G"].connection_lost(ADDRESS)
         await trio.sleep(62)
         cluster.down = False
         await until(lambda: inbox.ended[-1] == 1)
@@ -283,7 +283,7 @@ async def test_an_offset_reset_keeps_the_lock(
     inbox = Inbox()
     async with consumer(inbox, as_instance(fake), orderly=True):
         await until(lambda: inbox.ended == [0, 1])
-        fake.groups["G"].reset_offsets("T", {topic: 0})
+        fake.consumers["G"].reset_offsets("T", {topic: 0})
         await until(lambda: inbox.ended == [0, 1, 0, 1])
         await trio.sleep(100)
         cluster.send(topic, b"2")
@@ -304,7 +304,7 @@ async def test_running_info_and_direct_consumption_tell_of_order(
     async with consumer(Inbox(), as_instance(fake), orderly=True, on_message=on_message):
         await until(lambda: bool(cluster.of(RequestCode.PULL_MESSAGE)))
         await trio.sleep(1.5)
-        info = ConsumerRunningInfo.decode(fake.groups["G"].running_info())
+        info = ConsumerRunningInfo.decode(fake.consumers["G"].running_info())
         assert info.properties["PROP_CONSUMEORDERLY"] == "true"
         assert info.mq_table[QUEUE].locked
         assert info.mq_table[QUEUE].last_lock_timestamp > 0

@@ -57,7 +57,7 @@ async def test_what_is_behind_an_unfinished_message_comes_again_after_a_crash(
         nursery.start_soon(live_until_killed)
         await trio.sleep(30)
         assert (gate.begun, cluster.committed["G", topic]) == ([10, 11, 12], 10)
-        cluster.instances[0].groups.clear()  # a killed process says nothing
+        cluster.instances[0].consumers.clear()  # a killed process says nothing
         async with consumer(inbox, second):
             await trio.sleep(1)
         nursery.cancel_scope.cancel()

@@ -100,7 +100,7 @@ async def test_each_header_format_carries_the_same_message(
         Producer("group", instance=instance, compress_over_bytes=2**30) as producer,
     ):
         await producer.publish_queues("Topic")
-        await instance.heartbeat_now()
+        await instance.groups.beat()
         await producer.send(Message("Topic", b"x" * size, tags="T"))
         await producer.send_batch([Message("Topic", b"x" * size, tags="T")])
         await producer.send_oneway(Message("Topic", b"x" * size, tags="T"))
@@ -209,7 +209,7 @@ async def test_a_new_topic_is_created_by_the_first_send(fake_broker: FakeBroker,
     assert len(fake_broker.of(RequestCode.GET_ROUTEINFO_BY_TOPIC)) == 2
 
     fake_broker.add_topic("New", 1)
-    assert await producer._entered().find_route("New") is not None
+    assert await producer._entered().routes.find("New") is not None
     assert [(await producer.send(Message("New", b"x"))).queue.queue_id for _ in range(4)] == [0] * 4
     assert await producer.publish_queues("New") == (MessageQueue("New", "broker-a", 0),)
 
@@ -256,7 +256,7 @@ async def test_a_topic_that_is_made_while_its_template_is_asked_for_is_used_as_i
         async def make_topic_meanwhile(command: RemotingCommand) -> RemotingCommand:
             if command.ext_fields["topic"] == "TBW102":
                 fake_broker.add_topic("New", 1)
-                await instance.topic_route("New")
+                await instance.routes.topic_route("New")
             return fake_broker.answer_route(command)
 
         fake_broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, make_topic_meanwhile)
@@ -525,7 +525,7 @@ async def test_producers_share_an_instance(fake_broker: FakeBroker) -> None:
         async with Producer("one", instance=instance) as one, Producer("two", instance=instance) as two:
             await one.send(Message("Topic", b"x"))
             await two.send(Message("Topic", b"x"))
-        await instance.topic_route("Topic")
+        await instance.routes.topic_route("Topic")
     assert fake_broker.connected == 1
     assert {request.ext_fields["a"] for request in fake_broker.of(SEND)} == {"one", "two"}
 
@@ -557,9 +557,9 @@ async def test_a_send_may_be_cancelled_at_every_await(
 
         async for _ in cancelled_at_every_await(send_everything):
             await wait_all_tasks_blocked()
-            connection = instance.connections.get(fake_broker.address)
+            connection = instance.requests.connections.get(fake_broker.address)
             assert connection is None or not (connection._waiters or connection._queue)
-            assert not instance._groups
+            assert not instance.groups._producers
 
 
 async def test_many_tasks_send_at_once(fake_broker: FakeBroker, producer: Producer) -> None:

@@ -44,7 +44,7 @@ class Bench:
 @pytest.fixture
 async def bench(cluster: FakeCluster, instance: ClientInstance) -> Bench:
     cluster.add_topic("T", 2)
-    await instance.find_route("T")
+    await instance.routes.find("T")
     return Bench(cluster, instance)
 
 

@@ -72,13 +72,13 @@ class Member:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None, None]:
-        self.fake.groups[GROUP] = cast("ConsumerCallbacks", self)
+        self.fake.consumers[GROUP] = cast("ConsumerCallbacks", self)
         self.fake._notify(GROUP)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.rebalancer.run)
             yield
             nursery.cancel_scope.cancel()
-        del self.fake.groups[GROUP]
+        del self.fake.consumers[GROUP]
         self.fake._notify(GROUP)
 
     def queue_ids(self, topic: str = "T") -> list[int]:
@@ -195,7 +195,7 @@ async def test_a_lost_notification_is_made_up_for_after_20_s(autojump_clock: Moc
     async with member.running():
         await wait_all_tasks_blocked()
         other = FakeInstance(cluster, "b")
-        other.groups[GROUP] = cast("ConsumerCallbacks", member)  # nobody was told
+        other.consumers[GROUP] = cast("ConsumerCallbacks", member)  # nobody was told
         await trio.sleep(19)
         assert member.queue_ids() == [0, 1]
         await trio.sleep(2)
@@ -275,14 +275,14 @@ async def test_a_broker_that_forgot_this_member_is_told_at_once(
 
     def answer(command: object) -> None:
         if forgotten and not cluster.heartbeats:
-            member.fake.groups.pop(GROUP, None)
+            member.fake.consumers.pop(GROUP, None)
 
     async def heartbeat_now() -> None:
-        member.fake.groups[GROUP] = cast("ConsumerCallbacks", member)
+        member.fake.consumers[GROUP] = cast("ConsumerCallbacks", member)
         forgotten.clear()
 
     cluster.handlers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = answer
-    member.fake.heartbeat_now = heartbeat_now  # type: ignore[method-assign]
+    member.fake.beat = heartbeat_now  # type: ignore[method-assign]
     async with member.running():
         await member.rebalancer.wait_assigned()
         assert member.queue_ids() == [0, 1]

@@ -14,7 +14,7 @@ RETRY = "%RETRY%G"
 @pytest.fixture
 async def sender(cluster: FakeCluster, instance: ClientInstance) -> SendBack:
     cluster.add_topic(RETRY)
-    await instance.find_route(RETRY)
+    await instance.routes.find(RETRY)
     return SendBack(instance, "G", ConsumerConfig(max_reconsume_times=5))
 
 

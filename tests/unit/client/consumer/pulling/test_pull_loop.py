@@ -154,7 +154,7 @@ async def test_a_failure_is_logged_once_not_each_second_and_so_is_its_end(
     autojump_clock: MockClock, bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    await bench.instance.find_route("T")
+    await bench.instance.routes.find("T")
     bench.cluster.down = True
     bench.cluster.send(bench.queue, b"x")
     async with bench.pulling() as loop:
@@ -176,7 +176,7 @@ async def test_one_trouble_of_many_queues_is_logged_once(
     autojump_clock: MockClock, bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    await bench.instance.find_route("T")
+    await bench.instance.routes.find("T")
     bench.cluster.down = True
     async with bench.pulling() as loop, trio.open_nursery() as nursery:
         other = PullLoop(
@@ -236,13 +236,13 @@ async def test_a_pull_interval_is_kept(autojump_clock: MockClock, bench: Bench) 
 
 async def test_the_next_pull_goes_where_the_broker_suggests(autojump_clock: MockClock, bench: Bench) -> None:
     asked: list[int] = []
-    real = bench.instance.broker_address
+    real = bench.instance.brokers.find
 
     def broker_address(broker_name: str, broker_id: int = 0, only_this: bool = False) -> str | None:
         asked.append(broker_id)
         return real(broker_name, broker_id, only_this)
 
-    bench.instance.broker_address = broker_address  # type: ignore[method-assign]
+    bench.instance.brokers.find = broker_address  # type: ignore[method-assign]
     first = True
 
     def answer(command: RemotingCommand) -> RemotingCommand | None:

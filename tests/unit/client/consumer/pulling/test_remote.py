@@ -76,15 +76,15 @@ async def test_where_only_a_slave_is_left_it_gives_messages_but_not_the_bounds(c
     cluster.add_topic("T")
     cluster.send(QUEUE, b"a")
     instance = FakeInstance(cluster)
-    await instance.find_route("T")
-    real = instance.broker_address
+    await instance.routes.find("T")
+    real = instance.brokers.find
 
     def only_a_slave(broker_name: str, broker_id: int = 0, only_this: bool = False) -> str | None:
         return None if only_this else real(broker_name, broker_id)
 
     requests = QueueRequests(as_instance(instance), "G")
     master = [await requests.pull_raw(QUEUE, QueueOffset(offset), max_messages=8) for offset in (0, 1)]
-    instance.broker_address = only_a_slave  # type: ignore[method-assign]
+    instance.brokers.find = only_a_slave  # type: ignore[method-assign]
     slave = [await requests.pull_raw(QUEUE, QueueOffset(offset), max_messages=8) for offset in (0, 1)]
     assert [answer.status for answer in slave] == [PullStatus.FOUND, PullStatus.NO_NEW_MESSAGE]
     assert [answer.is_from_slave for answer in master + slave] == [False, False, False, True]
@@ -101,7 +101,7 @@ async def test_a_broker_that_cannot_be_reached_for_bounds_is_looked_up_again(clu
     def refresh_unpolled_route(topic: str) -> None:
         looked_up.append(topic)
 
-    instance.refresh_unpolled_route = refresh_unpolled_route  # type: ignore[method-assign]
+    instance.routes.refresh_unpolled = refresh_unpolled_route  # type: ignore[method-assign]
     cluster.down = True
     with pytest.raises(ConnectError):
         await QueueRequests(as_instance(instance), "G").topic_offsets("T", BROKER)
@@ -212,7 +212,7 @@ def test_offset_entries_find_nothing_where_nothing_is(body: bytes) -> None:
 async def test_members_of_a_group_without_members_are_an_error(
     instance: ClientInstance, requests: QueueRequests
 ) -> None:
-    await instance.find_route("T")
+    await instance.routes.find("T")
     with pytest.raises(BrokerResponseError, match="no consumer for this group"):
         await requests.members("T")
 

@@ -1,0 +1,204 @@
+"""Requests to brokers and name servers: numbered, signed, and encoded in the format that the peer reads.
+
+Source: wire.md 1.4 and 11, behaviour.md B.1.
+"""
+
+from itertools import count
+from typing import Final
+
+import trio
+
+from triomq.client.cluster.namesrv import NameServers
+from triomq.client.cluster.route import BrokerTable, dialled_address
+from triomq.client.config import ClientConfig
+from triomq.client.connection.connection import Connection, RequestHandler
+from triomq.client.connection.handshake import agreed_format, offered_fields
+from triomq.client.connection.pool import ConnectionObserver, ConnectionTable
+from triomq.protocol.bodies.client import HeartbeatData
+from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
+from triomq.protocol.errors import BrokerResponseError, ClientClosedError
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.headers import Header
+
+_MAX_OPAQUE: Final = 2**31 - 1
+_ONEWAY: Final = int(CommandFlag.ONEWAY)
+
+
+class Requests:
+    """Sends the requests of one instance; opened by it.
+
+    Attributes:
+        config: time limits, header format, account.
+        name_servers: those given, and the one in use.
+        connections: by address; only while it is open.
+        is_open: whether requests are allowed.
+    """
+
+    def __init__(self, config: ClientConfig, name_servers: NameServers, brokers: BrokerTable) -> None:
+        self.config = config
+        self.name_servers = name_servers
+        self._brokers = brokers
+        self._opaques = count()
+        self.connections: ConnectionTable
+        self.is_open = False
+        self._closed = False
+        self._client_id = ""
+
+    def open(
+        self, client_id: str, nursery: trio.Nursery, on_request: RequestHandler, observer: ConnectionObserver
+    ) -> None:
+        """Allow requests; connections live in the nursery."""
+        self._client_id = client_id
+        self.connections = ConnectionTable(self.config, nursery, on_request, self._probe, self._dial_target, observer)
+        self.is_open = True
+
+    def refuse(self) -> None:
+        """Refuse new requests; those in flight go on."""
+        self.is_open = False
+        self._closed = True
+
+    def check_open(self) -> ConnectionTable:
+        """Return the connections.
+
+        Raises:
+            ClientClosedError: the instance is not entered, or was left.
+        """
+        if not self.is_open:
+            state = "closed" if self._closed else "not entered: use async with"
+            raise ClientClosedError(f"the client instance is {state}")
+        return self.connections
+
+    def next_opaque(self) -> int:
+        """Return the number of the next request, 0 to 2**31 - 1 in turn: one counter for all connections."""
+        return next(self._opaques) & _MAX_OPAQUE
+
+    @staticmethod
+    def command(code: int, header: Header | None = None, body: bytes = b"") -> RemotingCommand:
+        """Make a request; its opaque and header format are set when it is sent."""
+        return RemotingCommand(code, ext_fields={} if header is None else header.encode(), body=body)
+
+    async def invoke(self, address: str, command: RemotingCommand, timeout_s: float | None = None) -> RemotingCommand:
+        """Send a request and return the answer, whatever its code; connect first if need be.
+
+        Args:
+            address: of a broker as its route has it, or of a name server.
+            command: the request; its opaque and its header format are set here.
+            timeout_s: for everything; ``None``: ``config.api_timeout_s``.
+
+        Raises:
+            ConnectError: no connection.
+            ConnectionLostError: the connection ended before the answer came.
+            RequestTimeoutError: no answer in time.
+            ClientClosedError: the instance is not entered, or was left.
+        """
+        deadline = trio.current_time() + (self.config.api_timeout_s if timeout_s is None else timeout_s)
+        connection = self.check_open().get(address) or await self.connections.connect(address, deadline)
+        frame = self._encode(command, connection)  # sets the opaque
+        return await connection.request(command.opaque, frame, deadline)
+
+    async def ask(
+        self,
+        address: str,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float | None = None,
+    ) -> RemotingCommand:
+        """Make and send a request whose only good answer is SUCCESS; see :meth:`invoke`.
+
+        Raises:
+            BrokerResponseError: the answer has another code.
+        """
+        return raise_for_code(await self.invoke(address, self.command(code, header, body), timeout_s), address)
+
+    async def invoke_namesrv(self, command: RemotingCommand) -> RemotingCommand:
+        """Ask the name server in use; if it fails, the others.
+
+        Raises:
+            NameServerError: none answered.
+        """
+        return await self.name_servers.request(command, self.invoke)
+
+    async def ask_namesrv(self, code: int) -> RemotingCommand:
+        """Like :meth:`invoke_namesrv`, for a request without arguments whose only good answer is SUCCESS.
+
+        Raises:
+            BrokerResponseError: the answer has another code.
+        """
+        return raise_for_code(await self.invoke_namesrv(self.command(code)), self.name_servers.current)
+
+    async def oneway(self, address: str, command: RemotingCommand) -> None:
+        """Send a request that has no answer; return when the write buffer took it.
+
+        Raises:
+            ConnectError: no connection.
+            ConnectionLostError: it ended while this waited for room in the write buffer.
+            RequestTimeoutError: the write buffer stayed full.
+        """
+        deadline = trio.current_time() + self.config.api_timeout_s
+        connection = self.check_open().get(address) or await self.connections.connect(address, deadline)
+        command.flag |= _ONEWAY
+        await connection.send(self._encode(command, connection), deadline)
+
+    async def heartbeat(self, address: str, body: bytes) -> int:
+        """Send a heartbeat to a broker, agree with it on the header format and return its version number.
+
+        Raises:
+            ConnectError, ConnectionLostError, RequestTimeoutError, ClientClosedError: as :meth:`invoke`.
+            BrokerResponseError: the broker refused.
+        """
+        wanted = self.config.header_format
+        deadline = trio.current_time() + self.config.api_timeout_s
+        connection = self.check_open().get(address) or await self.connections.connect(address, deadline)
+        command = self.command(RequestCode.HEART_BEAT, body=body)
+        command.ext_fields = offered_fields(wanted)
+        frame = self._encode(command, connection)
+        response = raise_for_code(await connection.request(command.opaque, frame, deadline), address)
+        if address not in self.name_servers.addresses:  # else a proxy may read the headers before a broker does
+            connection.header_format = agreed_format(wanted, response.ext_fields)
+        return response.version
+
+    def _encode(self, command: RemotingCommand, connection: Connection) -> bytes:
+        command.opaque = self.next_opaque()
+        command.serialize_type = connection.header_format
+        if (credentials := self.config.credentials) is not None:
+            command.ext_fields = credentials.sign(command.ext_fields, command.body)
+        return command.encode()
+
+    def _probe(self, connection: Connection) -> None:
+        """Post a heartbeat without groups, which every broker answers at once; name servers never hold requests."""
+        if connection.address not in self.name_servers.addresses or connection.address in self._brokers.addresses():
+            command = self.command(RequestCode.HEART_BEAT, body=HeartbeatData(self._client_id).encode())
+            connection.post(self._encode(command, connection))
+
+    def _dial_target(self, address: str) -> tuple[str, str]:
+        """Return the address to dial, and a hint for the error if that fails."""
+        name, _ = self._brokers.addresses().get(address, ("", 0))
+        name_server = self.name_servers.current
+        if address in self.name_servers.addresses and not name:
+            return address, "it was given as name server: is it running, and is the address right?"
+        who = f"broker {name!r}" if name else "a broker"
+        if self.config.advertise == "as-dialled":
+            return dialled_address(address, name_server), (
+                f"{who} advertises {address} through name server {name_server}, whose host was dialled "
+                'instead because of advertise="as-dialled"'
+            )
+        return address, (
+            f"{who} advertises this address through name server {name_server}; "
+            "if it cannot be reached from here, start the broker with another one "
+            "(triomq: --advertise HOST, Apache: brokerIP1), or "
+            'use advertise="as-dialled" (of ClientConfig and in Spark; --as-dialled on the command line) to dial the '
+            "name server's host"
+        )
+
+
+def raise_for_code(response: RemotingCommand, address: str) -> RemotingCommand:
+    """Return a response whose code is SUCCESS.
+
+    Raises:
+        BrokerResponseError: it has another code; ``address`` says whose answer it is.
+    """
+    if response.code != ResponseCode.SUCCESS:
+        raise BrokerResponseError.from_response(response.code, response.remark, address)
+    return response
