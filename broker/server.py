@@ -22,7 +22,7 @@ from triomq.broker.delayed.service import ScheduledDelivery
 from triomq.broker.delayed.timer import Timer
 from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
 from triomq.broker.groups.members import ConsumerGroups, ProducerGroups
-from triomq.broker.groups.queue_locks import QueueLocks
+from triomq.broker.groups.queue_locks import CLOSE_GRACE_S, QueueLocks
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
 from triomq.broker.network.addresses import Address, plain_ip, resolve_ip
 from triomq.broker.network.admission import Admission
@@ -202,15 +202,21 @@ class Broker:
         if config is None or config.notify_consumer_ids_changed_enable:
             self.consumer_groups.tell(group)
 
-    def forget_connection(self, connection: Connection, reason: str) -> None:
-        """Take a closed connection out of all tables; the members that are left are told."""
+    def forget_connection(self, connection: Connection, reason: str, *, closed_by_peer: bool = False) -> None:
+        """Remove a closed connection from all tables and tell the remaining members of its groups."""
         if connection in self.connections:
             self.connections.discard(connection)
             LOGGER.info("connection closed peer=%s reason=%s", connection.peer, reason)
         self.consumer_groups.forget(connection)
         self.producer_groups.forget(connection)
-        self.locks.forget(connection, self.consumer_groups.connection_of)
+        if self.locks.has_locked(connection):
+            self.connection_nursery.start_soon(self._release_locks, connection, closed_by_peer)
         self.client_requests.forget(connection)
+
+    async def _release_locks(self, connection: Connection, closed_by_peer: bool) -> None:
+        await trio.sleep(CLOSE_GRACE_S)
+        self.locks.release(connection, self.consumer_groups.connection_of, closed_by_peer=closed_by_peer)
+        self.end_step()
 
     # --- life -------------------------------------------------------------------------------------------
 

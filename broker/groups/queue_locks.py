@@ -1,10 +1,14 @@
 """Queue locks: which member of a group may consume a queue in order.
 
-A lock belongs to a client id and lives 60 s after it was last asked for; groups do not know of each other.  Beyond
-RocketMQ, whose locks only run out: a lock is freed at once when its owner's connection ends and the client has no
-other one, and members that were refused it are told to ask again.
+A lock belongs to a client id and ends 60 s after its last renewal, as in RocketMQ, whether or not the connection lives:
+Java members trust a lock for 30 s after they last got it, and go on with what they have cached when their connection
+is lost.  A lock ends earlier if the member unlocks the queue or unregisters.
 
-Locks are in memory only, as in Java: after a restart of the broker the first one to ask has the queue.
+Beyond RocketMQ, a member may declare that it stops with its connection.  If that connection is closed by the peer (a
+plain FIN, as when its process dies) and the client does not come back within :data:`CLOSE_GRACE_S`, its locks are freed
+and members that were refused them are told to ask again.  A reset or a timeout proves nothing: the member may live.
+
+Locks are in memory only, as in RocketMQ: after a restart of the broker the first member that asks gets the queue.
 
 Source: behaviour.md A.14; RebalanceLockManager.java.
 """
@@ -20,26 +24,30 @@ if TYPE_CHECKING:
 
 LOGGER: Final = logging.getLogger("triomq.broker.groups.queue_locks")
 
-#: How long a lock lives without being asked for again.  Source: rocketmq.broker.rebalance.lockMaxLiveTime.
+#: Life of a lock after its last renewal.  Source: rocketmq.broker.rebalance.lockMaxLiveTime.
 LIFE_MS: Final = 60_000
+#: How long a client whose connection was closed by a proxy, say, has to reconnect before its locks are freed.
+CLOSE_GRACE_S: Final = 1.0
 
 
 class QueueLock:
     """One locked queue of a group.
 
     Attributes:
-        client_id: who owns it.
-        connection: where the owner last asked for it.
+        client_id: the owner.
+        connection: where the owner last asked for it; ``None`` when that is closed.
         renewed_ms: when that was.
-        refused: whether somebody else asked for it since.
+        ends_with_connection: whether the owner declared that it stops when its connection ends.
+        refused: whether another client asked for it since.
     """
 
-    __slots__ = ("client_id", "connection", "refused", "renewed_ms")
+    __slots__ = ("client_id", "connection", "ends_with_connection", "refused", "renewed_ms")
 
-    def __init__(self, client_id: str, connection: "Connection", renewed_ms: int) -> None:
+    def __init__(self, client_id: str) -> None:
         self.client_id = client_id
-        self.connection = connection
-        self.renewed_ms = renewed_ms
+        self.connection: Connection | None = None
+        self.renewed_ms = 0
+        self.ends_with_connection = False
         self.refused = False
 
 
@@ -47,8 +55,8 @@ class QueueLocks:
     """The locks of all groups.
 
     Args:
-        clock_ms: a steady clock: with the wall clock set forward, all locks would be over at once.
-        freed: called with a group of which a queue became free that somebody had been refused.
+        clock_ms: a steady clock: if the wall clock were set forward, all locks would end at once.
+        freed: called with a group one of whose queues became free after a client had been refused it.
     """
 
     def __init__(self, *, clock_ms: Callable[[], int], freed: Callable[[str], None]) -> None:
@@ -58,17 +66,20 @@ class QueueLocks:
         self._groups_of: dict[Connection, set[str]] = {}
 
     def owner(self, group: str, queue: MessageQueue) -> str | None:
-        """Return the client id of a queue's owner; ``None`` if it has none, or its time is over."""
+        """Return the client id of a queue's owner; ``None`` if nobody holds a valid lock."""
         lock = self._locks.get(group, {}).get(queue)
         return None if lock is None or self._is_over(lock) else lock.client_id
 
     def lock(
-        self, group: str, client_id: str, connection: "Connection", queues: Iterable[MessageQueue]
+        self,
+        group: str,
+        client_id: str,
+        connection: "Connection",
+        queues: Iterable[MessageQueue],
+        *,
+        ends_with_connection: bool = False,
     ) -> list[MessageQueue]:
-        """Give the client all of these queues that nobody else owns, and return what it has now.
-
-        What it had already lives on from now.
-        """
+        """Lock those of the queues that no other client holds, renew those that the client holds; return both."""
         now_ms = self._clock_ms()
         locks = self._locks.setdefault(group, {})
         granted = []
@@ -78,9 +89,8 @@ class QueueLocks:
                 lock.refused = True
                 continue
             if lock is None or lock.client_id != client_id:
-                locks[queue] = QueueLock(client_id, connection, now_ms)
-            else:
-                lock.connection, lock.renewed_ms = connection, now_ms
+                lock = locks[queue] = QueueLock(client_id)
+            lock.connection, lock.renewed_ms, lock.ends_with_connection = connection, now_ms, ends_with_connection
             granted.append(queue)
         if granted:
             self._groups_of.setdefault(connection, set()).add(group)
@@ -89,34 +99,43 @@ class QueueLocks:
         return granted
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Free these queues as far as the client owns them."""
+        """Free those of the queues that the client holds."""
         locks = self._locks.get(group, {})
         owned = [queue for queue in dict.fromkeys(queues) if queue in locks and locks[queue].client_id == client_id]
         self._free(group, owned)
 
-    def leave(self, connection: "Connection", group: str) -> None:
-        """Free what was locked on this connection: its consumer has left the group."""
-        locks = self._locks.get(group, {})
-        self._free(group, [queue for queue, lock in locks.items() if lock.connection is connection])
+    def leave(self, group: str, client_id: str) -> None:
+        """Free all queues of a client that unregistered from the group."""
+        self.unlock(group, client_id, tuple(self._locks.get(group, ())))
 
-    def forget(self, connection: "Connection", successor: "Callable[[str, str], Connection | None]") -> None:
-        """Free what was locked on a connection that is closed.
+    def has_locked(self, connection: "Connection") -> bool:
+        """Return whether queues were locked on this connection."""
+        return connection in self._groups_of
+
+    def release(
+        self,
+        connection: "Connection",
+        successor: "Callable[[str, str], Connection | None]",
+        *,
+        closed_by_peer: bool,
+    ) -> None:
+        """Free the locks of a connection that ended :data:`CLOSE_GRACE_S` ago, as far as its members have stopped.
 
         Args:
-            connection: which.
-            successor: returns another live connection in a group of a client id, which takes the locks over: a
-                client that is back before the loss of its old connection was noticed keeps its queues.
+            connection: the closed connection.
+            successor: returns a live connection of a client id in a group, which takes over the locks.
+            closed_by_peer: whether it ended by a plain FIN.
         """
         for group in self._groups_of.pop(connection, ()):
             free = []
             for queue, lock in self._locks.get(group, {}).items():
-                if lock.connection is connection:
-                    heir = successor(group, lock.client_id)
-                    if heir is None:
-                        free.append(queue)
-                    else:
-                        lock.connection = heir
-                        self._groups_of.setdefault(heir, set()).add(group)
+                if lock.connection is not connection:  # renewed on another one
+                    continue
+                lock.connection = successor(group, lock.client_id)
+                if lock.connection is not None:
+                    self._groups_of.setdefault(lock.connection, set()).add(group)
+                elif closed_by_peer and lock.ends_with_connection:
+                    free.append(queue)
             if free:
                 LOGGER.info("locks of a lost member freed group=%s queues=%d", group, len(free))
                 self._free(group, free)

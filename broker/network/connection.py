@@ -65,6 +65,7 @@ class Connection:
         "_processors",
         "_socket",
         "_splitter",
+        "_was_reset",
         "_writes",
         "advertised",
         "broker",
@@ -107,6 +108,7 @@ class Connection:
         self._splitter = FrameSplitter(broker.config.max_frame_bytes)
         self._writes = WriteQueue()
         self._drain_wanted: trio.Event | None = None  # set when the kernel took everything
+        self._was_reset = False
         self._close_reason = ""
         self._is_deaf = False  # the peer takes no answers any more; what it sent before is still served
 
@@ -133,7 +135,7 @@ class Connection:
             except BlockingIOError:  # the kernel may wake a reader for nothing
                 return
             if not data:
-                self._end(self._explain_end())
+                self._end(self._explain_end(), closed_by_peer=not self._was_reset)
                 return
             self.idle_s = 0.0
             frames, error = self._splitter.split(data)
@@ -190,8 +192,8 @@ class Connection:
             LOGGER.error("connection closed peer=%s reason=%s", self.peer, reason, exc_info=error)
         self._end(reason)
 
-    def _end(self, reason: str) -> None:
-        self.close(reason)
+    def _end(self, reason: str, *, closed_by_peer: bool = False) -> None:
+        self.close(reason, closed_by_peer=closed_by_peer)
         self.broker.end_step()  # the members that are left learn it now
 
     def _explain_end(self) -> str:
@@ -318,13 +320,19 @@ class Connection:
         while others are still unread.
         """
         self._is_deaf = True
+        self._was_reset = isinstance(error, ConnectionResetError)  # the next read would look like a plain end
         self._writes.clear()
         self._close_reason = f"write failed: {error}"
 
     # --- closing ----------------------------------------------------------------------------------------
 
-    def close(self, reason: str = "") -> None:
-        """End the connection and drop what it has not read; its groups are told.  Idempotent."""
+    def close(self, reason: str = "", *, closed_by_peer: bool = False) -> None:
+        """Close the connection and drop unsent answers; its groups are told.  Idempotent.
+
+        Args:
+            reason: for the log.
+            closed_by_peer: whether the peer ended it in the usual way (FIN).
+        """
         if self.closed:
             return
         self.closed = True
@@ -332,4 +340,4 @@ class Connection:
         self.broker.reader.remove(self)
         trio.lowlevel.notify_closing(self._socket)
         self._socket.close()
-        self.broker.forget_connection(self, reason or self._close_reason or "closed")
+        self.broker.forget_connection(self, reason or self._close_reason or "closed", closed_by_peer=closed_by_peer)

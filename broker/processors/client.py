@@ -55,7 +55,7 @@ def unregister_client(connection: "Connection", command: RemotingCommand) -> Rem
         config = broker.subscription_groups.get(header.consumer_group)
         notify = config is None or config.notify_consumer_ids_changed_enable
         broker.consumer_groups.leave(connection, header.consumer_group, notify=notify)
-        broker.locks.leave(connection, header.consumer_group)
+        broker.locks.leave(header.consumer_group, header.client_id)
     return command.reply()
 
 

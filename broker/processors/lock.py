@@ -13,14 +13,20 @@ if TYPE_CHECKING:
 
 
 def lock_batch_mq(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
-    """Answer with the queues that the client owns now; those of others are left out."""
+    """Lock queues; the answer names those that the client holds now."""
     body = LockBatchRequestBody.decode(command.body)
-    granted = connection.broker.locks.lock(body.consumer_group, body.client_id, connection, body.mq_set)
+    granted = connection.broker.locks.lock(
+        body.consumer_group,
+        body.client_id,
+        connection,
+        body.mq_set,
+        ends_with_connection=bool(body.ends_with_connection),
+    )
     return command.reply(body=LockBatchResponseBody(granted).encode())
 
 
 def unlock_batch_mq(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
-    """Free the queues that the client owns; the others are nobody's business of it."""
+    """Free those of the queues that the client holds."""
     body = LockBatchRequestBody.decode(command.body)
     connection.broker.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
     return command.reply()

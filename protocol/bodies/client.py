@@ -118,11 +118,15 @@ class ConsumerIdList(JsonBody):
 
 @dataclass(slots=True)
 class LockBatchRequestBody(JsonBody):
-    """LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42).  Source: LockBatchRequestBody.java, UnlockBatchRequestBody.java."""
+    """LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42).  Source: LockBatchRequestBody.java, UnlockBatchRequestBody.java.
+
+    ``ends_with_connection`` is triomq's own: the client stops consuming the queues when its connection ends.
+    """
 
     client_id: str = ""
     consumer_group: str = ""
     mq_set: list[MessageQueue] = field(default_factory=list)
+    ends_with_connection: bool | None = None
 
 
 @dataclass(slots=True)

@@ -1,12 +1,15 @@
 """Our orderly consumers on our broker, over sockets: order through joins and leaves, locks of the dead, tools."""
 
+import socket
+import struct
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 import trio
 
-from tests.integration.broker_wire import broker_port, connected, namesrv_address, request, running, wait_for
+from tests.integration.broker_wire import Wire, broker_port, connected, namesrv_address, request, running, wait_for
+from triomq.broker.groups.queue_locks import CLOSE_GRACE_S
 from triomq.client import Admin, ConsumerConfig, Message, MessageExt, Producer, PushConsumer
 from triomq.client.producer.selectors import select_by_hash
 from triomq.protocol.bodies.client import (
@@ -32,7 +35,8 @@ def root(tmp_path: Path) -> Path:
 class Orders:
     """A handler that notes the steps of each order, and who has a queue now."""
 
-    def __init__(self) -> None:
+    def __init__(self, handling_s: float = 0.002) -> None:
+        self._handling_s = handling_s
         self.steps: defaultdict[bytes, list[int]] = defaultdict(list)
         self.by_member: defaultdict[str, int] = defaultdict(int)
         self._busy: set[int] = set()
@@ -41,7 +45,7 @@ class Orders:
         async def on_message(message: MessageExt) -> None:
             assert message.queue_id not in self._busy, "two members at one queue"
             self._busy.add(message.queue_id)
-            await trio.sleep(0.002)
+            await trio.sleep(self._handling_s)
             self._busy.discard(message.queue_id)
             order, _, step = message.body.partition(b":")
             self.steps[order].append(int(step))
@@ -117,26 +121,65 @@ async def test_the_first_message_after_an_assignment_comes_within_a_second(root:
                 await wait_for(lambda: orders.count > before)
 
 
-async def test_the_locks_of_a_lost_connection_are_free_at_once(root: Path) -> None:
+@pytest.mark.parametrize("declared", [True, None])
+@pytest.mark.parametrize("aborted", [False, True])
+async def test_locks_are_freed_when_a_member_that_stops_with_its_connection_has_died(
+    root: Path, declared: bool | None, aborted: bool
+) -> None:
+    """Only a plain FIN shows that a process has died; a member behind a reset connection may still consume."""
     queue = MessageQueue("T", "broker-a", 0)
 
-    def body(client_id: str) -> bytes:
-        return LockBatchRequestBody(client_id, GROUP, [queue]).encode()
+    async def lock(wire: Wire, client_id: str) -> list[MessageQueue]:
+        body = LockBatchRequestBody(client_id, GROUP, [queue], declared).encode()
+        answer = await wire.ask(RequestCode.LOCK_BATCH_MQ, body=body)
+        return LockBatchResponseBody.decode(answer.body).lock_ok_mq_set
 
     async with running(root) as broker, connected(broker_port(broker)) as second:
+        heartbeat = HeartbeatData("b", [], [ConsumerData(group_name=GROUP)]).encode()
         async with connected(broker_port(broker)) as first:
-            granted = await first.ask(RequestCode.LOCK_BATCH_MQ, body=body("a"))
-            assert LockBatchResponseBody.decode(granted.body).lock_ok_mq_set == [queue]
-            heartbeat = HeartbeatData("b", [], [ConsumerData(group_name=GROUP)]).encode()
+            assert await lock(first, "a") == [queue]
             await second.send(request(RequestCode.HEART_BEAT, body=heartbeat))
             while (await second.next()).code != ResponseCode.SUCCESS:
                 pass
-            refused = await second.ask(RequestCode.LOCK_BATCH_MQ, body=body("b"))
-            assert LockBatchResponseBody.decode(refused.body).lock_ok_mq_set == []
-        notice = await second.next()  # refused before, told now
-        assert notice.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
-        granted = await second.ask(RequestCode.LOCK_BATCH_MQ, body=body("b"))
-        assert LockBatchResponseBody.decode(granted.body).lock_ok_mq_set == [queue]
+            assert await lock(second, "b") == []
+            if aborted:
+                first.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with trio.move_on_after(2 * CLOSE_GRACE_S):
+            notice = await second.next()  # refused before, told now
+            assert notice.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+        assert await lock(second, "b") == [queue] * bool(declared and not aborted)
+
+
+@pytest.mark.parametrize("closed_by_peer", [True, False])
+async def test_no_queue_of_a_member_whose_connection_is_cut_is_given_away(root: Path, closed_by_peer: bool) -> None:
+    """Handlers outlive a connection: another member that keeps asking must not get the queues meanwhile."""
+    queues = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(4)]
+    body = LockBatchRequestBody("thief", GROUP, queues).encode()
+    stolen: list[MessageQueue] = []
+
+    async def steal(wire: Wire) -> None:
+        while True:
+            answer = await wire.ask(RequestCode.LOCK_BATCH_MQ, body=body)
+            stolen.extend(LockBatchResponseBody.decode(answer.body).lock_ok_mq_set)
+            await trio.sleep(0.01)
+
+    async with running(root) as broker, connected(broker_port(broker)) as thief:
+        address, orders = namesrv_address(broker), Orders(handling_s=0.1)
+        async with Admin(namesrv=address) as admin:
+            await admin.create_topic("T", queues=4)
+        await send_orders(address)
+        async with orders.member("a", address), trio.open_nursery() as nursery:
+            await wait_for(lambda: orders.count > 4)
+            nursery.start_soon(steal, thief)
+            for _ in range(4):
+                seen = orders.count
+                for connection in tuple(broker.connections):
+                    if broker.locks.has_locked(connection):
+                        connection.close("cut by a test", closed_by_peer=closed_by_peer)
+                await trio.sleep(CLOSE_GRACE_S / 2)
+                await wait_for(lambda: orders.count > seen + 8)  # noqa: B023  # it is over before the next round
+            nursery.cancel_scope.cancel()
+        assert stolen == []
 
 
 async def test_a_tool_reaches_our_consumer_through_our_broker(root: Path) -> None:

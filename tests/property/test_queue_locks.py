@@ -1,6 +1,7 @@
-"""The broker's lock table against a plain model: a dictionary from group and queue to owner, connection and time."""
+"""The broker's lock table against a plain model."""
 
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import cast
 
 import hypothesis.strategies as st
 from hypothesis import settings
@@ -12,8 +13,17 @@ from triomq.protocol.message_queue import MessageQueue
 
 GROUPS = ("G", "H")
 CLIENTS = ("a", "b", "c")
+STOPS_WITH_CONNECTION = ("a", "b")
 QUEUES = tuple(MessageQueue("T", "broker-a", queue_id) for queue_id in range(4))
 some_queues = st.lists(st.sampled_from(QUEUES), max_size=4, unique=True)
+
+
+@dataclass
+class ModelLock:
+    owner: str
+    since_ms: int
+    refused: bool
+    is_connected: bool = True
 
 
 class LockMachine(RuleBasedStateMachine):
@@ -25,11 +35,11 @@ class LockMachine(RuleBasedStateMachine):
         self.told: list[str] = []
         self.locks = QueueLocks(clock_ms=lambda: self.now_ms, freed=self.told.append)
         self.connections = {client: cast(Connection, object()) for client in CLIENTS}
-        self.model: dict[tuple[str, MessageQueue], list[Any]] = {}  # owner, time, whether somebody was refused
+        self.model: dict[tuple[str, MessageQueue], ModelLock] = {}
 
     def _owner(self, group: str, queue: MessageQueue) -> str | None:
-        owner, since, _ = self.model.get((group, queue), (None, 0, False))
-        return owner if owner is not None and self.now_ms - since <= LIFE_MS else None
+        lock = self.model.get((group, queue))
+        return lock.owner if lock is not None and self.now_ms - lock.since_ms <= LIFE_MS else None
 
     @rule(milliseconds=st.sampled_from([1, 20_000, LIFE_MS, LIFE_MS + 1]))
     def wait(self, milliseconds: int) -> None:
@@ -40,33 +50,44 @@ class LockMachine(RuleBasedStateMachine):
         expected = [queue for queue in queues if self._owner(group, queue) in (None, client)]
         for queue in queues:
             if queue not in expected:
-                self.model[group, queue][2] = True
+                self.model[group, queue].refused = True
         for queue in expected:
-            owner, _, refused = self.model.get((group, queue), (None, 0, False))
-            self.model[group, queue] = [client, self.now_ms, refused and owner == client]
-        assert self.locks.lock(group, client, self.connections[client], queues) == expected
+            known = self.model.get((group, queue))
+            refused = known is not None and known.owner == client and known.refused
+            self.model[group, queue] = ModelLock(client, self.now_ms, refused)
+        connection, declares = self.connections[client], client in STOPS_WITH_CONNECTION
+        assert self.locks.lock(group, client, connection, queues, ends_with_connection=declares) == expected
 
     @rule(group=st.sampled_from(GROUPS), client=st.sampled_from(CLIENTS), queues=some_queues)
     def unlock(self, group: str, client: str, queues: list[MessageQueue]) -> None:
         self.told.clear()
-        freed = [queue for queue in queues if self.model.get((group, queue), [None])[0] == client]
+        owned = [(group, queue) for queue in queues if (group, queue) in self.model]
+        freed = [self.model.pop(key) for key in owned if self.model[key].owner == client]
         self.locks.unlock(group, client, queues)
-        assert self.told == [group] * any(entry[2] for entry in [self.model.pop((group, queue)) for queue in freed])
+        assert self.told == [group] * any(lock.refused for lock in freed)
 
-    @rule(client=st.sampled_from(CLIENTS))
-    def lose_connection(self, client: str) -> None:
+    @rule(client=st.sampled_from(CLIENTS), closed_by_peer=st.booleans())
+    def lose_connection(self, client: str, closed_by_peer: bool) -> None:
         self.told.clear()
-        lost = {key: self.model.pop(key) for key in list(self.model) if self.model[key][0] == client}
-        self.locks.forget(self.connections[client], lambda _group, _client: None)
+        told = set()
+        for (group, queue), lock in list(self.model.items()):
+            if lock.owner == client and lock.is_connected:
+                lock.is_connected = False
+                if closed_by_peer and client in STOPS_WITH_CONNECTION:
+                    del self.model[group, queue]
+                    told |= {group} if lock.refused else set()
+        self.locks.release(self.connections[client], lambda _group, _client: None, closed_by_peer=closed_by_peer)
         self.connections[client] = cast(Connection, object())
-        assert sorted(self.told) == sorted({group for (group, _), entry in lost.items() if entry[2]})
+        assert sorted(self.told) == sorted(told)
 
-    @rule(client=st.sampled_from(CLIENTS))
-    def reconnect(self, client: str) -> None:
+    @rule(client=st.sampled_from(CLIENTS), closed_by_peer=st.booleans())
+    def reconnect(self, client: str, closed_by_peer: bool) -> None:
         """The client is back before its old connection is found dead."""
         old, new = self.connections[client], cast(Connection, object())
         self.connections[client] = new
-        self.locks.forget(old, lambda _group, client_id: new if client_id == client else None)
+        self.locks.release(
+            old, lambda _group, client_id: new if client_id == client else None, closed_by_peer=closed_by_peer
+        )
 
     @invariant()
     def owners_agree(self) -> None:

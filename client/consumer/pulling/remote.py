@@ -313,7 +313,7 @@ class QueueRequests:
         address = instance.brokers.find(broker_name, only_this=True)
         if address is None:
             raise NoRouteError(f"no master of broker {broker_name!r} is in a known route")
-        body = LockBatchRequestBody(instance.client_id, self._group, list(queues)).encode()
+        body = LockBatchRequestBody(instance.client_id, self._group, list(queues), ends_with_connection=True).encode()
         return await instance.requests.ask(address, code, body=body, timeout_s=timeout_s)
 
     async def members(self, topic: str) -> Members:

@@ -1,4 +1,4 @@
-"""Queue locks: as Apache's broker grants them, and freed at once when their owner is gone."""
+"""Queue locks: granted as by Apache's broker, and freed soon after a member that declares so has died."""
 
 import pytest
 
@@ -14,8 +14,10 @@ from triomq.protocol.message_queue import MessageQueue
 Q0, Q1 = (MessageQueue("T", "broker-a", queue_id) for queue_id in range(2))
 
 
-def lock(peer: Peer, client_id: str, *queues: MessageQueue, group: str = "G") -> list[MessageQueue]:
-    body = LockBatchRequestBody(client_id, group, list(queues))
+def lock(
+    peer: Peer, client_id: str, *queues: MessageQueue, group: str = "G", ends_with_connection: bool | None = None
+) -> list[MessageQueue]:
+    body = LockBatchRequestBody(client_id, group, list(queues), ends_with_connection)
     response = peer.get(RequestCode.LOCK_BATCH_MQ, body=body.encode())
     assert response.code == ResponseCode.SUCCESS
     return LockBatchResponseBody.decode(response.body).lock_ok_mq_set
@@ -64,34 +66,49 @@ def test_a_queue_that_is_named_twice_is_unlocked_with_the_others(peer: Peer, ano
     assert lock(another_peer, "b", Q0, Q1) == [Q0, Q1]
 
 
-def test_a_lost_connection_frees_its_locks_at_once(broker: Broker, peer: Peer, another_peer: Peer) -> None:
-    lock(peer, "a", Q0)
-    broker.forget_connection(peer.as_connection, "test")
+def end(broker: Broker, peer: Peer, *, closed_by_peer: bool = True) -> None:
+    """Drop a connection from the groups, and release its locks without the grace time."""
+    broker.consumer_groups.forget(peer.as_connection)
+    broker.locks.release(peer.as_connection, broker.consumer_groups.connection_of, closed_by_peer=closed_by_peer)
+
+
+@pytest.mark.parametrize("closed_by_peer", [True, False])
+@pytest.mark.parametrize("declared", [True, False])
+def test_only_a_plain_end_of_a_member_that_stops_with_it_frees_its_locks(
+    broker: Broker, peer: Peer, another_peer: Peer, clock: Clock, declared: bool, closed_by_peer: bool
+) -> None:
+    lock(peer, "a", Q0, ends_with_connection=declared)
+    assert broker.locks.has_locked(peer.as_connection)
+    end(broker, peer, closed_by_peer=closed_by_peer)
+    assert not broker.locks.has_locked(peer.as_connection)
+    assert lock(another_peer, "b", Q0) == [Q0] * (declared and closed_by_peer)
+    clock.now_ms += LIFE_MS + 1
     assert lock(another_peer, "b", Q0) == [Q0]
 
 
 def test_a_client_that_is_back_already_keeps_its_locks(broker: Broker, peer: Peer, another_peer: Peer) -> None:
     heartbeat(peer, "a", "G")
-    lock(peer, "a", Q0)
+    lock(peer, "a", Q0, ends_with_connection=True)
     heartbeat(another_peer, "a", "G")
-    broker.forget_connection(peer.as_connection, "test")
+    end(broker, peer)
     assert broker.locks.owner("G", Q0) == "a"
-    broker.forget_connection(another_peer.as_connection, "test")
+    end(broker, another_peer)
     assert broker.locks.owner("G", Q0) is None
 
 
 def test_a_lock_renewed_elsewhere_outlives_its_first_connection(broker: Broker, peer: Peer, another_peer: Peer) -> None:
-    lock(peer, "a", Q0, Q1)
-    lock(another_peer, "a", Q0)
-    broker.forget_connection(peer.as_connection, "test")
+    lock(peer, "a", Q0, Q1, ends_with_connection=True)
+    lock(another_peer, "a", Q0, ends_with_connection=True)
+    end(broker, peer)
     assert (broker.locks.owner("G", Q0), broker.locks.owner("G", Q1)) == ("a", None)
 
 
-def test_leaving_the_group_frees_the_locks(broker: Broker, peer: Peer) -> None:
+def test_unregistering_frees_the_locks(broker: Broker, peer: Peer, another_peer: Peer) -> None:
     heartbeat(peer, "a", "G")
-    lock(peer, "a", Q0)
+    lock(another_peer, "a", Q0)
+    lock(another_peer, "b", Q1)
     peer.get(RequestCode.UNREGISTER_CLIENT, {"clientID": "a", "consumerGroup": "G"})
-    assert broker.locks.owner("G", Q0) is None
+    assert (broker.locks.owner("G", Q0), broker.locks.owner("G", Q1)) == (None, "b")
 
 
 @pytest.mark.parametrize("was_refused", [True, False])

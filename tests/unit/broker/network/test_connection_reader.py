@@ -31,7 +31,7 @@ class Peer(Connection):
         self.received.append(self.socket.recv(100))
         self.on_read()
 
-    def close(self, reason: str = "") -> None:
+    def close(self, reason: str = "", *, closed_by_peer: bool = False) -> None:
         self.is_open = False
         self.reader.remove(self)
         self.socket.close()
