@@ -9,10 +9,8 @@ died together with its broker wait that long.
 
 from collections.abc import Collection
 from math import inf
-from typing import Final
 
-#: How long others are waited for.  Pulls that fail connect again after a second.
-RETURN_S: Final = 2.0
+from triomq.client.consumer.offsets.remote_offsets import RETURN_S
 
 
 class Membership:

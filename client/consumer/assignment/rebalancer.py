@@ -159,8 +159,13 @@ class Rebalancer:
         self.wake()
 
     def broker_lost(self, broker_name: str) -> None:
-        """Note that the connection to a broker has ended."""
+        """Note that the connection to a broker has ended: other members may take over the queues held there."""
         self._membership.broker_lost(broker_name)
+        if self._locks is None and self._chosen is None:
+            for queue, loop in self.loops.items():
+                if queue.broker_name == broker_name:
+                    loop.note_progress()
+                    self._context.offsets.doubt(queue)
 
     def revive(self, queue: MessageQueue) -> None:
         """Go on consuming a queue whose lock had ended and was renewed."""

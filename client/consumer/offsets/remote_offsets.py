@@ -28,6 +28,8 @@ _T = TypeVar("_T")
 _SETTLED_AFTER_S: Final = 0.1
 #: How long progress counts that was not told when a connection was lost: as long as brokers keep a lock.
 _ASIDE_LIFE_S: Final = 60.0
+#: How long the other members are waited for when a broker is back: pulls that fail connect again after a second.
+RETURN_S: Final = 2.0
 #: How many requests with progress may be under way to a broker when the connection is lost.
 _MAX_RECENT: Final = 4
 #: How often a broker is told the last progress, if it goes back.
@@ -48,6 +50,15 @@ class OffsetStore(Protocol):
 
     def set_aside(self, queue: MessageQueue) -> None:
         """Remove a queue from memory that was lost with its connection, not given up: it may be had again soon."""
+
+    def doubt(self, queue: MessageQueue) -> None:
+        """Store no progress of a queue that another member may have now, until :meth:`catch_up` has compared it."""
+
+    def is_doubtful(self, queue: MessageQueue) -> bool:
+        """Whether another member may have stored progress of the queue."""
+
+    async def catch_up(self, queue: MessageQueue, position: QueueOffset) -> QueueOffset | None:
+        """Return the stored progress of a doubtful queue if it is ahead of ``position``; raises ``REMOTE_ERRORS``."""
 
     def snapshot(self, topic: str) -> Mapping[MessageQueue, QueueOffset]:
         """Return the progress in memory of one topic."""
@@ -103,6 +114,18 @@ class OffsetTable:
         """Remove a queue from memory."""
         self.forget(queue)
 
+    def doubt(self, queue: MessageQueue) -> None:
+        """Do nothing: the queue is shared with nobody."""
+
+    def is_doubtful(self, _queue: MessageQueue) -> bool:
+        """Return false."""
+        return False
+
+    async def catch_up(self, _queue: MessageQueue, _position: QueueOffset) -> QueueOffset | None:
+        """Return ``None``."""
+        await trio.lowlevel.checkpoint()
+        return None
+
     def snapshot(self, topic: str) -> Mapping[MessageQueue, QueueOffset]:
         """Return the progress in memory of one topic."""
         return {queue: offset for queue, offset in self._offsets.items() if queue.topic == topic}
@@ -127,6 +150,7 @@ class RemoteOffsetStore(OffsetTable):
         #: What the broker was told last, newest at the end: one of it is what the broker has.
         self._recent: defaultdict[MessageQueue, deque[QueueOffset]] = defaultdict(partial(deque, maxlen=_MAX_RECENT))
         self._aside: dict[MessageQueue, _Aside] = {}
+        self._doubtful: dict[MessageQueue, float] = {}  # until when; inf: the broker has not answered since
         self._complaints: dict[str, str] = {}
 
     def forget(self, queue: MessageQueue) -> None:
@@ -135,6 +159,7 @@ class RemoteOffsetStore(OffsetTable):
         self._told.pop(queue, None)
         self._sent_at.pop(queue, None)
         self._recent.pop(queue, None)
+        self._doubtful.pop(queue, None)
 
     def set_aside(self, queue: MessageQueue) -> None:
         """Remove a queue from memory, but remember how far it was, for :meth:`stored`."""
@@ -142,10 +167,34 @@ class RemoteOffsetStore(OffsetTable):
             self._aside[queue] = _Aside(progress, self._recent[queue], trio.current_time() + _ASIDE_LIFE_S)
         self.forget(queue)
 
+    def doubt(self, queue: MessageQueue) -> None:
+        """Store no progress of a queue until it is known how far other members got since the connection ended."""
+        self._doubtful[queue] = inf
+
+    def is_doubtful(self, queue: MessageQueue) -> bool:
+        """Whether another member may have stored progress of the queue."""
+        return queue in self._doubtful
+
+    async def catch_up(self, queue: MessageQueue, position: QueueOffset) -> QueueOffset | None:
+        """Return the stored progress of a doubtful queue if it is ahead of ``position``.
+
+        The other members hear of this one when it is back, and store their last progress a moment later: so the queue
+        stays doubtful for :data:`RETURN_S` after the broker's first answer.
+        """
+        stored = await self._requests.committed(queue)
+        now = trio.current_time()
+        if (until := self._doubtful.get(queue)) == inf:
+            self._doubtful[queue] = now + RETURN_S
+        elif until is None or now >= until:
+            self._doubtful.pop(queue, None)
+        if stored is not None and queue in self._offsets:
+            self.update(queue, stored, increase_only=True)
+        return stored if stored is not None and stored > position else None
+
     def for_pull(self, queue: MessageQueue) -> QueueOffset | None:
         """Return the progress if it is news, so that it is stored by the way; 0 is not worth it."""
         known = self._offsets.get(queue)
-        if not known or known == self._told.get(queue):
+        if not known or known == self._told.get(queue) or queue in self._doubtful:
             return None
         self._note_sent(queue, known)
         return known
@@ -178,7 +227,8 @@ class RemoteOffsetStore(OffsetTable):
 
     async def _persist_at_one_broker(self, broker_name: str, queues: Iterable[MessageQueue]) -> None:
         for queue in queues:
-            if (queue_offset := self._offsets.get(queue)) is None:  # given up meanwhile
+            queue_offset = self._offsets.get(queue)
+            if queue_offset is None or queue in self._doubtful:  # given up meanwhile, or perhaps taken by others
                 continue
             try:
                 await self._requests.commit_oneway(queue, queue_offset)
@@ -198,11 +248,14 @@ class RemoteOffsetStore(OffsetTable):
         A broker of many threads may handle a pull or a oneway request that was sent before this one, and the
         older progress in it, only after this one (Apache 5.5.0 does so under load).  So where something
         may still be on its way, what the broker has is looked at, and told again if it went back or is gone.
+        A doubtful queue's progress is not stored if another member got further.
         """
         known = {queue: self._offsets[queue] for queue in queues if queue in self._offsets}
 
         async def store(queue: MessageQueue) -> None:
             settled_at = self._sent_at.get(queue, -inf) + _SETTLED_AFTER_S
+            if queue in self._doubtful and (await self._requests.committed(queue) or 0) > known[queue]:
+                return
             for _ in range(_MAX_TELLS):
                 await self._requests.commit(queue, known[queue])
                 if trio.current_time() >= settled_at:

@@ -39,6 +39,8 @@ _NOT_HELD_S: Final = 0.005
 _NOT_HELD_DELAY_S: Final = 0.05
 _IN_FLIGHT_CHECK_S: Final = 0.05
 _COMMIT_LIMIT_S: Final = 1.0
+#: How long the broker may hold a pull while others may still store progress of the queue.
+_DOUBTFUL_SUSPEND_S: Final = 1.0
 #: When a broker is asked again that did not know the subscription and is told now.
 _ANNOUNCED_DELAY_S: Final = 0.1
 _RETRY_TOPIC: Final = PropertyName.RETRY_TOPIC
@@ -116,7 +118,8 @@ class PullLoop:
             self._pulling.cancel()
 
     def reset(self, queue_offset: QueueOffset) -> None:
-        """Go on from another offset, which is the group's progress now."""
+        """Go on from another offset, which is the group's progress now, whatever others stored."""
+        self._context.offsets.forget(self.queue)
         self._context.offsets.update(self.queue, queue_offset, increase_only=False)
         self.move(queue_offset)
 
@@ -184,39 +187,55 @@ class PullLoop:
         return trio.current_time() - self.process_queue.last_pulled_at > limit_s
 
     async def _pull_until_moved(self) -> None:
-        while True:
+        while not self.process_queue.dropped:
             self.process_queue.last_pulled_at = trio.current_time()
-            decision = self._decide()
-            if decision is PullDecision.END:
-                await trio.lowlevel.checkpoint()
-                return
-            if decision is not PullDecision.PULL:
-                await self._wait_for_room(decision)
-                continue
             try:
+                if self._context.offsets.is_doubtful(self.queue) and await self._is_overtaken():
+                    return
+                decision = self._decide()
+                if decision is not PullDecision.PULL:
+                    await self._wait_for_room(decision)
+                    continue
                 result, took_s = await self._pull()
             except REMOTE_ERRORS as exc:
                 await self._wait_after(exc)
-                continue
-            if self.process_queue.dropped:  # while the answer was on its way
-                return
-            self._complain("")
-            self._waiting_for = ""
-            if result.status is PullStatus.OFFSET_ILLEGAL:
-                if self._is_reset(result):
-                    return
-                corrected = self._correct(result)
-                if corrected is not None and self._context.lite and corrected > self.next_offset:
-                    self.next_offset = corrected  # what is cached may be polled all the same
-                elif corrected is not None:
-                    self.move(corrected)
-                    return
-            elif result.status is PullStatus.FOUND:
-                self._take(result, took_s)
             else:
-                await self._take_nothing(result, took_s)
-            if self._context.config.pull_interval_s:
-                await trio.sleep(self._context.config.pull_interval_s)
+                if not self.process_queue.dropped:  # while the answer was on its way
+                    await self._accept(result, took_s)
+        await trio.lowlevel.checkpoint()
+
+    async def _accept(self, result: PullResult, took_s: float) -> None:
+        self._complain("")
+        self._waiting_for = ""
+        if result.status is PullStatus.OFFSET_ILLEGAL:
+            if self._is_reset(result):
+                return
+            corrected = self._correct(result)
+            if corrected is not None and self._context.lite and corrected > self.next_offset:
+                self.next_offset = corrected  # what is cached may be polled all the same
+            elif corrected is not None:
+                self.move(corrected)
+                return
+        elif result.status is PullStatus.FOUND:
+            self._take(result, took_s)
+        else:
+            await self._take_nothing(result, took_s)
+        if self._context.config.pull_interval_s:
+            await trio.sleep(self._context.config.pull_interval_s)
+
+    async def _is_overtaken(self) -> bool:
+        """Move to where another member got while this one was cut off from the broker, if it did."""
+        self.note_progress()
+        offsets = self._context.offsets
+        position = self.position() if self._context.lite else offsets.get(self.queue)
+        if self.process_queue.dropped or position is None:
+            return False
+        stored = await offsets.catch_up(self.queue, position)
+        if stored is None or self.process_queue.dropped:
+            return False
+        LOGGER.info("another member consumed the queue meanwhile queue=%s from=%d to=%d", self.queue, position, stored)
+        self.move(stored)
+        return True
 
     def _decide(self) -> PullDecision:
         context = self._context
@@ -243,6 +262,7 @@ class PullLoop:
         config = context.config
         self.note_progress()
         consumed = context.offsets.for_pull(self.queue)
+        is_doubtful = context.offsets.is_doubtful(self.queue)
         started = trio.current_time()
         self._pulls += 1
         result = await context.requests.pull(
@@ -252,7 +272,7 @@ class PullLoop:
             sub_version=self._subscription.pull_version,
             expression=self._subscription.tag_filter.expression if context.lite else None,
             commit_offset=consumed,
-            suspend_s=config.suspend_s,
+            suspend_s=min(config.suspend_s, _DOUBTFUL_SUSPEND_S) if is_doubtful else config.suspend_s,
             timeout_s=config.pull_timeout_s,
             broker_id=self._broker_id,
             lite=context.lite,

@@ -143,7 +143,9 @@ class FakeCluster:
 
     def members(self, group: str) -> list[str]:
         """Return the client ids in a group."""
-        return [instance.client_id for instance in self.instances if group in instance.consumers]
+        return [
+            instance.client_id for instance in self.instances if group in instance.consumers and not instance.is_cut_off
+        ]
 
     async def answer(self, command: RemotingCommand) -> RemotingCommand:
         """Do what the broker would do."""
@@ -288,6 +290,7 @@ class FakeInstance:
         self.config = config or ClientConfig()
         self.client_id = client_id
         self.cluster = cluster
+        self.is_cut_off = False
         self.consumers: dict[str, ConsumerCallbacks] = {}
         self.name_servers = NameServers(("127.0.0.1:9876",))
         self.requests = self.routes = self.groups = self
@@ -315,6 +318,8 @@ class FakeInstance:
 
     async def invoke(self, address: str, command: RemotingCommand, timeout_s: float | None = None) -> RemotingCommand:
         assert address == ADDRESS
+        if self.is_cut_off:
+            raise ConnectError("cut off")
         return await self.cluster.answer(command)
 
     async def ask(
@@ -373,6 +378,19 @@ class FakeInstance:
                 self.client_id, consumer_data_set=[consumer.heartbeat_data() for consumer in self.consumers.values()]
             )
         )
+
+    def cut_off(self, group: str) -> None:
+        """End the connection: every request fails, and the broker takes this one out of the group."""
+        self.is_cut_off = True
+        for arrived in self.cluster._arrived.values():  # no pull is held any longer
+            arrived.set()
+        self.consumers[group].connection_lost(ADDRESS)
+        self._notify(group)
+
+    def reconnect(self, group: str) -> None:
+        """Be a member again."""
+        self.is_cut_off = False
+        self._notify(group)
 
     def _notify(self, group: str) -> None:
         for instance in self.cluster.instances:

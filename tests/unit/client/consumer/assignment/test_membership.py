@@ -1,4 +1,5 @@
-from triomq.client.consumer.assignment.membership import RETURN_S, Membership
+from triomq.client.consumer.assignment.membership import Membership
+from triomq.client.consumer.offsets.remote_offsets import RETURN_S
 
 BOTH = ("a", "b")
 

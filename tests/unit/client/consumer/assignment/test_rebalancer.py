@@ -9,12 +9,11 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance, make_message
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.connection.broker_requests import ConsumerCallbacks
-from triomq.client.consumer.assignment.membership import RETURN_S
 from triomq.client.consumer.assignment.rebalancer import Rebalancer
 from triomq.client.consumer.assignment.strategies import AllocateStrategy, allocate_averagely
 from triomq.client.consumer.config import ConsumerConfig, StartPolicy
 from triomq.client.consumer.offsets.first_offsets import FirstOffsets
-from triomq.client.consumer.offsets.remote_offsets import RemoteOffsetStore
+from triomq.client.consumer.offsets.remote_offsets import RETURN_S, RemoteOffsetStore
 from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.client.consumer.pulling.flow_control import FlowLimits
 from triomq.client.consumer.pulling.pull_context import PullContext
