@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import trio
 
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.consumer.pulling.remote import QueueRequests
+from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.protocol.bodies.client import ConsumerRunningInfo, MessageModel, ProcessQueueInfo
 from triomq.protocol.bodies.group_health import (
     STALL_AFTER_S,

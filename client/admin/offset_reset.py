@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.config import Start, StartPolicy, StartPosition
 from triomq.client.consumer.offsets.first_offsets import first_stored_at
-from triomq.client.consumer.pulling.remote import QueueRequests
+from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import ConsumerNotOnlineError, NoRouteError
 from triomq.protocol.message_queue import MessageQueue

@@ -16,9 +16,9 @@ from triomq.client.consumer.config import LitePullConfig, Start, StartPolicy
 from triomq.client.consumer.lite_pull_engine import LitePullEngine, LitePullPlan
 from triomq.client.consumer.maintenance import END_LIMIT_S
 from triomq.client.consumer.offsets.local_offsets import open_offsets, with_stable_name
-from triomq.client.consumer.offsets.remote_offsets import OffsetStore
-from triomq.client.consumer.pulling.remote import QueueRequests
+from triomq.client.consumer.offsets.offset_store import OffsetStore
 from triomq.client.consumer.queries import QueueQueries
+from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.consumer.statistics import LitePullStatistics
 from triomq.client.nursery import open_service_nursery
 from triomq.protocol.bodies.client import MessageModel

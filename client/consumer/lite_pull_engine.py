@@ -20,12 +20,12 @@ from triomq.client.consumer.config import LitePullConfig, StartPolicy
 from triomq.client.consumer.controls import Controls
 from triomq.client.consumer.maintenance import Upkeep
 from triomq.client.consumer.offsets.first_offsets import FirstOffsets
-from triomq.client.consumer.offsets.remote_offsets import OffsetStore
+from triomq.client.consumer.offsets.offset_store import OffsetStore
 from triomq.client.consumer.pulling.flow_control import FlowLimits
 from triomq.client.consumer.pulling.poll_buffer import PollBuffer
 from triomq.client.consumer.pulling.pull_context import PullContext
 from triomq.client.consumer.pulling.pull_loop import PullLoop
-from triomq.client.consumer.pulling.remote import QueueRequests
+from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.consumer.running_info import running_info
 from triomq.client.consumer.statistics import LitePullStatistics
 from triomq.client.consumer.subscription import Subscriptions

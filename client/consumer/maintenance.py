@@ -10,7 +10,7 @@ import trio
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.assignment.locks import LockKeeper
 from triomq.client.consumer.assignment.rebalancer import Rebalancer
-from triomq.client.consumer.offsets.remote_offsets import OffsetStore
+from triomq.client.consumer.offsets.offset_store import OffsetStore
 from triomq.client.consumer.statistics import SAMPLE_INTERVAL_S
 
 #: How often progress is stored that pulls have not told the brokers yet.

@@ -16,8 +16,9 @@ from triomq.client.cluster.instance import ClientInstance, use_instance
 from triomq.client.config import ClientConfig
 from triomq.client.consumer.config import BROKER_DECIDES, ConsumerConfig
 from triomq.client.consumer.processing.send_back import SendBack
-from triomq.client.consumer.pulling.remote import PullResult, PullStatus, QueueRequests, RawPull
 from triomq.client.consumer.queries import QueueQueries
+from triomq.client.consumer.requests.pull import Pull, PullResult, PullStatus, RawPull
+from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.protocol.errors import ClientError, ConfigError
 from triomq.protocol.filters.tags import SUBSCRIBE_ALL, TagFilter
 from triomq.protocol.message_queue import MessageQueue
@@ -97,11 +98,13 @@ class PullConsumer(QueueQueries):
         tag_filter = TagFilter.parse(expression)
         result = await self._open().pull(
             queue,
-            QueueOffset(queue_offset),
-            max_messages=max_messages,
-            expression=tag_filter.expression,
-            suspend_s=wait_s,
-            broker_id=self._suggested.get(queue, 0),
+            Pull(
+                QueueOffset(queue_offset),
+                max_messages,
+                expression=tag_filter.expression,
+                suspend_s=wait_s,
+                broker_id=self._suggested.get(queue, 0),
+            ),
         )
         self._suggested[queue] = result.suggested_broker_id
         messages = result.messages

@@ -24,13 +24,14 @@ from triomq.client.consumer.handlers import Handler
 from triomq.client.consumer.hooks import FilterHook
 from triomq.client.consumer.maintenance import END_LIMIT_S, Upkeep
 from triomq.client.consumer.offsets.first_offsets import FirstOffsets
-from triomq.client.consumer.offsets.remote_offsets import OffsetStore
+from triomq.client.consumer.offsets.offset_store import OffsetStore
 from triomq.client.consumer.processing.concurrently import ConcurrentService
 from triomq.client.consumer.processing.orderly import OrderlyService
 from triomq.client.consumer.processing.send_back import PassOver, SendBack
+from triomq.client.consumer.processing.workers import concurrent_service
 from triomq.client.consumer.pulling.flow_control import FlowLimits
 from triomq.client.consumer.pulling.pull_context import PullContext
-from triomq.client.consumer.pulling.remote import QueueRequests
+from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.consumer.running_info import running_info
 from triomq.client.consumer.statistics import ConsumerStatistics
 from triomq.client.consumer.subscription import Subscriptions
@@ -82,7 +83,7 @@ class Engine:
             if not plan.is_broadcast:  # nobody to share the queues with
                 self._locks = LockKeeper(requests, plan.config)
         else:
-            self._service = ConcurrentService(plan.handler, self._sender, plan.config)
+            self._service = concurrent_service(plan.handler, self._sender, plan.config)
         self._offsets = offsets
         self._upkeep = Upkeep(instance, plan.group, offsets)
         self._context = PullContext(

@@ -7,7 +7,7 @@ import trio
 
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.offsets.first_offsets import first_stored_at
-from triomq.client.consumer.pulling.remote import REMOTE_ERRORS, QueueRequests
+from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS, QueueRequests
 from triomq.client.nursery import OpenOnce
 from triomq.protocol.bodies.statistics import TopicOffset
 from triomq.protocol.errors import ClientClosedError, TriomqError

@@ -16,7 +16,8 @@ from typing import Final
 import trio
 
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.consumer.pulling.remote import REMOTE_ERRORS, PullStatus, QueueRequests, RawPull
+from triomq.client.consumer.requests.pull import Pull, PullStatus, RawPull
+from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS, QueueRequests
 from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.protocol.errors import ClientClosedError, ConfigError, TriomqError
 from triomq.protocol.filters.tags import SUBSCRIBE_ALL, TagFilter
@@ -202,10 +203,12 @@ class RangeReader(OpenOnce):
             with pull.scope:
                 pull.answer = await self._requests.pull_raw(
                     self._queue,
-                    QueueOffset(pull.queue_offset),
-                    max_messages=pull.max_messages,
-                    expression=self._filter.expression,
-                    max_bytes=self._max_bytes,
+                    Pull(
+                        QueueOffset(pull.queue_offset),
+                        pull.max_messages,
+                        expression=self._filter.expression,
+                        max_bytes=self._max_bytes,
+                    ),
                 )
         except REMOTE_ERRORS as exc:
             pull.error = exc

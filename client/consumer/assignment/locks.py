@@ -20,7 +20,7 @@ import trio
 from triomq.client.connection.pool import is_reported
 from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.processing.process_queue import QueueLock
-from triomq.client.consumer.pulling.remote import REMOTE_ERRORS, QueueRequests
+from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS, QueueRequests
 from triomq.protocol.errors import TriomqError
 from triomq.protocol.message_queue import MessageQueue
 

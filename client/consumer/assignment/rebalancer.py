@@ -18,7 +18,7 @@ from triomq.client.consumer.offsets.first_offsets import FirstOffsets
 from triomq.client.consumer.processing.process_queue import NO_LOCK, QueueLock
 from triomq.client.consumer.pulling.pull_context import PullContext
 from triomq.client.consumer.pulling.pull_loop import PullLoop
-from triomq.client.consumer.pulling.remote import REMOTE_ERRORS
+from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS
 from triomq.client.consumer.statistics import TopicCounters
 from triomq.client.consumer.subscription import Subscription, Subscriptions
 from triomq.protocol.errors import TriomqError

@@ -8,14 +8,15 @@ from collections.abc import Collection
 from typing import Final
 
 from triomq.client.consumer.config import StartPolicy, StartPosition
-from triomq.client.consumer.offsets.remote_offsets import OffsetStore, for_each
-from triomq.client.consumer.pulling.remote import PullStatus, QueueRequests
+from triomq.client.consumer.offsets.offset_store import OffsetStore, for_each
+from triomq.client.consumer.requests.pull import Pull, PullStatus
+from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.protocol.errors import RequestCodeNotSupportedError
 from triomq.protocol.filters.tags import SUBSCRIBE_ALL
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset, Timestamp
 
-LOGGER: Final = logging.getLogger("triomq.client.consumer.offsets.first_offsets")
+LOGGER: Final = logging.getLogger("triomq.client.consumer.offsets")
 
 #: Messages looked at once when the first one of a time is searched.
 _SEARCH_BATCH: Final = 32
@@ -114,7 +115,7 @@ async def first_stored_at(requests: QueueRequests, queue: MessageQueue, timestam
     offset = await requests.search_offset(queue, Timestamp(timestamp - 1))
     offset = max(offset, await requests.min_offset(queue))
     while True:
-        result = await requests.pull(queue, offset, max_messages=_SEARCH_BATCH, expression=SUBSCRIBE_ALL)
+        result = await requests.pull(queue, Pull(offset, _SEARCH_BATCH, expression=SUBSCRIBE_ALL))
         for message in result.messages:
             if message.store_timestamp >= timestamp:
                 return message.queue_offset

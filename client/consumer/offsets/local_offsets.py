@@ -23,14 +23,15 @@ from trio.to_thread import run_sync as run_in_thread
 
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.config import ClientConfig
-from triomq.client.consumer.offsets.remote_offsets import OffsetStore, OffsetTable, RemoteOffsetStore
-from triomq.client.consumer.pulling.remote import QueueRequests
+from triomq.client.consumer.offsets.offset_store import OffsetStore
+from triomq.client.consumer.offsets.remote_offsets import RemoteOffsetStore
+from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.protocol.bodies.client import LocalOffsets, MessageModel
 from triomq.protocol.errors import ClientError, ConfigError, ProtocolError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset
 
-LOGGER: Final = logging.getLogger("triomq.client.consumer.offsets.remote_offsets")
+LOGGER: Final = logging.getLogger("triomq.client.consumer.offsets")
 
 #: Under the user's home folder.  Source: LocalFileOffsetStore.java.
 DEFAULT_DIRECTORY: Final = ".rocketmq_offsets"
@@ -135,7 +136,7 @@ def _read(path: Path) -> dict[MessageQueue, QueueOffset] | None:
     return {queue: QueueOffset(queue_offset) for queue, queue_offset in table.items() if queue_offset >= 0}
 
 
-class LocalOffsetStore(OffsetTable):
+class LocalOffsetStore(OffsetStore):
     """Offsets in a file, for groups whose members have all queues each.
 
     What is known of queues that are not consumed now stays in the file.
@@ -147,13 +148,6 @@ class LocalOffsetStore(OffsetTable):
         self._stored = dict(stored)
         self._saving = trio.Lock()
         self._complaint = ""
-
-    def for_pull(self, _queue: MessageQueue) -> QueueOffset | None:
-        """Return ``None``: brokers are told nothing."""
-        return None
-
-    def told(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
-        """Ignore it: brokers are told nothing."""
 
     async def persist(self, queues: Iterable[MessageQueue], *, changed_only: bool) -> None:
         """Write the file if something changed; with ``changed_only`` leave it to the next full interval.
@@ -184,10 +178,6 @@ class LocalOffsetStore(OffsetTable):
         """Return what the file has."""
         await trio.lowlevel.checkpoint()
         return self._stored.get(queue)
-
-    def is_exact(self, _queue: MessageQueue) -> bool:
-        """Return true: the file has what was stored, and nothing else."""
-        return True
 
     async def store_first(self, first_offsets: Offsets) -> Collection[MessageQueue]:
         """Write where these queues begin; a file that cannot be written now keeps nobody from consuming."""

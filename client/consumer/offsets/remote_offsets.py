@@ -11,19 +11,19 @@ from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from math import inf
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple
 
 import trio
 
 from triomq.client.connection.pool import is_reported
-from triomq.client.consumer.pulling.remote import REMOTE_ERRORS, QueueRequests
+from triomq.client.consumer.offsets.offset_store import OffsetStore, for_each
+from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS, QueueRequests
 from triomq.protocol.errors import TriomqError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset
 
-LOGGER: Final = logging.getLogger("triomq.client.consumer.offsets.remote_offsets")
+LOGGER: Final = logging.getLogger("triomq.client.consumer.offsets")
 
-_T = TypeVar("_T")
 #: After this time a broker has handled what was sent to it, also if it did not answer.
 _SETTLED_AFTER_S: Final = 0.1
 #: How long progress counts that was not told when a connection was lost: as long as brokers keep a lock.
@@ -36,101 +36,6 @@ _MAX_RECENT: Final = 4
 _MAX_TELLS: Final = 4
 
 
-class OffsetStore(Protocol):
-    """Progress of a group: in memory, and somewhere durable."""
-
-    def update(self, queue: MessageQueue, queue_offset: QueueOffset, *, increase_only: bool) -> None:
-        """Note progress in memory."""
-
-    def get(self, queue: MessageQueue) -> QueueOffset | None:
-        """Return the progress in memory."""
-
-    def forget(self, queue: MessageQueue) -> None:
-        """Remove a queue from memory."""
-
-    def set_aside(self, queue: MessageQueue) -> None:
-        """Remove a queue from memory that was lost with its connection, not given up: it may be had again soon."""
-
-    def doubt(self, queue: MessageQueue) -> None:
-        """Store no progress of a queue that another member may have now, until :meth:`catch_up` has compared it."""
-
-    def is_doubtful(self, queue: MessageQueue) -> bool:
-        """Whether another member may have stored progress of the queue."""
-
-    async def catch_up(self, queue: MessageQueue, position: QueueOffset) -> QueueOffset | None:
-        """Return the stored progress of a doubtful queue if it is ahead of ``position``; raises ``REMOTE_ERRORS``."""
-
-    def snapshot(self, topic: str) -> Mapping[MessageQueue, QueueOffset]:
-        """Return the progress in memory of one topic."""
-
-    async def persist(self, queues: Iterable[MessageQueue], *, changed_only: bool) -> None:
-        """Store the progress of these queues without waiting for the store; what fails is tried again next time.
-
-        With ``changed_only`` the store is told only what it was not told yet.
-        """
-
-    def told(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
-        """Note that the store was told of this progress by another way."""
-
-    async def persist_now(self, queues: Iterable[MessageQueue]) -> None:
-        """Store the progress of these queues and return when the store has it, or did not take it."""
-
-    async def commit(self, offsets: Mapping[MessageQueue, QueueOffset]) -> None:
-        """Note progress, up or down, and store it; raises one of ``REMOTE_ERRORS`` if that fails for a queue."""
-
-    def for_pull(self, queue: MessageQueue) -> QueueOffset | None:
-        """Return the progress that the next pull shall tell the broker, ``None``: nothing."""
-
-    async def stored(self, queue: MessageQueue) -> QueueOffset | None:
-        """Return the progress that is stored, ``None`` if there is none; raises one of ``REMOTE_ERRORS``."""
-
-    def is_exact(self, queue: MessageQueue) -> bool:
-        """Whether a stored 0 means 0, and never that nothing is stored."""
-
-    async def store_first(self, first_offsets: Mapping[MessageQueue, QueueOffset]) -> Collection[MessageQueue]:
-        """Store where these queues begin; return those for which that was done."""
-
-
-class OffsetTable:
-    """The part in memory of an offset store."""
-
-    def __init__(self) -> None:
-        self._offsets: dict[MessageQueue, QueueOffset] = {}
-
-    def update(self, queue: MessageQueue, queue_offset: QueueOffset, *, increase_only: bool) -> None:
-        """Note progress in memory."""
-        if not increase_only or queue_offset > self._offsets.get(queue, -1):
-            self._offsets[queue] = queue_offset
-
-    def get(self, queue: MessageQueue) -> QueueOffset | None:
-        """Return the progress in memory."""
-        return self._offsets.get(queue)
-
-    def forget(self, queue: MessageQueue) -> None:
-        """Remove a queue from memory."""
-        self._offsets.pop(queue, None)
-
-    def set_aside(self, queue: MessageQueue) -> None:
-        """Remove a queue from memory."""
-        self.forget(queue)
-
-    def doubt(self, queue: MessageQueue) -> None:
-        """Do nothing: the queue is shared with nobody."""
-
-    def is_doubtful(self, _queue: MessageQueue) -> bool:
-        """Return false."""
-        return False
-
-    async def catch_up(self, _queue: MessageQueue, _position: QueueOffset) -> QueueOffset | None:
-        """Return ``None``."""
-        await trio.lowlevel.checkpoint()
-        return None
-
-    def snapshot(self, topic: str) -> Mapping[MessageQueue, QueueOffset]:
-        """Return the progress in memory of one topic."""
-        return {queue: offset for queue, offset in self._offsets.items() if queue.topic == topic}
-
-
 class _Aside(NamedTuple):
     """How far a queue was when its connection was lost, what the broker was told last, and until when it counts."""
 
@@ -139,7 +44,7 @@ class _Aside(NamedTuple):
     until: float
 
 
-class RemoteOffsetStore(OffsetTable):
+class RemoteOffsetStore(OffsetStore):
     """Offsets at the brokers, for groups whose members share the queues."""
 
     def __init__(self, requests: QueueRequests) -> None:
@@ -329,21 +234,3 @@ async def _store_each(
     first = list({(queue.topic, queue.broker_name): queue for queue in queues}.values())
     stored = await for_each(first, function, complaint)
     return [*stored, *await for_each([queue for queue in queues if queue not in first], function, complaint)]
-
-
-async def for_each(
-    queues: Collection[MessageQueue], function: Callable[[MessageQueue], Awaitable[_T]], complaint: str
-) -> dict[MessageQueue, _T]:
-    """Ask the same of all queues, side by side; those that fail are logged and missing in the result."""
-    results: dict[MessageQueue, _T] = {}
-
-    async def one(queue: MessageQueue) -> None:
-        try:
-            results[queue] = await function(queue)
-        except REMOTE_ERRORS as exc:
-            LOGGER.warning("%s queue=%s error=%s", complaint, queue, exc)
-
-    async with trio.open_nursery() as nursery:
-        for queue in queues:
-            nursery.start_soon(one, queue)
-    return results

@@ -5,9 +5,9 @@ Source: behaviour.md B.12, ConsumeMessageConcurrentlyService.java.
 
 import logging
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain, repeat
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import trio
 
@@ -15,7 +15,6 @@ from triomq.client.consumer.config import BROKER_DECIDES, ConsumeContext, Consum
 from triomq.client.consumer.handlers import Handler, is_success
 from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.client.consumer.processing.worker_pool import WorkerPool
-from triomq.client.consumer.processing.workers import Slot, Work, call_in_thread, choose_worker
 from triomq.protocol.bodies.client import ConsumeResult
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
@@ -30,6 +29,41 @@ _MAX_WATCH_INTERVAL_S: Final = 60.0
 _RELEASE_INTERVAL_S: Final = 0.05
 #: When so many messages wait for a worker, those of queues that were given up are looked for.
 _MOST_UNCHECKED: Final = 4096
+
+
+Work: TypeAlias = tuple[MessageExt, ProcessQueue]
+
+
+class Slot:
+    """What a worker does now.
+
+    Attributes:
+        process_queue: whose messages the handler has.
+        messages: which; empty if it has none.
+        started_at: since when.
+        share: what the worker's thread takes next; anybody may take it away.
+        share_limit: most messages of the next share: as many as a thread had time for.
+        retired: there are too many workers: this one ends after what it has begun.
+    """
+
+    __slots__ = ("messages", "process_queue", "retired", "share", "share_limit", "started_at")
+
+    def __init__(self) -> None:
+        self.process_queue: ProcessQueue | None = None
+        self.messages: Sequence[MessageExt] = ()
+        self.started_at = 0.0
+        self.share: deque[Work] = deque()
+        self.share_limit = 1
+        self.retired = False
+
+    def take_share(self) -> list[Work]:
+        """Take away what the worker's thread did not begin; safe beside the thread."""
+        taken = []
+        while True:
+            try:
+                taken.append(self.share.popleft())
+            except IndexError:
+                return taken
 
 
 class MessageSender(Protocol):
@@ -55,14 +89,20 @@ class ConcurrentService(WorkerPool[Slot]):
         expired: messages that were sent back while their handler was still busy: its late result is ignored.
     """
 
-    def __init__(self, handler: Handler, sender: MessageSender, config: ConsumerConfig) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        sender: MessageSender,
+        config: ConsumerConfig,
+        work: Callable[["ConcurrentService", Slot], Awaitable[None]],
+    ) -> None:
         super().__init__(config.max_concurrency)
         self.handler = handler
         self.config = config
         self.pending: deque[Work] = deque()
         self.expired: set[MessageExt] = set()
         self._sender = sender
-        self._work = choose_worker(handler)
+        self._work = work
         self._waking = 0
         self._most_pending = _MOST_UNCHECKED
         self._later: deque[_Later] = deque()
@@ -161,7 +201,7 @@ class ConcurrentService(WorkerPool[Slot]):
             if handler.is_async:
                 status = await handler.function(*arguments)
             else:
-                status = await call_in_thread(self, handler.function, *arguments)
+                status = await self.call_in_thread(handler.function, *arguments)
         except Exception as exc:  # boundary: foreign code may raise anything; Cancelled passes
             LOGGER.exception("handler failed, called directly: %r", message)
             return ConsumeResult.CR_THROW_EXCEPTION, f"{type(exc).__name__}: {exc}"

@@ -231,9 +231,7 @@ class OrderlyService(WorkerPool[_Slot]):
         started = self.now()
         done: list[MessageExt] = []
         try:
-            status = await trio.to_thread.run_sync(
-                self._call_each, process_queue, messages, done, abandon_on_cancel=True, limiter=self.threads
-            )
+            status = await self.call_in_thread(self._call_each, process_queue, messages, done)
         finally:  # cancelled: what the thread finished so far counts, else it would come again out of order
             if not process_queue.dropped:
                 process_queue.counters.succeeded += len(done)
@@ -332,7 +330,7 @@ class OrderlyService(WorkerPool[_Slot]):
         function = self._handler.function
         if self._handler.is_async:
             return await function(*arguments)
-        return await trio.to_thread.run_sync(function, *arguments, abandon_on_cancel=True, limiter=self.threads)
+        return await self.call_in_thread(function, *arguments)
 
     def _note_end(self, process_queue: ProcessQueue, started: float) -> None:
         process_queue.last_consumed_at = ended = self.now()

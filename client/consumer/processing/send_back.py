@@ -18,7 +18,7 @@ import trio
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.route import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, publish_queues
 from triomq.client.consumer.config import DEAD_LETTER, ConsumerConfig
-from triomq.client.consumer.pulling.remote import REMOTE_ERRORS
+from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS
 from triomq.client.consumer.subscription import retry_topic
 from triomq.client.producer.send_result import STATUS_BY_CODE
 from triomq.protocol.codes import MessageSysFlag, RequestCode

@@ -1,14 +1,51 @@
 """The workers of a consume service: tasks that call the handler, as many as were asked for, now or while they run."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import trio
 
 from triomq.client.consumer.processing.process_queue import ProcessQueue
-from triomq.client.consumer.processing.turns import Turns
 from triomq.protocol.record.message import MessageExt
+
+#: How long workers may keep the loop to themselves.
+TURN_S: Final = 0.005
+
+
+class CooperativeBudget:
+    """Turns of a service's workers; all of them together leave the loop's other tasks alone for one turn at most.
+
+    Attributes:
+        now: trio's clock; :meth:`use_clock` looks it up once for all messages.
+        turn_ends: workers that find a later time call :meth:`yield_turn` before the next message.
+    """
+
+    def __init__(self) -> None:
+        self.now: Callable[[], float] = trio.current_time
+        self.turn_ends = 0.0
+        self._turn = 0
+
+    def use_clock(self) -> None:
+        """Take the clock of the running loop: trio.current_time() looks it up each time."""
+        self.now = trio.lowlevel.current_clock().current_time
+
+    async def yield_turn(self) -> None:
+        """Let everything else in the loop go on; the first worker to come back opens the next turn.
+
+        One that comes back later in the same pass of the scheduler, and finds that turn used up, yields again: so
+        sockets are looked at after one turn, not after one for each worker.
+        """
+        while True:
+            turn = self._turn
+            await trio.lowlevel.checkpoint()
+            now = self.now()
+            if now <= self.turn_ends:
+                return
+            if turn == self._turn:
+                self._turn += 1
+                self.turn_ends = now + TURN_S
+                return
 
 
 class WorkerSlot(Protocol):
@@ -28,7 +65,7 @@ class WorkerSlot(Protocol):
 S = TypeVar("S", bound=WorkerSlot)
 
 
-class WorkerPool(Turns, ABC, Generic[S]):
+class WorkerPool(CooperativeBudget, ABC, Generic[S]):
     """Runs workers: :meth:`run` it in a nursery of its own.
 
     Attributes:
@@ -79,6 +116,10 @@ class WorkerPool(Turns, ABC, Generic[S]):
         return sum(
             len(slot.messages) for slot in self.slots if process_queue is None or slot.process_queue is process_queue
         )
+
+    async def call_in_thread(self, function: Callable[..., Any], *arguments: object) -> Any:
+        """Call a plain function in one of the service's threads; a cancelled call leaves its thread running."""
+        return await trio.to_thread.run_sync(function, *arguments, abandon_on_cancel=True, limiter=self.threads)
 
     async def _live(self, slot: S) -> None:
         try:

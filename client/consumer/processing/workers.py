@@ -11,24 +11,18 @@ Source: behaviour.md B.12.
 """
 
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-import trio
-
-from triomq.client.consumer.config import ConsumeContext
+from triomq.client.consumer.config import ConsumeContext, ConsumerConfig
 from triomq.client.consumer.handlers import Handler, is_success
+from triomq.client.consumer.processing.concurrently import ConcurrentService, MessageSender, Slot
 from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.protocol.record.message import MessageExt
 
-if TYPE_CHECKING:
-    from triomq.client.consumer.processing.concurrently import ConcurrentService
-
 LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")
 
-Work: TypeAlias = tuple[MessageExt, ProcessQueue]
 _Call: TypeAlias = Callable[..., Awaitable[object]]
 
 _FAILED: Final = "handler failed queue=%s offset=%d messages=%d failures_before=%d"
@@ -37,51 +31,13 @@ _MAX_SHARE: Final = 64
 _SHARE_S: Final = 0.02
 
 
-class Slot:
-    """What a worker does now.
-
-    Attributes:
-        process_queue: whose messages the handler has.
-        messages: which; empty if it has none.
-        started_at: since when.
-        share: what the worker's thread takes next; anybody may take it away.
-        share_limit: most messages of the next share: as many as a thread had time for.
-        retired: there are too many workers: this one ends after what it has begun.
-    """
-
-    __slots__ = ("messages", "process_queue", "retired", "share", "share_limit", "started_at")
-
-    def __init__(self) -> None:
-        self.process_queue: ProcessQueue | None = None
-        self.messages: Sequence[MessageExt] = ()
-        self.started_at = 0.0
-        self.share: deque[Work] = deque()
-        self.share_limit = 1
-        self.retired = False
-
-    def take_share(self) -> list[Work]:
-        """Take away what the worker's thread did not begin; safe beside the thread."""
-        taken = []
-        while True:
-            try:
-                taken.append(self.share.popleft())
-            except IndexError:
-                return taken
+def concurrent_service(handler: Handler, sender: MessageSender, config: ConsumerConfig) -> ConcurrentService:
+    """Return the service whose workers suit a kind of handler."""
+    work = _work_batches if handler.takes_batch else _work_each if handler.is_async else _work_each_in_threads
+    return ConcurrentService(handler, sender, config, work)
 
 
-def choose_worker(handler: Handler) -> Callable[["ConcurrentService", Slot], Awaitable[None]]:
-    """Return the loop for a kind of handler."""
-    if handler.takes_batch:
-        return _work_batches
-    return _work_each if handler.is_async else _work_each_in_threads
-
-
-async def call_in_thread(service: "ConcurrentService", function: Callable[..., Any], *arguments: object) -> Any:
-    """Call a plain function in one of the service's threads; a cancelled call leaves its thread behind."""
-    return await trio.to_thread.run_sync(function, *arguments, abandon_on_cancel=True, limiter=service.threads)
-
-
-async def _work_each(service: "ConcurrentService", slot: Slot) -> None:
+async def _work_each(service: ConcurrentService, slot: Slot) -> None:
     """Call a coroutine function for each message.  The hot path: every line is paid for each message."""
     pending, expired, now, call = service.pending, service.expired, service.now, service.handler.function
     while await service.wait_for_work(slot):
@@ -122,10 +78,10 @@ async def _work_each(service: "ConcurrentService", slot: Slot) -> None:
                 ended = now()
 
 
-async def _work_batches(service: "ConcurrentService", slot: Slot) -> None:
+async def _work_batches(service: ConcurrentService, slot: Slot) -> None:
     """Call a function for batches of neighbouring messages of one queue."""
     handler = service.handler
-    call: _Call = handler.function if handler.is_async else partial(call_in_thread, service, handler.function)
+    call: _Call = handler.function if handler.is_async else partial(service.call_in_thread, handler.function)
     while await service.wait_for_work(slot):
         while service.pending:
             process_queue, batch = _take_batch(service)
@@ -153,7 +109,7 @@ async def _work_batches(service: "ConcurrentService", slot: Slot) -> None:
                 await service.yield_turn()
 
 
-def _take_batch(service: "ConcurrentService") -> tuple[ProcessQueue, list[MessageExt]]:
+def _take_batch(service: ConcurrentService) -> tuple[ProcessQueue, list[MessageExt]]:
     """Take neighbouring messages of one queue; none if that was given up."""
     pending, limit = service.pending, service.config.batch_max_size
     message, process_queue = pending.popleft()
@@ -166,7 +122,7 @@ def _take_batch(service: "ConcurrentService") -> tuple[ProcessQueue, list[Messag
 
 
 async def _finish_batch(
-    service: "ConcurrentService",
+    service: ConcurrentService,
     process_queue: ProcessQueue,
     batch: list[MessageExt],
     context: ConsumeContext,
@@ -196,7 +152,7 @@ class _Outcome(NamedTuple):
     busy_s: float
 
 
-async def _work_each_in_threads(service: "ConcurrentService", slot: Slot) -> None:
+async def _work_each_in_threads(service: ConcurrentService, slot: Slot) -> None:
     """Call a plain function for each message, several of them in one hop to a thread."""
     while await service.wait_for_work(slot):
         # Leave enough for the other workers, and take no more than there is time for: what waits in a share while later
@@ -207,7 +163,7 @@ async def _work_each_in_threads(service: "ConcurrentService", slot: Slot) -> Non
         outcomes: list[_Outcome] = []
         failed: list[_Outcome] = []
         try:
-            await call_in_thread(service, _call_each, service, slot, outcomes)
+            await service.call_in_thread(_call_each, service, slot, outcomes)
         finally:  # cancelled: what the thread finished so far counts, and it begins nothing more
             slot.messages = ()
             left = slot.take_share()
@@ -222,7 +178,7 @@ async def _work_each_in_threads(service: "ConcurrentService", slot: Slot) -> Non
             await service.settle(outcome.process_queue, (outcome.message,))
 
 
-def _call_each(service: "ConcurrentService", slot: Slot, outcomes: list[_Outcome]) -> None:
+def _call_each(service: ConcurrentService, slot: Slot, outcomes: list[_Outcome]) -> None:
     """Call the handler until the share is done or the time is over; runs in a thread."""
     call, now, share = service.handler.function, service.now, slot.share
     ended = now()
@@ -245,7 +201,7 @@ def _call_each(service: "ConcurrentService", slot: Slot, outcomes: list[_Outcome
         outcomes.append(_Outcome(message, process_queue, succeeded, ended - started))
 
 
-def _accept(service: "ConcurrentService", outcome: _Outcome) -> bool:
+def _accept(service: ConcurrentService, outcome: _Outcome) -> bool:
     """Count an outcome and take its message off the queue; false if the message has to be sent back."""
     message, process_queue, succeeded, busy_s = outcome
     if process_queue.dropped or (service.expired and service.was_expired(message)):

@@ -8,10 +8,10 @@ from typing import Final, Protocol
 
 from triomq.client.consumer.config import PullConfig
 from triomq.client.consumer.hooks import FilterHook
-from triomq.client.consumer.offsets.remote_offsets import OffsetStore
+from triomq.client.consumer.offsets.offset_store import OffsetStore
 from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.client.consumer.pulling.flow_control import FlowLimits
-from triomq.client.consumer.pulling.remote import QueueRequests
+from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
 

@@ -16,7 +16,8 @@ from triomq.client.consumer.hooks import choose
 from triomq.client.consumer.processing.process_queue import NO_LOCK, ProcessQueue, QueueLock
 from triomq.client.consumer.pulling.flow_control import PullDecision, decide_pull
 from triomq.client.consumer.pulling.pull_context import PullContext
-from triomq.client.consumer.pulling.remote import REMOTE_ERRORS, PullResult, PullStatus
+from triomq.client.consumer.requests.pull import Pull, PullResult, PullStatus
+from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS
 from triomq.client.consumer.statistics import QueueStatistics, TopicCounters
 from triomq.client.consumer.subscription import Subscription
 from triomq.protocol.codes import ResponseCode
@@ -265,18 +266,18 @@ class PullLoop:
         is_doubtful = context.offsets.is_doubtful(self.queue)
         started = trio.current_time()
         self._pulls += 1
-        result = await context.requests.pull(
-            self.queue,
+        pull = Pull(
             self.next_offset,
-            max_messages=config.pull_batch_size,
+            config.pull_batch_size,
             sub_version=self._subscription.pull_version,
             expression=self._subscription.tag_filter.expression if context.lite else None,
             commit_offset=consumed,
             suspend_s=min(config.suspend_s, _DOUBTFUL_SUSPEND_S) if is_doubtful else config.suspend_s,
             timeout_s=config.pull_timeout_s,
             broker_id=self._broker_id,
-            lite=context.lite,
+            is_lite=context.lite,
         )
+        result = await context.requests.pull(self.queue, pull)
         if consumed and not self._broker_id:  # slaves do not store it
             context.offsets.told(self.queue, consumed)
         self._broker_id = result.suggested_broker_id

@@ -9,8 +9,8 @@ from tests.unit.client.consumer.fake_cluster import make_message
 from tests.unit.client.consumer.orderly_bench import OrderlyBench
 from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.handlers import Handler, OnMessage, OnMessages
-from triomq.client.consumer.processing.concurrently import ConcurrentService
 from triomq.client.consumer.processing.process_queue import ProcessQueue
+from triomq.client.consumer.processing.workers import concurrent_service
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
 
@@ -41,7 +41,7 @@ class Bench:
     ) -> None:
         self.sender = Sender()
         config = ConsumerConfig(**settings)  # type: ignore[arg-type]  # names are checked by the class
-        self.service = ConcurrentService(Handler.of(on_message, on_messages), self.sender, config)
+        self.service = concurrent_service(Handler.of(on_message, on_messages), self.sender, config)
         self.queue = ProcessQueue(QUEUE)
 
     def pull(self, *offsets: int) -> None:

@@ -10,7 +10,7 @@ from triomq.client.consumer.assignment.strategies import allocate_averagely
 from triomq.client.consumer.config import LitePullConfig, StartPolicy
 from triomq.client.consumer.lite_pull_engine import LitePullEngine, LitePullPlan
 from triomq.client.consumer.offsets.remote_offsets import RemoteOffsetStore
-from triomq.client.consumer.pulling.remote import QueueRequests
+from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.protocol.bodies.client import ConsumeMessageDirectlyResult, ConsumeResult, ConsumerRunningInfo
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import BrokerSystemError

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from tests.unit.client.consumer.orderly_bench import SUSPEND, OrderlyBench
 from tests.unit.client.consumer.service_bench import consume_beside
 from triomq.client.consumer.config import ConsumeStatus
-from triomq.client.consumer.processing.turns import TURN_S
+from triomq.client.consumer.processing.worker_pool import TURN_S
 from triomq.protocol.record.message import MessageExt
 
 

@@ -12,7 +12,7 @@ from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.assignment.locks import LockKeeper
 from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.processing.process_queue import QueueLock
-from triomq.client.consumer.pulling.remote import QueueRequests
+from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.message_queue import MessageQueue
 

@@ -17,7 +17,7 @@ from triomq.client.consumer.offsets.remote_offsets import RETURN_S, RemoteOffset
 from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.client.consumer.pulling.flow_control import FlowLimits
 from triomq.client.consumer.pulling.pull_context import PullContext
-from triomq.client.consumer.pulling.remote import QueueRequests
+from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.consumer.subscription import Subscriptions
 from triomq.protocol.bodies.client import ConsumerIdList
 from triomq.protocol.codes import RequestCode, ResponseCode

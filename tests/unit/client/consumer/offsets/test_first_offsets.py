@@ -7,7 +7,7 @@ from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.config import StartPolicy
 from triomq.client.consumer.offsets.first_offsets import FirstOffsets
 from triomq.client.consumer.offsets.remote_offsets import RemoteOffsetStore
-from triomq.client.consumer.pulling.remote import QueueRequests
+from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset

@@ -6,7 +6,7 @@ from tests.unit.client.consumer.fake_cluster import make_message
 from tests.unit.client.consumer.service_bench import QUEUE, Bench, Sender, consume_beside
 from triomq.client.consumer.config import ConsumeContext, ConsumeStatus
 from triomq.client.consumer.processing.process_queue import ProcessQueue
-from triomq.client.consumer.processing.turns import TURN_S
+from triomq.client.consumer.processing.worker_pool import TURN_S
 from triomq.protocol.bodies.client import ConsumeResult
 from triomq.protocol.record.message import MessageExt
 

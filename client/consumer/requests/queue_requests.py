@@ -1,21 +1,21 @@
-"""The requests of consumers about one queue: pull, offsets, members.
+"""The requests of consumers about their queues: pulls, offsets, members, locks.
 
-A queue's broker is found in the known routes; if it is missing, the route is asked for once.
+A queue's broker is looked up in the known routes; if it is missing there, the route is requested once.
 
 Source: wire.md 5.2 (pull), 5.4 to 5.6 (offsets), 5.12 (members), 5.13 (locks).
 """
 
 import re
 from collections.abc import Sequence
-from enum import Enum
 from random import sample
 from typing import Final, NamedTuple
 
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.requests import raise_for_code
+from triomq.client.consumer.requests.pull import Pull, PullResult, PullStatus, RawPull
 from triomq.protocol.bodies.client import ConsumerIdList, LockBatchRequestBody, LockBatchResponseBody
 from triomq.protocol.bodies.statistics import TopicOffset, TopicStatsTable
-from triomq.protocol.codes import PullSysFlag, RequestCode, ResponseCode
+from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import (
     BrokerResponseError,
     ClientError,
@@ -25,13 +25,11 @@ from triomq.protocol.errors import (
     QueryNotFoundError,
 )
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.record import decode_records
 from triomq.protocol.requests.admin_requests import TopicRequestHeader
 from triomq.protocol.requests.requests import (
     ConsumerGroupRequestHeader,
     OffsetResponseHeader,
-    PullMessageRequestHeader,
     PullMessageResponseHeader,
     QueryConsumerOffsetRequestHeader,
     QueueRequestHeader,
@@ -46,65 +44,11 @@ from triomq.protocol.wire.command import RemotingCommand
 REMOTE_ERRORS: Final = (ClientError, BrokerResponseError, ProtocolError)
 #: How much longer than the broker may hold a pull the client waits: brokers look at times every 5 s.
 HOLD_MARGIN_S: Final = 10.0
-_COMMIT: Final = int(PullSysFlag.COMMIT_OFFSET)
-_SUSPEND: Final = int(PullSysFlag.SUSPEND)
-_SUBSCRIPTION: Final = int(PullSysFlag.SUBSCRIPTION)
-_LITE_PULL: Final = int(PullSysFlag.LITE_PULL)
 _VERSION_5_0_0: Final = 413  # wire.md 2.5
 _OFFSET_ENTRY: Final = re.compile(rb'"?(\d+)"?\s*:\s*(-?\d+)')
 
 
-class PullStatus(Enum):
-    """How a pull ended.  Source: PullStatus.java."""
-
-    FOUND = int(ResponseCode.SUCCESS)
-    NO_NEW_MESSAGE = int(ResponseCode.PULL_NOT_FOUND)
-    NO_MATCHED_MESSAGE = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
-    OFFSET_ILLEGAL = int(ResponseCode.PULL_OFFSET_MOVED)
-
-
 _STATUSES: Final = {status.value: status for status in PullStatus}
-
-
-class PullResult(NamedTuple):
-    """What a pull brought.
-
-    Attributes:
-        status: what happened.
-        messages: what matched; only with ``FOUND``, and even then perhaps none after the client's own check.
-        next_begin_offset: where to pull next; with ``OFFSET_ILLEGAL`` the broker's correction.
-        min_offset: first offset of the queue.
-        max_offset: end of the queue: the offset its next message will get.
-        suggested_broker_id: where to pull next, 0 is the master.
-    """
-
-    status: PullStatus
-    messages: list[MessageExt]
-    next_begin_offset: QueueOffset
-    min_offset: QueueOffset
-    max_offset: QueueOffset
-    suggested_broker_id: int
-
-
-class RawPull(NamedTuple):
-    """The answer to a pull, its records as they came.
-
-    Attributes:
-        queue_offset: what was asked for.
-        status: what happened.
-        body: records one after the other, see ``decode_records``; empty unless ``FOUND``.
-        next_begin_offset, min_offset, max_offset, suggested_broker_id: as :class:`PullResult`.
-        is_from_slave: a slave says that there is nothing; its master may have more.
-    """
-
-    queue_offset: QueueOffset
-    status: PullStatus
-    body: bytes | memoryview
-    next_begin_offset: QueueOffset
-    min_offset: QueueOffset
-    max_offset: QueueOffset
-    suggested_broker_id: int
-    is_from_slave: bool = False
 
 
 class Members(NamedTuple):
@@ -125,33 +69,9 @@ class QueueRequests:
         self._instance = instance
         self._group = group
 
-    async def pull(
-        self,
-        queue: MessageQueue,
-        queue_offset: QueueOffset,
-        *,
-        max_messages: int,
-        sub_version: int = 0,
-        expression: str | None = None,
-        commit_offset: QueueOffset | None = None,
-        suspend_s: float = 0.0,
-        timeout_s: float | None = None,
-        broker_id: int = 0,
-        lite: bool = False,
-    ) -> PullResult:
-        """Pull messages: as :meth:`pull_raw`, and decode them."""
-        raw = await self.pull_raw(
-            queue,
-            queue_offset,
-            max_messages=max_messages,
-            sub_version=sub_version,
-            expression=expression,
-            commit_offset=commit_offset,
-            suspend_s=suspend_s,
-            timeout_s=timeout_s,
-            broker_id=broker_id,
-            lite=lite,
-        )
+    async def pull(self, queue: MessageQueue, pull: Pull) -> PullResult:
+        """Pull messages and decode them."""
+        raw = await self.pull_raw(queue, pull)
         return PullResult(
             raw.status,
             decode_records(raw.body),
@@ -161,70 +81,26 @@ class QueueRequests:
             raw.suggested_broker_id,
         )
 
-    async def pull_raw(  # noqa: PLR0913  # all that a pull can say, most with defaults
-        self,
-        queue: MessageQueue,
-        queue_offset: QueueOffset,
-        *,
-        max_messages: int,
-        sub_version: int = 0,
-        expression: str | None = None,
-        commit_offset: QueueOffset | None = None,
-        suspend_s: float = 0.0,
-        timeout_s: float | None = None,
-        broker_id: int = 0,
-        lite: bool = False,
-        max_bytes: int | None = None,
-    ) -> RawPull:
+    async def pull_raw(self, queue: MessageQueue, pull: Pull) -> RawPull:
         """Pull messages and return them as bytes.
-
-        Args:
-            queue: from where.
-            queue_offset: first message wanted.
-            max_messages: at most; brokers have a limit of their own, normally 32.
-            sub_version: version of the subscription the broker must know.
-            expression: tag expression; ``None``: the broker takes the one of the group's heartbeats.
-            commit_offset: the group's progress, stored by the way; not by a slave.
-            suspend_s: how long the broker may hold the pull if there is nothing.
-            timeout_s: for all of it; ``None``: the hold and a margin.
-            broker_id: which of the queue's brokers.
-            lite: say that a lite pull consumer asks.
-            max_bytes: tell the broker that so many bytes of messages are taken: ours then gives more than 32 messages,
-                Apache's do not look at it.
 
         Raises:
             BrokerResponseError: any code but those of :class:`PullStatus`.
-            ProtocolError: the answer cannot be read.
+            ProtocolError: the answer cannot be decoded.
         """
-        commit = commit_offset is not None and broker_id == 0
-        header = PullMessageRequestHeader(
-            consumer_group=self._group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            queue_offset=queue_offset,
-            max_msg_nums=max_messages,
-            sys_flag=(_COMMIT if commit else 0)
-            | (_SUSPEND if suspend_s > 0 else 0)
-            | (0 if expression is None else _SUBSCRIPTION)
-            | (_LITE_PULL if lite else 0),
-            commit_offset=commit_offset if commit and commit_offset is not None else QueueOffset(0),
-            suspend_timeout_millis=round(suspend_s * 1000),
-            sub_version=sub_version,
-            subscription=expression,
-            expression_type="TAG",
-            max_transfer_bytes=max_bytes,
-        )
-        address = await self._address(queue, broker_id)
+        address = await self._address(queue, pull.broker_id)
+        timeout_s = pull.timeout_s
         if timeout_s is None:
-            timeout_s = self._instance.config.api_timeout_s + (suspend_s + HOLD_MARGIN_S if suspend_s > 0 else 0)
-        command = self._instance.requests.command(RequestCode.PULL_MESSAGE, header)
+            hold_s = pull.suspend_s + HOLD_MARGIN_S if pull.suspend_s > 0 else 0.0
+            timeout_s = self._instance.config.api_timeout_s + hold_s
+        command = self._instance.requests.command(RequestCode.PULL_MESSAGE, pull.header(self._group, queue))
         response = await self._invoke(queue, address, command, timeout_s)
         status = _STATUSES.get(response.code)
         if status is None:
             raise BrokerResponseError.from_response(response.code, response.remark, address)
         answer = PullMessageResponseHeader.decode(response.ext_fields)
         return RawPull(
-            queue_offset,
+            pull.queue_offset,
             status,
             response.body if status is PullStatus.FOUND else b"",
             answer.next_begin_offset,
