@@ -11,8 +11,9 @@ from triomq.protocol.codes import MessageSysFlag
 from triomq.protocol.errors import MessageIllegalError, ProtocolError
 from triomq.protocol.host import IPV4_HOST_LENGTH
 from triomq.protocol.record.consume_queue_unit import UNIT
+from triomq.protocol.record.layout import HEAD, HOST_V6_BITS, MESSAGE_MAGIC, PROPERTIES_LENGTH, head_for
 from triomq.protocol.record.properties import MAX_PROPERTIES_BYTES
-from triomq.protocol.record.record import HEAD, MESSAGE_MAGIC, body_crc, head_for
+from triomq.protocol.record.record import body_crc
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
@@ -27,13 +28,13 @@ Entry: TypeAlias = tuple[ConsumeQueue, bytes, bytes, int | DueTime, int, int, in
 
 _MAX_QUEUES: Final = 128  # in one append: all of them must be mapped at once
 _UNLIMITED: Final = 2**63
-_LENGTH_BYTES: Final = 2  # before the properties
+_LENGTH_BYTES: Final = PROPERTIES_LENGTH.size
 _FIXED_IPV4_BYTES: Final = HEAD.size + _LENGTH_BYTES  # a record without body, topic field and properties
-_NOT_HOST_BITS: Final = ~0x30
+_NOT_HOST_BITS: Final = ~HOST_V6_BITS
 _HALF_BIT: Final = int(MessageSysFlag.TRANSACTION_PREPARED)  # also set in a rollback: neither gets a unit
 _pack_ipv4_head = HEAD.pack
 _pack_unit = UNIT.pack
-_two_bytes = struct.Struct(">h").pack
+_two_bytes = PROPERTIES_LENGTH.pack
 
 
 def entry(  # noqa: PLR0913  # the fields of a record

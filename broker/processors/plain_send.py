@@ -18,8 +18,9 @@ import orjson
 
 from triomq.protocol.codes import TRANSACTION_MASK, VERSION, RequestCode, SerializeType
 from triomq.protocol.errors import MessageIllegalError, StoreError
+from triomq.protocol.record.layout import CRC_MASK
 from triomq.protocol.record.properties import append_property, remove_property
-from triomq.protocol.record.record import CRC_MASK, tags_code_of
+from triomq.protocol.record.record import tags_code_of
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.frame import MAX_HEADER_BYTES, PREFIX
 

@@ -13,6 +13,9 @@ UNIT: Final = Struct(">qiq")
 
 UNIT_SIZE: Final = UNIT.size
 
+HALVED_UNIT: Final = Struct(">qiii")
+"""The same with the two halves of the tags code apart: filters compare the lower one, see ``REPEATED``."""
+
 BLANK_SIZE: Final = 0x7FFF_FFFF
 """Of a unit that names no record; none is so long."""
 

@@ -8,11 +8,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
-from typing import Final, TypeAlias
+from typing import Final
 
 from triomq.protocol.errors import IllegalNameError, MessageIllegalError
 from triomq.protocol.host import format_host
 from triomq.protocol.record.compression import decompress
+from triomq.protocol.record.layout import Head
 from triomq.protocol.record.message_id import offset_message_id
 from triomq.protocol.record.properties import PropertyName, decode_properties, get_property
 from triomq.protocol.units import PhysicalOffset, QueueOffset
@@ -21,10 +22,6 @@ MAX_TOPIC_LENGTH: Final = 127
 MAX_GROUP_LENGTH: Final = 255
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _DEFAULT_GROUPS: Final = frozenset(("DEFAULT_PRODUCER", "DEFAULT_CONSUMER"))
-RecordHead: TypeAlias = tuple[
-    int, int, int, int, int, QueueOffset, PhysicalOffset, int, int, bytes, int, bytes, int, int, int
-]
-"""What ``record.HEAD`` unpacks, in the order of its fields."""
 _COMPRESSED: Final = 1
 _TAGS: Final = PropertyName.TAGS.encode()
 _KEYS: Final = PropertyName.KEYS.encode()
@@ -204,14 +201,14 @@ class MessageExt:
 
     def __init__(
         self,
-        head: RecordHead,
+        head: Head,
         body: bytes,
         tail: bytes,
     ) -> None:
         """Take the parts of a record.
 
         Args:
-            head: what ``record.HEAD`` unpacks.
+            head: what ``layout.HEAD`` unpacks.
             body: the stored body.
             tail: what follows the body: topic length, topic, properties length, properties; checked before.
         """

@@ -3,12 +3,11 @@
 A loop finds where each record begins; all other steps are numpy's, for all records at once.  Arrow copies bodies and
 texts out of the chunk in C.
 
-Source: spark.md 3.5 (a) to (c); the layout: record.py.
+Source: spark.md 3.5 (a) to (c); protocol/record/layout.py.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from struct import Struct
 from typing import Any, Final
 
 import numpy as np
@@ -17,35 +16,43 @@ import pyarrow as pa
 
 from triomq.protocol.codes import MessageSysFlag
 from triomq.protocol.errors import ProtocolError, TriomqError
-from triomq.protocol.host import format_host
+from triomq.protocol.host import IPV4_HOST_LENGTH, format_host
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.compression import decompress
+from triomq.protocol.record.layout import (
+    BLANK_HEAD,
+    BORN_HOST_V6,
+    HEAD,
+    HEAD_FORMATS,
+    IPV6_EXTRA_BYTES,
+    MAX_TOPIC_BYTES,
+    MESSAGE_MAGIC,
+    MIN_RECORD_BYTES,
+    STORE_HOST_V6,
+    head_offset,
+)
 from triomq.protocol.record.message_id import offset_message_id
-from triomq.protocol.record.record import MAX_TOPIC_BYTES, MESSAGE_MAGIC
 from triomq.spark.reading.property_columns import Properties
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
-_SIZE_AND_MAGIC: Final = Struct(">ii").unpack_from
-#: Where the parts of a record's head are as long as its hosts are IPv4; each IPv6 host moves what follows it.
-_FRONT: Final = np.dtype(
-    [
-        ("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("queue_id", ">i4"), ("flag", ">i4"),
-        ("queue_offset", ">i8"), ("physical_offset", ">i8"), ("sys_flag", ">i4"), ("born_timestamp", ">i8"),
-    ]
-)  # fmt: skip
-_REAR: Final = np.dtype([("reconsume_times", ">i4"), ("prepared", ">i8"), ("body_length", ">i4")])
-_BORN_HOST_AT: Final = 48
-_STORE_TIME_AT: Final = 56
-_STORE_HOST_AT: Final = 64
-_REAR_AT: Final = 72
-_BODY_AT: Final = 88
-_LONGER_HOST: Final = 12
-_LEAST_RECORD: Final = 92
-_IPV4_LENGTH: Final = 8
-_BORN_V6: Final = int(MessageSysFlag.BORN_HOST_V6)
-_STORE_V6: Final = int(MessageSysFlag.STORE_HOST_V6)
+_unpack_size_and_magic = BLANK_HEAD.unpack_from
+_NUMBERS: Final = {"i": ">i4", "q": ">i8"}
+_FIELDS: Final = tuple(HEAD_FORMATS)
+
+
+def _numbers(names: tuple[str, ...]) -> np.dtype[Any]:
+    return np.dtype([(name, _NUMBERS[HEAD_FORMATS[name]]) for name in names])
+
+
+# An IPv6 host moves all fields that follow it.
+_FRONT: Final = _numbers(_FIELDS[: _FIELDS.index("born_host")])
+_REAR: Final = _numbers(_FIELDS[_FIELDS.index("store_host") + 1 :])
+_BORN_HOST_AT: Final = head_offset("born_host")
+_STORE_TIME_AT: Final = head_offset("store_timestamp")
+_STORE_HOST_AT: Final = head_offset("store_host")
+_REAR_AT: Final = head_offset("reconsume_times")
 _COMPRESSED: Final = int(MessageSysFlag.COMPRESSED)
 
 
@@ -92,9 +99,11 @@ class Records:
         if not wanted.all():
             starts, self.front = starts[wanted], self.front[wanted]
         self.sys_flag: Ints = self.front["sys_flag"].astype(np.int64)
-        self._born_shift: Ints = np.where(self.sys_flag & _BORN_V6, _LONGER_HOST, 0)
-        self._shift: Ints = self._born_shift + np.where(self.sys_flag & _STORE_V6, _LONGER_HOST, 0)
-        self._check(self.front["size"] >= _LEAST_RECORD + self._shift)  # else its flags claim longer hosts than it has
+        self._born_shift: Ints = np.where(self.sys_flag & BORN_HOST_V6, IPV6_EXTRA_BYTES, 0)
+        self._shift: Ints = self._born_shift + np.where(self.sys_flag & STORE_HOST_V6, IPV6_EXTRA_BYTES, 0)
+        self._check(
+            self.front["size"] >= MIN_RECORD_BYTES + self._shift
+        )  # else its flags claim longer hosts than it has
         self.rear = self._gather(starts + _REAR_AT + self._shift, _REAR)
         self.positions = self._locate(starts)
         self._strict = strict_properties
@@ -180,7 +189,7 @@ class Records:
     def offset_ids(self) -> list[str]:
         """Return for each record the id that tells where it is stored."""
         at = self.positions.starts + _STORE_HOST_AT + self._born_shift
-        lengths = _IPV4_LENGTH + self._shift - self._born_shift
+        lengths = IPV4_HOST_LENGTH + self._shift - self._born_shift
         return [
             offset_message_id(self._chunk[start : start + length], physical_offset)
             for start, length, physical_offset in zip(
@@ -205,7 +214,7 @@ class Records:
     def _locate(self, starts: Ints) -> _Positions:
         """Find the parts and check that they lie inside their record."""
         ends = starts + self.front["size"]
-        body = starts + _BODY_AT + self._shift
+        body = starts + HEAD.size + self._shift
         lengths: Ints = self.rear["body_length"].astype(np.int64)
         body_end = body + lengths
         good = (lengths >= 0) & (body_end + 4 <= ends)
@@ -246,7 +255,7 @@ class Records:
             known: dict[bytes, str | None] = {}
             texts = []
             for start, more in zip(at.tolist(), longer.tolist(), strict=True):
-                host = self._chunk[start : start + _IPV4_LENGTH + more]
+                host = self._chunk[start : start + IPV4_HOST_LENGTH + more]
                 if host not in known:
                     known[host] = _host_text(host)
                 texts.append(known[host])
@@ -272,9 +281,9 @@ def _record_starts(queue: MessageQueue, chunk: bytes) -> list[int]:
     starts: list[int] = []
     append = starts.append
     position, limit = 0, len(chunk)
-    while position <= limit - _LEAST_RECORD:
-        size, magic = _SIZE_AND_MAGIC(chunk, position)
-        if magic != MESSAGE_MAGIC or size < _LEAST_RECORD:
+    while position <= limit - MIN_RECORD_BYTES:
+        size, magic = _unpack_size_and_magic(chunk, position)
+        if magic != MESSAGE_MAGIC or size < MIN_RECORD_BYTES:
             raise ProtocolError(f"{queue}: no record at byte {position} of an answer (magic {magic & 0xFFFF_FFFF:#x})")
         append(position)
         position += size

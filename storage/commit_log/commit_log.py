@@ -5,12 +5,12 @@ A record never crosses a file border: what does not fit is preceded by a blank r
 """
 
 from mmap import mmap
-from struct import Struct
 from threading import Lock
 from typing import Final
 
 from triomq.protocol.errors import MessageIllegalError, StoreError
-from triomq.protocol.record.record import BLANK_HEAD, BLANK_MAGIC, RecordCheck, RecordKind, check_record
+from triomq.protocol.record.layout import BLANK_HEAD, BLANK_MAGIC, BORN_HOST_V6, IPV6_EXTRA_BYTES, head_struct
+from triomq.protocol.record.record import RecordCheck, RecordKind, check_record
 from triomq.storage.commit_log.damage import DamageLog
 from triomq.storage.files.mapped_file import MappedFile
 from triomq.storage.files.mapped_file_queue import MappedFileQueue
@@ -24,12 +24,8 @@ FILL_PIECE_BYTES: Final = 64 * 1024
 SYNCED_FILL_PIECE_BYTES: Final = 16 * 1024
 """What ``fill_piece_bytes`` is best for the two kinds of durability: of 4 KiB to 1 MiB."""
 
-_SYS_FLAG_AT: Final = 36
-_STORE_TIMESTAMP_AT: Final = 56  # with an IPv4 born host
-_BORN_HOST_V6: Final = 0x10
-_V6_EXTRA: Final = 12
-_INT: Final = Struct(">i")
-_LONG: Final = Struct(">q")
+_unpack_sys_flag = head_struct("sys_flag").unpack_from
+_unpack_store_timestamp = head_struct("store_timestamp").unpack_from
 
 
 class CommitLog:
@@ -183,9 +179,8 @@ class CommitLog:
         record = self.look_message(physical_offset)
         if record is None:
             return -1
-        (sys_flag,) = _INT.unpack_from(record, _SYS_FLAG_AT)
-        at = _STORE_TIMESTAMP_AT + (_V6_EXTRA if sys_flag & _BORN_HOST_V6 else 0)
-        return int(_LONG.unpack_from(record, at)[0])
+        (sys_flag,) = _unpack_sys_flag(record)
+        return int(_unpack_store_timestamp(record, IPV6_EXTRA_BYTES if sys_flag & BORN_HOST_V6 else 0)[0])
 
     def _enter(self, file: MappedFile, at: int) -> None:
         self._current = file

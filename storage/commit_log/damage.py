@@ -18,7 +18,8 @@ from typing import Final, NamedTuple
 
 from triomq.protocol.codes import MessageSysFlag
 from triomq.protocol.host import IPV4_HOST_LENGTH
-from triomq.protocol.record.record import BLANK_HEAD, BLANK_MAGIC, encode_record, record_size
+from triomq.protocol.record.layout import BLANK_HEAD, BLANK_MAGIC, record_size
+from triomq.protocol.record.record import encode_record
 from triomq.storage.files.file_system import FileSystem, translated
 from triomq.storage.files.mapped_file import MappedFile
 from triomq.storage.files.mapped_file_queue import MappedFileQueue

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from triomq.protocol.record.intact_record import IntactWalk
-from triomq.protocol.record.record import MESSAGE_MAGIC, RecordCheck, RecordKind
+from triomq.protocol.record.layout import MESSAGE_MAGIC, head_offset
+from triomq.protocol.record.record import RecordCheck, RecordKind
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.commit_log.damage import DamagedPart
 
@@ -19,7 +20,7 @@ _MIB: Final = 1024**2
 _PROGRESS_STEP_BYTES: Final = 16 * _MIB
 _PROGRESS_LOG_S: Final = 3.0
 _MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, signed=True)
-_MAGIC_AT: Final = 4
+_MAGIC_AT: Final = head_offset("magic")
 
 
 class ProgressLog:

@@ -3,13 +3,13 @@
 Indexed are the unique key that the client gave a message, and then each word of its keys.  Source: store.md 4.4.
 """
 
-from struct import Struct
 from typing import Final
 
 from triomq.protocol.codes import MessageSysFlag
 from triomq.protocol.record.index_unit import KEY_WIDTH, key_hash, topic_share
+from triomq.protocol.record.layout import HEAD, HOST_V6_BITS, MESSAGE_MAGIC, MIN_RECORD_BYTES, head_struct
 from triomq.protocol.record.properties import get_property
-from triomq.protocol.record.record import MESSAGE_MAGIC, RecordKind
+from triomq.protocol.record.record import RecordKind
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.commit_log.log_scan import LogScan
 from triomq.storage.files.mapped_file import MappedFile
@@ -21,12 +21,10 @@ _KEYS_NEEDLE: Final = _KEYS + b"\x01"
 _PROPERTY_END: Final = b"\x02"
 _END_BYTE: Final = 2
 _NO_KEY: Final = b""  # adds nothing to a hash
-_HEAD: Final = Struct(">ii28xi16xq20xi")  # size, magic, sysFlag, store time and body length with IPv4 hosts
-_BODY_AT: Final = _HEAD.size
-_unpack_head = _HEAD.unpack_from
-_LEAST_TAIL: Final = 4  # a topic of one character, and no properties
+_BODY_AT: Final = HEAD.size
+_unpack_head = head_struct("size", "magic", "sys_flag", "store_timestamp", "body_length").unpack_from
 _ROLLBACK: Final = int(MessageSysFlag.TRANSACTION_ROLLBACK)
-_UNUSUAL_BITS: Final = 0x30 | _ROLLBACK  # hosts that are IPv6, or part of a transaction
+_UNUSUAL_BITS: Final = HOST_V6_BITS | _ROLLBACK  # hosts that are IPv6, or part of a transaction
 _MAX_TOPICS: Final = 10_000  # remembered at a time
 
 
@@ -110,7 +108,7 @@ class KeyReader:
         Returns how many are left then, and where the next one begins.  All clients send unique keys of up to 56 ASCII
         characters, and few send other keys, so such a record is dealt with here: calls would double what it costs.
         """
-        content, start, last_head = file.map, file.start, min(limit - _BODY_AT - _LEAST_TAIL, stop_at - 1)
+        content, start, last_head = file.map, file.start, min(limit - MIN_RECORD_BYTES, stop_at - 1)
         shares_of = self._shares_of.get
         add_key, add_share = batch.keys.append, batch.shares.append
         add_offset, add_timestamp = batch.offsets.append, batch.timestamps.append

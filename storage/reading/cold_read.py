@@ -14,10 +14,9 @@ consumer which catches up asks once for many reads.
 
 import time
 from collections.abc import Generator, Iterator, Sequence
-from struct import Struct
 from typing import Final, NamedTuple, TypeVar
 
-from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, REPEATED, UNIT, UNIT_SIZE
+from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, HALVED_UNIT, REPEATED, UNIT, UNIT_SIZE
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
@@ -42,8 +41,7 @@ _REMEMBERED_S: Final = 0.2
 _UNITS_REMEMBERED: Final = 512
 _NEVER: Final = (0, 0, 0.0)
 _BLANK_SIZE: Final = UNIT.unpack(BLANK_UNIT)[1]
-_unit = Struct(">qiii")  # of the tags code both halves
-_iter_units = _unit.iter_unpack
+_iter_units = HALVED_UNIT.iter_unpack
 
 
 class ColdRange(NamedTuple):
@@ -297,8 +295,8 @@ class ColdReads:
 
     def _are_records_warm(self, units: memoryview) -> bool:
         """Whether all that lies between the first and the last record of some units is in memory."""
-        begin, _, _, _ = _unit.unpack_from(units)
-        last, size, _, _ = _unit.unpack_from(units, len(units) - UNIT_SIZE)
+        begin, _, _, _ = HALVED_UNIT.unpack_from(units)
+        last, size, _, _ = HALVED_UNIT.unpack_from(units, len(units) - UNIT_SIZE)
         file, end = self._log.files.file_at(begin), last + size
         if file is None or not begin < end <= min(file.end, self._log.max_offset):
             return False

@@ -12,9 +12,10 @@ from operator import add
 from struct import Struct
 from typing import Final, NamedTuple
 
-from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, REPEATED, UNIT, UNIT_SIZE
-from triomq.protocol.record.intact_record import LEAST_RECORD_BYTES, are_intact
-from triomq.protocol.record.record import MESSAGE_MAGIC, find_damage
+from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, HALVED_UNIT, REPEATED, UNIT, UNIT_SIZE
+from triomq.protocol.record.intact_record import are_intact
+from triomq.protocol.record.layout import MESSAGE_MAGIC, MIN_RECORD_BYTES, head_struct
+from triomq.protocol.record.record import find_damage
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
@@ -26,10 +27,10 @@ _iter_units = Struct(">qi4xi").iter_unpack  # of the tags code only the low 32 b
 #: Units that are unpacked at once; Java's consumers ask for 32 messages.
 _MOST_AT_ONCE: Final = 64
 _UNPACK_UNITS: Final = tuple(Struct(">" + "qi8x" * count).unpack_from for count in range(_MOST_AT_ONCE + 1))
-_iter_halved_units = Struct(">qiii").iter_unpack  # the upper ones too: what lost messages are known by
+_iter_halved_units = HALVED_UNIT.iter_unpack
 _REPEATED_BYTES: Final = REPEATED.to_bytes(4)  # upper half of a tags code
 _first_offset = Struct(">q").unpack_from
-_unpack_identity = Struct(">ii20xq").unpack_from  # totalSize, magic, physicalOffset of a record
+_unpack_identity = head_struct("size", "magic", "physical_offset").unpack_from
 
 
 class GetMessageStatus(Enum):
@@ -141,7 +142,7 @@ def _read_run(
     offsets, sizes = numbers[::2], numbers[1::2]
     total = sum(sizes)
     if total > room:
-        if min(sizes) < LEAST_RECORD_BYTES or sizes[0] > room:
+        if min(sizes) < MIN_RECORD_BYTES or sizes[0] > room:
             return None
         count = bisect_right(list(accumulate(sizes)), room)
         offsets, sizes = offsets[:count], sizes[:count]
@@ -153,7 +154,7 @@ def _read_run(
     view, begin = file.view, file.start
     starts = [offset - begin for offset in offsets] if begin else offsets
     if first < log.own_from and not queue.checked.covers(queue_offset, queue_offset + count):
-        if min(sizes) < LEAST_RECORD_BYTES or max(map(add, offsets, sizes)) > last_end:
+        if min(sizes) < MIN_RECORD_BYTES or max(map(add, offsets, sizes)) > last_end:
             return None
         if _REPEATED_BYTES in bytes(units[: count * UNIT_SIZE]):  # a lost message's unit names another message
             return None
@@ -260,7 +261,7 @@ class _RecordReader:
             at = offset - begin
             if not (
                 0 <= at <= end - begin - size
-                and size >= LEAST_RECORD_BYTES
+                and size >= MIN_RECORD_BYTES
                 and (
                     are_intact(map_, (at,), (size,), (offset,), topic_field, queue_id)
                     if offset < own_from
@@ -329,7 +330,7 @@ class _RecordReader:
         if file is None:
             return False
         end = min(file.end, log.max_offset)
-        if offset > end - size or size < LEAST_RECORD_BYTES:
+        if offset > end - size or size < MIN_RECORD_BYTES:
             return False
         if _unpack_identity(file.view, offset - file.start) != (size, MESSAGE_MAGIC, offset):
             return False

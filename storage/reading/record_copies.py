@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable
 from mmap import mmap
 from typing import Final, TypeAlias, TypeVar
 
-from triomq.protocol.codes import MessageSysFlag
+from triomq.protocol.record.layout import HEAD, HOST_V6_BITS, MESSAGE_MAGIC, PROPERTIES_LENGTH, record_size
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import MAX_PROPERTIES_BYTES, PropertyName, get_property
-from triomq.protocol.record.record import HEAD, MESSAGE_MAGIC
 from triomq.storage.append import Entry
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
@@ -32,10 +31,9 @@ _TAGS_NEEDLE: Final = _TAGS + b"\x01"
 _END: Final = b"\x02"
 _SEPARATOR: Final = 2
 _REAL_PLACE: Final = b"\x02" + _REAL_TOPIC + b"\x01"
-_PROPERTIES_AT: Final = 2  # in their field
-_HOST_BITS: Final = int(MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6)
+_PROPERTIES_AT: Final = PROPERTIES_LENGTH.size  # in their field
 _HEAD_BYTES: Final = HEAD.size
-_MIN_SIZE: Final = _HEAD_BYTES + 3  # with the lengths of topic and properties
+_MIN_SIZE: Final = record_size(0, 0, 0)
 _MAX_FIELD_BYTES: Final = _PROPERTIES_AT + MAX_PROPERTIES_BYTES
 _MAX_KNOWN: Final = 4096
 _MAX_KNOWN_BYTES: Final = 512  # a topic has at most 127, and most tags fewer
@@ -93,7 +91,7 @@ class CopyReader:
                 if (
                     total == size
                     and magic == MESSAGE_MAGIC
-                    and not sys_flag & _HOST_BITS
+                    and not sys_flag & HOST_V6_BITS
                     and 0 <= length <= size - _MIN_SIZE
                 ):
                     body_at = at + _HEAD_BYTES

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from triomq.protocol.record.consume_queue_unit import UNIT_SIZE
-from triomq.protocol.record.intact_record import LEAST_RECORD_BYTES
+from triomq.protocol.record.layout import MIN_RECORD_BYTES
 from triomq.protocol.record.record import RecordCheck
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.recovery.queue_cuts import cut_queue
@@ -84,7 +84,7 @@ class QueueNumbers:
         if queue.max_physical_offset <= self._log_begin:
             cut_queue(queue, 0)  # nothing of it is left but units of expired records
             queue.begin_at(record.queue_offset, physical_offset, record.size)
-        elif missing <= max(queue.files.file_size // UNIT_SIZE, lost_bytes // LEAST_RECORD_BYTES):
+        elif missing <= max(queue.files.file_size // UNIT_SIZE, lost_bytes // MIN_RECORD_BYTES):
             queue.append_lost(missing, physical_offset, record.size)
         else:
             self._ignore(record, f"no loss explains number {record.queue_offset}")

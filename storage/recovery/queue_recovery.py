@@ -7,7 +7,8 @@ import re
 from typing import Final, NamedTuple
 
 from triomq.protocol.record.consume_queue_unit import UNIT, UNIT_SIZE, ConsumeQueueUnit
-from triomq.protocol.record.intact_record import LEAST_RECORD_BYTES, are_intact
+from triomq.protocol.record.intact_record import are_intact
+from triomq.protocol.record.layout import MIN_RECORD_BYTES
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.files.file_system import FileSystem, OpenFile, translated
@@ -101,7 +102,7 @@ def ends_intact(queue: ConsumeQueue, log: CommitLog, last: ConsumeQueueUnit) -> 
     """Whether the record that the last unit names is certainly whole; ``False`` tells nothing."""
     offset, size, _ = last
     file = log.files.file_at(offset)
-    if file is None or not LEAST_RECORD_BYTES <= size <= file.end - offset:
+    if file is None or not MIN_RECORD_BYTES <= size <= file.end - offset:
         return False
     return are_intact(file.map, (offset - file.start,), (size,), (offset,), queue.topic_field, queue.queue_id)
 

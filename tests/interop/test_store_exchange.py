@@ -31,7 +31,7 @@ from tests.interop.store_exchange import (
 from tests.processes import Broker, start_triomq
 from triomq.client import Admin, Message, Producer, SendResult
 from triomq.protocol.errors import TriomqError
-from triomq.protocol.record.record import MESSAGE_MAGIC
+from triomq.protocol.record.layout import MESSAGE_MAGIC
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 

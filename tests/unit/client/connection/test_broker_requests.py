@@ -9,8 +9,9 @@ from tests.unit.client.fake_consumer import FakeConsumer, until
 from triomq.client.cluster.instance import ClientInstance
 from triomq.protocol.bodies.client import GetConsumerStatusBody, ResetOffsetBody
 from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.host import encode_host
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.record.record import encode_host, pack_record_into, record_size
+from triomq.protocol.record.record import encode_record
 from triomq.protocol.requests.requests import (
     ConsumeMessageDirectlyRequestHeader,
     ConsumerGroupRequestHeader,
@@ -25,15 +26,8 @@ QUEUE = MessageQueue("Topic", "broker-a", 2)
 
 def record(body: bytes) -> bytes:
     host = encode_host("127.0.0.1", 10911)
-    size = record_size(len(body), 5, 0)
-    buffer = bytearray(size)
-    pack_record_into(
-        buffer,
-        0,
-        size=size,
-        body_crc=0,
+    return encode_record(
         queue_id=0,
-        flag=0,
         queue_offset=3,
         physical_offset=0,
         sys_flag=0,
@@ -41,13 +35,10 @@ def record(body: bytes) -> bytes:
         born_host=host,
         store_timestamp=2,
         store_host=host,
-        reconsume_times=0,
-        prepared_transaction_offset=0,
         body=body,
         topic=b"Topic",
         properties=b"",
     )
-    return bytes(buffer)
 
 
 async def asked(fake_broker: FakeBroker, command: RemotingCommand) -> RemotingCommand:

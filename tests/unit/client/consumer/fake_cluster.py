@@ -19,10 +19,11 @@ from triomq.protocol.bodies.client import ConsumerIdList, HeartbeatData, LockBat
 from triomq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ConnectError, NoRouteError
+from triomq.protocol.host import encode_host
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import encode_properties
-from triomq.protocol.record.record import decode_record, encode_host, encode_record
+from triomq.protocol.record.record import decode_record, encode_record
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.headers import Header
 

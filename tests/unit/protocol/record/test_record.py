@@ -1,7 +1,6 @@
 """record: the stored message."""
 
 import contextlib
-import mmap
 import struct
 import zlib
 from typing import Any
@@ -11,23 +10,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triomq.protocol.errors import ProtocolError
+from triomq.protocol.host import encode_host
 from triomq.protocol.record import layouts
 from triomq.protocol.record.intact_record import IntactWalk
-from triomq.protocol.record.properties import encode_properties
-from triomq.protocol.record.record import (
+from triomq.protocol.record.layout import (
     BLANK_MAGIC,
     HEAD,
+    HEAD_FORMATS,
+    HEADS,
     MESSAGE_MAGIC,
+    head_offset,
+    head_struct,
+    record_size,
+)
+from triomq.protocol.record.properties import encode_properties
+from triomq.protocol.record.record import (
     RecordKind,
     body_crc,
     check_record,
     decode_record,
     decode_records,
-    encode_host,
     encode_record,
     find_damage,
-    pack_record_into,
-    record_size,
 )
 
 GOLDEN = bytes.fromhex(
@@ -78,8 +82,9 @@ DAMAGE = st.one_of(I32, st.sampled_from([0, 1, -1, 87, 88, 91, 2**31 - 1, -(2**3
 def layout_of(parts: dict[str, Any]) -> bytes:
     """Build a record from its readable layout."""
     born, store = parts["born_host"], parts["store_host"]
-    size = record_size(len(parts["body"]), len(parts["topic"]), len(parts["properties"]), len(born), len(store))
     host_bits = (0x10 if len(born) == 20 else 0) | (0x20 if len(store) == 20 else 0)
+    head_size = HEADS[host_bits >> 4].size
+    size = record_size(len(parts["body"]), len(parts["topic"]), len(parts["properties"]), head_size)
     built: bytes = layouts.RECORD.build(
         {
             **parts,
@@ -189,44 +194,36 @@ def test_concatenated_records_are_all_found(many: list[dict[str, Any]]) -> None:
     assert [message.stored_body for message in messages] == [parts["body"] for parts in many]
 
 
-def test_record_is_packed_in_place_in_a_map_and_nothing_around_it_changes() -> None:
-    with mmap.mmap(-1, 4096) as mapped:
-        mapped[:] = b"\xaa" * 4096
-        pack_record_into(mapped, 100, size=156, body_crc=body_crc(b"hello"), **GOLDEN_PARTS)
-        assert mapped[:] == b"\xaa" * 100 + GOLDEN + b"\xaa" * (4096 - 256)
-        assert decode_record(mapped, 100).body == b"hello"
-
-
 def test_ipv4_in_ipv6_form_is_stored_as_ipv4() -> None:
     parts = {**GOLDEN_PARTS, "born_host": encode_host("::ffff:10.77.0.1", 50000), "sys_flag": 0x30}
     assert encode_record(**parts) == GOLDEN
 
 
 @pytest.mark.parametrize(
-    ("changes", "position"),
+    "changes",
     [
-        ({"size": 155}, 0),
-        ({"size": 157}, 0),
-        ({}, 1),
-        ({}, -1),
-        ({"topic": b""}, 0),
-        ({"topic": b"t" * 128}, 0),
-        ({"properties": b"p" * 32768}, 0),
-        ({"queue_id": 2**31}, 0),
-        ({"queue_offset": 2**63}, 0),
-        ({"born_host": b"1234"}, 0),
-        ({"born_host": bytes(20), "store_host": b"1234"}, 0),
+        {"topic": b""},
+        {"topic": b"t" * 128},
+        {"properties": b"p" * 32768},
+        {"queue_id": 2**31},
+        {"queue_offset": 2**63},
+        {"born_host": b"1234"},
+        {"born_host": bytes(20), "store_host": b"1234"},
     ],
 )
-def test_what_does_not_fit_is_refused_and_never_grows_the_buffer(changes: dict[str, Any], position: int) -> None:
-    parts = {**GOLDEN_PARTS, **changes}
-    lengths = [len(parts[name]) for name in ("body", "topic", "properties", "born_host", "store_host")]
-    size = parts.pop("size", record_size(*lengths))
-    buffer = bytearray(size if position else max(size, 156))
-    length = len(buffer)
+def test_encoding_refuses_what_does_not_fit(changes: dict[str, Any]) -> None:
     with pytest.raises(ProtocolError):
-        pack_record_into(buffer, position, size=size, body_crc=0, **parts)
-    assert len(buffer) == length
+        encode_record(**{**GOLDEN_PARTS, **changes})
+
+
+@given(PARTS, st.sets(st.sampled_from(list(HEAD_FORMATS)), min_size=1))
+def test_structs_of_some_fields_agree_with_the_head(parts: dict[str, Any], names: set[str]) -> None:
+    data = encode_record(**{**parts, "born_host": bytes(8), "store_host": bytes(8)})
+    fields = dict(zip(HEAD_FORMATS, HEAD.unpack_from(data), strict=True))
+    wanted = [name for name in HEAD_FORMATS if name in names]
+    assert head_struct(*wanted).unpack_from(data) == tuple(fields[name] for name in wanted)
+    for name in wanted:
+        assert struct.unpack_from(">" + HEAD_FORMATS[name], data, head_offset(name)) == (fields[name],)
 
 
 def test_longest_topic_and_properties_fit() -> None:

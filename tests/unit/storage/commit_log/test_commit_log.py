@@ -6,7 +6,8 @@ import pytest
 from tests.unit.storage.making import BORN, HOST, StoreMaker, put
 from triomq.protocol.errors import MessageIllegalError
 from triomq.protocol.host import encode_host
-from triomq.protocol.record.record import RecordKind, decode_record, encode_record, record_size
+from triomq.protocol.record.layout import record_size
+from triomq.protocol.record.record import RecordKind, decode_record, encode_record
 from triomq.storage.message_store import MessageStore
 
 FILE: Final = 65536

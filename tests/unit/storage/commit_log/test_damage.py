@@ -23,7 +23,8 @@ from tests.unit.storage.making import (
 )
 from triomq.protocol.errors import StoreError
 from triomq.protocol.record.consume_queue_unit import BLANK_UNIT
-from triomq.protocol.record.record import HEAD, decode_record, encode_record
+from triomq.protocol.record.layout import HEAD
+from triomq.protocol.record.record import decode_record, encode_record
 from triomq.storage.commit_log.damage import FILLER_TOPIC, SET_ASIDE, DamageLog
 from triomq.storage.files.checkpoint import CHECKPOINT, load_checkpoint
 from triomq.storage.files.file_system import FileSystem

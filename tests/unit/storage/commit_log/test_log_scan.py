@@ -1,7 +1,8 @@
 import pytest
 
 from tests.unit.storage.making import HOST, StoreMaker, put
-from triomq.protocol.record.record import HEAD, RecordCheck, encode_record
+from triomq.protocol.record.layout import HEAD
+from triomq.protocol.record.record import RecordCheck, encode_record
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.commit_log.log_scan import LogScan, ProgressLog
 from triomq.storage.message_store import MessageStore

@@ -8,7 +8,8 @@ from tests.unit.storage.making import StoreMaker, put
 from triomq.protocol.java import tags_code
 from triomq.protocol.record.consume_queue_unit import UNIT
 from triomq.protocol.record.intact_record import are_intact
-from triomq.protocol.record.record import decode_records, record_size
+from triomq.protocol.record.layout import record_size
+from triomq.protocol.record.record import decode_records
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.get_message import GetMessageResult, GetMessageStatus
