@@ -87,22 +87,11 @@ def encode_record(  # noqa: PLR0913  # the fields of a record
     head, sys_flag = head_for(sys_flag, born_host, store_host)
     try:
         packed_head = head.pack(
-            record_size(len(body), len(topic), len(properties), head.size),
-            MESSAGE_MAGIC,
-            body_crc(body),
-            queue_id,
-            flag,
-            queue_offset,
-            physical_offset,
-            sys_flag,
-            born_timestamp,
-            born_host,
-            store_timestamp,
-            store_host,
-            reconsume_times,
-            prepared_transaction_offset,
-            len(body),
-        )
+            record_size(len(body), len(topic), len(properties), head.size), MESSAGE_MAGIC, body_crc(body),
+            queue_id, flag, queue_offset, physical_offset, sys_flag,
+            born_timestamp, born_host, store_timestamp, store_host,
+            reconsume_times, prepared_transaction_offset, len(body),
+        )  # fmt: skip
         properties_length = PROPERTIES_LENGTH.pack(len(properties))
     except struct.error as exc:
         raise ProtocolError(f"record: a number does not fit its field: {exc}") from exc
@@ -159,8 +148,8 @@ class RecordCheck(NamedTuple):
     """
 
     kind: RecordKind
-    #: Bytes to the next record (``BLANK``: to the end of the file).  0 for ``END``, and for ``BAD`` unless all lengths of
-    #: the record agree.
+    #: Bytes to the next record (``BLANK``: to the end of the file).  0 for ``END``, and for ``BAD`` unless all lengths
+    #: of the record agree.
     size: int
     reason: str = ""  # why it is END or BAD
     queue_id: int = 0
