@@ -10,34 +10,23 @@ from typing import Final
 from triomq.protocol.bodies.route import DataVersion, TopicConfig
 from triomq.protocol.codes import Permission
 from triomq.protocol.errors import IllegalNameError, ProtocolError, StoreLayoutError
-from triomq.protocol.record.message import validate_topic
+from triomq.protocol.names import (
+    AUTO_CREATE_TOPIC,
+    BENCHMARK_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    OP_HALF_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    TIMER_TOPIC,
+    reply_topic,
+    system_topics,
+    validate_topic,
+)
 from triomq.storage.files.json_table import JsonTable, encode
-from triomq.storage.timer_times import TIMER_TOPIC
 
 LOGGER: Final = logging.getLogger("triomq.broker.topics")
 
-#: The topic whose configuration is the template of topics created by sending.
-AUTO_CREATE_TOPIC: Final = "TBW102"
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
-OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
-RETRY_PREFIX: Final = "%RETRY%"
-DLQ_PREFIX: Final = "%DLQ%"
-
-#: Clients may not send to these.
-FORBIDDEN_TOPICS: Final = frozenset(
-    {
-        SCHEDULE_TOPIC,
-        TIMER_TOPIC,
-        HALF_TOPIC,
-        OP_HALF_TOPIC,
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        SELF_TEST_TOPIC,
-        OFFSET_MOVED_TOPIC,
-    }
-)
 _READ_WRITE: Final = int(Permission.READ | Permission.WRITE)
 _READ_WRITE_INHERIT: Final = int(Permission.READ | Permission.WRITE | Permission.INHERIT)
 #: More queues than this in one topic are a mistake or an attack: each costs a file.
@@ -70,31 +59,16 @@ class TopicTable:
         self.data_version = DataVersion(counter=0, timestamp=clock_ms())
         self.is_dirty = False
         self.on_change: Callable[[], None] | None = None
-        self.system_topics: Final = frozenset(
-            {
-                AUTO_CREATE_TOPIC,
-                SELF_TEST_TOPIC,
-                OFFSET_MOVED_TOPIC,
-                SCHEDULE_TOPIC,
-                TIMER_TOPIC,
-                HALF_TOPIC,
-                OP_HALF_TOPIC,
-                "TRANS_CHECK_MAX_TIME_TOPIC",
-                "BenchmarkTest",
-                cluster_name,
-                broker_name,
-                f"{cluster_name}_REPLY_TOPIC",
-            }
-        )
+        self.system_topics: Final = system_topics(cluster_name, broker_name)
         self._built_in = [
             _config(SELF_TEST_TOPIC, 1),
-            _config("BenchmarkTest", 1024),
+            _config(BENCHMARK_TOPIC, 1024),
             _config(cluster_name, 16, _READ_WRITE_INHERIT),
             _config(broker_name, 1, _READ_WRITE_INHERIT),
             _config(OFFSET_MOVED_TOPIC, 1),
             _config(SCHEDULE_TOPIC, 18),
             _config(TIMER_TOPIC, 1),
-            _config(f"{cluster_name}_REPLY_TOPIC", 1),
+            _config(reply_topic(cluster_name), 1),
         ]
         if auto_create:
             self._built_in.append(_config(AUTO_CREATE_TOPIC, default_queues, _READ_WRITE_INHERIT))

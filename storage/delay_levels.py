@@ -11,7 +11,6 @@ from triomq.protocol.errors import ConfigError, MessageIllegalError
 from triomq.protocol.record.properties import PropertyName, get_property
 
 DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 
 _DELAY: Final = PropertyName.DELAY_TIME_LEVEL.encode()
 _INTEGER: Final = re.compile(rb"[+-]?[0-9]{1,10}")

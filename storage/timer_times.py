@@ -12,7 +12,6 @@ from typing import Final
 from triomq.protocol.errors import MessageIllegalError
 from triomq.protocol.record.properties import PropertyName, get_property, remove_property
 
-TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 """Where such messages wait, all of them in queue 0."""
 
 OUT_MS: Final = PropertyName.TIMER_OUT_MILLIS.encode()

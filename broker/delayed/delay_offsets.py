@@ -8,7 +8,7 @@ from collections.abc import Callable, ItemsView
 from typing import Final
 
 from triomq.protocol.errors import StoreLayoutError
-from triomq.storage.delay_levels import SCHEDULE_TOPIC
+from triomq.protocol.names import SCHEDULE_TOPIC
 from triomq.storage.files.json_table import JsonTable, encode
 
 LOGGER: Final = logging.getLogger("triomq.broker.delayed.delay_offsets")

@@ -16,11 +16,11 @@ from triomq.broker.delayed.delay_offsets import DelayOffsetTable
 from triomq.broker.delayed.delivery import RETRY_MS, UNREADABLE_MS, Delivery, with_real_place
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.errors import StoreError
+from triomq.protocol.names import SCHEDULE_TOPIC
 from triomq.protocol.record.consume_queue_unit import UNIT
 from triomq.protocol.record.properties import set_property
 from triomq.storage.append import DueTime, Entry
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
-from triomq.storage.delay_levels import SCHEDULE_TOPIC
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import Lookup

@@ -19,6 +19,7 @@ from triomq.broker.delayed.timer_index import MAX_TIME_MS, Due, TimerIndex
 from triomq.broker.delayed.timer_progress import TimerProgress
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.errors import MessageIllegalError, StoreError
+from triomq.protocol.names import TIMER_TOPIC
 from triomq.protocol.record.consume_queue_unit import UNIT
 from triomq.protocol.record.properties import MAX_PROPERTIES_BYTES, PropertyName, get_property, set_property
 from triomq.storage.append import DueTime, Entry
@@ -26,7 +27,7 @@ from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import Lookup
-from triomq.storage.timer_times import OUT_MS, ROLL_AFTER_MS, ROLL_WINDOW_MS, TIMER_TOPIC, stored_time, wake_time
+from triomq.storage.timer_times import OUT_MS, ROLL_AFTER_MS, ROLL_WINDOW_MS, stored_time, wake_time
 
 LOGGER: Final = logging.getLogger("triomq.broker.delayed.timer")
 

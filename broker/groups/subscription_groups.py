@@ -9,7 +9,7 @@ from typing import Final
 
 from triomq.protocol.bodies.route import DataVersion, SubscriptionGroupConfig
 from triomq.protocol.errors import ProtocolError, StoreLayoutError
-from triomq.protocol.record.message import validate_group
+from triomq.protocol.names import validate_group
 from triomq.storage.files.json_table import JsonTable, encode
 
 LOGGER: Final = logging.getLogger("triomq.broker.groups.subscription_groups")

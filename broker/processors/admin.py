@@ -12,7 +12,7 @@ from triomq.protocol.bodies import fastjson
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig, TopicFilterType
 from triomq.protocol.codes import Permission, ResponseCode
 from triomq.protocol.errors import StoreError
-from triomq.protocol.record.message import validate_group
+from triomq.protocol.names import validate_group
 from triomq.protocol.requests.admin_requests import (
     CreateTopicRequestHeader,
     DeleteSubscriptionGroupRequestHeader,

@@ -9,8 +9,8 @@ import triomq
 from triomq.broker.pulls.lookups import in_steps
 from triomq.protocol.bodies.route import KVTable
 from triomq.protocol.codes import VERSION
+from triomq.protocol.names import SCHEDULE_TOPIC
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.storage.delay_levels import SCHEDULE_TOPIC
 from triomq.storage.files.file_system import FileSystem, translated
 from triomq.storage.reading.cold_read import Lookup
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from triomq.broker.groups.members import TAG
 from triomq.broker.network.refusal import RequestRefusedError
-from triomq.broker.topics import RETRY_PREFIX
 from triomq.protocol.bodies.client import CheckClientRequestBody, ConsumerIdList, HeartbeatData
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import IllegalNameError
+from triomq.protocol.names import retry_topic
 from triomq.protocol.requests.requests import ConsumerGroupRequestHeader, UnregisterClientRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.serialization import FORMATS_FIELD, MSGPACK_NAME
@@ -35,7 +35,7 @@ def heart_beat(connection: "Connection", command: RemotingCommand) -> RemotingCo
     for data, config in zip(heartbeat.consumer_data_set, configs, strict=True):
         if config is not None:
             with suppress(IllegalNameError):  # too long
-                broker.topics.ensure(RETRY_PREFIX + data.group_name, config.retry_queue_nums)
+                broker.topics.ensure(retry_topic(data.group_name), config.retry_queue_nums)
         notify = config is None or config.notify_consumer_ids_changed_enable
         broker.consumer_groups.heartbeat(connection, heartbeat.client_id, data, notify=notify)
     for producer in heartbeat.producer_data_set:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from triomq.broker.network.refusal import RequestRefusedError
 from triomq.broker.pulls.lookups import in_steps
 from triomq.protocol.codes import ResponseCode
-from triomq.protocol.record.message import validate_group
+from triomq.protocol.names import validate_group
 from triomq.protocol.requests.admin_requests import CloneGroupOffsetRequestHeader
 from triomq.protocol.requests.requests import (
     OffsetResponseHeader,

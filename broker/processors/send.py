@@ -7,11 +7,11 @@ import random
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from triomq.broker.network.refusal import RequestRefusedError
-from triomq.broker.processors.retries import dead_letter_topic, retry_limit
-from triomq.broker.topics import FORBIDDEN_TOPICS, RETRY_PREFIX
+from triomq.broker.processors.retries import ensure_dead_letter_topic, retry_limit
 from triomq.protocol.bodies.route import TopicConfig, TopicFilterType
 from triomq.protocol.codes import TRANSACTION_MASK, MessageSysFlag, ResponseCode
 from triomq.protocol.errors import MessageIllegalError
+from triomq.protocol.names import FORBIDDEN_TOPICS, RETRY_PREFIX
 from triomq.protocol.record.batch import decode_batch
 from triomq.protocol.record.message_id import offset_message_id
 from triomq.protocol.record.properties import (
@@ -132,7 +132,7 @@ def _store_one(
         delay = _delay(connection, properties, header)
     if header.topic.startswith(RETRY_PREFIX) and _is_dead(connection, command, header):
         group = header.topic.removeprefix(RETRY_PREFIX)
-        queue = broker.store.queue(dead_letter_topic(broker.topics, group), 0)
+        queue = broker.store.queue(ensure_dead_letter_topic(broker.topics, group), 0)
         properties = set_property(properties, _DELAY, b"0")
         delay = _AT_ONCE
     properties = append_property(properties, _CLUSTER, broker.cluster_name)

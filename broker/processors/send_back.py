@@ -7,12 +7,12 @@ import random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from triomq.broker.network.refusal import RequestRefusedError, remark_of
-from triomq.broker.processors.retries import dead_letter_topic, retry_limit
+from triomq.broker.processors.retries import ensure_dead_letter_topic, retry_limit
 from triomq.broker.pulls.lookups import in_steps
-from triomq.broker.topics import RETRY_PREFIX
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.codes import Permission, ResponseCode
 from triomq.protocol.errors import MessageIllegalError, StoreError
+from triomq.protocol.names import retry_topic
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import append_property, get_property, set_property
 from triomq.protocol.record.record import decode_record, tags_code_of
@@ -59,7 +59,7 @@ def send_message_back(connection: "Connection", command: RemotingCommand) -> Loo
     message = decode_record(record)
     limit = retry_limit(group, header.max_reconsume_times, command.version)
     if header.delay_level < 0 or message.reconsume_times >= limit:
-        target = _Target(dead_letter_topic(broker.topics, header.group), 0, 0)
+        target = _Target(ensure_dead_letter_topic(broker.topics, header.group), 0, 0)
     elif header.delay_level == 0:
         target = target._replace(level=_FIRST_LEVEL + message.reconsume_times)
     _store(broker, header.group, message, target)
@@ -77,7 +77,7 @@ def _retry_target(
 ) -> _Target:
     """Return a queue of the group's retry topic, which is made if it is not there."""
     sys_flag = _UNIT_SUB if header.unit_mode else 0
-    topic = broker.topics.ensure(RETRY_PREFIX + header.group, group.retry_queue_nums, sys_flag)
+    topic = broker.topics.ensure(retry_topic(header.group), group.retry_queue_nums, sys_flag)
     if not topic.perm & Permission.WRITE:
         raise RequestRefusedError(ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] is not writable")
     # RocketMQ looks at the group's number only: a queue that the topic does not have is consumed by nobody.

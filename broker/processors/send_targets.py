@@ -6,8 +6,9 @@ forgotten as soon as any topic changes.
 
 from typing import Final
 
-from triomq.broker.topics import FORBIDDEN_TOPICS, RETRY_PREFIX, TopicTable
+from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies.route import TopicFilterType
+from triomq.protocol.names import FORBIDDEN_TOPICS, RETRY_PREFIX
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.message_store import MessageStore
 

@@ -8,13 +8,14 @@ from typing import Final
 from triomq.client.admin.admin_groups import GroupAdmin
 from triomq.client.admin.find_messages import END_OF_TIME_MS, find_by_key, find_by_place
 from triomq.client.cluster.requests import raise_for_code
-from triomq.client.cluster.route import DEFAULT_TOPIC, MASTER_ID
+from triomq.client.cluster.route import MASTER_ID
 from triomq.protocol.bodies.route import TopicConfig, TopicConfigSerializeWrapper, TopicRouteData
 from triomq.protocol.bodies.statistics import TopicOffset, TopicStatsTable
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ClientError, ConfigError, NameServerError, NoRouteError, TopicNotExistError
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.record.message import MessageExt, validate_topic
+from triomq.protocol.names import AUTO_CREATE_TOPIC, validate_topic
+from triomq.protocol.record.message import MessageExt
 from triomq.protocol.requests.admin_requests import CreateTopicRequestHeader, TopicRequestHeader
 from triomq.protocol.requests.requests import OffsetResponseHeader, QueryMessageRequestHeader, QueueRequestHeader
 from triomq.protocol.units import QueueOffset
@@ -71,7 +72,7 @@ class Admin(GroupAdmin):
         validate_topic(topic)
         if queues <= 0:
             raise ConfigError(f"queues: {queues} must be above 0")
-        header = CreateTopicRequestHeader(topic, DEFAULT_TOPIC, queues, queues, int(perm), order=order)
+        header = CreateTopicRequestHeader(topic, AUTO_CREATE_TOPIC, queues, queues, int(perm), order=order)
         for address in await self._masters(cluster):
             await self._ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 

@@ -16,7 +16,8 @@ from triomq.protocol.bodies.route import SubscriptionGroupConfig, SubscriptionGr
 from triomq.protocol.bodies.statistics import ConsumerConnection, ConsumeStats
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ConsumerNotOnlineError, TopicNotExistError
-from triomq.protocol.record.message import MessageExt, validate_group
+from triomq.protocol.names import DEAD_LETTER_PREFIX, validate_group
+from triomq.protocol.record.message import MessageExt
 from triomq.protocol.requests.admin_requests import DeleteSubscriptionGroupRequestHeader, GetConsumeStatsRequestHeader
 from triomq.protocol.requests.requests import ConsumerGroupRequestHeader
 
@@ -169,7 +170,7 @@ class GroupAdmin(ClusterAdmin):
 
     async def dead_letter_counts(self) -> list[DeadLetterCount]:
         """Return how many dead letters each group has, sorted by group; groups that never had any are left out."""
-        instance, prefix = self._entered(), dead_letters.PREFIX
+        instance, prefix = self._entered(), DEAD_LETTER_PREFIX
         groups = [topic.removeprefix(prefix) for topic in await instance.routes.topics() if topic.startswith(prefix)]
         return [await dead_letters.count_dead_letters(instance, group) for group in groups]
 

@@ -20,11 +20,11 @@ from triomq.client.producer.producer import Producer
 from triomq.client.producer.publish import encode_message_properties
 from triomq.protocol.errors import ClientError, MessageIllegalError, NoRouteError, ProtocolError
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.names import dead_letter_topic
 from triomq.protocol.record.compression import DEFAULT_MAX_OUTPUT_BYTES
 from triomq.protocol.record.message import Message, MessageExt
 from triomq.protocol.record.properties import PropertyName
 
-PREFIX: Final = "%DLQ%"
 #: In whose name dead letters are sent back.
 REDRIVE_GROUP: Final = "triomq-redrive"
 
@@ -204,7 +204,7 @@ async def _note(pull: PullConsumer, span: _Span, done: int) -> int:
 
 async def _spans(pull: PullConsumer, group: str) -> list[_Span]:
     spans = []
-    topic = PREFIX + group
+    topic = dead_letter_topic(group)
     try:
         queues = await pull.queues(topic)
     except NoRouteError:  # nothing ever died

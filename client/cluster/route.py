@@ -12,10 +12,9 @@ from triomq.protocol.bodies.route import QueueData, TopicRouteData
 from triomq.protocol.codes import Permission
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.names import AUTO_CREATE_TOPIC
 
 MASTER_ID: Final = 0
-#: The topic whose queues and permission a broker takes for topics that the first send creates.
-DEFAULT_TOPIC: Final = "TBW102"
 #: Queues that a client asks for in a topic it creates by sending (``defaultTopicQueueNums``).
 DEFAULT_TOPIC_QUEUES: Final = 4
 
@@ -148,7 +147,7 @@ def explain_no_route(topic: str, asked: Sequence[str], topics: Sequence[str] | N
         parts.append(
             "automatic creation is on: the first send creates the topic"
             if auto_create
-            else f"automatic creation seems off (no route to {DEFAULT_TOPIC})"
+            else f"automatic creation seems off (no route to {AUTO_CREATE_TOPIC})"
         )
     parts.append(f"create it with: triomq topic create {topic}")
     return "; ".join(parts)

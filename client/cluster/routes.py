@@ -11,7 +11,6 @@ import trio
 from triomq.client.cluster.groups import Groups
 from triomq.client.cluster.requests import Requests, raise_for_code
 from triomq.client.cluster.route import (
-    DEFAULT_TOPIC,
     BrokerTable,
     Queues,
     default_route,
@@ -32,6 +31,7 @@ from triomq.protocol.errors import (
     ProtocolError,
     TriomqError,
 )
+from triomq.protocol.names import AUTO_CREATE_TOPIC
 from triomq.protocol.requests.admin_requests import GetRouteInfoRequestHeader
 from triomq.protocol.trouble_log import TroubleLog
 
@@ -134,7 +134,7 @@ class Routes:
         """
         route = await self.find(topic)
         if route is None:
-            template = await self.find(DEFAULT_TOPIC, refresh=True)  # nobody polls it
+            template = await self.find(AUTO_CREATE_TOPIC, refresh=True)  # nobody polls it
             if template is None:
                 raise await self._no_route(topic)
             route = default_route(template)
@@ -176,7 +176,7 @@ class Routes:
         auto_create: bool | None = None
         try:
             topics = await self.topics()
-            auto_create = await self.find(DEFAULT_TOPIC) is not None
+            auto_create = await self.find(AUTO_CREATE_TOPIC) is not None
             if not (await self.cluster()).broker_addr_table:
                 return NoBrokerError(explain_no_broker(topic, asked))
         except (ClientError, BrokerResponseError, ProtocolError) as exc:

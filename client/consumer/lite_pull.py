@@ -25,7 +25,8 @@ from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.errors import ClientError, ConfigError
 from triomq.protocol.filters.tags import SUBSCRIBE_ALL, TagFilter
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.record.message import MessageExt, validate_group, validate_topic
+from triomq.protocol.names import validate_group, validate_topic
+from triomq.protocol.record.message import MessageExt
 from triomq.protocol.units import QueueOffset
 
 ToCommit: TypeAlias = Mapping[MessageQueue, int] | Iterable[MessageQueue] | None

@@ -22,7 +22,8 @@ from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.protocol.errors import ClientError, ConfigError
 from triomq.protocol.filters.tags import SUBSCRIBE_ALL, TagFilter
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.record.message import MessageExt, validate_group
+from triomq.protocol.names import validate_group
+from triomq.protocol.record.message import MessageExt
 from triomq.protocol.units import QueueOffset
 
 #: Every broker of RocketMQ has this group for its tools.

@@ -23,7 +23,7 @@ from triomq.client.consumer.subscription import Subscriptions
 from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.errors import ClientClosedError
-from triomq.protocol.record.message import validate_group
+from triomq.protocol.names import validate_group
 
 
 class PushConsumer(OpenOnce):

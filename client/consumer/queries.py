@@ -12,7 +12,7 @@ from triomq.client.nursery import OpenOnce
 from triomq.protocol.bodies.statistics import TopicOffset
 from triomq.protocol.errors import ClientClosedError, TriomqError
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.record.message import validate_topic
+from triomq.protocol.names import validate_topic
 from triomq.protocol.units import QueueOffset, Timestamp
 
 

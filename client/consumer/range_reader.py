@@ -22,7 +22,7 @@ from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.protocol.errors import ClientClosedError, ConfigError, TriomqError
 from triomq.protocol.filters.tags import SUBSCRIBE_ALL, TagFilter
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.record.message import validate_group
+from triomq.protocol.names import validate_group
 from triomq.protocol.units import QueueOffset
 
 #: After so many answers that were as long as asked, ask for more again; after each time in vain twice as many.

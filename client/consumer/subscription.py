@@ -10,14 +10,8 @@ from triomq.client.consumer.config import ClockMs
 from triomq.protocol.bodies.client import SubscriptionData
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.filters.tags import SUBSCRIBE_ALL, TagFilter
-from triomq.protocol.record.message import MessageExt, validate_topic
-
-RETRY_PREFIX: Final = "%RETRY%"
-
-
-def retry_topic(group: str) -> str:
-    """Return the topic where a group's failed messages come from again."""
-    return RETRY_PREFIX + group
+from triomq.protocol.names import retry_topic, validate_topic
+from triomq.protocol.record.message import MessageExt
 
 
 class Subscription:

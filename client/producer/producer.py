@@ -15,7 +15,7 @@ import trio
 
 from triomq.client.cluster.groups import LEAVE_S
 from triomq.client.cluster.instance import ClientInstance, use_instance
-from triomq.client.cluster.route import DEFAULT_TOPIC, Queues
+from triomq.client.cluster.route import Queues
 from triomq.client.config import ClientConfig
 from triomq.client.connection.connection import Connection
 from triomq.client.nursery import OpenOnce
@@ -44,8 +44,9 @@ from triomq.protocol.errors import (
 )
 from triomq.protocol.host import pack_ip
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.names import AUTO_CREATE_TOPIC, validate_group
 from triomq.protocol.record.compression import compress
-from triomq.protocol.record.message import Message, validate_group
+from triomq.protocol.record.message import Message
 from triomq.protocol.record.message_id import UniqueIdGenerator
 
 LOGGER: Final = logging.getLogger("triomq.client.producer.producer")
@@ -291,13 +292,15 @@ class Producer(OpenOnce):
         """Return the plan of a topic, made anew if its route changed."""
         instance = self._entered()
         plan = self._plans.get(topic)
-        if plan is not None and plan.route is (instance.routes.known(topic) or instance.routes.known(DEFAULT_TOPIC)):
+        if plan is not None and plan.route is (
+            instance.routes.known(topic) or instance.routes.known(AUTO_CREATE_TOPIC)
+        ):
             return plan
         check_topic(topic)
         route = await instance.routes.publish(topic)
         known = instance.routes.known(topic)
         if known is not route:  # it may have been made while its template was asked for: then this plan lasts one send
-            known = instance.routes.known(DEFAULT_TOPIC)
+            known = instance.routes.known(AUTO_CREATE_TOPIC)
         plan = TopicPlan(self.group, topic, known, route)
         if not plan.broker_names:
             raise NoRouteError(
@@ -321,7 +324,9 @@ class Producer(OpenOnce):
         while True:
             await trio.lowlevel.checkpoint_if_cancelled()
             plan = self._plans.get(topic)
-            if plan is None or plan.route is not (instance.routes.known(topic) or instance.routes.known(DEFAULT_TOPIC)):
+            if plan is None or plan.route is not (
+                instance.routes.known(topic) or instance.routes.known(AUTO_CREATE_TOPIC)
+            ):
                 plan = await self._plan_in_time(topic, deadline)
             if choose is not None:
                 target = choose(plan)
@@ -371,7 +376,7 @@ class Producer(OpenOnce):
             return await instance.requests.connections.connect(target.address, deadline)
         except ConnectError:
             if instance.routes.known(target.queue.topic) is None:  # the template's route is not polled
-                instance.routes.refresh(DEFAULT_TOPIC)
+                instance.routes.refresh(AUTO_CREATE_TOPIC)
             raise
 
 

@@ -10,36 +10,18 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from triomq.client.cluster.route import (
-    DEFAULT_TOPIC,
-    DEFAULT_TOPIC_QUEUES,
-    MASTER_ID,
-    Queues,
-    publish_queues,
-)
+from triomq.client.cluster.route import DEFAULT_TOPIC_QUEUES, MASTER_ID, Queues, publish_queues
 from triomq.protocol.bodies.route import TopicRouteData
 from triomq.protocol.codes import VERSION, SerializeType
 from triomq.protocol.errors import IllegalNameError, MessageIllegalError, NoRouteError
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.names import AUTO_CREATE_TOPIC, FORBIDDEN_TOPICS, RETRY_PREFIX, validate_topic
 from triomq.protocol.record.batch import encode_batch
-from triomq.protocol.record.message import Message, validate_topic
+from triomq.protocol.record.message import Message
 from triomq.protocol.record.properties import MAX_PROPERTIES_BYTES, PropertyName, encode_properties
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.frame import build_frame, frame_prefix
 from triomq.protocol.wire.signing import Credentials
-
-#: Topics of the broker's own that clients must not send to.
-FORBIDDEN_TOPICS: Final = frozenset(
-    (
-        "SCHEDULE_TOPIC_XXXX",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-    )
-)
-RETRY_PREFIX: Final = "%RETRY%"
 
 _JSON: Final = int(SerializeType.JSON)
 #: Above this a body is sent from where it is; below, one copy is cheaper than a second buffer.
@@ -64,7 +46,7 @@ class Target:
         self.fields = {
             "a": group,
             "b": queue.topic,
-            "c": DEFAULT_TOPIC,
+            "c": AUTO_CREATE_TOPIC,
             "d": str(DEFAULT_TOPIC_QUEUES),
             "e": str(queue.queue_id),
             "f": "0",

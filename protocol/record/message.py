@@ -4,13 +4,12 @@ Source: Message.java, MessageExt.java; wire.md 10; rules for names: Validators.j
 """
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from typing import Final
 
-from triomq.protocol.errors import IllegalNameError, MessageIllegalError
+from triomq.protocol.errors import MessageIllegalError
 from triomq.protocol.host import format_host
 from triomq.protocol.record.compression import decompress
 from triomq.protocol.record.layout import Head
@@ -18,10 +17,6 @@ from triomq.protocol.record.message_id import offset_message_id
 from triomq.protocol.record.properties import PropertyName, decode_properties, get_property
 from triomq.protocol.units import PhysicalOffset, QueueOffset
 
-MAX_TOPIC_LENGTH: Final = 127
-MAX_GROUP_LENGTH: Final = 255
-_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
-_DEFAULT_GROUPS: Final = frozenset(("DEFAULT_PRODUCER", "DEFAULT_CONSUMER"))
 _COMPRESSED: Final = 1
 _TAGS: Final = PropertyName.TAGS.encode()
 _KEYS: Final = PropertyName.KEYS.encode()
@@ -32,35 +27,6 @@ RESERVED_PROPERTY_NAMES: Final = frozenset(value for name, value in vars(Propert
     PropertyName.CHECK_IMMUNITY_TIME_IN_SECONDS,  # meant for users
     PropertyName.START_DELIVER_TIME,
 }
-
-
-def validate_topic(name: str) -> None:
-    """Accept a topic name: 1 to 127 letters, digits, ``%``, ``|``, ``-``, ``_``.
-
-    Raises:
-        IllegalNameError: the name breaks a rule; the text says which.
-    """
-    _validate("topic", name, MAX_TOPIC_LENGTH)
-
-
-def validate_group(name: str) -> None:
-    """Accept a group name: 1 to 255 characters of the same kind, and not the name every client starts with.
-
-    Raises:
-        IllegalNameError: the name breaks a rule; the text says which.
-    """
-    _validate("group", name, MAX_GROUP_LENGTH)
-    if name in _DEFAULT_GROUPS:
-        raise IllegalNameError(f"group {name}: every client has it by default; choose another name")
-
-
-def _validate(kind: str, name: str, max_length: int) -> None:
-    if not name or name.isspace():
-        raise IllegalNameError(f"{kind}: the name is blank")
-    if len(name) > max_length:
-        raise IllegalNameError(f"{kind} {name[:40]!r}...: {len(name)} characters, at most {max_length} are allowed")
-    if _NAME.fullmatch(name) is None:
-        raise IllegalNameError(f"{kind} {name!r}: only letters, digits, %, |, - and _ are allowed")
 
 
 @dataclass(frozen=True, slots=True)

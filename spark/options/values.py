@@ -14,7 +14,7 @@ from triomq.client.connection.credentials import check_source
 from triomq.protocol.errors import TriomqError
 from triomq.protocol.filters.tags import TagFilter
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.record.message import validate_group, validate_topic
+from triomq.protocol.names import validate_group, validate_topic
 
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)")

@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 
 from triomq.protocol.codes import MessageSysFlag
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.names import RETRY_PREFIX
 from triomq.protocol.record.properties import PropertyName
 from triomq.spark.reading.records import Records
 from triomq.spark.schema import ROW_ID
 
 _TRANSACTION: Final = int(MessageSysFlag.TRANSACTION_ROLLBACK)
 _TRANSACTION_STATES: Final = ("none", "prepared", "commit", "rollback")
-_RETRY_PREFIX: Final = "%RETRY%"
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 ARROW_TYPES: Final = {
@@ -112,7 +112,7 @@ class Decoder:
 
 def _topic(records: Records) -> Any:
     topics = records.topics()
-    if records.queue.topic.startswith(_RETRY_PREFIX):
+    if records.queue.topic.startswith(RETRY_PREFIX):
         return pc.coalesce(records.properties.column(PropertyName.RETRY_TOPIC), topics)
     return topics
 

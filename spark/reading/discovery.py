@@ -13,7 +13,7 @@ from triomq.client.sync import Admin, PullConsumer
 from triomq.protocol.bodies.route import ClusterInfo
 from triomq.protocol.errors import ConfigError, NoBrokerError, NoRouteError, TriomqError
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.system_names import topic_kind
+from triomq.protocol.names import topic_kind
 from triomq.spark.options.options import Options
 from triomq.spark.retry import Retry, is_missing_topic
 

@@ -12,9 +12,8 @@ Source: DefaultMessageStore.java, getMessage; ScheduleMessageService.java; store
 
 from typing import Final
 
+from triomq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, REPEATED_CODE, UNIT
-from triomq.storage.delay_levels import SCHEDULE_TOPIC
-from triomq.storage.timer_times import TIMER_TOPIC
 
 WAITING_TOPICS: Final = frozenset((SCHEDULE_TOPIC, TIMER_TOPIC))
 """Topics whose units hold delivery times in the place of tags codes."""

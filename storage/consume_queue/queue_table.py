@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from triomq.protocol.errors import IllegalNameError, StoreError
-from triomq.protocol.record.message import validate_topic
+from triomq.protocol.names import validate_topic
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.files.file_system import FileSystem, list_store_directory, translated

@@ -8,15 +8,16 @@ from typing import Final
 
 from triomq.protocol.codes import TRANSACTION_MASK
 from triomq.protocol.errors import IllegalNameError, MessageIllegalError
+from triomq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from triomq.protocol.record.consume_queue_unit import UNIT_SIZE
 from triomq.protocol.record.record import RecordCheck
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import QueueTable
-from triomq.storage.delay_levels import SCHEDULE_TOPIC, DelayLevels, requested_level
+from triomq.storage.delay_levels import DelayLevels, requested_level
 from triomq.storage.dispatch import WITHOUT_UNIT
 from triomq.storage.files.deleted_topics import DeletedTopics
 from triomq.storage.recovery.queue_numbers import MAX_QUEUE_OFFSET, Ignore, QueueNumbers
-from triomq.storage.timer_times import TIMER_TOPIC, stored_time, wake_time
+from triomq.storage.timer_times import stored_time, wake_time
 
 TagsCodeOf = Callable[[RecordCheck], int]
 

@@ -13,7 +13,8 @@ import orjson
 from triomq.protocol.codes import TRANSACTION_MASK, MessageSysFlag
 from triomq.protocol.errors import IllegalNameError, MessageIllegalError, ProtocolError, TriomqError
 from triomq.protocol.host import decode_host, encode_host
-from triomq.protocol.record.message import MessageExt, validate_topic
+from triomq.protocol.names import validate_topic
+from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import encode_properties
 from triomq.protocol.record.record import tags_code_of
 from triomq.storage.append import entry

@@ -14,11 +14,10 @@ from triomq.broker.delayed.delivery import Delivery
 from triomq.broker.delayed.levels import Schedule
 from triomq.broker.delayed.timer import Timer
 from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from triomq.protocol.record.record import RecordKind, decode_record
 from triomq.storage.append import entry
-from triomq.storage.delay_levels import SCHEDULE_TOPIC
 from triomq.storage.files.json_table import JsonTable
-from triomq.storage.timer_times import TIMER_TOPIC
 
 _LONGEST_MS: Final = 200_000
 _UNIQUE: Final = 16

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from triomq.protocol.codes import TRANSACTION_MASK
+from triomq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from triomq.protocol.record.record import RecordKind, decode_record
 from triomq.storage.commit_log.damage import FILLER_TOPIC
-from triomq.storage.delay_levels import SCHEDULE_TOPIC, DelayLevels
+from triomq.storage.delay_levels import DelayLevels
 from triomq.storage.dispatch import WITHOUT_UNIT
 from triomq.storage.message_store import MessageStore
-from triomq.storage.timer_times import TIMER_TOPIC
 
 
 class Stored(NamedTuple):

@@ -6,11 +6,11 @@ from typing import Final
 from tests.powercut.expected import Intent, Stored, stored_record
 from triomq.protocol.host import encode_host
 from triomq.protocol.java import tags_code
+from triomq.protocol.names import SCHEDULE_TOPIC
 from triomq.protocol.record.properties import encode_properties
 from triomq.protocol.record.record import decode_record
 from triomq.storage.append import Entry, entry
 from triomq.storage.config import Durability, StoreConfig
-from triomq.storage.delay_levels import SCHEDULE_TOPIC
 from triomq.storage.message_store import MessageStore
 
 HOST: Final = encode_host("127.0.0.1", 10911)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from hashlib import md5
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from triomq.client.consumer.subscription import RETRY_PREFIX
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.names import RETRY_PREFIX
 
 _T = TypeVar("_T")
 

@@ -16,14 +16,14 @@ from typing import Final
 import trio
 
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.cluster.route import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, publish_queues
+from triomq.client.cluster.route import DEFAULT_TOPIC_QUEUES, publish_queues
 from triomq.client.consumer.config import DEAD_LETTER, ConsumerConfig
 from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS
-from triomq.client.consumer.subscription import retry_topic
 from triomq.client.producer.send_result import STATUS_BY_CODE
 from triomq.protocol.codes import MessageSysFlag, RequestCode
 from triomq.protocol.errors import BrokerResponseError, NoRouteError
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.names import AUTO_CREATE_TOPIC, retry_topic
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import PropertyName, decode_properties, encode_properties
 from triomq.protocol.requests.requests import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
@@ -127,7 +127,7 @@ class SendBack:
         header = SendMessageRequestHeaderV2(
             producer_group=INNER_PRODUCER_GROUP,
             topic=queue.topic,
-            default_topic=DEFAULT_TOPIC,
+            default_topic=AUTO_CREATE_TOPIC,
             default_topic_queue_nums=DEFAULT_TOPIC_QUEUES,
             queue_id=queue.queue_id,
             sys_flag=message.sys_flag & _COMPRESSION_BITS,  # the body is sent as it was stored

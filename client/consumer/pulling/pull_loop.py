@@ -28,6 +28,7 @@ from triomq.protocol.errors import (
     TriomqError,
 )
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.names import RETRY_PREFIX
 from triomq.protocol.record.properties import PropertyName
 from triomq.protocol.units import QueueOffset
 
@@ -307,7 +308,7 @@ class PullLoop:
         for message in messages:
             message.broker_name = broker_name
             message.queue_bounds = bounds
-        if self.queue.topic.startswith("%RETRY%"):
+        if self.queue.topic.startswith(RETRY_PREFIX):
             for message in messages:
                 message.topic = message.properties.get(_RETRY_TOPIC, message.topic)
         if messages:

@@ -7,10 +7,10 @@ from typing import Final
 import pytest
 
 from tests.unit.storage.making import StoreMaker, bodies, body, filled, log_file, overwrite, put, queue_file, report
+from triomq.protocol.names import SCHEDULE_TOPIC
 from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, UNIT
 from triomq.protocol.record.properties import encode_properties
 from triomq.protocol.record.record import encode_record
-from triomq.storage.delay_levels import SCHEDULE_TOPIC
 from triomq.storage.message_store import MessageStore
 
 FILE: Final = 65536

@@ -11,7 +11,7 @@ from triomq.cli.output import write_json, write_table, write_text
 from triomq.cli.session import client_config, run_until_signal
 from triomq.client import Admin, GroupState, OffsetReset, QueueState
 from triomq.protocol.errors import ClientError
-from triomq.protocol.system_names import is_system_group
+from triomq.protocol.names import is_system_group
 
 
 def list_groups(options: GroupListOptions) -> int:

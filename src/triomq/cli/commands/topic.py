@@ -19,7 +19,7 @@ from triomq.cli.session import client_config, run_until_signal
 from triomq.client import Admin
 from triomq.protocol.codes import Permission
 from triomq.protocol.errors import NoRouteError
-from triomq.protocol.system_names import topic_kind
+from triomq.protocol.names import topic_kind
 
 _ROUTE_WAIT_S: Final = 5.0
 """An Apache broker registers a new topic with its name servers in a moment, at the latest after this time."""

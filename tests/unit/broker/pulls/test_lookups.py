@@ -16,10 +16,9 @@ from triomq.broker.server import Broker
 from triomq.protocol.bodies.client import ConsumerData
 from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
+from triomq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from triomq.protocol.record.record import decode_records
-from triomq.storage.delay_levels import SCHEDULE_TOPIC
 from triomq.storage.files.file_system import FileSystem, OpenFile
-from triomq.storage.timer_times import TIMER_TOPIC
 
 
 class Disk:

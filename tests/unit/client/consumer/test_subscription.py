@@ -1,8 +1,9 @@
 import pytest
 
 from tests.unit.client.consumer.fake_cluster import make_message
-from triomq.client.consumer.subscription import Subscriptions, retry_topic
+from triomq.client.consumer.subscription import Subscriptions
 from triomq.protocol.errors import ConfigError, IllegalNameError, SubscriptionParseError
+from triomq.protocol.names import retry_topic
 
 
 def subscriptions(clock_ms: list[int] | None = None, **expressions: str) -> Subscriptions:

@@ -9,15 +9,9 @@ from typing import Any
 
 import pytest
 
-from triomq.protocol.errors import IllegalNameError, MessageIllegalError, ProtocolError
+from triomq.protocol.errors import MessageIllegalError, ProtocolError
 from triomq.protocol.host import encode_host
-from triomq.protocol.record.message import (
-    RESERVED_PROPERTY_NAMES,
-    Message,
-    MessageExt,
-    validate_group,
-    validate_topic,
-)
+from triomq.protocol.record.message import RESERVED_PROPERTY_NAMES, Message, MessageExt
 from triomq.protocol.record.properties import encode_properties
 from triomq.protocol.record.record import decode_record, encode_record
 from triomq.protocol.units import QueueOffset
@@ -131,42 +125,6 @@ def test_impossible_number_is_refused(fields: dict[str, int]) -> None:
 def test_message_can_be_copied_pickled_and_compared() -> None:
     message = Message("T", b"x", tags="A", properties={"p": "q"})
     assert pickle.loads(pickle.dumps(message)) == message == copy.deepcopy(message)
-
-
-@pytest.mark.parametrize("name", ["T", "%RETRY%group", "a-b_c|d", "x" * 127])
-def test_legal_topic_is_accepted(name: str) -> None:
-    validate_topic(name)
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("", "blank"),
-        (" \t", "blank"),
-        ("x" * 128, "127"),
-        ("a b", "only letters"),
-        ("a.b", "only letters"),
-        ("../x", "only letters"),
-        ("topic\n", "only letters"),
-        ("中文", "only letters"),
-        ("a\x00", "only letters"),
-    ],
-)
-def test_illegal_topic_is_refused_with_its_reason(name: str, reason: str) -> None:
-    with pytest.raises(IllegalNameError, match=reason):
-        validate_topic(name)
-
-
-def test_group_may_be_longer_than_a_topic() -> None:
-    validate_group("g" * 255)
-    with pytest.raises(IllegalNameError, match="255"):
-        validate_group("g" * 256)
-
-
-@pytest.mark.parametrize("name", ["DEFAULT_PRODUCER", "DEFAULT_CONSUMER", "", "a/b"])
-def test_illegal_group_is_refused(name: str) -> None:
-    with pytest.raises(IllegalNameError, match="group"):
-        validate_group(name)
 
 
 def test_received_message_shows_its_record() -> None:

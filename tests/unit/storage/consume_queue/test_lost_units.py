@@ -2,10 +2,9 @@
 
 import pytest
 
+from triomq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, UNIT, ConsumeQueueUnit
 from triomq.storage.consume_queue.lost_units import lost_units
-from triomq.storage.delay_levels import SCHEDULE_TOPIC
-from triomq.storage.timer_times import TIMER_TOPIC
 
 FILE_SIZE = 10_000
 

@@ -9,13 +9,12 @@ import pytest
 from tests.unit.storage.making import StoreMaker, deleted_by_apache, filled, log_file, overwrite, put, queue_file
 from triomq.protocol.codes import MessageSysFlag
 from triomq.protocol.errors import StoreLayoutError
+from triomq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from triomq.protocol.record.consume_queue_unit import REPEATED_CODE, UNIT
 from triomq.protocol.record.index_unit import key_hash
 from triomq.protocol.record.properties import encode_properties
-from triomq.storage.delay_levels import SCHEDULE_TOPIC
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.index.index_file import NO_UNITS, IndexFile, IndexLayout
-from triomq.storage.timer_times import TIMER_TOPIC
 from triomq.storage.tools.stopped_store import StoppedStore
 from triomq.storage.tools.store_check import CheckReport, Problem, ProblemKind, check
 from triomq.storage.tools.store_repair import plan_repair, repair

@@ -1,0 +1,90 @@
+import pytest
+
+from triomq.protocol.errors import IllegalNameError
+from triomq.protocol.names import (
+    FORBIDDEN_TOPICS,
+    is_system_group,
+    system_topics,
+    topic_kind,
+    validate_group,
+    validate_topic,
+)
+
+
+@pytest.mark.parametrize(
+    ("topic", "kind"),
+    [
+        ("orders", "normal"),
+        ("%RETRY%g", "retry"),
+        ("%DLQ%g", "dead-letter"),
+        ("TBW102", "system"),
+        ("RMQ_SYS_TRANS_HALF_TOPIC", "system"),
+        ("rmq_sys_wheel_timer", "system"),
+        ("DefaultCluster", "system"),
+        ("broker-a", "system"),
+        ("DefaultCluster_REPLY_TOPIC", "system"),
+        ("orders_REPLY_TOPIC", "normal"),
+    ],
+)
+def test_a_topic_is_a_users_unless_rocketmq_made_it(topic: str, kind: str) -> None:
+    assert topic_kind(topic, {"DefaultCluster", "broker-a"}) == kind
+
+
+def test_groups_of_every_broker_are_known() -> None:
+    assert is_system_group("TOOLS_CONSUMER")
+    assert is_system_group("CID_RMQ_SYS_TRANS")
+    assert not is_system_group("orders-service")
+
+
+def test_forbidden_topics_are_those_of_the_specification_and_the_timers() -> None:
+    assert {
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "rmq_sys_wheel_timer",
+    } == FORBIDDEN_TOPICS
+
+
+def test_system_topics_are_never_normal() -> None:
+    topics = system_topics("DefaultCluster", "broker-a")
+    assert topics > FORBIDDEN_TOPICS
+    assert {topic_kind(topic, {"DefaultCluster", "broker-a"}) for topic in topics} == {"system"}
+
+
+@pytest.mark.parametrize("name", ["T", "%RETRY%group", "a-b_c|d", "x" * 127])
+def test_legal_topic_is_accepted(name: str) -> None:
+    validate_topic(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("", "blank"),
+        (" \t", "blank"),
+        ("x" * 128, "127"),
+        ("a b", "only letters"),
+        ("a.b", "only letters"),
+        ("../x", "only letters"),
+        ("topic\n", "only letters"),
+        ("中文", "only letters"),
+        ("a\x00", "only letters"),
+    ],
+)
+def test_illegal_topic_is_refused_with_its_reason(name: str, reason: str) -> None:
+    with pytest.raises(IllegalNameError, match=reason):
+        validate_topic(name)
+
+
+def test_group_may_be_longer_than_a_topic() -> None:
+    validate_group("g" * 255)
+    with pytest.raises(IllegalNameError, match="255"):
+        validate_group("g" * 256)
+
+
+@pytest.mark.parametrize("name", ["DEFAULT_PRODUCER", "DEFAULT_CONSUMER", "", "a/b"])
+def test_illegal_group_is_refused(name: str) -> None:
+    with pytest.raises(IllegalNameError, match="group"):
+        validate_group(name)
