@@ -5,21 +5,24 @@ Source: behaviour.md B.15, DefaultLitePullConsumer.java.
 
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TypeAlias
 
 import trio
 
-from triomq.client.cluster.instance import ClientInstance, use_instance
+from triomq.client.cluster.instance import ClientInstance
 from triomq.client.config import ClientConfig
 from triomq.client.consumer.assignment.strategies import AllocateStrategy, allocate_averagely
 from triomq.client.consumer.config import LitePullConfig, Start, StartPolicy
-from triomq.client.consumer.lite_pull_engine import LitePullEngine, LitePullPlan
-from triomq.client.consumer.maintenance import END_LIMIT_S
-from triomq.client.consumer.offsets.local_offsets import open_offsets, with_stable_name
+from triomq.client.consumer.engine import Engine, Plan, open_group
 from triomq.client.consumer.offsets.offset_store import OffsetStore
+from triomq.client.consumer.pulling.poll_buffer import PollBuffer
+from triomq.client.consumer.pulling.progress import Progress
+from triomq.client.consumer.pulling.pull_loop import PullLoop
 from triomq.client.consumer.queries import QueueQueries
 from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.consumer.statistics import LitePullStatistics
+from triomq.client.consumer.subscription import Subscriptions, wall_clock_ms
 from triomq.client.nursery import open_service_nursery
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.errors import ClientError, ConfigError
@@ -95,12 +98,13 @@ class LitePullConsumer(QueueQueries):
         validate_group(group)
         self.group = group
         self.auto_commit = auto_commit
-        self._plan = LitePullPlan(group, StartPolicy.parse(start), allocate, settings or LitePullConfig(), model)
-        self._namesrv = namesrv
-        is_broadcast = model is MessageModel.BROADCASTING
-        self._config = with_stable_name(config) if is_broadcast and instance is None else config
-        self._shared_instance = instance
-        self._engine: LitePullEngine | None = None
+        self._settings = settings or LitePullConfig()
+        subscriptions = Subscriptions(group, {}, wall_clock_ms, with_retry_topic=False, may_be_empty=True)
+        self._plan = Plan(group, subscriptions, StartPolicy.parse(start), model, allocate, self._settings)
+        self._open_group = partial(open_group, self._plan, namesrv, config, instance)
+        self._engine: Engine | None = None
+        self._assigns: bool  # the user chooses the queues
+        self._buffer = PollBuffer()
         self._next_auto_commit = 0.0
         self._nursery: trio.Nursery
         self._offsets: OffsetStore
@@ -120,7 +124,7 @@ class LitePullConsumer(QueueQueries):
         """
         validate_topic(topic)
         TagFilter.parse(expression)
-        await self._start(assigned=False).controls.subscribe(topic, expression)
+        await self._start(assigns=False).subscribe(topic, expression)
 
     async def unsubscribe(self, topic: str) -> None:
         """Give up a topic; what is committed of it is stored, what is cached forgotten.
@@ -130,9 +134,9 @@ class LitePullConsumer(QueueQueries):
             ClientError: nothing is, or queues are assigned.
         """
         engine = self._started()
-        if engine.assigned:
+        if self._assigns:
             raise ClientError("unsubscribe: queues are assigned; use assign")
-        await engine.controls.unsubscribe(topic)
+        await engine.unsubscribe(topic)
 
     async def assign(self, queues: Iterable[MessageQueue], expressions: Mapping[str, str] | None = None) -> None:
         """Consume these queues and no others, whoever else does; returns when they are held.
@@ -149,7 +153,7 @@ class LitePullConsumer(QueueQueries):
         expressions = expressions or {}
         for expression in expressions.values():
             TagFilter.parse(expression)
-        await self._start(assigned=True).assign(frozenset(queues), expressions)
+        await self._start(assigns=True).assign(frozenset(queues), expressions)
 
     async def wait_assigned(self) -> None:
         """Return when what was subscribed to first has been shared out, at every broker.
@@ -159,12 +163,12 @@ class LitePullConsumer(QueueQueries):
         Raises:
             ClientError: nothing is subscribed to or assigned.
         """
-        await self._started().wait_assigned()
+        await self._started().rebalancer.wait_assigned()
         self._open()  # it may have been left meanwhile
 
     def assignment(self) -> tuple[MessageQueue, ...]:
         """Return the queues that are held now, sorted."""
-        return () if self._engine is None else self._engine.queues
+        return () if self._engine is None else tuple(sorted(self._engine.rebalancer.loops))
 
     async def wait_assignment_changed(self, known: Collection[MessageQueue]) -> tuple[MessageQueue, ...]:
         """Return the queues that are held, sorted, once they are not those that are ``known``.
@@ -172,8 +176,8 @@ class LitePullConsumer(QueueQueries):
         Raises:
             ClientError: nothing is subscribed to or assigned, or the consumer was left.
         """
-        while set(queues := self._started().queues) == set(known):
-            await self._started().wait_round_end()
+        while set(queues := tuple(sorted(self._started().rebalancer.loops))) == set(known):
+            await self._started().rebalancer.wait_round_end()
         return queues
 
     # --- messages ------------------------------------------------------------------------------------------------
@@ -203,15 +207,16 @@ class LitePullConsumer(QueueQueries):
         Raises:
             ClientError: nothing is subscribed to or assigned.
         """
-        engine = self._started()
+        self._started()
         if self.auto_commit and (now := trio.current_time()) >= self._next_auto_commit:
-            self._next_auto_commit = now + self._plan.config.auto_commit_interval_s
-            engine.commit_nowait(self._positions(None))
-        return engine.buffer.take()
+            self._next_auto_commit = now + self._settings.auto_commit_interval_s
+            self.commit_nowait()
+        return self._buffer.take()
 
     async def wait_messages(self) -> None:
         """Return when :meth:`poll_nowait` is worth a try."""
-        await self._started().buffer.wait()
+        self._started()
+        await self._buffer.wait()
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Pull nothing more of these queues; what was pulled can be polled.
@@ -219,7 +224,7 @@ class LitePullConsumer(QueueQueries):
         Raises:
             ClientError: a queue is not held.
         """
-        for loop in [self._started().loop(queue) for queue in queues]:
+        for loop in [self._loop(queue) for queue in queues]:
             loop.pause()
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
@@ -228,7 +233,7 @@ class LitePullConsumer(QueueQueries):
         Raises:
             ClientError: a queue is not held.
         """
-        for loop in [self._started().loop(queue) for queue in queues]:
+        for loop in [self._loop(queue) for queue in queues]:
             loop.resume()
 
     # --- positions -----------------------------------------------------------------------------------------------
@@ -241,7 +246,7 @@ class LitePullConsumer(QueueQueries):
         Raises:
             ClientError: the queue is not held.
         """
-        return self._started().loop(queue).position()
+        return self._loop(queue).position()
 
     async def seek(self, queue: MessageQueue, queue_offset: int) -> None:
         """Go on with another message; what is cached of the queue is forgotten.  The next commit stores it.
@@ -250,7 +255,7 @@ class LitePullConsumer(QueueQueries):
             ConfigError: the offset is below the queue's first or above its end.
             ClientError: the queue is not held.
         """
-        self._started().loop(queue)
+        self._loop(queue)
         low, high = await self.min_offset(queue), await self.max_offset(queue)
         if not low <= queue_offset <= high:
             raise ConfigError(f"seek: {queue}: offset {queue_offset} is not within {low} and {high}")
@@ -258,17 +263,17 @@ class LitePullConsumer(QueueQueries):
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Go on with the queue's first message.  Raises as :meth:`seek`."""
-        self._started().loop(queue)
+        self._loop(queue)
         self._seek(queue, await self.min_offset(queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Go on with the queue's next message to come.  Raises as :meth:`seek`."""
-        self._started().loop(queue)
+        self._loop(queue)
         self._seek(queue, await self.max_offset(queue))
 
     async def seek_to_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> None:
         """Go on with the first message stored at or after a time.  Raises as :meth:`seek`."""
-        self._started().loop(queue)
+        self._loop(queue)
         self._seek(queue, await self.offset_for_timestamp(queue, timestamp_ms))
 
     async def commit(self, offsets: ToCommit = None) -> None:
@@ -283,7 +288,7 @@ class LitePullConsumer(QueueQueries):
                 written.
             BrokerResponseError: a broker refused.
         """
-        await self._started().commit(self._positions(offsets))
+        await self._offsets.commit(self._positions(offsets))
 
     def commit_nowait(self, offsets: ToCommit = None) -> None:
         """Commit without waiting: brokers are told with the next pull, within half a second else.
@@ -294,7 +299,8 @@ class LitePullConsumer(QueueQueries):
             ConfigError: a negative offset.
             ClientError: a queue is not held.
         """
-        self._started().commit_nowait(self._positions(offsets))
+        for queue, queue_offset in self._positions(offsets).items():
+            self._offsets.update(queue, queue_offset, increase_only=False)
 
     async def committed(self, queue: MessageQueue) -> QueueOffset | None:
         """Return what was committed last, here or else by the group; ``None`` if nothing was.
@@ -302,7 +308,8 @@ class LitePullConsumer(QueueQueries):
         A broker older than 5.0 may say 0 of a group without offset while the queue's first message is young.
         """
         self._open()
-        return await (self._offsets.stored if self._engine is None else self._engine.committed)(queue)
+        known = self._offsets.get(queue)
+        return await self._offsets.stored(queue) if known is None else known
 
     def statistics(self) -> LitePullStatistics:
         """Return an immutable picture of what was polled and of each queue, also after the end.
@@ -312,45 +319,53 @@ class LitePullConsumer(QueueQueries):
         """
         if self._engine is None:
             raise ClientError("nothing is subscribed to or assigned")
-        return self._engine.statistics()
+        counters = self._engine.rebalancer.counters.values()
+        return LitePullStatistics(polled=sum(counted.succeeded for counted in counters), **self._engine.figures())
 
     # --- inside --------------------------------------------------------------------------------------------------
 
-    def _start(self, *, assigned: bool) -> LitePullEngine:
+    def _start(self, *, assigns: bool) -> Engine:
         instance = self._open_instance()
         if self._engine is None:
-            self._engine = LitePullEngine(instance, self._plan, self._offsets, assigned=assigned)
-            self._nursery.start_soon(self._engine.run)
-        elif self._engine.assigned is not assigned:
+            self._assigns = assigns
+            chosen: dict[str, frozenset[MessageQueue]] | None = {} if assigns else None
+            engine = Engine(instance, self._plan, self._offsets, self._buffer, Progress(), chosen=chosen)
+            engine.join()
+            self._engine = engine
+            self._nursery.start_soon(engine.maintain)
+            self._nursery.start_soon(engine.rebalancer.run)
+        elif self._assigns is not assigns:
             raise ClientError("subscribe and assign are mutually exclusive: use another consumer for the other")
         return self._engine
 
-    def _started(self) -> LitePullEngine:
+    def _started(self) -> Engine:
         self._open()
         if self._engine is None:
             raise ClientError("nothing is subscribed to or assigned: call subscribe or assign first")
         return self._engine
 
+    def _loop(self, queue: MessageQueue) -> PullLoop:
+        return self._started().rebalancer.loop(queue)
+
     def _seek(self, queue: MessageQueue, queue_offset: int) -> None:
-        self._started().loop(queue).move(QueueOffset(queue_offset))
+        self._loop(queue).move(QueueOffset(queue_offset))
 
     def _positions(self, offsets: ToCommit) -> dict[MessageQueue, QueueOffset]:
-        engine = self._started()
+        loops = self._started().rebalancer.loops
         if isinstance(offsets, Mapping):
             for queue, queue_offset in offsets.items():
-                engine.loop(queue)
+                self._loop(queue)
                 if queue_offset < 0:
                     raise ConfigError(f"commit: {queue}: offset {queue_offset} must not be negative")
             return {queue: QueueOffset(queue_offset) for queue, queue_offset in offsets.items()}
-        queues: Collection[MessageQueue] = engine.queues if offsets is None else tuple(offsets)
-        positions = {queue: engine.loop(queue).position() for queue in queues}
+        queues: Collection[MessageQueue] = loops if offsets is None else tuple(offsets)
+        positions = {queue: self._loop(queue).position() for queue in queues}
         return {queue: position for queue, position in positions.items() if position is not None}
 
     @asynccontextmanager
     async def _run(self) -> AsyncGenerator[None, None]:
         async with (
-            use_instance(self._namesrv, self._config, self._shared_instance) as instance,
-            open_offsets(instance, self.group, self._plan.model, self._plan.config.local_offset_dir) as self._offsets,
+            self._open_group() as (instance, self._offsets),
             open_service_nursery() as self._nursery,
         ):
             self._instance = instance
@@ -360,9 +375,8 @@ class LitePullConsumer(QueueQueries):
             finally:
                 self._requests = None
                 if self._engine is not None:
-                    self._engine.buffer.close()
-                    with trio.move_on_after(END_LIMIT_S, shield=True):
-                        await self._engine.leave()
+                    self._buffer.close()
+                    await self._engine.leave()
 
 
 def check_wait(wait_s: float) -> None:

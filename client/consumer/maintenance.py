@@ -18,11 +18,11 @@ _CHANGES_INTERVAL_S: Final = 0.5
 #: Time to store the last offsets when a consumer ends, and to leave the group after that.
 _LAST_COMMIT_LIMIT_S: Final = 3.0
 _LEAVE_LIMIT_S: Final = 2.0
-#: Time for all of :meth:`Upkeep.leave`.
+#: Time for all of :meth:`Maintenance.leave`.
 END_LIMIT_S: Final = _LAST_COMMIT_LIMIT_S + 2 * _LEAVE_LIMIT_S
 
 
-class Upkeep:
+class Maintenance:
     """The timers of one consumer."""
 
     def __init__(self, instance: ClientInstance, group: str, offsets: OffsetStore) -> None:

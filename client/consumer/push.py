@@ -3,27 +3,38 @@
 Source: behaviour.md B.0 (the pipeline), B.5 (configuration and start), B.18 (shutdown).
 """
 
-import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
+from typing import Any, Final
 
 import trio
 
-from triomq.client.cluster.instance import ClientInstance, use_instance
+from triomq.client.cluster.instance import ClientInstance
 from triomq.client.config import ClientConfig
+from triomq.client.consumer.assignment.locks import LockKeeper
 from triomq.client.consumer.assignment.strategies import AllocateStrategy, allocate_averagely
-from triomq.client.consumer.config import ConsumerConfig, Start, StartPolicy
+from triomq.client.consumer.config import MAX_CONCURRENCY, ConsumerConfig, Start, StartPolicy
+from triomq.client.consumer.engine import Engine, Plan, open_group
 from triomq.client.consumer.handlers import Handler, OnMessage, OnMessages
 from triomq.client.consumer.hooks import ConsumeHook, FilterHook, with_hooks
-from triomq.client.consumer.offsets.local_offsets import open_offsets, with_stable_name
-from triomq.client.consumer.push_engine import Engine, Plan
+from triomq.client.consumer.offsets.offset_store import OffsetStore
+from triomq.client.consumer.processing.concurrently import ConcurrentService
+from triomq.client.consumer.processing.orderly import OrderlyService
+from triomq.client.consumer.processing.send_back import PassOver, SendBack
+from triomq.client.consumer.processing.workers import concurrent_service
+from triomq.client.consumer.pulling.progress import HandlerProgress
+from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.consumer.statistics import ConsumerStatistics
-from triomq.client.consumer.subscription import Subscriptions
+from triomq.client.consumer.subscription import Subscriptions, wall_clock_ms
 from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.protocol.bodies.client import MessageModel
-from triomq.protocol.errors import ClientClosedError
+from triomq.protocol.errors import ClientClosedError, ConfigError
 from triomq.protocol.names import validate_group
+
+LOGGER: Final = logging.getLogger("triomq.client.consumer")
 
 
 class PushConsumer(OpenOnce):
@@ -111,30 +122,22 @@ class PushConsumer(OpenOnce):
             ConfigError: an impossible value.
         """
         validate_group(group)
-        is_broadcast = model is MessageModel.BROADCASTING
-        settings = settings or ConsumerConfig()
-        settings = replace(
-            settings,
-            max_concurrency=settings.max_concurrency if max_concurrency is None else max_concurrency,
-            batch_max_size=settings.batch_max_size if batch_max_size is None else batch_max_size,
-            grace_s=settings.grace_s if grace_s is None else grace_s,
-        )
+        given: dict[str, Any] = {
+            "max_concurrency": max_concurrency,
+            "batch_max_size": batch_max_size,
+            "grace_s": grace_s,
+        }
+        settings = replace(settings or ConsumerConfig(), **{name: n for name, n in given.items() if n is not None})
+        with_retry_topic = model is not MessageModel.BROADCASTING
+        topics = Subscriptions(group, subscriptions, wall_clock_ms, with_retry_topic=with_retry_topic)
+        first, filtering = StartPolicy.parse(start), tuple(filters)
         self.group = group
-        self._plan = Plan(
-            group,
-            Subscriptions(group, subscriptions, lambda: time.time_ns() // 1_000_000, with_retry_topic=not is_broadcast),
-            with_hooks(Handler.of(on_message, on_messages), hooks, group, settings.consume_timeout_s, orderly=orderly),
-            StartPolicy.parse(start),
-            model,
-            allocate,
-            settings,
-            orderly,
-            tuple(filters),
-        )
-        self._namesrv = namesrv
-        self._client_config = with_stable_name(config) if is_broadcast and instance is None else config
-        self._shared_instance = instance
-        self._engine: Engine | None = None
+        self._plan = Plan(group, topics, first, model, allocate, settings, orderly, filtering)
+        handler = Handler.of(on_message, on_messages)
+        self._handler = with_hooks(handler, hooks, group, settings.consume_timeout_s, orderly=orderly)
+        self._settings = settings
+        self._open_group = partial(open_group, self._plan, namesrv, config, instance)
+        self._life: _Life | None = None
         self._is_open = False
 
     async def wait_assigned(self) -> None:
@@ -145,8 +148,8 @@ class PushConsumer(OpenOnce):
         Raises:
             ClientClosedError: the consumer is not entered, or was left.
         """
-        await self._open_engine().wait_assigned()
-        self._open_engine()  # it may have been left meanwhile
+        await self._open_life().engine.rebalancer.wait_assigned()
+        self._open_life()  # it may have been left meanwhile
 
     async def subscribe(self, topic: str, expression: str = "*") -> None:
         """Consume one more topic, or other tags of a topic.
@@ -161,7 +164,7 @@ class PushConsumer(OpenOnce):
             SubscriptionParseError: the expression.
             ConfigError: the group's retry topic, which is consumed anyway.
         """
-        await self._open_engine().controls.subscribe(topic, expression)
+        await self._open_life().engine.subscribe(topic, expression)
 
     async def unsubscribe(self, topic: str) -> None:
         """Consume a topic no more: its queues are given up when this returns, and their offsets stored.
@@ -172,7 +175,7 @@ class PushConsumer(OpenOnce):
             ClientClosedError: the consumer is not open.
             ConfigError: the topic is not subscribed.
         """
-        await self._open_engine().controls.unsubscribe(topic)
+        await self._open_life().engine.unsubscribe(topic)
 
     def suspend(self) -> None:
         """Pull nothing more until :meth:`resume`; what is in memory is still handled.
@@ -182,7 +185,7 @@ class PushConsumer(OpenOnce):
         Raises:
             ClientClosedError: the consumer is not open.
         """
-        self._open_engine().controls.suspend()
+        self._open_life().engine.suspend()
 
     def resume(self) -> None:
         """Pull again.
@@ -190,7 +193,7 @@ class PushConsumer(OpenOnce):
         Raises:
             ClientClosedError: the consumer is not open.
         """
-        self._open_engine().controls.resume()
+        self._open_life().engine.resume()
 
     def resize(self, max_concurrency: int) -> None:
         """Run so many handlers at once from now on; with fewer than before, those that run now may end.
@@ -199,7 +202,10 @@ class PushConsumer(OpenOnce):
             ClientClosedError: the consumer is not open.
             ConfigError: not within 1 and 1,000.
         """
-        self._open_engine().controls.resize(max_concurrency)
+        service = self._open_life().service
+        if not 1 <= max_concurrency <= MAX_CONCURRENCY:
+            raise ConfigError(f"max_concurrency: {max_concurrency} must be within 1 and {MAX_CONCURRENCY}")
+        service.resize(max_concurrency)
 
     def statistics(self) -> ConsumerStatistics:
         """Return an immutable picture of what was consumed and of each queue, also after the end.
@@ -207,67 +213,139 @@ class PushConsumer(OpenOnce):
         Raises:
             ClientClosedError: the consumer was never entered.
         """
-        if self._engine is None:
+        if self._life is None:
             raise ClientClosedError("the consumer was not entered: use it as async with")
-        return self._engine.statistics()
+        return self._life.statistics()
 
-    def _open_engine(self) -> Engine:
-        if self._engine is None or not self._is_open:
+    def _open_life(self) -> "_Life":
+        if self._life is None or not self._is_open:
             raise ClientClosedError("the consumer is not open: use it inside its async with block")
-        return self._engine
+        return self._life
 
     @asynccontextmanager
     async def _run(self) -> AsyncGenerator[None, None]:
-        life = _Life()
+        started, stopping, stopped = trio.Event(), trio.Event(), trio.Event()
+
+        async def end() -> None:
+            self._is_open = False
+            stopping.set()
+            try:
+                await stopped.wait()
+            except BaseException:  # a second cancellation, or Ctrl-C
+                if self._life is not None:
+                    self._life.handlers_scope.cancel()
+                raise
+
+        async def live() -> None:
+            """Be a consumer from start to end, in a task of its own: the user's block must not be shielded with it."""
+            try:
+                await self._live(started, stopping)
+            finally:
+                stopped.set()
+
         async with open_service_nursery() as nursery:
-            nursery.start_soon(self._live, life)
-            await life.started.wait()  # if the start fails, the nursery ends this
+            nursery.start_soon(live)
+            await started.wait()  # if the start fails, the nursery ends this
             self._is_open = True
             try:
                 yield
             except BaseException:
                 with trio.CancelScope(shield=True):  # limited by the grace time
-                    await self._end(life)
+                    await end()
                 raise
             # A cancellation that comes while this waits is the second wish to end; one that was there before is not.
             with trio.CancelScope(shield=trio.current_effective_deadline() <= trio.current_time()):
-                await self._end(life)
+                await end()
 
-    async def _end(self, life: "_Life") -> None:
-        self._is_open = False
-        life.stopping.set()
-        try:
-            await life.stopped.wait()
-        except BaseException:  # a second cancellation, or Ctrl-C
-            if self._engine is not None:
-                self._engine.cancel_handlers()
-            raise
+    async def _live(self, started: trio.Event, stopping: trio.Event) -> None:
+        with trio.CancelScope() as scope:
+            async with self._open_group() as (instance, offsets):
+                life = _Life(instance, self._plan, self._settings, self._handler, offsets)
 
-    async def _live(self, life: "_Life") -> None:
-        """Be a consumer from start to end, in a task of its own: the user's block must not be shielded with it."""
-        try:
-            with trio.CancelScope() as scope:
-                async with (
-                    use_instance(self._namesrv, self._client_config, self._shared_instance) as instance,
-                    open_offsets(instance, self.group, self._plan.model, self._plan.config.local_offset_dir) as offsets,
-                ):
-                    engine = Engine(instance, self._plan, offsets)
+                def on_start() -> None:
+                    scope.shield = True  # from now on only ``stopping`` ends it, in order
+                    self._life = life
+                    started.set()
 
-                    def on_start() -> None:
-                        scope.shield = True  # from now on only ``stopping`` ends it, in order
-                        self._engine = engine
-                        life.started.set()
-
-                    await engine.learn_routes()
-                    await engine.serve(life.stopping, on_start)
-        finally:
-            life.stopped.set()
+                for topic in self._plan.subscriptions.topics:
+                    await instance.routes.find(topic)
+                await life.serve(stopping, on_start)
 
 
 class _Life:
-    """The turning points of a consumer's life."""
+    """A push consumer on an open instance."""
 
-    def __init__(self) -> None:
-        self.started = trio.Event()
-        self.stopping = trio.Event()
-        self.stopped = trio.Event()
+    def __init__(
+        self,
+        instance: ClientInstance,
+        plan: Plan,
+        settings: ConsumerConfig,
+        handler: Handler,
+        offsets: OffsetStore,
+    ) -> None:
+        self._instance = instance
+        self._settings = settings
+        self._sender = PassOver() if plan.is_broadcast else SendBack(instance, plan.group, settings)
+        self.service: ConcurrentService | OrderlyService
+        locks = None
+        if plan.orderly:
+            self.service = OrderlyService(handler, self._sender, settings)
+            if not plan.is_broadcast:  # nobody to share the queues with
+                locks = LockKeeper(QueueRequests(instance, plan.group), settings)
+        else:
+            self.service = concurrent_service(handler, self._sender, settings)
+        self.engine = Engine(instance, plan, offsets, self.service, HandlerProgress(offsets), locks)
+        self.handlers_scope = trio.CancelScope()
+
+    async def serve(self, stopping: trio.Event, on_start: Callable[[], None]) -> None:
+        """Join the group, consume until ``stopping`` is set, then end in order.
+
+        The order is the nesting: pulling stops first, messages that no handler has begun are dropped, running handlers
+        end, offsets are stored, the group is left.
+
+        Args:
+            stopping: when it is time to end.
+            on_start: called once brokers know the consumer; before that a cancellation just ends it.
+
+        Raises:
+            ClientError: the group is on this instance already.
+            BrokerResponseError: an offset was refused, and ``out_of_range`` is "raise".
+        """
+        self.engine.join()
+        try:
+            await self._instance.groups.beat()
+            await trio.lowlevel.checkpoint_if_cancelled()
+            on_start()
+            async with open_service_nursery() as services:
+                services.start_soon(self.service.maintain)
+                services.start_soon(self.engine.maintain)
+                await self._consume(stopping)
+        finally:
+            await self.engine.leave()
+
+    async def _consume(self, stopping: trio.Event) -> None:
+        scope, grace_s = self.handlers_scope, self._settings.grace_s
+        with scope:
+            async with trio.open_nursery() as handlers:
+                handlers.start_soon(self.service.run)
+                async with open_service_nursery() as pulls:
+                    pulls.start_soon(self.engine.rebalancer.run)
+                    await stopping.wait()
+                self.service.stop()
+                scope.deadline = min(scope.deadline, trio.current_time() + grace_s)
+        if scope.cancelled_caught:
+            LOGGER.warning(
+                "handlers cancelled, their messages will be redelivered group=%s grace_s=%s", self.engine.group, grace_s
+            )
+
+    def statistics(self) -> ConsumerStatistics:
+        """Return the present figures."""
+        counters = self.engine.rebalancer.counters.values()
+        return ConsumerStatistics(
+            succeeded=sum(counted.succeeded for counted in counters),
+            failed=sum(counted.failed for counted in counters),
+            sent_back=self._sender.sent,
+            in_flight=self.service.in_flight(),
+            is_suspended=self.engine.is_suspended,
+            **self.engine.figures(),
+        )

@@ -4,7 +4,7 @@ Source: behaviour.md B.17, wire.md 9.9.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import trio
@@ -13,7 +13,7 @@ from triomq.client.consumer.processing.process_queue import NO_LOCK
 from triomq.client.consumer.pulling.pull_loop import PullLoop
 from triomq.client.consumer.statistics import TopicCounters
 from triomq.client.consumer.subscription import Subscriptions
-from triomq.protocol.bodies.client import ConsumerRunningInfo, ConsumeStatus, ConsumeType, ProcessQueueInfo
+from triomq.protocol.bodies.client import ConsumerRunningInfo, ConsumeStatus, ProcessQueueInfo
 from triomq.protocol.message_queue import MessageQueue
 
 #: Java prints versions like this, and its tools parse it.
@@ -25,26 +25,22 @@ def running_info(
     subscriptions: Subscriptions,
     loops: Mapping[MessageQueue, PullLoop],
     counters: Mapping[str, TopicCounters],
-    name_servers: Sequence[str],
-    started_ms: int,
-    *,
-    concurrency: int | None = None,
-    orderly: bool = False,
+    properties: Mapping[str, str],
+    concurrency: int | None,
 ) -> ConsumerRunningInfo:
-    """Put the body together; without ``concurrency`` that of a lite pull consumer."""
+    """Return the body.
+
+    Args:
+        subscriptions: what the consumer subscribes to.
+        loops: the queues held.
+        counters: counts by topic.
+        properties: the consumer's settings.
+        concurrency: how many handlers run at a time; ``None``: there is no handler.
+    """
     now = trio.current_time()
-    kind = ConsumeType.CONSUME_ACTIVELY if concurrency is None else ConsumeType.CONSUME_PASSIVELY
-    properties = {
-        "PROP_CLIENT_VERSION": _CLIENT_VERSION,
-        "PROP_CONSUMEORDERLY": "true" if orderly else "false",
-        "PROP_CONSUMER_START_TIMESTAMP": str(started_ms),
-        "PROP_CONSUME_TYPE": kind.value,
-        "PROP_NAMESERVER_ADDR": ";".join(name_servers),
-    }
-    if concurrency is not None:
-        properties["PROP_THREADPOOL_CORE_SIZE"] = str(concurrency)
+    pool = {} if concurrency is None else {"PROP_THREADPOOL_CORE_SIZE": str(concurrency)}
     return ConsumerRunningInfo(
-        properties=properties,
+        properties={"PROP_CLIENT_VERSION": _CLIENT_VERSION, **properties, **pool},
         subscription_set=subscriptions.data(),
         mq_table={queue: _process_queue_info(loop) for queue, loop in loops.items()},
         status_table={topic: _status(counted, now) for topic, counted in counters.items()},

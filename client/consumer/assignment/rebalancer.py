@@ -21,7 +21,7 @@ from triomq.client.consumer.pulling.pull_loop import PullLoop
 from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS
 from triomq.client.consumer.statistics import TopicCounters
 from triomq.client.consumer.subscription import Subscription, Subscriptions
-from triomq.protocol.errors import TriomqError
+from triomq.protocol.errors import ClientError, TriomqError
 from triomq.protocol.message_queue import MessageQueue
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.assignment.strategies")
@@ -73,6 +73,16 @@ class Rebalancer:
         self._known_at_start: dict[str, frozenset[MessageQueue]] = {}
         self._missing: set[str] = set()
         self._complaints: dict[str, str] = {}
+
+    def loop(self, queue: MessageQueue) -> PullLoop:
+        """Return the pull loop of a queue.
+
+        Raises:
+            ClientError: the queue is not held.
+        """
+        if (loop := self.loops.get(queue)) is None:
+            raise ClientError(f"{queue} is not assigned to this consumer")
+        return loop
 
     def wake(self) -> None:
         """Start a round soon."""
@@ -146,10 +156,6 @@ class Rebalancer:
         """
         self._lose(queues, self._context.offsets.forget)
 
-    def lose_connection(self, queues: Iterable[MessageQueue]) -> None:
-        """As :meth:`lose`, for locks that may have been freed: if nobody had the queue, it goes on where it was."""
-        self._lose(queues, self._context.offsets.set_aside)
-
     def _lose(self, queues: Iterable[MessageQueue], forget: Callable[[MessageQueue], None]) -> None:
         for queue in queues:
             loop = self.loops.pop(queue, None)
@@ -161,7 +167,9 @@ class Rebalancer:
     def broker_lost(self, broker_name: str) -> None:
         """Note that the connection to a broker has ended: other members may take over the queues held there."""
         self._membership.broker_lost(broker_name)
-        if self._locks is None and self._chosen is None:
+        if self._locks is not None:
+            self._lose(self._locks.forget_broker(broker_name), self._context.offsets.set_aside)
+        elif self._chosen is None:
             for queue, loop in self.loops.items():
                 if queue.broker_name == broker_name:
                     loop.note_progress()

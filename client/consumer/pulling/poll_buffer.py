@@ -11,6 +11,8 @@ from typing import Final
 import trio
 
 from triomq.client.consumer.processing.process_queue import ProcessQueue
+from triomq.protocol.bodies.client import ConsumeResult
+from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
 
 #: When there are so many units, those of queues that were given up are looked for.
@@ -33,6 +35,16 @@ class PollBuffer:
             self._units = deque(unit for unit in self._units if not unit[0].dropped)
             self._most_units = max(_MOST_UNCHECKED, 2 * len(self._units))
         self._arrived.set()
+
+    @property
+    def concurrency(self) -> None:
+        """Return ``None``: there is no handler."""
+        return
+
+    async def consume_directly(self, _message: MessageExt, _queue: MessageQueue) -> tuple[ConsumeResult, str]:
+        """Refuse: there is no handler."""
+        await trio.lowlevel.checkpoint()
+        return ConsumeResult.CR_THROW_EXCEPTION, "a lite pull consumer has no handler: its user polls"
 
     def in_flight(self, process_queue: ProcessQueue | None = None) -> int:
         """Return 0: what was polled is the user's matter."""

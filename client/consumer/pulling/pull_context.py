@@ -11,6 +11,7 @@ from triomq.client.consumer.hooks import FilterHook
 from triomq.client.consumer.offsets.offset_store import OffsetStore
 from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.client.consumer.pulling.flow_control import FlowLimits
+from triomq.client.consumer.pulling.progress import Progress
 from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
@@ -34,31 +35,34 @@ class PullContext:
 
     Attributes:
         requests: how to reach brokers.
-        offsets: progress.
+        offsets: where progress is kept.
+        progress: what moves it.
         service: where messages go.
         config: settings.
-        limits: limits of each queue; replaced when the number of queues changes.
         announce: asks for a heartbeat soon: a broker does not know the subscription.
         orderly: whether the consumption is.
         filters: what chooses among the messages of each pull.
         suspended: nothing is pulled.
-        lite: of a lite pull consumer: progress is what its user commits, and pulls name their expression.
+        limits: limits of each queue; replaced when the number of queues changes.
         corrections: offsets that brokers refused.
         complaints: what pulls fail with now, and how many do.
     """
 
     requests: QueueRequests
     offsets: OffsetStore
+    progress: Progress
     service: ConsumeService
     config: PullConfig
-    limits: FlowLimits
     announce: Callable[[], None]
     orderly: bool = False
     filters: Sequence[FilterHook] = ()
     suspended: bool = False
-    lite: bool = False
+    limits: FlowLimits = field(init=False)
     corrections: int = 0
     complaints: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.share_limits(1)
 
     def share_limits(self, queues: int) -> None:
         """Set the limits of each queue for so many queues."""

@@ -40,7 +40,6 @@ _RECHECK_S: Final = 1.0
 _NOT_HELD_S: Final = 0.005
 _NOT_HELD_DELAY_S: Final = 0.05
 _IN_FLIGHT_CHECK_S: Final = 0.05
-_COMMIT_LIMIT_S: Final = 1.0
 #: How long the broker may hold a pull while others may still store progress of the queue.
 _DOUBTFUL_SUSPEND_S: Final = 1.0
 #: When a broker is asked again that did not know the subscription and is told now.
@@ -75,7 +74,6 @@ class PullLoop:
         self._context = context
         self._subscription = subscription
         self._counters = counters
-        self._room = trio.Event()
         self._scope = trio.CancelScope()  # all of run()
         self._pulling = trio.CancelScope()
         self._move_to: QueueOffset | None = None
@@ -85,9 +83,7 @@ class PullLoop:
         self._pulls = 0
         self._waiting_for = ""
         self._complaint = ""
-        if not context.lite:
-            context.offsets.update(queue, first_offset, increase_only=False)
-            context.offsets.told(queue, first_offset)
+        context.progress.begin(queue, first_offset)
 
     async def run(self) -> None:
         """Pull until cancelled or given up.
@@ -159,12 +155,8 @@ class PullLoop:
         self.give_up()
 
     def note_progress(self) -> None:
-        """Bring the offset in memory up to what is consumed; not in lite pull, where the user does it."""
-        process_queue = self.process_queue
-        if not process_queue.dropped and not self._context.lite:
-            consumed = process_queue.consumed_offset()
-            if consumed is not None:
-                self._context.offsets.update(self.queue, consumed, increase_only=True)
+        """Bring the progress in memory up to what is consumed."""
+        self._context.progress.note(self.process_queue)
 
     def statistics(self) -> QueueStatistics:
         """Return a picture of now."""
@@ -213,8 +205,8 @@ class PullLoop:
             if self._is_reset(result):
                 return
             corrected = self._correct(result)
-            if corrected is not None and self._context.lite and corrected > self.next_offset:
-                self.next_offset = corrected  # what is cached may be polled all the same
+            if corrected is not None and self._context.progress.keeps_cached(corrected, self.next_offset):
+                self.next_offset = corrected
             elif corrected is not None:
                 self.move(corrected)
                 return
@@ -228,13 +220,11 @@ class PullLoop:
     async def _is_overtaken(self) -> bool:
         """Move to where another member got while this one was cut off from the broker, if it did."""
         self.note_progress()
-        offsets = self._context.offsets
-        position = self.position() if self._context.lite else offsets.get(self.queue)
-        if self.process_queue.dropped or position is None:
+        if (position := self.position()) is None:
             return False
-        stored = await offsets.catch_up(self.queue, position)
+        stored = await self._context.offsets.catch_up(self.queue, position)
         if stored is None or self.process_queue.dropped:
-            return False
+            return self.process_queue.dropped
         LOGGER.info("another member consumed the queue meanwhile queue=%s from=%d to=%d", self.queue, position, stored)
         self.move(stored)
         return True
@@ -246,7 +236,7 @@ class PullLoop:
     async def _wait_for_room(self, decision: PullDecision) -> None:
         process_queue = self.process_queue
         self._waiting_for = decision.value
-        room = self._room = trio.Event()
+        room = trio.Event()
 
         def look() -> None:
             if self._decide() is not decision:
@@ -264,6 +254,7 @@ class PullLoop:
         config = context.config
         self.note_progress()
         consumed = context.offsets.for_pull(self.queue)
+        is_lite = context.progress.is_lite
         is_doubtful = context.offsets.is_doubtful(self.queue)
         started = trio.current_time()
         self._pulls += 1
@@ -271,12 +262,12 @@ class PullLoop:
             self.next_offset,
             config.pull_batch_size,
             sub_version=self._subscription.pull_version,
-            expression=self._subscription.tag_filter.expression if context.lite else None,
+            expression=self._subscription.tag_filter.expression if is_lite else None,
             commit_offset=consumed,
             suspend_s=min(config.suspend_s, _DOUBTFUL_SUSPEND_S) if is_doubtful else config.suspend_s,
             timeout_s=config.pull_timeout_s,
             broker_id=self._broker_id,
-            is_lite=context.lite,
+            is_lite=is_lite,
         )
         result = await context.requests.pull(self.queue, pull)
         if consumed and not self._broker_id:  # slaves do not store it
@@ -290,12 +281,8 @@ class PullLoop:
         if self._lost_progress is not None and not self._is_new_queue(result, self._lost_progress):
             return
         if result.next_begin_offset < self.next_offset:
-            LOGGER.warning(
-                "broker goes back queue=%s asked=%d next=%d",
-                self.queue,
-                self.next_offset,
-                result.next_begin_offset,
-            )
+            asked, following = self.next_offset, result.next_begin_offset
+            LOGGER.warning("broker went back queue=%s asked=%d next=%d", self.queue, asked, following)
         self.next_offset = result.next_begin_offset
         counters, pulled = self._counters, result.messages
         messages = choose(self._context.filters, self.queue, self._subscription.select(pulled))
@@ -318,9 +305,8 @@ class PullLoop:
     async def _take_nothing(self, result: PullResult, took_s: float) -> None:
         progress = result.next_begin_offset != self.next_offset
         self.next_offset = result.next_begin_offset
-        if not (self.process_queue.cached_messages or self._context.lite) and self._lost_progress is None:
-            # so that the lag goes down although nothing matches
-            self._context.offsets.update(self.queue, self.next_offset, increase_only=True)
+        if self._lost_progress is None:
+            self._context.progress.skip(self.process_queue, self.next_offset)
         if not progress and took_s < _NOT_HELD_S:
             await trio.sleep(_NOT_HELD_DELAY_S)
 
@@ -348,12 +334,7 @@ class PullLoop:
         self._context.corrections += 1
         LOGGER.warning(
             "offset out of range queue=%s offset=%d min=%d max=%d broker_corrects_to=%d policy=%s",
-            self.queue,
-            refused,
-            result.min_offset,
-            result.max_offset,
-            result.next_begin_offset,
-            policy,
+            *(self.queue, refused, result.min_offset, result.max_offset, result.next_begin_offset, policy),
         )
         if policy == "raise":
             raise BrokerResponseError.from_response(
@@ -387,10 +368,7 @@ class PullLoop:
         with trio.move_on_after(context.config.offset_illegal_delay_s):
             while context.service.in_flight(old):  # noqa: ASYNC110  # rare; workers shall not pay for an event
                 await trio.sleep(_IN_FLIGHT_CHECK_S)
-        if not context.lite:
-            context.offsets.update(self.queue, queue_offset, increase_only=False)
-            with trio.move_on_after(_COMMIT_LIMIT_S):
-                await context.offsets.persist_now([self.queue])
+        await context.progress.move(self.queue, queue_offset)
         LOGGER.info("offset moved queue=%s from=%d to=%d", self.queue, self.next_offset, queue_offset)
         self._lost_progress = None
         self.next_offset = queue_offset

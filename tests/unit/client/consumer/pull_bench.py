@@ -10,7 +10,7 @@ from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.offsets.remote_offsets import RemoteOffsetStore
 from triomq.client.consumer.processing.process_queue import ProcessQueue
-from triomq.client.consumer.pulling.flow_control import FlowLimits
+from triomq.client.consumer.pulling.progress import HandlerProgress
 from triomq.client.consumer.pulling.pull_context import PullContext
 from triomq.client.consumer.pulling.pull_loop import PullLoop
 from triomq.client.consumer.requests.queue_requests import QueueRequests
@@ -61,9 +61,8 @@ class Bench:
     ) -> AsyncGenerator[PullLoop, None]:
         config = ConsumerConfig(**settings)  # type: ignore[arg-type]  # names are checked by the class
         requests = QueueRequests(self.instance, "G")
-        self.context = PullContext(
-            requests, RemoteOffsetStore(requests), self.service, config, FlowLimits.of(config, 1), self._announce
-        )
+        offsets = RemoteOffsetStore(requests)
+        self.context = PullContext(requests, offsets, HandlerProgress(offsets), self.service, config, self._announce)
         subscription = Subscriptions("G", {"T": expression}, lambda: 77)[topic]
         self.loop = PullLoop(self.context, subscription, self.queue, QueueOffset(first_offset), TopicCounters())
         async with trio.open_nursery() as nursery:

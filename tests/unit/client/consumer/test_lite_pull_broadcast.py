@@ -9,7 +9,6 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from tests.unit.client.consumer.broadcast_bench import COMMITTING, Machine
 from tests.unit.client.consumer.fake_cluster import FakeCluster
 from tests.unit.client.consumer.lite_pull_bench import G, fill, poll_all
-from triomq.client.config import ClientConfig
 from triomq.client.consumer.config import LitePullConfig
 from triomq.client.consumer.lite_pull import LitePullConsumer
 from triomq.client.consumer.offsets.local_offsets import OffsetsFile
@@ -164,13 +163,3 @@ async def test_a_second_consumer_with_the_same_name_is_refused(
         with pytest.raises(ClientError, match="another broadcasting consumer"):
             async with station.consumer():
                 pass
-
-
-def test_a_consumer_with_connections_of_its_own_is_named_as_javas_are() -> None:
-    def name(config: ClientConfig | None) -> str | None:
-        consumer = LitePullConsumer(G, namesrv="127.0.0.1:1", config=config, model=MessageModel.BROADCASTING)
-        assert consumer._config is not None
-        return consumer._config.instance_name
-
-    assert name(None) == "DEFAULT"
-    assert name(ClientConfig(instance_name="mine")) == "mine"

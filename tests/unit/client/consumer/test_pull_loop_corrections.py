@@ -181,4 +181,4 @@ async def test_a_broker_that_goes_back_is_followed_and_logged(
         await wait_all_tasks_blocked()
         assert bench.pulled_offsets() == [0, 4, 2, 4]
         assert bench.loop.process_queue.cached_messages == 4  # known ones count once
-    assert "broker goes back queue=T@broker-a:0 asked=4 next=2" in caplog.text
+    assert "broker went back queue=T@broker-a:0 asked=4 next=2" in caplog.text

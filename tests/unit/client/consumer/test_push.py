@@ -240,7 +240,7 @@ def test_impossible_settings_fail_before_anything_happens() -> None:
 
 def test_keywords_override_the_settings_object() -> None:
     push = consumer(Inbox(), None, settings=ConsumerConfig(grace_s=1, max_span=7), grace_s=5, batch_max_size=9)
-    config = push._plan.config
+    config = push._settings
     assert (config.grace_s, config.max_span, config.batch_max_size, config.max_concurrency) == (5, 7, 9, 20)
 
 

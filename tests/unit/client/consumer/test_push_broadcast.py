@@ -10,7 +10,6 @@ from tests.unit.client.consumer.broadcast_bench import COMMITTING, Machine
 from tests.unit.client.consumer.fake_cluster import FakeCluster
 from tests.unit.client.consumer.push_bench import Inbox, consumer
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.config import ClientConfig
 from triomq.client.consumer.config import ConsumerConfig, ConsumeStatus
 from triomq.client.consumer.push import PushConsumer
 from triomq.protocol.bodies.client import MessageModel
@@ -194,13 +193,3 @@ async def test_a_client_id_that_is_new_each_time_is_warned_of(
     async with consumer(Inbox(), instance, model=MessageModel.BROADCASTING, settings=settings):
         pass
     assert "a restart does not go on where it was group=G" in caplog.text
-
-
-def test_an_instance_of_its_own_has_the_name_that_java_gives() -> None:
-    def name(**given: object) -> str | None:
-        push = consumer(Inbox(), None, namesrv="127.0.0.1", **given)
-        return None if push._client_config is None else push._client_config.instance_name
-
-    assert name(model=MessageModel.BROADCASTING) == "DEFAULT"
-    assert name(model=MessageModel.BROADCASTING, config=ClientConfig(instance_name="two")) == "two"
-    assert name() is None

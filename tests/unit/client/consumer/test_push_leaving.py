@@ -44,7 +44,7 @@ async def test_handlers_that_exceed_the_grace_time_are_cancelled(
     assert sorted(inbox.cancelled) == [0, 1]
     assert trio.current_time() == pytest.approx(11)
     assert cluster.committed["G", topic] == 0
-    assert "handlers were cancelled" in caplog.text
+    assert "handlers cancelled" in caplog.text
 
 
 async def test_leaving_by_cancellation_is_as_orderly(

@@ -15,7 +15,7 @@ from triomq.client.consumer.config import ConsumerConfig, StartPolicy
 from triomq.client.consumer.offsets.first_offsets import FirstOffsets
 from triomq.client.consumer.offsets.remote_offsets import RETURN_S, RemoteOffsetStore
 from triomq.client.consumer.processing.process_queue import ProcessQueue
-from triomq.client.consumer.pulling.flow_control import FlowLimits
+from triomq.client.consumer.pulling.progress import HandlerProgress
 from triomq.client.consumer.pulling.pull_context import PullContext
 from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.consumer.subscription import Subscriptions
@@ -53,7 +53,9 @@ class Member:
         config = ConsumerConfig(**settings)  # type: ignore[arg-type]  # names are checked by the class
         requests = QueueRequests(self.instance, GROUP)
         self.offsets = RemoteOffsetStore(requests)
-        self.context = PullContext(requests, self.offsets, Service(), config, FlowLimits.of(config, 1), self._announce)
+        self.context = PullContext(
+            requests, self.offsets, HandlerProgress(self.offsets), Service(), config, self._announce
+        )
         first_offsets = FirstOffsets(requests, self.offsets, StartPolicy.parse(start), self.subscriptions.retry_topic)
         self.rebalancer = Rebalancer(self.instance, self.context, self.subscriptions, first_offsets, strategy)
 

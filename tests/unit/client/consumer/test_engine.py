@@ -1,33 +1,54 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance, offsets_of
+from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance, make_message, offsets_of
+from triomq.client.config import ClientConfig
 from triomq.client.consumer.assignment.strategies import allocate_averagely
 from triomq.client.consumer.config import LitePullConfig, StartPolicy
-from triomq.client.consumer.lite_pull_engine import LitePullEngine, LitePullPlan
+from triomq.client.consumer.engine import Engine, Plan, open_group
 from triomq.client.consumer.offsets.remote_offsets import RemoteOffsetStore
+from triomq.client.consumer.pulling.poll_buffer import PollBuffer
+from triomq.client.consumer.pulling.progress import Progress
 from triomq.client.consumer.requests.queue_requests import QueueRequests
-from triomq.protocol.bodies.client import ConsumeMessageDirectlyResult, ConsumeResult, ConsumerRunningInfo
+from triomq.client.consumer.subscription import Subscriptions
+from triomq.protocol.bodies.client import ConsumeMessageDirectlyResult, ConsumeResult, ConsumerRunningInfo, MessageModel
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import BrokerSystemError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset
 
-PLAN = LitePullPlan("G", StartPolicy.parse("earliest"), allocate_averagely, LitePullConfig())
+
+class LiteEngine(Engine):
+    """An engine as a lite pull consumer composes it."""
+
+    def __init__(self, fake: FakeInstance) -> None:
+        instance = as_instance(fake)
+        subscriptions = Subscriptions("G", {}, lambda: 1, with_retry_topic=False, may_be_empty=True)
+        start = StartPolicy.parse("earliest")
+        plan = Plan("G", subscriptions, start, MessageModel.CLUSTERING, allocate_averagely, LitePullConfig())
+        self.offsets = RemoteOffsetStore(QueueRequests(instance, "G"))
+        self.buffer = PollBuffer()
+        super().__init__(instance, plan, self.offsets, self.buffer, Progress())
+
+    @property
+    def queues(self) -> tuple[MessageQueue, ...]:
+        return tuple(sorted(self.rebalancer.loops))
 
 
 @asynccontextmanager
-async def running(fake: FakeInstance, topic: MessageQueue) -> AsyncGenerator[LitePullEngine, None]:
-    instance = as_instance(fake)
-    engine = LitePullEngine(instance, PLAN, RemoteOffsetStore(QueueRequests(instance, "G")), assigned=False)
+async def running(fake: FakeInstance, topic: MessageQueue) -> AsyncGenerator[LiteEngine, None]:
+    engine = LiteEngine(fake)
+    engine.join()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(engine.run)
-        await engine.controls.subscribe(topic.topic, "*")
-        await engine.wait_assigned()
+        nursery.start_soon(engine.maintain)
+        nursery.start_soon(engine.rebalancer.run)
+        await engine.subscribe(topic.topic, "*")
+        await engine.rebalancer.wait_assigned()
         yield engine
         await engine.leave()
         nursery.cancel_scope.cancel()
@@ -67,7 +88,7 @@ async def test_an_offset_reset_moves_the_position_and_is_stored(
 
 async def test_direct_consumption_is_answered_that_there_is_no_handler(fake: FakeInstance, topic: MessageQueue) -> None:
     async with running(fake, topic) as engine:
-        answer = ConsumeMessageDirectlyResult.decode(await engine.consume_directly(None, "b"))  # type: ignore[arg-type]
+        answer = ConsumeMessageDirectlyResult.decode(await engine.consume_directly(make_message(0), "b"))
     assert answer.consume_result is ConsumeResult.CR_THROW_EXCEPTION
     assert "no handler" in (answer.remark or "")
 
@@ -82,7 +103,7 @@ async def test_a_commit_stores_the_queues_that_work_and_raises_for_the_others(
             command.reply(1) if command.ext_fields["queueId"] == "0" else None
         )
         with pytest.raises(BrokerSystemError):
-            await engine.commit({one: QueueOffset(3), two: QueueOffset(4)})
+            await engine.offsets.commit({one: QueueOffset(3), two: QueueOffset(4)})
     assert cluster.committed["G", two] == 4
 
 
@@ -98,3 +119,21 @@ async def test_a_new_member_takes_its_share_at_once(
         await wait_all_tasks_blocked()
         assert len(first.queues) == 6
         assert trio.current_time() == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "name"),
+    [
+        (MessageModel.BROADCASTING, None, "DEFAULT"),
+        (MessageModel.BROADCASTING, "mine", "mine"),
+        (MessageModel.CLUSTERING, None, None),
+    ],
+)
+async def test_own_instance_of_a_broadcasting_consumer_has_the_name_that_java_gives(
+    tmp_path: Path, model: MessageModel, given: str | None, name: str | None
+) -> None:
+    subscriptions = Subscriptions("G", {}, lambda: 1, may_be_empty=True)
+    config = LitePullConfig(local_offset_dir=tmp_path)
+    plan = Plan("G", subscriptions, StartPolicy.parse("earliest"), model, allocate_averagely, config)
+    async with open_group(plan, "127.0.0.1:1", ClientConfig(instance_name=given), None) as (instance, _offsets):
+        assert instance.config.instance_name == name
