@@ -19,7 +19,7 @@ from triomq.client.consumer.assignment.rebalancer import Rebalancer
 from triomq.client.consumer.assignment.strategies import AllocateStrategy
 from triomq.client.consumer.config import PullConfig, StartPolicy
 from triomq.client.consumer.hooks import FilterHook
-from triomq.client.consumer.maintenance import END_LIMIT_S, Maintenance
+from triomq.client.consumer.maintenance import Maintenance
 from triomq.client.consumer.offsets.first_offsets import FirstOffsets
 from triomq.client.consumer.offsets.local_offsets import open_offsets, with_stable_name
 from triomq.client.consumer.offsets.offset_store import OffsetStore
@@ -159,9 +159,8 @@ class Engine:
                 nursery.start_soon(self._locks.run, self.rebalancer.lose, self.rebalancer.revive)
 
     async def leave(self) -> None:
-        """Store the last offsets and leave the group, within a limited time, even if cancelled."""
-        with trio.move_on_after(END_LIMIT_S, shield=True):
-            await self._maintenance.leave(self.rebalancer, self._locks)
+        """Store the last offsets and leave the group; shield it, for ``END_LIMIT_S``."""
+        await self._maintenance.leave(self.rebalancer, self._locks)
 
     # What the user may change
 

@@ -15,6 +15,7 @@ from triomq.client.config import ClientConfig
 from triomq.client.consumer.assignment.strategies import AllocateStrategy, allocate_averagely
 from triomq.client.consumer.config import LitePullConfig, Start, StartPolicy
 from triomq.client.consumer.engine import Engine, Plan, open_group
+from triomq.client.consumer.maintenance import END_LIMIT_S
 from triomq.client.consumer.offsets.offset_store import OffsetStore
 from triomq.client.consumer.pulling.poll_buffer import PollBuffer
 from triomq.client.consumer.pulling.progress import Progress
@@ -376,7 +377,8 @@ class LitePullConsumer(QueueQueries):
                 self._requests = None
                 if self._engine is not None:
                     self._buffer.close()
-                    await self._engine.leave()
+                    with trio.move_on_after(END_LIMIT_S, shield=True):
+                        await self._engine.leave()
 
 
 def check_wait(wait_s: float) -> None:

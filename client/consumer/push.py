@@ -20,6 +20,7 @@ from triomq.client.consumer.config import MAX_CONCURRENCY, ConsumerConfig, Start
 from triomq.client.consumer.engine import Engine, Plan, open_group
 from triomq.client.consumer.handlers import Handler, OnMessage, OnMessages
 from triomq.client.consumer.hooks import ConsumeHook, FilterHook, with_hooks
+from triomq.client.consumer.maintenance import END_LIMIT_S
 from triomq.client.consumer.offsets.offset_store import OffsetStore
 from triomq.client.consumer.processing.concurrently import ConcurrentService
 from triomq.client.consumer.processing.orderly import OrderlyService
@@ -321,7 +322,8 @@ class _Life:
                 services.start_soon(self.engine.maintain)
                 await self._consume(stopping)
         finally:
-            await self.engine.leave()
+            with trio.move_on_after(END_LIMIT_S, shield=True):
+                await self.engine.leave()
 
     async def _consume(self, stopping: trio.Event) -> None:
         scope, grace_s = self.handlers_scope, self._settings.grace_s
