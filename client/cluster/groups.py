@@ -12,7 +12,7 @@ import trio
 from triomq.client.cluster.requests import Requests
 from triomq.client.cluster.route import MASTER_ID, BrokerTable
 from triomq.client.connection.broker_requests import ConsumerCallbacks
-from triomq.client.connection.pool import is_reported
+from triomq.client.connection.pool import ConnectionObserver, is_reported
 from triomq.protocol.bodies.client import HeartbeatData, ProducerData
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import BrokerResponseError, ClientError
@@ -25,7 +25,7 @@ LOGGER: Final = logging.getLogger("triomq.client.cluster.groups")
 LEAVE_S: Final = 1.0
 
 
-class Groups:
+class Groups(ConnectionObserver):
     """The registered groups, and the heartbeat service.
 
     Attributes:

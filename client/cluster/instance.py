@@ -82,7 +82,7 @@ class ClientInstance(OpenOnce):
                 await trio.lowlevel.checkpoint_if_cancelled()  # then nobody will set the event
                 scope.shield = True
                 await leaving.wait()
-                self.requests.connections.close()
+                self.requests.close()
 
 
 @asynccontextmanager

@@ -31,6 +31,8 @@ class Requests:
         config: time limits, header format, account.
         name_servers: those given, and the one in use.
         connections: by address; only while it is open.
+        lock_connections: further connections, for queue locks alone.  Nothing is ever left unread on them, so the
+            kernel closes them with a plain FIN when the process dies, which tells the broker to free the locks.
         is_open: whether requests are allowed.
     """
 
@@ -40,6 +42,7 @@ class Requests:
         self._brokers = brokers
         self._opaques = count()
         self.connections: ConnectionTable
+        self.lock_connections: ConnectionTable
         self.is_open = False
         self._closed = False
         self._client_id = ""
@@ -49,13 +52,20 @@ class Requests:
     ) -> None:
         """Allow requests; connections live in the nursery."""
         self._client_id = client_id
-        self.connections = ConnectionTable(self.config, nursery, on_request, self._probe, self._dial_target, observer)
+        hooks = (on_request, self._probe, self._dial_target)
+        self.connections = ConnectionTable(self.config, nursery, *hooks, observer)
+        self.lock_connections = ConnectionTable(self.config, nursery, *hooks)
         self.is_open = True
 
     def refuse(self) -> None:
         """Refuse new requests; those in flight go on."""
         self.is_open = False
         self._closed = True
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.connections.close()
+        self.lock_connections.close()
 
     def check_open(self) -> ConnectionTable:
         """Return the connections.
@@ -77,13 +87,20 @@ class Requests:
         """Make a request; its opaque and header format are set when it is sent."""
         return RemotingCommand(code, ext_fields={} if header is None else header.encode(), body=body)
 
-    async def invoke(self, address: str, command: RemotingCommand, timeout_s: float | None = None) -> RemotingCommand:
+    async def invoke(
+        self,
+        address: str,
+        command: RemotingCommand,
+        timeout_s: float | None = None,
+        connections: ConnectionTable | None = None,
+    ) -> RemotingCommand:
         """Send a request and return the answer, whatever its code; connect first if need be.
 
         Args:
             address: of a broker as its route has it, or of a name server.
             command: the request; its opaque and its header format are set here.
             timeout_s: for everything; ``None``: ``config.api_timeout_s``.
+            connections: those to use; ``None``: :attr:`connections`.
 
         Raises:
             ConnectError: no connection.
@@ -92,7 +109,8 @@ class Requests:
             ClientClosedError: the instance is not entered, or was left.
         """
         deadline = trio.current_time() + (self.config.api_timeout_s if timeout_s is None else timeout_s)
-        connection = self.check_open().get(address) or await self.connections.connect(address, deadline)
+        table = self.check_open() if connections is None else connections
+        connection = table.get(address) or await table.connect(address, deadline)
         frame = self._encode(command, connection)  # sets the opaque
         return await connection.request(command.opaque, frame, deadline)
 
@@ -104,13 +122,15 @@ class Requests:
         body: bytes = b"",
         *,
         timeout_s: float | None = None,
+        connections: ConnectionTable | None = None,
     ) -> RemotingCommand:
         """Make and send a request whose only good answer is SUCCESS; see :meth:`invoke`.
 
         Raises:
             BrokerResponseError: the answer has another code.
         """
-        return raise_for_code(await self.invoke(address, self.command(code, header, body), timeout_s), address)
+        command = self.command(code, header, body)
+        return raise_for_code(await self.invoke(address, command, timeout_s, connections), address)
 
     async def invoke_namesrv(self, command: RemotingCommand) -> RemotingCommand:
         """Ask the name server in use; if it fails, the others.

@@ -5,7 +5,7 @@
 
 import logging
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
@@ -21,8 +21,8 @@ def is_reported(error: Exception) -> bool:
     return isinstance(error, ConnectError | ConnectionLostError)
 
 
-class ConnectionObserver(Protocol):
-    """Is told of the connections of an instance; must not block."""
+class ConnectionObserver:
+    """Is told of the connections of an instance, and ignores it; methods of subclasses must not block."""
 
     def connected(self, address: str) -> None:
         """A connection was made."""
@@ -56,7 +56,7 @@ class ConnectionTable:
         on_request: RequestHandler,
         probe: Callable[[Connection], None],
         target: Callable[[str], tuple[str, str]],
-        observer: ConnectionObserver,
+        observer: ConnectionObserver | None = None,
     ) -> None:
         """Take hooks that must not block.
 
@@ -73,7 +73,7 @@ class ConnectionTable:
         self._on_request = on_request
         self._probe = probe
         self._target = target
-        self._observer = observer
+        self._observer = observer or ConnectionObserver()
         self._open: dict[str, Connection] = {}
         self._dialling: dict[str, _Dialling] = {}
         self._closed = False

@@ -190,7 +190,8 @@ class QueueRequests:
         if address is None:
             raise NoRouteError(f"no master of broker {broker_name!r} is in a known route")
         body = LockBatchRequestBody(instance.client_id, self._group, list(queues), ends_with_connection=True).encode()
-        return await instance.requests.ask(address, code, body=body, timeout_s=timeout_s)
+        connections = instance.requests.lock_connections
+        return await instance.requests.ask(address, code, body=body, timeout_s=timeout_s, connections=connections)
 
     async def members(self, topic: str) -> Members:
         """Return the group's members, as one of the topic's brokers knows them.

@@ -295,6 +295,7 @@ class FakeInstance:
         self.consumers: dict[str, ConsumerCallbacks] = {}
         self.name_servers = NameServers(("127.0.0.1:9876",))
         self.requests = self.routes = self.groups = self
+        self.lock_connections = None
         self.brokers = FakeBrokers(self)
         self._known: dict[str, TopicRouteData] = {}
         cluster.instances.append(self)
@@ -331,6 +332,7 @@ class FakeInstance:
         body: bytes = b"",
         *,
         timeout_s: float | None = None,
+        connections: object = None,
     ) -> RemotingCommand:
         return raise_for_code(await self.invoke(address, self.command(code, header, body), timeout_s), address)
 
