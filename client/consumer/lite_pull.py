@@ -65,7 +65,7 @@ class LitePullConsumer(QueueQueries):
     There is no retry topic: what to do with a message that cannot be handled is the user's matter.
     """
 
-    def __init__(
+    def __init__(  # all keywords, all with defaults
         self,
         group: str,
         *,

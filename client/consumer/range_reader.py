@@ -1,9 +1,9 @@
 """Reads one range of a queue as raw records, with several pulls in flight: for batch engines.
 
-Apache's brokers give at most 32 messages for a pull by default, whatever is asked, so a reader that waits for each
-answer stands still most of the time.  This one asks ahead, at the offsets where it expects the next answers to begin,
-and says how many bytes it takes at once, so that our brokers give more.  Where an answer ends early, the gap is pulled;
-where one overlaps, the caller drops what it has already: records tell their offset.
+Apache's brokers return at most 32 messages for a pull by default, whatever is asked, so a reader that waits for each
+answer is idle most of the time.  This one asks ahead, at the offsets where it expects the next answers to begin, and
+names the bytes it accepts at once, so that our brokers return more.  Where an answer ends early, the gap is pulled;
+where two overlap, the caller drops what it has already: each record carries its offset.
 
 With a tag expression nobody knows where the next answer begins, so only one pull is in flight then.
 """
@@ -11,6 +11,7 @@ With a tag expression nobody knows where the next answer begins, so only one pul
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -25,14 +26,38 @@ from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import validate_group
 from triomq.protocol.units import QueueOffset
 
-#: After so many answers that were as long as asked, ask for more again; after each time in vain twice as many.
+#: After this many answers as long as asked, ask for more again; each time that fails, the number doubles.
 _FULL_ANSWERS_TO_GROW: Final = 32
-_MOST_FULL_ANSWERS_TO_GROW: Final = 4096
-_GOES_ON: Final = (PullStatus.FOUND, PullStatus.NO_MATCHED_MESSAGE)
+_MAX_FULL_ANSWERS_TO_GROW: Final = 4096
+_CONTINUES: Final = (PullStatus.FOUND, PullStatus.NO_MATCHED_MESSAGE)
 
 
-class _Pull:
-    """A pull in flight, or answered and not taken yet."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLimits:
+    """How much a range reader asks for.
+
+    Attributes:
+        max_messages: of one pull.
+        max_bytes: of messages of one pull; only a message that is longer comes whole.
+        pulls_in_flight: at most, answers that wait to be read included.
+        in_flight_bytes: of these together, estimated from the answers seen; one pull is always in flight.
+
+    Raises:
+        ConfigError: a limit is below 1.
+    """
+
+    max_messages: int = 32
+    max_bytes: int = 1024**2
+    pulls_in_flight: int = 8
+    in_flight_bytes: int = 4 * 1024**2
+
+    def __post_init__(self) -> None:
+        if min(self.max_messages, self.max_bytes, self.pulls_in_flight, self.in_flight_bytes) < 1:
+            raise ConfigError(f"range reader: {self} must be above 0")
+
+
+class _PendingPull:
+    """A pull in flight, or one whose answer was not read yet."""
 
     __slots__ = ("answer", "done", "error", "max_messages", "queue_offset", "scope")
 
@@ -66,10 +91,7 @@ class RangeReader(OpenOnce):
         group: str,
         instance: ClientInstance,
         expression: str = SUBSCRIBE_ALL,
-        max_messages: int = 32,
-        max_bytes: int = 1024**2,
-        pulls_in_flight: int = 8,
-        in_flight_bytes: int = 4 * 1024**2,
+        limits: ReadLimits | None = None,
     ) -> None:
         """Take settings; nothing happens before the reader is entered.
 
@@ -77,33 +99,28 @@ class RangeReader(OpenOnce):
             queue: from where.
             begin: first offset wanted.
             end: first offset not wanted.
-            group: in whose name is pulled.
+            group: the group named in the pulls.
             instance: whose connections to use; must outlive this.
             expression: tag expression; the broker compares hash codes only, the caller must compare the text.
-            max_messages: asked for with each pull.
-            max_bytes: of messages, likewise; only a message that is longer comes whole.
-            pulls_in_flight: at most, answers that wait to be taken included.
-            in_flight_bytes: of these together, judged by the answers seen; one pull is always in flight.
+            limits: how much to ask for.
 
         Raises:
             IllegalNameError: the group's name.
             SubscriptionParseError: the expression.
-            ConfigError: an impossible number.
+            ConfigError: ``begin`` is negative.
         """
         validate_group(group)
-        if not begin >= 0 or min(max_messages, max_bytes, pulls_in_flight, in_flight_bytes) < 1:
-            raise ConfigError("range reader: begin must not be negative, the limits must be above 0")
+        if not begin >= 0:
+            raise ConfigError(f"range reader: begin {begin} must not be negative")
         self._filter = TagFilter.parse(expression)
         self._queue = queue
         self._end = end
-        self._max_messages = max_messages
-        self._max_bytes = max_bytes
-        self._pulls_in_flight = 1 if self._filter.tags else pulls_in_flight
-        self._in_flight_bytes = in_flight_bytes
+        self._limits = limits = limits or ReadLimits()
+        self._pulls_in_flight = 1 if self._filter.tags else limits.pulls_in_flight
         self._nursery: trio.Nursery | None = None
         self._requests = QueueRequests(instance, group)
-        self._window: deque[_Pull] = deque()
-        self._step = max_messages
+        self._window: deque[_PendingPull] = deque()
+        self._step = limits.max_messages
         self._full_answers = 0
         self._full_answers_to_grow = _FULL_ANSWERS_TO_GROW
         self._answer_bytes: int | None = None  # of one answer; there is one pull until it is known
@@ -146,32 +163,32 @@ class RangeReader(OpenOnce):
                 await pull.done.wait()
             except trio.Cancelled:
                 self._drop_window()
-                if answers and self.position == answers[-1].next_begin_offset:  # else another task moved on by seek()
+                if answers and self.position == answers[-1].next_begin_offset:  # else another task called seek()
                     self.position = begin  # nobody gets these
                 raise
-            if pull.error is not None:
-                if answers:
-                    return answers  # it is met again by the next call
-                self._drop_window()
-                raise pull.error
-            answer = pull.answer
-            if answer is None:  # another task moved on by seek(), or left the reader, which the next turn tells
-                if self._window and self._window[0] is pull:
-                    self._window.popleft()
+            if pull.error is not None and answers:
+                return answers  # the next call meets the error again
+            answer = self._take(pull)
+            if answer is None:  # another task called seek(), or left the reader, which the next turn reports
                 continue
-            self._window.popleft()
-            if answer.status not in _GOES_ON:
-                self._drop_window()
-                return [*answers, answer]
-            if answer.next_begin_offset > self.position:
+            if answer.status in _CONTINUES and answer.next_begin_offset > self.position:
                 self._learn(pull, answer)
                 answers.append(answer)
                 size += len(answer.body)
                 self.position = int(answer.next_begin_offset)
-            elif pull.queue_offset == self.position:  # a broker that would be asked for ever
-                self._drop_window()
+            elif answer.status not in _CONTINUES or pull.queue_offset == self.position:
+                self._drop_window()  # the end, or a broker that would be asked for ever
                 return [*answers, answer]
         return answers
+
+    def _take(self, pull: _PendingPull) -> RawPull | None:
+        """Remove the first pull from the window; return its answer, or raise its error."""
+        if pull.error is not None:
+            self._drop_window()
+            raise pull.error
+        if self._window and self._window[0] is pull:
+            self._window.popleft()
+        return pull.answer
 
     def _fill(self) -> None:
         """Start pulls: first for a gap before the window, then behind it."""
@@ -183,22 +200,22 @@ class RangeReader(OpenOnce):
             window.appendleft(self._start(self.position, gap_end))
         limit = 1
         if self._answer_bytes is not None:
-            limit = max(1, min(self._pulls_in_flight, self._in_flight_bytes // max(self._answer_bytes, 1)))
+            limit = max(1, min(self._pulls_in_flight, self._limits.in_flight_bytes // max(self._answer_bytes, 1)))
         while len(window) < limit:
             behind = window[-1].queue_offset + window[-1].max_messages
             if behind >= self._end:
                 return
             window.append(self._start(behind, self._end))
 
-    def _start(self, queue_offset: int, end: int) -> _Pull:
+    def _start(self, queue_offset: int, end: int) -> _PendingPull:
         if self._nursery is None:
             raise ClientClosedError("the range reader is not open: use it inside its async with block")
-        wanted = self._max_messages if self._filter.tags else max(1, min(self._step, end - queue_offset))
-        pull = _Pull(queue_offset, wanted)
+        wanted = self._limits.max_messages if self._filter.tags else max(1, min(self._step, end - queue_offset))
+        pull = _PendingPull(queue_offset, wanted)
         self._nursery.start_soon(self._pull, pull)
         return pull
 
-    async def _pull(self, pull: _Pull) -> None:
+    async def _pull(self, pull: _PendingPull) -> None:
         try:
             with pull.scope:
                 pull.answer = await self._requests.pull_raw(
@@ -207,7 +224,7 @@ class RangeReader(OpenOnce):
                         QueueOffset(pull.queue_offset),
                         pull.max_messages,
                         expression=self._filter.expression,
-                        max_bytes=self._max_bytes,
+                        max_bytes=self._limits.max_bytes,
                     ),
                 )
         except REMOTE_ERRORS as exc:
@@ -215,19 +232,19 @@ class RangeReader(OpenOnce):
         finally:
             pull.done.set()
 
-    def _learn(self, pull: _Pull, answer: RawPull) -> None:
+    def _learn(self, pull: _PendingPull, answer: RawPull) -> None:
         """Adapt to how much the broker gives: it may be 8 messages from disk, or few large ones."""
         size = len(answer.body)
         self._answer_bytes = size if self._answer_bytes is None else max(size, (self._answer_bytes + size) // 2)
         got = int(answer.next_begin_offset) - pull.queue_offset
         if got < pull.max_messages:
             if pull.max_messages == self._step:  # else it was asked before the step was shortened, or for a gap
-                self._full_answers_to_grow = min(2 * self._full_answers_to_grow, _MOST_FULL_ANSWERS_TO_GROW)
+                self._full_answers_to_grow = min(2 * self._full_answers_to_grow, _MAX_FULL_ANSWERS_TO_GROW)
             self._step, self._full_answers = max(1, got), 0
-        elif self._step < self._max_messages:
+        elif self._step < self._limits.max_messages:
             self._full_answers += 1
             if self._full_answers >= self._full_answers_to_grow:
-                self._step, self._full_answers = min(self._max_messages, 2 * self._step), 0
+                self._step, self._full_answers = min(self._limits.max_messages, 2 * self._step), 0
 
     def _drop_window(self) -> None:
         while self._window:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.pull import RawPull
+from triomq.client.consumer.range_reader import ReadLimits
 from triomq.client.sync import PullConsumer, RangeReader
 from triomq.protocol.errors import RequestTimeoutError, TopicNotExistError, TriomqError
 from triomq.protocol.filters.tags import TagFilter
@@ -74,10 +75,12 @@ class _RangeTask:
             group=self._options["readGroup"],
             instance=self._instance,
             expression=self._filter.expression,
-            max_messages=self._options["pullBatchSize"],
-            max_bytes=min(self._options["batchBytes"], self._options["fetchBytes"] // 2),  # two are under way
-            pulls_in_flight=self._options["pullsInFlight"],
-            in_flight_bytes=self._options["fetchBytes"],
+            limits=ReadLimits(
+                max_messages=self._options["pullBatchSize"],
+                max_bytes=min(self._options["batchBytes"], self._options["fetchBytes"] // 2),  # two are under way
+                pulls_in_flight=self._options["pullsInFlight"],
+                in_flight_bytes=self._options["fetchBytes"],
+            ),
         ) as reader:
             while self._position < self._end:
                 begin = self._position

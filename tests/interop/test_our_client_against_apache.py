@@ -10,7 +10,7 @@ from tests.interop.client_suite import SCENARIOS
 from tests.interop.suite_tools import Scenario, fresh, new_topic
 from triomq.client import Message
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.consumer.range_reader import RangeReader
+from triomq.client.consumer.range_reader import RangeReader, ReadLimits
 from triomq.protocol.record.record import decode_records
 
 SCENARIO_LIMIT_S = 60
@@ -53,7 +53,13 @@ async def test_a_reader_that_says_how_much_it_takes_gets_it_from_ours_and_thirty
         (queue,) = await instance.routes.subscribe_queues(topic)
         for expression in ("*", "A"):
             async with RangeReader(
-                queue, 0, 2000, group=fresh("group"), instance=instance, expression=expression, max_messages=512
+                queue,
+                0,
+                2000,
+                group=fresh("group"),
+                instance=instance,
+                expression=expression,
+                limits=ReadLimits(max_messages=512),
             ) as reader:
                 answers = await reader.read(2**40)
             messages = [message for answer in answers for message in decode_records(answer.body)]

@@ -9,7 +9,7 @@ from trio.testing import MockClock
 from tests.unit.client.consumer.fake_cluster import FakeCluster, pull_answer
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.pull import PullStatus, RawPull
-from triomq.client.consumer.range_reader import RangeReader
+from triomq.client.consumer.range_reader import RangeReader, ReadLimits
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
     ClientClosedError,
@@ -74,7 +74,7 @@ async def test_each_pull_says_how_many_bytes_are_taken(
     fill(cluster, topic, 100)
     cases: tuple[tuple[dict[str, Any], str], ...] = (({}, "1048576"), ({"max_bytes": 70_000}, "70000"))
     for settings, told in cases:
-        async with RangeReader(topic, 0, 100, group="G", instance=instance, **settings) as reader:
+        async with RangeReader(topic, 0, 100, group="G", instance=instance, limits=ReadLimits(**settings)) as reader:
             await read_all(reader)
         assert cluster.of(RequestCode.PULL_MESSAGE)[-1].ext_fields["triomqMaxTransferBytes"] == told
 
@@ -116,7 +116,9 @@ async def test_it_asks_ever_more_rarely_for_what_a_broker_never_gives(
         command.ext_fields["maxMsgNums"] = str(min(32, asked[-1]))
 
     cluster.handlers[RequestCode.PULL_MESSAGE] = limited
-    async with RangeReader(topic, 0, 20_000, group="G", instance=instance, max_messages=512) as reader:
+    async with RangeReader(
+        topic, 0, 20_000, group="G", instance=instance, limits=ReadLimits(max_messages=512)
+    ) as reader:
         found = await read_all(reader)
     assert sorted(set(found)) == list(range(20_000))
     needed = 20_000 // 32
@@ -141,10 +143,12 @@ async def test_only_so_many_pulls_are_under_way(
         return await cluster._pull(command, topic)
 
     cluster.handlers[RequestCode.PULL_MESSAGE] = slowly
-    async with RangeReader(topic, 0, 1000, group="G", instance=instance, pulls_in_flight=4) as reader:
+    async with RangeReader(
+        topic, 0, 1000, group="G", instance=instance, limits=ReadLimits(pulls_in_flight=4)
+    ) as reader:
         assert await read_all(reader) == list(range(1000))
     assert most == 4
-    async with RangeReader(topic, 0, 200, group="G", instance=instance, in_flight_bytes=1) as reader:
+    async with RangeReader(topic, 0, 200, group="G", instance=instance, limits=ReadLimits(in_flight_bytes=1)) as reader:
         most = 0
         assert await read_all(reader) == list(range(200))
     assert most == 1
@@ -311,8 +315,8 @@ async def test_impossible_settings_are_refused(instance: ClientInstance, topic: 
     with pytest.raises(ConfigError):
         RangeReader(topic, -1, 10, group="G", instance=instance)
     with pytest.raises(ConfigError):
-        RangeReader(topic, 0, 10, group="G", instance=instance, pulls_in_flight=0)
+        RangeReader(topic, 0, 10, group="G", instance=instance, limits=ReadLimits(pulls_in_flight=0))
     with pytest.raises(ConfigError):
-        RangeReader(topic, 0, 10, group="G", instance=instance, max_bytes=0)
+        RangeReader(topic, 0, 10, group="G", instance=instance, limits=ReadLimits(max_bytes=0))
     with pytest.raises(SubscriptionParseError):
         RangeReader(topic, 0, 10, group="G", instance=instance, expression="||")
