@@ -36,7 +36,7 @@ class ClientConfig:
     max_frame_bytes: int = MAX_FRAME_BYTES  # com.rocketmq.remoting.frameMaxLength
     send_buffer_limit_bytes: int = 1024**2  # per connection; who wants to send more waits
     advertise: Literal["as-advertised", "as-dialled"] = "as-advertised"
-    header_format: SerializeType = SerializeType.JSON  # rocketmq.serialize.type; MSGPACK: see client.handshake
+    header_format: SerializeType = SerializeType.JSON  # rocketmq.serialize.type; MSGPACK: if the broker reads it
     credentials: Credentials | None = None  # AclClientRPCHook: every request is signed for this account
 
     def __post_init__(self) -> None:

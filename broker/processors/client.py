@@ -14,7 +14,7 @@ from triomq.protocol.errors import IllegalNameError
 from triomq.protocol.names import retry_topic
 from triomq.protocol.requests.requests import ConsumerGroupRequestHeader, UnregisterClientRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.protocol.wire.serialization import FORMATS_FIELD, MSGPACK_NAME
+from triomq.protocol.wire.formats.table import accept
 
 if TYPE_CHECKING:
     from triomq.broker.network.connection import Connection
@@ -40,9 +40,7 @@ def heart_beat(connection: "Connection", command: RemotingCommand) -> RemotingCo
         broker.consumer_groups.heartbeat(connection, heartbeat.client_id, data, notify=notify)
     for producer in heartbeat.producer_data_set:
         broker.producer_groups.heartbeat(connection, heartbeat.client_id, producer.group_name)
-    if MSGPACK_NAME in command.ext_fields.get(FORMATS_FIELD, "").split(","):
-        return command.reply(ext_fields={FORMATS_FIELD: MSGPACK_NAME})
-    return command.reply()
+    return command.reply(ext_fields=accept(command.ext_fields))
 
 
 def unregister_client(connection: "Connection", command: RemotingCommand) -> RemotingCommand:

@@ -12,12 +12,12 @@ from triomq.client.cluster.namesrv import NameServers
 from triomq.client.cluster.route import BrokerTable, dialled_address
 from triomq.client.config import ClientConfig
 from triomq.client.connection.connection import Connection, RequestHandler
-from triomq.client.connection.handshake import agreed_format, offered_fields
 from triomq.client.connection.pool import ConnectionObserver, ConnectionTable
 from triomq.protocol.bodies.client import HeartbeatData
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from triomq.protocol.errors import BrokerResponseError, ClientClosedError
 from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.formats.table import agreed_format, offer
 from triomq.protocol.wire.headers import Header
 
 _MAX_OPAQUE: Final = 2**31 - 1
@@ -172,7 +172,7 @@ class Requests:
         deadline = trio.current_time() + self.config.api_timeout_s
         connection = self.check_open().get(address) or await self.connections.connect(address, deadline)
         command = self.command(RequestCode.HEART_BEAT, body=body)
-        command.ext_fields = offered_fields(wanted)
+        command.ext_fields = offer(wanted)
         frame = self._encode(command, connection)
         response = raise_for_code(await connection.request(command.opaque, frame, deadline), address)
         if address not in self.name_servers.addresses:  # else a proxy may read the headers before a broker does

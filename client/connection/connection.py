@@ -25,7 +25,6 @@ from typing import Any, Final
 import trio
 
 from triomq.client.config import ClientConfig, split_address
-from triomq.client.connection.handshake import first_format
 from triomq.protocol.codes import CommandFlag
 from triomq.protocol.errors import (
     ConfigError,
@@ -35,6 +34,7 @@ from triomq.protocol.errors import (
     RequestTimeoutError,
 )
 from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.formats.table import first_format
 from triomq.protocol.wire.frame_receiver import FrameReceiver
 from triomq.protocol.wire.write_queue import WriteQueue
 

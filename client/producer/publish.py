@@ -8,22 +8,20 @@ from itertools import count
 from random import randrange
 from typing import Final, NamedTuple
 
-import orjson
-
 from triomq.client.cluster.route import DEFAULT_TOPIC_QUEUES, MASTER_ID, Queues, publish_queues
 from triomq.protocol.bodies.route import TopicRouteData
-from triomq.protocol.codes import VERSION, SerializeType
+from triomq.protocol.codes import VERSION, LanguageCode
 from triomq.protocol.errors import IllegalNameError, MessageIllegalError, NoRouteError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import AUTO_CREATE_TOPIC, FORBIDDEN_TOPICS, RETRY_PREFIX, validate_topic
 from triomq.protocol.record.batch import encode_batch
 from triomq.protocol.record.message import Message
 from triomq.protocol.record.properties import MAX_PROPERTIES_BYTES, PropertyName, encode_properties
-from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.formats.table import ENCODERS
 from triomq.protocol.wire.frame import build_frame, frame_prefix
 from triomq.protocol.wire.signing import Credentials
 
-_JSON: Final = int(SerializeType.JSON)
+_PYTHON: Final = int(LanguageCode.PYTHON)
 #: Above this a body is sent from where it is; below, one copy is cheaper than a second buffer.
 _COPY_LIMIT_BYTES: Final = 32 * 1024
 #: What a broker adds to the properties of a message: its cluster's name, and in a batch WAIT once more.
@@ -142,22 +140,10 @@ class Outgoing:
         body = self._body
         if credentials is not None:
             fields = credentials.sign(fields, body)
-        if header_format != _JSON:
-            command = RemotingCommand(self._code, opaque, flag, fields, serialize_type=header_format)
-            return command.encode_prefix(len(body)), body
-        header = orjson.dumps(
-            {
-                "code": self._code,
-                "extFields": fields,
-                "flag": flag,
-                "language": "PYTHON",
-                "opaque": opaque,
-                "version": VERSION,
-            }
-        )
+        header = ENCODERS[header_format](self._code, _PYTHON, VERSION, opaque, flag, None, fields)
         if len(body) <= _COPY_LIMIT_BYTES:
-            return build_frame(_JSON, header, body), b""
-        return frame_prefix(_JSON, header, len(body)), body
+            return build_frame(header_format, header, body), b""
+        return frame_prefix(header_format, header, len(body)), body
 
 
 def check_topic(topic: str) -> None:

@@ -9,8 +9,9 @@ from typing import Any, Final, Self
 
 from triomq.protocol.codes import VERSION, CommandFlag, LanguageCode, ResponseCode, SerializeType
 from triomq.protocol.errors import FrameTooLargeError, ProtocolError
+from triomq.protocol.wire.formats.json_header import read_fields
+from triomq.protocol.wire.formats.table import DECODERS, ENCODERS
 from triomq.protocol.wire.frame import MAX_HEADER_BYTES, build_frame, frame_prefix
-from triomq.protocol.wire.serialization import decode_header, encode_header, fill_from_json
 
 _HEADER_WORD: Final = struct.Struct(">I")
 _HEADER_WORD_BYTES: Final = 4
@@ -56,9 +57,8 @@ class RemotingCommand:
         body: bytes | memoryview = b"",
         remark: str | None = None,
         serialize_type: int = _JSON,
-        language: int = _PYTHON,
-        version: int = VERSION,
     ) -> None:
+        """Create a command of ours; ``language`` and ``version`` can be set afterwards."""
         self.code = code
         self.opaque = opaque
         self.flag = flag
@@ -66,8 +66,8 @@ class RemotingCommand:
         self.body = body
         self.remark = remark
         self.serialize_type = serialize_type
-        self.language = language
-        self.version = version
+        self.language = _PYTHON
+        self.version = VERSION
 
     def __repr__(self) -> str:
         kind = "response" if self.is_response else "oneway" if self.is_oneway else "request"
@@ -104,7 +104,7 @@ class RemotingCommand:
             FrameTooLargeError: header or frame are above the limits of :mod:`triomq.protocol.wire.frame`.
             ProtocolError: a value does not fit the header serialisation.
         """
-        return build_frame(self.serialize_type, encode_header(self), self.body)
+        return build_frame(self.serialize_type, self._encode_header(), self.body)
 
     def encode_prefix(self, body_length: int) -> bytes:
         """Return the frame up to its body; the caller sends ``body_length`` bytes after it.
@@ -112,7 +112,17 @@ class RemotingCommand:
         Raises:
             ProtocolError: as :meth:`encode`.
         """
-        return frame_prefix(self.serialize_type, encode_header(self), body_length)
+        return frame_prefix(self.serialize_type, self._encode_header(), body_length)
+
+    def _encode_header(self) -> bytes:
+        try:
+            return ENCODERS[self.serialize_type](
+                self.code, self.language, self.version, self.opaque, self.flag, self.remark, self.ext_fields
+            )
+        except (struct.error, KeyError, TypeError, OverflowError, ValueError, AttributeError) as exc:
+            if self.serialize_type not in ENCODERS:
+                raise _unknown_format(self.serialize_type) from None
+            raise ProtocolError(f"header of code {self.code} cannot be written: {exc}") from exc
 
     @classmethod
     def decode(cls, frame: bytes | memoryview) -> Self:
@@ -134,23 +144,42 @@ class RemotingCommand:
             )
         if header_length > MAX_HEADER_BYTES:
             raise FrameTooLargeError(f"header of {header_length} bytes, the limit is {MAX_HEADER_BYTES}")
-        command = cls.__new__(cls)
         if isinstance(frame, memoryview):
-            decode_header(command, word >> 24, bytes(frame[_HEADER_WORD_BYTES:end]))
-            command.body = bytes(frame[end:])
+            header, body = bytes(frame[_HEADER_WORD_BYTES:end]), bytes(frame[end:])
         else:
-            decode_header(command, word >> 24, frame[_HEADER_WORD_BYTES:end])
-            command.body = frame[end:]
+            header, body = frame[_HEADER_WORD_BYTES:end], frame[end:]
+        decode = DECODERS.get(word >> 24)
+        if decode is None:
+            raise _unknown_format(word >> 24)
+        command = cls.__new__(cls)
+        try:
+            (
+                command.code,
+                command.language,
+                command.version,
+                command.opaque,
+                command.flag,
+                command.remark,
+                command.ext_fields,
+            ) = decode(header)
+        except (ValueError, TypeError, struct.error, RecursionError) as exc:
+            raise ProtocolError(f"header cannot be read: {type(exc).__name__}: {exc}") from exc
+        command.serialize_type = word >> 24
+        command.body = body
         return command
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any], body: bytes) -> Self:
-        """Make the command of a frame whose JSON header has been parsed already.
+        """Create the command of a frame whose JSON header was parsed already.
 
         Raises:
             ProtocolError: a field cannot be read.
         """
-        command = cls.__new__(cls)
-        fill_from_json(command, fields)
-        command.body = body
+        code, language, version, opaque, flag, remark, ext_fields = read_fields(fields)
+        command = cls(code, opaque, flag, ext_fields, body, remark)
+        command.language, command.version = language, version
         return command
+
+
+def _unknown_format(serialize_type: int) -> ProtocolError:
+    return ProtocolError(f"unknown header serialisation {serialize_type}")

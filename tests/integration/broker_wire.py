@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import trio
 
+from tests.commands import make_command
 from triomq.broker.config import BrokerConfig, Listener
 from triomq.broker.network.addresses import Address
 from triomq.broker.network.sockets import VIP_PORT_DISTANCE
@@ -76,7 +77,7 @@ def request(
 ) -> bytes:
     """Return a request's frame."""
     text = {name: str(value) for name, value in (fields or {}).items()}
-    return RemotingCommand(code, opaque, flag, text, body, **rest).encode()
+    return make_command(code, opaque, flag, text, body, **rest).encode()
 
 
 class Wire:

@@ -5,6 +5,7 @@ from unittest.mock import patch
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
+from tests.commands import make_command
 from triomq.protocol.codes import LanguageCode, SerializeType
 from triomq.protocol.errors import FrameTooLargeError, ProtocolError
 from triomq.protocol.wire.command import RemotingCommand
@@ -19,7 +20,7 @@ INT16 = st.integers(-(2**15), 2**15 - 1)
 FRAME_PARTS = st.tuples(st.integers(0, 255), st.binary(max_size=40), st.binary(max_size=40))
 
 COMMANDS = st.builds(
-    RemotingCommand,
+    make_command,
     code=INT16,
     opaque=INT32,
     flag=INT32,

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast
 
+from tests.commands import make_command
 from triomq.broker.network.connection import Connection
 from triomq.broker.network.refusal import remark_of, response_code
 from triomq.broker.processors.table import BROKER_PROCESSORS
@@ -76,7 +77,7 @@ class Peer:
         """Let the broker serve a request as a connection does; ``None``: no answer yet."""
         self._opaque += 1
         ext_fields = fields.encode() if isinstance(fields, Header) else {k: str(v) for k, v in (fields or {}).items()}
-        command = RemotingCommand(code, self._opaque, 0, ext_fields, body, **command_fields)
+        command = make_command(code, self._opaque, 0, ext_fields, body, **command_fields)
         already = len(self.sent)
         response = self._process(command)
         if response is None:

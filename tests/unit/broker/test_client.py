@@ -18,7 +18,7 @@ from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.codes import VERSION, CommandFlag, LanguageCode, RequestCode, ResponseCode
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.protocol.wire.serialization import FORMATS_FIELD
+from triomq.protocol.wire.formats.table import FORMATS_FIELD
 
 
 def heartbeat(

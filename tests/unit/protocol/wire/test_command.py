@@ -4,6 +4,7 @@ import struct
 
 import pytest
 
+from tests.commands import make_command
 from triomq.protocol.codes import VERSION, CommandFlag, LanguageCode, RequestCode, ResponseCode, SerializeType
 from triomq.protocol.errors import FrameTooLargeError, ProtocolError
 from triomq.protocol.wire.command import RemotingCommand
@@ -51,22 +52,22 @@ SEND_FIELDS = {
 GOLDEN = [
     (
         JSON_REQUEST,
-        RemotingCommand(105, 1, ext_fields={"topic": "TopicTest"}, language=LanguageCode.JAVA),
+        make_command(105, 1, ext_fields={"topic": "TopicTest"}, language=LanguageCode.JAVA),
     ),
-    (JSON_RESPONSE, RemotingCommand(0, 1, 1, language=LanguageCode.JAVA)),
+    (JSON_RESPONSE, make_command(0, 1, 1, language=LanguageCode.JAVA)),
     (BINARY_REQUEST, RemotingCommand(105, 1, ext_fields={"topic": "TopicTest"}, serialize_type=1)),
     (
         BINARY_RESPONSE,
-        RemotingCommand(17, 1, 1, remark="no route", serialize_type=1, language=LanguageCode.JAVA),
+        make_command(17, 1, 1, remark="no route", serialize_type=1, language=LanguageCode.JAVA),
     ),
     (BINARY_SEND, RemotingCommand(310, 2, ext_fields=SEND_FIELDS, body=b"hi", serialize_type=1)),
     (
         JSON_ONEWAY,
-        RemotingCommand(15, 7, 2, ext_fields={"topic": "T", "queueId": "0"}, language=LanguageCode.JAVA),
+        make_command(15, 7, 2, ext_fields={"topic": "T", "queueId": "0"}, language=LanguageCode.JAVA),
     ),
     (
         BINARY_NEGATIVE_OPAQUE,
-        RemotingCommand(
+        make_command(
             11, -1, ext_fields={"consumerGroup": "CG"}, serialize_type=1, language=LanguageCode.GO, version=317
         ),
     ),
@@ -203,7 +204,7 @@ def test_an_unknown_serialisation_is_refused_by_the_writer(serialize_type: int) 
 @pytest.mark.parametrize("serialize_type", list(SerializeType))
 def test_a_reply_takes_opaque_and_serialisation_of_its_request(serialize_type: int) -> None:
     """Trap 2: the serialisation belongs to the frame, not to the connection."""
-    request = RemotingCommand(
+    request = make_command(
         310, 77, 0, SEND_FIELDS, b"hi", serialize_type=serialize_type, language=LanguageCode.JAVA, version=399
     )
     reply = RemotingCommand.decode(request.encode()[4:]).reply(ResponseCode.SUCCESS, {"queueId": "1"}, b"body")

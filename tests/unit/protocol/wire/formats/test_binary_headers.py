@@ -6,20 +6,19 @@ import time
 import msgpack
 import pytest
 
+from tests.commands import decode_header, encode_header
 from tests.unit.protocol.memory import memory_below
 from triomq.protocol.codes import SerializeType
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.protocol.wire.serialization import UNKNOWN_LANGUAGE, decode_header, encode_header
+from triomq.protocol.wire.formats.header_format import UNKNOWN_LANGUAGE
 
 ROCKETMQ, MSGPACK = SerializeType.ROCKETMQ, SerializeType.MSGPACK
 MEBIBYTE = 1024**2
 
 
 def decode(header: bytes, serialize_type: int) -> RemotingCommand:
-    command = RemotingCommand(-1)
-    decode_header(command, serialize_type, header)
-    return command
+    return decode_header(header, serialize_type)
 
 
 def refuse(header: bytes, serialize_type: int, match: str = ".") -> None:
@@ -100,7 +99,7 @@ def test_binary_text_that_is_not_utf_8_is_refused(junk: bytes) -> None:
 
 
 def test_binary_map_of_a_mebibyte_of_empty_entries_takes_linear_time() -> None:
-    header = binary(entries=entry(b"", b"") * (MEBIBYTE // 6))
+    header = binary(entries=entry(b"", b"") * ((MEBIBYTE - 100) // 6))
     began = time.process_time()
     assert decode(header, ROCKETMQ).ext_fields == {"": ""}
     assert time.process_time() - began < 5

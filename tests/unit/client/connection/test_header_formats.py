@@ -7,11 +7,11 @@ from tests.unit.client.fake_broker import BrokerFactory, FakeBroker
 from tests.unit.client.fake_consumer import FakeConsumer
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.config import ClientConfig
-from triomq.client.connection.handshake import agreed_format, first_format, offered_fields
 from triomq.client.producer.producer import Producer
 from triomq.protocol.codes import RequestCode, ResponseCode, SerializeType
 from triomq.protocol.record.message import Message
 from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.formats.table import agreed_format, first_format, offer
 
 JSON, ROCKETMQ, MSGPACK = SerializeType.JSON, SerializeType.ROCKETMQ, SerializeType.MSGPACK
 ANNOUNCEMENT = {"triomqHeaderFormats": "msgpack"}
@@ -173,4 +173,4 @@ def test_only_who_wants_msgpack_and_hears_its_name_agrees_on_it(wanted: Serializ
     assert (agreed == MSGPACK) == (wanted is MSGPACK and "msgpack" in answered.split(","))
     assert agreed in (wanted, first_format(wanted))
     assert first_format(wanted) != MSGPACK
-    assert bool(offered_fields(wanted)) == (wanted is MSGPACK)
+    assert bool(offer(wanted)) == (wanted is MSGPACK)
