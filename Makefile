@@ -1,22 +1,29 @@
-# One entry point for work on this project. Needed: Python 3.11 or newer and make; everything else goes into $(VENV).
+# Requires Python 3.11 or newer and make; everything else is installed into $(VENV).
 
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
 BENCH_ARGS ?= --help
+# Test processes side by side. Those of unit tests are busy; those of interop mostly wait for brokers and clients.
+JOBS ?= 2
+INTEROP_JOBS ?= 3
 DEMO_ARGS ?=
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
+PARALLEL := -n $(JOBS) --dist worksteal
+
+QUICK_TESTS := tests/unit tests/property tests/integration
+LONG_TESTS := tests/chaos tests/fuzz tests/kills tests/packaging tests/powercut
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test unit interop spark check static coverage fix demo spark-demo spark-zip bench dist docker-check clean distclean
+.PHONY: help venv test quick smoke test-all unit long interop spark check static coverage fix demo spark-demo spark-zip bench dist docker-check clean distclean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-venv: $(INSTALLED) ## Make the virtual environment (the others do it by themselves)
+venv: $(INSTALLED) ## Make the virtual environment (the other targets do so when it is missing)
 
 $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; sys.version_info >= (3, 11) or sys.exit(f"Python 3.11 or newer is needed, this is {v}: make PYTHON=python3.12 ...")'
@@ -25,20 +32,32 @@ $(INSTALLED): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark]'
 	@touch $@
 
-test: unit interop spark ## Run all tests; what needs a missing JVM, Maven or Go skips by name (fails if CI=true)
+test: quick smoke ## Show that it works, in minutes: unit, property and integration tests, a Java client, a Spark job
 
-unit: $(INSTALLED) ## Run the tests that need Python only
-	@$(PYTEST) --ignore=tests/interop --ignore=tests/spark $(PYTEST_ARGS)
+quick: $(INSTALLED) ## Run the unit, property and integration tests
+	@$(PYTEST) $(PARALLEL) $(QUICK_TESTS) $(PYTEST_ARGS)
+
+smoke: $(INSTALLED) ## Run one scenario of Apache's Java client and one Spark job (Java, Maven)
+	@echo "smoke tests with Java: the first run downloads Apache's jars, which takes minutes"
+	@$(PYTEST) $(PARALLEL) tests/interop tests/spark -m smoke $(PYTEST_ARGS)
+
+test-all: unit interop spark ## Run all tests; those that need a missing tool are skipped (with CI=true they fail)
+
+unit: $(INSTALLED) ## Run all tests that need only Python
+	@$(PYTEST) $(PARALLEL) $(QUICK_TESTS) $(LONG_TESTS) $(PYTEST_ARGS)
+
+long: $(INSTALLED) ## Run the tests of unit that test leaves out: fuzzing, kills, power cuts, chaos, packages
+	@$(PYTEST) $(PARALLEL) $(LONG_TESTS) $(PYTEST_ARGS)
 
 interop: $(INSTALLED) ## Run the tests with Apache's brokers and clients (Java, Maven, Go)
-	@$(PYTEST) tests/interop $(PYTEST_ARGS)
+	@$(PYTEST) -n $(INTEROP_JOBS) --dist loadgroup tests/interop $(PYTEST_ARGS)
 
-spark: $(INSTALLED) ## Run the tests with a Spark session in this process tree (Java)
+spark: $(INSTALLED) ## Run the tests with Spark (Java)
 	@$(PYTEST) tests/spark $(PYTEST_ARGS)
 
-check: static coverage ## The gate: format, lint, types, imports, tests with coverage
+check: static coverage ## Format, lint, types, imports, then `unit` with coverage
 
-static: $(INSTALLED) ## The part of the gate that runs no code: format, lint, types, imports
+static: $(INSTALLED) ## Check format, lint, types and imports
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
@@ -46,25 +65,27 @@ static: $(INSTALLED) ## The part of the gate that runs no code: format, lint, ty
 	@$(BIN)/lint-imports
 	@find broker client spark -name '*.py' | xargs $(BIN)/flake8-async --enable=ASYNC1,ASYNC2,ASYNC913 --startable-in-context-manager=_keep_connections
 
-coverage: $(INSTALLED) ## Run the tests that need Python only, with branch coverage and its report
-	@$(BIN)/coverage run -m pytest --ignore=tests/interop --ignore=tests/spark $(PYTEST_ARGS)
+coverage: $(INSTALLED) ## Run the tests of unit and report branch coverage
+	@$(BIN)/coverage erase
+	@$(BIN)/coverage run -m pytest $(PARALLEL) $(QUICK_TESTS) $(LONG_TESTS) $(PYTEST_ARGS)
+	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report --skip-covered --show-missing
 
-fix: $(INSTALLED) ## Format, and repair what the linter can
+fix: $(INSTALLED) ## Format the code and apply the linter's fixes
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
 
 demo: $(INSTALLED) ## Run the demo: broker, producer, two consumer groups, real data
 	@$(BIN)/python -m triomq.demo $(DEMO_ARGS)
 
-spark-demo: $(INSTALLED) ## Run the data pipeline: real data by Spark into a topic and out of it, counted (Java)
+spark-demo: $(INSTALLED) ## Run the data pipeline: Spark writes real data to a topic, reads it back and counts it (Java)
 	@$(BIN)/python -m triomq.demo.pipeline $(DEMO_ARGS)
 
 spark-zip: $(INSTALLED) ## Build dist/triomq-spark.zip for spark-submit --py-files
 	@mkdir -p dist
 	@$(BIN)/python -m triomq.spark.archive dist/triomq-spark.zip
 
-bench: $(INSTALLED) ## Run the load tests (BENCH_ARGS=--help tells the options)
+bench: $(INSTALLED) ## Run the load tests (BENCH_ARGS=--help lists the options)
 	@$(BIN)/python -m bench $(BENCH_ARGS)
 
 dist: $(INSTALLED) ## Build sdist and wheel into dist/
@@ -76,9 +97,9 @@ dist: $(INSTALLED) ## Build sdist and wheel into dist/
 docker-check: $(INSTALLED) ## Run the Dockerfile's commands in a fresh virtual environment, without a container engine
 	@TRIOMQ_DOCKER_CHECK=1 $(PYTEST) tests/packaging/test_dockerfile.py $(PYTEST_ARGS)
 
-clean: ## Remove caches and what was built
+clean: ## Remove caches and build results
 	@rm -rf build dist htmlcov .coverage .coverage.* .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	@find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-distclean: clean ## As clean, and remove the virtual environment and what the interop kit built
+distclean: clean ## clean, and remove the virtual environment and the interop kit's build
 	@rm -rf $(VENV) tests/interop/kit/target src/*.egg-info

@@ -1,10 +1,12 @@
-"""Markers that name a tool: a test skips where the tool is missing, and fails instead when ``CI=true``.
+"""Settings for all tests.
 
-Also the profile of Hypothesis: no deadline, since machines differ, and the same examples in each run of CI.
+A test whose marker names a missing tool is skipped; with ``CI=true`` it fails.  Hypothesis has no deadline, because
+machines differ in speed, and uses the same examples in each CI run.  SIGINT has Python's usual handler.
 """
 
 import os
 import shutil
+import signal
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +18,10 @@ from hypothesis import settings
 settings.register_profile("triomq", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("triomq")
 
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # Under nohup, in background jobs and in many CI runners SIGINT is ignored, and every child process inherits that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 TOOLS: Final[Mapping[str, tuple[str, ...]]] = {"jvm": ("java", "mvn"), "go": ("go",), "spark": ("pyspark",)}
 #: Folders whose test modules cannot be imported without these.
 FOLDERS: Final[Mapping[Path, tuple[str, ...]]] = {
@@ -26,7 +32,7 @@ _PACKAGES: Final = frozenset(("pyspark",))
 
 
 def missing_tools(item: pytest.Item) -> list[str]:
-    """The programs that the markers of ``item`` ask for and the search path does not have."""
+    """Return the tools that the markers of ``item`` require and this machine lacks."""
     return _missing(tool for marker, tools in TOOLS.items() if item.get_closest_marker(marker) for tool in tools)
 
 
@@ -35,17 +41,17 @@ def _missing(tools: Iterable[str]) -> list[str]:
 
 
 class UnavailableModule(pytest.Module):
-    """A test module that cannot be imported here: skipped by name, an error when ``CI=true``."""
+    """A test module that cannot be imported here: skipped, or failed when ``CI=true``."""
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
         reason = f"{self.path.name} {lacking(_missing(FOLDERS[self.path.parent]))}"
         if in_ci():
-            pytest.fail(f"{reason} (CI=true: nothing may be skipped for a missing tool)", pytrace=False)
+            pytest.fail(f"{reason} (CI=true: no tool may be missing)", pytrace=False)
         pytest.skip(reason, allow_module_level=True)
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    """Do not import what needs a package or program that is missing."""
+    """Do not import modules that need a missing package or program."""
     if _missing(FOLDERS.get(module_path.parent, ())):
         module: pytest.Module = UnavailableModule.from_parent(parent, path=module_path)
         return module
@@ -53,7 +59,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests whose tool is missing, so that the report names file, line and tool."""
+    """Skip tests whose tool is missing; the report names file, line and tool."""
     for item in items:
         if (missing := missing_tools(item)) and not in_ci():
             item.add_marker(pytest.mark.skip(reason=lacking(missing)))
@@ -61,16 +67,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Fail such tests in CI, before any fixture starts a process."""
+    """In CI fail tests whose tool is missing, before any fixture starts a process."""
     if (missing := missing_tools(item)) and in_ci():
-        pytest.fail(f"{lacking(missing)} (CI=true: nothing may be skipped for a missing tool)", pytrace=False)
+        pytest.fail(f"{lacking(missing)} (CI=true: no tool may be missing)", pytrace=False)
 
 
 def in_ci() -> bool:
-    """Whether this is the run that counts."""
+    """Return whether this is a CI run."""
     return os.environ.get("CI") == "true"
 
 
 def lacking(missing: list[str]) -> str:
-    """The reason in words."""
+    """Return the reason for skipping or failing."""
     return f"needs {' and '.join(missing)}, not found on this machine"

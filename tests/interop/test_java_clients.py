@@ -19,7 +19,7 @@ SCENARIOS: Final = (
     "send_4MiB_limit",
     "select_queue_by_key",
     "push_concurrent_tags",
-    "push_concurrent_star",
+    pytest.param("push_concurrent_star", marks=pytest.mark.smoke),
     "push_batch_listener",
     "push_two_groups",
     "push_broadcast",
@@ -70,7 +70,13 @@ VIP_SCENARIOS: Final = ("send_sync", "push_concurrent_star", "offsets_persist_ac
 BINARY_HEADER_SCENARIOS: Final = ("send_sync", "push_concurrent_star", "pull_consumer")
 
 
-@pytest.fixture(scope="module", params=["4.9", "5"], ids=["client 4.9", "client 5"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("4.9", id="client 4.9", marks=pytest.mark.xdist_group("java-4.9")),
+        pytest.param("5", id="client 5", marks=pytest.mark.xdist_group("java-5")),
+    ],
+)
 def client(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
