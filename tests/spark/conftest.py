@@ -1,6 +1,8 @@
-"""One Spark session for all modules but those with jobs, and one broker process for each module.
+"""One Spark session, one JVM and one broker for all modules; a topic of its own for each test.
 
-Workers run this interpreter.  A task that fails is tried again, as on a cluster, but once only.
+Only ``test_jobs`` ends the session, for jobs start their own, and modules with special brokers have a fixture for them.
+With ``pytest -n 2 --dist loadfile`` each worker has a session and a broker.  Workers of Spark run this interpreter.  A
+task that fails is tried again, as on a cluster, but once only.
 """
 
 import os
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+FEW_TESTS = 15
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give what Spark does time: a first job alone takes 7 s, and a minute on a machine with much else to do."""
     for item in items:
@@ -33,10 +38,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_jvms(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Hand options on to each JVM that runs a driver, in this process tree."""
+    """Hand options on to each JVM that runs a driver, in this process tree.
+
+    Few tests do without an archive of classes: making it takes longer than they do.
+    """
     assert request.config.cache is not None
+    tests = sum(Path(__file__).parent in item.path.parents for item in request.session.items)
+    options = jvm_start.QUICK if tests < FEW_TESTS else jvm_start.options(request.config.cache.mkdir("spark-classes"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARK_SUBMIT_OPTS", jvm_start.options(request.config.cache.mkdir("spark-classes")))
+        patch.setenv("SPARK_SUBMIT_OPTS", options)
         yield
 
 
@@ -73,13 +83,13 @@ def spark(ended_sessions: None) -> Iterator["SparkSession"]:
             query.stop()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with start_triomq(tmp_path_factory.mktemp("broker")) as running:
         yield running
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def topics(broker: Broker) -> Iterator[Topics]:
     with Topics(broker.namesrv) as opened:
         yield opened

@@ -4,6 +4,7 @@
 its classes has them loaded.
 """
 
+import fcntl
 import hashlib
 import os
 import subprocess
@@ -25,10 +26,12 @@ def options(cache: Path) -> str:
     A JVM that finds that the archive is not for it goes without.
     """
     archive = cache / f"{_fingerprint()}.jsa"
-    if not archive.exists():
-        for other in cache.glob("*.jsa"):
-            other.unlink()
-        _make(archive)
+    with (cache / "lock").open("w") as lock:  # of two processes that want it one makes it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not archive.exists():
+            for other in cache.glob("*.jsa"):
+                other.unlink()
+            _make(archive)
     return f"{QUICK} -XX:SharedArchiveFile={archive} -Xlog:disable"
 
 

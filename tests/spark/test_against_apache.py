@@ -29,6 +29,12 @@ def broker(apache: ApacheBrokers) -> ApacheBroker:
 
 
 @pytest.fixture(scope="module")
+def topics(broker: ApacheBroker) -> Iterator[Topics]:
+    with Topics(broker.namesrv) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
 def tapped(broker: ApacheBroker) -> Iterator[tuple[Topics, Tap]]:
     """The broker behind a relay, which only this name server tells of."""
     with (

@@ -176,19 +176,3 @@ def test_an_unknown_topic_is_told_with_similar_ones(spark: "SparkSession", topic
     topics.make(1, "similar-topic")
     with pytest.raises(AnalysisException, match="similar topics: similar-topic"):
         read(spark, topics, subscribe="similar-topik").collect()
-
-
-def test_a_wrong_option_is_told_before_any_connection(spark: "SparkSession") -> None:
-    """Scenario 45: the name server does not exist."""
-    reader = spark.read.format("rocketmq").option("nameServer", "127.0.0.1:1").option("subscribe", "T")
-    with pytest.raises(AnalysisException, match="near: minPartitions"):
-        reader.option("minPartition", "3").load().collect()
-
-
-def test_an_unreachable_name_server_is_told_by_address_and_option(spark: "SparkSession") -> None:
-    """Scenario 44, for a batch."""
-    reader = spark.read.format("rocketmq").option("nameServer", "127.0.0.1:1").option("subscribe", "T")
-    began = time.monotonic()
-    with pytest.raises(AnalysisException, match=r"127\.0\.0\.1:1 .*planTimeoutMs"):
-        reader.option("planTimeoutMs", "1500").load().collect()
-    assert time.monotonic() - began < 30

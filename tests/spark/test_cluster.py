@@ -92,6 +92,12 @@ def broker(tap: Tap, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broke
 
 
 @pytest.fixture(scope="module")
+def topics(broker: Broker) -> Iterator[Topics]:
+    with Topics(broker.namesrv) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
 def topic(topics: Topics) -> str:
     return topics.make(4)
 

@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException, PythonException, StreamingQueryExc
 from tests.processes import start_triomq
 from tests.spark.checkpoints import durable, logged
 from tests.spark.harness import Topics, batches, bodies, bounded, drain, numbered, read, read_stream, start, wait_until
-from tests.spark.killing import LATER, LATER_BEGIN, KillingSource, group_of, write_batch
+from tests.spark.killing import LATER, LATER_BEGIN, Files, KillingSource, group_of, is_running, write_batch
 from triomq.spark import deduplicated
 
 if TYPE_CHECKING:
@@ -26,17 +26,11 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 Folder = Callable[[str], str]
 KILLED_S = 240
-PHASES = ("initialOffset", "latestOffset", "offset log", "partitions", "read", "output", "commit", "idle", "latest")
-AWAY_S = 10  # shorter than the retry
+PHASES = (
+    "initialOffset", "latestOffset", "offset log", "partitions", "read", "output", "written", "commit", "idle", "latest",
+)  # fmt: skip
+AWAY_S = 4  # longer than the pauses between attempts, shorter than planTimeoutMs
 ORPHAN_S = 3 + 5  # planTimeoutMs of the driver, and what the scenario allows
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process is there and no zombie, which nobody may be left to collect."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_a_worker_killed_while_it_reads_costs_nothing(
@@ -48,20 +42,21 @@ def test_a_worker_killed_while_it_reads_costs_nothing(
     topic = topics.make(2)
     topics.send(topic, numbered(400))
     reader = spark.readStream.format("killing").option("nameServer", topics.namesrv).option("subscribe", topic)
-    reader = reader.option("kill", "worker").option("pidFile", str(tmp_path / "killed"))
+    reader = reader.option("kill", "worker").option("folder", str(tmp_path))
     frame = reader.option("startingOffsets", "earliest").option("minPartitions", "2").load()
     drain(frame, checkpoint("log"), checkpoint("sink"))
-    killed = (tmp_path / "killed").read_text().split()
+    killed = Files(tmp_path, "worker").pids.read_text().split()
     assert len(killed) == len(set(killed)) >= 2
     assert bodies(spark, checkpoint("sink")) == numbered(400)
 
 
-def run_until_killed(topics: Topics, topic: str, checkpoint: Folder, phase: str, pid_file: Path, sink: str = "") -> str:
-    """Run a query in a process of its own until its end; return what it wrote to stderr."""
-    words = (topics.namesrv, topic, checkpoint("log"), sink or checkpoint("sink"), phase, str(pid_file))
+def run_until_killed(topics: Topics, folder: Path, *phases: str) -> str:
+    """Run a query for each phase in one process until its end; return what it wrote to stderr."""
+    for phase in phases:
+        topics.send(topics.make(2, Files(folder, phase).topic), numbered(100))
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.killing", *words],
+        [sys.executable, "-m", "tests.spark.killing", topics.namesrv, str(folder), *phases],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
@@ -69,49 +64,56 @@ def run_until_killed(topics: Topics, topic: str, checkpoint: Folder, phase: str,
         check=False,
     )
     assert done.returncode, "nothing was killed"
-    assert pid_file.exists(), done.stderr[-3000:]
+    for phase in phases:
+        assert Files(folder, phase).pids.exists(), done.stderr[-3000:]
     return done.stderr
 
 
-def check_group(topics: Topics, topic: str, checkpoint: Folder, phase: str) -> None:
+def check_group(topics: Topics, files: Files) -> None:
     """Scenario 22: a group's offsets are never above those of the commit log, and equal to them in the end."""
-    stored = {one.queue: one.consumer_offset for one in topics.admin.group_lag(group_of(topic), topic)}
-    found = durable(checkpoint("log"))
+    stored = {one.queue: one.consumer_offset for one in topics.admin.group_lag(group_of(files.topic), files.topic)}
+    found = durable(files.checkpoint)
     assert all(offset <= (found.ends[queue] if found else 0) for queue, offset in stored.items())
-    if phase == "idle":
+    if files.phase == "idle":
         assert found is not None
         assert stored == found.ends
 
 
+@pytest.fixture(scope="module")
+def killed(topics: Topics, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a driver that was killed in all phases: one query was in each of them."""
+    folder = tmp_path_factory.mktemp("killed")
+    topics.make(2, f"{Files(folder, 'written').topic}-sink")
+    said = run_until_killed(topics, folder, *PHASES)
+    readers = [int(Files(folder, phase).pids.read_text()) for phase in PHASES]
+    for phase in PHASES:
+        assert Files(folder, phase).reached.exists(), (phase, said[-3000:])
+    wait_until(lambda: not any(map(is_running, readers)), ORPHAN_S)
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(KILLED_S + 180)
-@pytest.mark.parametrize("phase", PHASES)
-def test_a_driver_killed_in_any_phase_goes_on_where_it_was(
-    spark: "SparkSession", topics: Topics, checkpoint: Folder, tmp_path: Path, phase: str
-) -> None:
+@pytest.mark.parametrize("phase", [phase for phase in PHASES if phase != "written"])
+def test_a_driver_killed_in_any_phase_resumes(spark: "SparkSession", topics: Topics, killed: Path, phase: str) -> None:
     """Scenarios 22, 38 and 39; the restart says ``latest``, and more messages came before it: none is lost.
 
-    Without an offset log there is nothing to go on from, so the restart says ``earliest`` then.
+    Without an offset log there is nothing to resume from, so the restart says ``earliest`` then.
     """
-    topic = topics.make(2)
-    topics.send(topic, numbered(100))
-    pid_file = tmp_path / "pid"
-    run_until_killed(topics, topic, checkpoint, phase, pid_file)
-    reader = int(pid_file.read_text())
-    wait_until(lambda: not is_running(reader), ORPHAN_S)
-    check_group(topics, topic, checkpoint, phase)
+    files = Files(killed, phase)
+    check_group(topics, files)
     is_logged = phase not in ("initialOffset", "latestOffset")
-    assert (0 in logged(checkpoint("log"))) == is_logged
-    topics.send(topic, numbered(10, 100))
-    frame = read_stream(spark, topics, subscribe=topic, startingOffsets="latest" if is_logged else "earliest")
+    assert (0 in logged(files.checkpoint)) == is_logged
+    topics.send(files.topic, numbered(10, 100))
+    frame = read_stream(spark, topics, subscribe=files.topic, startingOffsets="latest" if is_logged else "earliest")
     if phase == "output":
-        assert durable(checkpoint("log")) is None
-        writer = frame.writeStream.foreachBatch(write_batch(checkpoint("sink")))
-        query = writer.option("checkpointLocation", checkpoint("log")).trigger(availableNow=True).start()
+        assert durable(files.checkpoint) is None
+        writer = frame.writeStream.foreachBatch(write_batch(files.sink))
+        query = writer.option("checkpointLocation", files.checkpoint).trigger(availableNow=True).start()
         assert query.awaitTermination(120)
     else:
-        drain(frame, checkpoint("log"), checkpoint("sink"))
-    found = bodies(spark, checkpoint("sink"))
+        drain(frame, files.checkpoint, files.sink)
+    found = bodies(spark, files.sink)
     if phase == "latest":
         assert found == numbered(10, 100) + numbered(LATER, LATER_BEGIN)
     else:
@@ -121,18 +123,17 @@ def test_a_driver_killed_in_any_phase_goes_on_where_it_was(
 @pytest.mark.slow
 @pytest.mark.timeout(KILLED_S + 180)
 def test_rows_sent_again_after_the_driver_was_killed_have_their_ids_again(
-    spark: "SparkSession", topics: Topics, checkpoint: Folder, tmp_path: Path
+    spark: "SparkSession", topics: Topics, killed: Path
 ) -> None:
     """Scenario 30: killed when all rows of batch 0 were sent and nobody had noted it."""
-    origin, target = topics.make(2), topics.make(2)
-    topics.send(origin, numbered(100))
-    run_until_killed(topics, origin, checkpoint, "written", tmp_path / "pid", target)
-    assert durable(checkpoint("log")) is None
+    files = Files(killed, "written")
+    target = f"{files.topic}-sink"
+    assert durable(files.checkpoint) is None
     first = Counter(row.rowId for row in read(spark, topics, subscribe=target).collect())
     assert list(first.values()) == [1] * 50
-    frame = read_stream(spark, topics, subscribe=origin)
+    frame = read_stream(spark, topics, subscribe=files.topic)
     writer = frame.writeStream.format("rocketmq").option("nameServer", topics.namesrv).option("topic", target)
-    query = writer.option("checkpointLocation", checkpoint("log")).trigger(availableNow=True).start()
+    query = writer.option("checkpointLocation", files.checkpoint).trigger(availableNow=True).start()
     assert query.awaitTermination(120)
     rows = read(spark, topics, subscribe=target)
     again = Counter(row.rowId for row in rows.collect())
@@ -143,18 +144,19 @@ def test_rows_sent_again_after_the_driver_was_killed_have_their_ids_again(
 
 @pytest.mark.slow
 @pytest.mark.timeout(KILLED_S + 180)
-def test_a_worker_killed_where_tasks_are_not_repeated_fails_the_query_which_goes_on_later(
-    spark: "SparkSession", topics: Topics, checkpoint: Folder, tmp_path: Path
+def test_a_killed_worker_fails_the_query_where_tasks_are_not_repeated(
+    spark: "SparkSession", topics: Topics, tmp_path: Path
 ) -> None:
-    """Scenarios 22 and 36, on ``local[2]``."""
-    topic = topics.make(2)
-    topics.send(topic, numbered(100))
-    said = run_until_killed(topics, topic, checkpoint, "worker", tmp_path / "killed")
+    """Scenarios 22 and 36, on ``local[2]``; the query resumes later."""
+    folder = tmp_path / "killed-worker"
+    folder.mkdir()
+    files = Files(folder, "worker")
+    said = run_until_killed(topics, folder, "worker")
     assert "Python worker exited unexpectedly (crashed)" in said
-    assert len((tmp_path / "killed").read_text().split()) >= 1
-    check_group(topics, topic, checkpoint, "worker")
-    drain(read_stream(spark, topics, subscribe=topic), checkpoint("log"), checkpoint("sink"))
-    assert bodies(spark, checkpoint("sink")) == numbered(100)
+    assert len(files.pids.read_text().split()) >= 1
+    check_group(topics, files)
+    drain(read_stream(spark, topics, subscribe=files.topic), files.checkpoint, files.sink)
+    assert bodies(spark, files.sink) == numbered(100)
 
 
 class Restartable:

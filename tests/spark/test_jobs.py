@@ -1,6 +1,7 @@
 """Scenario 51: the jobs, as commands: exit codes, counts in the last line, signals.
 
-Most run in this process, since a JVM's start is what takes time; ``spark-submit`` itself has one test.
+Most run in this process and leave their session to the next one, since starts are what takes time; one starts and ends
+its own, and ``spark-submit`` itself has one test.
 """
 
 import json
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
@@ -18,13 +19,13 @@ from typing import Any
 
 import pyarrow.parquet
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.spark.harness import Topics, numbered, stop_session
 from triomq.spark.jobs import aggregate, consume, produce, replay
+from triomq.spark.jobs.shared import program
 from triomq.spark.jobs.shared.running import Tally
 from triomq.spark.jobs.shared.session import submit_settings
-
-pytestmark = pytest.mark.timeout(400)  # many JVMs and sessions
 
 SPARK_SUBMIT = Path(sys.executable).with_name("spark-submit")
 JOBS = ("produce", "consume", "aggregate", "replay")
@@ -35,8 +36,23 @@ LATE = ("UA", 9.0, 3)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _no_session() -> None:
-    """Leave no session of another module: each job starts its own, and ends it."""
+def _jobs_session() -> Iterator[None]:
+    """Take no session of another module, and leave none to it: jobs start theirs with other settings."""
+    stop_session()
+    yield
+    stop_session()
+
+
+@pytest.fixture(autouse=True)
+def _lasting_session(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let jobs not stop their session, but where the test asks for its own."""
+    if "own_session" not in request.fixturenames:
+        monkeypatch.setattr(program, "_stop", lambda _: None)
+
+
+@pytest.fixture
+def own_session() -> None:
+    """Let the jobs of this test start and stop a session each."""
     stop_session()
 
 
@@ -115,22 +131,28 @@ def test_flights_go_from_a_file_into_windows_and_files_and_to_another_topic(
     assert topics.bodies(copy) == topics.bodies(topic)[2:4]
 
 
-def test_the_rate_source_sends_as_many_rows_as_asked_for(topics: Topics, run: Run) -> None:
+def test_the_rate_source_sends_as_many_rows_as_asked_for(topics: Topics, run: Run, own_session: None) -> None:
+    """With a session that the job starts and ends."""
     topic = topics.make(2)
     assert run(produce, "--topic", topic, "--rate-source", "--rate", "100", "--rows", "150")["rows"] == 150
     assert sorted(json.loads(body)["value"] for body in topics.bodies(topic)) == list(range(150))
+    assert SparkSession.getActiveSession() is None
 
 
 @pytest.mark.parametrize("job", [consume, aggregate, replay], ids=["consume", "aggregate", "replay"])
 def test_a_query_that_fails_gives_code_1_one_line_and_counts(
     job: Any, topics: Topics, run: Run, tmp_path: Path
 ) -> None:
-    """Scenario 51."""
+    """Scenario 51: a missing topic before Spark starts, a wrong offset in Spark's planning."""
     more = {aggregate: ("--path", str(tmp_path)), replay: ("--topic", topics.make(1))}.get(job, ())
+    name, topic = job.__name__.rpartition(".")[2], topics.make(1)
     counts = run(job, "--subscribe", "no-such-topic", *more, code=1)
     assert not counts["rows"]
-    name = job.__name__.rpartition(".")[2]
     assert counts["said"][0].startswith(f"python -m triomq.spark.jobs.{name}: topic 'no-such-topic' has no route")
+    beyond = f'startingOffsets={{"{topic}": {{"broker-a": {{"0": 7}}}}}}'
+    counts = run(job, "--subscribe", topic, *more, "--option", beyond, code=1)
+    assert not counts["rows"]
+    assert f"{topic}@broker-a:0 has the offsets 0 to 0, not 7" in counts["said"][0]
 
 
 def test_rows_that_cannot_be_sent_give_code_1_one_line_and_counts(topics: Topics, run: Run, tmp_path: Path) -> None:
@@ -149,7 +171,9 @@ def test_rows_that_cannot_be_sent_give_code_1_one_line_and_counts(topics: Topics
 def test_a_signal_stops_a_stream_which_tells_its_counts(
     job: Any, number: int, code: int, topics: Topics, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario 51; a Spark context takes SIGINT for itself."""
+    """Scenario 51; a new Spark context takes SIGINT for itself."""
+    if number == signal.SIGINT:
+        stop_session()
     topic = topics.make(1)
     topics.send(topic, [b'{"carrier": "UA", "dep_delay": 1, "time_hour": "2013-01-01T03:00:00Z"}'] * 50)
     hear = Tally.onQueryProgress
@@ -191,13 +215,13 @@ def test_a_signal_cancels_a_batch(job: Any, topics: Topics, run: Run, tmp_path: 
     assert len(topics.bodies(topic)) < 2000
 
 
-def test_spark_submit_hands_on_the_code_of_each_job() -> None:
-    """Scenario 51: all at once, since none of them starts a session."""
+def test_each_program_hands_on_its_code() -> None:
+    """Scenario 51: all at once; that ``spark-submit`` does the same is in its own test."""
     with ExitStack() as stack:
         running = []
         for name in JOBS:
             path = Path(import_module(f"triomq.spark.jobs.{name}").__file__ or "")
-            command = [str(SPARK_SUBMIT), str(path), "--nonsense"]
+            command = [sys.executable, str(path), "--nonsense"]
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             running.append((name, stack.enter_context(process)))
         for name, process in running:

@@ -29,6 +29,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def topics(broker: Broker) -> Iterator[Topics]:
+    with Topics(broker.namesrv) as opened:
+        yield opened
+
+
 def test_odd_records_are_read_as_the_client_reads_them(spark: "SparkSession", topics: Topics) -> None:
     topic = topics.make(1)
     topics.producer.send_encoded_batch(topic, encode_batch([(0, b"%d" % n, p) for n, p in enumerate(PROPERTIES)]))

@@ -253,13 +253,3 @@ def test_a_window_aggregation_equals_the_batch(spark: "SparkSession", topics: To
     query = run()
     assert sum(one.numRowsDroppedByWatermark for progress in query.recentProgress for one in progress.stateOperators)
     assert found == wanted
-
-
-def test_options_of_a_batch_and_unreachable_brokers_end_a_stream(spark: "SparkSession", checkpoint: Folder) -> None:
-    """Scenarios 44 and 45, for a stream."""
-    reader = spark.readStream.format("rocketmq").option("nameServer", "127.0.0.1:1").option("subscribe", "T")
-    with pytest.raises(StreamingQueryException, match="endingOffsets' is for a batch read"):
-        drain(reader.option("endingOffsets", "latest").load(), checkpoint("log"), checkpoint("sink"))
-    reader = spark.readStream.format("rocketmq").option("nameServer", "127.0.0.1:1").option("subscribe", "T")
-    with pytest.raises(StreamingQueryException, match=r"127\.0\.0\.1:1"):
-        drain(reader.option("planTimeoutMs", "1000").load(), checkpoint("log2"), checkpoint("sink"))

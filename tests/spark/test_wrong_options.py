@@ -133,6 +133,8 @@ def test_limits_that_contradict_each_other_are_told(spark: "SparkSession", untou
     limits = {"minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "5"}
     text = stream_error(spark, {"nameServer": untouched, "subscribe": "T", **limits}, tmp_path)
     assert "'minOffsetsPerTrigger' must not be above" in text
+    batch_only = {"nameServer": untouched, "subscribe": "T", "endingOffsets": "latest"}
+    assert "'endingOffsets' is for a batch read" in stream_error(spark, batch_only, tmp_path)
 
 
 def test_an_id_column_that_is_not_there_is_told(spark: "SparkSession", untouched: str) -> None:
