@@ -27,7 +27,8 @@ ROOT = Path(__file__).parents[2]
 Folder = Callable[[str], str]
 KILLED_S = 240
 PHASES = (
-    "initialOffset", "latestOffset", "offset log", "partitions", "read", "output", "written", "commit", "idle", "latest",
+    "initialOffset", "latestOffset", "offset log", "partitions", "read",
+    "output", "written", "commit", "idle", "latest",
 )  # fmt: skip
 AWAY_S = 4  # longer than the pauses between attempts, shorter than planTimeoutMs
 ORPHAN_S = 3 + 5  # planTimeoutMs of the driver, and what the scenario allows

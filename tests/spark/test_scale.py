@@ -54,7 +54,7 @@ def test_tags_are_filtered_by_the_broker(spark: "SparkSession", tapped: tuple[To
 def test_an_idle_stream_asks_and_costs_little(
     spark: "SparkSession", tapped: tuple[Topics, Tap], checkpoint: Callable[[str], str]
 ) -> None:
-    """Scenario 19: no trigger and no data for some seconds; 6 requests a second, and 5 % of a core for the stream's reader."""
+    """Scenario 19: without trigger and data the stream's reader makes 6 requests a second and takes 5 % of a core."""
     topics, tap = tapped
     topic = topics.make(8)
     ports: set[int] = set()
