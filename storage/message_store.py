@@ -149,7 +149,21 @@ class MessageStore:
         self._has_refused = self._has_logged_refusal = False
         self._is_open = True
         self._update_refusal()
-        LOGGER.info("store open root=%s durability=%s %s", self.config.root, self.config.durability.value, report)
+        LOGGER.info(
+            "store open root=%s durability=%s clean=%s records=%d truncated_bytes=%d damaged_parts=%d lost_messages=%d "
+            "units_added=%d units_removed=%d repaired_queues=%d seconds=%.3f",
+            self.config.root,
+            self.config.durability.value,
+            report.clean,
+            report.records,
+            report.truncated_bytes,
+            len(report.damage),
+            report.lost_messages,
+            report.units_added,
+            report.units_removed,
+            len(report.repaired_queues),
+            report.seconds,
+        )
         return report
 
     def close(self) -> None:

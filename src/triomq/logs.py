@@ -1,6 +1,7 @@
-"""Logging of the programs (not of the library, which adds no handler): one line per event, floods cut short."""
+"""Logging of the programs (the library adds no handler): one line per event, as text or JSON; floods are cut short."""
 
 import logging
+import re
 import time
 from collections.abc import Callable
 from typing import Final
@@ -9,14 +10,16 @@ from triomq.protocol.errors import ConfigError
 
 BURST: Final = 20
 WINDOW_S: Final = 10.0
+_FIELD: Final = re.compile(r"(\w+)=%[^a-zA-Z]*[a-zA-Z]|%[^a-zA-Z%]*[a-zA-Z]")
+_ID_CHARACTERS: Final = re.compile(r"[^a-z0-9]+")
 
 
 class RepeatFilter(logging.Filter):
-    """Lets ``burst`` records of one kind pass per window and counts the others.
+    """Passes ``burst`` records of one kind per window and counts the others.
 
-    A kind is a logger with its constant text: what a peer can vary (its port, its bytes) is in the arguments, so a
-    hostile one cannot make more kinds, and the memory is bounded by the code.  The count stands behind the next record
-    of the kind.
+    A kind is a logger with its constant text.  What a peer can vary (its port, its bytes) is in the arguments, so a
+    hostile peer cannot make more kinds, and the code bounds the memory.  The next record of the kind has the count as
+    its attribute ``suppressed``.
     """
 
     def __init__(
@@ -29,12 +32,12 @@ class RepeatFilter(logging.Filter):
         self._kinds: dict[tuple[str, str], list[float]] = {}  # window's end, passed, suppressed
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Decide about one record; called by logging."""
+        """Decide whether a record passes; called by logging."""
         now = self._clock_s()
         kind = self._kinds.setdefault((record.name, str(record.msg)), [now + self._window_s, 0, 0])
         if now >= kind[0]:
             if kind[2]:
-                record.msg = f"{record.msg} (and {kind[2]:.0f} more like this)"
+                record.suppressed = int(kind[2])
             kind[:] = [now + self._window_s, 0, 0]
         if kind[1] >= self._burst:
             kind[2] += 1
@@ -44,7 +47,7 @@ class RepeatFilter(logging.Filter):
 
 
 class LineFormatter(logging.Formatter):
-    """``2026-01-31T12:00:00.123Z WARNING triomq.broker.server text``: UTC, control characters made visible."""
+    """``2026-01-31T12:00:00.123Z WARNING triomq.broker.server text``: UTC, control characters escaped."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -55,12 +58,53 @@ class LineFormatter(logging.Formatter):
         return f"{seconds}.{int(record.msecs):03}Z"
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
-        """Return the line; a peer's text must not look like a line of ours, nor steer the terminal that shows it."""
+        """Return the line; a peer's text must not look like a line of ours, nor control the terminal that shows it."""
         line = super().formatMessage(record)
+        if suppressed := getattr(record, "suppressed", 0):
+            line += f" (and {suppressed} more like this)"
         return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
-def configure(level: str, log_file: str | None = None) -> None:
+class JsonFormatter(LineFormatter):
+    """One JSON object per line: ``time``, ``level``, ``logger``, ``event``, ``message``, then the event's own fields.
+
+    ``event`` comes from the constant text: ``connection closed peer=%s`` gives ``connection-closed`` and ``peer``.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the object."""
+        import orjson
+
+        text = str(record.msg)
+        arguments = record.args if isinstance(record.args, tuple) else ()
+        fields = [(found[1], value) for found, value in zip(_FIELD.finditer(text), arguments, strict=False) if found[1]]
+        event = _ID_CHARACTERS.sub("-", re.split(r"\s*\w+=|%", text)[0].lower()).strip("-")
+        line = {
+            "time": self.formatTime(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "event": event,
+            "message": record.getMessage(),
+            **{f"{name}_" if name in _OWN_FIELDS else name: value for name, value in fields},
+        }
+        if suppressed := getattr(record, "suppressed", 0):
+            line["suppressed"] = suppressed
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str).decode(errors="replace")
+
+
+_OWN_FIELDS: Final = frozenset(("time", "level", "logger", "event", "message", "suppressed", "traceback"))
+
+
+def reopen_log_file() -> None:
+    """Open the log file again under its name, if it was moved away."""
+    for handler in logging.getLogger("triomq").handlers:
+        if (reopen := getattr(handler, "reopenIfNeeded", None)) is not None:
+            reopen()
+
+
+def configure(level: str, log_file: str | None = None, log_format: str = "text") -> None:
     """Log everything of triomq from ``level`` on to stderr, or to a file that may be renamed while it is in use.
 
     Raises:
@@ -70,13 +114,13 @@ def configure(level: str, log_file: str | None = None) -> None:
     if log_file is None:
         handler = logging.StreamHandler()
     else:
-        from logging.handlers import WatchedFileHandler  # 5 ms of start-up, only for who logs to a file
+        from logging.handlers import WatchedFileHandler  # 5 ms of start-up, only when logging to a file
 
         try:
             handler = WatchedFileHandler(log_file, encoding="utf-8")
         except OSError as exc:
             raise ConfigError(f"log file {log_file}: {exc.strerror}; give another one with --log-file") from exc
-    handler.setFormatter(LineFormatter())
+    handler.setFormatter(JsonFormatter() if log_format == "json" else LineFormatter())
     handler.addFilter(RepeatFilter())
     logger = logging.getLogger("triomq")
     logger.setLevel(level.upper())

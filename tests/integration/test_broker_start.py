@@ -84,7 +84,7 @@ async def test_a_long_start_tells_how_far_it_is(
     await leave(tmp_path, 10)
     monkeypatch.setattr("triomq.storage.commit_log.log_scan._PROGRESS_LOG_S", 0.0)
     monkeypatch.setattr("triomq.storage.commit_log.log_scan._PROGRESS_STEP_BYTES", 4000)
-    monkeypatch.setattr("triomq.protocol.record.intact_record._MOST_RUN_BYTES", 1000)
+    monkeypatch.setattr("triomq.protocol.record.intact_record._MAX_RUN_BYTES", 1000)
     caplog.set_level(logging.INFO, "triomq.storage.commit_log.log_scan")
     async with running(tmp_path):
         told = [record.getMessage() for record in caplog.records if record.name == "triomq.storage.commit_log.log_scan"]
@@ -103,7 +103,7 @@ async def test_a_long_start_is_given_up_when_it_is_cancelled_and_the_next_one_do
 
     with monkeypatch.context() as patch, trio.CancelScope() as starting:
         patch.setattr("triomq.storage.commit_log.log_scan._PROGRESS_STEP_BYTES", 1000)
-        patch.setattr("triomq.protocol.record.intact_record._MOST_RUN_BYTES", 1000)
+        patch.setattr("triomq.protocol.record.intact_record._MAX_RUN_BYTES", 1000)
         patch.setattr(ProgressLog, "__call__", tell)
         async with running(tmp_path):
             raise AssertionError("it has started")

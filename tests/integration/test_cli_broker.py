@@ -4,6 +4,8 @@ import json
 import re
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -133,18 +135,48 @@ def test_an_advertised_address_is_what_clients_are_told(tmp_path: Path) -> None:
 
 
 def test_each_listener_tells_its_own_address(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    listener = f"outside,namesrv=127.0.0.1:{port},broker=127.0.0.1:0,advertise=localhost"
-    broker = start_triomq(tmp_path, "--listener", listener)
-    addresses = []
-    for namesrv in (broker.namesrv, f"127.0.0.1:{port}"):
-        ok("produce", "orders", namesrv=namesrv, stdin=b"one\n")
-        (told,) = json.loads(ok("ping", "--json", namesrv=namesrv))["brokers"]
-        addresses.append(told["address"])
-    assert addresses[0] == broker.broker
-    assert addresses[1].startswith("localhost:")
+    listener = "outside,namesrv=127.0.0.1:0,broker=127.0.0.1:0,advertise=localhost"
+    with running(*ON_FREE_PORTS, "--store", str(tmp_path / "s"), "--json", "--listener", listener) as broker:
+        ready = json.loads(read_line(broker))
+        outside = ready["listeners"]["outside"]
+        addresses = []
+        for namesrv in (ready["namesrv"], outside["namesrv"]):
+            ok("produce", "orders", namesrv=namesrv, stdin=b"one\n")
+            (told,) = json.loads(ok("ping", "--json", namesrv=namesrv))["brokers"]
+            addresses.append(told["address"])
+    assert addresses == [ready["broker"], outside["broker"].replace("127.0.0.1", "localhost")]
+
+
+def test_the_readable_line_names_the_ports_of_every_listener(tmp_path: Path) -> None:
+    listener = "outside,namesrv=127.0.0.1:0,broker=127.0.0.1:0"
+    with running(*ON_FREE_PORTS, "--store", str(tmp_path / "s"), "--listener", listener) as broker:
+        line = read_line(broker)
+    assert re.search(r"; listener outside: broker 127\.0\.0\.1:[1-9]\d+, name server 127\.0\.0\.1:[1-9]\d+\n", line)
+
+
+def test_sigint_that_was_ignored_at_the_start_stays_ignored(tmp_path: Path) -> None:
+    options = " ".join((*ON_FREE_PORTS, "--store", str(tmp_path / "s")))
+    command = f'trap "" INT; exec {sys.executable} -m triomq.cli {options}'
+    with subprocess.Popen(("sh", "-c", command), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as broker:
+        assert broker.stdout is not None
+        assert b"is ready" in broker.stdout.readline()
+        broker.send_signal(signal.SIGINT)
+        broker.send_signal(signal.SIGTERM)
+        _, log = broker.communicate(timeout=10)
+    assert broker.returncode == 0
+    assert b"stopping signal=SIGTERM" in log
+
+
+def test_sighup_reopens_the_log_file(tmp_path: Path) -> None:
+    path = tmp_path / "triomq.log"
+    broker = start_triomq(tmp_path, "--log-file", str(path), "--log-format", "json")
+    path.rename(tmp_path / "old.log")
+    broker.process.send_signal(signal.SIGHUP)
+    while not path.exists() or not path.read_text():
+        time.sleep(0.01)
     broker.stop()
+    events = [json.loads(line)["event"] for line in path.read_text().splitlines()]
+    assert (events[0], events[-1]) == ("log-file-reopened", "stopped")
 
 
 def test_a_hostile_peer_cannot_flood_the_log(tmp_path: Path) -> None:

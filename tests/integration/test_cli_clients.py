@@ -272,6 +272,39 @@ def test_a_group_is_shown_with_members_subscription_and_lag(namesrv: str, topic:
     assert row == {"group": group, "members": 0, "lag": 2}
 
 
+def test_groups_are_created_changed_and_deleted(namesrv: str) -> None:
+    group = f"group-{token_hex(4)}"
+    assert "would be created" in ok("group", "create", group, "--dry-run", namesrv=namesrv)
+    assert ok("group", "create", group, namesrv=namesrv) == f"group {group} created: 16 retries\n"
+    text = ok("group", "create", group, "--retries", "1", "--disable", namesrv=namesrv)
+    assert text == f"group {group} changed: 1 retry, consuming disabled\n"
+    (row,) = [row for row in objects(ok("group", "list", "--json", namesrv=namesrv)) if row["group"] == group]
+    assert row == {"group": group, "members": 0, "lag": 0}
+    result = json.loads(ok("group", "delete", group, "--dry-run", "--json", namesrv=namesrv))
+    assert result == {"group": group, "keep_offsets": False, "dry_run": True}
+    assert ok("group", "delete", group, namesrv=namesrv) == f"group {group} deleted\n"
+    assert "has not consumed yet" in complaint(1, "group", "delete", group, namesrv=namesrv)
+
+
+def test_a_delay_above_the_limit_names_the_option(namesrv: str, topic: str) -> None:
+    line = complaint(1, "produce", topic, "--delay", "4d", namesrv=namesrv, stdin=b"1\n")
+    assert "line 1: " in line
+    assert "--timer-max-delay" in line
+
+
+def test_lines_keep_their_order_in_each_queue(namesrv: str) -> None:
+    name = f"topic-{token_hex(4)}"
+    ok("topic", "create", name, "--queues", "3", namesrv=namesrv)
+    text = ok("produce", name, "--batch", "50", namesrv=namesrv, stdin=b"".join(b"%d\n" % n for n in range(5000)))
+    assert text.startswith("sent 5000 messages")
+    queues: dict[int, list[int]] = {}
+    for found in objects(ok("consume", name, "--json", "--count", "5000", namesrv=namesrv)):
+        queues.setdefault(found["queue_id"], []).append(int(found["body"]))
+    assert sorted(number for queue in queues.values() for number in queue) == list(range(5000))
+    assert [sorted(queue) for queue in queues.values()] == list(queues.values())
+    assert len(queues) == 3
+
+
 def test_ping_tells_versions_and_addresses(broker: Broker) -> None:
     (found,) = objects(ok("ping", "--json", "--namesrv", broker.namesrv))
     (told,) = found["brokers"]
@@ -336,6 +369,7 @@ def test_a_missing_topic_is_told_with_similar_names_and_not_created(namesrv: str
         line = complaint(1, *words, namesrv=namesrv)
         assert topic in line
         assert typo in line
+        assert ("create" in line) == (words[1] != "delete")
     assert typo not in ok("topic", "list", namesrv=namesrv)
 
 

@@ -80,7 +80,7 @@ def test_the_table_shows_the_begin_of_each_body(namesrv: str) -> None:
 
 
 def test_what_cannot_be_found_or_meant_is_told(namesrv: str) -> None:
-    assert "name its topic" in complaint(1, "message", "show", "no-id", namesrv=namesrv)
+    assert "add --topic TOPIC" in complaint(1, "message", "show", "no-id", namesrv=namesrv)
     words = ("message", "find", "--topic", "orders", "--key", "a", "--unique-key", "b")
     assert "cannot be used together" in complaint(2, *words, namesrv=namesrv)
     assert "has no route" in complaint(1, "message", "find", "--topic", "ordres", "--key", "a", namesrv=namesrv)

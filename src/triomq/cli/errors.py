@@ -37,6 +37,10 @@ _HINTS: Final[Mapping[type[BaseException], str]] = {
 }
 
 
+_REMARK_HINTS: Final = {"bigger than the max delay": "the limit is set by triomq broker --timer-max-delay"}
+"""What a broker's text contains, and what helps."""
+
+
 def exit_code_of(error: BaseException) -> ExitCode:
     """Return the exit code for an error that :func:`is_expected`."""
     for kind in type(error).__mro__:
@@ -56,7 +60,7 @@ def one_line(error: BaseException) -> str:
     Brokers have a word in it: control characters are made visible.
     """
     text = escape_controls(" ".join(str(error).split())) or type(error).__name__
-    hint = _HINTS.get(type(error))
+    hint = _HINTS.get(type(error)) or next((hint for part, hint in _REMARK_HINTS.items() if part in text), None)
     return f"{text}; {hint}" if hint else text
 
 

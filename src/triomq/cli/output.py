@@ -42,9 +42,17 @@ def write_text(text: str) -> None:
     sys.stdout.flush()
 
 
-def plural(count: int, noun: str) -> str:
+def write_result(result: Mapping[str, Any], text: str, *, as_json: bool) -> None:
+    """Write what was done, as JSON or as a sentence."""
+    if as_json:
+        write_json(result)
+    else:
+        write_text(text + "\n")
+
+
+def plural(count: int, noun: str, several: str | None = None) -> str:
     """Return ``1 message``, ``2 messages``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{count} {noun}" if count == 1 else f"{count} {several or noun + 's'}"
 
 
 def write_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:

@@ -25,7 +25,7 @@ def run(argv: Sequence[str]) -> int:
     module, _, function = runner.partition(":")
     _let_stdout_take_any_text(as_json=options.json)
     try:
-        configure(options.log_level, options.log_file)
+        configure(options.log_level, options.log_file, options.log_format)
         command = cast(Runner, getattr(importlib.import_module(module), function))
         return command(options)
     except BrokenPipeError:

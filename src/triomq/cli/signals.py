@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first ends a command in order, the second at once."""
+"""Signals: the first SIGINT or SIGTERM ends a command in order, the second at once."""
 
 import signal
 from collections.abc import AsyncIterator
@@ -11,12 +11,17 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 def stop_signals() -> AbstractContextManager[AsyncIterator[int]]:
-    """Receive the signals that end a program; SIGHUP too, unless it is ignored as under ``nohup``."""
-    hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
-    return trio.open_signal_receiver(*STOP_SIGNALS, *hangup)
+    """Receive SIGTERM, SIGINT and SIGHUP.
+
+    SIGINT and SIGHUP stay ignored if they were ignored at the start, as a shell does for a script's background jobs and
+    ``nohup`` does: Ctrl-C in the terminal is not meant for them.
+    """
+    wanted = [number for number in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
+    return trio.open_signal_receiver(signal.SIGTERM, *wanted)
 
 
 def end_at_next_signal() -> None:
-    """Let the next signal end the process at once, even if the loop hangs; call it when the first came."""
+    """Make the next signal end the process at once, even if the loop hangs; call it after the first."""
     for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)

@@ -1,4 +1,5 @@
 import io
+import json
 import logging
 import subprocess
 import sys
@@ -6,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from triomq.logs import LineFormatter, RepeatFilter, configure
+from triomq.logs import JsonFormatter, LineFormatter, RepeatFilter, configure, reopen_log_file
 from triomq.protocol.errors import ConfigError
 
 
@@ -33,11 +34,12 @@ def test_a_flood_of_one_kind_is_cut_and_counted_and_others_pass() -> None:
     clock.now = 10.0
     after = record("bad frame peer=%s", "x")
     assert repeats.filter(after)
-    assert after.getMessage() == "bad frame peer=x (and 97 more like this)"
+    assert LineFormatter().format(after).endswith(" bad frame peer=x (and 97 more like this)")
+    assert json.loads(JsonFormatter().format(after))["suppressed"] == 97
     clock.now = 20.0
     later = record("bad frame peer=%s", "y")
     assert repeats.filter(later)
-    assert later.getMessage() == "bad frame peer=y"
+    assert LineFormatter().format(later).endswith(" bad frame peer=y")
 
 
 def test_a_line_tells_time_level_and_logger_and_stays_one_line() -> None:
@@ -83,3 +85,45 @@ def test_logging_again_replaces_the_first_handler(logger: logging.Logger, tmp_pa
 def test_a_log_file_that_cannot_be_opened_is_told(logger: logging.Logger, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--log-file"):
         configure("info", str(tmp_path / "missing" / "x.log"))
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "event", "fields"),
+    [
+        ("stopping signal=%s", ("SIGTERM",), "stopping", {"signal": "SIGTERM"}),
+        (
+            "store open root=%s records=%d seconds=%.3f",
+            (Path("/s"), 3, 0.5),
+            "store-open",
+            {"root": "/s", "records": 3},
+        ),
+        ("Group %s: time=%s level=%s", ("g", 1, 2), "group", {"time_": 1, "level_": 2}),
+        ("plain", (), "plain", {}),
+    ],
+)
+def test_json_names_the_event_and_its_fields(
+    text: str, arguments: tuple[object, ...], event: str, fields: dict[str, object]
+) -> None:
+    made = record(text, *arguments)
+    made.created, made.msecs = 0.0, 7.9
+    found = json.loads(JsonFormatter().format(made))
+    own = {"time": "1970-01-01T00:00:00.007Z", "level": "WARNING", "logger": "triomq.test", "event": event}
+    assert {**found, **own, **fields, "message": text % arguments} == found
+
+
+def test_json_carries_a_traceback() -> None:
+    try:
+        1 / 0  # noqa: B018  # for its traceback
+    except ZeroDivisionError:
+        made = logging.LogRecord("triomq.test", logging.ERROR, "", 0, "failed", (), sys.exc_info())
+    assert json.loads(JsonFormatter().format(made))["traceback"].endswith("ZeroDivisionError: division by zero")
+
+
+def test_the_log_file_is_opened_again_after_it_was_moved(logger: logging.Logger, tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    configure("info", str(path), "json")
+    logging.getLogger("triomq.x").info("one")
+    path.rename(tmp_path / "old.log")
+    reopen_log_file()
+    assert path.read_text() == ""
+    assert json.loads((tmp_path / "old.log").read_text())["event"] == "one"

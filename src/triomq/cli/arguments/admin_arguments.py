@@ -25,7 +25,7 @@ def add_topic(commands: Commands) -> None:
 
 def add_group(commands: Commands) -> None:
     """Add ``triomq group`` with its commands."""
-    group = add_subcommands(commands, "group", "list, show or reset consumer groups")
+    group = add_subcommands(commands, "group", "list, create, delete, show or reset consumer groups")
     listing = add_client_command(group, "list", "group:list_groups", "GroupListOptions", "list the consumer groups")
     listing.add_argument("--all", action="store_true", help="also those that every broker has")
     show = add_client_command(
@@ -33,6 +33,21 @@ def add_group(commands: Commands) -> None:
     )
     show.add_argument("group", metavar="GROUP")
     show.add_argument("--topic", help="only this topic")
+    create = add_client_command(group, "create", "group:create", "GroupCreateOptions", "create or change a group")
+    create.add_argument("group", metavar="GROUP")
+    create.add_argument(
+        "--retries",
+        type=values.parse_count,
+        metavar="N",
+        default=16,
+        help="how often a message may fail before it becomes a dead letter (retryMaxTimes; 16)",
+    )
+    create.add_argument("--disable", action="store_true", help="forbid the group to consume (consumeEnable)")
+    delete = add_client_command(group, "delete", "group:delete", "GroupDeleteOptions", "delete a group everywhere")
+    delete.add_argument("group", metavar="GROUP")
+    delete.add_argument("--keep-offsets", action="store_true", help="keep its committed offsets")
+    for parser in (create, delete):
+        parser.add_argument("--dry-run", action="store_true", help="only print what would be done")
     reset = add_client_command(
         group,
         "reset-offset",

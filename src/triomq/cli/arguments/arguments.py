@@ -5,7 +5,6 @@ options, are names, imported when they are needed.  So ``triomq broker`` is read
 ``--help`` without loading either.
 """
 
-import argparse
 import dataclasses
 import importlib
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from triomq.cli.arguments.admin_arguments import add_group, add_topic
 from triomq.cli.arguments.broker_arguments import add_broker
 from triomq.cli.arguments.message_arguments import add_consume, add_dlq, add_message, add_produce
 from triomq.cli.arguments.options import Options
-from triomq.cli.arguments.parser import Parser, add_client_command
+from triomq.cli.arguments.parser import Parser, add_client_command, add_command
 from triomq.cli.arguments.store_arguments import add_store
 from triomq.cli.exit_codes import EXIT_CODES_TEXT
 
@@ -39,14 +38,16 @@ def parse(argv: Sequence[str]) -> Invocation:
     Raises:
         SystemExit: it asked for help or the version, or is wrong: the text was written.
     """
-    found = vars(build_parser().parse_args(_join_relative_times(argv)))
+    words, parser = _join_relative_times(argv), build_parser()
+    parser.check_names(words)
+    found = vars(parser.parse_args(words))
     module, _, name = found["options_type"].partition(":")
     options_type: type[Options] = getattr(importlib.import_module(module), name)
     fields = {field.name: _frozen(found[field.name]) for field in dataclasses.fields(options_type)}
     return Invocation(found["runner"], found["name"], options_type(**fields))
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     """Make the parser of all commands."""
     parser = Parser(
         prog="triomq",
@@ -63,6 +64,15 @@ def build_parser() -> argparse.ArgumentParser:
     add_message(commands)
     add_dlq(commands)
     add_store(commands)
+    completion = add_command(
+        commands,
+        "completion",
+        "completion:run",
+        "triomq.cli.arguments.options:CompletionOptions",
+        "print a script that completes commands and options in your shell",
+        log_level="warning",
+    )
+    completion.add_argument("shell", choices=("bash", "zsh"))
     add_client_command(commands, "ping", "ping:run", "ClientOptions", "ask whether name server and brokers answer")
     return parser
 

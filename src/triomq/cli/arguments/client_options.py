@@ -92,6 +92,25 @@ class GroupListOptions(ClientOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCreateOptions(ClientOptions):
+    """``triomq group create``."""
+
+    group: str
+    retries: int
+    disable: bool
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDeleteOptions(ClientOptions):
+    """``triomq group delete``."""
+
+    group: str
+    keep_offsets: bool
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupShowOptions(ClientOptions):
     """``triomq group show``."""
 

@@ -13,6 +13,14 @@ class Options:
     json: bool
     log_level: str
     log_file: str | None
+    log_format: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionOptions(Options):
+    """``triomq completion``."""
+
+    shell: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,10 @@ imported.
 
 import argparse
 import os
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NoReturn
 
+from triomq.cli.arguments import values
 from triomq.cli.exit_codes import EXIT_CODES_TEXT, ExitCode
 from triomq.protocol.missing import explain_missing
 
@@ -24,18 +26,54 @@ class Parser(argparse.ArgumentParser):
     """Tells errors on one line; options are never guessed from a beginning, so a new one breaks no script."""
 
     def __init__(self, **settings: Any) -> None:  # argparse's own signature is of this kind
+        self.commands: Commands = None
         super().__init__(allow_abbrev=False, **settings)
+
+    def add_subparsers(self, **settings: Any) -> Commands:
+        """Add commands below this one."""
+        self.commands = super().add_subparsers(**settings)
+        return self.commands
+
+    def check_names(self, words: Sequence[str]) -> None:
+        """Refuse an option or command that does not exist, with the nearest name and the help that lists them."""
+        names = self.commands.choices if self.commands is not None else {}
+        rest = iter(words)
+        for word in rest:
+            option, has_value, _ = word.partition("=")
+            if word == "--":
+                return
+            if word in names:
+                names[word].check_names(list(rest))
+            elif option.startswith("--"):
+                action = self._option_string_actions.get(option)
+                if action is None:
+                    known = () if explain_missing(option) else self._option_string_actions
+                    self.error(f"unknown option {option}{_suggestion(option, known)}")
+                if action.nargs is None and not has_value:
+                    next(rest, None)
+            elif names and not word.startswith("-"):
+                self.error(f"unknown command {word!r}{_suggestion(word, names)}; commands: {', '.join(names)}")
+
+    def option_names(self) -> list[str]:
+        """Return the options, long forms only."""
+        return [name for name in self._option_string_actions if name.startswith("--")]
 
     def error(self, message: str) -> NoReturn:
         """Write one line to stderr and exit."""
         self.exit(ExitCode.USAGE, usage_line(self.prog, message, f"{self.prog} --help"))
 
 
+def _suggestion(word: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    return "".join(f"; did you mean {name}?" for name in get_close_matches(word, known, 1))
+
+
 def usage_line(program: str, message: str, help_command: str) -> str:
     """Return the line for a wrong command line; it says of options that RocketMQ has what to do instead."""
     options = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
     reasons = [reason for option in options if (reason := explain_missing(option)) is not None]
-    parts = [f"{program}: {message}", *dict.fromkeys(reasons), f"{help_command} tells what there is"]
+    parts = [f"{program}: {message}", *dict.fromkeys(reasons), f"see {help_command}"]
     return "; ".join(parts) + "\n"
 
 
@@ -54,6 +92,7 @@ def add_command(commands: Commands, name: str, runner: str, options_type: str, t
     parser.add_argument("--json", action="store_true", help="write JSON: one object, or one object per line")
     parser.add_argument("--log-level", choices=LOG_LEVELS, default=log_level, help=f"what to log ({log_level})")
     parser.add_argument("--log-file", metavar="FILE", help="log to this file instead of stderr")
+    parser.add_argument("--log-format", choices=("text", "json"), default="text", help="format of the log (text)")
     return parser
 
 
@@ -64,6 +103,7 @@ def add_client_command(commands: Commands, name: str, runner: str, options_type:
     parser.add_argument(
         "--namesrv",
         metavar="HOST:PORT",
+        type=values.parse_namesrv,
         default=os.environ.get(NAMESRV_VARIABLE) or DEFAULT_NAMESRV,
         help=f"name server, several with ; between (${NAMESRV_VARIABLE}, else {DEFAULT_NAMESRV})",
     )

@@ -55,6 +55,17 @@ def parse_rate(text: str) -> float:
     return rate
 
 
+def parse_namesrv(text: str) -> str:
+    """Return name servers as they are, ``host:port;host:port``.
+
+    Raises:
+        ArgumentTypeError: there is a comma between them.
+    """
+    if "," in text:
+        raise ArgumentTypeError(f"{text!r}: separate name servers with ;, as in {text.replace(',', ';')!r}")
+    return text
+
+
 def parse_positive(text: str) -> int:
     """Return a whole number above 0.
 

@@ -4,10 +4,11 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -20,7 +21,8 @@ from triomq.cli.errors import UsageError
 from triomq.cli.exit_codes import ExitCode
 from triomq.cli.process import raise_open_files_limit, settle_garbage_collector
 from triomq.cli.signals import end_at_next_signal, stop_signals
-from triomq.protocol.errors import ConfigError
+from triomq.logs import reopen_log_file
+from triomq.protocol.errors import ConfigError, StoreError
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
 
@@ -41,7 +43,7 @@ def run(options: BrokerOptions) -> int:
     """
     config = make_config(options)
     raise_open_files_limit()
-    trio.run(_serve, config, options.json)
+    trio.run(_serve, config, options)
     return ExitCode.OK
 
 
@@ -57,10 +59,15 @@ def make_config(options: BrokerOptions) -> BrokerConfig:
         advertise=_advertised("--advertise", options.advertise),
     )
     listeners = (first, *(parse_listener(text) for text in options.listener))
+    for listener in listeners:
+        _check_resolvable(listener.broker)
+        _check_resolvable(listener.namesrv)
     names = [listener.name for listener in listeners]
     if len(set(names)) != len(names):
         raise UsageError(f"--listener: each needs a name of its own, not {', '.join(names[1:])} ({names[0]} is taken)")
     root = Path(options.store).expanduser() if options.store else default_store_root()
+    if root.exists() and not root.is_dir():
+        raise StoreError(f"{root} is not a directory: choose another folder with --store")
     return BrokerConfig(
         store=StoreConfig(
             root=root,
@@ -108,6 +115,13 @@ def parse_listener(text: str) -> Listener:
     )
 
 
+def _check_resolvable(address: Address) -> None:
+    try:
+        socket.getaddrinfo(address.host, None)
+    except OSError as exc:
+        raise UsageError(f"cannot listen on {address}: {exc.strerror}") from exc
+
+
 def _address(option: str, text: str) -> Address:
     try:
         return Address.parse(text)
@@ -121,30 +135,38 @@ def _advertised(option: str, text: str | None) -> str | None:
     return text
 
 
-async def _serve(config: BrokerConfig, as_json: bool) -> None:
+async def _serve(config: BrokerConfig, options: BrokerOptions) -> None:
     with stop_signals() as signals, trio.CancelScope() as starting:
-        life = _Life(starting)
+        life = _Life(starting, reopens_log=options.log_file is not None)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(life.watch, signals)
             async with open_broker(config) as broker:
                 life.is_ready = True
                 settle_garbage_collector()
-                _announce(broker, as_json)
+                _announce(broker, as_json=options.json)
                 await life.stop.wait()
             nursery.cancel_scope.cancel()
     LOGGER.info("stopped store=%s", config.store.root)
 
 
 class _Life:
-    """What the first signal means: before the broker is ready, give up starting; after it, stop in order."""
+    """What the first signal means: before the broker is ready, give up starting; after it, stop in order.
 
-    def __init__(self, starting: trio.CancelScope) -> None:
+    SIGHUP opens the log file again instead, if there is one.
+    """
+
+    def __init__(self, starting: trio.CancelScope, *, reopens_log: bool) -> None:
+        self._reopens_log = reopens_log
         self.is_ready = False
         self.stop: Final = trio.Event()
         self._starting = starting
 
     async def watch(self, signals: AsyncIterator[int]) -> None:
         async for number in signals:
+            if number == signal.SIGHUP and self._reopens_log:
+                reopen_log_file()
+                LOGGER.info("log file reopened")
+                continue
             end_at_next_signal()
             LOGGER.info("stopping signal=%s", signal.Signals(number).name)
             if self.is_ready:
@@ -154,13 +176,14 @@ class _Life:
             return
 
 
-def _announce(broker: Broker, as_json: bool) -> None:
+def _announce(broker: Broker, *, as_json: bool) -> None:
     """Write the line scripts wait for."""
     config = broker.config
+    more = {listener.name: list(map(str, broker.addresses[listener.name])) for listener in config.listeners[1:]}
     listening, namesrv = (str(address) for address in broker.addresses[config.listeners[0].name])
     store, durability, pid = str(config.store.root), config.store.durability, os.getpid()
     if as_json:
-        ready = {
+        ready: dict[str, Any] = {
             "event": "ready",
             "broker": listening,
             "namesrv": namesrv,
@@ -168,12 +191,14 @@ def _announce(broker: Broker, as_json: bool) -> None:
             "durability": durability.value,
             "pid": pid,
         }
+        if more:
+            ready["listeners"] = {name: {"broker": at, "namesrv": namesrv} for name, (at, namesrv) in more.items()}
         line = json.dumps(ready, separators=(",", ":"))
     else:
         line = (
             f"triomq {__version__} is ready: broker {listening}, name server {namesrv}, store {store}, "
             f"durability {durability.value} ({_DURABILITY_TEXTS[durability]}), pid {pid}"
-        )
+        ) + "".join(f"; listener {name}: broker {at}, name server {namesrv}" for name, (at, namesrv) in more.items())
     try:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()

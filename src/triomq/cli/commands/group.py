@@ -1,15 +1,22 @@
-"""``triomq group``: list, show, reset-offset."""
+"""``triomq group``: list, create, delete, show, reset-offset."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from triomq.cli.arguments.client_options import GroupListOptions, GroupResetOffsetOptions, GroupShowOptions
+from triomq.cli.arguments.client_options import (
+    GroupCreateOptions,
+    GroupDeleteOptions,
+    GroupListOptions,
+    GroupResetOffsetOptions,
+    GroupShowOptions,
+)
 from triomq.cli.arguments.values import escape_controls
 from triomq.cli.commands.topic import local_time
 from triomq.cli.exit_codes import ExitCode
-from triomq.cli.output import write_json, write_table, write_text
+from triomq.cli.output import plural, write_json, write_result, write_table, write_text
 from triomq.cli.session import client_config, run_until_signal
 from triomq.client import Admin, GroupState, OffsetReset, QueueState
+from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.errors import ClientError
 from triomq.protocol.names import is_system_group
 
@@ -22,6 +29,16 @@ def list_groups(options: GroupListOptions) -> int:
 def show(options: GroupShowOptions) -> int:
     """Write the members of a group, where it stands in each queue, and what is wrong with it."""
     return run_until_signal(lambda: _show(options))
+
+
+def create(options: GroupCreateOptions) -> int:
+    """Create a group or change its settings."""
+    return run_until_signal(lambda: _create(options))
+
+
+def delete(options: GroupDeleteOptions) -> int:
+    """Delete a group."""
+    return run_until_signal(lambda: _delete(options))
 
 
 def reset_offset(options: GroupResetOffsetOptions) -> int:
@@ -53,7 +70,43 @@ async def check_known(admin: Admin, group: str) -> None:
     groups = await admin.groups()
     if group not in groups:
         known = ", ".join(group for group in groups if not is_system_group(group)) or "none"
-        raise ClientError(f"group {group!r} is not known to the broker; known groups: {known}")
+        raise ClientError(
+            f"group {group!r} is not known to the broker: it has not consumed yet, and nobody created it; "
+            f"known groups: {known}"
+        )
+
+
+# --- create, delete -----------------------------------------------------------------------------------------
+
+
+async def _create(options: GroupCreateOptions) -> int:
+    config = SubscriptionGroupConfig(options.group, consume_enable=not options.disable, retry_max_times=options.retries)
+    async with Admin(namesrv=options.namesrv, config=client_config(options)) as admin:
+        existed = options.group in await admin.groups()
+        if not options.dry_run:
+            await admin.create_group(config)
+    result = {
+        "group": options.group,
+        "retries": options.retries,
+        "enabled": not options.disable,
+        "existed": existed,
+        "dry_run": options.dry_run,
+    }
+    verb = ("would be " if options.dry_run else "") + ("changed" if existed else "created")
+    text = f"group {options.group} {verb}: {plural(options.retries, 'retry', 'retries')}"
+    write_result(result, text + (", consuming disabled" if options.disable else ""), as_json=options.json)
+    return ExitCode.OK
+
+
+async def _delete(options: GroupDeleteOptions) -> int:
+    async with Admin(namesrv=options.namesrv, config=client_config(options)) as admin:
+        await check_known(admin, options.group)
+        if not options.dry_run:
+            await admin.delete_group(options.group, remove_offsets=not options.keep_offsets)
+    result = {"group": options.group, "keep_offsets": options.keep_offsets, "dry_run": options.dry_run}
+    verb = "would be deleted" if options.dry_run else "deleted"
+    write_result(result, f"group {options.group} {verb}", as_json=options.json)
+    return ExitCode.OK
 
 
 # --- show ---------------------------------------------------------------------------------------------------
@@ -138,7 +191,7 @@ def problems(state: GroupState) -> list[dict[str, Any]]:
 def _draw(state: GroupState) -> None:
     found = describe(state)
     members = len(found["members"])
-    write_text(f"group {found['group']}: {members} {'member' if members == 1 else 'members'}, lag {found['lag']}\n")
+    write_text(f"group {found['group']}: {plural(members, 'member')}, lag {found['lag']}\n")
     for problem in found["problems"]:
         write_text(f"problem: {escape_controls(problem['text'])}\n")
     for columns, rows in (

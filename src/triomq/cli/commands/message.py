@@ -7,13 +7,15 @@ from typing import Final
 from triomq.cli.arguments.client_options import MessageFindOptions, MessageShowOptions
 from triomq.cli.arguments.values import StartAt, escape_controls
 from triomq.cli.commands.topic import local_time
-from triomq.cli.errors import UsageError
+from triomq.cli.errors import IncompleteError, UsageError
 from triomq.cli.exit_codes import ExitCode
 from triomq.cli.message_text import json_line, shown_body
 from triomq.cli.output import write_table, write_text
 from triomq.cli.session import client_config, run_until_signal
 from triomq.client import Admin, MessageExt, PullConsumer
 from triomq.client.consumer.pull import TOOLS_GROUP
+from triomq.protocol.codes import ResponseCode
+from triomq.protocol.errors import BrokerResponseError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset
 
@@ -34,7 +36,13 @@ def find(options: MessageFindOptions) -> int:
 
 async def _show(options: MessageShowOptions) -> int:
     async with Admin(namesrv=options.namesrv, config=client_config(options)) as admin:
-        message = await admin.message(options.message_id, options.topic)
+        try:
+            message = await admin.message(options.message_id, options.topic)
+        except BrokerResponseError as exc:
+            if options.topic is None and exc.code == ResponseCode.QUERY_NOT_FOUND:
+                hint = "to look for the id that its producer gave it, add --topic TOPIC"
+                raise IncompleteError(f"no message has the offset message id {options.message_id!r}; {hint}") from exc
+            raise
     if options.json:
         write_text(json_line(message).decode())
     else:

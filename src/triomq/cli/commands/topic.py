@@ -14,7 +14,7 @@ from triomq.cli.arguments.client_options import (
 from triomq.cli.arguments.values import time_text
 from triomq.cli.errors import IncompleteError
 from triomq.cli.exit_codes import ExitCode
-from triomq.cli.output import write_json, write_table, write_text
+from triomq.cli.output import plural, write_json, write_result, write_table, write_text
 from triomq.cli.session import client_config, run_until_signal
 from triomq.client import Admin
 from triomq.protocol.codes import Permission
@@ -81,8 +81,9 @@ async def _create(options: TopicCreateOptions) -> int:
             await admin.create_topic(options.topic, options.queues, int(_PERMISSIONS[options.permission]))
             await _wait_for_route(admin, options.topic)
     verb = ("would be " if options.dry_run else "") + ("changed" if existed else "created")
-    text = f"topic {options.topic} {verb}: {options.queues} queues on each broker, permission {options.permission}"
-    _tell(result, text, as_json=options.json)
+    queues = plural(options.queues, "queue")
+    text = f"topic {options.topic} {verb}: {queues} on each broker, permission {options.permission}"
+    write_result(result, text, as_json=options.json)
     return ExitCode.OK
 
 
@@ -103,11 +104,17 @@ async def _wait_for_route(admin: Admin, topic: str) -> None:
 
 async def _delete(options: TopicDeleteOptions) -> int:
     async with Admin(namesrv=options.namesrv, config=client_config(options)) as admin:
-        await admin.topic_route(options.topic)  # the error for a topic that is not there names similar ones
+        try:
+            await admin.topic_route(options.topic)
+        except NoRouteError as exc:  # its text names similar topics, and says how to create this one
+            parts = [part for part in str(exc).split("; ") if "create" not in part]
+            raise NoRouteError("; ".join(parts)) from exc
         if not options.dry_run:
             await admin.delete_topic(options.topic)
     verb = "would be deleted" if options.dry_run else "deleted"
-    _tell({"topic": options.topic, "dry_run": options.dry_run}, f"topic {options.topic} {verb}", as_json=options.json)
+    write_result(
+        {"topic": options.topic, "dry_run": options.dry_run}, f"topic {options.topic} {verb}", as_json=options.json
+    )
     return ExitCode.OK
 
 
@@ -148,7 +155,7 @@ async def _show(options: TopicShowOptions) -> int:
 
 
 def _draw(found: Mapping[str, Any]) -> None:
-    write_text(f"topic {found['topic']}: {found['messages']} messages in the queues\n")
+    write_text(f"topic {found['topic']}: {plural(found['messages'], 'message')} in the queues\n")
     for columns, rows in (
         (("BROKER", "CLUSTER", "ADDRESS", "PERMISSION", "READ", "WRITE"), found["brokers"]),
         (("BROKER", "QUEUE", "MIN", "MAX", "MESSAGES", "LAST STORED"), found["queues"]),
@@ -168,10 +175,3 @@ def local_time(milliseconds: int | None) -> str:
 def permission_text(perm: int) -> str:
     """Return ``rw``, ``r``, ``w`` or ``none`` for the bits of a topic."""
     return ("r" if perm & Permission.READ else "") + ("w" if perm & Permission.WRITE else "") or "none"
-
-
-def _tell(result: Mapping[str, Any], text: str, *, as_json: bool) -> None:
-    if as_json:
-        write_json(result)
-    else:
-        write_text(text + "\n")

@@ -121,10 +121,10 @@ def test_every_command_has_json_help_and_exit_codes(words: list[str], capsys: py
     ("words", "complaint"),
     [
         ([], "required: COMMAND"),
-        (["serve"], "invalid choice: 'serve'"),
+        (["serve"], "unknown command 'serve'; did you mean store?; commands: broker, "),
         (["topic"], "required: COMMAND"),
         (["produce"], "required: TOPIC"),
-        (["produce", "T", "--cou", "3"], "unrecognized arguments: --cou 3"),
+        (["produce", "T", "--cou", "3"], "unknown option --cou; did you mean --count?; see triomq produce --help"),
         (["produce", "T", "--use-tls"], "--use-tls; TLS is not supported yet; instead: use a network you trust"),
         (["produce", "T", "--namespace=n"], "a namespace is not supported yet; instead: write NAMESPACE%NAME"),
         (["broker", "--acl"], "an account in triomq's broker is not supported yet; instead: keep the broker on"),
@@ -151,3 +151,34 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         parse(["--version"])
     assert stop.value.code == 0
     assert capsys.readouterr().out == f"triomq {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            "broker --port 1234",
+            "triomq broker: unknown option --port; did you mean --store?; see triomq broker --help",
+        ),
+        (
+            "produce T --cuont 3",
+            "triomq produce: unknown option --cuont; did you mean --count?; see triomq produce --help",
+        ),
+        ("group show g --toppic=T", "did you mean --topic?; see triomq group show --help"),
+        ("prodce T", "triomq: unknown command 'prodce'; did you mean produce?; commands: broker, produce,"),
+        ("topic lst", "triomq topic: unknown command 'lst'; did you mean list?; commands: list, create, delete, show;"),
+        ("ping --namesrv a:1,b:2", "'a:1,b:2': separate name servers with ;, as in 'a:1;b:2'"),
+    ],
+)
+def test_a_wrong_name_is_answered_with_the_nearest_one(
+    words: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parse(words.split())
+    assert stop.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_the_value_of_an_option_is_no_command() -> None:
+    assert parse(["broker", "--store", "status"]).name == "broker"
+    assert parse(["consume", "--", "--odd"]).name == "consume"

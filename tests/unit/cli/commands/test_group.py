@@ -97,6 +97,7 @@ def test_a_reset_is_described_queue_by_queue() -> None:
         json=True,
         log_level="warning",
         log_file=None,
+        log_format="text",
         namesrv="",
         as_dialled=False,
         credentials=None,

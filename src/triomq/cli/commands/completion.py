@@ -1,0 +1,43 @@
+"""``triomq completion``: prints a script that completes commands and options in bash or zsh."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from triomq.cli.arguments.arguments import build_parser
+from triomq.cli.arguments.options import CompletionOptions
+from triomq.cli.arguments.parser import Parser
+from triomq.cli.exit_codes import ExitCode
+from triomq.cli.output import write_text
+
+_SCRIPT: Final = """\
+{prefix}_triomq() {{
+    local path=triomq word words
+    for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+        [[ $word == -* ]] || case "$path $word" in {commands}) path="$path $word" ;; esac
+    done
+    case "$path" in
+{cases}
+    esac
+    COMPREPLY=()
+    while IFS= read -r word; do COMPREPLY+=("$word"); done < <(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}")
+}}
+complete -o default -F _triomq triomq
+"""
+_ZSH: Final = "autoload -Uz bashcompinit && bashcompinit\n"
+
+
+def run(options: CompletionOptions) -> int:
+    """Write the script."""
+    found = list(_words("triomq", build_parser()))
+    commands = "|".join(f'"{path}"' for path, _ in found[1:])
+    cases = "\n".join(f'    "{path}") words="{" ".join(words)}" ;;' for path, words in found)
+    write_text(_SCRIPT.format(prefix=_ZSH if options.shell == "zsh" else "", commands=commands, cases=cases))
+    return ExitCode.OK
+
+
+def _words(path: str, parser: Parser) -> Iterator[tuple[str, list[str]]]:
+    """Give each command with the words that may follow it."""
+    names = {} if parser.commands is None else parser.commands.choices
+    yield path, [*names, *parser.option_names()]
+    for name, child in names.items():
+        yield from _words(f"{path} {name}", child)

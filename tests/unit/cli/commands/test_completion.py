@@ -1,0 +1,31 @@
+import shutil
+import subprocess
+
+import pytest
+
+from triomq.cli import main
+
+
+def complete(script: str, *words: str) -> list[str]:
+    """The words that bash offers for the last of ``words``."""
+    line = " ".join(f'"{word}"' for word in words)
+    program = f'{script}\nCOMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _triomq; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    return subprocess.run(("bash", "-c", program), capture_output=True, text=True, check=True).stdout.split()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_completes_commands_and_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    assert complete(script, "triomq", "pr") == ["produce"]
+    assert complete(script, "triomq", "group", "re") == ["reset-offset"]
+    assert complete(script, "triomq", "produce", "T", "--in") == ["--in-flight"]
+    assert complete(script, "triomq", "broker", "--ad") == ["--advertise"]
+    assert complete(script, "triomq", "broker", "status", "--name") == ["--namesrv"]
+
+
+def test_zsh_gets_the_same_after_bashcompinit(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["completion", "bash"])
+    bash = capsys.readouterr().out
+    main(["completion", "zsh"])
+    assert capsys.readouterr().out == f"autoload -Uz bashcompinit && bashcompinit\n{bash}"
