@@ -1,7 +1,7 @@
 """The broker: trio listeners, request processors and services over :mod:`triomq.storage`."""
 
+from triomq.broker.addresses import Address
 from triomq.broker.config import BrokerConfig, Listener
-from triomq.broker.network.addresses import Address
 from triomq.broker.server import Broker, open_broker
 
 __all__ = ["Address", "Broker", "BrokerConfig", "Listener", "open_broker"]

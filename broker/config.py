@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from triomq.broker.network.addresses import Address
+from triomq.broker.addresses import Address
 from triomq.protocol.bodies.group_health import STALL_AFTER_S
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.wire.frame import MAX_FRAME_BYTES

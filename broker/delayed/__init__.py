@@ -1,4 +1,4 @@
-"""Everything that waits for a time: delay levels, timer, their indexes and progress, and delivery.
+"""Messages that wait for a time: delay levels, times of their own, and their delivery.
 
-Storing the delivered message is the store's append, as for any other message.
+How a send asks for a delay is in ``processors/send.py``.
 """

@@ -1,7 +1,7 @@
-"""Stores messages that waited in a system queue again, in the queues they were sent to.
+"""Delivery of messages that waited in a system queue: they are stored again in the queues they were sent to.
 
-Rules: several messages go into the store with one call, all of it or none, so that a message is either delivered or
-tried again; one that never can be delivered is left behind: it must not keep those behind it for ever.
+Rules: one append stores several messages, all or none, so that each is either delivered or tried again; a message that
+can never be delivered is dropped, because it must not block those after it for ever.
 
 Source: behaviour.md A.5, store.md 8.3, 8.4.
 """
@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
-from typing import Final
+from typing import Final, TypeAlias
 
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.errors import IllegalNameError, MessageIllegalError, ProtocolError, StoreError
@@ -20,6 +20,7 @@ from triomq.protocol.record.properties import PropertyName, get_property, set_pr
 from triomq.protocol.record.record import decode_record, tags_code_of
 from triomq.storage.append import Entry
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
+from triomq.storage.failure_log import FailureLog
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.record_copies import Copies, CopyReader
 
@@ -31,38 +32,35 @@ RETRY_MS: Final = 100
 UNREADABLE_MS: Final = 1000
 """How long to wait after messages could not be read."""
 
+Unit: TypeAlias = tuple[int, int, int]
+"""Physical offset, size and tags code of a waiting message, as a consume queue holds them."""
+
 _REAL_TOPIC: Final = PropertyName.REAL_TOPIC.encode()
 _REAL_QUEUE_ID: Final = PropertyName.REAL_QUEUE_ID.encode()
 _NEVER_REAL: Final = frozenset({"", HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC})
 _MAX_DIGITS: Final = 11
-_queue_of = itemgetter(0)
+_QUEUE: Final = 0  # of an entry
+_BODY: Final = 1
+_queue_of = itemgetter(_QUEUE)
 
 
 def with_real_place(properties: bytes, queue: ConsumeQueue) -> bytes:
-    """Return the properties of a message that waits, for ``queue``."""
+    """Return the properties of a waiting message, with the queue that it is for."""
     properties = set_property(properties, _REAL_TOPIC, queue.topic.encode())
     return set_property(properties, _REAL_QUEUE_ID, b"%d" % queue.queue_id)
 
 
-class Delivery:
-    """The way from a system queue to the real ones.
+class WaitingMessages:
+    """Decodes waiting messages."""
 
-    Attributes:
-        delivered: messages delivered since the start.
-    """
-
-    def __init__(self, store: MessageStore, statistics: BrokerStatistics) -> None:
-        self.delivered = 0
+    def __init__(self, store: MessageStore) -> None:
         self._store = store
-        self._statistics = statistics
-        self._reader = CopyReader(self._find_copy)
-        self._is_refused = False
 
-    def look(self, physical_offset: int, size: int) -> MessageExt | None:
-        """Return the message that a unit points to; ``None``, and a line in the log, if it is gone or damaged."""
+    def decode(self, physical_offset: int, size: int) -> MessageExt | None:
+        """Return the message that a unit points to; ``None``, and a log line, if it is deleted or damaged."""
         record = self._store.commit_log.view(physical_offset, size)
         if record is None:
-            LOGGER.warning("delayed message is gone physical_offset=%d size=%d", physical_offset, size)
+            LOGGER.warning("delayed message is missing physical_offset=%d size=%d", physical_offset, size)
             return None
         try:
             message = decode_record(record)
@@ -79,15 +77,9 @@ class Delivery:
             return None
         return message
 
-    def copies(self, units: Iterable[tuple[int, int, int]]) -> Copies:
-        """Return what stores each unit's message in its real queue, and when each was stored as waiting, ms.
-
-        ``None``, and a line in the log, stand for a message that is gone, damaged or can have no such queue.
-        """
-        return self._reader.read(self._store.commit_log, units)
-
-    def _find_copy(self, physical_offset: int, size: int) -> tuple[MessageExt, ConsumeQueue, int] | None:
-        message = self.look(physical_offset, size)
+    def find(self, physical_offset: int, size: int) -> tuple[MessageExt, ConsumeQueue, int] | None:
+        """Return a message, its real queue and its tags code; ``None``, and a log line, if it cannot be delivered."""
+        message = self.decode(physical_offset, size)
         if message is None:
             return None
         properties = message.encoded_properties
@@ -102,26 +94,53 @@ class Delivery:
         topic = (get_property(properties, _REAL_TOPIC) or b"").decode("utf-8", "replace")
         queue_id = get_property(properties, _REAL_QUEUE_ID) or b""
         if topic in _NEVER_REAL or not queue_id.isdigit():
-            raise MessageIllegalError(f"its real place is queue {queue_id!r} of topic {topic!r}")
+            raise MessageIllegalError(f"its real queue is {queue_id!r} of topic {topic!r}")
         return self._store.queue(topic, int(queue_id[:_MAX_DIGITS]))
 
-    def store(self, copies: Sequence[Entry | None]) -> int:
-        """Store messages in their queues; ``None`` is nothing to store.
 
-        A topic whose deletion has failed halfway takes no messages: those for it are dropped, and hold up no other.
+class Delivery:
+    """Moves messages from a system queue to the real ones.
+
+    Attributes:
+        delivered: messages delivered since the start.
+    """
+
+    def __init__(self, store: MessageStore, statistics: BrokerStatistics) -> None:
+        self.delivered = 0
+        self._store = store
+        self._statistics = statistics
+        self._messages = WaitingMessages(store)
+        self._reader = CopyReader(self._messages.find)
+        self._log = FailureLog(LOGGER, "delayed messages are not delivered for now: %s")
+
+    def decode(self, physical_offset: int, size: int) -> MessageExt | None:
+        """Return the message that a unit points to, as ``WaitingMessages.decode``."""
+        return self._messages.decode(physical_offset, size)
+
+    def copies(self, units: Iterable[Unit]) -> Copies:
+        """Return an entry that stores each unit's message in its real queue, and when each began to wait, ms.
+
+        The entry is ``None``, and the reason is logged, for a message that cannot be delivered.
+        """
+        return self._reader.read(self._store.commit_log, units)
+
+    def store(self, copies: Sequence[Entry | None]) -> int:
+        """Store messages in their queues; ``None`` is skipped.
+
+        A topic whose deletion has failed halfway accepts no messages: those for it are dropped.
 
         Returns:
-            How many are done with, from the first on; fewer than all: the store took no more, try again later.
+            How many are done with, from the first on; fewer than all: the store refuses more, try again later.
         """
-        good = [copy for copy in copies if copy is not None and copy[0].refusal is None]
+        good = [copy for copy in copies if copy is not None and copy[_QUEUE].refusal is None]
         done = self._store_all(good)
         if len(good) == len(copies):
             return done
-        places = [place for place, copy in enumerate(copies) if copy is not None and copy[0].refusal is None]
+        places = [place for place, copy in enumerate(copies) if copy is not None and copy[_QUEUE].refusal is None]
         passed = places[done] if done < len(good) else len(copies)
         for copy in copies[:passed]:
-            if copy is not None and copy[0].refusal is not None:
-                LOGGER.error("delayed message for topic %s dropped: the topic is being deleted", copy[0].topic)
+            if copy is not None and copy[_QUEUE].refusal is not None:
+                LOGGER.error("delayed message for topic %s dropped: the topic is being deleted", copy[_QUEUE].topic)
         return passed
 
     def _store_all(self, entries: Sequence[Entry]) -> int:
@@ -133,20 +152,18 @@ class Delivery:
                 half = len(entries) // 2
                 done = self._store_all(entries[:half])
                 return done if done < half else done + self._store_all(entries[half:])
-            LOGGER.error("delayed message for topic %s dropped: %s", entries[0][0].topic, exc)
+            LOGGER.error("delayed message for topic %s dropped: %s", entries[0][_QUEUE].topic, exc)
         except StoreError as exc:
-            if not self._is_refused:
-                LOGGER.error("delayed messages are not delivered for now: %s", exc)
-            self._is_refused = True
+            self._log.failed(exc)
             return 0
         else:
             self._count(entries)
-        self._is_refused = False
+        self._log.worked()
         return len(entries)
 
     def _count(self, entries: Sequence[Entry]) -> None:
         counts: Counter[str] = Counter()
         for queue, count in Counter(map(_queue_of, entries)).items():
             counts[queue.topic] += count
-        self._statistics.put_run(counts, sum([len(each[1]) for each in entries]))
+        self._statistics.put_run(counts, sum([len(each[_BODY]) for each in entries]))
         self.delivered += len(entries)

@@ -1,21 +1,22 @@
-"""Delayed messages: they wait in one queue for each delay level, and are stored again when they are due.
+"""Messages with a delay level: each level has a queue in which they wait until they are stored again.
 
-Rules: all messages of a level wait equally long, so only the first one of each level has to be looked at; nothing is
-kept for the others.  Delivery is bounded per call, so that a backlog holds nobody up.  A delivered record keeps its
-properties, DELAY among them: only who stores a message for somebody else decides that it is delayed.
+Rules: all messages of a level wait equally long, so only the first one of each level is checked, and nothing is kept
+for the others.  Delivery is bounded per call, so that a backlog delays nobody else.  A delivered record keeps its
+properties, DELAY included: only sends and returned messages are delayed because of it.
 
 Source: behaviour.md A.5, store.md 8; ScheduleMessageService.java.
 """
 
+import logging
+from collections.abc import Callable, ItemsView
 from dataclasses import dataclass
 from typing import Final
 
-import trio
-
-from triomq.broker.delayed.delay_offsets import DelayOffsetTable
-from triomq.broker.delayed.delivery import RETRY_MS, UNREADABLE_MS, Delivery, with_real_place
+from triomq.broker.delayed.delivery import RETRY_MS, UNREADABLE_MS, Delivery, Unit, with_real_place
+from triomq.broker.saved_table import SavedTable
+from triomq.broker.signals import Signal
 from triomq.broker.statistics.counters import BrokerStatistics
-from triomq.protocol.errors import StoreError
+from triomq.protocol.errors import StoreError, StoreLayoutError
 from triomq.protocol.names import SCHEDULE_TOPIC
 from triomq.protocol.record.consume_queue_unit import UNIT
 from triomq.protocol.record.properties import set_property
@@ -25,11 +26,67 @@ from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import Lookup
 
+LOGGER: Final = logging.getLogger("triomq.broker.delayed.levels")
+
 _DELAY: Final = b"DELAY"
-_MOST_MESSAGES: Final = 256  # of one level in one call
-_MOST_BYTES: Final = 1024**2  # likewise, of their records
-_LEAST_DELIVERY_TIME: Final = 2**40  # 2004: above every hash of tags, below every time a message was stored at
+_MAX_QUEUE_OFFSET: Final = 2**63 - 1
+_MAX_MESSAGES: Final = 256  # of one level in one call
+_MAX_BYTES: Final = 1024**2  # likewise, of their records
+_MIN_DELIVERY_TIME: Final = 2**40  # 2004: above every hash of tags, below the store time of every message
 _iter_units = UNIT.iter_unpack
+
+
+class DelayOffsetTable(SavedTable):
+    """Delay level, from 1, to the queue offset of its next message; only levels that have delivered messages.
+
+    Source: store.md 6.6.
+    """
+
+    def __init__(self, table: JsonTable) -> None:
+        super().__init__(table)
+        self._offsets: dict[int, int] = {}
+
+    def load(self) -> None:
+        """Read the saved table.
+
+        Raises:
+            StoreLayoutError: the file and its previous generation cannot be read, or hold no offsets.
+        """
+        saved = self._table.load() or {}
+        try:
+            offsets = {int(level): int(offset) for level, offset in (saved.get("offsetTable") or {}).items()}
+        except (AttributeError, TypeError, ValueError) as exc:
+            raise StoreLayoutError(f"delayOffset.json does not hold offsets: {exc}") from exc
+        self._offsets = {level: min(max(offset, 0), _MAX_QUEUE_OFFSET) for level, offset in offsets.items()}
+
+    def restrict(self, max_offset_of: Callable[[str, int], int]) -> int:
+        """Lower offsets beyond the end of their level's queue, as ``ConsumerOffsetTable.restrict`` does."""
+        count = 0
+        for level, offset in self._offsets.items():
+            if offset > (most := max_offset_of(SCHEDULE_TOPIC, level - 1)):
+                LOGGER.warning("delay offset lowered level=%d stored=%d end=%d", level, offset, most)
+                self._offsets[level] = most
+                count += 1
+        self.is_dirty = self.is_dirty or count > 0
+        return count
+
+    def to_json(self) -> dict[str, object]:
+        """Return the table as ``delayOffset.json`` and response 45 hold it."""
+        return {"offsetTable": dict(self._offsets)}
+
+    def get(self, level: int) -> int:
+        """Return the queue offset of the level's next message."""
+        return self._offsets.get(level, 0)
+
+    def items(self) -> ItemsView[int, int]:
+        """Return the levels that have delivered messages, each with the queue offset of its next one."""
+        return self._offsets.items()
+
+    def set(self, level: int, queue_offset: int) -> None:
+        """Record that everything before ``queue_offset`` is delivered."""
+        if self._offsets.get(level, 0) != queue_offset:
+            self._offsets[level] = queue_offset
+            self.is_dirty = True
 
 
 @dataclass(slots=True, eq=False)
@@ -38,36 +95,43 @@ class _Level:
     delay_ms: int
     queue: ConsumeQueue
     due_time: DueTime
-    refusal: StoreError | None = None  # why its messages cannot be read for now
+    refusal: StoreError | None = None  # why its messages cannot be read at the moment
 
 
 class Schedule:
-    """Takes delayed messages and delivers those that are due.
+    """Stores messages with a delay level and delivers those that are due.
 
-    A level whose messages cannot be read holds up no other.
+    A level whose messages cannot be read does not delay the others.
 
     Attributes:
         offsets: how far each level is delivered.
-        arrived: set when a level without messages gets one; who waits for it puts a new one in its place first.
     """
 
-    def __init__(self, store: MessageStore, table: JsonTable, statistics: BrokerStatistics, delivery: Delivery) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        table: JsonTable,
+        statistics: BrokerStatistics,
+        delivery: Delivery,
+        arrived: Signal,
+    ) -> None:
+        """``arrived`` is set when a level without messages gets one."""
         self.offsets: Final = DelayOffsetTable(table)
-        self.arrived = trio.Event()
+        self._arrived = arrived
         self._store = store
         self._statistics = statistics
         self._delivery = delivery
         self._levels: list[_Level] = []
 
     def load(self) -> None:
-        """Read the saved offsets and bring them into the range of their queues.
+        """Read the saved offsets and restrict them to the range of their queues.
 
         Raises:
             StoreLayoutError: the table and its previous generation cannot be read, or hold no offsets.
         """
         store = self._store
         self.offsets.load()
-        self.offsets.restrict(store.reader.max_offset_in_queue)  # tells of each
+        self.offsets.restrict(store.reader.max_offset_in_queue)  # logs each
         self._levels = [
             _Level(
                 number, delay_ms, store.queue(SCHEDULE_TOPIC, number - 1), store.config.delay_levels.due_time(number)
@@ -82,10 +146,10 @@ class Schedule:
         return min(max(self.offsets.get(level.number), level.queue.min_offset), level.queue.max_offset)
 
     def put(self, level: int, message: Entry) -> tuple[int, int]:
-        """Store a message that shall appear in its queue after the delay of ``level``.
+        """Store a message that appears in its queue after the delay of ``level``.
 
         Args:
-            level: at least 1; above the highest it is the highest, and the property says so too.
+            level: at least 1; one above the highest is replaced by the highest, also in the property.
             message: with the queue that it is for.
 
         Returns:
@@ -102,23 +166,18 @@ class Schedule:
         (place,) = self._store.append([(waits_in.queue, body, properties, waits_in.due_time, *message[4:])])
         self._statistics.put(SCHEDULE_TOPIC, 1, len(body))
         if place[1] == self.offsets.get(waits_in.number):
-            self.wake()
+            self._arrived.set()
         return place
-
-    def wake(self) -> None:
-        """Let who waits for :attr:`arrived` look again."""
-        self.arrived.set()
 
     @property
     def refusal(self) -> StoreError | None:
-        """Why a level cannot be read for now, if one cannot."""
+        """Why a level cannot be read at the moment, if there is one."""
         return next((level.refusal for level in self._levels if level.refusal is not None), None)
 
     def prepare(self, now_ms: int, *, is_retry: bool = True) -> Lookup[None]:
-        """Let the messages that ``deliver`` is about to deliver be read, if they are on the disk only.
+        """Read the messages that ``deliver`` is about to deliver, if they are on disk only.
 
-        Whoever runs it throws into it the ``StoreError`` of what cannot be read.  Levels of which that was so are left
-        alone, also by ``deliver``, unless ``is_retry``.
+        A level whose messages cannot be read (``StoreError``) is skipped, also by ``deliver``, until ``is_retry``.
         """
         for level in self._levels:
             if level.refusal is None or is_retry:
@@ -135,11 +194,11 @@ class Schedule:
             yield from cold.load_units(queue, queue_offset)
             unit = queue.unit(queue_offset)
             if unit is not None and not now_ms < unit.tags_code <= now_ms + level.delay_ms:
-                queue_offsets = range(queue_offset, min(queue_offset + _MOST_MESSAGES, queue.max_offset))
-                yield from cold.load_messages(queue, queue_offsets, _MOST_BYTES)
+                queue_offsets = range(queue_offset, min(queue_offset + _MAX_MESSAGES, queue.max_offset))
+                yield from cold.load_messages(queue, queue_offsets, _MAX_BYTES)
 
     def deliver(self, now_ms: int) -> int | None:
-        """Deliver messages that are due at ``now_ms``, of each level a bounded number.
+        """Deliver messages that are due at ``now_ms``, a bounded number of each level.
 
         Returns:
             When to call again, ms: ``now_ms`` if more is due already; ``None`` if nothing waits.
@@ -154,37 +213,38 @@ class Schedule:
         queue = level.queue
         queue_offset = self._next_offset(level)
         self.offsets.set(level.number, queue_offset)
-        units = queue.units_from(queue_offset, _MOST_MESSAGES)
+        units = queue.units_from(queue_offset, _MAX_MESSAGES)
         if units is None:
-            # What waits for the disk is nearly always there before it is due.
+            # Messages that wait for the disk are nearly always flushed before they are due.
             return None if queue_offset == queue.next_offset else now_ms + RETRY_MS
         due, next_time = self._due_units(level, units, now_ms)
-        done = self._delivery.store(self._delivery.copies(due)[0])
+        copies, _ = self._delivery.copies(due)
+        done = self._delivery.store(copies)
         if done < len(due):
             next_time = now_ms + RETRY_MS
         queue_offset += done
         self.offsets.set(level.number, queue_offset)
         return None if queue_offset == queue.next_offset else next_time
 
-    def _due_units(self, level: _Level, units: memoryview, now_ms: int) -> tuple[list[tuple[int, int, int]], int]:
-        """Return the units to deliver in one call, and when to make the next one, ms."""
-        due: list[tuple[int, int, int]] = []
+    def _due_units(self, level: _Level, units: memoryview, now_ms: int) -> tuple[list[Unit], int]:
+        """Return the units to deliver in one call, and the time of the next call, ms."""
+        due: list[Unit] = []
         size_bytes = 0
         for unit in _iter_units(units):
             physical_offset, size, time_ms = unit
-            if not _LEAST_DELIVERY_TIME <= time_ms <= now_ms:
+            if not _MIN_DELIVERY_TIME <= time_ms <= now_ms:
                 time_ms = self._due(level, physical_offset, time_ms, now_ms)
                 if time_ms > now_ms:
                     return due, time_ms
-            if size_bytes > _MOST_BYTES:
+            if size_bytes > _MAX_BYTES:
                 break
             size_bytes += size
             due.append(unit)
         return due, now_ms
 
     def _due(self, level: _Level, physical_offset: int, tags_code: int, now_ms: int) -> int:
-        """Return when the message of a unit is due, ms; now if it should wait longer than its level does."""
+        """Return when the message of a unit is due, ms; ``now_ms`` if it would wait longer than its level does."""
         due = tags_code
-        if due < _LEAST_DELIVERY_TIME:  # a hash: RocketMQ's recovery leaves such units
+        if due < _MIN_DELIVERY_TIME:  # a hash of tags: RocketMQ's recovery writes such units
             due = self._store.commit_log.store_time(physical_offset) + level.delay_ms
         return due if due <= now_ms + level.delay_ms else now_ms

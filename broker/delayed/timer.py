@@ -1,22 +1,22 @@
 """Messages with a time of their own: they wait in one queue, and are stored again when they are due.
 
-Rules: the consume queue of the timer topic is the only place on the disk; its units hold the times, where other units
-hold the hash of tags, and ``TimerIndex`` is made of them when the broker starts.  Messages are delivered in the order
-of time and queue offset, so that one such pair tells what is done.  For that no message may come in before it: after
-the wall clock was set back, a message is due at the earliest when the last delivered one was.
+Rules: on disk there is only the consume queue of the timer topic; its units hold the time instead of the hash of tags,
+and ``TimerIndex`` is built from them when the broker starts.  Messages are delivered in the order of time and queue
+offset, so that one such pair is the whole progress.  Therefore no message may be added before it: after the wall clock
+was set back, a message is due no earlier than the one delivered last.
 
-RocketMQ 5.x stores the messages likewise, but delivers up to a second late; 4.9 leaves them in this queue.
+RocketMQ 5.x stores the messages in the same way, but delivers up to a second late; 4.9 leaves them in this queue.
 
 Source: RocketMQ 5.5.0 HookUtils.java, TimerMessageStore.java.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
-from triomq.broker.delayed.delivery import RETRY_MS, UNREADABLE_MS, Delivery, with_real_place
-from triomq.broker.delayed.timer_index import MAX_TIME_MS, Due, TimerIndex
-from triomq.broker.delayed.timer_progress import TimerProgress
+from triomq.broker.delayed.delivery import RETRY_MS, UNREADABLE_MS, Delivery, Unit, with_real_place
+from triomq.broker.delayed.timer_index import MAX_TIME_MS, Due, TimerIndex, TimerProgress
+from triomq.broker.signals import Signal
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.errors import MessageIllegalError, StoreError
 from triomq.protocol.names import TIMER_TOPIC
@@ -32,26 +32,26 @@ from triomq.storage.timer_times import OUT_MS, ROLL_AFTER_MS, ROLL_WINDOW_MS, st
 LOGGER: Final = logging.getLogger("triomq.broker.delayed.timer")
 
 _ROLL_TIMES: Final = PropertyName.TIMER_ROLL_TIMES.encode()
-_MOST_MESSAGES: Final = 256  # in one call
-_MOST_BYTES: Final = 1024**2  # likewise, of their records
-_UNITS_AT_ONCE: Final = 4096
+_MAX_MESSAGES: Final = 256  # in one call
+_MAX_BYTES: Final = 1024**2  # likewise, of their records
+_MAX_UNITS: Final = 4096
 _HOUR_MS: Final = 3_600_000
 _MAX_DIGITS: Final = 9  # of a count that the sender may have made up
-_LEAST_TIME: Final = 2**40  # 2004: above every hash of tags
+_MIN_TIME: Final = 2**40  # 2004: above every hash of tags
 _iter_units = UNIT.iter_unpack
 
 
 def _wake_time_of(due_ms: int) -> DueTime:
-    """Return what gives the tags code of a message that is due at ``due_ms`` when it is appended."""
+    """Return a function that computes the tags code of a message due at ``due_ms`` when it is appended."""
     return lambda store_timestamp, now_ms: wake_time(due_ms, store_timestamp)
 
 
 class Timer:
-    """Takes messages with a time of their own and delivers those that are due.
+    """Stores messages with a time of their own and delivers those that are due.
 
     Attributes:
-        progress: how far it is.
-        refusal: why its messages cannot be read for now.
+        progress: which message was delivered last.
+        refusal: why messages cannot be read at the moment.
     """
 
     def __init__(
@@ -62,18 +62,18 @@ class Timer:
         delivery: Delivery,
         *,
         max_delay_ms: int,
-        wake: Callable[[], None],
+        arrived: Signal,
     ) -> None:
-        """Describe the timer; ``wake`` is called when a message comes that is due before all others."""
+        """``arrived`` is set when a message comes that is due before all others."""
         self.progress: Final = TimerProgress(table, self._first_offset)
         self._store = store
         self._statistics = statistics
         self._delivery = delivery
         self._max_delay_ms = max_delay_ms
-        self._wake = wake
+        self._arrived = arrived
         self._index = TimerIndex()
-        self._batch: list[Due] = []  # taken out of the index, and not delivered yet
-        self._taken_ms = 0  # the time of the last one that was taken
+        self._batch: list[Due] = []  # taken from the index, not delivered yet
+        self._taken_ms = 0  # the time of the message taken last
         self._next_ms: int | None = None
         self._queue: ConsumeQueue
         self.refusal: StoreError | None = None
@@ -104,16 +104,16 @@ class Timer:
     def _waiting(self) -> Iterator[Due]:
         queue, done = self._queue, self.progress.done
         queue_offset = max(self.progress.first_offset, queue.min_offset)
-        while (units := queue.units_from(queue_offset, _UNITS_AT_ONCE)) is not None:
+        while (units := queue.units_from(queue_offset, _MAX_UNITS)) is not None:
             for physical_offset, size, tags_code in _iter_units(units):
-                time_ms = tags_code if tags_code >= _LEAST_TIME else self._time_of_record(physical_offset, size)
+                time_ms = tags_code if tags_code >= _MIN_TIME else self._time_of_record(physical_offset, size)
                 if (time_ms, queue_offset) > done:
                     yield time_ms, queue_offset
                 queue_offset += 1
 
     def _time_of_record(self, physical_offset: int, size: int) -> int:
-        """Return when a message is due whose unit does not tell, as RocketMQ's recovery writes it."""
-        found = self._delivery.look(physical_offset, size)
+        """Return when a message is due whose unit has no time, as RocketMQ's recovery writes it."""
+        found = self._delivery.decode(physical_offset, size)
         if found is None:
             return 0
         time_ms = wake_time(stored_time(found.encoded_properties), found.store_timestamp)
@@ -127,7 +127,7 @@ class Timer:
         return min(waiting, default=self._queue.next_offset)
 
     def check(self, due_ms: int, now_ms: int) -> None:
-        """Accept the time that a message asks for.
+        """Check the time that a message requests.
 
         Raises:
             MessageIllegalError: it is too far away.
@@ -139,7 +139,7 @@ class Timer:
             )
 
     def put(self, due_ms: int, message: Entry) -> tuple[int, int]:
-        """Store a message that shall appear in its queue at ``due_ms``.
+        """Store a message that appears in its queue at ``due_ms``.
 
         Args:
             due_ms: in the future, and accepted by ``check``.
@@ -163,10 +163,10 @@ class Timer:
         self._index.add(time_ms, queue_offset)
         if self._next_ms is None or time_ms < self._next_ms:
             self._next_ms = time_ms
-            self._wake()
+            self._arrived.set()
 
     def prepare(self, now_ms: int, *, is_retry: bool = True) -> Lookup[None]:
-        """Let the messages that ``deliver`` is about to deliver be read, as ``Schedule.prepare`` does."""
+        """Read the messages that ``deliver`` is about to deliver, as ``Schedule.prepare`` does."""
         if self.refusal is not None and not is_retry:
             return
         self.refusal = None
@@ -174,7 +174,7 @@ class Timer:
         if self._batch:
             queue_offsets = [queue_offset for _, queue_offset in self._batch]
             try:
-                yield from self._store.cold_reads.load_messages(self._queue, queue_offsets, _MOST_BYTES)
+                yield from self._store.cold_reads.load_messages(self._queue, queue_offsets, _MAX_BYTES)
             except StoreError as exc:
                 self.refusal = exc
 
@@ -196,7 +196,7 @@ class Timer:
 
     def _take(self, now_ms: int) -> None:
         if not self._batch:
-            self._batch = self._index.take(now_ms, _MOST_MESSAGES)
+            self._batch = self._index.take(now_ms, _MAX_MESSAGES)
             if self._batch:
                 self._taken_ms = max(self._taken_ms, self._batch[-1][0])
 
@@ -215,16 +215,16 @@ class Timer:
             return now_ms + RETRY_MS
         return now_ms if self._batch else self._index.next_time()
 
-    def _due_units(self) -> list[tuple[int, int, int]]:
+    def _due_units(self) -> list[Unit]:
         """Return the units of the first messages of the batch, as many as one call may copy."""
         units = self._queue.units_at([queue_offset for _, queue_offset in self._batch])
         sizes = [size for _, size, _ in units]
-        while sum(sizes[:-1]) > _MOST_BYTES:
+        while sum(sizes[:-1]) > _MAX_BYTES:
             sizes.pop()
         return units[: len(sizes)]
 
     def _changed(self, copies: list[Entry | None], stored_ms: list[int], now_ms: int) -> list[Entry | None]:
-        """Return what delivers the first messages of the batch, or what lets one wait on, in the same queue."""
+        """Return entries that deliver the first messages of the batch, or that let one wait longer in this queue."""
         changed: list[Entry | None] = []
         added, added_for = b"", -1
         for (time_ms, _), copy, store_timestamp in zip(self._batch, copies, stored_ms, strict=False):
@@ -239,15 +239,15 @@ class Timer:
             if store_timestamp != added_for:
                 added_for = store_timestamp
                 added = b"\x02TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d" % (store_timestamp, now_ms)
-            properties = copy[2]
+            queue, body, properties = copy[:3]
             if len(properties) + len(added) <= MAX_PROPERTIES_BYTES:
                 properties += added
-            changed.append((*copy[:2], properties, *copy[3:]))
+            changed.append((queue, body, properties, *copy[3:]))
         return changed
 
     def _rolled(self, copy: Entry, now_ms: int) -> Entry | None:
-        """Return what lets a message wait on; ``None`` if it is due."""
-        properties = copy[2]
+        """Return an entry that lets a message wait longer in this queue; ``None`` if it is due."""
+        _, body, properties = copy[:3]
         due_ms = stored_time(properties)
         if due_ms <= max(now_ms, self._taken_ms):
             return None
@@ -256,4 +256,4 @@ class Timer:
         counted = set_property(properties, _ROLL_TIMES, rolls)
         if len(counted) <= MAX_PROPERTIES_BYTES:
             properties = counted
-        return self._queue, copy[1], properties, _wake_time_of(due_ms), *copy[4:]
+        return self._queue, body, properties, _wake_time_of(due_ms), *copy[4:]

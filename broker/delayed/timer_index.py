@@ -1,29 +1,38 @@
-"""Which waiting message is due next, among millions of them, in 8 bytes for each.
+"""Messages with a time of their own: which is due next, among millions in 8 bytes each, and which was delivered last.
 
-Messages come with growing queue offsets and any times.  The newest ones are a heap.  When there are enough of them they
-become a run: one sorted array, taken from its front, whose half that was taken is given back.  The first ones of all
-runs are a heap of their own.  So adding and taking cost what a heap of a few thousand costs, however many wait.
+Messages come with increasing queue offsets and any times.  The newest ones are a heap.  When there are enough of them
+they become a run: one sorted array, consumed from its front, whose memory is released when half of it is consumed.  The
+first messages of all runs are a heap of their own.  So adding and taking cost as much as with a heap of a few thousand,
+however many messages wait.
 """
 
+import logging
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
+
+from triomq.broker.saved_table import SavedTable
+from triomq.protocol.errors import StoreLayoutError
+from triomq.storage.files.json_table import JsonTable
+
+LOGGER: Final = logging.getLogger("triomq.broker.delayed.timer_index")
 
 MAX_TIME_MS: Final = 2**48  # the year 10889
 _OFFSET_BITS: Final = 14
 _RUN_LENGTH: Final = 1 << _OFFSET_BITS
 _OFFSET_MASK: Final = _RUN_LENGTH - 1
-_LEAST_FREED: Final = 1024
+_MIN_FREED: Final = 1024
+_NOTHING: Final = (-1, -1)
 
 
 Due: TypeAlias = tuple[int, int]
-"""When a message is due, ms, and its queue offset; in the order of delivery.  A plain tuple: there are many."""
+"""When a message is due, ms, and its queue offset; sorts in the order of delivery.  A plain tuple: there are many."""
 
 
 class _Run:
-    """Messages of neighbouring queue offsets; an entry is time and distance to ``base`` in one number."""
+    """Messages of neighbouring queue offsets; an entry is the time and the distance to ``base`` in one number."""
 
     __slots__ = ("_at", "_entries", "base")
 
@@ -44,36 +53,36 @@ class _Run:
         self._take_to(at + 1)
         return entry >> _OFFSET_BITS, self.base + (entry & _OFFSET_MASK)
 
-    def take_before(self, bound: Due, most: int) -> list[Due]:
-        """Return up to ``most`` of the next messages that come before ``bound``."""
+    def take_before(self, bound: Due, limit: int) -> list[Due]:
+        """Return up to ``limit`` of the next messages before ``bound``."""
         time_ms, queue_offset = bound
         entry_bound = (time_ms << _OFFSET_BITS) + min(max(queue_offset - self.base, 0), _RUN_LENGTH)
         at, base = self._at, self.base
-        end = bisect_left(self._entries, entry_bound, at, min(at + most, len(self._entries)))
+        end = bisect_left(self._entries, entry_bound, at, min(at + limit, len(self._entries)))
         taken = [(entry >> _OFFSET_BITS, base + (entry & _OFFSET_MASK)) for entry in self._entries[at:end]]
         self._take_to(end)
         return taken
 
     def _take_to(self, at: int) -> None:
         self._at = at
-        if at > _LEAST_FREED and 2 * at > len(self._entries):
+        if at > _MIN_FREED and 2 * at > len(self._entries):
             del self._entries[:at]
             self._at = 0
 
 
 class TimerIndex:
-    """All messages that wait, by time; equal times by queue offset."""
+    """All waiting messages by time, and by queue offset among equal times."""
 
     def __init__(self) -> None:
-        self._base = 0  # of the newest ones
+        self._base = 0  # of the newest messages
         self._newest: list[int] = []
-        self._runs: list[tuple[int, int, _Run]] = []  # the next message of each, which the run holds no more
+        self._runs: list[tuple[int, int, _Run]] = []  # with the next message of each, which is no longer in the run
 
     def __len__(self) -> int:
         return len(self._newest) + sum(len(run) + 1 for _, _, run in self._runs)
 
     def add(self, time_ms: int, queue_offset: int) -> None:
-        """Note a message; its queue offset is above that of all before it."""
+        """Add a message; its queue offset is above all earlier ones."""
         if not self._newest:
             self._base = queue_offset
         elif queue_offset - self._base >= _RUN_LENGTH:
@@ -82,7 +91,7 @@ class TimerIndex:
         heappush(self._newest, min(max(time_ms, 0), MAX_TIME_MS) << _OFFSET_BITS | queue_offset - self._base)
 
     def extend(self, messages: Iterable[Due]) -> None:
-        """Note many messages, as ``add`` does; faster."""
+        """Add many messages, faster than ``add``."""
         base, newest = self._base, self._newest
         for time_ms, queue_offset in messages:
             if not newest:
@@ -109,15 +118,15 @@ class TimerIndex:
             times.append(self._newest[0] >> _OFFSET_BITS)
         return min(times, default=None)
 
-    def take(self, until_ms: int, most: int) -> list[Due]:
-        """Take out up to ``most`` messages that are due at ``until_ms``."""
+    def take(self, until_ms: int, limit: int) -> list[Due]:
+        """Remove and return up to ``limit`` messages that are due at ``until_ms``."""
         taken: list[Due] = []
         newest, runs = self._newest, self._runs
-        while len(taken) < most:
+        while len(taken) < limit:
             if runs and (not newest or runs[0][0] <= newest[0] >> _OFFSET_BITS):
                 if runs[0][0] > until_ms:
                     break
-                self._take_of_run(taken, until_ms, most)
+                self._take_of_run(taken, until_ms, limit)
             elif newest and newest[0] >> _OFFSET_BITS <= until_ms:
                 entry = heappop(newest)
                 taken.append((entry >> _OFFSET_BITS, self._base + (entry & _OFFSET_MASK)))
@@ -125,8 +134,8 @@ class TimerIndex:
                 break
         return taken
 
-    def _take_of_run(self, taken: list[Due], until_ms: int, most: int) -> None:
-        """Take the first message of all runs, and what follows in its run before any other message."""
+    def _take_of_run(self, taken: list[Due], until_ms: int, limit: int) -> None:
+        """Take the first message of all runs, and those that follow it in its run before any other message."""
         time_ms, queue_offset, run = heappop(self._runs)
         taken.append((time_ms, queue_offset))
         bound = until_ms + 1, 0
@@ -134,14 +143,70 @@ class TimerIndex:
             bound = min(bound, self._runs[0][:2])
         if self._newest:
             bound = min(bound, (self._newest[0] >> _OFFSET_BITS, self._base))
-        taken += run.take_before(bound, most - len(taken))
+        taken += run.take_before(bound, limit - len(taken))
         following = run.take()
         if following is not None:
             heappush(self._runs, (*following, run))
 
     def first_offset(self) -> int | None:
-        """Return a queue offset before which no message waits, at most a run below the first; ``None``: none waits."""
+        """Return a queue offset before which no message waits, at most a run before the first; ``None``: none waits."""
         bases = [run.base for _, _, run in self._runs]
         if self._newest:
             bases.append(self._base)
         return min(bases, default=None)
+
+
+class TimerProgress(SavedTable):
+    """The message that was delivered last: all that were due before it are delivered, too.
+
+    Attributes:
+        done: its time, ms, and queue offset.
+        first_offset: no message before this queue offset waited when the file was written.
+    """
+
+    def __init__(self, table: JsonTable, first_offset: Callable[[], int]) -> None:
+        """``first_offset`` returns the value to save."""
+        super().__init__(table)
+        self._first_offset = first_offset
+        self.done: Due = _NOTHING
+        self.first_offset = 0
+
+    def load(self) -> None:
+        """Read the saved progress.
+
+        Raises:
+            StoreLayoutError: the file and its previous generation cannot be read, or hold something else.
+        """
+        saved = self._table.load()
+        if saved is None:
+            return
+        try:
+            self.done = int(saved["timeMs"]), int(saved["queueOffset"])
+            self.first_offset = max(int(saved["firstOffset"]), 0)
+        except (KeyError, TypeError, ValueError) as exc:
+            raise StoreLayoutError(f"timerProgress.json does not hold progress: {exc!r}") from exc
+
+    def restrict(self, end: int) -> None:
+        """Lower offsets beyond the end of the queue, as ``ConsumerOffsetTable.restrict`` does.
+
+        New messages get these offsets, and wait; so all messages must be read again.
+        """
+        time_ms, queue_offset = self.done
+        if max(queue_offset + 1, self.first_offset) > end:
+            LOGGER.warning(
+                "timer progress lowered queue_offset=%d first_offset=%d end=%d", queue_offset, self.first_offset, end
+            )
+            self.done = time_ms, min(queue_offset, end - 1)
+            self.first_offset = 0
+            self.is_dirty = True
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of the file."""
+        time_ms, queue_offset = self.done
+        return {"timeMs": time_ms, "queueOffset": queue_offset, "firstOffset": self._first_offset()}
+
+    def set(self, done: Due) -> None:
+        """Record that everything up to ``done`` is delivered."""
+        if done > self.done:
+            self.done = done
+            self.is_dirty = True

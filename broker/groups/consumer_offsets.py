@@ -1,4 +1,4 @@
-"""Consumer offsets: what each group has consumed of each queue.
+"""Consumer offsets: how far each group has consumed each queue.
 
 Source: behaviour.md A.13; ConsumerOffsetManager.java, store.md 6.4.
 """
@@ -7,23 +7,23 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from triomq.broker.saved_table import SavedTable
 from triomq.protocol.errors import StoreLayoutError
-from triomq.storage.files.json_table import JsonTable, encode
+from triomq.storage.files.json_table import JsonTable
 
 LOGGER: Final = logging.getLogger("triomq.broker.groups.consumer_offsets")
 
 _SEPARATOR: Final = "@"
 
 
-class ConsumerOffsetTable:
+class ConsumerOffsetTable(SavedTable):
     """``topic@group`` to queue id to the *next* offset to consume."""
 
     def __init__(self, table: JsonTable, *, clock_ms: Callable[[], int]) -> None:
-        self._table = table
+        super().__init__(table)
         self._clock_ms = clock_ms
         self._offsets: dict[str, dict[int, int]] = {}
         self._changed_ms: dict[str, dict[int, int]] = {}
-        self.is_dirty = False
 
     def load(self) -> None:
         """Read the saved table.
@@ -38,15 +38,15 @@ class ConsumerOffsetTable:
                 for key, offsets in (saved.get("offsetTable") or {}).items()
             }
         except (AttributeError, TypeError, ValueError) as exc:
-            raise StoreLayoutError(f"consumerOffset.json holds something else than offsets: {exc}") from exc
+            raise StoreLayoutError(f"consumerOffset.json does not hold offsets: {exc}") from exc
 
     def restrict(self, max_offset_of: Callable[[str, int], int]) -> int:
-        """Take back offsets behind the end of their queue, of messages that a crash has cost; return how many.
+        """Lower offsets beyond the end of their queue, of messages lost in a crash, to that end; return how many.
 
-        Else a group would miss the messages that get these numbers now.
+        Otherwise a group would miss the messages that are stored at these offsets now.
 
         Args:
-            max_offset_of: gives the end of a queue, of topic and queue id.
+            max_offset_of: returns the end of a queue, by topic and queue id.
         """
         count = 0
         for key, offsets in self._offsets.items():
@@ -54,7 +54,7 @@ class ConsumerOffsetTable:
             for queue_id, offset in offsets.items():
                 if offset > (most := max_offset_of(topic, queue_id)):
                     LOGGER.warning(
-                        "offset taken back to the end of the queue group=%s topic=%s queue=%d stored=%d end=%d",
+                        "offset lowered to the end of the queue group=%s topic=%s queue=%d stored=%d end=%d",
                         group,
                         topic,
                         queue_id,
@@ -70,16 +70,8 @@ class ConsumerOffsetTable:
         """Return the table as ``consumerOffset.json`` and response 43 hold it."""
         return {"offsetTable": {key: dict(offsets) for key, offsets in self._offsets.items()}}
 
-    def encode(self) -> bytes:
-        """Return the table's file as it shall be now."""
-        return encode(self.to_json())
-
-    def write(self, content: bytes) -> None:
-        """Write what :meth:`encode` returned to the file; may run in a worker thread."""
-        self._table.write(content)
-
     def commit(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
-        """Store an offset, also a lower one: the group's members know best."""
+        """Store an offset, even a lower one: the members of the group decide."""
         key = f"{topic}{_SEPARATOR}{group}"
         offsets = self._offsets.get(key)
         if offsets is None:
@@ -95,11 +87,11 @@ class ConsumerOffsetTable:
         return None if offsets is None else offsets.get(queue_id)
 
     def changed_ms(self, group: str, topic: str, queue_id: int) -> int:
-        """Return when the offset last changed, in milliseconds; 0 if it did not since the start."""
+        """Return when the offset last changed, ms; 0 if it has not since the start."""
         return self._changed_ms.get(f"{topic}{_SEPARATOR}{group}", {}).get(queue_id, 0)
 
     def of_group(self, group: str) -> dict[str, dict[int, int]]:
-        """Return topic to queue id to offset of all that a group has consumed."""
+        """Return a group's offsets: topic to queue id to offset."""
         suffix = _SEPARATOR + group
         return {key[: -len(suffix)]: dict(offsets) for key, offsets in self._offsets.items() if key.endswith(suffix)}
 
@@ -108,7 +100,7 @@ class ConsumerOffsetTable:
         return {key.partition(_SEPARATOR)[2] for key in self._offsets}
 
     def groups_of_topic(self, topic: str) -> list[str]:
-        """Return the groups that have consumed of a topic."""
+        """Return the groups with stored offsets in a topic."""
         prefix = topic + _SEPARATOR
         return [key[len(prefix) :] for key in self._offsets if key.startswith(prefix)]
 
@@ -119,7 +111,7 @@ class ConsumerOffsetTable:
             self._delete(key)
 
     def delete_topic(self, topic: str) -> None:
-        """Forget all offsets in a topic that is made anew: its queues begin at 0 again."""
+        """Forget all offsets in a deleted topic: the queues of a new one with its name begin at 0."""
         prefix = topic + _SEPARATOR
         for key in [key for key in self._offsets if key.startswith(prefix)]:
             self._delete(key)

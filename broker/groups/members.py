@@ -1,4 +1,4 @@
-"""Live clients: which connection belongs to which producer and consumer groups.
+"""The members of producer and consumer groups: connections whose clients send heartbeats.
 
 Source: behaviour.md A.12; ConsumerManager.java, ProducerManager.java.
 """
@@ -6,15 +6,13 @@ Source: behaviour.md A.12; ConsumerManager.java, ProducerManager.java.
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from triomq.broker.network.connection import Connection
 from triomq.protocol.bodies.client import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel, SubscriptionData
 from triomq.protocol.bodies.group_health import SubscriptionDifference, duplicates, subscription_differences
 from triomq.protocol.errors import SubscriptionParseError
 from triomq.protocol.filters.tags import TagFilter
-
-if TYPE_CHECKING:
-    from triomq.broker.network.connection import Connection
 
 LOGGER: Final = logging.getLogger("triomq.broker.groups.members")
 
@@ -27,12 +25,12 @@ class Member:
 
     client_id: str
     last_heartbeat_ms: int  # of the clock of its table
-    subscriptions: list[SubscriptionData] = field(default_factory=list)  # of a consumer: what itself wants
+    subscriptions: list[SubscriptionData] = field(default_factory=list)  # of a consumer: its own
 
 
 @dataclass(slots=True)
 class Subscription:
-    """What a group wants of a topic, with its filter ready for use; ``None``: the filter cannot be used."""
+    """What a group subscribes to in a topic, with its parsed filter; ``None``: the filter cannot be used."""
 
     data: SubscriptionData
     tag_filter: TagFilter | None
@@ -40,18 +38,18 @@ class Subscription:
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """The members of a group and what they subscribe to, as the newest heartbeat says.
+    """The members of a group and their subscriptions, as of the newest heartbeat.
 
     Attributes:
-        duplicate_ids: client ids that several live connections have; as the newest check has found.
-        differences: topics to which members subscribe differently; likewise.
+        duplicate_ids: client ids of more than one live connection, as of the newest check.
+        differences: topics to which members subscribe differently, likewise.
     """
 
     name: str
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
     message_model: MessageModel = MessageModel.CLUSTERING
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
-    members: "dict[Connection, Member]" = field(default_factory=dict)
+    members: dict[Connection, Member] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     duplicate_ids: tuple[str, ...] = ()
     differences: tuple[SubscriptionDifference, ...] = ()
@@ -65,13 +63,21 @@ class ConsumerGroups:
     """All consumer groups with live members.
 
     Args:
-        clock_ms: a steady clock: with the wall clock set forward, all members would be silent for too long.
-        notify: tells a member that its group has changed.
+        clock_ms: a steady clock: if the wall clock were set forward, all members would be silent for too long.
+        notify: notifies a member that its group has changed.
+        notifies: whether the settings of a group allow such notices.
     """
 
-    def __init__(self, *, clock_ms: Callable[[], int], notify: "Callable[[Connection, str], None]") -> None:
+    def __init__(
+        self,
+        *,
+        clock_ms: Callable[[], int],
+        notify: Callable[[Connection, str], None],
+        notifies: Callable[[str], bool],
+    ) -> None:
         self._clock_ms = clock_ms
         self._notify = notify
+        self._notifies = notifies
         self._groups: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Connection, set[str]] = {}
         self._unchecked: set[str] = set()
@@ -83,8 +89,8 @@ class ConsumerGroups:
         """Return a group that has members."""
         return self._groups.get(group)
 
-    def heartbeat(self, connection: "Connection", client_id: str, data: ConsumerData, *, notify: bool) -> None:
-        """Take in what a member says of itself and its group; a change is told to all members if ``notify``."""
+    def heartbeat(self, connection: Connection, client_id: str, data: ConsumerData) -> None:
+        """Store what a member says of itself and its group; notify all members of a change."""
         group = self._groups.get(data.group_name)
         if group is None:
             group = self._groups[data.group_name] = ConsumerGroup(data.group_name)
@@ -97,10 +103,10 @@ class ConsumerGroups:
             member.subscriptions = data.subscription_data_set
             self._unchecked.add(group.name)
         changed = _merge_subscriptions(group, data.subscription_data_set) or changed
-        if changed and notify:
-            self._tell(group)
+        if changed:
+            self.tell(group.name)
 
-    def _join(self, group: ConsumerGroup, connection: "Connection", client_id: str) -> bool:
+    def _join(self, group: ConsumerGroup, connection: Connection, client_id: str) -> bool:
         member = group.members.get(connection)
         now_ms = self._clock_ms()
         if member is not None:
@@ -112,29 +118,34 @@ class ConsumerGroups:
         LOGGER.info("consumer joined group=%s client_id=%s peer=%s", group.name, client_id, connection.peer)
         return True
 
-    def leave(self, connection: "Connection", group_name: str, *, notify: bool = True) -> None:
-        """Take a connection out of one group and tell the others if ``notify``."""
+    def leave(self, connection: Connection, group_name: str) -> None:
+        """Remove a connection from one group and notify the others."""
+        if self._remove(connection, group_name):
+            self.tell(group_name)
+
+    def _remove(self, connection: Connection, group_name: str) -> bool:
+        """Return whether members are left."""
         group = self._groups.get(group_name)
         if group is None or group.members.pop(connection, None) is None:
-            return
+            return False
         self._groups_of.get(connection, set()).discard(group_name)
         LOGGER.info("consumer left group=%s peer=%s", group_name, connection.peer)
         if not group.members:
             del self._groups[group_name]
-            return
+            return False
         self._unchecked.add(group_name)
-        if notify:
-            self._tell(group)
+        return True
 
-    def forget(self, connection: "Connection") -> None:
-        """Take a closed connection out of all its groups."""
+    def forget(self, connection: Connection) -> None:
+        """Remove a closed connection from its groups; the others are notified whatever the settings, as in RocketMQ."""
         for group_name in list(self._groups_of.pop(connection, ())):
-            self.leave(connection, group_name)
+            if self._remove(connection, group_name):
+                self._tell(self._groups[group_name])
 
     def check(self) -> None:
-        """Find out in which of the groups that have changed members get in each other's way.
+        """Look for conflicting members in the groups that have changed.
 
-        Not at each change: where a thousand members come or go at once, each would be compared with all the others.
+        Checking at each change would be quadratic where a thousand members join or leave at once.
         """
         names, self._unchecked = self._unchecked, set()
         for name in names:
@@ -142,17 +153,18 @@ class ConsumerGroups:
                 _check(group)
 
     def tell(self, group_name: str) -> None:
-        """Tell all members that something changed in their group."""
-        if (group := self._groups.get(group_name)) is not None:
+        """Notify all members that their group changed, if its settings allow."""
+        group = self._groups.get(group_name)
+        if group is not None and self._notifies(group_name):
             self._tell(group)
 
-    def connection_of(self, group_name: str, client_id: str) -> "Connection | None":
-        """Return a live connection of a member."""
+    def connection_of(self, group_name: str, client_id: str) -> Connection | None:
+        """Return a live connection of a client in a group."""
         group = self._groups.get(group_name)
         members = () if group is None else group.members.items()
         return next((connection for connection, member in members if member.client_id == client_id), None)
 
-    def expired(self, timeout_s: float) -> "set[Connection]":
+    def expired(self, timeout_s: float) -> set[Connection]:
         """Return connections whose newest heartbeat is older than ``timeout_s``."""
         limit = self._clock_ms() - timeout_s * 1000
         return {
@@ -168,7 +180,7 @@ class ConsumerGroups:
 
 
 def _check(group: ConsumerGroup) -> None:
-    """Find out whether the members get in each other's way; a change of that is logged, once."""
+    """Log new and ended conflicts between the members of a group."""
     duplicate_ids = duplicates(member.client_id for member in group.members.values())
     named = [
         (f"{member.client_id} at {connection.peer}" if member.client_id in duplicate_ids else member.client_id, member)
@@ -194,7 +206,7 @@ def _check(group: ConsumerGroup) -> None:
 
 
 def _merge_subscriptions(group: ConsumerGroup, wanted: list[SubscriptionData]) -> bool:
-    """Take over the newest heartbeat's subscriptions; whether the set of topics changed."""
+    """Adopt the subscriptions of the newest heartbeat; return whether the set of topics changed."""
     topics = {data.topic for data in wanted}
     removed = [topic for topic in group.subscriptions if topic not in topics]
     for topic in removed:
@@ -228,21 +240,21 @@ class ProducerGroups:
         self._groups: dict[str, dict[Connection, Member]] = {}
         self._groups_of: dict[Connection, set[str]] = {}
 
-    def get(self, group: str) -> "dict[Connection, Member] | None":
+    def get(self, group: str) -> dict[Connection, Member] | None:
         """Return the members of a group by connection."""
         return self._groups.get(group)
 
-    def all(self) -> "dict[str, dict[Connection, Member]]":
+    def all(self) -> dict[str, dict[Connection, Member]]:
         """Return all groups with their members."""
         return self._groups
 
-    def heartbeat(self, connection: "Connection", client_id: str, group: str) -> None:
+    def heartbeat(self, connection: Connection, client_id: str, group: str) -> None:
         """Note that a producer of the group lives on this connection."""
         self._groups.setdefault(group, {})[connection] = Member(client_id, self._clock_ms())
         self._groups_of.setdefault(connection, set()).add(group)
 
-    def leave(self, connection: "Connection", group: str) -> None:
-        """Take a connection out of one group."""
+    def leave(self, connection: Connection, group: str) -> None:
+        """Remove a connection from one group."""
         members = self._groups.get(group)
         if members is None or members.pop(connection, None) is None:
             return
@@ -251,10 +263,10 @@ class ProducerGroups:
             del self._groups[group]
 
     def drop_silent(self, timeout_s: float) -> None:
-        """Take out the producers whose newest heartbeat is older than ``timeout_s``.
+        """Remove the producers whose newest heartbeat is older than ``timeout_s``.
 
-        Their connections stay: one that is still used belongs to a client that has other producers or consumers, and
-        any other one is closed for being idle.
+        Their connections stay open: a connection in use belongs to a client with other producers or consumers, and any
+        other one is closed for being idle.
         """
         limit = self._clock_ms() - timeout_s * 1000
         for group, members in list(self._groups.items()):
@@ -262,7 +274,7 @@ class ProducerGroups:
                 LOGGER.info("producer left group=%s peer=%s reason=no heartbeat", group, connection.peer)
                 self.leave(connection, group)
 
-    def forget(self, connection: "Connection") -> None:
-        """Take a closed connection out of all groups."""
+    def forget(self, connection: Connection) -> None:
+        """Remove a closed connection from all groups."""
         for group in self._groups_of.pop(connection, ()):
             self.leave(connection, group)

@@ -7,10 +7,10 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from triomq.protocol.bodies.route import DataVersion, SubscriptionGroupConfig
-from triomq.protocol.errors import ProtocolError, StoreLayoutError
+from triomq.broker.saved_table import ConfigTable
+from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.names import validate_group
-from triomq.storage.files.json_table import JsonTable, encode
+from triomq.storage.files.json_table import JsonTable
 
 LOGGER: Final = logging.getLogger("triomq.broker.groups.subscription_groups")
 
@@ -26,23 +26,17 @@ _BUILT_IN: Final = (
 )
 
 
-class SubscriptionGroupTable:
-    """Group name to configuration; a group is created by its first heartbeat or pull, if that is allowed.
+class SubscriptionGroupTable(ConfigTable[SubscriptionGroupConfig]):
+    """Group name to configuration; the first heartbeat or pull of a group creates it, if that is allowed."""
 
-    Attributes:
-        data_version: grows with every change.
-        is_dirty: it is not on the disk as it is.
-        on_change: called when it shall be saved.
-    """
+    _FIELD = "subscriptionGroupTable"
+    _CONFIG = SubscriptionGroupConfig
 
-    def __init__(self, table: JsonTable, *, auto_create: bool, clock_ms: Callable[[], int]) -> None:
-        self._table = table
+    def __init__(
+        self, table: JsonTable, *, auto_create: bool, clock_ms: Callable[[], int], on_change: Callable[[], None]
+    ) -> None:
+        super().__init__(table, clock_ms=clock_ms, on_change=on_change)
         self._auto_create = auto_create
-        self._clock_ms = clock_ms
-        self._configs: dict[str, SubscriptionGroupConfig] = {}
-        self.data_version = DataVersion(counter=0, timestamp=clock_ms())
-        self.is_dirty = False
-        self.on_change: Callable[[], None] | None = None
 
     def load(self) -> None:
         """Read the saved table and add the built-in groups.
@@ -50,35 +44,9 @@ class SubscriptionGroupTable:
         Raises:
             StoreLayoutError: the file and its previous generation cannot be read, or hold no groups.
         """
-        saved = self._table.load() or {}
-        try:
-            for name, entry in dict(saved.get("subscriptionGroupTable") or {}).items():
-                self._configs[str(name)] = SubscriptionGroupConfig.from_json(entry)
-            if isinstance(saved.get("dataVersion"), dict):
-                self.data_version = DataVersion.from_json(saved["dataVersion"])
-        except (AttributeError, TypeError, ValueError, ProtocolError) as exc:
-            raise StoreLayoutError(f"subscriptionGroup.json holds something else than groups: {exc}") from exc
+        super().load()
         for name in _BUILT_IN:
             self._configs.setdefault(name, SubscriptionGroupConfig(group_name=name))
-
-    def to_json(self) -> dict[str, object]:
-        """Return the table as ``subscriptionGroup.json`` and response 201 hold it."""
-        return {
-            "dataVersion": self.data_version.to_json(),
-            "subscriptionGroupTable": {name: config.to_json() for name, config in self._configs.items()},
-        }
-
-    def encode(self) -> bytes:
-        """Return the table's file as it shall be now."""
-        return encode(self.to_json())
-
-    def write(self, content: bytes) -> None:
-        """Write what :meth:`encode` returned to the file; may run in a worker thread."""
-        self._table.write(content)
-
-    def get(self, group: str) -> SubscriptionGroupConfig | None:
-        """Return a group's configuration without creating it."""
-        return self._configs.get(group)
 
     def get_or_create(self, group: str) -> SubscriptionGroupConfig | None:
         """Return a group's configuration, created with the defaults if that is allowed.
@@ -94,24 +62,11 @@ class SubscriptionGroupTable:
             self.put(config)
         return config
 
+    def notifies_members(self, group: str) -> bool:
+        """Whether the members of a group are notified when it changes."""
+        config = self._configs.get(group)
+        return config is None or config.notify_consumer_ids_changed_enable
+
     def put(self, config: SubscriptionGroupConfig) -> None:
         """Add or replace a group."""
-        self._configs[config.group_name] = config
-        self._changed()
-
-    def delete(self, group: str) -> bool:
-        """Remove a group; whether it was there."""
-        if self._configs.pop(group, None) is None:
-            return False
-        self._changed()
-        return True
-
-    def names(self) -> list[str]:
-        """Return all groups."""
-        return list(self._configs)
-
-    def _changed(self) -> None:
-        self.data_version = DataVersion(counter=self.data_version.counter + 1, timestamp=self._clock_ms())
-        self.is_dirty = True
-        if self.on_change is not None:
-            self.on_change()
+        self._put(config.group_name, config)

@@ -1,49 +1,42 @@
-"""Decides whether one more connection may be: a broker that is out of open files can flush and map nothing."""
+"""Limits the number of connections, so that the store always finds file descriptors to flush and map files."""
 
 import logging
 import resource
-import socket
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from triomq.broker.server import Broker
+from triomq.storage.failure_log import FailureLog
+from triomq.storage.message_store import MessageStore
 
 LOGGER: Final = logging.getLogger("triomq.broker.network.admission")
 
-_FILES_OF_OTHERS: Final = 64  # listeners, index, files that threads open for a moment
-_LEAST_CONNECTIONS: Final = 64
+_OTHER_FILES: Final = 64  # listeners, index, files that threads open for a moment
+_MIN_CONNECTIONS: Final = 64
 
 
 class Admission:
-    """Bounds the connections of a broker, so that its store always finds open files to use."""
+    """Decides whether one more connection is accepted."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
-        self._is_refused = False
+    def __init__(self, store: MessageStore, max_connections: int) -> None:
+        self._store = store
+        self._max_connections = max_connections
+        self._log = FailureLog(
+            LOGGER,
+            "connections are refused for now: %d of at most %d are open (max_connections %d, ulimit -n)",
+            logging.WARNING,
+        )
 
-    def admits(self, sock: socket.socket) -> bool:
-        """Tell whether an accepted connection may stay; if not, it is closed and counted."""
-        broker = self._broker
-        count, most = len(broker.connections), self._most_connections()
-        if count < most:
-            self._is_refused = False
+    def admits(self, connections: int) -> bool:
+        """Return whether another connection is accepted beside so many."""
+        limit = self._limit()
+        if connections < limit:
+            self._log.worked()
             return True
-        sock.close()
-        broker.statistics.refused_connections += 1
-        if not self._is_refused:
-            LOGGER.warning(
-                "connections are refused for now: %d of at most %d are open (max_connections %d, ulimit -n)",
-                count,
-                most,
-                broker.config.max_connections,
-            )
-        self._is_refused = True
+        self._log.failed(connections, limit, self._max_connections)
         return False
 
-    def _most_connections(self) -> int:
-        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = self._broker.config.max_connections
-        if limit == resource.RLIM_INFINITY:
-            return most
-        left = limit - self._broker.store.max_open_files - _FILES_OF_OTHERS
-        return min(most, max(left, _LEAST_CONNECTIONS))
+    def _limit(self) -> int:
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if files == resource.RLIM_INFINITY:
+            return self._max_connections
+        left = files - self._store.max_open_files - _OTHER_FILES
+        return min(self._max_connections, max(left, _MIN_CONNECTIONS))

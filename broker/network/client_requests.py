@@ -1,7 +1,7 @@
-"""Requests of the broker to clients that want an answer: which are under way, and who waits for it.
+"""Requests that the broker sends to clients, and what to call when a client answers.
 
-Nothing waits here: an answer, the end of the client's connection or the deadline calls a plain function, in the step in
-which it came.
+No task waits for an answer: the answer, the end of the client's connection or the deadline calls a plain function in
+the step in which it happens.
 
 Source: behaviour.md A.15, wire.md 6; Broker2Client.java.
 """
@@ -9,23 +9,29 @@ Source: behaviour.md A.15, wire.md 6; Broker2Client.java.
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import trio
 
 from triomq.broker.network.refusal import RequestRefusedError
-from triomq.protocol.codes import ResponseCode
+from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from triomq.protocol.wire.command import RemotingCommand
 
-if TYPE_CHECKING:
-    from triomq.broker.network.connection import Connection
-
-#: Most requests under way; clients answer in milliseconds, or are broken.
+#: Largest number of unanswered requests; clients answer in milliseconds, or are broken.
 LIMIT: Final = 4096
+_MAX_OPAQUE: Final = 0x7FFFFFFF
+_ONEWAY: Final = int(CommandFlag.ONEWAY)
+
+
+class Sender(Protocol):
+    """A connection that commands can be sent on."""
+
+    def send(self, command: RemotingCommand) -> None:
+        """Queue a command."""
 
 
 class NoAnswer(Enum):
-    """Why there is none."""
+    """Why a request has no answer."""
 
     TIMEOUT = "no answer in time"
     CLOSED = "the connection ended"
@@ -34,53 +40,68 @@ class NoAnswer(Enum):
 Done: TypeAlias = Callable[[RemotingCommand | NoAnswer], None]
 
 
-class _UnderWay(NamedTuple):
-    connection: "Connection"
+class _Pending(NamedTuple):
+    connection: Sender
     done: Done
     deadline: float
 
 
 class ClientRequests:
-    """All requests under way, by opaque."""
+    """Sends requests to clients and keeps those that are not answered yet, by opaque."""
 
-    def __init__(self, next_opaque: Callable[[], int]) -> None:
-        self._next_opaque = next_opaque
-        self._under_way: dict[int, _UnderWay] = {}
+    def __init__(self, stopping: trio.Event) -> None:
+        """Notices of group changes end with ``stopping``, because all members leave then."""
+        self._stopping = stopping
+        self._pending: dict[int, _Pending] = {}
+        self._opaque = 0
 
     def __len__(self) -> int:
-        return len(self._under_way)
+        return len(self._pending)
+
+    def _next_opaque(self) -> int:
+        self._opaque = (self._opaque + 1) & _MAX_OPAQUE
+        return self._opaque
+
+    def tell(self, connection: Sender, code: int, fields: Mapping[str, str], body: bytes = b"") -> None:
+        """Send a one-way request."""
+        connection.send(RemotingCommand(code, self._next_opaque(), _ONEWAY, dict(fields), body))
+
+    def notify_ids_changed(self, connection: Sender, group: str) -> None:
+        """Ask a member of a consumer group to reassign its queues."""
+        if not self._stopping.is_set():
+            self.tell(connection, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
 
     def ask(
         self,
-        connection: "Connection",
+        connection: Sender,
         code: int,
         fields: Mapping[str, str],
         body: bytes | memoryview,
         timeout_s: float,
         done: Done,
     ) -> None:
-        """Send a request; ``done`` is called once: with the answer, or with why there is none.
+        """Send a request; ``done`` is called once, with the answer or the reason why there is none.
 
         Raises:
-            RequestRefusedError: too many are under way.
+            RequestRefusedError: too many requests are unanswered.
         """
         self._check_room(1)
         opaque = self._next_opaque()
-        self._under_way[opaque] = _UnderWay(connection, done, trio.current_time() + timeout_s)
+        self._pending[opaque] = _Pending(connection, done, trio.current_time() + timeout_s)
         connection.send(RemotingCommand(code, opaque, 0, dict(fields), body))
 
     def ask_all(
         self,
-        connections: "Mapping[str, Connection]",
+        connections: Mapping[str, Sender],
         code: int,
         fields: Mapping[str, str],
         timeout_s: float,
         done: Callable[[dict[str, RemotingCommand | NoAnswer]], None],
     ) -> None:
-        """Send a request to several clients, by client id; ``done`` is called with what each answered.
+        """Send a request to several clients, by client id; ``done`` is called with all answers.
 
         Raises:
-            RequestRefusedError: too many are under way; nobody was asked.
+            RequestRefusedError: too many requests are unanswered; none was sent.
         """
         self._check_room(len(connections))
         answers: dict[str, RemotingCommand | NoAnswer] = {}
@@ -94,26 +115,26 @@ class ClientRequests:
             self.ask(connection, code, fields, b"", timeout_s, partial(take, client_id))
 
     def _check_room(self, count: int) -> None:
-        if len(self._under_way) + count > LIMIT:
+        if len(self._pending) + count > LIMIT:
             raise RequestRefusedError(ResponseCode.SYSTEM_BUSY, f"{LIMIT} requests wait for clients")
 
-    def answered(self, connection: "Connection", response: RemotingCommand) -> bool:
-        """Take an answer; return ``False`` if nobody asked this client for it."""
-        under_way = self._under_way.get(response.opaque)
-        if under_way is None or under_way.connection is not connection:
+    def handle_answer(self, connection: Sender, response: RemotingCommand) -> bool:
+        """Hand an answer to whoever asked; return ``False`` if this client was not asked."""
+        pending = self._pending.get(response.opaque)
+        if pending is None or pending.connection is not connection:
             return False
-        del self._under_way[response.opaque]
-        under_way.done(response)
+        del self._pending[response.opaque]
+        pending.done(response)
         return True
 
-    def forget(self, connection: "Connection") -> None:
-        """End what a closed connection will not answer any more."""
-        self._end([key for key, each in self._under_way.items() if each.connection is connection], NoAnswer.CLOSED)
+    def forget(self, connection: Sender) -> None:
+        """End the requests that a closed connection will not answer any more."""
+        self._end([opaque for opaque, each in self._pending.items() if each.connection is connection], NoAnswer.CLOSED)
 
     def expire(self, now: float) -> None:
-        """End what was not answered in time."""
-        self._end([opaque for opaque, each in self._under_way.items() if each.deadline <= now], NoAnswer.TIMEOUT)
+        """End the requests whose deadline has passed."""
+        self._end([opaque for opaque, each in self._pending.items() if each.deadline <= now], NoAnswer.TIMEOUT)
 
     def _end(self, opaques: list[int], reason: NoAnswer) -> None:
         for opaque in opaques:
-            self._under_way.pop(opaque).done(reason)
+            self._pending.pop(opaque).done(reason)

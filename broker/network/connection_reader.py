@@ -1,31 +1,41 @@
 """Reads all connections in one task, in turns.
 
-A task for each connection would be woken for each read: a trip through the run loop and an ``epoll_ctl``, together more
-than a read and its answer cost.  Here all of them stand in one ``epoll`` of our own, level-triggered, and the run loop
-sees only that.
+With a task for each connection every read would cost a trip through the run loop and an ``epoll_ctl``, together more
+than the read and its answer.  Here all connections are in one level-triggered ``epoll`` of our own, and the run loop
+waits only for that.
 """
 
 import select
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final, Protocol
 
 import trio
 
-if TYPE_CHECKING:
-    from triomq.broker.network.connection import Connection
+_MAX_READS: Final = 64  # connections that are read before other tasks run
 
-_MOST_AT_ONCE: Final = 64  # connections that are read before other tasks have their turn
+
+class Readable(Protocol):
+    """A connection as its reader sees it."""
+
+    def fileno(self) -> int:
+        """Return the file descriptor of the socket; -1 after it was closed."""
+
+    def read(self) -> None:
+        """Receive and serve what the peer sent; raises nothing."""
+
+    def close(self, reason: str) -> None:
+        """Close the connection."""
 
 
 class ConnectionReader:
-    """The connections that are read."""
+    """Polls the connections for data."""
 
     def __init__(self) -> None:
         self._poll: Final = select.epoll()
-        self._connections: dict[int, Connection] = {}  # by file descriptor
+        self._connections: dict[int, Readable] = {}  # by file descriptor
 
-    def add(self, connection: "Connection") -> None:
-        """Read a connection whenever its peer sends something; if the system has no room for it, close it."""
+    def add(self, connection: Readable) -> None:
+        """Read a connection whenever its peer sends data; close it if the system cannot poll it."""
         number = connection.fileno()
         try:
             self._poll.register(number, select.EPOLLIN)
@@ -34,21 +44,21 @@ class ConnectionReader:
         else:
             self._connections[number] = connection
 
-    def remove(self, connection: "Connection") -> None:
-        """Read it no more, because it is being closed or must wait; idempotent."""
+    def remove(self, connection: Readable) -> None:
+        """Stop reading a connection that is being closed or must wait; idempotent."""
         number = connection.fileno()
         if self._connections.get(number) is connection:
             del self._connections[number]
             self._poll.unregister(number)
 
-    async def run(self, connections: Collection["Connection"]) -> None:
-        """Read until cancelled; then close all ``connections``, also those that are not read for the moment."""
+    async def run(self, connections: Iterable[Readable]) -> None:
+        """Read until cancelled; then close all ``connections``, including those that are not being read."""
         try:
             while True:
                 await trio.lowlevel.wait_readable(self._poll.fileno())
-                for number, _ in self._poll.poll(0, _MOST_AT_ONCE):
+                for number, _ in self._poll.poll(0, _MAX_READS):
                     connection = self._connections.get(number)
-                    if connection is not None:  # not closed by what another one sent
+                    if connection is not None:  # it may have been closed by another connection of this round
                         connection.read()
         finally:
             for connection in list(connections):

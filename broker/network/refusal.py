@@ -1,8 +1,10 @@
-"""How a processor says no: an error that becomes the response."""
+"""Responses to requests that fail: an error becomes a response code and a remark."""
 
+import logging
 from typing import Final
 
-from triomq.protocol.codes import ResponseCode
+from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
     IllegalNameError,
     MessageIllegalError,
@@ -11,10 +13,13 @@ from triomq.protocol.errors import (
     SubscriptionParseError,
     TriomqError,
 )
+from triomq.protocol.wire.command import RemotingCommand
+
+LOGGER: Final = logging.getLogger("triomq.broker.network.refusal")
 
 
 class RequestRefusedError(TriomqError):
-    """The request is answered with ``code`` and ``remark``; nothing else is disturbed."""
+    """The request is answered with ``code`` and ``remark``; the connection stays open."""
 
     def __init__(self, code: int, remark: str) -> None:
         self.code = code
@@ -23,8 +28,9 @@ class RequestRefusedError(TriomqError):
 
 
 _MAX_REMARK: Final = 1000
+_SEND_CODES: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 
-#: Most specific class first.  Store errors are "not now": a Java producer tries another broker on 14.
+#: Most specific class first.  Store errors mean "not now": a Java producer tries another broker on 14.
 _CODES: Final[tuple[tuple[type[TriomqError], int], ...]] = (
     (MessageIllegalError, ResponseCode.MESSAGE_ILLEGAL),
     (IllegalNameError, ResponseCode.SYSTEM_ERROR),
@@ -34,8 +40,30 @@ _CODES: Final[tuple[tuple[type[TriomqError], int], ...]] = (
 )
 
 
+class Refusals:
+    """Makes and counts the responses to failed requests."""
+
+    def __init__(self, statistics: BrokerStatistics, region: str) -> None:
+        self._statistics = statistics
+        self._send_fields: Final = {"MSG_REGION": region, "TRACE_ON": "true"}
+
+    def response(self, peer: str, command: RemotingCommand, code: int, remark: str) -> RemotingCommand:
+        """Return the response to a request that failed."""
+        self._statistics.failed_requests += 1
+        fields = self._send_fields if command.code in _SEND_CODES else {}  # Java clients expect them on errors too
+        LOGGER.debug("request refused code=%d peer=%s remark=%s", command.code, peer, remark)
+        return command.reply(code, fields, remark=remark)
+
+    def response_to(self, peer: str, command: RemotingCommand, error: Exception) -> RemotingCommand:
+        """Return the response to a request that raised ``error``."""
+        if isinstance(error, TriomqError):
+            return self.response(peer, command, response_code(error), remark_of(error))
+        LOGGER.error("request failed code=%d peer=%s", command.code, peer, exc_info=error)
+        return self.response(peer, command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {remark_of(error)}")
+
+
 def response_code(error: TriomqError) -> int:
-    """Return the response code for an error that a processor let pass."""
+    """Return the response code for an error of a processor."""
     if isinstance(error, RequestRefusedError):
         return error.code
     for kind, code in _CODES:

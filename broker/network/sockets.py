@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from triomq.broker.network.addresses import Address
+from triomq.broker.addresses import Address
 from triomq.protocol.errors import ConfigError
 
 LOGGER: Final = logging.getLogger("triomq.broker.network.sockets")

@@ -1,69 +1,143 @@
-"""GET_BROKER_RUNTIME_INFO (28): the figures that tools show of a running broker, all as text.
+"""GET_BROKER_RUNTIME_INFO (28): the figures of a running broker that tools show, all as text.
 
 Source: wire.md 9.8; AdminBrokerProcessor.java, prepareRuntimeInfo.
 """
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Final
 
 import triomq
-from triomq.broker.pulls.lookups import in_steps
+from triomq.broker.delayed.levels import DelayOffsetTable
+from triomq.broker.groups.groups import Groups
+from triomq.broker.network.connection import Connection
+from triomq.broker.services.stalls import StallWatch
+from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.bodies.route import KVTable
 from triomq.protocol.codes import VERSION
 from triomq.protocol.names import SCHEDULE_TOPIC
 from triomq.protocol.wire.command import RemotingCommand
+from triomq.storage.config import Durability
 from triomq.storage.files.file_system import FileSystem, translated
+from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import Lookup
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from triomq.broker.network.connection import Connection
-    from triomq.broker.server import Broker
-
-_VERSION_NAME: Final = "V4_9_7"  # of VERSION: what our frames say too
-#: Queues in front of RocketMQ's thread pools.  Here a request is served in the step that reads it, so none ever waits.
+_VERSION_NAME: Final = "V4_9_7"  # of VERSION, which our frames contain
+#: Queues of RocketMQ's thread pools.  Here a request is served in the step that reads it, so none ever waits.
 _THREAD_POOLS: Final = ("send", "pull", "query", "endTransaction")
 _MS_PER_DAY: Final = 86_400_000
 
 
-@in_steps
-def get_broker_runtime_info(connection: "Connection", command: RemotingCommand) -> Lookup[RemotingCommand]:
-    """Answer with version, times, rates, totals, and the state of the store."""
-    broker = connection.broker
-    yield from broker.store.cold_reads.load_records((broker.store.commit_log.min_offset,))
-    figures = {**_process(broker), **_traffic(broker), **_store(broker), **_delays(broker), **_groups(broker)}
-    return command.reply(body=KVTable(figures).encode())
+class RuntimeProcessor:
+    """Answers with the figures of a running broker."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        statistics: BrokerStatistics,
+        groups: Groups,
+        connections: Collection[Connection],
+        stalls: StallWatch,
+        delay_offsets: DelayOffsetTable,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._statistics = statistics
+        self._groups = groups
+        self._connections = connections
+        self._stalls = stalls
+        self._delay_offsets = delay_offsets
+        self._clock_ms = clock_ms
+
+    def get_broker_runtime_info(self, _connection: Connection, command: RemotingCommand) -> Lookup[RemotingCommand]:
+        """Answer with version, times, rates, totals, and the state of the store."""
+        store = self._store
+        yield from store.cold_reads.load_records((store.commit_log.min_offset,))
+        parts = (self._process(), self._traffic(), self._store_state(), self._delays(), self._members())
+        return command.reply(body=KVTable({name: text for part in parts for name, text in part.items()}).encode())
+
+    def _process(self) -> dict[str, str]:
+        start_ms = self._statistics.start_ms
+        figures = {
+            "brokerVersion": str(VERSION),
+            "brokerVersionDesc": _VERSION_NAME,
+            "triomqVersion": triomq.__version__,
+            "bootTimestamp": str(start_ms),
+            "runtime": _duration(self._clock_ms() - start_ms),
+            "startAcceptSendRequestTimeStamp": "0",  # it accepts requests at once
+        }
+        for pool in _THREAD_POOLS:
+            figures[f"{pool}ThreadPoolQueueSize"] = "0"
+            figures[f"{pool}ThreadPoolQueueCapacity"] = "0"
+            figures[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+        return figures
+
+    def _members(self) -> dict[str, str]:
+        """Return counts of clients and of their problems, which Apache's brokers do not report."""
+        self._groups.consumers.check()
+        groups = list(self._groups.consumers)
+        return {
+            "triomqConnections": str(len(self._connections)),
+            "triomqConsumerGroups": str(len(groups)),
+            "triomqProducerGroups": str(len(self._groups.producers.all())),
+            "triomqDuplicateClientIds": str(sum(len(group.duplicate_ids) for group in groups)),
+            "triomqDifferentSubscriptions": str(sum(len(group.differences) for group in groups)),
+            "triomqStalledQueues": str(self._stalls.count()),
+        }
+
+    def _traffic(self) -> dict[str, str]:
+        statistics = self._statistics
+        rates = statistics.rates()
+        put, get = _three(rates.put), _three(rates.get)
+        puts, gets = statistics.put_messages, statistics.get_messages
+        yesterday, today = statistics.day_totals
+        average = statistics.put_bytes / puts if puts else 0.0
+        return {
+            "putTps": put,
+            "getTransferedTps": get,
+            "getTotalTps": get,  # counts messages, too: reads that found none do not count
+            "putMessageTimesTotal": str(puts),
+            "putMessageSizeTotal": str(statistics.put_bytes),
+            "putMessageAverageSize": f"{average:.1f}",
+            "msgPutTotalYesterdayMorning": str(yesterday.put_messages),
+            "msgPutTotalTodayMorning": str(today.put_messages),
+            "msgPutTotalTodayNow": str(puts),
+            "msgGetTotalYesterdayMorning": str(yesterday.get_messages),
+            "msgGetTotalTodayMorning": str(today.get_messages),
+            "msgGetTotalTodayNow": str(gets),
+        }
+
+    def _store_state(self) -> dict[str, str]:
+        store = self._store
+        moment = store.statistics()
+        hidden_bytes = 0  # stored, but not visible to consumers before the disk has confirmed it
+        if store.config.durability is Durability.SYNC:
+            hidden_bytes = moment.max_offset - moment.flushed_offset
+        return {
+            "commitLogMinOffset": str(moment.min_offset),
+            "commitLogMaxOffset": str(moment.max_offset),
+            "commitLogDiskRatio": _disk_ratio(store.config.root),
+            "consumeQueueDiskRatio": _disk_ratio(store.config.root),  # one directory, so one disk
+            "earliestMessageTimeStamp": str(store.commit_log.store_time(moment.min_offset)),
+            "dispatchBehindBytes": str(hidden_bytes),
+            "pageCacheLockTimeMills": "0",  # one thread appends without a lock
+        }
+
+    def _delays(self) -> dict[str, str]:
+        """Return next and last offset of each delay level that has delivered messages.
+
+        Source: ScheduleMessageService.java, buildRunningStats.
+        """
+        end_of = self._store.reader.max_offset_in_queue
+        return {
+            f"scheduleMessageOffset_{level}": f"{offset},{end_of(SCHEDULE_TOPIC, level - 1)}"
+            for level, offset in self._delay_offsets.items()
+        }
 
 
-def _process(broker: "Broker") -> dict[str, str]:
-    start_ms = broker.statistics.start_ms
-    figures = {
-        "brokerVersion": str(VERSION),
-        "brokerVersionDesc": _VERSION_NAME,
-        "triomqVersion": triomq.__version__,
-        "bootTimestamp": str(start_ms),
-        "runtime": _duration(broker.clock_ms() - start_ms),
-        "startAcceptSendRequestTimeStamp": "0",  # it accepts at once
-    }
-    for pool in _THREAD_POOLS:
-        figures[f"{pool}ThreadPoolQueueSize"] = "0"
-        figures[f"{pool}ThreadPoolQueueCapacity"] = "0"
-        figures[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
-    return figures
-
-
-def _groups(broker: "Broker") -> dict[str, str]:
-    """Return who is connected, and how many groups or queues are not well; Apache's brokers do not tell these."""
-    broker.consumer_groups.check()
-    groups = list(broker.consumer_groups)
-    return {
-        "triomqConnections": str(len(broker.connections)),
-        "triomqConsumerGroups": str(len(groups)),
-        "triomqProducerGroups": str(len(broker.producer_groups.all())),
-        "triomqDuplicateClientIds": str(sum(len(group.duplicate_ids) for group in groups)),
-        "triomqDifferentSubscriptions": str(sum(len(group.differences) for group in groups)),
-        "triomqStalledQueues": str(broker.stalls.count()),
-    }
+def _disk_ratio(path: Path) -> str:
+    with translated("look at", path):
+        return f"{FileSystem().space(path).used_percent / 100:.2f}"
 
 
 def _duration(elapsed_ms: int) -> str:
@@ -73,64 +147,5 @@ def _duration(elapsed_ms: int) -> str:
     return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
 
 
-def _traffic(broker: "Broker") -> dict[str, str]:
-    statistics = broker.statistics
-    rates = statistics.rates()
-    put, get = _three(rates.put), _three(rates.get)
-    puts, gets = statistics.put_messages, statistics.get_messages
-    yesterday, today = statistics.mornings
-    average = statistics.put_bytes / puts if puts else 0.0
-    return {
-        "putTps": put,
-        "getTransferedTps": get,
-        "getTotalTps": get,  # messages too: reads that found none are not counted
-        "putMessageTimesTotal": str(puts),
-        "putMessageSizeTotal": str(statistics.put_bytes),
-        "putMessageAverageSize": f"{average:.1f}",
-        "msgPutTotalYesterdayMorning": str(yesterday.put_messages),
-        "msgPutTotalTodayMorning": str(today.put_messages),
-        "msgPutTotalTodayNow": str(puts),
-        "msgGetTotalYesterdayMorning": str(yesterday.get_messages),
-        "msgGetTotalTodayMorning": str(today.get_messages),
-        "msgGetTotalTodayNow": str(gets),
-    }
-
-
 def _three(rates: tuple[float, float, float]) -> str:
     return " ".join(f"{rate:.3f}" for rate in rates)
-
-
-def _store(broker: "Broker") -> dict[str, str]:
-    store, config = broker.store, broker.config.store
-    moment = store.statistics()
-    return {
-        "commitLogMinOffset": str(moment.min_offset),
-        "commitLogMaxOffset": str(moment.max_offset),
-        "commitLogDiskRatio": _disk_ratio(config.root),
-        "consumeQueueDiskRatio": _disk_ratio(config.root),  # one directory, so one disk
-        "earliestMessageTimeStamp": str(store.commit_log.store_time(moment.min_offset)),
-        "dispatchBehindBytes": str(_hidden_bytes(broker, moment.max_offset, moment.flushed_offset)),
-        "pageCacheLockTimeMills": "0",  # one thread appends: nobody ever holds a lock
-    }
-
-
-def _delays(broker: "Broker") -> dict[str, str]:
-    """Return next and last offset of each delay level that has delivered something.
-
-    Source: ScheduleMessageService.java, buildRunningStats.
-    """
-    end_of = broker.store.reader.max_offset_in_queue
-    return {
-        f"scheduleMessageOffset_{level}": f"{offset},{end_of(SCHEDULE_TOPIC, level - 1)}"
-        for level, offset in broker.schedule.offsets.items()
-    }
-
-
-def _hidden_bytes(broker: "Broker", max_offset: int, flushed_offset: int) -> int:
-    """Return how much is stored but not shown to consumers: what the disk has yet to confirm, if that counts."""
-    return max_offset - flushed_offset if broker.group_commit is not None else 0
-
-
-def _disk_ratio(path: "Path") -> str:
-    with translated("look at", path):
-        return f"{FileSystem().space(path).used_percent / 100:.2f}"

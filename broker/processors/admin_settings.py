@@ -1,38 +1,42 @@
 """GET_BROKER_CONFIG (26): the broker's settings as Java properties text, under RocketMQ's names.
 
-Only what really decides how this broker behaves is told; a setting of RocketMQ that is missing here has no effect here.
+Only settings that have an effect in this broker are listed.
 
 Source: wire.md 7.5; BrokerConfig.java, MessageStoreConfig.java, MixAll.java.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from triomq.broker.config import BrokerConfig
+from triomq.broker.network.connection import Connection
 from triomq.protocol.bodies.route import DataVersion
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.config import Durability, StoreConfig
-
-if TYPE_CHECKING:
-    from triomq.broker.config import BrokerConfig
-    from triomq.broker.network.connection import Connection
 
 _FLUSH_TYPES: Final = {Durability.ASYNC: "ASYNC_FLUSH", Durability.SYNC: "SYNC_FLUSH"}
 _DELAY_UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"))
 _ESCAPES: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 
 
-def get_broker_config(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
-    """Answer with all settings, and their version, which is that of the start: they do not change while it runs."""
-    broker = connection.broker
-    settings = {
-        **_broker_settings(broker.config, connection.advertised),
-        **_store_settings(broker.config.store),
-    }
-    version = DataVersion(counter=0, timestamp=broker.statistics.start_ms)
-    return command.reply(ext_fields={"version": version.encode().decode()}, body=properties_text(settings).encode())
+class SettingsProcessor:
+    """Answers with the broker's settings."""
+
+    def __init__(self, config: BrokerConfig, start_ms: int) -> None:
+        self._config = config
+        self._start_ms = start_ms
+
+    def get_broker_config(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Answer with all settings; their version is the start time, as they never change."""
+        settings = {
+            **_broker_settings(self._config, connection.advertised),
+            **_store_settings(self._config.store),
+        }
+        version = DataVersion(counter=0, timestamp=self._start_ms)
+        return command.reply(ext_fields={"version": version.encode().decode()}, body=properties_text(settings).encode())
 
 
-def _broker_settings(config: "BrokerConfig", advertised: str) -> dict[str, str]:
+def _broker_settings(config: BrokerConfig, advertised: str) -> dict[str, str]:
     host, _, port = advertised.rpartition(":")
     return {
         "brokerClusterName": config.cluster_name,
@@ -108,7 +112,7 @@ def properties_text(settings: Mapping[str, str]) -> str:
 
 def _escaped(value: str) -> str:
     escaped = "".join(map(_escaped_character, value))
-    return "\\" + escaped if escaped.startswith(" ") else escaped  # leading blanks would be dropped
+    return "\\" + escaped if escaped.startswith(" ") else escaped  # Java drops leading blanks
 
 
 def _escaped_character(character: str) -> str:

@@ -1,13 +1,13 @@
-"""Offsets of groups and queues (14, 15, 29 to 32, 314) and VIEW_MESSAGE_BY_ID (33).
+"""Offsets of groups and queues: 14, 15, 29 to 32, 314.
 
 Source: behaviour.md A.13, A.15, A.16; ConsumerManageProcessor.java, AdminBrokerProcessor.java,
 QueryMessageProcessor.java.
 """
 
-from typing import TYPE_CHECKING
-
+from triomq.broker.groups.groups import Groups
+from triomq.broker.network.connection import Connection
 from triomq.broker.network.refusal import RequestRefusedError
-from triomq.broker.pulls.lookups import in_steps
+from triomq.broker.topics import TopicTable
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.names import validate_group
 from triomq.protocol.requests.admin_requests import CloneGroupOffsetRequestHeader
@@ -21,118 +21,112 @@ from triomq.protocol.requests.requests import (
 )
 from triomq.protocol.units import QueueOffset
 from triomq.protocol.wire.command import RemotingCommand
+from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import Lookup
 
-if TYPE_CHECKING:
-    from triomq.broker.network.connection import Connection
-    from triomq.storage.message_store import MessageStore
 
+class OffsetProcessors:
+    """Serves the offsets of groups and queues."""
 
-@in_steps
-def query_consumer_offset(connection: "Connection", command: RemotingCommand) -> Lookup[RemotingCommand]:
-    """Answer with the group's stored offset, or with 0 for a group that is new on a young queue.
+    def __init__(self, store: MessageStore, topics: TopicTable, groups: Groups) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
 
-    Clients apply their consume-from-where policy only to QUERY_NOT_FOUND, so on a queue whose first message is still
-    at hand every new group begins at 0, whatever its policy.
-    """
-    header = QueryConsumerOffsetRequestHeader.decode(command.ext_fields)
-    broker = connection.broker
-    queue_offset = broker.offsets.query(header.consumer_group, header.topic, header.queue_id)
-    if queue_offset is not None:
-        return _offset(command, queue_offset)
-    if header.set_zero_if_not_found is False:  # 5.x callers that do not want the 0 below
-        raise RequestRefusedError(ResponseCode.QUERY_NOT_FOUND, "Not found, do not set to zero")
-    store = broker.store
-    if store.reader.min_offset_in_queue(header.topic, header.queue_id) > 0 or (
-        yield from _first_is_on_disk(store, header.topic, header.queue_id)
-    ):
-        raise RequestRefusedError(
-            ResponseCode.QUERY_NOT_FOUND, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+    def query_consumer_offset(self, _connection: Connection, command: RemotingCommand) -> Lookup[RemotingCommand]:
+        """Answer with the group's stored offset, or with 0 for a group that is new on a young queue.
+
+        Clients apply their consume-from-where policy only after QUERY_NOT_FOUND, so on a queue whose first message is
+        still in memory every new group begins at 0, whatever its policy.
+        """
+        header = QueryConsumerOffsetRequestHeader.decode(command.ext_fields)
+        queue_offset = self._groups.offsets.query(header.consumer_group, header.topic, header.queue_id)
+        if queue_offset is not None:
+            return _offset(command, queue_offset)
+        if header.set_zero_if_not_found is False:  # 5.x callers that do not want the 0 below
+            raise RequestRefusedError(ResponseCode.QUERY_NOT_FOUND, "Not found, do not set to zero")
+        store = self._store
+        if store.reader.min_offset_in_queue(header.topic, header.queue_id) > 0 or (
+            yield from self._first_is_on_disk(header.topic, header.queue_id)
+        ):
+            raise RequestRefusedError(
+                ResponseCode.QUERY_NOT_FOUND, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+            )
+        return _offset(command, 0)
+
+    def _first_is_on_disk(self, topic: str, queue_id: int) -> Lookup[bool]:
+        """Whether message 0 is so old that it is probably no longer in memory."""
+        store = self._store
+        if (queue := store.queues.find(topic, queue_id)) is not None:
+            yield from store.cold_reads.load_units(queue, 0)
+        units = store.reader.queue_units(topic, queue_id, 0, 1)
+        return bool(units) and units[0].physical_offset < store.commit_log.max_offset - store.config.in_memory_bytes
+
+    def update_consumer_offset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Store the offset that a group commits, even a lower one.
+
+        An unknown topic is refused, as in RocketMQ 5.x: a late commit must not restore the offsets of a deleted topic,
+        which would hide messages of a new topic with its name.
+        """
+        header = UpdateConsumerOffsetRequestHeader.decode(command.ext_fields)
+        if self._topics.get(header.topic) is None:
+            raise RequestRefusedError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")
+        validate_group(header.consumer_group)
+        if header.queue_id < 0 or header.commit_offset < 0:
+            raise RequestRefusedError(
+                ResponseCode.SYSTEM_ERROR, f"queueId[{header.queue_id}] or offset[{header.commit_offset}] is illegal"
+            )
+        self._groups.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        return command.reply()
+
+    def clone_group_offset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Copy the offsets of one group to another, in one topic or in all topics.
+
+        Topics that a live source group no longer subscribes to are skipped, unless the request says that it is offline.
+        Unlike in RocketMQ, which then does nothing and reports success, no topic means all topics, and nothing to clone
+        is an error (behaviour.md C.4, 22).
+        """
+        header = CloneGroupOffsetRequestHeader.decode(command.ext_fields)
+        validate_group(header.dest_group)
+        live = None if header.offline else self._groups.consumers.get(header.src_group)
+        found = self._groups.offsets.of_group(header.src_group)
+        topics = [
+            topic
+            for topic in ([header.topic] if header.topic else found)
+            if topic in found and self._topics.get(topic) is not None and (live is None or topic in live.subscriptions)
+        ]
+        if not topics:
+            raise RequestRefusedError(
+                ResponseCode.SYSTEM_ERROR,
+                f"nothing to clone: group {header.src_group} has no offsets in {header.topic or 'any topic'}",
+            )
+        for topic in topics:
+            for queue_id, queue_offset in found[topic].items():
+                self._groups.offsets.commit(header.dest_group, topic, queue_id, queue_offset)
+        return command.reply()
+
+    def search_offset_by_timestamp(self, _connection: Connection, command: RemotingCommand) -> Lookup[RemotingCommand]:
+        """Answer with the offset of the message whose store time is nearest to a time; 0 for an unknown queue."""
+        header = SearchOffsetRequestHeader.decode(command.ext_fields)
+        return _offset(
+            command, (yield from self._store.reader.offset_by_time(header.topic, header.queue_id, header.timestamp))
         )
-    return _offset(command, 0)
 
+    def get_max_offset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Answer with the offset that the queue's next message gets; 0 for an unknown queue."""
+        header = QueueRequestHeader.decode(command.ext_fields)
+        return _offset(command, self._store.reader.max_offset_in_queue(header.topic, header.queue_id))
 
-def _first_is_on_disk(store: "MessageStore", topic: str, queue_id: int) -> Lookup[bool]:
-    """Whether message 0 lies so far back in the log that reading it would be a look into the past."""
-    if (queue := store.queues.find(topic, queue_id)) is not None:
-        yield from store.cold_reads.load_units(queue, 0)
-    units = store.reader.queue_units(topic, queue_id, 0, 1)
-    return bool(units) and units[0].physical_offset < store.commit_log.max_offset - store.config.in_memory_bytes
+    def get_min_offset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Answer with the offset of the queue's oldest message; 0 for an unknown queue."""
+        header = QueueRequestHeader.decode(command.ext_fields)
+        return _offset(command, self._store.reader.min_offset_in_queue(header.topic, header.queue_id))
 
-
-def update_consumer_offset(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
-    """Store what a group says it has consumed, lower values too.
-
-    An unknown topic is refused, as in RocketMQ 5.x: a late commit must not bring back the offsets of a deleted topic,
-    which would hide messages of a new one with its name.
-    """
-    header = UpdateConsumerOffsetRequestHeader.decode(command.ext_fields)
-    broker = connection.broker
-    if broker.topics.get(header.topic) is None:
-        raise RequestRefusedError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")
-    validate_group(header.consumer_group)
-    if header.queue_id < 0 or header.commit_offset < 0:
-        raise RequestRefusedError(
-            ResponseCode.SYSTEM_ERROR, f"queueId[{header.queue_id}] or offset[{header.commit_offset}] is illegal"
-        )
-    broker.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
-    return command.reply()
-
-
-def clone_group_offset(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
-    """Give a group the offsets of another one, in one topic or in all that the other one has consumed.
-
-    What a live source group does not subscribe to any more is left out, unless the request says that it is offline.
-    Beyond RocketMQ, which then does nothing and reports success: no topic means all, and nothing to clone is an error
-    (behaviour.md C.4, 22).
-    """
-    header = CloneGroupOffsetRequestHeader.decode(command.ext_fields)
-    validate_group(header.dest_group)
-    broker = connection.broker
-    live = None if header.offline else broker.consumer_groups.get(header.src_group)
-    found = broker.offsets.of_group(header.src_group)
-    topics = [
-        topic
-        for topic in ([header.topic] if header.topic else found)
-        if topic in found and broker.topics.get(topic) is not None and (live is None or topic in live.subscriptions)
-    ]
-    if not topics:
-        raise RequestRefusedError(
-            ResponseCode.SYSTEM_ERROR,
-            f"nothing to clone: group {header.src_group} has no offsets in {header.topic or 'any topic'}",
-        )
-    for topic in topics:
-        for queue_id, queue_offset in found[topic].items():
-            broker.offsets.commit(header.dest_group, topic, queue_id, queue_offset)
-    return command.reply()
-
-
-@in_steps
-def search_offset_by_timestamp(connection: "Connection", command: RemotingCommand) -> Lookup[RemotingCommand]:
-    """Answer with the offset of the message that was stored nearest to a time; 0 for an unknown queue."""
-    header = SearchOffsetRequestHeader.decode(command.ext_fields)
-    store = connection.broker.store
-    return _offset(command, (yield from store.reader.offset_by_time(header.topic, header.queue_id, header.timestamp)))
-
-
-def get_max_offset(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
-    """Answer with the offset that the queue's next message gets; 0 for an unknown queue."""
-    header = QueueRequestHeader.decode(command.ext_fields)
-    return _offset(command, connection.broker.store.reader.max_offset_in_queue(header.topic, header.queue_id))
-
-
-def get_min_offset(connection: "Connection", command: RemotingCommand) -> RemotingCommand:
-    """Answer with the offset of the queue's oldest message; 0 for an unknown queue."""
-    header = QueueRequestHeader.decode(command.ext_fields)
-    return _offset(command, connection.broker.store.reader.min_offset_in_queue(header.topic, header.queue_id))
-
-
-@in_steps
-def get_earliest_store_time(connection: "Connection", command: RemotingCommand) -> Lookup[RemotingCommand]:
-    """Answer with the time, in ms, at which the queue's oldest message was stored; -1 if there is none."""
-    header = QueueRequestHeader.decode(command.ext_fields)
-    timestamp = yield from connection.broker.store.reader.earliest_store_time(header.topic, header.queue_id)
-    return command.reply(ext_fields=TimestampResponseHeader(timestamp).encode())
+    def get_earliest_store_time(self, _connection: Connection, command: RemotingCommand) -> Lookup[RemotingCommand]:
+        """Answer with the store time of the queue's oldest message, ms; -1 if there is none."""
+        header = QueueRequestHeader.decode(command.ext_fields)
+        timestamp = yield from self._store.reader.earliest_store_time(header.topic, header.queue_id)
+        return command.reply(ext_fields=TimestampResponseHeader(timestamp).encode())
 
 
 def _offset(command: RemotingCommand, queue_offset: int) -> RemotingCommand:

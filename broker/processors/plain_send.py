@@ -1,37 +1,43 @@
-"""SEND_MESSAGE_V2 (310) as nearly every producer sends it nearly always: the hottest path of all.
+"""SEND_MESSAGE_V2 (310) in its most common form: the hottest path of the broker.
 
 A plain send is one message for a known queue of a known topic, neither delayed nor part of a transaction nor a retry,
-with its header in JSON, whose sender waits for the disk if the durability is sync.  Everything else takes the long way
-in ``send.py``; so does whatever looks unusual here.  Both ways store and answer the same bytes, which a test holds
-together.
+with a JSON header, whose sender waits for the disk if the durability is sync.  Every other send is served by
+``send.py``.  Both ways store and answer the same bytes, which a test verifies.
 
-Plain sends that one read brought behind one another are stored as one run and answered with one buffer.  None of the
-typed header, the look-up of the topic, the response object and the append of each message by itself is needed then;
-together they take more than half of the time of the long way.
+Consecutive plain sends of one read are stored with one append and answered with one buffer, without the typed header,
+the check of the topic, the response object and the append per message, which together take more than half of the time.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from zlib import crc32
 
 import orjson
 
-from triomq.protocol.codes import TRANSACTION_MASK, VERSION, RequestCode, SerializeType
+from triomq.broker.config import BrokerConfig
+from triomq.broker.network.connection import Connection
+from triomq.broker.network.responses import json_template
+from triomq.broker.processors.send import response_fields
+from triomq.broker.services.flush import GroupCommit
+from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.broker.topics import TopicTable
+from triomq.protocol.bodies.route import TopicFilterType
+from triomq.protocol.codes import TRANSACTION_MASK, RequestCode, SerializeType
 from triomq.protocol.errors import MessageIllegalError, StoreError
+from triomq.protocol.names import FORBIDDEN_TOPICS, RETRY_PREFIX
 from triomq.protocol.record.layout import CRC_MASK
 from triomq.protocol.record.properties import append_property, remove_property
 from triomq.protocol.record.record import tags_code_of
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.frame import MAX_HEADER_BYTES, PREFIX
-
-if TYPE_CHECKING:
-    from triomq.broker.network.connection import Connection
-    from triomq.broker.server import Broker
-    from triomq.storage.append import Entry
+from triomq.storage.append import Entry
+from triomq.storage.consume_queue.consume_queue import ConsumeQueue
+from triomq.storage.message_store import MessageStore
 
 _JSON: Final = int(SerializeType.JSON)
 _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
-_SMALL: Final = {str(number): number for number in range(1024)}  # flags are small, and their texts come again
+_SMALL: Final = {str(number): number for number in range(1024)}  # flags are small, so their texts are few
+_MAX_DIGITS: Final = 5  # of a queue id: topics have at most 65,536 queues
 _TIMESTAMP_DIGITS: Final = 13  # ms, until the year 2286
 _MAX_OPAQUE: Final = 2**31 - 1
 _HEADER_AT: Final = 4
@@ -44,31 +50,48 @@ _pack_prefix = PREFIX.pack
 _loads = orjson.loads
 
 
-def response_template(region: str) -> bytes:
-    """Return the header of the answer, to be filled with store host, physical offset, queue id, queue offset, opaque.
-
-    The first two are the offset message id: the host as upper case hex digits, the offset as a number.
-    """
-    named = orjson.dumps(region).replace(b"%", b"%%")
-    fields = b'"MSG_REGION":%s,"TRACE_ON":"true","msgId":"%%b%%016X","queueId":"%%d","queueOffset":"%%d"' % named
-    return b'{"code":0,"extFields":{%s},"flag":1,"language":"PYTHON","opaque":%%d,"version":%d}' % (fields, VERSION)
-
-
 class PlainSends:
-    """Knows plain sends when it sees them, and what the store keeps of them."""
+    """Recognises plain sends, stores them and answers them.
 
-    __slots__ = ("_born", "_born_text", "_broker", "_cluster", "_find", "_group_commit")
+    Queues are found by the texts of topic and queue id in the request, without further checks; they are remembered
+    until any topic changes.
+    """
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
-        self._group_commit = broker.group_commit
-        self._find = broker.send_targets.find
-        self._cluster = append_property(b"x", b"CLUSTER", broker.cluster_name)[1:]
-        self._born_text = ""  # the newest time that was read: many messages are born in the same millisecond
+    __slots__ = (
+        "_born",
+        "_born_text",
+        "_cluster",
+        "_group_commit",
+        "_queues",
+        "_statistics",
+        "_store",
+        "_template",
+        "_topics",
+        "_version",
+    )
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        statistics: BrokerStatistics,
+        group_commit: GroupCommit | None,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._statistics = statistics
+        self._group_commit = group_commit
+        self._cluster = append_property(b"x", b"CLUSTER", config.cluster_name.encode())[1:]
+        # Filled with store host and physical offset (the offset message id), queue id, queue offset and opaque.
+        self._template = json_template(response_fields(config.region.replace("%", "%%"), "%b%016X", "%d", "%d"))
+        self._born_text = ""  # the time read last: many messages are born in the same millisecond
         self._born = 0
+        self._queues: dict[tuple[str, str], ConsumeQueue] = {}  # by topic and queue id
+        self._version = topics.data_version
 
-    def serve(self, connection: "Connection", frames: Iterator[bytes]) -> RemotingCommand | None:
-        """Serve frames up to the first that is no plain send, and return that one; ``None`` when all are served.
+    def serve(self, connection: Connection, frames: Iterator[bytes]) -> RemotingCommand | None:
+        """Serve frames up to the first that is not a plain send, and return that one; ``None`` when all are served.
 
         Raises:
             ProtocolError: a frame cannot be read; those before it are stored and answered.
@@ -84,7 +107,7 @@ class PlainSends:
                     fields = _loads(frame[_HEADER_AT:body_at])
                     code = fields.get("code")
                 except (ValueError, AttributeError):
-                    return RemotingCommand.decode(frame)  # it says what is wrong
+                    return RemotingCommand.decode(frame)  # it reports what is wrong
                 body = frame[body_at:]
                 entry = self._entry(connection, fields, body) if code == _SEND else None
                 if entry is None:
@@ -93,11 +116,35 @@ class PlainSends:
                 requests.append(fields)
         finally:
             if run:
-                self._store(connection, run, requests)
+                self._store_run(connection, run, requests)
         return None
 
-    def _entry(self, connection: "Connection", fields: dict[str, Any], body: bytes) -> "Entry | None":
-        """Return what the store keeps of a plain send, ``None`` for any other request."""
+    def _find(self, topic: str, queue_id: str) -> ConsumeQueue | None:
+        """Return the queue, or ``None`` if the send may not be a plain one."""
+        if self._version is not self._topics.data_version:  # a new object for each change
+            self._version = self._topics.data_version
+            self._queues.clear()
+        return self._queues.get((topic, queue_id)) or self._remember(topic, queue_id)
+
+    def _remember(self, topic: str, queue_id: str) -> ConsumeQueue | None:
+        config = self._topics.get(topic)
+        if (
+            config is None
+            or topic in FORBIDDEN_TOPICS
+            or topic.startswith(RETRY_PREFIX)
+            or config.topic_filter_type is TopicFilterType.MULTI_TAG
+            or not queue_id.isdecimal()
+            or len(queue_id) > _MAX_DIGITS
+            or str(int(queue_id)) != queue_id  # one text per queue, so that the cache is bounded
+            or int(queue_id) >= max(config.write_queue_nums, config.read_queue_nums)
+        ):
+            return None
+        queue = self._store.queue(topic, int(queue_id))
+        self._queues[topic, queue_id] = queue
+        return queue
+
+    def _entry(self, connection: Connection, fields: dict[str, Any], body: bytes) -> Entry | None:
+        """Return the entry of a plain send, ``None`` for any other request."""
         try:
             ext_fields = fields["extFields"]
             queue = self._find(ext_fields["b"], ext_fields["e"])
@@ -124,7 +171,7 @@ class PlainSends:
                 or len(body) > _JOINED_BODY_LIMIT
             ):
                 return None
-        except (KeyError, TypeError, AttributeError, UnicodeEncodeError):  # not all there, or not all text
+        except (KeyError, TypeError, AttributeError, UnicodeEncodeError):  # something is missing or is not text
             return None
         properties = properties.removesuffix(_WAIT_AT_END)
         tags_code = 0
@@ -153,15 +200,14 @@ class PlainSends:
             crc32(body) & CRC_MASK,
         )
 
-    def _store(self, connection: "Connection", run: "list[Entry]", requests: list[dict[str, Any]]) -> None:
-        broker = self._broker
+    def _store_run(self, connection: Connection, run: list[Entry], requests: list[dict[str, Any]]) -> None:
         try:
-            places = broker.store.append(run)
-        except (MessageIllegalError, StoreError):  # one by one: each is answered with what happens to it
+            places = self._store.append(run)
+        except (MessageIllegalError, StoreError):  # one by one: each gets its own answer
             for entry, fields in zip(run, requests, strict=True):
                 connection.serve(RemotingCommand.from_json(fields, entry[1]))
             return
-        template = broker.send_response
+        template = self._template
         host = connection.message_id_host
         counts: dict[str, int] = {}
         size_bytes = 0
@@ -177,4 +223,4 @@ class PlainSends:
             self._group_commit.defer(connection, b"".join(answers))
         else:
             connection.send_frame(b"".join(answers))
-        broker.statistics.put_run(counts, size_bytes)
+        self._statistics.put_run(counts, size_bytes)

@@ -1,17 +1,24 @@
 """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320): the hot path of producers.
 
-Source: behaviour.md A.3; SendMessageProcessor.java.
+Source: behaviour.md A.3, A.7; SendMessageProcessor.java.
 """
 
 import random
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
+from triomq.broker.config import BrokerConfig
+from triomq.broker.delayed.levels import Schedule
+from triomq.broker.delayed.timer import Timer
+from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
+from triomq.broker.network.connection import Connection
 from triomq.broker.network.refusal import RequestRefusedError
-from triomq.broker.processors.retries import ensure_dead_letter_topic, retry_limit
-from triomq.protocol.bodies.route import TopicConfig, TopicFilterType
-from triomq.protocol.codes import TRANSACTION_MASK, MessageSysFlag, ResponseCode
+from triomq.broker.services.flush import GroupCommit
+from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.broker.topics import TopicTable
+from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig, TopicFilterType
+from triomq.protocol.codes import TRANSACTION_MASK, VERSION_MAX_RECONSUME, MessageSysFlag, ResponseCode
 from triomq.protocol.errors import MessageIllegalError
-from triomq.protocol.names import FORBIDDEN_TOPICS, RETRY_PREFIX
+from triomq.protocol.names import FORBIDDEN_TOPICS, RETRY_PREFIX, dead_letter_topic
 from triomq.protocol.record.batch import decode_batch
 from triomq.protocol.record.message_id import offset_message_id
 from triomq.protocol.record.properties import (
@@ -24,14 +31,12 @@ from triomq.protocol.record.properties import (
 from triomq.protocol.record.record import tags_code_of
 from triomq.protocol.requests.requests import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.storage.append import entry
+from triomq.storage.append import Entry, entry
+from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.delay_levels import requested_level
 from triomq.storage.dispatch import WITHOUT_UNIT
+from triomq.storage.message_store import MessageStore
 from triomq.storage.timer_times import requested_time, without_request
-
-if TYPE_CHECKING:
-    from triomq.broker.network.connection import Connection
-    from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 
 SendHeader: TypeAlias = SendMessageRequestHeader | SendMessageRequestHeaderV2
 
@@ -41,7 +46,7 @@ _DELAY: Final = b"DELAY"
 
 
 class _Delay(NamedTuple):
-    """How long a message shall wait: a delay level, or else a time, ms; both 0: not at all."""
+    """How long a message waits: a delay level, or else a time, ms; both 0: not at all."""
 
     level: int = 0
     due_ms: int = 0
@@ -50,62 +55,176 @@ class _Delay(NamedTuple):
 _AT_ONCE: Final = _Delay()
 
 
-def send_message(connection: "Connection", command: RemotingCommand) -> RemotingCommand | None:
-    """Store one message or a batch; code 10 with the long names."""
-    return _send(connection, command, SendMessageRequestHeader.decode(command.ext_fields))
+class _Stored(NamedTuple):
+    """Where a message or a batch was stored."""
+
+    msg_id: str
+    queue_offset: int
+    wants_flush: bool  # the sender waits for the disk, if the durability is sync
 
 
-def send_message_v2(connection: "Connection", command: RemotingCommand) -> RemotingCommand | None:
-    """Store one message or a batch; codes 310 and 320 with the one-letter names."""
-    return _send(connection, command, SendMessageRequestHeaderV2.decode(command.ext_fields))
+class SendProcessor:
+    """Stores messages."""
 
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        settings: SubscriptionGroupTable,
+        schedule: Schedule,
+        timer: Timer,
+        statistics: BrokerStatistics,
+        group_commit: GroupCommit | None,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._settings = settings
+        self._schedule = schedule
+        self._timer = timer
+        self._statistics = statistics
+        self._group_commit = group_commit
+        self._region = config.region
+        self._cluster_name = config.cluster_name.encode()
 
-def _send(connection: "Connection", command: RemotingCommand, header: SendHeader) -> RemotingCommand | None:
-    broker = connection.broker
-    topic = header.topic
-    if topic in FORBIDDEN_TOPICS:
-        raise RequestRefusedError(ResponseCode.NO_PERMISSION, f"the topic[{topic}] is forbidden for clients")
-    config = broker.topics.get(topic) or _create_topic(connection, header)
-    queue_id = _choose_queue(config, header.queue_id)
-    if config.topic_filter_type is TopicFilterType.MULTI_TAG:
-        header.sys_flag |= MessageSysFlag.MULTI_TAGS
-    queue = broker.store.queue(topic, queue_id)
-    store = _store_batch if header.batch else _store_one
-    msg_id, queue_offset, wants_flush = store(connection, command, header, queue)
-    response = RemotingCommand(
-        ResponseCode.SUCCESS,
-        command.opaque,
-        1,
-        {
-            "MSG_REGION": broker.config.region,
-            "TRACE_ON": "true",
-            "msgId": msg_id,
-            "queueId": str(queue_id),
-            "queueOffset": str(queue_offset),
-        },
-        serialize_type=command.serialize_type,
-    )
-    if broker.group_commit is not None:
-        if wants_flush and not command.is_oneway:
-            broker.group_commit.defer(connection, response.encode())
-            return None
-        broker.group_commit.wake()
-    return response
+    def send_message(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
+        """Store one message or a batch; code 10 with the long names."""
+        return self._send(connection, command, SendMessageRequestHeader.decode(command.ext_fields))
 
+    def send_message_v2(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
+        """Store one message or a batch; codes 310 and 320 with the one-letter names."""
+        return self._send(connection, command, SendMessageRequestHeaderV2.decode(command.ext_fields))
 
-def _create_topic(connection: "Connection", header: SendHeader) -> TopicConfig:
-    config = connection.broker.topics.create_by_sending(
-        header.topic, header.default_topic, header.default_topic_queue_nums
-    )
-    if config is None:
-        raise RequestRefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!")
-    return config
+    def _send(self, connection: Connection, command: RemotingCommand, header: SendHeader) -> RemotingCommand | None:
+        topic = header.topic
+        if topic in FORBIDDEN_TOPICS:
+            raise RequestRefusedError(ResponseCode.NO_PERMISSION, f"the topic[{topic}] is forbidden for clients")
+        config = self._topics.get(topic) or self._create_topic(header)
+        queue_id = _choose_queue(config, header.queue_id)
+        if config.topic_filter_type is TopicFilterType.MULTI_TAG:
+            header.sys_flag |= MessageSysFlag.MULTI_TAGS
+        queue = self._store.queue(topic, queue_id)
+        store = self._store_batch if header.batch else self._store_one
+        stored = store(connection, command, header, queue)
+        fields = response_fields(self._region, stored.msg_id, str(queue_id), str(stored.queue_offset))
+        return answer_stored(
+            self._group_commit, connection, command, command.reply(ext_fields=fields), wants_flush=stored.wants_flush
+        )
+
+    def _create_topic(self, header: SendHeader) -> TopicConfig:
+        config = self._topics.create_by_sending(header.topic, header.default_topic, header.default_topic_queue_nums)
+        if config is None:
+            raise RequestRefusedError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!"
+            )
+        return config
+
+    def _store_one(
+        self, connection: Connection, command: RemotingCommand, header: SendHeader, queue: ConsumeQueue
+    ) -> _Stored:
+        properties = (header.properties or "").encode()
+        wait: bytes | None = None
+        if b"WAIT\x01" in properties:
+            wait = get_property(properties, _WAIT)
+            properties = remove_property(properties, _WAIT)
+        delay = _AT_ONCE
+        if b"DELAY\x01" in properties or b"TRAN_MSG\x01" in properties or b"TIMER_DEL" in properties:
+            delay = self._delay(properties, header)
+        if header.topic.startswith(RETRY_PREFIX) and self._is_exhausted(command, header):
+            group = header.topic.removeprefix(RETRY_PREFIX)
+            queue = self._store.queue(ensure_dead_letter_topic(self._topics, group), 0)
+            properties = set_property(properties, _DELAY, b"0")
+            delay = _AT_ONCE
+        properties = append_property(properties, _CLUSTER, self._cluster_name)
+        if delay is not _AT_ONCE:
+            if wait is not None:
+                properties = append_property(properties, _WAIT, wait)
+            if delay.level:
+                properties = without_request(properties)
+        message = _entry(connection, header, queue, bytes(command.body), properties, header.flag)
+        physical_offset, queue_offset = self._put(message, delay)
+        return _Stored(offset_message_id(connection.store_host, physical_offset), queue_offset, wait != b"false")
+
+    def _put(self, message: Entry, delay: _Delay) -> tuple[int, int]:
+        if delay.level:
+            return self._schedule.put(delay.level, message)
+        if delay is not _AT_ONCE:
+            return self._timer.put(delay.due_ms, message)
+        (place,) = self._store.append([message])
+        queue, body = message[:2]
+        self._statistics.put(queue.topic, 1, len(body))
+        return place
+
+    def _store_batch(
+        self, connection: Connection, command: RemotingCommand, header: SendHeader, queue: ConsumeQueue
+    ) -> _Stored:
+        common = (header.properties or "").encode()
+        if header.sys_flag & TRANSACTION_MASK:
+            raise MessageIllegalError("a batch cannot be part of a transaction")
+        if get_property(common, _DELAY) is not None or without_request(common) != common:
+            raise MessageIllegalError("a batch cannot be delayed")
+        max_bytes = self._store.config.max_message_size_bytes
+        if len(command.body) > max_bytes:
+            raise MessageIllegalError(f"batch of {len(command.body)} bytes is above maxMessageSize {max_bytes}")
+        waits = get_property(common, _WAIT) != b"false"
+        # A 5.x producer names the batch as a whole; each message keeps its own name (wire.md 10.7).
+        common = append_property(remove_property(common, b"UNIQ_KEY"), _CLUSTER, self._cluster_name)
+        entries = [
+            _entry(connection, header, queue, body, _batch_properties(own, common), flag)
+            for flag, body, own in decode_batch(command.body)
+        ]
+        if not entries:
+            raise MessageIllegalError("the batch holds no message")
+        places = self._store.append(entries)
+        self._statistics.put(queue.topic, len(entries), len(command.body))
+        ids = ",".join(offset_message_id(connection.store_host, physical_offset) for physical_offset, _ in places)
+        return _Stored(ids, places[0][1], waits)
+
+    def _delay(self, properties: bytes, header: SendHeader) -> _Delay:
+        """Return how long the message waits; a delay level takes precedence over a time.
+
+        Raises:
+            MessageIllegalError: level or time is no number, the time is too far away, or the message cancels another
+                one, which is not supported yet.
+            RequestRefusedError: it is the first half of a transaction, which is not supported yet.
+        """
+        level = requested_level(properties)
+        # Clients before 4.6.1 leave this property on messages that they send to a retry topic.
+        is_retry = level > 0 and (header.reconsume_times or 0) > 0
+        if get_property(properties, b"TRAN_MSG") == b"true" and not is_retry:
+            raise RequestRefusedError(ResponseCode.NO_PERMISSION, "transactional messages are not available yet")
+        if header.sys_flag & TRANSACTION_MASK in WITHOUT_UNIT:
+            return _AT_ONCE
+        if level:
+            return _Delay(level)
+        now_ms = self._store.now_ms()
+        due_ms = requested_time(properties, now_ms)
+        if due_ms is None:
+            return _AT_ONCE
+        if get_property(properties, b"TIMER_DEL_UNIQKEY") is not None:
+            raise MessageIllegalError("cancelling a delayed message (TIMER_DEL_UNIQKEY) is not available")
+        self._timer.check(due_ms, now_ms)
+        return _Delay(due_ms=due_ms) if due_ms > now_ms else _AT_ONCE
+
+    def _is_exhausted(self, command: RemotingCommand, header: SendHeader) -> bool:
+        """Whether a message for a retry topic has been tried as often as its group allows.
+
+        Raises:
+            RequestRefusedError: the group does not exist and may not be created.
+        """
+        name = header.topic.removeprefix(RETRY_PREFIX)
+        group = self._settings.get_or_create(name)
+        if group is None:
+            raise RequestRefusedError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}"
+            )
+        return (header.reconsume_times or 0) >= retry_limit(group, header.max_reconsume_times, command.version)
 
 
 def _choose_queue(config: TopicConfig, queue_id: int) -> int:
-    """Check the queue that the sender names, or choose one if it names none.
+    """Check the queue that the sender names, or choose one.
 
-    The topic's write permission is not checked, as in RocketMQ: clients keep off such queues by the route.
+    The topic's write permission is not checked, as in RocketMQ: clients avoid such queues because of the route.
     """
     if queue_id < 0:
         if config.write_queue_nums <= 0:
@@ -118,137 +237,71 @@ def _choose_queue(config: TopicConfig, queue_id: int) -> int:
     return queue_id
 
 
-def _store_one(
-    connection: "Connection", command: RemotingCommand, header: SendHeader, queue: "ConsumeQueue"
-) -> tuple[str, int, bool]:
-    broker = connection.broker
-    properties = (header.properties or "").encode()
-    wait: bytes | None = None
-    if b"WAIT\x01" in properties:
-        wait = get_property(properties, _WAIT)
-        properties = remove_property(properties, _WAIT)
-    delay = _AT_ONCE
-    if b"DELAY\x01" in properties or b"TRAN_MSG\x01" in properties or b"TIMER_DEL" in properties:
-        delay = _delay(connection, properties, header)
-    if header.topic.startswith(RETRY_PREFIX) and _is_dead(connection, command, header):
-        group = header.topic.removeprefix(RETRY_PREFIX)
-        queue = broker.store.queue(ensure_dead_letter_topic(broker.topics, group), 0)
-        properties = set_property(properties, _DELAY, b"0")
-        delay = _AT_ONCE
-    properties = append_property(properties, _CLUSTER, broker.cluster_name)
-    if delay is not _AT_ONCE:
-        if wait is not None:
-            properties = append_property(properties, _WAIT, wait)
-        if delay.level:
-            properties = without_request(properties)
-    message = entry(
+def _entry(
+    connection: Connection, header: SendHeader, queue: ConsumeQueue, body: bytes, properties: bytes, flag: int
+) -> Entry:
+    return entry(
         queue,
-        bytes(command.body),
+        body,
         properties,
         tags_code=tags_code_of(properties),
-        flag=header.flag,
+        flag=flag,
         sys_flag=header.sys_flag,
         born_timestamp=header.born_timestamp,
         born_host=connection.peer_host,
         store_host=connection.store_host,
-        reconsume_times=header.reconsume_times or 0,
+        reconsume_times=0 if header.batch else header.reconsume_times or 0,
     )
-    if delay.level:
-        place = broker.schedule.put(delay.level, message)
-    elif delay is not _AT_ONCE:
-        place = broker.timer.put(delay.due_ms, message)
-    else:
-        (place,) = broker.store.append([message])
-        broker.statistics.put(queue.topic, 1, len(command.body))
-    return offset_message_id(connection.store_host, place[0]), place[1], wait != b"false"
 
 
-def _store_batch(
-    connection: "Connection", command: RemotingCommand, header: SendHeader, queue: "ConsumeQueue"
-) -> tuple[str, int, bool]:
-    broker = connection.broker
-    if header.sys_flag & TRANSACTION_MASK:
-        raise MessageIllegalError("a batch cannot be part of a transaction")
-    common = (header.properties or "").encode()
-    if get_property(common, _DELAY) is not None or without_request(common) != common:
-        raise MessageIllegalError("a batch cannot be delayed")
-    if len(command.body) > broker.config.store.max_message_size_bytes:
-        raise MessageIllegalError(
-            f"batch of {len(command.body)} bytes is above maxMessageSize {broker.config.store.max_message_size_bytes}"
-        )
-    # A 5.x producer names the batch as a whole; each message keeps its own name (wire.md 10.7).
-    waits = get_property(common, _WAIT) != b"false"
-    common = append_property(remove_property(common, b"UNIQ_KEY"), _CLUSTER, broker.cluster_name)
-    entries = []
-    for flag, body, own in decode_batch(command.body):
-        if b"TIMER_DEL" in own and without_request(own) != own:
-            raise MessageIllegalError("a message of a batch cannot be delayed")
-        properties = _join(own, common)
-        if len(properties) > MAX_PROPERTIES_BYTES:
-            raise MessageIllegalError(f"properties of {len(properties)} bytes are above {MAX_PROPERTIES_BYTES}")
-        entries.append(
-            entry(
-                queue,
-                body,
-                properties,
-                tags_code=tags_code_of(properties),
-                flag=flag,
-                sys_flag=header.sys_flag,
-                born_timestamp=header.born_timestamp,
-                born_host=connection.peer_host,
-                store_host=connection.store_host,
-            )
-        )
-    if not entries:
-        raise MessageIllegalError("the batch holds no message")
-    places = broker.store.append(entries)
-    broker.statistics.put(queue.topic, len(entries), len(command.body))
-    ids = ",".join(offset_message_id(connection.store_host, physical_offset) for physical_offset, _ in places)
-    return ids, places[0][1], waits
+def _batch_properties(own: bytes, common: bytes) -> bytes:
+    """Return the properties of a message in a batch, joined with those of the batch."""
+    if b"TIMER_DEL" in own and without_request(own) != own:
+        raise MessageIllegalError("a message of a batch cannot be delayed")
+    separator = b"" if not own or own.endswith(b"\x02") else b"\x02"
+    properties = own + separator + common
+    if len(properties) > MAX_PROPERTIES_BYTES:
+        raise MessageIllegalError(f"properties of {len(properties)} bytes are above {MAX_PROPERTIES_BYTES}")
+    return properties
 
 
-def _join(own: bytes, common: bytes) -> bytes:
-    if not own:
-        return common
-    return own + common if own.endswith(b"\x02") else own + b"\x02" + common
+def response_fields(region: str, msg_id: str, queue_id: str, queue_offset: str) -> dict[str, str]:
+    """Return the fields of the response to a send."""
+    return {
+        "MSG_REGION": region,
+        "TRACE_ON": "true",
+        "msgId": msg_id,
+        "queueId": queue_id,
+        "queueOffset": queue_offset,
+    }
 
 
-def _delay(connection: "Connection", properties: bytes, header: SendHeader) -> _Delay:
-    """Return how long the message shall wait; a delay level counts before a time.
+def answer_stored(
+    group_commit: GroupCommit | None,
+    connection: Connection,
+    command: RemotingCommand,
+    response: RemotingCommand,
+    *,
+    wants_flush: bool = True,
+) -> RemotingCommand | None:
+    """Return the response to a request that stored messages; ``None`` if it is sent after the flush."""
+    if group_commit is not None:
+        if wants_flush and not command.is_oneway:
+            group_commit.defer(connection, response.encode())
+            return None
+        group_commit.wake()
+    return response
+
+
+def retry_limit(group: SubscriptionGroupConfig, requested: int | None, version: int) -> int:
+    """Return how often a message is retried: as the client requests, if its version may, else as the group says."""
+    return requested if requested is not None and version >= VERSION_MAX_RECONSUME else group.retry_max_times
+
+
+def ensure_dead_letter_topic(topics: TopicTable, group: str) -> str:
+    """Return the group's dead-letter topic, created with one queue if it does not exist.
 
     Raises:
-        MessageIllegalError: level or time is no number, the time is too far away, or the message takes another back,
-            which this version cannot do.
-        RequestRefusedError: it is the first half of a transaction, which this version cannot do.
+        IllegalNameError: the group's name is too long to be part of a topic's.
     """
-    level = requested_level(properties)
-    # Clients before 4.6.1 leave the mark on messages that they send to a retry topic.
-    is_retry = level > 0 and (header.reconsume_times or 0) > 0
-    if get_property(properties, b"TRAN_MSG") == b"true" and not is_retry:
-        raise RequestRefusedError(ResponseCode.NO_PERMISSION, "transactional messages are not available yet")
-    if header.sys_flag & TRANSACTION_MASK in WITHOUT_UNIT:
-        return _AT_ONCE
-    if level:
-        return _Delay(level)
-    broker = connection.broker
-    now_ms = broker.clock_ms()
-    due_ms = requested_time(properties, now_ms)
-    if due_ms is None:
-        return _AT_ONCE
-    if get_property(properties, b"TIMER_DEL_UNIQKEY") is not None:
-        raise MessageIllegalError("taking back a message that waits (TIMER_DEL_UNIQKEY) is not available")
-    broker.timer.check(due_ms, now_ms)
-    return _Delay(due_ms=due_ms) if due_ms > now_ms else _AT_ONCE
-
-
-def _is_dead(connection: "Connection", command: RemotingCommand, header: SendHeader) -> bool:
-    """Whether a message for a retry topic has been tried as often as its group wants.
-
-    Raises:
-        RequestRefusedError: there is no such group, and none may be made.
-    """
-    name = header.topic.removeprefix(RETRY_PREFIX)
-    group = connection.broker.subscription_groups.get_or_create(name)
-    if group is None:
-        raise RequestRefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}")
-    return (header.reconsume_times or 0) >= retry_limit(group, header.max_reconsume_times, command.version)
+    return topics.ensure(dead_letter_topic(group), 1).topic_name

@@ -1,14 +1,19 @@
-"""CONSUMER_SEND_MSG_BACK (36): a message that a consumer could not handle comes again later, or is a dead letter.
+"""CONSUMER_SEND_MSG_BACK (36): a message that a consumer could not process is retried later, or becomes a dead letter.
 
 Source: behaviour.md A.7, store.md 8.5; AbstractSendMessageProcessor.java.
 """
 
 import random
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from triomq.broker.delayed.levels import Schedule
+from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
+from triomq.broker.network.connection import Connection
 from triomq.broker.network.refusal import RequestRefusedError, remark_of
-from triomq.broker.processors.retries import ensure_dead_letter_topic, retry_limit
-from triomq.broker.pulls.lookups import in_steps
+from triomq.broker.processors.send import answer_stored, ensure_dead_letter_topic, retry_limit
+from triomq.broker.services.flush import GroupCommit
+from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.codes import Permission, ResponseCode
 from triomq.protocol.errors import MessageIllegalError, StoreError
@@ -19,11 +24,8 @@ from triomq.protocol.record.record import decode_record, tags_code_of
 from triomq.protocol.requests.requests import ConsumerSendMsgBackRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.append import entry
+from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import Lookup
-
-if TYPE_CHECKING:
-    from triomq.broker.network.connection import Connection
-    from triomq.broker.server import Broker
 
 _FIRST_LEVEL: Final = 3  # 10 s
 _UNIT_SUB: Final = 2  # topic sysFlag of retry topics in unit mode
@@ -37,89 +39,96 @@ class _Target(NamedTuple):
     level: int  # 0: at once
 
 
-@in_steps
-def send_message_back(connection: "Connection", command: RemotingCommand) -> Lookup[RemotingCommand | None]:
-    """Store a message again: for the group's retry topic after a delay, or in its dead-letter topic.
+class SendBackProcessor:
+    """Stores messages again that consumers returned."""
 
-    With durability sync the answer waits for the disk, unlike in RocketMQ: for it the consumer gives the message up.
-    """
-    header = ConsumerSendMsgBackRequestHeader.decode(command.ext_fields)
-    broker = connection.broker
-    group = broker.subscription_groups.get_or_create(header.group)
-    if group is None:
-        raise RequestRefusedError(
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {header.group}"
-        )
-    if group.retry_queue_nums <= 0:  # the group wants no message again
-        return command.reply()
-    target = _retry_target(broker, header, group)
-    (record,) = yield from broker.store.reader.look_up((header.offset,))
-    if record is None:
-        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
-    message = decode_record(record)
-    limit = retry_limit(group, header.max_reconsume_times, command.version)
-    if header.delay_level < 0 or message.reconsume_times >= limit:
-        target = _Target(ensure_dead_letter_topic(broker.topics, header.group), 0, 0)
-    elif header.delay_level == 0:
-        target = target._replace(level=_FIRST_LEVEL + message.reconsume_times)
-    _store(broker, header.group, message, target)
-    response = command.reply()
-    if broker.group_commit is not None:
-        if not command.is_oneway:
-            broker.group_commit.defer(connection, response.encode())
-            return None
-        broker.group_commit.wake()
-    return response
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicTable,
+        settings: SubscriptionGroupTable,
+        schedule: Schedule,
+        statistics: BrokerStatistics,
+        group_commit: GroupCommit | None,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._settings = settings
+        self._schedule = schedule
+        self._statistics = statistics
+        self._group_commit = group_commit
 
+    def send_message_back(self, connection: Connection, command: RemotingCommand) -> Lookup[RemotingCommand | None]:
+        """Store a message again: for the group's retry topic after a delay, or in its dead-letter topic.
 
-def _retry_target(
-    broker: "Broker", header: ConsumerSendMsgBackRequestHeader, group: SubscriptionGroupConfig
-) -> _Target:
-    """Return a queue of the group's retry topic, which is made if it is not there."""
-    sys_flag = _UNIT_SUB if header.unit_mode else 0
-    topic = broker.topics.ensure(retry_topic(header.group), group.retry_queue_nums, sys_flag)
-    if not topic.perm & Permission.WRITE:
-        raise RequestRefusedError(ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] is not writable")
-    # RocketMQ looks at the group's number only: a queue that the topic does not have is consumed by nobody.
-    queues = min(group.retry_queue_nums, max(topic.write_queue_nums, 1))
-    return _Target(topic.topic_name, random.randrange(queues), header.delay_level)  # noqa: S311  # protects nothing
+        With durability sync the answer waits for the disk, unlike in RocketMQ: the consumer drops the message then.
+        """
+        header = ConsumerSendMsgBackRequestHeader.decode(command.ext_fields)
+        group = self._settings.get_or_create(header.group)
+        if group is None:
+            raise RequestRefusedError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {header.group}"
+            )
+        if group.retry_queue_nums <= 0:  # the group wants no retries
+            return command.reply()
+        target = self._retry_target(header, group)
+        (record,) = yield from self._store.reader.look_up((header.offset,))
+        if record is None:
+            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+        message = decode_record(record)
+        limit = retry_limit(group, header.max_reconsume_times, command.version)
+        if header.delay_level < 0 or message.reconsume_times >= limit:
+            target = _Target(ensure_dead_letter_topic(self._topics, header.group), 0, 0)
+        elif header.delay_level == 0:
+            target = target._replace(level=_FIRST_LEVEL + message.reconsume_times)
+        self._store_copy(header.group, message, target)
+        return answer_stored(self._group_commit, connection, command, command.reply())
 
+    def _retry_target(self, header: ConsumerSendMsgBackRequestHeader, group: SubscriptionGroupConfig) -> _Target:
+        """Return a queue of the group's retry topic, which is created if necessary."""
+        sys_flag = _UNIT_SUB if header.unit_mode else 0
+        topic = self._topics.ensure(retry_topic(header.group), group.retry_queue_nums, sys_flag)
+        if not topic.perm & Permission.WRITE:
+            raise RequestRefusedError(ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] is not writable")
+        # RocketMQ uses the group's number only, but nobody consumes a queue that the topic does not have.
+        queues = min(group.retry_queue_nums, max(topic.write_queue_nums, 1))
+        return _Target(topic.topic_name, random.randrange(queues), header.delay_level)  # noqa: S311  # protects nothing
 
-def _store(broker: "Broker", group: str, message: MessageExt, target: _Target) -> None:
-    """Store the message in its new place.
+    def _store_copy(self, group: str, message: MessageExt, target: _Target) -> None:
+        """Store the message in its new place.
 
-    Raises:
-        RequestRefusedError: the store did not take it; whatever the reason, the code is SYSTEM_ERROR.
-    """
-    properties = message.encoded_properties
-    first_topic = get_property(properties, _RETRY_TOPIC)
-    if first_topic is None:
-        first_topic = message.topic.encode()
-        properties = append_property(properties, _RETRY_TOPIC, first_topic)
-    if get_property(properties, _ORIGIN_ID) is None:
-        properties = append_property(properties, _ORIGIN_ID, message.offset_message_id.encode())
-    properties = set_property(properties, b"WAIT", b"false")
-    properties = set_property(properties, b"DELAY", b"%d" % target.level)
-    try:
-        copy = entry(
-            broker.store.queue(target.topic, target.queue_id),
-            message.stored_body,
-            properties,
-            tags_code=tags_code_of(properties),
-            flag=message.flag,
-            sys_flag=message.sys_flag,
-            born_timestamp=message.born_timestamp,
-            born_host=message.encoded_born_host,
-            store_host=message.encoded_store_host,
-            reconsume_times=message.reconsume_times + 1,
-        )
-        if target.level > 0:
-            broker.schedule.put(target.level, copy)
-        else:
-            broker.store.append([copy])
-            broker.statistics.put(target.topic, 1, len(message.stored_body))
-    except (MessageIllegalError, StoreError) as exc:
-        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark_of(exc)) from exc
-    counted_for = first_topic.decode("utf-8", "replace")
-    if broker.topics.get(counted_for) is not None:  # the message's word: it may name anything, each time another
-        broker.statistics.send_back(group, counted_for)
+        Raises:
+            RequestRefusedError: the store refuses it; the code is SYSTEM_ERROR for every reason.
+        """
+        properties = message.encoded_properties
+        first_topic = get_property(properties, _RETRY_TOPIC)
+        if first_topic is None:
+            first_topic = message.topic.encode()
+            properties = append_property(properties, _RETRY_TOPIC, first_topic)
+        if get_property(properties, _ORIGIN_ID) is None:
+            properties = append_property(properties, _ORIGIN_ID, message.offset_message_id.encode())
+        properties = set_property(properties, b"WAIT", b"false")
+        properties = set_property(properties, b"DELAY", b"%d" % target.level)
+        try:
+            copy = entry(
+                self._store.queue(target.topic, target.queue_id),
+                message.stored_body,
+                properties,
+                tags_code=tags_code_of(properties),
+                flag=message.flag,
+                sys_flag=message.sys_flag,
+                born_timestamp=message.born_timestamp,
+                born_host=message.encoded_born_host,
+                store_host=message.encoded_store_host,
+                reconsume_times=message.reconsume_times + 1,
+            )
+            if target.level > 0:
+                self._schedule.put(target.level, copy)
+            else:
+                self._store.append([copy])
+                self._statistics.put(target.topic, 1, len(message.stored_body))
+        except (MessageIllegalError, StoreError) as exc:
+            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark_of(exc)) from exc
+        counted_for = first_topic.decode("utf-8", "replace")
+        if self._topics.get(counted_for) is not None:  # the message may contain any name, each time another
+            self._statistics.send_back(group, counted_for)

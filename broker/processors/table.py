@@ -1,103 +1,135 @@
 """Request code to processor: the literal tables of the three kinds of port.
 
-A code that stands in none of them is answered REQUEST_CODE_NOT_SUPPORTED; QUERY_CORRECTION_OFFSET (308) is one: no tool
-asks for it, and an Apache broker mixes up its arguments and forgets the offsets of the groups that it names.
+A code in none of them is answered REQUEST_CODE_NOT_SUPPORTED.  QUERY_CORRECTION_OFFSET (308) is such a code: no tool
+requests it, and an Apache broker mixes up its arguments and loses the offsets of the groups that it names.
 """
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from triomq.broker.processors import (
-    admin,
-    admin_runtime,
-    admin_settings,
-    admin_stats,
-    client,
-    lock,
-    offset,
-    pull,
-    query,
-    relay,
-    route,
-    send,
-    send_back,
-)
+from triomq.broker.network.connection import Processor, Requests
+from triomq.broker.network.listeners import Ports
+from triomq.broker.processors.admin import GroupProcessors, StoreProcessors, TopicProcessors
+from triomq.broker.processors.admin_runtime import RuntimeProcessor
+from triomq.broker.processors.admin_settings import SettingsProcessor
+from triomq.broker.processors.admin_stats import ConnectionProcessors, ProgressProcessors
+from triomq.broker.processors.client import ClientProcessors
+from triomq.broker.processors.lock import LockProcessors
+from triomq.broker.processors.offset import OffsetProcessors
+from triomq.broker.processors.plain_send import PlainSends
+from triomq.broker.processors.pull import PullProcessor
+from triomq.broker.processors.query import QueryProcessors
+from triomq.broker.processors.relay import RelayProcessors
+from triomq.broker.processors.route import RouteProcessors
+from triomq.broker.processors.send import SendProcessor
+from triomq.broker.processors.send_back import SendBackProcessor
+from triomq.broker.pulls.lookups import LookupProcessor, Lookups
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.wire.command import RemotingCommand
 
-if TYPE_CHECKING:
-    from triomq.broker.network.connection import Connection
 
-#: Answers one request: returns the response, or ``None`` if there is none, or none yet.  Must not await.
-Processor: TypeAlias = "Callable[[Connection, RemotingCommand], RemotingCommand | None]"
+@dataclass(frozen=True, slots=True)
+class Processors:
+    """One object for each family of requests."""
 
-NAMESRV_PROCESSORS: Final[Mapping[int, Processor]] = {
-    RequestCode.GET_ROUTEINFO_BY_TOPIC: route.get_route_info,
-    RequestCode.GET_BROKER_CLUSTER_INFO: route.get_cluster_info,
-    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: route.get_topic_list,
-    RequestCode.GET_TOPICS_BY_CLUSTER: route.get_topics_by_cluster,
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: route.get_system_topic_list,
-    RequestCode.DELETE_TOPIC_IN_NAMESRV: route.delete_topic,
-    RequestCode.GET_KV_CONFIG: route.get_kv_config,
-    RequestCode.GET_KVLIST_BY_NAMESPACE: route.get_kv_config,
-}
+    routes: RouteProcessors
+    plain_sends: PlainSends
+    sends: SendProcessor
+    send_backs: SendBackProcessor
+    pulls: PullProcessor
+    offsets: OffsetProcessors
+    queries: QueryProcessors
+    clients: ClientProcessors
+    locks: LockProcessors
+    topics: TopicProcessors
+    groups: GroupProcessors
+    store: StoreProcessors
+    settings: SettingsProcessor
+    runtime: RuntimeProcessor
+    progress: ProgressProcessors
+    members: ConnectionProcessors
+    relay: RelayProcessors
 
-#: Everything but pulls, as on RocketMQ's "VIP" port (listen port - 2).
-VIP_PROCESSORS: Final[Mapping[int, Processor]] = {
-    **NAMESRV_PROCESSORS,  # so that the broker's address alone is enough for a client
-    RequestCode.SEND_MESSAGE: send.send_message,
-    RequestCode.SEND_MESSAGE_V2: send.send_message_v2,
-    RequestCode.SEND_BATCH_MESSAGE: send.send_message_v2,
-    RequestCode.CONSUMER_SEND_MSG_BACK: send_back.send_message_back,
-    RequestCode.QUERY_CONSUMER_OFFSET: offset.query_consumer_offset,
-    RequestCode.UPDATE_CONSUMER_OFFSET: offset.update_consumer_offset,
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: offset.search_offset_by_timestamp,
-    RequestCode.CLONE_GROUP_OFFSET: offset.clone_group_offset,
-    RequestCode.GET_MAX_OFFSET: offset.get_max_offset,
-    RequestCode.GET_MIN_OFFSET: offset.get_min_offset,
-    RequestCode.GET_EARLIEST_MSG_STORETIME: offset.get_earliest_store_time,
-    RequestCode.QUERY_MESSAGE: query.query_message,
-    RequestCode.VIEW_MESSAGE_BY_ID: query.view_message_by_id,
-    RequestCode.QUERY_CONSUME_QUEUE: query.query_consume_queue,
-    RequestCode.HEART_BEAT: client.heart_beat,
-    RequestCode.UNREGISTER_CLIENT: client.unregister_client,
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: client.get_consumer_list_by_group,
-    RequestCode.CHECK_CLIENT_CONFIG: client.check_client_config,
-    RequestCode.LOCK_BATCH_MQ: lock.lock_batch_mq,
-    RequestCode.UNLOCK_BATCH_MQ: lock.unlock_batch_mq,
-    RequestCode.UPDATE_AND_CREATE_TOPIC: admin.update_and_create_topic,
-    RequestCode.DELETE_TOPIC_IN_BROKER: admin.delete_topic,
-    RequestCode.GET_ALL_TOPIC_CONFIG: admin.get_all_topic_config,
-    RequestCode.GET_TOPIC_CONFIG: admin.get_topic_config,
-    RequestCode.UPDATE_BROKER_CONFIG: admin.update_broker_config,
-    RequestCode.GET_BROKER_CONFIG: admin_settings.get_broker_config,
-    RequestCode.GET_BROKER_RUNTIME_INFO: admin_runtime.get_broker_runtime_info,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: admin.update_and_create_subscription_group,
-    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin.get_all_subscription_group_config,
-    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: admin.get_subscription_group_config,
-    RequestCode.DELETE_SUBSCRIPTIONGROUP: admin.delete_subscription_group,
-    RequestCode.GET_TOPIC_STATS_INFO: admin_stats.get_topic_stats_info,
-    RequestCode.GET_CONSUMER_CONNECTION_LIST: admin_stats.get_consumer_connection_list,
-    RequestCode.GET_PRODUCER_CONNECTION_LIST: admin_stats.get_producer_connection_list,
-    RequestCode.GET_ALL_PRODUCER_INFO: admin_stats.get_all_producer_info,
-    RequestCode.GET_CONSUME_STATS: admin_stats.get_consume_stats,
-    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: admin_stats.query_topic_consume_by_who,
-    RequestCode.QUERY_CONSUME_TIME_SPAN: admin_stats.query_consume_time_span,
-    RequestCode.VIEW_BROKER_STATS_DATA: admin_stats.view_broker_stats_data,
-    RequestCode.DELETE_EXPIRED_COMMITLOG: admin.delete_expired_commit_log,
-    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: admin.clean_queues,
-    RequestCode.CLEAN_UNUSED_TOPIC: admin.clean_queues,
-    RequestCode.GET_ALL_CONSUMER_OFFSET: admin.get_all_consumer_offset,
-    RequestCode.GET_ALL_DELAY_OFFSET: admin.get_all_delay_offset,
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: relay.reset_consumer_offset,
-    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: relay.get_consumer_status,
-    RequestCode.GET_CONSUMER_RUNNING_INFO: relay.get_consumer_running_info,
-    RequestCode.CONSUME_MESSAGE_DIRECTLY: relay.consume_message_directly,
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: route.get_system_topic_list,
-}
 
-BROKER_PROCESSORS: Final[Mapping[int, Processor]] = {
-    **VIP_PROCESSORS,
-    RequestCode.PULL_MESSAGE: pull.pull_message,
-    RequestCode.LITE_PULL_MESSAGE: pull.pull_message,
-}
+def tables(processors: Processors, lookups: Lookups) -> Ports:
+    """Return the tables; the VIP port (listen port - 2) serves everything but pulls, as in RocketMQ."""
+    namesrv = _namesrv(processors)
+    # The broker's ports serve the requests to name servers, too, so that one address is enough for a client.
+    vip = {**namesrv, **_clients(processors, lookups.processor), **_tools(processors, lookups.processor)}
+    pulls: dict[int, Processor] = {
+        RequestCode.PULL_MESSAGE: processors.pulls.pull_message,
+        RequestCode.LITE_PULL_MESSAGE: processors.pulls.pull_message,
+    }
+    serve_plain_sends = processors.plain_sends.serve
+    return Ports(Requests({**vip, **pulls}, serve_plain_sends), Requests(vip, serve_plain_sends), Requests(namesrv))
+
+
+def _namesrv(p: Processors) -> dict[int, Processor]:
+    return {
+        RequestCode.GET_ROUTEINFO_BY_TOPIC: p.routes.get_route_info,
+        RequestCode.GET_BROKER_CLUSTER_INFO: p.routes.get_cluster_info,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: p.routes.get_topic_list,
+        RequestCode.GET_TOPICS_BY_CLUSTER: p.routes.get_topics_by_cluster,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: p.routes.get_system_topic_list,
+        RequestCode.DELETE_TOPIC_IN_NAMESRV: p.routes.delete_topic,
+        RequestCode.GET_KV_CONFIG: p.routes.get_kv_config,
+        RequestCode.GET_KVLIST_BY_NAMESPACE: p.routes.get_kv_config,
+    }
+
+
+def _clients(p: Processors, in_steps: Callable[[LookupProcessor], Processor]) -> dict[int, Processor]:
+    return {
+        RequestCode.SEND_MESSAGE: p.sends.send_message,
+        RequestCode.SEND_MESSAGE_V2: p.sends.send_message_v2,
+        RequestCode.SEND_BATCH_MESSAGE: p.sends.send_message_v2,
+        RequestCode.CONSUMER_SEND_MSG_BACK: in_steps(p.send_backs.send_message_back),
+        RequestCode.QUERY_CONSUMER_OFFSET: in_steps(p.offsets.query_consumer_offset),
+        RequestCode.UPDATE_CONSUMER_OFFSET: p.offsets.update_consumer_offset,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: in_steps(p.offsets.search_offset_by_timestamp),
+        RequestCode.CLONE_GROUP_OFFSET: p.offsets.clone_group_offset,
+        RequestCode.GET_MAX_OFFSET: p.offsets.get_max_offset,
+        RequestCode.GET_MIN_OFFSET: p.offsets.get_min_offset,
+        RequestCode.GET_EARLIEST_MSG_STORETIME: in_steps(p.offsets.get_earliest_store_time),
+        RequestCode.QUERY_MESSAGE: in_steps(p.queries.query_message),
+        RequestCode.VIEW_MESSAGE_BY_ID: in_steps(p.queries.view_message_by_id),
+        RequestCode.QUERY_CONSUME_QUEUE: in_steps(p.queries.query_consume_queue),
+        RequestCode.HEART_BEAT: p.clients.heart_beat,
+        RequestCode.UNREGISTER_CLIENT: p.clients.unregister_client,
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP: p.clients.get_consumer_list_by_group,
+        RequestCode.CHECK_CLIENT_CONFIG: p.clients.check_client_config,
+        RequestCode.LOCK_BATCH_MQ: p.locks.lock_batch_mq,
+        RequestCode.UNLOCK_BATCH_MQ: p.locks.unlock_batch_mq,
+    }
+
+
+def _tools(p: Processors, in_steps: Callable[[LookupProcessor], Processor]) -> dict[int, Processor]:
+    return {
+        RequestCode.UPDATE_AND_CREATE_TOPIC: p.topics.update_and_create_topic,
+        RequestCode.DELETE_TOPIC_IN_BROKER: p.topics.delete_topic,
+        RequestCode.GET_ALL_TOPIC_CONFIG: p.topics.get_all_topic_config,
+        RequestCode.GET_TOPIC_CONFIG: p.topics.get_topic_config,
+        RequestCode.UPDATE_BROKER_CONFIG: p.store.update_broker_config,
+        RequestCode.GET_BROKER_CONFIG: p.settings.get_broker_config,
+        RequestCode.GET_BROKER_RUNTIME_INFO: in_steps(p.runtime.get_broker_runtime_info),
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: p.groups.update_and_create_subscription_group,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: p.groups.get_all_subscription_group_config,
+        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: p.groups.get_subscription_group_config,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP: p.groups.delete_subscription_group,
+        RequestCode.GET_TOPIC_STATS_INFO: in_steps(p.progress.get_topic_stats_info),
+        RequestCode.GET_CONSUMER_CONNECTION_LIST: p.members.get_consumer_connection_list,
+        RequestCode.GET_PRODUCER_CONNECTION_LIST: p.members.get_producer_connection_list,
+        RequestCode.GET_ALL_PRODUCER_INFO: p.members.get_all_producer_info,
+        RequestCode.GET_CONSUME_STATS: in_steps(p.progress.get_consume_stats),
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: p.progress.query_topic_consume_by_who,
+        RequestCode.QUERY_CONSUME_TIME_SPAN: in_steps(p.progress.query_consume_time_span),
+        RequestCode.VIEW_BROKER_STATS_DATA: p.progress.view_broker_stats_data,
+        RequestCode.DELETE_EXPIRED_COMMITLOG: p.store.delete_expired_commit_log,
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: p.store.clean_queues,
+        RequestCode.CLEAN_UNUSED_TOPIC: p.store.clean_queues,
+        RequestCode.GET_ALL_CONSUMER_OFFSET: p.store.get_all_consumer_offset,
+        RequestCode.GET_ALL_DELAY_OFFSET: p.store.get_all_delay_offset,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: in_steps(p.relay.reset_consumer_offset),
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: p.relay.get_consumer_status,
+        RequestCode.GET_CONSUMER_RUNNING_INFO: p.relay.get_consumer_running_info,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY: in_steps(p.relay.consume_message_directly),
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: p.routes.get_system_topic_list,
+    }

@@ -1,60 +1,69 @@
-"""Requests whose answer needs more than one step: what they read is on the disk only, or there is much to look at.
+"""Requests whose answer needs more than one step: they read from the disk, or process a lot of data.
 
-Rules: the disk is read in worker threads, a few for all, and nobody else waits; a request that finds too many others
-waiting is told to come again.
+Rules: the disk is read in a few worker threads, and nobody else waits; if too many requests wait, others are refused.
 """
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import Final, TypeAlias
 
 import trio
 
-from triomq.broker.network.refusal import RequestRefusedError, remark_of, response_code
+from triomq.broker.lookup import run_lookup
+from triomq.broker.network.connection import Connection, Processor
+from triomq.broker.network.refusal import Refusals, RequestRefusedError
+from triomq.broker.network.steps import Steps
 from triomq.protocol.codes import CommandFlag, ResponseCode
-from triomq.protocol.errors import StoreError, TriomqError
+from triomq.protocol.errors import StoreError
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.storage.reading.cold_read import ColdRange, Lookup, read_ranges
-
-if TYPE_CHECKING:
-    from triomq.broker.network.connection import Connection
-    from triomq.broker.processors.table import Processor
-    from triomq.broker.server import Broker
+from triomq.storage.reading.cold_read import ColdRange, Lookup
 
 LOGGER: Final = logging.getLogger("triomq.broker.pulls.lookups")
 
 _THREADS: Final = 4
-_MOST_WAITING: Final = 10_000
-_STEPS_AT_ONCE: Final = 3  # of a long look, 1 ms each
+_MAX_WAITING: Final = 10_000
+_MAX_STEPS: Final = 3  # of a long lookup, 1 ms each, before other requests are served
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
 
 Answer = RemotingCommand | None
+LookupProcessor: TypeAlias = Callable[[Connection, RemotingCommand], Lookup[Answer]]
 
 
 class Lookups:
-    """All requests that are not answered in the step that read them, as they look into the store.
+    """All requests that wait for the disk or for their next step.
 
     Attributes:
         waiting: how many there are.
         served: how many there were.
     """
 
-    def __init__(self, broker: "Broker") -> None:
+    def __init__(self, steps: Steps, refusals: Refusals, unread_high_bytes: int) -> None:
+        """A peer with more unread answers than ``unread_high_bytes`` gets no further ones."""
         self.waiting = 0
         self.served = 0
-        self._broker = broker
+        self._steps = steps
+        self._refusals = refusals
+        self._unread_high_bytes = unread_high_bytes
         self._limiter = trio.CapacityLimiter(_THREADS)
 
-    def answer(self, connection: "Connection", command: RemotingCommand, lookup: Lookup[Answer]) -> Answer:
-        """Return what a lookup returns if that takes no disk and little time; else ``None``: it is sent later.
+    def processor(self, process: LookupProcessor) -> Processor:
+        """Make a processor of a method that returns a lookup."""
+
+        def processor(connection: Connection, command: RemotingCommand) -> Answer:
+            return self.answer(connection, command, process(connection, command))
+
+        return processor
+
+    def answer(self, connection: Connection, command: RemotingCommand, lookup: Lookup[Answer]) -> Answer:
+        """Return the result of a lookup that needs no disk and little time; else ``None``: it is sent later.
 
         Raises:
             TriomqError: what the lookup raises.
-            RequestRefusedError: too many wait already.
+            RequestRefusedError: too many requests wait already.
         """
         ranges: Sequence[ColdRange] = ()
-        for _ in range(_STEPS_AT_ONCE):
+        for _ in range(_MAX_STEPS):
             try:
                 ranges = next(lookup)
             except StopIteration as done:
@@ -62,82 +71,66 @@ class Lookups:
                 return response
             if ranges:
                 break
-        self.wait(connection, command, _while_read(connection, lookup), ranges)
+        self.wait(connection, command, lookup, ranges, partial(self._check_unread, connection))
         return None
 
     def wait(
-        self, connection: "Connection", command: RemotingCommand, lookup: Lookup[Answer], ranges: Sequence[ColdRange]
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        lookup: Lookup[Answer],
+        ranges: Sequence[ColdRange],
+        check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Go on with a lookup when ``ranges`` are in memory; what it returns at last is sent.
+        """Continue a lookup when ``ranges`` are in memory, and send its result.
+
+        ``check`` is called before each step; what it raises is the answer.
 
         Raises:
-            RequestRefusedError: too many wait already.
+            RequestRefusedError: too many requests wait already.
         """
-        if self.waiting >= _MOST_WAITING:
+        if self.waiting >= _MAX_WAITING:
             raise RequestRefusedError(
-                ResponseCode.SYSTEM_BUSY, f"{self.waiting} requests wait for the disk: come again"
+                ResponseCode.SYSTEM_BUSY, f"{self.waiting} requests wait for the disk: try again later"
             )
         self.waiting += 1
-        self._broker.connection_nursery.start_soon(self._finish, connection, command, lookup, ranges)
+        self._steps.nursery.start_soon(self._finish, connection, command, lookup, ranges, check)
 
     async def _finish(
-        self, connection: "Connection", command: RemotingCommand, lookup: Lookup[Answer], ranges: Sequence[ColdRange]
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        lookup: Lookup[Answer],
+        ranges: Sequence[ColdRange],
+        check: Callable[[], None],
     ) -> None:
-        broker = self._broker
+        def check_step() -> None:
+            if connection.closed:
+                raise trio.ClosedResourceError
+            check()
+
         try:
-            response = await self._run(connection, lookup, ranges)
-        except TriomqError as exc:
+            response = await run_lookup(lookup, ranges, limiter=self._limiter, check=check_step)
+        except trio.ClosedResourceError:
+            return
+        except Exception as exc:  # noqa: BLE001  # boundary, as in Connection
             if isinstance(exc, StoreError):
                 LOGGER.error("old messages cannot be read code=%d error=%s", command.code, exc)
-            response = broker.refuse(connection, command, response_code(exc), remark_of(exc))
-        except Exception as exc:  # boundary, as in Connection
-            LOGGER.exception("request failed code=%d peer=%s", command.code, connection.peer)
-            text = f"{type(exc).__name__}: {remark_of(exc)}"
-            response = broker.refuse(connection, command, ResponseCode.SYSTEM_ERROR, text)
+            response = self._refusals.response_to(connection.peer, command, exc)
         finally:
             self.waiting -= 1
             self.served += 1
         if response is not None and not command.flag & _ONEWAY:
             connection.send(response)
-        broker.end_step()
+        self._steps.end()
 
-    async def _run(self, connection: "Connection", lookup: Lookup[Answer], ranges: Sequence[ColdRange]) -> Answer:
-        while not connection.closed:
-            if ranges:
-                await trio.to_thread.run_sync(read_ranges, ranges, limiter=self._limiter)
-            else:
-                await trio.lowlevel.checkpoint()
-            try:
-                ranges = next(lookup)
-            except StopIteration as done:
-                response: Answer = done.value
-                return response
-        return None
+    def _check_unread(self, connection: Connection) -> None:
+        """Refuse to continue for a peer that does not read: other answers may be as long, and there may be many.
 
-
-def _while_read(connection: "Connection", lookup: Lookup[Answer]) -> Lookup[Answer]:
-    """Go on with a lookup unless its peer does not read what it has got: others may be as long, and any number.
-
-    Raises:
-        RequestRefusedError: it does not; TriomqError: what the lookup raises.
-    """
-    while connection.unread_bytes <= connection.broker.config.unread_high_bytes:
-        try:
-            ranges = next(lookup)
-        except StopIteration as done:
-            response: Answer = done.value
-            return response
-        yield ranges
-    raise RequestRefusedError(
-        ResponseCode.SYSTEM_BUSY, f"{connection.unread_bytes} bytes of answers are unread: come again"
-    )
-
-
-def in_steps(process: "Callable[[Connection, RemotingCommand], Lookup[Answer]]") -> "Processor":
-    """Make a processor of one that looks into the store step by step."""
-
-    @wraps(process)
-    def processor(connection: "Connection", command: RemotingCommand) -> Answer:
-        return connection.broker.lookups.answer(connection, command, process(connection, command))
-
-    return processor
+        Raises:
+            RequestRefusedError: too much is unread.
+        """
+        if connection.unread_bytes > self._unread_high_bytes:
+            raise RequestRefusedError(
+                ResponseCode.SYSTEM_BUSY, f"{connection.unread_bytes} bytes of answers are unread: try again later"
+            )

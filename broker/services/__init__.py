@@ -1,1 +1,4 @@
-"""What runs besides the connections: classes with a ``run()`` that ends only by cancellation."""
+"""What runs besides the connections: classes with a ``run()`` that ends only by cancellation.
+
+Nothing here knows a request code of a client.
+"""

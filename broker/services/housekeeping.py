@@ -1,54 +1,63 @@
-"""Once a second: rates, idle connections, silent members, and members that get in each other's way."""
+"""Periodic work: rates, idle connections, silent members, conflicting members, stalled queues."""
 
 import logging
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 import trio
 
-if TYPE_CHECKING:
-    from triomq.broker.server import Broker
+from triomq.broker.groups.groups import Groups
+from triomq.broker.network.connection import ConnectionContext
+from triomq.broker.services.stalls import StallWatch
 
-LOGGER: Final = logging.getLogger("triomq.broker.housekeeping")
+LOGGER: Final = logging.getLogger("triomq.broker.services.housekeeping")
 
 _INTERVAL_S: Final = 1.0
 _SCAN_INTERVAL_S: Final = 10.0
 
 
 class Housekeeping:
-    """What nobody waits for."""
+    """Runs once a second."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(
+        self, context: ConnectionContext, groups: Groups, stalls: StallWatch, clock_ms: Callable[[], int]
+    ) -> None:
+        self._context = context
+        self._groups = groups
+        self._stalls = stalls
+        self._clock_ms = clock_ms
 
     async def run(self) -> None:
         """Work until cancelled."""
-        broker = self._broker
+        context = self._context
         next_scan = trio.current_time() + _SCAN_INTERVAL_S
         while True:
             await trio.sleep(_INTERVAL_S)
             now = trio.current_time()
-            broker.statistics.sample(now)
-            broker.statistics.note_day(time.localtime(broker.clock_ms() // 1000).tm_yday)
+            context.statistics.sample(now)
+            context.statistics.note_day(time.localtime(self._clock_ms() // 1000).tm_yday)
             self._close_idle()
-            broker.consumer_groups.check()
-            broker.client_requests.expire(now)
-            broker.stalls.scan(now)
+            self._groups.consumers.check()
+            context.client_requests.expire(now)
+            self._stalls.scan(now)
             if now >= next_scan:
                 next_scan = now + _SCAN_INTERVAL_S
-                self._close_silent_members()
-            broker.end_step()
+                self.remove_silent_members()
+            context.steps.end()
 
     def _close_idle(self) -> None:
-        limit = self._broker.config.idle_timeout_s
-        for connection in list(self._broker.connections):
+        limit = self._context.config.idle_timeout_s
+        for connection in list(self._context.connections):
             connection.idle_s += _INTERVAL_S
             if connection.idle_s > limit:
-                self._broker.statistics.idle_closed += 1
+                self._context.statistics.idle_closed += 1
                 connection.close(f"idle for {limit:.0f} s")
 
-    def _close_silent_members(self) -> None:
-        for connection in self._broker.consumer_groups.expired(self._broker.config.client_timeout_s):
+    def remove_silent_members(self) -> None:
+        """Close the connections of consumers, and forget producers, without a heartbeat for too long."""
+        timeout_s = self._context.config.client_timeout_s
+        for connection in self._groups.consumers.expired(timeout_s):
             LOGGER.warning("connection closed peer=%s reason=no heartbeat", connection.peer)
             connection.close("no heartbeat")
-        self._broker.producer_groups.drop_silent(self._broker.config.client_timeout_s)
+        self._groups.producers.drop_silent(timeout_s)

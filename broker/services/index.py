@@ -1,70 +1,59 @@
-"""Indexes messages behind the backs of senders: some times a second, in slices between the steps of others.
+"""Indexes messages in the background: several times a second, in slices between other steps.
 
-Nobody waits for it, because a search first goes on to the end of the log itself.  So while messages come or go in
-crowds it stays behind, up to a limit, and makes up for that when there are fewer.  What has to be indexed again is old,
-and read in a thread first.
+Nothing depends on it, because a search first indexes the rest of the log itself.  So under load the index falls behind,
+up to a limit, and catches up later.  Messages that must be indexed again are old, and are read in a thread first.
 """
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
 
+from triomq.broker.lookup import run_lookup
+from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.errors import StoreError
-from triomq.storage.reading.cold_read import read_ranges
+from triomq.storage.failure_log import FailureLog
+from triomq.storage.index.message_index import MessageIndex
 
-if TYPE_CHECKING:
-    from triomq.broker.server import Broker
-
-LOGGER: Final = logging.getLogger("triomq.broker.index")
+LOGGER: Final = logging.getLogger("triomq.broker.services.index")
 
 _INTERVAL_S: Final = 0.1
-_CROWD: Final = 1_000  # messages in this time
+_BUSY_MESSAGES: Final = 1_000  # sent and pulled in an interval
 _MAX_LAG_BYTES: Final = 256 * 1024**2  # of the log: less than a second's work, and still in memory
 
 
 class Indexing:
-    """Lets the index of the store follow the commit log."""
+    """Indexes new messages of the commit log."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._index = broker.store.index
-        self._statistics = broker.statistics
-        self._is_refused = False
+    def __init__(self, index: MessageIndex, statistics: BrokerStatistics) -> None:
+        self._index = index
+        self._statistics = statistics
+        self._log = FailureLog(LOGGER, "messages are not indexed for now: %s")
 
     async def run(self) -> None:
         """Index until cancelled."""
         while True:
-            before = self._passed()
+            before = self._messages()
             await trio.sleep(_INTERVAL_S)
-            await self._follow(_MAX_LAG_BYTES if self._passed() - before > _CROWD else 0)
+            await self._follow(_MAX_LAG_BYTES if self._messages() - before > _BUSY_MESSAGES else 0)
 
     async def _follow(self, allowed_lag_bytes: int) -> None:
-        """Index until no more than this is left, or a crowd comes while all would have been done."""
-        before = self._passed()
+        """Index until no more than this is left, or the broker becomes busy while it would index everything."""
+        before = self._messages()
         while self._index.lag_bytes > allowed_lag_bytes and await self._catch_up():
             await trio.lowlevel.checkpoint()
-            if not allowed_lag_bytes and self._passed() - before > _CROWD:
+            if not allowed_lag_bytes and self._messages() - before > _BUSY_MESSAGES:
                 return
 
-    def _passed(self) -> int:
+    def _messages(self) -> int:
         return self._statistics.put_messages + self._statistics.get_messages
 
     async def _catch_up(self) -> bool:
+        """Index a slice; return whether more is left."""
         try:
-            is_more_left = await self._step()
-        except StoreError as exc:  # sending goes on, and so does the next try
-            if not self._is_refused:
-                LOGGER.error("messages are not indexed for now: %s", exc)
-            self._is_refused = True
+            is_more_left = await run_lookup(self._index.follow())
+        except StoreError as exc:  # sending continues, and the next interval tries again
+            self._log.failed(exc)
             return False
-        self._is_refused = False
+        self._log.worked()
         return is_more_left
-
-    async def _step(self) -> bool:
-        step = self._index.follow()
-        while True:
-            try:
-                ranges = next(step)
-            except StopIteration as done:
-                return bool(done.value)
-            await trio.to_thread.run_sync(read_ranges, ranges)

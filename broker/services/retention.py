@@ -1,8 +1,8 @@
 """Measures the disk, and deletes files that are too old or too many.
 
-Rules: one file after the other with a pause between, and queues in portions, so that requests are served meanwhile;
-what waits for the disk runs in a worker thread.  A disk that refuses to delete or to read a file ends nothing: the run
-goes on with what does not need it, and the next one tries again.
+Rules: one file at a time with a pause in between, and queues in portions, so that requests are served meanwhile; what
+waits for the disk runs in a worker thread.  If the disk refuses to delete or to read a file, the run continues with
+everything else, and the next run tries again.
 
 Source: store.md 5.10; DefaultMessageStore.java, addScheduleTask.
 """
@@ -10,69 +10,68 @@ Source: store.md 5.10; DefaultMessageStore.java, addScheduleTask.
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
 
+from triomq.broker.signals import Signal
 from triomq.protocol.errors import StoreError
+from triomq.storage.consume_queue.consume_queue import ConsumeQueue
+from triomq.storage.failure_log import FailureLog
+from triomq.storage.message_store import MessageStore
 from triomq.storage.retention import Deletion, Retention
 
-if TYPE_CHECKING:
-    from triomq.broker.server import Broker
-    from triomq.storage.consume_queue.consume_queue import ConsumeQueue
-
-LOGGER: Final = logging.getLogger("triomq.broker.retention")
+LOGGER: Final = logging.getLogger("triomq.broker.services.retention")
 
 _FIRST_MEASUREMENT_S: Final = 1.0
-_QUEUES_AT_ONCE: Final = 256
+_MAX_QUEUES: Final = 256
 
 
 class RetentionService:
-    """Keeps ``Retention`` going.
+    """Runs ``Retention`` at intervals.
 
     Attributes:
         retention: what does the work.
     """
 
-    def __init__(self, broker: "Broker") -> None:
-        self.retention: Final = Retention(broker.store, (broker.store.index.delete_expired,))
-        self._broker = broker
-        self._is_refused = False
-        self._requested = trio.Event()
+    def __init__(self, store: MessageStore, delay_s: float) -> None:
+        """The first run is ``delay_s`` after the start."""
+        self.retention: Final = Retention(store, (store.index.delete_expired,))
+        self._store = store
+        self._delay_s = delay_s
+        self._log = FailureLog(LOGGER, "old files are not deleted for now: %s", logging.WARNING)
+        self._requested = Signal()
 
     def request(self) -> None:
-        """Delete files that are too old now, whatever the hour, and for the next runs."""
+        """Delete expired files now and in the next runs, whatever the hour."""
         self.retention.request()
         self._requested.set()
 
     async def run(self) -> None:
         """Work until cancelled."""
-        config = self._broker.config
-        first_run = trio.current_time() + config.retention_delay_s
+        first_run = trio.current_time() + self._delay_s
         await self._sleep(_FIRST_MEASUREMENT_S)
         while True:
             try:
                 if self._requested.is_set() or trio.current_time() >= first_run:
-                    self._requested = trio.Event()
+                    self._requested.clear()
                     await self.clean()
-                    self._is_refused = False
+                    self._log.worked()
                 else:
-                    self._broker.store.check_disk()
+                    self._store.check_disk()
             except StoreError as exc:
-                if not self._is_refused:
-                    LOGGER.warning("old files are not deleted for now: %s", exc)
-                self._is_refused = True
-            await self._sleep(config.store.clean_interval_s)
+                self._log.failed(exc)
+            await self._sleep(self._store.config.clean_interval_s)
 
     async def _sleep(self, seconds: float) -> None:
         with trio.move_on_after(seconds):
             await self._requested.wait()
 
     async def clean(self) -> None:
-        """Do one run; what the disk refuses keeps nothing else from being done.
+        """Do one run; a refusal of the disk does not keep the rest from being done.
 
         Raises:
-            StoreError: what the disk refused first; the next run tries all of it again.
+            StoreError: the first refusal; the next run tries everything again.
         """
         retention = self.retention
         refusals: list[StoreError] = []
@@ -84,8 +83,8 @@ class RetentionService:
         if retention.is_behind:
             refused: dict[ConsumeQueue, StoreError] = {}
             behind = retention.queues_behind
-            for at in range(0, len(behind), _QUEUES_AT_ONCE):
-                await self._follow_with(behind[at : at + _QUEUES_AT_ONCE], refused)
+            for at in range(0, len(behind), _MAX_QUEUES):
+                await self._follow_with(behind[at : at + _MAX_QUEUES], refused)
             refusals += refused.values()
             with _noted(refusals):
                 retention.follow(refused)
@@ -95,11 +94,11 @@ class RetentionService:
     async def _delete_log_files(self) -> None:
         for number, reason in enumerate(self.retention.plan()):
             if number:
-                await trio.sleep(self._broker.store.config.delete_files_interval_s)
+                await trio.sleep(self._store.config.delete_files_interval_s)
             await self._finish(self.retention.delete_log_file(reason))
 
-    async def _follow_with(self, queues: "Sequence[ConsumeQueue]", refused: "dict[ConsumeQueue, StoreError]") -> None:
-        """Let queues begin where the log does; if one of them cannot be read or cut, the others do all the same."""
+    async def _follow_with(self, queues: Sequence[ConsumeQueue], refused: dict[ConsumeQueue, StoreError]) -> None:
+        """Delete the queue units whose messages are gone; a queue that cannot be read or cut does not affect others."""
         retention = self.retention
         try:
             if (read := retention.reading_for(queues)) is not None:

@@ -1,54 +1,51 @@
-"""Saves the tables: topics and groups at once when they change, but ten times a second at most, and offsets every 5 s.
+"""Saves tables: topics and groups when they change, at most ten times a second, and consumer offsets every 5 s.
 
-An Apache broker that gets the store of a broker that was killed knows only the topics in the file.
+An Apache broker that takes over the store of a killed broker knows only the topics in the file.
 """
 
 import logging
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 import trio
 
+from triomq.broker.saved_table import SavedTable
+from triomq.broker.signals import Signal
 from triomq.protocol.errors import StoreError
+from triomq.storage.failure_log import FailureLog
 
-if TYPE_CHECKING:
-    from triomq.broker.server import Broker
-
-LOGGER: Final = logging.getLogger("triomq.broker.saving")
+LOGGER: Final = logging.getLogger("triomq.broker.services.saving")
 
 _PAUSE_S: Final = 0.1
-_PAUSE_TO_WORK: Final = 20  # of 10,000 topics the event loop makes a file of 50 ms: then once a second
+_PAUSE_TO_WORK: Final = 20  # encoding 10,000 topics takes the event loop 50 ms: then once a second
 _RETRY_S: Final = 1.0
 
 
 class TableSaving:
-    """Writes what changed, in a worker thread; what the disk refuses is tried again later."""
+    """Writes changed tables in a worker thread; retries those that the disk refuses."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
-        self._changed = trio.Event()
-        self._is_refused = False
-        broker.topics.on_change = broker.subscription_groups.on_change = self._note_change
+    def __init__(self, tables: Sequence[SavedTable], changed: Signal, interval_s: float) -> None:
+        """Write ``tables`` when ``changed`` is set and every ``interval_s``."""
+        self._tables = tables
+        self._changed = changed
+        self._interval_s = interval_s
+        self._log = FailureLog(LOGGER, "tables are not saved for now: %s")
 
     async def run(self) -> None:
         """Work until cancelled."""
-        interval_s = self._broker.config.persist_offsets_interval_s
-        persist_at = trio.current_time() + interval_s
+        persist_at = trio.current_time() + self._interval_s
         while True:
             with trio.move_on_at(persist_at):
                 await self._changed.wait()
-            persist_at = trio.current_time() + interval_s
-            self._changed = trio.Event()  # before they are encoded: a later change is saved after the pause
+            persist_at = trio.current_time() + self._interval_s
+            self._changed.clear()  # before they are encoded: a later change is saved after the pause
             await trio.sleep(await self._save())
-
-    def _note_change(self) -> None:
-        self._changed.set()
 
     async def _save(self) -> float:
         """Return how long to pause, s."""
-        broker = self._broker
         encoding_s = 0.0
         refusal: StoreError | None = None
-        for table in (broker.topics, broker.subscription_groups, broker.offsets):
+        for table in self._tables:
             if table.is_dirty:
                 begin = trio.current_time()
                 content = table.encode()
@@ -56,7 +53,7 @@ class TableSaving:
                 table.is_dirty = False
                 try:
                     await trio.to_thread.run_sync(table.write, content)
-                except trio.Cancelled:  # before a thread took it on: the broker's end makes up for it
+                except trio.Cancelled:  # before a thread started it: the shutdown saves the table
                     table.is_dirty = True
                     raise
                 except StoreError as exc:
@@ -64,7 +61,19 @@ class TableSaving:
                     refusal = exc
         if refusal is not None:
             self._changed.set()
-            if not self._is_refused:
-                LOGGER.error("tables are not saved for now: %s", refusal)
-        self._is_refused = refusal is not None
-        return _RETRY_S if refusal is not None else max(_PAUSE_S, encoding_s * _PAUSE_TO_WORK)
+            self._log.failed(refusal)
+            return _RETRY_S
+        self._log.worked()
+        return max(_PAUSE_S, encoding_s * _PAUSE_TO_WORK)
+
+
+def save_now(tables: Iterable[SavedTable]) -> None:
+    """Write changed tables in this thread; log those that the disk refuses."""
+    for table in tables:
+        if table.is_dirty:
+            try:
+                table.write(table.encode())
+            except StoreError as exc:
+                LOGGER.error("table not saved, its changes may be lost: %s", exc)
+            else:
+                table.is_dirty = False

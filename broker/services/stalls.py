@@ -1,20 +1,22 @@
-"""Queues that stand still: messages wait, members may be there, and the group's offset does not move.
+"""Detects stalled queues: messages wait, and the group's offset does not advance.
 
-Rules: what can be seen from outside is compared once in ten seconds, a few queues at a time, so that many groups make
-no noticeable pause; only when a queue has stood still for long are the members asked what they do (307), and the
-reason is logged, once until the queue moves again.  Groups are watched from their first member on, also when the last
-one has left; those that broadcast keep their offsets themselves and are left out.
+Rules: offsets are compared every ten seconds, a few queues at a time, so that many groups cause no noticeable pause;
+only when a queue has been stalled for long are the members asked for their state (307), and the reason is logged, once
+until the queue advances.  Groups are watched from their first member on, even after the last one has left; broadcasting
+groups keep their own offsets and are ignored.
 
 Source: users.md 7; the reasons are those of ``triomq.protocol.bodies.group_health``.
 """
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from triomq.broker.network.client_requests import NoAnswer
+from triomq.broker.groups.groups import Groups
+from triomq.broker.network.client_requests import ClientRequests, NoAnswer
 from triomq.broker.network.refusal import RequestRefusedError
+from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies.client import ConsumerRunningInfo, MessageModel
 from triomq.protocol.bodies.group_health import GroupReport, explain_stall
 from triomq.protocol.codes import RequestCode, ResponseCode
@@ -22,9 +24,7 @@ from triomq.protocol.errors import ProtocolError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.requests.requests import GetConsumerRunningInfoRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
-
-if TYPE_CHECKING:
-    from triomq.broker.server import Broker
+from triomq.storage.message_store import MessageStore
 
 LOGGER: Final = logging.getLogger("triomq.broker.services.stalls")
 
@@ -35,127 +35,142 @@ _ANSWER_S: Final = 5.0
 
 
 class _Waiting:
-    """A queue with messages for a group: where the group stands, and since when."""
+    """A queue with messages for a group: the group's offset, and since when it has been there."""
 
-    __slots__ = ("is_told", "queue_offset", "since_ms")
+    __slots__ = ("is_stalled", "queue_offset", "since_ms")
 
     def __init__(self, queue_offset: int, since_ms: int) -> None:
         self.queue_offset = queue_offset
         self.since_ms = since_ms
-        self.is_told = False
+        self.is_stalled = False
 
 
 class StallWatch:
-    """Looks for queues that stand still, and says why."""
+    """Finds stalled queues and logs why."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: Groups,
+        client_requests: ClientRequests,
+        *,
+        broker_name: str,
+        stall_after_s: float,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._topic_table = topics
+        self._groups = groups
+        self._client_requests = client_requests
+        self._broker_name = broker_name
+        self._stall_after_s = stall_after_s
+        self._clock_ms = clock_ms
         self._topics: dict[str, Collection[str]] = {}  # what each watched group subscribes to
         self._waiting: dict[str, dict[MessageQueue, _Waiting]] = {}
         self._round: Iterator[None] = iter(())
         self._next_round = 0.0
 
     def since_ms(self, group: str, queue: MessageQueue) -> int:
-        """Return since when a queue stands still, in milliseconds; 0 if it does not, or not for long enough."""
+        """Return since when a queue has been stalled, ms; 0 if it is not, or not for long enough."""
         waiting = self._waiting.get(group, {}).get(queue)
-        return waiting.since_ms if waiting is not None and waiting.is_told else 0
+        return waiting.since_ms if waiting is not None and waiting.is_stalled else 0
 
     def count(self) -> int:
-        """Return how many queues of all groups stand still."""
-        return sum(waiting.is_told for queues in self._waiting.values() for waiting in queues.values())
+        """Return how many queues of all groups are stalled."""
+        return sum(waiting.is_stalled for queues in self._waiting.values() for waiting in queues.values())
 
     def scan(self, now: float) -> None:
-        """Look at the next queues; call it once a second with a steady clock in seconds."""
-        looked_at = sum(1 for _ in islice(self._round, _QUEUES_PER_SCAN))
-        if looked_at < _QUEUES_PER_SCAN and now >= self._next_round:
+        """Check the next queues; call it once a second with a steady clock in seconds."""
+        checked = sum(1 for _ in islice(self._round, _QUEUES_PER_SCAN))
+        if checked < _QUEUES_PER_SCAN and now >= self._next_round:
             self._next_round = now + _ROUND_S
-            self._round = self._look_at_all()
-            for _ in islice(self._round, _QUEUES_PER_SCAN - looked_at):
+            self._round = self._check_all()
+            for _ in islice(self._round, _QUEUES_PER_SCAN - checked):
                 pass
 
-    def _look_at_all(self) -> Iterator[None]:
-        """Look at the queues of all groups, one in each step."""
-        broker = self._broker
-        for group in broker.consumer_groups:
+    def _check_all(self) -> Iterator[None]:
+        """Check the queues of all groups, one in each step."""
+        for group in self._groups.consumers:
             if group.message_model is MessageModel.CLUSTERING:
                 self._topics[group.name] = tuple(group.subscriptions)
             else:
                 self._topics.pop(group.name, None)
-        for name in [name for name in self._topics if broker.subscription_groups.get(name) is None]:
+        for name in [name for name in self._topics if self._groups.settings.get(name) is None]:
             del self._topics[name]
         for name in self._waiting.keys() - self._topics.keys():
             del self._waiting[name]
         for name in list(self._topics):
-            yield from self._look_at(name)
+            yield from self._check_group(name)
 
-    def _look_at(self, group: str) -> Iterator[None]:
-        """Compare a group's queues with what they were, one in each step, and tell of those that stand still."""
-        broker, waiting = self._broker, self._waiting.setdefault(group, {})
-        gone, stalled = set(waiting), []
+    def _check_group(self, group: str) -> Iterator[None]:
+        """Compare a group's queues with their earlier state, one in each step, and log the stalled ones."""
+        waiting = self._waiting.setdefault(group, {})
+        missing_queues, stalled = set(waiting), []
         for topic in self._topics.get(group, ()):
-            config = broker.topics.get(topic)
+            config = self._topic_table.get(topic)
             for queue_id in range(config.read_queue_nums if config is not None else 0):
-                queue = MessageQueue(topic, broker.config.broker_name, queue_id)
-                gone.discard(queue)
-                if self._stands_still(group, waiting, queue):
+                queue = MessageQueue(topic, self._broker_name, queue_id)
+                missing_queues.discard(queue)
+                if self._has_stalled(group, waiting, queue):
                     stalled.append(queue)
                 yield
-        for queue in gone:
+        for queue in missing_queues:
             del waiting[queue]
         if stalled:
             self._explain(group, stalled)
         yield
 
-    def _stands_still(self, group: str, waiting: dict[MessageQueue, _Waiting], queue: MessageQueue) -> bool:
-        """Note where the group stands; return whether it is to be told that it stands still."""
+    def _has_stalled(self, group: str, waiting: dict[MessageQueue, _Waiting], queue: MessageQueue) -> bool:
+        """Record the group's offset; return whether the queue has just become stalled."""
         topic, _, queue_id = queue
-        store, now_ms = self._broker.store, self._broker.clock_ms()
-        queue_offset = self._broker.offsets.query(group, topic, queue_id)
+        reader, now_ms = self._store.reader, self._clock_ms()
+        queue_offset = self._groups.offsets.query(group, topic, queue_id)
         if queue_offset is None:
-            queue_offset = store.reader.min_offset_in_queue(topic, queue_id)
+            queue_offset = reader.min_offset_in_queue(topic, queue_id)
         known = waiting.get(queue)
-        has_lag = queue_offset < store.reader.max_offset_in_queue(topic, queue_id)
+        has_lag = queue_offset < reader.max_offset_in_queue(topic, queue_id)
         if has_lag and known is not None and known.queue_offset == queue_offset:
-            if known.is_told or now_ms - known.since_ms < self._broker.config.stall_after_s * 1000:
+            if known.is_stalled or now_ms - known.since_ms < self._stall_after_s * 1000:
                 return False
-            known.is_told = True
+            known.is_stalled = True
             return True
         if known is not None:
-            if known.is_told:
-                LOGGER.info("queue moves again group=%s queue=%s", group, queue)
+            if known.is_stalled:
+                LOGGER.info("queue is no longer stalled group=%s queue=%s", group, queue)
             del waiting[queue]
         if has_lag:
             waiting[queue] = _Waiting(queue_offset, now_ms)
         return False
 
     def _explain(self, group: str, queues: list[MessageQueue]) -> None:
-        """Ask the members what they do, and log why the queues stand still."""
-        live = self._broker.consumer_groups.get(group)
+        """Ask the members for their state, and log why the queues are stalled."""
+        live = self._groups.consumers.get(group)
         if live is None:
-            self._tell(group, queues, {})
+            self._log(group, queues, {})
             return
         members = {member.client_id: connection for connection, member in live.members.items()}
         asked = {client_id: members[client_id] for client_id in sorted(members)[:_ASKED_MEMBERS]}
 
         def done(answers: dict[str, RemotingCommand | NoAnswer]) -> None:
             infos = {client_id: _running_info(answers.get(client_id)) for client_id in members}
-            self._tell(group, queues, infos)
+            self._log(group, queues, infos)
 
-        # the client id of the request is not looked at by clients: the connection says whom it is for
+        # clients ignore the client id of the request
         fields = GetConsumerRunningInfoRequestHeader(group, "").encode()
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
         try:
-            self._broker.client_requests.ask_all(asked, code, fields, _ANSWER_S, done)
+            self._client_requests.ask_all(asked, code, fields, _ANSWER_S, done)
         except RequestRefusedError:
-            self._tell(group, queues, dict.fromkeys(members))
+            self._log(group, queues, dict.fromkeys(members))
 
-    def _tell(self, group: str, queues: list[MessageQueue], members: dict[str, ConsumerRunningInfo | None]) -> None:
-        config = self._broker.subscription_groups.get(group)
+    def _log(self, group: str, queues: list[MessageQueue], members: dict[str, ConsumerRunningInfo | None]) -> None:
+        config = self._groups.settings.get(group)
         is_enabled = config is None or config.consume_enable
-        report = GroupReport(members, self._broker.clock_ms(), consume_enabled=is_enabled)
+        report = GroupReport(members, self._clock_ms(), consume_enabled=is_enabled)
         for queue in queues:
-            cause, text = explain_stall(report, queue, self._broker.locks.owner(group, queue))
-            LOGGER.warning("queue stands still group=%s queue=%s cause=%s reason=%s", group, queue, cause, text)
+            cause, text = explain_stall(report, queue, self._groups.locks.owner(group, queue))
+            LOGGER.warning("queue is stalled group=%s queue=%s cause=%s reason=%s", group, queue, cause, text)
 
 
 def _running_info(answer: RemotingCommand | NoAnswer | None) -> ConsumerRunningInfo | None:

@@ -1,4 +1,4 @@
-"""Counters and their history, as administrators ask for them.
+"""Counters and their history, as administrators query them.
 
 No decision depends on a counter.
 """

@@ -1,4 +1,4 @@
-"""What a broker counts: totals since start, and rates made of them once a second.
+"""Counters of a broker: totals since the start, and rates computed from them once a second.
 
 Counters are plain numbers that the hot path adds to; rates cost nothing per message.
 """
@@ -36,7 +36,7 @@ class BrokerStatistics:
     """Counters of one broker.
 
     Attributes:
-        mornings: totals at the beginning of yesterday and of today, 0 for what was before the start.
+        day_totals: totals at midnight before yesterday and before today, 0 for a midnight before the start.
     """
 
     def __init__(self, start_ms: int) -> None:
@@ -45,7 +45,7 @@ class BrokerStatistics:
         self.put_bytes = 0
         self.get_messages = 0
         self.get_bytes = 0
-        self.bad_frames = 0  # frames that broke a connection
+        self.bad_frames = 0  # each closed a connection
         self.failed_requests = 0  # answered with an error of a processor
         self.unmatched_responses = 0
         self.stalled_peers = 0  # closed because they did not read
@@ -54,7 +54,7 @@ class BrokerStatistics:
         self.put_by_topic: dict[str, int] = {}
         self.get_by_group: dict[tuple[str, str], int] = {}
         self.sent_back_by_group: dict[tuple[str, str], int] = {}
-        self.mornings = (Totals(), Totals())
+        self.day_totals = (Totals(), Totals())
         self._history = StatsHistory()
         self._day: int | None = None
         self._samples: deque[tuple[float, int, int]] = deque(maxlen=_KEPT_SAMPLES)
@@ -76,7 +76,7 @@ class BrokerStatistics:
         self.put_bytes += size_bytes
 
     def get(self, group: str, topic: str, messages: int, size_bytes: int) -> None:
-        """Count messages given to consumers."""
+        """Count messages sent to consumers."""
         self.get_messages += messages
         self.get_bytes += size_bytes
         key = (topic, group)
@@ -102,7 +102,7 @@ class BrokerStatistics:
                 del counters[key]
 
     def sample(self, now: float) -> None:
-        """Note the totals; call it once a second with a steady clock in seconds."""
+        """Record the totals; call it once a second with a steady clock in seconds."""
         self._samples.append((now, self.put_messages, self.get_messages))
         self._history.sample(now, self._counters())
         if not self._group_marks or now - self._group_marks[-1][0] >= _GROUP_WINDOW_S:
@@ -118,16 +118,16 @@ class BrokerStatistics:
             "BROKER_GET_NUMS": {"": self.get_messages},
         }
 
-    def lately(self, name: str, key: str, cluster_name: str) -> BrokerStatsData | None:
-        """Return what a statistic of RocketMQ counted in the last minute, hour and day.
+    def window_stats(self, name: str, key: str, cluster_name: str) -> BrokerStatsData | None:
+        """Return a statistic of RocketMQ for the last minute, hour and day.
 
         Args:
             name: such as ``TOPIC_PUT_NUMS``.
-            key: a topic, ``topic@group`` or the cluster, as the name demands.
+            key: a topic, ``topic@group`` or the cluster, depending on the name.
             cluster_name: ours.
 
         Returns:
-            ``None`` if nothing was ever counted, or there is no such statistic.
+            ``None`` if nothing was ever counted, or the statistic is unknown.
         """
         topic, separator, group = key.partition("@")
         if name.startswith("BROKER_"):
@@ -135,13 +135,13 @@ class BrokerStatistics:
         return self._history.data(self._counters(), name, (topic, group) if separator else topic)
 
     def note_day(self, day: int) -> None:
-        """Keep the totals whenever ``day``, a number that changes at midnight, is another one than before."""
+        """Keep the totals whenever ``day``, a number that changes at midnight, has changed."""
         if self._day is not None and day != self._day:
-            self.mornings = (self.mornings[1], Totals(self.put_messages, self.get_messages))
+            self.day_totals = (self.day_totals[1], Totals(self.put_messages, self.get_messages))
         self._day = day
 
     def rates(self) -> Rates:
-        """Return the rates of the last windows; a window that is not over yet counts what there is."""
+        """Return the rates of the last windows; right after the start of the time since then."""
         puts, gets = [], []
         for window_s in _WINDOWS_S:
             put, get = self._rate(window_s)
@@ -150,7 +150,7 @@ class BrokerStatistics:
         return Rates((puts[0], puts[1], puts[2]), (gets[0], gets[1], gets[2]))
 
     def group_rate(self, group: str, topic: str) -> float:
-        """Return how many messages of a topic a group gets per second, over the last one to two minutes."""
+        """Return how many messages of a topic a group receives per second, over the last one to two minutes."""
         if not self._group_marks:
             return 0.0
         began, counts = self._group_marks[0]

@@ -1,7 +1,7 @@
-"""What was counted in the last minute, hour and day, as tools ask for it (315).
+"""Counts of the last minute, hour and day, which tools query by VIEW_BROKER_STATS_DATA (315).
 
-Totals are copied now and then, as often as RocketMQ does it, and compared with those of now; counting itself costs
-nothing more.
+Totals are copied at intervals, as often as in RocketMQ, and compared with the present ones; counting itself costs
+nothing extra.
 
 Source: wire.md 7; StatsItem.java, BrokerStatsManager.java.
 """
@@ -51,9 +51,9 @@ class _Window:
 
 
 class StatsHistory:
-    """Compares counters with what they were.
+    """Compares counters with their earlier values.
 
-    In RocketMQ an average is per call of a client; here each message counts as one event.
+    In RocketMQ an average is per client call; here each message is one event.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class StatsHistory:
         self._now = 0.0
 
     def sample(self, now: float, counters: Counters) -> None:
-        """Note the counters if it is time for it; call it once a second with a steady clock in seconds."""
+        """Record the counters if it is time; call it once a second with a steady clock in seconds."""
         self._now = now
         due = [window for window in self._windows if window.is_due(now)]
         if due:
@@ -70,7 +70,7 @@ class StatsHistory:
                 window.add(sample)
 
     def data(self, counters: Counters, name: str, key: StatsKey) -> BrokerStatsData | None:
-        """Return what was counted lately; ``None`` if nothing ever was, or there is no such statistic."""
+        """Return the counts of the windows; ``None`` if nothing was ever counted, or the statistic is unknown."""
         total = counters.get(name, {}).get(key)
         if total is None:
             return None

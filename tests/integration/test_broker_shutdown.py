@@ -29,7 +29,7 @@ from tests.integration.broker_wire import (
 )
 from triomq.broker import opening
 from triomq.broker.config import Listener
-from triomq.broker.network.addresses import Address
+from triomq.broker.addresses import Address
 from triomq.broker.server import open_broker
 from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, SubscriptionData
 from triomq.protocol.bodies.route import TopicConfig

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from triomq.broker.config import BrokerConfig, Listener, default_store_root
-from triomq.broker.network.addresses import Address
+from triomq.broker.addresses import Address
 from triomq.protocol.errors import ConfigError
 from triomq.storage.config import StoreConfig
 

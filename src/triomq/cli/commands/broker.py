@@ -14,7 +14,7 @@ import trio
 
 from triomq import __version__
 from triomq.broker.config import BrokerConfig, Listener, default_store_root
-from triomq.broker.network.addresses import Address
+from triomq.broker.addresses import Address
 from triomq.broker.server import Broker, open_broker
 from triomq.cli.arguments.options import BrokerOptions
 from triomq.cli.errors import UsageError

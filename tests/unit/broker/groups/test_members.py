@@ -53,28 +53,28 @@ def data(*topics: str, group: str = GROUP, version: int = 1, expression: str = "
 
 def test_a_new_member_is_told_to_all_the_new_one_included(groups: ConsumerGroups, told: Told) -> None:
     """C.2 scenario 32."""
-    groups.heartbeat(peer("a"), "client-a", data("T"), notify=True)
+    groups.heartbeat(peer("a"), "client-a", data("T"))
     assert told == [("a", GROUP)]
     told.clear()
-    groups.heartbeat(peer("b"), "client-b", data("T"), notify=True)
+    groups.heartbeat(peer("b"), "client-b", data("T"))
     assert told == [("a", GROUP), ("b", GROUP)]
 
 
 def test_a_heartbeat_that_changes_nothing_is_told_to_nobody(groups: ConsumerGroups, told: Told) -> None:
     member = peer("a")
-    groups.heartbeat(member, "client-a", data("T"), notify=True)
+    groups.heartbeat(member, "client-a", data("T"))
     told.clear()
-    groups.heartbeat(member, "client-a", data("T"), notify=True)
-    groups.heartbeat(member, "client-a", data("T", version=2), notify=True)
+    groups.heartbeat(member, "client-a", data("T"))
+    groups.heartbeat(member, "client-a", data("T", version=2))
     assert told == []
 
 
 def test_a_change_of_topics_is_told(groups: ConsumerGroups, told: Told) -> None:
     member = peer("a")
-    groups.heartbeat(member, "client-a", data("T"), notify=True)
+    groups.heartbeat(member, "client-a", data("T"))
     for topics in (("T", "U"), ("U",)):
         told.clear()
-        groups.heartbeat(member, "client-a", data(*topics), notify=True)
+        groups.heartbeat(member, "client-a", data(*topics))
         assert told == [("a", GROUP)]
     group = groups.get(GROUP)
     assert group is not None
@@ -83,15 +83,15 @@ def test_a_change_of_topics_is_told(groups: ConsumerGroups, told: Told) -> None:
 
 def test_a_group_that_wants_no_notice_gets_none(groups: ConsumerGroups, told: Told) -> None:
     first, second = peer("a"), peer("b")
-    groups.heartbeat(first, "client-a", data("T"), notify=False)
-    groups.heartbeat(second, "client-b", data("T"), notify=False)
-    groups.leave(first, GROUP, notify=False)
+    groups.heartbeat(first, "client-a", data("T"))
+    groups.heartbeat(second, "client-b", data("T"))
+    groups.leave(first, GROUP)
     assert told == []
 
 
 def test_client_ids_are_listed_once_each(groups: ConsumerGroups) -> None:
     for name, client_id in (("a", "one"), ("b", "two"), ("c", "one")):
-        groups.heartbeat(peer(name), client_id, data("T"), notify=True)
+        groups.heartbeat(peer(name), client_id, data("T"))
     group = groups.get(GROUP)
     assert group is not None
     assert group.client_ids() == ["one", "two"]
@@ -102,15 +102,15 @@ def test_two_connections_with_one_client_id_are_reported(
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="triomq.broker.groups.members"):
         for name in ("a", "b"):
-            groups.heartbeat(peer(name), "same", data("T"), notify=True)
+            groups.heartbeat(peer(name), "same", data("T"))
         groups.check()
     assert "client_id=same" in caplog.text
 
 
 def test_who_leaves_is_told_to_those_that_stay_and_the_last_ends_the_group(groups: ConsumerGroups, told: Told) -> None:
     first, second = peer("a"), peer("b")
-    groups.heartbeat(first, "client-a", data("T"), notify=True)
-    groups.heartbeat(second, "client-b", data("T"), notify=True)
+    groups.heartbeat(first, "client-a", data("T"))
+    groups.heartbeat(second, "client-b", data("T"))
     told.clear()
     groups.leave(first, GROUP)
     assert told == [("b", GROUP)]
@@ -125,8 +125,8 @@ def test_a_closed_connection_leaves_all_its_groups(groups: ConsumerGroups, told:
     """C.2 scenario 33."""
     gone, stays = peer("a"), peer("b")
     for name in ("G1", "G2", "G3"):
-        groups.heartbeat(gone, "client-a", data("T", group=name), notify=True)
-    groups.heartbeat(stays, "client-b", data("T", group="G2"), notify=True)
+        groups.heartbeat(gone, "client-a", data("T", group=name))
+    groups.heartbeat(stays, "client-b", data("T", group="G2"))
     told.clear()
     groups.forget(gone)
     groups.forget(gone)
@@ -137,17 +137,17 @@ def test_a_closed_connection_leaves_all_its_groups(groups: ConsumerGroups, told:
 def test_only_members_without_a_heartbeat_for_the_timeout_are_expired(groups: ConsumerGroups, clock: Clock) -> None:
     silent, lively = peer("a"), peer("b")
     for member in (silent, lively):
-        groups.heartbeat(member, member.peer, data("T"), notify=True)
+        groups.heartbeat(member, member.peer, data("T"))
     clock.now_ms += 120_000
     assert groups.expired(120) == set()
-    groups.heartbeat(lively, "b", data("T"), notify=True)
+    groups.heartbeat(lively, "b", data("T"))
     clock.now_ms += 1
     assert groups.expired(120) == {silent}
 
 
 def test_the_newest_heartbeat_says_how_a_group_consumes(groups: ConsumerGroups) -> None:
-    groups.heartbeat(peer("a"), "a", data("T"), notify=True)
-    groups.heartbeat(peer("b"), "b", data("T", message_model=MessageModel.BROADCASTING), notify=True)
+    groups.heartbeat(peer("a"), "a", data("T"))
+    groups.heartbeat(peer("b"), "b", data("T", message_model=MessageModel.BROADCASTING))
     group = groups.get(GROUP)
     assert group is not None
     assert group.message_model == "BROADCASTING"
@@ -157,12 +157,12 @@ def test_the_newest_heartbeat_says_how_a_group_consumes(groups: ConsumerGroups) 
 
 def test_a_newer_subscription_replaces_an_older_one_and_not_the_other_way_round(groups: ConsumerGroups) -> None:
     member = peer("a")
-    groups.heartbeat(member, "a", data("T", version=5, expression="A"), notify=True)
-    groups.heartbeat(member, "a", data("T", version=4, expression="B"), notify=True)
+    groups.heartbeat(member, "a", data("T", version=5, expression="A"))
+    groups.heartbeat(member, "a", data("T", version=4, expression="B"))
     group = groups.get(GROUP)
     assert group is not None
     assert group.subscriptions["T"].data.sub_string == "A"
-    groups.heartbeat(member, "a", data("T", version=6, expression="C"), notify=True)
+    groups.heartbeat(member, "a", data("T", version=6, expression="C"))
     assert group.subscriptions["T"].data.sub_string == "C"
     tag_filter = group.subscriptions["T"].tag_filter
     assert tag_filter is not None
@@ -174,22 +174,22 @@ def test_members_that_subscribe_differently_are_reported_once(
 ) -> None:
     caplog.set_level(logging.INFO, logger="triomq.broker.groups.members")
     first, second = peer("a"), peer("b")
-    groups.heartbeat(first, "client-a", data("T", version=1, expression="A"), notify=True)
-    groups.heartbeat(second, "client-b", data("T", version=2, expression="B"), notify=True)
+    groups.heartbeat(first, "client-a", data("T", version=1, expression="A"))
+    groups.heartbeat(second, "client-b", data("T", version=2, expression="B"))
     groups.check()
     group = groups.get(GROUP)
     assert group is not None
     assert [difference.topic for difference in group.differences] == ["T"]
     for _ in range(3):  # heartbeats that change nothing
-        groups.heartbeat(first, "client-a", data("T", version=1, expression="A"), notify=True)
-        groups.heartbeat(second, "client-b", data("T", version=2, expression="B"), notify=True)
+        groups.heartbeat(first, "client-a", data("T", version=1, expression="A"))
+        groups.heartbeat(second, "client-b", data("T", version=2, expression="B"))
         groups.check()
     (line,) = [line for line in caplog.messages if "subscribe" in line]
     assert line == (
         "members of a group subscribe differently group=G: "
         "topic T is subscribed to differently: client-a 'A'; client-b 'B'"
     )
-    groups.heartbeat(second, "client-b", data("T", version=3, expression="A"), notify=True)
+    groups.heartbeat(second, "client-b", data("T", version=3, expression="A"))
     groups.check()
     assert group.differences == ()
     assert "subscribe alike again group=G topic=T" in caplog.messages[-1]
@@ -200,7 +200,7 @@ def test_a_member_that_changes_its_mind_alone_is_no_difference(
 ) -> None:
     member = peer("a")
     for version, expression in enumerate("ABC"):
-        groups.heartbeat(member, "client-a", data("T", version=version, expression=expression), notify=True)
+        groups.heartbeat(member, "client-a", data("T", version=version, expression=expression))
         groups.check()
     assert "differently" not in caplog.text
 
@@ -212,7 +212,7 @@ def test_two_connections_with_one_client_id_are_reported_until_one_leaves(
     first, second = peer("a"), peer("b")
     for _ in range(3):
         for member in (first, second):
-            groups.heartbeat(member, "same", data("T"), notify=True)
+            groups.heartbeat(member, "same", data("T"))
             groups.check()
     group = groups.get(GROUP)
     assert group is not None
@@ -228,8 +228,8 @@ def test_two_connections_with_one_client_id_are_reported_until_one_leaves(
 def test_members_with_one_client_id_that_subscribe_differently_are_told_apart_by_address(
     groups: ConsumerGroups,
 ) -> None:
-    groups.heartbeat(peer("a"), "same", data("T", expression="A"), notify=True)
-    groups.heartbeat(peer("b"), "same", data("U", expression="A"), notify=True)
+    groups.heartbeat(peer("a"), "same", data("T", expression="A"))
+    groups.heartbeat(peer("b"), "same", data("U", expression="A"))
     groups.check()
     group = groups.get(GROUP)
     assert group is not None
@@ -251,7 +251,7 @@ def test_members_are_compared_once_however_many_come_or_go(
     monkeypatch.setattr("triomq.broker.groups.members.subscription_differences", differences)
     members = [peer(str(number)) for number in range(20)]
     for member in members:
-        groups.heartbeat(member, member.peer, data("T"), notify=True)
+        groups.heartbeat(member, member.peer, data("T"))
     groups.check()
     groups.check()
     assert compared == [20]

@@ -153,7 +153,7 @@ async def test_a_look_at_old_messages_is_answered_later_and_as_if_they_were_in_m
 ) -> None:
     for queue_id in range(4):
         broker.offsets.commit("G", "T", queue_id, 3)
-    broker.consumer_groups.heartbeat(peer.as_connection, "client", ConsumerData("G"), notify=False)
+    broker.consumer_groups.heartbeat(peer.as_connection, "client", ConsumerData("G"))
     async with trio.open_nursery() as broker.connection_nursery:
         assert peer.ask(code, REQUESTS[code]) is None
         await trio.testing.wait_all_tasks_blocked()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from triomq.broker.network.addresses import Address, plain_ip, resolve_ip
+from triomq.broker.addresses import Address, plain_ip, resolve_ip
 from triomq.protocol.errors import ConfigError
 
 

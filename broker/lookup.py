@@ -1,0 +1,46 @@
+"""Runs lookups: reads of the store that may have to wait for the disk."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import trio
+
+from triomq.protocol.errors import StoreError
+from triomq.storage.reading.cold_read import ColdRange, Lookup, read_ranges
+
+Found = TypeVar("Found")
+
+
+async def run_lookup(
+    lookup: Lookup[Found],
+    ranges: Sequence[ColdRange] | None = None,
+    *,
+    limiter: trio.CapacityLimiter | None = None,
+    check: Callable[[], None] | None = None,
+) -> Found:
+    """Run a lookup to its end; what it must read is read in a worker thread.
+
+    Args:
+        lookup: the ``StoreError`` of a failed read is thrown into it.
+        ranges: what a lookup that has begun yielded last; ``None``: it has not begun.
+        limiter: of the worker threads.
+        check: called before each step after the first; what it raises ends the lookup.
+    """
+    try:
+        if ranges is None:
+            ranges = next(lookup)
+        while True:
+            try:
+                if ranges:
+                    await trio.to_thread.run_sync(read_ranges, ranges, limiter=limiter)
+                else:
+                    await trio.lowlevel.checkpoint()
+            except StoreError as exc:
+                ranges = lookup.throw(exc)
+                continue
+            if check is not None:
+                check()
+            ranges = next(lookup)
+    except StopIteration as done:
+        found: Found = done.value
+        return found

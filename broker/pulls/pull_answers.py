@@ -1,0 +1,177 @@
+"""Reads the messages of pulls and answers them: at once, when messages arrive, or at the deadline.
+
+Source: behaviour.md A.9, A.10; PullMessageProcessor.java.
+"""
+
+import logging
+from typing import Final
+
+import trio
+
+from triomq.broker.network.refusal import Refusals, remark_of
+from triomq.broker.network.responses import json_template
+from triomq.broker.network.steps import Steps
+from triomq.broker.pulls.pull_hold import Pull, PullHold
+from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.protocol.codes import PullSysFlag, ResponseCode, SerializeType
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.frame import frame_prefix
+from triomq.storage.consume_queue.consume_queue import ConsumeQueue
+from triomq.storage.message_store import MessageStore
+from triomq.storage.reading.get_message import GetMessageResult, GetMessageStatus
+
+LOGGER: Final = logging.getLogger("triomq.broker.pulls.pull_answers")
+
+_SUSPEND: Final = int(PullSysFlag.SUSPEND)
+_EMPTY_QUEUE: Final = (GetMessageStatus.NO_MESSAGE_IN_QUEUE, GetMessageStatus.NO_MATCHED_LOGIC_QUEUE)
+_CODES: Final = {
+    GetMessageStatus.FOUND: ResponseCode.SUCCESS,
+    GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+def _fields(max_offset: str, min_offset: str, next_begin_offset: str) -> dict[str, str]:
+    return {
+        "maxOffset": max_offset,
+        "minOffset": min_offset,
+        "nextBeginOffset": next_begin_offset,
+        "suggestWhichBrokerId": "0",
+    }
+
+
+FOUND_IN_JSON: Final = json_template(_fields("%d", "%d", "%d"), remark="FOUND")
+"""Header of an answer with messages: maximum, minimum and next offset, and the opaque."""
+
+
+class PullAnswers:
+    """Answers pulls that were checked."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        statistics: BrokerStatistics,
+        hold: PullHold,
+        refusals: Refusals,
+        *,
+        max_hold_s: float,
+        unread_high_bytes: int,
+    ) -> None:
+        self._store = store
+        self._statistics = statistics
+        self._hold = hold
+        self._refusals = refusals
+        self._max_hold_s = max_hold_s
+        self._unread_high_bytes = unread_high_bytes
+
+    def answer(self, pull: Pull) -> None:
+        """Answer a pull whose messages are in memory, or hold it until some arrive."""
+        header = pull.header
+        found = self._read(pull)
+        code = _code(found, pull.queue_offset)
+        if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & _SUSPEND and not self._hold.is_full():
+            hold_s = min(max(header.suspend_timeout_millis, 0) / 1000, self._max_hold_s)
+            pull.deadline = trio.current_time() + hold_s
+            self._hold.hold(pull)
+            return
+        self._send(pull, found, code)
+
+    def serve_arrivals(self) -> None:
+        """Answer the held pulls whose messages arrived in this step."""
+        if self._hold.arrived:
+            for pull in self._hold.take_ready():
+                self._serve_held(pull, is_expired=False)
+
+    async def run(self, steps: Steps) -> None:
+        """Answer held pulls at their deadline until cancelled; sleeps while no pull is held."""
+        while True:
+            await self._hold.wait_sweep()
+            for pull in self._hold.take_expired(trio.current_time()):
+                self._serve_held(pull, is_expired=True)
+            steps.end()
+
+    def _serve_held(self, pull: Pull, *, is_expired: bool) -> None:
+        """Answer a held pull, or keep it if its filter rejects the new messages.
+
+        A failure concerns this pull only: the step in which it is served belongs to another connection.
+        """
+        try:
+            self._answer_held(pull, is_expired=is_expired)
+        except Exception as exc:  # boundary, as in Connection
+            peer = pull.connection.peer
+            LOGGER.exception("held pull failed peer=%s", peer)
+            remark = f"{type(exc).__name__}: {remark_of(exc)}"
+            pull.connection.send(self._refusals.response(peer, pull.command, ResponseCode.SYSTEM_ERROR, remark))
+
+    def _answer_held(self, pull: Pull, *, is_expired: bool) -> None:
+        if self.put_off(pull):
+            return
+        found = self._read(pull)
+        if not is_expired:
+            if found.status is GetMessageStatus.NO_MATCHED_MESSAGE:
+                self._hold.hold_again(pull, found.next_begin_offset)
+                return
+            if found.status is GetMessageStatus.OFFSET_OVERFLOW_ONE:
+                self._hold.hold_again(pull, pull.queue_offset)
+                return
+        code = _code(found, pull.queue_offset)
+        if code == ResponseCode.PULL_NOT_FOUND and pull.queue_offset != pull.header.queue_offset:
+            code = ResponseCode.PULL_RETRY_IMMEDIATELY  # it passed messages, and none matched
+        self._send(pull, found, code)
+
+    def put_off(self, pull: Pull) -> bool:
+        """Ask a peer that does not read its answers to pull again; return whether this is one.
+
+        A pull that waited was not stopped by the limit for unread bytes, and a peer may have any number of them.
+        """
+        if pull.connection.unread_bytes <= self._unread_high_bytes:
+            return False
+        queue = pull.queue
+        nothing = GetMessageResult(
+            GetMessageStatus.NO_MATCHED_MESSAGE, pull.queue_offset, queue.min_offset, queue.max_offset, [], 0, 0
+        )
+        self._send(pull, nothing, ResponseCode.PULL_RETRY_IMMEDIATELY)
+        return True
+
+    def forget_queue(self, queue: ConsumeQueue, remark: str) -> None:
+        """Answer TOPIC_NOT_EXIST to the held pulls of a deleted queue."""
+        for pull in self._hold.forget_queue(queue):
+            pull.connection.send(pull.command.reply(ResponseCode.TOPIC_NOT_EXIST, remark=remark))
+
+    def _read(self, pull: Pull) -> GetMessageResult:
+        header = pull.header
+        return self._store.reader.get_message(
+            pull.queue, pull.queue_offset, max(header.max_msg_nums, 1), pull.codes, header.max_transfer_bytes
+        )
+
+    def _send(self, pull: Pull, found: GetMessageResult, code: ResponseCode) -> None:
+        connection, command, header = pull.connection, pull.command, pull.header
+        if code == ResponseCode.SUCCESS:
+            self._statistics.get(header.consumer_group, header.topic, found.message_count, found.size_bytes)
+            if command.serialize_type == SerializeType.JSON:
+                numbers = (found.max_offset, found.min_offset, found.next_begin_offset, command.opaque)
+                prefix = frame_prefix(SerializeType.JSON, FOUND_IN_JSON % numbers, found.size_bytes)
+                connection.send_chunks(prefix, found.buffers, found.size_bytes)
+                return
+        response = RemotingCommand(
+            code,
+            command.opaque,
+            1,
+            _fields(str(found.max_offset), str(found.min_offset), str(found.next_begin_offset)),
+            remark=found.status.name,
+            serialize_type=command.serialize_type,
+        )
+        if code == ResponseCode.SUCCESS:
+            connection.send_chunks(response.encode_prefix(found.size_bytes), found.buffers, found.size_bytes)
+        else:
+            connection.send(response)
+
+
+def _code(found: GetMessageResult, queue_offset: int) -> ResponseCode:
+    if found.status in _EMPTY_QUEUE:
+        return ResponseCode.PULL_OFFSET_MOVED if queue_offset != 0 else ResponseCode.PULL_NOT_FOUND
+    return _CODES[found.status]

@@ -1,0 +1,105 @@
+"""Tables that are kept in memory and saved as a JSON file each time they have changed."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from triomq.protocol.bodies.route import DataVersion, SubscriptionGroupConfig, TopicConfig
+from triomq.protocol.errors import ProtocolError, StoreLayoutError
+from triomq.storage.files.json_table import JsonTable, encode
+
+Config = TypeVar("Config", TopicConfig, SubscriptionGroupConfig)
+
+
+class SavedTable(ABC):
+    """A table with a file of its own.
+
+    Attributes:
+        is_dirty: the file does not hold the newest changes.
+    """
+
+    def __init__(self, table: JsonTable) -> None:
+        self._table = table
+        self.is_dirty = False
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of the file."""
+
+    def encode(self) -> bytes:
+        """Return the content of the file as bytes."""
+        return encode(self.to_json())
+
+    def write(self, content: bytes) -> None:
+        """Replace the file by what :meth:`encode` returned; may run in a worker thread.
+
+        Raises:
+            StoreFullError, StoreError: the disk refuses; the file is unchanged.
+        """
+        self._table.write(content)
+
+
+class ConfigTable(SavedTable, Generic[Config]):
+    """Name to configuration, with a version that grows with every change.
+
+    Attributes:
+        data_version: a new object after each change.
+    """
+
+    _FIELD: str  # of the file
+    _CONFIG: type[Config]
+
+    def __init__(self, table: JsonTable, *, clock_ms: Callable[[], int], on_change: Callable[[], None]) -> None:
+        """Describe the table; ``on_change`` is called when it must be saved."""
+        super().__init__(table)
+        self._clock_ms = clock_ms
+        self._on_change = on_change
+        self._configs: dict[str, Config] = {}
+        self.data_version = DataVersion(counter=0, timestamp=clock_ms())
+
+    def load(self) -> None:
+        """Read the saved table and add the built-in entries.
+
+        Raises:
+            StoreLayoutError: the file and its previous generation cannot be read, or have another content.
+        """
+        saved = self._table.load() or {}
+        try:
+            for name, entry in dict(saved.get(self._FIELD) or {}).items():
+                self._configs[str(name)] = self._CONFIG.from_json(entry)
+            if isinstance(saved.get("dataVersion"), dict):
+                self.data_version = DataVersion.from_json(saved["dataVersion"])
+        except (AttributeError, TypeError, ValueError, ProtocolError) as exc:
+            raise StoreLayoutError(f"{self._table.path.name} does not hold a {self._FIELD}: {exc}") from exc
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the table as its file and the responses to slaves hold it."""
+        configs = {name: config.to_json() for name, config in self._configs.items()}
+        return {"dataVersion": self.data_version.to_json(), self._FIELD: configs}
+
+    def get(self, name: str) -> Config | None:
+        """Return a configuration; nothing is created."""
+        return self._configs.get(name)
+
+    def names(self) -> list[str]:
+        """Return all names, built-in ones included."""
+        return list(self._configs)
+
+    def delete(self, name: str) -> bool:
+        """Remove an entry; return whether it existed."""
+        if self._configs.pop(name, None) is None:
+            return False
+        self._changed()
+        return True
+
+    def _put(self, name: str, config: Config) -> None:
+        self._configs[name] = config
+        self._changed()
+
+    def _changed(self) -> None:
+        self.data_version = DataVersion(counter=self.data_version.counter + 1, timestamp=self._clock_ms())
+        self._request_saving()
+
+    def _request_saving(self) -> None:
+        self.is_dirty = True
+        self._on_change()
