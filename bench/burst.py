@@ -85,7 +85,7 @@ def _fill(options: argparse.Namespace, folder: Path) -> int:
                 broker.schedule.put(_LEVEL, message)
             else:
                 broker.timer.put(due_ms, message)
-        broker.save_tables_now()
+        broker.save_tables()
     return due_ms
 
 

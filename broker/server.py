@@ -108,10 +108,10 @@ class Broker:
         self._build_tables(steady_clock_ms)
         self._build_delays()
         self._build_services()
-        self.ports: Final = tables(self._processors(), self.lookups)
-        self._listeners: Final = Listeners(
-            config.listeners, self.context, Admission(store, config.max_connections), self.ports
-        )
+        self.admission: Final = Admission(store, config.max_connections)
+        self.processors: Final = self._build_processors()
+        self.ports: Final = tables(self.processors, self.lookups)
+        self._listeners: Final = Listeners(config.listeners, self.context, self.admission, self.ports)
 
     def _build_pulls(self) -> None:
         config, store = self.config, self.store
@@ -165,7 +165,7 @@ class Broker:
 
     def _build_delays(self) -> None:
         store, statistics = self.store, self.statistics
-        arrived = Signal()
+        self.delayed_arrived = arrived = Signal()
         self.delivery = Delivery(store, statistics)
         self.schedule = Schedule(store, self._json_table("delayOffset"), statistics, self.delivery, arrived)
         self.timer = Timer(
@@ -198,7 +198,7 @@ class Broker:
         self.retention = RetentionService(store, config.retention_delay_s)
         self.table_saving = TableSaving(self._saved, self._changed, config.persist_offsets_interval_s)
 
-    def _processors(self) -> Processors:
+    def _build_processors(self) -> Processors:
         config, store, topics, groups, statistics = self.config, self.store, self.topics, self.groups, self.statistics
         return Processors(
             routes=RouteProcessors(topics, config.cluster_name, config.broker_name),

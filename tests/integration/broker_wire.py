@@ -9,8 +9,8 @@ from typing import Any, Final
 import trio
 
 from tests.commands import make_command
-from triomq.broker.config import BrokerConfig, Listener
 from triomq.broker.addresses import Address
+from triomq.broker.config import BrokerConfig, Listener
 from triomq.broker.network.sockets import VIP_PORT_DISTANCE
 from triomq.broker.server import Broker, open_broker
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode

@@ -23,14 +23,13 @@ from tests.integration.broker_wire import (
     send_fields,
     until,
 )
-from triomq.broker.processors.table import BROKER_PROCESSORS
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.client import ConsumerData, HeartbeatData
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.codes import RequestCode, ResponseCode, SerializeType
 
 SEND = RequestCode.SEND_MESSAGE_V2
-LOGGER_NAME = "triomq.broker.network.connection"
+LOGGER_NAME = "triomq.broker.network.refusal"
 
 
 def frame(header: bytes, *, serialize_type: int = 0, header_length: int | None = None, body: bytes = b"") -> bytes:
@@ -230,7 +229,7 @@ async def test_an_illegal_group_name_is_refused_wherever_it_stands(
             response = await wire.ask(code, fields, body)
             assert response.code == ResponseCode.SYSTEM_ERROR
             assert response.remark
-        assert broker.subscription_groups.get(group) is None
+        assert broker.groups.settings.get(group) is None
 
 
 async def test_a_body_or_properties_above_the_limit_are_refused_and_the_connection_goes_on(
@@ -251,8 +250,8 @@ async def test_a_failure_inside_a_processor_is_its_requests_own(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a programming error")
 
-    monkeypatch.setitem(BROKER_PROCESSORS, RequestCode.GET_MIN_OFFSET, broken)
     async with bystander(root) as (broker, other), connected(broker_port(broker)) as wire:
+        monkeypatch.setitem(broker.ports.broker.processors, RequestCode.GET_MIN_OFFSET, broken)
         response = await wire.ask(RequestCode.GET_MIN_OFFSET, {"topic": "T", "queueId": 0})
         assert response.code == ResponseCode.SYSTEM_ERROR
         assert response.remark == "ZeroDivisionError: a programming error"
@@ -262,14 +261,15 @@ async def test_a_failure_inside_a_processor_is_its_requests_own(
         assert [record.name for record in errors] == [LOGGER_NAME]
 
 
-@pytest.mark.parametrize("code", sorted(BROKER_PROCESSORS))
+@pytest.mark.parametrize("code", list(RequestCode))
 async def test_a_request_without_header_and_with_rubbish_as_body_is_answered(
     root: Path, mock_clock: MockClock, caplog: pytest.LogCaptureFixture, code: int
 ) -> None:
     async with bystander(root) as (broker, _), connected(broker_port(broker)) as wire:
+        is_served = code in broker.ports.broker.processors
         for body in (b"", b"\xff\x00rubbish", b"{}", b"[]", b"null"):
             response = await wire.ask(code, {}, body)
-            assert response.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            assert (response.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED) == is_served
         assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 

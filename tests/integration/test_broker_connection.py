@@ -294,7 +294,7 @@ async def test_members_are_told_at_once_when_a_connection_ends(root: Path, mock_
         for notice in (joined, left):
             assert notice.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
             assert notice.ext_fields == {"consumerGroup": "G"}
-        group = broker.consumer_groups.get("G")
+        group = broker.groups.consumers.get("G")
         assert group is not None
         assert group.client_ids() == ["c1"]
 
@@ -331,7 +331,7 @@ async def test_a_member_that_sends_no_heartbeats_is_removed(root: Path, mock_clo
         await silent.send(request(RequestCode.HEART_BEAT, body=heartbeat("c1")))
         await silent.next()
         await silent.next()
-        while broker.consumer_groups.get("G") is not None:
+        while broker.groups.consumers.get("G") is not None:
             assert await other.works()
             await tick(mock_clock)
         assert await silent.is_closed_by_broker()
@@ -405,7 +405,7 @@ async def test_an_error_nobody_thought_of_ends_one_connection_only(
 async def test_an_answer_that_no_frame_can_hold_gives_way_to_one_that_says_so(
     root: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, steps_at_once: int
 ) -> None:
-    monkeypatch.setattr("triomq.broker.pulls.lookups._STEPS_AT_ONCE", steps_at_once)  # 0: answered in a task of its own
+    monkeypatch.setattr("triomq.broker.pulls.lookups._MAX_STEPS", steps_at_once)  # 0: answered in a task of its own
     async with running(root) as broker, connected(broker_port(broker)) as wire:
         with monkeypatch.context() as patch:
             patch.setattr("triomq.protocol.wire.frame._MAX_LENGTH", 4096)
@@ -448,4 +448,4 @@ async def test_what_a_peer_sent_before_it_closed_counts_although_it_takes_no_ans
             await wait_all_tasks_blocked()  # an answer lies there unread: closing now refuses all further ones
             assert await wire.stream.socket.send(frames) == len(frames)
         await until(lambda: not broker.connections)
-        assert [broker.offsets.query("G", "T", queue_id) for queue_id in (0, 1, queues - 1)] == [7, 7, 7]
+        assert [broker.groups.offsets.query("G", "T", queue_id) for queue_id in (0, 1, queues - 1)] == [7, 7, 7]

@@ -21,7 +21,7 @@ async def test_a_delayed_message_survives_a_restart_and_comes_once(tmp_path: Pat
     pull = {**pull_fields("T"), "sysFlag": 6}
     async with running(tmp_path, store) as broker, connected(broker_port(broker)) as wire:
         assert (await wire.put("T", b"late", i="DELAY\x012")).code == ResponseCode.SUCCESS
-        sent = broker.clock_ms()
+        sent = broker.store.now_ms()
         assert (await wire.put("T", b"soon", i="DELAY\x011")).code == ResponseCode.SUCCESS
     async with running(tmp_path, store) as broker, connected(broker_port(broker)) as wire:
         with trio.fail_after(10):
@@ -41,7 +41,7 @@ async def test_a_message_with_a_time_of_its_own_survives_a_restart_and_comes_onc
     pull = {**pull_fields("T"), "sysFlag": 6}
     async with running(tmp_path) as broker, connected(broker_port(broker)) as wire:
         await wire.put("T", b"late", i="TIMER_DELAY_SEC\x0160")
-        due = broker.clock_ms() + 1200
+        due = broker.store.now_ms() + 1200
         assert (await wire.put("T", b"soon", i=f"TIMER_DELIVER_MS\x01{due}")).code == ResponseCode.SUCCESS
     async with running(tmp_path) as broker, connected(broker_port(broker)) as wire:
         with trio.fail_after(10):

@@ -27,9 +27,9 @@ from tests.integration.broker_wire import (
     send_fields,
     until,
 )
-from triomq.broker import opening
-from triomq.broker.config import Listener
+from triomq.broker import server
 from triomq.broker.addresses import Address
+from triomq.broker.config import Listener
 from triomq.broker.server import open_broker
 from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, SubscriptionData
 from triomq.protocol.bodies.route import TopicConfig
@@ -70,7 +70,7 @@ async def test_everything_is_there_after_a_restart(root: Path, mock_clock: MockC
     async with running(root) as broker, connected(broker_port(broker)) as wire:
         response = await wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, offset)
         assert response.ext_fields["offset"] == "2"
-        assert broker.subscription_groups.get("G") is not None
+        assert broker.groups.settings.get("G") is not None
         assert broker.topics.get("%RETRY%G") is not None
         topic = broker.topics.get("T")
         assert topic is not None
@@ -100,7 +100,7 @@ async def test_a_broker_that_ends_tells_no_member_of_the_others(root: Path, mock
             body = HeartbeatData(f"c{number}", [], [ConsumerData(group_name="G")]).encode()
             await stream.send_all(request(RequestCode.HEART_BEAT, body=body))
             streams.append(stream)
-        await until(lambda: sum(len(group.members) for group in broker.consumer_groups) == 3)
+        await until(lambda: sum(len(group.members) for group in broker.groups.consumers) == 3)
         await wait_all_tasks_blocked()
         for stream in streams:
             await stream.receive_some()
@@ -281,7 +281,7 @@ class Disk(FileSystem):
 
 def use(monkeypatch: pytest.MonkeyPatch, file_system: FileSystem) -> None:
     """Let brokers keep their stores on another file system."""
-    monkeypatch.setattr(opening, "MessageStore", functools.partial(MessageStore, file_system=file_system))
+    monkeypatch.setattr(server, "MessageStore", functools.partial(MessageStore, file_system=file_system))
 
 
 @pytest.fixture

@@ -107,15 +107,15 @@ async def test_a_group_without_members_is_reset_at_once(broker: Broker, namesrv:
     """C.2 scenario 61, beyond it: the broker refuses, and the client stores the offsets itself."""
     await send(namesrv, b"1", b"2", b"3", b"4")
     ends = {queue.queue_id: await admin.max_offset(queue) for queue in await admin.topic_stats("T")}
-    broker.offsets.commit(GROUP, "T", 0, 1)
+    broker.groups.offsets.commit(GROUP, "T", 0, 1)
     planned = await admin.reset_offsets(GROUP, "T", "latest", dry_run=True)
     assert not planned.is_online
-    assert broker.offsets.of_group(GROUP) == {"T": {0: 1}}
+    assert broker.groups.offsets.of_group(GROUP) == {"T": {0: 1}}
     assert [(change.before, change.after) for change in planned.changes] == [(1, ends[0]), (None, ends[1])]
     assert await admin.reset_offsets(GROUP, "T", "latest") == planned
-    assert broker.offsets.of_group(GROUP) == {"T": ends}
+    assert broker.groups.offsets.of_group(GROUP) == {"T": ends}
     await admin.reset_offsets(GROUP, "T", "earliest")
-    assert broker.offsets.of_group(GROUP) == {"T": {0: 0, 1: 0}}
+    assert broker.groups.offsets.of_group(GROUP) == {"T": {0: 0, 1: 0}}
 
 
 async def test_a_group_without_members_is_reset_to_the_first_of_all_messages_of_a_millisecond(
@@ -130,7 +130,7 @@ async def test_a_group_without_members_is_reset_to_the_first_of_all_messages_of_
     for to_ms, wanted in ((last_ms, first), (last_ms + 60_000, 30)):
         done = await admin.reset_offsets(GROUP, "T", datetime.fromtimestamp(to_ms / 1000, UTC))
         assert [(change.queue, change.after) for change in done.changes] == [(queue, wanted), (other, 0)]
-        assert broker.offsets.of_group(GROUP) == {"T": {0: wanted, 1: 0}}
+        assert broker.groups.offsets.of_group(GROUP) == {"T": {0: wanted, 1: 0}}
 
 
 async def test_members_that_are_online_consume_again_from_where_they_were_reset_to(namesrv: str, admin: Admin) -> None:

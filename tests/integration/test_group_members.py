@@ -108,7 +108,7 @@ async def test_no_queue_moves_when_all_members_lose_the_broker_and_come_back(
 
 
 def group_size(broker: Broker) -> int:
-    group = broker.consumer_groups.get(GROUP)
+    group = broker.groups.consumers.get(GROUP)
     return 0 if group is None else len(group.client_ids())
 
 
@@ -173,9 +173,9 @@ async def test_a_stored_offset_above_the_end_is_corrected_and_consumption_goes_o
     async with Producer("P", namesrv=namesrv) as producer:
         for body in (b"1", b"2", b"3"):
             await producer.send(Message("T", body))
-        broker.offsets.commit(GROUP, "T", 0, 100)
+        broker.groups.offsets.commit(GROUP, "T", 0, 100)
         seen: list[bytes] = []
         async with member(namesrv, seen, offset_illegal_delay_s=0.2):
-            await wait_for(lambda: broker.offsets.query(GROUP, "T", 0) == 3, 10)
+            await wait_for(lambda: broker.groups.offsets.query(GROUP, "T", 0) == 3, 10)
             await producer.send(Message("T", b"4"))
             await wait_for(lambda: seen == [b"4"], 10)

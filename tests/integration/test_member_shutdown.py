@@ -33,7 +33,7 @@ async def fill(broker: Broker) -> str:
 
 
 def assert_everybody_left(broker: Broker) -> None:
-    group = broker.consumer_groups.get(GROUP)
+    group = broker.groups.consumers.get(GROUP)
     assert group is None or not group.client_ids()
 
 
@@ -85,7 +85,7 @@ async def test_a_member_that_leaves_ends_its_handlers_and_the_next_one_misses_an
             assert handled.total() == await committed(address) < MESSAGES
             assert_everybody_left(broker)
             queues = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(4)]
-            assert [broker.locks.owner(GROUP, queue) for queue in queues] == [None] * 4
+            assert [broker.groups.locks.owner(GROUP, queue) for queue in queues] == [None] * 4
             async with member():
                 await wait_handled(MESSAGES)
             assert handled.total() == MESSAGES

@@ -103,7 +103,7 @@ async def test_no_step_comes_twice_when_a_lone_member_loses_its_connection(root:
                     connection.close("cut by a test")
             await wait_for(lambda: orders.count >= STEPS * ORDERS)
         assert list(orders.steps.values()) == [list(range(STEPS))] * ORDERS
-        assert sum(broker.offsets.of_group(GROUP)["T"].values()) == STEPS * ORDERS
+        assert sum(broker.groups.offsets.of_group(GROUP)["T"].values()) == STEPS * ORDERS
 
 
 async def test_the_first_message_after_an_assignment_comes_within_a_second(root: Path) -> None:
@@ -174,7 +174,7 @@ async def test_no_queue_of_a_member_whose_connection_is_cut_is_given_away(root: 
             for _ in range(4):
                 seen = orders.count
                 for connection in tuple(broker.connections):
-                    if broker.locks.has_locked(connection):
+                    if broker.groups.locks.has_locked(connection):
                         connection.close("cut by a test", closed_by_peer=closed_by_peer)
                 await trio.sleep(CLOSE_GRACE_S / 2)
                 await wait_for(lambda: orders.count > seen + 8)  # noqa: B023  # it is over before the next round
@@ -193,7 +193,7 @@ async def test_a_tool_reaches_our_consumer_through_our_broker(root: Path) -> Non
         async with orders.member("a", address) as consumer, connected(broker_port(broker)) as tool:
             await consumer.wait_assigned()
             await wait_for(lambda: orders.count == 1)
-            (client_id,) = broker.consumer_groups.get(GROUP).client_ids()  # type: ignore[union-attr]
+            (client_id,) = broker.groups.consumers.get(GROUP).client_ids()  # type: ignore[union-attr]
             who = {"consumerGroup": GROUP, "clientId": client_id}
             info = await tool.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, who)
             running_info = ConsumerRunningInfo.decode(info.body)

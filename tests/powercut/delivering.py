@@ -13,6 +13,7 @@ from tests.powercut.sending import HOST, MAX_BODY, TOPICS, Sending
 from triomq.broker.delayed.delivery import Delivery
 from triomq.broker.delayed.levels import Schedule
 from triomq.broker.delayed.timer import Timer
+from triomq.broker.signals import Signal
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from triomq.protocol.record.record import RecordKind, decode_record
@@ -37,18 +38,20 @@ class Delivering(Sending):
     timer: Timer
 
     def open_delivery(self) -> None:
-        """Load the progress of the store that was opened, and save it if it was taken back, as a broker does."""
+        """Load the progress of the store that was opened, and save it if it was lowered, as a broker does."""
         tables = self.config.root / "config"
         statistics = BrokerStatistics(self.now_ms)
         delivery = Delivery(self.store, statistics)
-        self.schedule = Schedule(self.store, JsonTable(tables / "delayOffset.json", self.disk), statistics, delivery)
+        self.schedule = Schedule(
+            self.store, JsonTable(tables / "delayOffset.json", self.disk), statistics, delivery, Signal()
+        )
         self.timer = Timer(
             self.store,
             JsonTable(tables / "timerProgress.json", self.disk),
             statistics,
             delivery,
             max_delay_ms=_LONGEST_MS,
-            wake=lambda: None,
+            arrived=Signal(),
         )
         self.schedule.load()
         self.timer.load()

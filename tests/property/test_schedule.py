@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from triomq.broker.delayed.delivery import Delivery
 from triomq.broker.delayed.levels import Schedule
 from triomq.broker.delayed.timer import Timer
+from triomq.broker.signals import Signal
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.host import encode_host
 from triomq.protocol.record.record import decode_records
@@ -77,10 +78,10 @@ class ScheduleMachine(RuleBasedStateMachine):
         table = JsonTable(self.root / "config" / "delayOffset.json", files)
         statistics = BrokerStatistics(0)
         delivery = Delivery(self.store, statistics)
-        self.schedule = Schedule(self.store, table, statistics, delivery)
+        self.schedule = Schedule(self.store, table, statistics, delivery, Signal())
         self.schedule.load()
         table = JsonTable(self.root / "config" / "timerProgress.json", files)
-        self.timer = Timer(self.store, table, statistics, delivery, max_delay_ms=10**6, wake=self.schedule.wake)
+        self.timer = Timer(self.store, table, statistics, delivery, max_delay_ms=10**6, arrived=Signal())
         self.timer.load()
 
     @rule(level=st.integers(1, 4), count=st.integers(1, 8))

@@ -5,8 +5,6 @@ from typing import Any, Final, TypeAlias, cast
 
 from tests.commands import make_command
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.refusal import remark_of, response_code
-from triomq.broker.processors.table import BROKER_PROCESSORS
 from triomq.broker.server import Broker
 from triomq.protocol.codes import CommandFlag, LanguageCode, RequestCode
 from triomq.protocol.errors import TriomqError
@@ -37,6 +35,7 @@ class Peer:
         host, _, port = peer.rpartition(":")
         self.broker = broker
         self.peer = peer
+        self.peer_ip = host
         self.peer_host = encode_host(host, int(port))
         self.advertised = ADVERTISED
         self.store_host = encode_host("192.0.2.1", 10911)
@@ -95,9 +94,9 @@ class Peer:
 
     def _process(self, command: RemotingCommand) -> RemotingCommand | None:
         try:
-            return BROKER_PROCESSORS[command.code](self.as_connection, command)
+            return self.broker.ports.broker.processors[command.code](self.as_connection, command)
         except TriomqError as exc:
-            return self.broker.refuse(self.as_connection, command, response_code(exc), remark_of(exc))
+            return self.broker.refusals.response_to(self.peer, command, exc)
 
     def get(
         self, code: int, fields: Header | Mapping[str, Any] | None = None, body: bytes = b"", **rest: Any

@@ -89,11 +89,11 @@ def test_a_deleted_topic_is_gone_with_messages_offsets_and_figures(peer: Peer) -
     peer.put("T")
     peer.put("T2")
     for topic in ("T", "T2"):
-        peer.broker.offsets.commit("G", topic, 0, 1)
+        peer.broker.groups.offsets.commit("G", topic, 0, 1)
     assert delete(peer).code == ResponseCode.SUCCESS
     assert peer.broker.topics.get("T") is None
     assert peer.broker.store.reader.max_offset_in_queue("T", 0) == 0
-    assert peer.broker.offsets.of_group("G") == {"T2": {0: 1}}
+    assert peer.broker.groups.offsets.of_group("G") == {"T2": {0: 1}}
     assert peer.broker.statistics.put_by_topic == {"T2": 1}
     assert peer.get(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).code == ResponseCode.TOPIC_NOT_EXIST
 
@@ -111,7 +111,7 @@ def test_a_deleted_topic_does_not_come_back_with_a_restart(make_broker: MakeBrok
     peer = Peer(make_broker())
     peer.put("T")
     delete(peer)
-    peer.broker.save_tables_now()
+    peer.broker.save_tables()
     again = make_broker()
     assert again.topics.get("T") is None
     assert again.store.reader.max_offset_in_queue("T", 0) == 0
@@ -120,14 +120,14 @@ def test_a_deleted_topic_does_not_come_back_with_a_restart(make_broker: MakeBrok
 def test_a_topic_of_which_files_are_left_is_told_and_can_be_deleted_again(peer: Peer) -> None:
     """No offset hides what comes after it; others send on."""
     peer.put("T")
-    peer.broker.offsets.commit("G", "T", 0, 1)
+    peer.broker.groups.offsets.commit("G", "T", 0, 1)
     foreign = peer.broker.store.config.root / "consumequeue/T/0/notes"
     foreign.mkdir()
     refusal = delete(peer)
     assert refusal.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "cannot delete" in str(refusal.remark)
     assert str(foreign.parent) in str(refusal.remark)
-    assert peer.broker.offsets.of_group("G") == {}
+    assert peer.broker.groups.offsets.of_group("G") == {}
     refused = peer.put("T")
     assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "delete it again" in str(refused.remark)
@@ -140,11 +140,11 @@ def test_a_topic_of_which_files_are_left_is_told_and_can_be_deleted_again(peer: 
 
 def test_a_topic_that_cannot_be_noted_as_deleted_keeps_messages_and_offsets(peer: Peer) -> None:
     peer.put("T")
-    peer.broker.offsets.commit("G", "T", 0, 1)
+    peer.broker.groups.offsets.commit("G", "T", 0, 1)
     blocked = peer.broker.store.config.root / "config/deletedTopics.json.tmp"
     blocked.mkdir(parents=True)
     assert delete(peer).code == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert peer.broker.offsets.of_group("G") == {"T": {0: 1}}
+    assert peer.broker.groups.offsets.of_group("G") == {"T": {0: 1}}
     assert peer.put("T").ext_fields["queueOffset"] == "1"
     blocked.rmdir()
     assert delete(peer).code == ResponseCode.SUCCESS
@@ -197,21 +197,21 @@ def put_group(peer: Peer, **members: Any) -> RemotingCommand:
 
 def test_a_group_is_made_changed_and_told(peer: Peer) -> None:
     assert put_group(peer, retry_max_times=5, consume_enable=False).code == ResponseCode.SUCCESS
-    config = peer.broker.subscription_groups.get("G")
+    config = peer.broker.groups.settings.get("G")
     assert config is not None
     assert (config.retry_max_times, config.consume_enable) == (5, False)
     put_group(peer, retry_max_times=6)
     wrapper = SubscriptionGroupWrapper.decode(peer.get(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body)
     assert wrapper.subscription_group_table["G"].retry_max_times == 6
-    assert wrapper.data_version == peer.broker.subscription_groups.data_version
+    assert wrapper.data_version == peer.broker.groups.settings.data_version
     one = peer.get(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "G"})
-    assert SubscriptionGroupConfig.decode(one.body) == peer.broker.subscription_groups.get("G")
+    assert SubscriptionGroupConfig.decode(one.body) == peer.broker.groups.settings.get("G")
 
 
 def test_an_unknown_group_is_not_told_and_not_created(peer: Peer) -> None:
     response = peer.get(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "unknown"})
     assert response.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-    assert peer.broker.subscription_groups.get("unknown") is None
+    assert peer.broker.groups.settings.get("unknown") is None
 
 
 @pytest.mark.parametrize(
@@ -227,9 +227,9 @@ def test_an_unknown_group_is_not_told_and_not_created(peer: Peer) -> None:
     ],
 )
 def test_an_impossible_group_is_refused(peer: Peer, body: bytes) -> None:
-    before = peer.broker.subscription_groups.names()
+    before = peer.broker.groups.settings.names()
     assert peer.get(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body).code == ResponseCode.SYSTEM_ERROR
-    assert peer.broker.subscription_groups.names() == before
+    assert peer.broker.groups.settings.names() == before
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_a_deleted_group_keeps_its_offsets_unless_that_is_asked_for(
     peer: Peer, fields: dict[str, str], is_kept: bool
 ) -> None:
     put_group(peer)
-    peer.broker.offsets.commit("G", "T", 0, 1)
+    peer.broker.groups.offsets.commit("G", "T", 0, 1)
     statistics = peer.broker.statistics
     for group in ("G", "H"):
         statistics.get(group, "T", 1, 1)
@@ -247,8 +247,8 @@ def test_a_deleted_group_keeps_its_offsets_unless_that_is_asked_for(
     response = peer.get(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "G", **fields})
     assert response.code == ResponseCode.SUCCESS
     assert statistics.get_by_group == statistics.sent_back_by_group == {("T", "H"): 1}
-    assert peer.broker.subscription_groups.get("G") is None
-    assert (peer.broker.offsets.query("G", "T", 0) is not None) is is_kept
+    assert peer.broker.groups.settings.get("G") is None
+    assert (peer.broker.groups.offsets.query("G", "T", 0) is not None) is is_kept
 
 
 def test_a_group_that_may_not_consume_cannot_pull(peer: Peer) -> None:
@@ -260,8 +260,8 @@ def test_a_group_that_may_not_consume_cannot_pull(peer: Peer) -> None:
 
 
 def test_all_offsets_are_told_with_bare_number_keys(peer: Peer) -> None:
-    peer.broker.offsets.commit("G", "T", 0, 3)
-    peer.broker.offsets.commit("G", "T", 1, 7)
+    peer.broker.groups.offsets.commit("G", "T", 0, 3)
+    peer.broker.groups.offsets.commit("G", "T", 1, 7)
     assert peer.get(RequestCode.GET_ALL_CONSUMER_OFFSET).body == b'{"offsetTable":{"T@G":{0:3,1:7}}}'
 
 

@@ -75,7 +75,7 @@ def test_what_a_group_has_yet_to_consume_is_told_for_every_read_queue(peer: Peer
         clock.now_ms += 10
         stored_ms.append(clock.now_ms)
         peer.put("T")
-    peer.broker.offsets.commit("G", "T", 0, 2)
+    peer.broker.groups.offsets.commit("G", "T", 0, 2)
     expected = {
         queue("T", 0): OffsetWrapper(3, 2, stored_ms[1], None, clock.now_ms, 0),
         queue("T", 1): OffsetWrapper(0, 0, 0, None, 0, 0),
@@ -88,7 +88,7 @@ def test_what_a_group_has_yet_to_consume_is_told_for_every_read_queue(peer: Peer
 async def test_who_has_locked_a_queue_and_since_when_it_stands_still_is_told_too(peer: Peer, clock: Clock) -> None:
     peer.broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1))
     heartbeat(peer, "G", "T", model=MessageModel.CLUSTERING)
-    peer.broker.locks.lock("G", "client-1", peer.as_connection, [queue("T", 0)])
+    peer.broker.groups.locks.lock("G", "client-1", peer.as_connection, [queue("T", 0)])
     peer.put("T")
     began_ms = clock.now_ms
     for second in (0, 10, 40):
@@ -102,7 +102,7 @@ def test_without_a_topic_all_topics_with_offsets_are_told(peer: Peer) -> None:
     for topic in ("T", "%RETRY%G", "other"):
         peer.broker.topics.put(TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1))
     for topic in ("T", "%RETRY%G", "deleted"):
-        peer.broker.offsets.commit("G", topic, 0, 1)
+        peer.broker.groups.offsets.commit("G", topic, 0, 1)
     assert set(consume_stats(peer).offset_table) == {queue("T", 0), queue("%RETRY%G", 0)}
     assert consume_stats(peer, topic="unknown").offset_table == {}
 
@@ -110,7 +110,7 @@ def test_without_a_topic_all_topics_with_offsets_are_told(peer: Peer) -> None:
 def test_a_topic_that_a_live_group_gave_up_is_not_told(peer: Peer) -> None:
     for topic in ("T", "given-up"):
         peer.broker.topics.put(TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1))
-        peer.broker.offsets.commit("G", topic, 0, 1)
+        peer.broker.groups.offsets.commit("G", topic, 0, 1)
     heartbeat(peer, "G", "T")
     assert set(consume_stats(peer).offset_table) == {queue("T", 0)}
 
@@ -119,7 +119,7 @@ def test_the_rate_of_a_group_is_the_sum_of_its_topics(peer: Peer) -> None:
     statistics = peer.broker.statistics
     for topic in ("T", "U"):
         peer.broker.topics.put(TopicConfig(topic_name=topic))
-        peer.broker.offsets.commit("G", topic, 0, 1)
+        peer.broker.groups.offsets.commit("G", topic, 0, 1)
     statistics.sample(0)
     statistics.get("G", "T", 30, 1)
     statistics.get("G", "U", 10, 1)
@@ -131,9 +131,9 @@ def test_the_rate_of_a_group_is_the_sum_of_its_topics(peer: Peer) -> None:
 
 def test_who_consumes_a_topic_is_who_subscribes_or_has_offsets(peer: Peer) -> None:
     heartbeat(peer, "live", "T")
-    peer.broker.offsets.commit("gone", "T", 0, 1)
-    peer.broker.offsets.commit("live", "T", 0, 1)
-    peer.broker.offsets.commit("other", "U", 0, 1)
+    peer.broker.groups.offsets.commit("gone", "T", 0, 1)
+    peer.broker.groups.offsets.commit("live", "T", 0, 1)
+    peer.broker.groups.offsets.commit("other", "U", 0, 1)
     body = peer.get(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T"}).body
     assert GroupList.decode(body).group_list == ["gone", "live"]
 
@@ -201,7 +201,7 @@ def test_the_time_span_of_a_group_is_that_of_each_write_queue(peer: Peer, clock:
     for _ in range(3):
         peer.put("T", queue_id=1)
         clock.now_ms += 1001
-    peer.broker.offsets.commit("G", "T", 1, 2)
+    peer.broker.groups.offsets.commit("G", "T", 1, 2)
     response = peer.get(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "T", "group": "G"})
     empty, full = QueryConsumeTimeSpanBody.decode(response.body).consume_time_span_set
     nothing = "1969-12-31#23:59:59:999"
@@ -225,7 +225,7 @@ def test_a_group_that_has_consumed_nothing_stands_at_the_first_message(peer: Pee
         clock.now_ms += 500
     for offset, consumed, delay in ((None, began, 1000), (0, began, 1000), (1, began, 500), (2, began + 500, 0)):
         if offset is not None:
-            peer.broker.offsets.commit("G", "T", 0, offset)
+            peer.broker.groups.offsets.commit("G", "T", 0, offset)
         response = peer.get(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "T", "group": "G"})
         span = QueryConsumeTimeSpanBody.decode(response.body).consume_time_span_set[0]
         assert (span.consume_time_stamp, span.delay_time) == (consumed, delay)

@@ -53,17 +53,17 @@ def test_who_sets_the_wall_clock_loses_no_member_and_no_lock(make_broker: MakeBr
     member, other = Peer(broker), Peer(broker, "192.0.2.10:50002")
     heartbeat(member, "c1", "G")
     queue = MessageQueue("T", "broker-a", 0)
-    assert broker.locks.lock("G", "c1", member.as_connection, [queue]) == [queue]
+    assert broker.groups.locks.lock("G", "c1", member.as_connection, [queue]) == [queue]
     now_ms[0] += 3_600_000
-    assert broker.consumer_groups.expired(broker.config.client_timeout_s) == set()
-    assert broker.locks.lock("G", "c2", other.as_connection, [queue]) == []
-    assert broker.locks.owner("G", queue) == "c1"
+    assert broker.groups.consumers.expired(broker.config.client_timeout_s) == set()
+    assert broker.groups.locks.lock("G", "c2", other.as_connection, [queue]) == []
+    assert broker.groups.locks.owner("G", queue) == "c1"
 
 
 def test_a_group_with_too_long_a_name_for_a_retry_topic_consumes_without_one(peer: Peer) -> None:
     names = "g" * 120, "g" * 121, "g" * 255
     assert heartbeat(peer, "c1", *names).code == ResponseCode.SUCCESS
-    assert [group.name for group in peer.broker.consumer_groups] == list(names)
+    assert [group.name for group in peer.broker.groups.consumers] == list(names)
     assert [name for name in peer.broker.topics.names() if name.startswith("%RETRY%")] == ["%RETRY%" + names[0]]
     assert heartbeat(peer, "c1", "g" * 256).code == ResponseCode.SYSTEM_ERROR
 
@@ -74,14 +74,14 @@ def test_a_heartbeat_creates_the_group_and_its_retry_topic(peer: Peer) -> None:
     assert response.code == ResponseCode.SUCCESS
     assert response.version == VERSION
     assert not response.body
-    assert peer.broker.subscription_groups.get("G") is not None
+    assert peer.broker.groups.settings.get("G") is not None
     retry = peer.broker.topics.get("%RETRY%G")
     assert retry is not None
     assert (retry.read_queue_nums, retry.write_queue_nums, retry.perm) == (1, 1, 6)
 
 
 def test_a_retry_topic_has_as_many_queues_as_the_group_says(peer: Peer) -> None:
-    peer.broker.subscription_groups.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=3))
+    peer.broker.groups.settings.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=3))
     heartbeat(peer, "c1", "G")
     retry = peer.broker.topics.get("%RETRY%G")
     assert retry is not None
@@ -92,7 +92,7 @@ def test_a_heartbeat_of_a_group_that_may_not_be_created_succeeds_all_the_same(ma
     peer = Peer(make_broker(auto_create_group=False))
     assert heartbeat(peer, "c1", "G").code == ResponseCode.SUCCESS
     assert peer.broker.topics.get("%RETRY%G") is None
-    assert peer.broker.consumer_groups.get("G") is not None
+    assert peer.broker.groups.consumers.get("G") is not None
 
 
 def test_old_and_new_members_are_told_of_a_new_one(peer: Peer, another_peer: Peer) -> None:
@@ -106,9 +106,7 @@ def test_old_and_new_members_are_told_of_a_new_one(peer: Peer, another_peer: Pee
 
 
 def test_a_group_that_wants_no_notices_gets_none(peer: Peer, another_peer: Peer) -> None:
-    peer.broker.subscription_groups.put(
-        SubscriptionGroupConfig(group_name="G", notify_consumer_ids_changed_enable=False)
-    )
+    peer.broker.groups.settings.put(SubscriptionGroupConfig(group_name="G", notify_consumer_ids_changed_enable=False))
     heartbeat(peer, "c1", "G")
     heartbeat(another_peer, "c2", "G")
     another_peer.get(RequestCode.UNREGISTER_CLIENT, {"clientID": "c2", "consumerGroup": "G"})
@@ -118,11 +116,11 @@ def test_a_group_that_wants_no_notices_gets_none(peer: Peer, another_peer: Peer)
 def test_one_heartbeat_may_carry_many_groups(peer: Peer) -> None:
     heartbeat(peer, "c1", "G1", "G2", producers=("P1", "P2"))
     for group in ("G1", "G2"):
-        found = peer.broker.consumer_groups.get(group)
+        found = peer.broker.groups.consumers.get(group)
         assert found is not None
         assert found.client_ids() == ["c1"]
     for group in ("P1", "P2"):
-        assert peer.broker.producer_groups.get(group) is not None
+        assert peer.broker.groups.producers.get(group) is not None
 
 
 def test_language_and_version_are_those_of_the_heartbeat(peer: Peer) -> None:
@@ -158,7 +156,7 @@ def test_gos_heartbeat_with_codes_as_text_is_read(peer: Peer) -> None:
     }  # fmt: skip
     body = {"clientID": "go", "producerDataSet": [], "consumerDataSet": [consumer], "heartbeatFingerprint": 0}
     assert peer.get(RequestCode.HEART_BEAT, body=orjson.dumps(body)).code == ResponseCode.SUCCESS
-    group = peer.broker.consumer_groups.get("G")
+    group = peer.broker.groups.consumers.get("G")
     assert group is not None
     tag_filter = group.subscriptions["T"].tag_filter
     assert tag_filter is not None
@@ -173,8 +171,8 @@ def test_a_heartbeat_that_cannot_be_read_is_refused(peer: Peer, body: bytes) -> 
 @pytest.mark.parametrize("group", ["a@b", "with space", "G" * 256, "", "../G"])
 def test_an_illegal_group_name_is_refused_and_nothing_of_the_heartbeat_counts(peer: Peer, group: str) -> None:
     assert heartbeat(peer, "c1", "good", group, producers=("P",)).code == ResponseCode.SYSTEM_ERROR
-    assert peer.broker.consumer_groups.get("good") is None
-    assert peer.broker.producer_groups.get("P") is None
+    assert peer.broker.groups.consumers.get("good") is None
+    assert peer.broker.groups.producers.get("P") is None
     assert notices(peer) == []
 
 
@@ -186,7 +184,7 @@ def test_who_unregisters_leaves_and_the_others_are_told(peer: Peer, another_peer
     fields = {"clientID": "c1", "consumerGroup": "G", "producerGroup": "P"}
     assert peer.get(RequestCode.UNREGISTER_CLIENT, fields).code == ResponseCode.SUCCESS
     assert (notices(peer), notices(another_peer)) == ([], ["G"])
-    assert peer.broker.producer_groups.get("P") is None
+    assert peer.broker.groups.producers.get("P") is None
     assert peer.get(RequestCode.UNREGISTER_CLIENT, fields).code == ResponseCode.SUCCESS
 
 

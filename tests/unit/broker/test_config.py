@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from triomq.broker.config import BrokerConfig, Listener, default_store_root
 from triomq.broker.addresses import Address
+from triomq.broker.config import BrokerConfig, Listener, default_store_root
 from triomq.protocol.errors import ConfigError
 from triomq.storage.config import StoreConfig
 

@@ -161,7 +161,7 @@ async def test_who_waits_too_long_is_told_so_each_message_of_a_run_for_itself(
     fields = {name: str(value) for name, value in {**SEND, "i": "TAGS\x01A", "n": "broker-a"}.items()}
     run = [RemotingCommand(RequestCode.SEND_MESSAGE_V2, opaque, ext_fields=fields) for opaque in (7, 8)]
     async with committing(peer.broker):
-        peer.broker.plain_sends.serve(peer.as_connection, iter([each.encode()[4:] for each in run]))
+        peer.broker.processors.plain_sends.serve(peer.as_connection, iter([each.encode()[4:] for each in run]))
         await until(lambda: disk.flushes == 1)
         await wait_all_tasks_blocked()  # also who watches the deadlines: a sleep that begins after the jump never ends
         assert peer.sent == []
@@ -218,7 +218,7 @@ async def test_the_periodic_flush_goes_on_when_files_can_be_opened_again(
     log = broker.store.commit_log
     locked_out.lasts = True
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(commit_log_flush(broker).run)
+        nursery.start_soon(commit_log_flush(broker.store).run)
         await wait_all_tasks_blocked()
         mock_clock.jump(0.51)
         await until(lambda: "not flushed for now: cannot open" in caplog.text)

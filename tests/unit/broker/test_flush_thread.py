@@ -5,7 +5,7 @@ import threading
 import pytest
 import trio
 
-from triomq.broker.services.flush_thread import FlushThread
+from triomq.broker.services.flush import FlushThread
 from triomq.protocol.errors import StoreError
 
 

@@ -78,7 +78,7 @@ def test_offsets_survive_a_restart(make_broker: MakeBroker) -> None:
         peer.put("T")
     commit(peer, 4)
     commit(peer, 3)
-    peer.broker.save_tables_now()
+    peer.broker.save_tables()
     assert query(Peer(make_broker())) == (ResponseCode.SUCCESS, "3")
 
 
@@ -96,7 +96,7 @@ def test_offsets_survive_a_restart(make_broker: MakeBroker) -> None:
 def test_a_commit_that_means_nothing_is_refused(peer: Peer, fields: dict[str, Any], code: int) -> None:
     peer.put("T")
     assert commit(peer, 0, **fields) == code
-    assert peer.broker.offsets.groups() == set()
+    assert peer.broker.groups.offsets.groups() == set()
 
 
 def test_min_and_max_tell_the_bounds_of_a_queue(peer: Peer) -> None:

@@ -8,7 +8,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.broker.recording import MakeBroker, Peer
-from triomq.broker.processors.plain_send import response_template
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.route import TopicConfig, TopicFilterType
 from triomq.protocol.codes import RequestCode, ResponseCode, SerializeType
@@ -47,7 +46,7 @@ def request(fields: Mapping[str, str], body: bytes = b"body", *, opaque: int = 7
 def short_way(peer: Peer, *requests: RemotingCommand) -> tuple[list[RemotingCommand], RemotingCommand | None]:
     """Return the answers, and the first request that is not for the short way."""
     peer.sent.clear()
-    left = peer.broker.plain_sends.serve(peer.as_connection, iter([each.encode()[4:] for each in requests]))
+    left = peer.broker.processors.plain_sends.serve(peer.as_connection, iter([each.encode()[4:] for each in requests]))
     return peer.sent, left
 
 
@@ -141,7 +140,7 @@ def test_what_came_before_another_request_is_stored_before_it_is_served(peer: Pe
 def test_what_came_before_a_bad_frame_is_stored(peer: Peer) -> None:
     frames = [request(PLAIN).encode()[4:], b"\x00\x00\x00\x05{bad}"]
     with pytest.raises(ProtocolError):
-        peer.broker.plain_sends.serve(peer.as_connection, iter(frames))
+        peer.broker.processors.plain_sends.serve(peer.as_connection, iter(frames))
     assert [answer.code for answer in peer.sent] == [0]
 
 
@@ -160,7 +159,7 @@ def test_what_came_before_a_bad_frame_is_stored(peer: Peer) -> None:
 )
 def test_a_frame_that_cannot_be_read_is_a_protocol_error(peer: Peer, frame: bytes) -> None:
     with pytest.raises(ProtocolError):
-        peer.broker.plain_sends.serve(peer.as_connection, iter([frame]))
+        peer.broker.processors.plain_sends.serve(peer.as_connection, iter([frame]))
 
 
 @pytest.mark.parametrize("body", [b"x" * 16 * 1024, b"x" * (16 * 1024 + 1)], ids=["longest", "one more"])
@@ -186,14 +185,15 @@ def test_each_of_a_run_that_meets_a_limit_is_answered_for_itself(make_broker: Ma
 
 
 def test_the_answer_is_the_one_that_the_general_writer_makes(peer: Peer) -> None:
-    header = peer.broker.send_response % (b"0A4D000100002A9F", 0x400, 3, 12, -5)
+    header = peer.broker.processors.plain_sends._template % (b"0A4D000100002A9F", 0x400, 3, 12, -5)
     fields = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "msgId": "0A4D000100002A9F0000000000000400"}
     general = RemotingCommand(0, -5, 1, {**fields, "queueId": "3", "queueOffset": "12"}).encode()
     assert header == general[8:]
 
 
-def test_a_region_is_written_as_json_whatever_is_in_it() -> None:
-    header = response_template('100% "ours"') % (b"I", 0, 0, 0, 1)
+def test_a_region_is_written_as_json_whatever_is_in_it(make_broker: MakeBroker) -> None:
+    broker = make_broker(region='100% "ours"')
+    header = broker.processors.plain_sends._template % (b"I", 0, 0, 0, 1)
     frame = len(header).to_bytes(4) + header
     assert RemotingCommand.decode(frame).ext_fields["MSG_REGION"] == '100% "ours"'
 
@@ -248,8 +248,8 @@ def test_a_topic_of_many_tags_takes_the_long_way_to_its_flag(peer: Peer) -> None
 
 
 def test_what_is_remembered_does_not_grow_with_what_peers_write(peer: Peer) -> None:
-    targets = peer.broker.send_targets
+    sends = peer.broker.processors.plain_sends
     for queue_id in ("0", "00", "000", "٣", "1", "-1", "4", "99999999", "x", ""):
-        targets.find("T", queue_id)
-        targets.find(f"unknown{queue_id}", "0")
-    assert set(targets._queues) == {("T", "0"), ("T", "1")}
+        sends._find("T", queue_id)
+        sends._find(f"unknown{queue_id}", "0")
+    assert set(sends._queues) == {("T", "0"), ("T", "1")}

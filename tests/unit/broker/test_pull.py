@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from tests.unit.broker.recording import MakeBroker, Peer
-from triomq.broker.processors.pull import FOUND_IN_JSON, pull_message, serve_held
+from triomq.broker.pulls.pull_answers import FOUND_IN_JSON
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, MessageModel, SubscriptionData
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig
@@ -110,7 +110,7 @@ async def test_a_held_pull_gets_as_much_as_it_said_it_takes(
         begin = broker.store.reader.max_offset_in_queue(topic, 0)
         assert peer.pull(topic, begin, maxMsgNums=100, **HOLD, **fields) is None
         fill(another_peer, 50)
-        broker.end_step()
+        broker.steps.end()
         assert len(decode_records(peer.sent[-1].body)) == got
     assert len(peer.sent) == 2
 
@@ -166,7 +166,7 @@ async def test_a_held_pull_gets_the_message_in_the_step_that_stores_it(
     assert peer.pull(topic, 0, **HOLD) is None
     another_peer.put(topic, b"first")
     another_peer.put(topic, b"second")
-    peer.broker.end_step()
+    peer.broker.steps.end()
     (response,) = peer.sent
     assert [message.stored_body for message in decode_records(response.body)] == [b"first", b"second"]
     assert response.ext_fields["nextBeginOffset"] == "2"
@@ -178,14 +178,14 @@ async def test_a_peer_that_does_not_read_is_told_to_pull_again_what_it_waited_fo
 ) -> None:
     assert peer.pull(topic, 0, **HOLD) is None
     peer.put(topic)
-    peer.broker.end_step()
+    peer.broker.steps.end()
     for queue_offset in (1, 1):
         assert peer.pull(topic, queue_offset, **HOLD) is None
     assert another_peer.pull(topic, 1, **HOLD) is None
     peer.sent.clear()
     peer.unread_bytes = peer.broker.config.unread_high_bytes + 1
     another_peer.put(topic)
-    peer.broker.end_step()
+    peer.broker.steps.end()
     for response in peer.sent:
         assert answered(response) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 1)
         assert (response.body, response.ext_fields["minOffset"], response.ext_fields["maxOffset"]) == (b"", "0", "2")
@@ -198,7 +198,7 @@ async def test_a_peer_that_does_not_read_is_told_to_pull_again_what_it_waited_fo
 async def test_a_message_in_another_queue_wakes_nobody(peer: Peer, topic: str) -> None:
     assert peer.pull(topic, 0, queueId=1, **HOLD) is None
     peer.put(topic, queue_id=0)
-    peer.broker.end_step()
+    peer.broker.steps.end()
     assert peer.sent == []
     assert peer.broker.pull_hold.held == 1
 
@@ -206,10 +206,10 @@ async def test_a_message_in_another_queue_wakes_nobody(peer: Peer, topic: str) -
 async def test_a_held_pull_waits_on_when_its_filter_refuses_what_came(peer: Peer, topic: str) -> None:
     assert peer.pull(topic, 0, subscription="A", **HOLD) is None
     fill(peer, 3, "B")
-    peer.broker.end_step()
+    peer.broker.steps.end()
     assert peer.sent == []
     fill(peer, 1, "A")
-    peer.broker.end_step()
+    peer.broker.steps.end()
     (response,) = peer.sent
     assert [message.queue_offset for message in decode_records(response.body)] == [3]
 
@@ -219,14 +219,14 @@ async def test_a_held_pull_whose_filter_refuses_learns_soon_how_far_it_got(
 ) -> None:
     assert peer.pull(topic, 0, subscription="A", **HOLD) is None
     fill(peer, 3, "B")
-    peer.broker.end_step()
+    peer.broker.steps.end()
     expire(peer.broker, peer.broker.config.filtered_hold_s)
     assert answered(peer.sent[0]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 3)
 
 
 def expire(broker: Broker, after_s: float) -> None:
     for pull in broker.pull_hold.take_expired(trio.current_time() + after_s):
-        serve_held(pull, is_expired=True)
+        broker.pulls._serve_held(pull, is_expired=True)
 
 
 async def test_a_held_pull_is_answered_when_its_time_is_over_and_not_before(
@@ -262,7 +262,7 @@ async def test_a_held_pull_that_fails_is_answered_and_harms_nobody(
         raise RuntimeError("store is broken")
 
     monkeypatch.setattr(peer.broker.store.reader, "get_message", broken)
-    peer.broker.end_step()
+    peer.broker.steps.end()
     assert [(each.code, each.remark) for each in peer.sent] == [
         (ResponseCode.SYSTEM_ERROR, "RuntimeError: store is broken")
     ]
@@ -280,32 +280,32 @@ async def test_a_pull_that_wants_no_answer_gets_none(peer: Peer, topic: str) -> 
         command = RemotingCommand(RequestCode.PULL_MESSAGE, 1, CommandFlag.ONEWAY, fields)
         serve(peer, command)
     peer.put(topic)
-    peer.broker.end_step()
+    peer.broker.steps.end()
     assert peer.sent == []
 
 
-def serve(peer: Any, command: RemotingCommand) -> None:
-    assert pull_message(peer, command) is None
+def serve(peer: Peer, command: RemotingCommand) -> None:
+    assert peer.broker.processors.pulls.pull_message(peer.as_connection, command) is None
 
 
 async def test_a_pull_commits_the_offset_it_carries_also_when_it_is_held(peer: Peer, topic: str) -> None:
     """C.2 scenario 29."""
     assert peer.pull(topic, 0, sysFlag=7, commitOffset=7) is None
-    assert peer.broker.offsets.query("G", topic, 0) == 7
+    assert peer.broker.groups.offsets.query("G", topic, 0) == 7
     peer.pull(topic, 0, commitOffset=9)
-    assert peer.broker.offsets.query("G", topic, 0) == 7
+    assert peer.broker.groups.offsets.query("G", topic, 0) == 7
 
 
 async def test_a_pull_commits_no_offset_that_cannot_be(peer: Peer, topic: str) -> None:
     """As a request that only commits: other clients could not begin at it."""
     assert peer.pull(topic, 0, sysFlag=7, commitOffset=-2) is None
-    assert peer.broker.offsets.query("G", topic, 0) is None
+    assert peer.broker.groups.offsets.query("G", topic, 0) is None
 
 
 async def test_a_pull_of_a_refused_group_commits_nothing(peer: Peer, topic: str) -> None:
-    peer.broker.subscription_groups.put(SubscriptionGroupConfig(group_name="G", consume_enable=False))
+    peer.broker.groups.settings.put(SubscriptionGroupConfig(group_name="G", consume_enable=False))
     assert answered_code(peer.pull(topic, 0, sysFlag=7, commitOffset=7)) == ResponseCode.NO_PERMISSION
-    assert peer.broker.offsets.query("G", topic, 0) is None
+    assert peer.broker.groups.offsets.query("G", topic, 0) is None
 
 
 def answered_code(response: RemotingCommand | None) -> int:
@@ -404,7 +404,7 @@ async def test_only_a_newer_subscription_has_to_wait(peer: Peer, topic: str, ver
 
 
 async def test_broadcasting_needs_the_groups_leave(peer: Peer, topic: str) -> None:
-    peer.broker.subscription_groups.put(SubscriptionGroupConfig(group_name="G", consume_broadcast_enable=False))
+    peer.broker.groups.settings.put(SubscriptionGroupConfig(group_name="G", consume_broadcast_enable=False))
     subscribe(peer, message_model=MessageModel.BROADCASTING)
     assert answered_code(peer.pull(topic, 0, sysFlag=0)) == ResponseCode.NO_PERMISSION
 

@@ -33,7 +33,7 @@ def member(peer: Peer, client_id: str = "c1") -> Peer:
 def answer(peer: Peer, *, code: int = 0, body: bytes = b"", remark: str | None = None) -> bool:
     """Let a client answer what it was asked last."""
     reply = peer.sent[-1].reply(code, {"k": "v"}, body, remark)
-    return peer.broker.client_requests.answered(peer.as_connection, reply)
+    return peer.broker.client_requests.handle_answer(peer.as_connection, reply)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def committed(broker: Broker, peer: Peer) -> Broker:
     for _ in range(3):
         peer.put("T")
     for queue_id, queue_offset in enumerate((2, 0)):
-        broker.offsets.commit("G", "T", queue_id, queue_offset)
+        broker.groups.offsets.commit("G", "T", queue_id, queue_offset)
     return broker
 
 
@@ -65,7 +65,7 @@ def test_members_are_told_where_to_go_on(
     assert (told.code, told.flag) == (RequestCode.RESET_CONSUMER_CLIENT_OFFSET, CommandFlag.ONEWAY)
     assert told.ext_fields == {"topic": "T", "group": "G", "timestamp": str(timestamp), "isForce": "false"}
     assert ResetOffsetBody.decode(told.body).offset_table == table
-    assert committed.offsets.query("G", "T", 0) == 2
+    assert committed.groups.offsets.query("G", "T", 0) == 2
 
 
 def test_a_tool_in_cpp_makes_members_get_a_list(committed: Broker, peer: Peer, another_peer: Peer) -> None:
@@ -164,7 +164,7 @@ async def test_a_member_that_does_not_answer_in_10_s_is_a_timeout(
 async def test_a_member_that_is_gone_is_an_error_at_once(peer: Peer, another_peer: Peer) -> None:
     member(peer)
     another_peer.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, INFO)
-    peer.broker.forget_connection(peer.as_connection, "test")
+    peer.broker.client_requests.forget(peer.as_connection)
     response = another_peer.sent[-1]
     assert response.code == ResponseCode.SYSTEM_ERROR
     assert response.remark is not None
@@ -175,8 +175,8 @@ async def test_only_who_was_asked_can_answer(peer: Peer, another_peer: Peer) -> 
     member(peer)
     another_peer.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, INFO)
     requests = peer.broker.client_requests
-    assert not requests.answered(another_peer.as_connection, peer.sent[-1].reply())
-    assert not requests.answered(peer.as_connection, RemotingCommand(0, 12345, CommandFlag.RESPONSE))
+    assert not requests.handle_answer(another_peer.as_connection, peer.sent[-1].reply())
+    assert not requests.handle_answer(peer.as_connection, RemotingCommand(0, 12345, CommandFlag.RESPONSE))
     assert answer(peer)
     assert not answer(peer)
 

@@ -4,7 +4,6 @@ import orjson
 import pytest
 
 from tests.unit.broker.recording import Peer
-from triomq.broker.processors.table import NAMESRV_PROCESSORS
 from triomq.protocol.bodies.route import ClusterInfo, TopicConfig, TopicRouteData
 from triomq.protocol.codes import RequestCode, ResponseCode
 
@@ -115,8 +114,7 @@ def test_there_is_nothing_in_the_key_value_table(peer: Peer, code: int, fields: 
     assert (response.code, response.remark) == (ResponseCode.QUERY_NOT_FOUND, remark)
 
 
-def test_a_name_server_port_serves_routes_and_no_messages() -> None:
-    assert RequestCode.GET_ROUTEINFO_BY_TOPIC in NAMESRV_PROCESSORS
-    assert not {RequestCode.SEND_MESSAGE, RequestCode.PULL_MESSAGE, RequestCode.DELETE_TOPIC_IN_BROKER} & set(
-        NAMESRV_PROCESSORS
-    )
+def test_a_name_server_port_serves_routes_and_no_messages(peer: Peer) -> None:
+    served = peer.broker.ports.namesrv.processors
+    assert RequestCode.GET_ROUTEINFO_BY_TOPIC in served
+    assert not {RequestCode.SEND_MESSAGE, RequestCode.PULL_MESSAGE, RequestCode.DELETE_TOPIC_IN_BROKER} & set(served)

@@ -96,10 +96,10 @@ async def test_a_changed_group_is_saved_at_once_and_an_offset_within_five_second
     config = broker.config.store.root / "config"
     async with saving(broker):
         await trio.sleep(3)
-        broker.subscription_groups.put(SubscriptionGroupConfig(group_name="G"))
+        broker.groups.settings.put(SubscriptionGroupConfig(group_name="G"))
         await trio.sleep(0.1)
         assert b'"G"' in (config / "subscriptionGroup.json").read_bytes()
-        broker.offsets.commit("G", "T", 0, 7)
+        broker.groups.offsets.commit("G", "T", 0, 7)
         await trio.sleep(5)
     assert b"T@G" in (config / "consumerOffset.json").read_bytes()
 
@@ -133,10 +133,10 @@ async def test_a_table_that_is_refused_keeps_no_other_from_the_disk(
         patch.setattr(broker.topics, "write", refuse)
         async with saving(broker):
             broker.topics.put(TopicConfig(topic_name="T"))
-            broker.offsets.commit("G", "T", 0, 7)
+            broker.groups.offsets.commit("G", "T", 0, 7)
             await trio.sleep(6)
     assert broker.topics.is_dirty
-    assert not broker.offsets.is_dirty
+    assert not broker.groups.offsets.is_dirty
     assert b"T@G" in (broker.config.store.root / "config" / "consumerOffset.json").read_bytes()
 
 
@@ -153,8 +153,8 @@ async def test_what_a_stopping_broker_did_not_come_to_save_is_saved_at_its_end(
         monkeypatch.setattr(broker.topics, "write", write_while_it_stops)
         async with saving(broker):
             broker.topics.put(TopicConfig(topic_name="first"))
-            broker.offsets.commit("G", "first", 0, 5)
+            broker.groups.offsets.commit("G", "first", 0, 5)
             await trio.sleep_forever()
-    assert (broker.topics.is_dirty, broker.offsets.is_dirty) == (False, True)
-    broker.save_tables_now()
+    assert (broker.topics.is_dirty, broker.groups.offsets.is_dirty) == (False, True)
+    broker.save_tables()
     assert b"first@G" in (broker.config.store.root / "config" / "consumerOffset.json").read_bytes()

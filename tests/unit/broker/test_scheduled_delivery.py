@@ -12,7 +12,6 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
 from triomq.broker.delayed import service as schedule_service
-from triomq.broker.delayed.service import ScheduledDelivery
 from triomq.broker.server import Broker
 from triomq.broker.services.flush import GroupCommit
 from triomq.protocol.codes import ResponseCode
@@ -43,7 +42,7 @@ def clock() -> Clock:
 @asynccontextmanager
 async def delivering(broker: Broker) -> AsyncGenerator[None]:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(ScheduledDelivery(broker).run)
+        nursery.start_soon(broker.scheduled_delivery.run, broker.config.persist_delay_offsets_interval_s)
         if broker.group_commit is not None:
             nursery.start_soon(broker.group_commit.run)
         yield
@@ -81,7 +80,7 @@ async def test_a_held_pull_gets_the_message_at_the_moment_it_is_due(
         (response,) = another_peer.sent
         (message,) = decode_records(response.body)
         assert message.stored_body == b"body"
-        assert message.store_timestamp == peer.broker.clock_ms() - 1
+        assert message.store_timestamp == peer.broker.store.now_ms() - 1
 
 
 async def test_while_nothing_waits_nothing_wakes_it(
@@ -136,7 +135,7 @@ async def test_messages_that_are_due_at_nearly_the_same_time_are_delivered_toget
         assert max(late) <= 1011
 
 
-@pytest.mark.parametrize("limit", ["_MOST_MESSAGES", "_MOST_CALLS"])
+@pytest.mark.parametrize("limit", ["_MAX_MESSAGES", "_MAX_CALLS"])
 async def test_a_backlog_lets_other_tasks_run(
     peer: Peer, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
@@ -316,7 +315,7 @@ async def test_what_a_stopping_broker_did_not_come_to_save_is_saved_at_its_end(
     assert broker.schedule.offsets.is_dirty
     assert saved(broker) == b""
     monkeypatch.setattr(FlushPlan, "run", flush)
-    broker.save_tables_now()
+    broker.save_tables()
     assert saved(broker) == b'{"offsetTable":{"1":1}}'
 
 

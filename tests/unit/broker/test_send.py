@@ -384,7 +384,7 @@ def test_a_retry_topic_needs_a_group_that_may_be_created(make_broker: MakeBroker
     assert peer.put("%RETRY%unknown").code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     peer = Peer(make_broker(auto_create_group=True))
     assert peer.put("%RETRY%unknown").code == ResponseCode.SUCCESS
-    assert peer.broker.subscription_groups.get("unknown") is not None
+    assert peer.broker.groups.settings.get("unknown") is not None
 
 
 def test_a_read_only_topic_still_stores_what_is_sent(peer: Peer) -> None:

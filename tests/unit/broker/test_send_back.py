@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from tests.unit.broker.recording import MakeBroker, Peer
-from triomq.broker.processors.send_back import send_message_back
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
@@ -150,13 +149,13 @@ def test_what_messages_claim_to_come_from_fills_no_table(peer: Peer) -> None:
 
 
 def test_the_group_decides_where_the_client_says_nothing(peer: Peer, failed: int) -> None:
-    peer.broker.subscription_groups.put(SubscriptionGroupConfig(group_name="G", retry_max_times=0))
+    peer.broker.groups.settings.put(SubscriptionGroupConfig(group_name="G", retry_max_times=0))
     send_back(peer, failed)
     assert count(peer.broker, DLQ) == 1
 
 
 def test_a_group_without_retry_queues_drops_its_messages(peer: Peer, failed: int) -> None:
-    peer.broker.subscription_groups.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=0))
+    peer.broker.groups.settings.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=0))
     before = peer.broker.store.statistics().messages_put
     assert send_back(peer, failed).code == ResponseCode.SUCCESS
     assert peer.broker.store.statistics().messages_put == before
@@ -192,19 +191,19 @@ def test_a_retry_topic_that_may_not_be_written_is_refused(peer: Peer, failed: in
 
 
 def test_retries_spread_over_the_groups_queues(peer: Peer, failed: int) -> None:
-    peer.broker.subscription_groups.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=3))
+    peer.broker.groups.settings.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=3))
     for _ in range(60):
         send_back(peer, failed, level=1)
-    peer.broker.schedule.deliver(peer.broker.clock_ms() + 1000)
+    peer.broker.schedule.deliver(peer.broker.store.now_ms() + 1000)
     assert {queue.queue_id for queue in peer.broker.store.queues.of_topic(RETRY) if queue.max_offset} == {0, 1, 2}
 
 
 def test_a_message_never_goes_to_a_queue_that_the_retry_topic_does_not_have(peer: Peer, failed: int) -> None:
     peer.broker.topics.put(TopicConfig(topic_name=RETRY, read_queue_nums=1, write_queue_nums=1))
-    peer.broker.subscription_groups.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=8))
+    peer.broker.groups.settings.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=8))
     for _ in range(30):
         send_back(peer, failed, level=1)
-    peer.broker.schedule.deliver(peer.broker.clock_ms() + 1000)
+    peer.broker.schedule.deliver(peer.broker.store.now_ms() + 1000)
     assert peer.broker.store.reader.max_offset_in_queue(RETRY, 0) == 30
 
 
@@ -255,6 +254,6 @@ async def test_with_durability_sync_a_oneway_send_back_waits_for_nobody(make_bro
     command = RemotingCommand(
         RequestCode.CONSUMER_SEND_MSG_BACK, 1, CommandFlag.ONEWAY, {"offset": "0", "group": "G", "delayLevel": "0"}
     )
-    assert send_message_back(peer.as_connection, command) is not None
+    assert peer.broker.ports.broker.processors[command.code](peer.as_connection, command) is not None
     assert peer.broker.group_commit is not None
     assert peer.broker.group_commit.waiting == 0

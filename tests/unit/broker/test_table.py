@@ -2,7 +2,7 @@
 
 import inspect
 
-from triomq.broker.processors.table import BROKER_PROCESSORS, NAMESRV_PROCESSORS, VIP_PROCESSORS
+from triomq.broker.server import Broker
 from triomq.protocol.codes import RequestCode
 
 PULLS = {RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
@@ -28,18 +28,20 @@ NOT_SERVED = {
 }
 
 
-def test_every_request_code_is_served_or_known_not_to_be() -> None:
-    assert set(BROKER_PROCESSORS) | NOT_SERVED == set(RequestCode)
-    assert not set(BROKER_PROCESSORS) & NOT_SERVED
+def test_every_request_code_is_served_or_known_not_to_be(broker: Broker) -> None:
+    assert set(broker.ports.broker.processors) | NOT_SERVED == set(RequestCode)
+    assert not set(broker.ports.broker.processors) & NOT_SERVED
 
 
-def test_the_vip_port_serves_all_but_pulls() -> None:
-    assert set(BROKER_PROCESSORS) - set(VIP_PROCESSORS) == PULLS
+def test_the_vip_port_serves_all_but_pulls(broker: Broker) -> None:
+    assert set(broker.ports.broker.processors) - set(broker.ports.vip.processors) == PULLS
 
 
-def test_the_brokers_port_serves_what_the_name_servers_port_does() -> None:
-    assert set(NAMESRV_PROCESSORS) <= set(BROKER_PROCESSORS)
+def test_the_brokers_port_serves_what_the_name_servers_port_does(broker: Broker) -> None:
+    assert set(broker.ports.namesrv.processors) <= set(broker.ports.broker.processors)
 
 
-def test_no_processor_can_wait() -> None:
-    assert not [code for code, processor in BROKER_PROCESSORS.items() if inspect.iscoroutinefunction(processor)]
+def test_no_processor_can_wait(broker: Broker) -> None:
+    assert not [
+        code for code, processor in broker.ports.broker.processors.items() if inspect.iscoroutinefunction(processor)
+    ]

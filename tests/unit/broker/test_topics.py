@@ -20,8 +20,10 @@ def path(tmp_path: Path) -> Path:
 
 
 def opened(path: Path, **settings: Any) -> TopicTable:
-    settings = {"auto_create": True, "default_queues": 8, **settings}
-    table = TopicTable(JsonTable(path), cluster_name="C", broker_name="B", clock_ms=lambda: NOW_MS, **settings)
+    settings = {"auto_create": True, "default_queues": 8, "on_change": lambda: None, **settings}
+    table = TopicTable(
+        JsonTable(path), cluster_name="C", broker_name="B", clock_ms=lambda: NOW_MS, on_change=lambda: None, **settings
+    )
     table.load()
     return table
 
@@ -168,7 +170,7 @@ def test_a_file_without_a_system_topic_is_saved_anew(path: Path, table: TopicTab
     saved = table.to_json()
     path.write_bytes(orjson.dumps(saved))
     assert not opened(path).is_dirty
-    del saved["topicConfigTable"]["rmq_sys_wheel_timer"]  # type: ignore[attr-defined]
+    del saved["topicConfigTable"]["rmq_sys_wheel_timer"]
     path.write_bytes(orjson.dumps(saved))
     again = opened(path)
     assert again.is_dirty

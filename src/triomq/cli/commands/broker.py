@@ -13,8 +13,8 @@ from typing import Any, Final
 import trio
 
 from triomq import __version__
-from triomq.broker.config import BrokerConfig, Listener, default_store_root
 from triomq.broker.addresses import Address
+from triomq.broker.config import BrokerConfig, Listener, default_store_root
 from triomq.broker.server import Broker, open_broker
 from triomq.cli.arguments.options import BrokerOptions
 from triomq.cli.errors import UsageError

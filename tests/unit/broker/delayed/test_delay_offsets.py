@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from triomq.broker.delayed.delay_offsets import DelayOffsetTable
+from triomq.broker.delayed.levels import DelayOffsetTable
 from triomq.protocol.errors import StoreLayoutError
 from triomq.storage.files.json_table import JsonTable
 

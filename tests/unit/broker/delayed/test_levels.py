@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
 from triomq.broker.config import BrokerConfig
@@ -107,19 +106,19 @@ def test_one_call_copies_a_bounded_number_of_bytes(make_broker: MakeBroker, cloc
 
 
 def test_only_an_empty_level_tells_of_an_arrival(peer: Peer, clock: Clock) -> None:
-    schedule = peer.broker.schedule
+    schedule, arrived = peer.broker.schedule, peer.broker.delayed_arrived
     put(peer)
-    assert schedule.arrived.is_set()
-    schedule.arrived = trio.Event()
+    assert arrived.is_set()
+    arrived.clear()
     put(peer)
-    assert not schedule.arrived.is_set()
+    assert not arrived.is_set()
     put(peer, level=2)
-    assert schedule.arrived.is_set()
+    assert arrived.is_set()
     clock.now_ms += 1000
     schedule.deliver(clock.now_ms)
-    schedule.arrived = trio.Event()
+    arrived.clear()
     put(peer)
-    assert schedule.arrived.is_set()
+    assert arrived.is_set()
 
 
 def test_a_clean_restart_loses_and_repeats_nothing(make_broker: MakeBroker, clock: Clock) -> None:
@@ -131,7 +130,7 @@ def test_a_clean_restart_loses_and_repeats_nothing(make_broker: MakeBroker, cloc
     for _ in range(4):
         broker.schedule.deliver(clock.now_ms)
         before = bodies(broker)
-        broker.save_tables_now()
+        broker.save_tables()
         broker = make_broker()
         assert bodies(broker) == before
         broker.schedule.deliver(clock.now_ms)
@@ -146,7 +145,7 @@ def test_offsets_are_stored_as_rocketmq_does(make_broker: MakeBroker, clock: Clo
     put(Peer(broker), level=3)
     clock.now_ms += 1000
     broker.schedule.deliver(clock.now_ms)
-    broker.save_tables_now()
+    broker.save_tables()
     path = broker.config.store.root / "config" / "delayOffset.json"
     assert path.read_bytes().split() == [b"{", b'"offsetTable":', b"{", b'"1":', b"1", b"}", b"}"]
     path.write_bytes(b'{\n\t"offsetTable":{1:0,3:0\n\t}\n}')  # as RocketMQ writes it, one message earlier
@@ -174,7 +173,7 @@ def test_a_killed_broker_repeats_only_what_it_delivered_since_the_offsets_were_s
         clock.now_ms += 500
     broker.schedule.deliver(clock.now_ms - 1000)
     saved = len(messages(broker))
-    broker.save_tables_now()
+    broker.save_tables()
     broker.schedule.deliver(clock.now_ms)
     delivered = bodies(broker)
     assert 0 < saved < len(delivered) < 6
@@ -282,7 +281,7 @@ def test_a_record_that_is_gone_is_left_behind(broker: Broker, clock: Clock, capl
     put_raw(broker, GOOD, body=b"next")
     assert broker.schedule.deliver(clock.now_ms + 1000) is None
     assert bodies(broker) == [b"raw", b"next"]
-    assert [record.message[:23] for record in caplog.records] == ["delayed message is gone"]
+    assert [record.message[:23] for record in caplog.records] == ["delayed message is miss"]
 
 
 def test_while_the_store_refuses_a_message_is_tried_again_and_none_is_lost(
@@ -348,9 +347,9 @@ def test_offsets_are_not_saved_when_the_disk_did_not_take_what_was_delivered(
 
     with monkeypatch.context() as patch, caplog.at_level(logging.ERROR, "triomq.broker"):
         patch.setattr(broker.store, "flush", fail)
-        broker.save_tables_now()
+        broker.save_tables()
     if is_lost:
-        broker.save_tables_now()
+        broker.save_tables()
     assert not (broker.config.store.root / "config" / "delayOffset.json").exists()
     assert "delivered again" in caplog.text
 

@@ -11,7 +11,7 @@ from triomq.broker.delayed.timer_index import MAX_TIME_MS, TimerIndex
 @pytest.fixture(autouse=True)
 def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timer_index, "_RUN_LENGTH", 8)
-    monkeypatch.setattr(timer_index, "_LEAST_FREED", 2)
+    monkeypatch.setattr(timer_index, "_MIN_FREED", 2)
 
 
 STEPS = st.lists(st.one_of(st.tuples(st.integers(0, 30), st.integers(1, 5)), st.integers(0, 30)), max_size=120)

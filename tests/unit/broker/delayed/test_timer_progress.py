@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from triomq.broker.delayed.timer_progress import TimerProgress
+from triomq.broker.delayed.timer_index import TimerProgress
 from triomq.protocol.errors import StoreLayoutError
 from triomq.storage.files.json_table import JsonTable
 

@@ -41,9 +41,16 @@ def told() -> Told:
     return []
 
 
+def make_groups(clock: Clock, told: Told, *, notifies: bool = True) -> ConsumerGroups:
+    def notify(connection: Connection, group: str) -> None:
+        told.append((connection.peer, group))
+
+    return ConsumerGroups(clock_ms=clock, notify=notify, notifies=lambda _: notifies)
+
+
 @pytest.fixture
 def groups(clock: Clock, told: Told) -> ConsumerGroups:
-    return ConsumerGroups(clock_ms=clock, notify=lambda connection, group: told.append((connection.peer, group)))
+    return make_groups(clock, told)
 
 
 def data(*topics: str, group: str = GROUP, version: int = 1, expression: str = "*", **members: Any) -> ConsumerData:
@@ -81,7 +88,8 @@ def test_a_change_of_topics_is_told(groups: ConsumerGroups, told: Told) -> None:
     assert list(group.subscriptions) == ["U"]
 
 
-def test_a_group_that_wants_no_notice_gets_none(groups: ConsumerGroups, told: Told) -> None:
+def test_a_group_that_wants_no_notice_gets_none(clock: Clock, told: Told) -> None:
+    groups = make_groups(clock, told, notifies=False)
     first, second = peer("a"), peer("b")
     groups.heartbeat(first, "client-a", data("T"))
     groups.heartbeat(second, "client-b", data("T"))

@@ -57,7 +57,7 @@ def test_a_lock_ends_60_s_after_its_last_renewal(peer: Peer, another_peer: Peer,
 def test_nobody_unlocks_the_queue_of_another(peer: Peer, another_peer: Peer) -> None:
     lock(peer, "a", Q0)
     unlock(another_peer, "b", Q0, Q1)
-    assert peer.broker.locks.owner("G", Q0) == "a"
+    assert peer.broker.groups.locks.owner("G", Q0) == "a"
 
 
 def test_a_queue_that_is_named_twice_is_unlocked_with_the_others(peer: Peer, another_peer: Peer) -> None:
@@ -68,8 +68,10 @@ def test_a_queue_that_is_named_twice_is_unlocked_with_the_others(peer: Peer, ano
 
 def end(broker: Broker, peer: Peer, *, closed_by_peer: bool = True) -> None:
     """Drop a connection from the groups, and release its locks without the grace time."""
-    broker.consumer_groups.forget(peer.as_connection)
-    broker.locks.release(peer.as_connection, broker.consumer_groups.connection_of, closed_by_peer=closed_by_peer)
+    broker.groups.consumers.forget(peer.as_connection)
+    broker.groups.locks.release(
+        peer.as_connection, broker.groups.consumers.connection_of, closed_by_peer=closed_by_peer
+    )
 
 
 @pytest.mark.parametrize("closed_by_peer", [True, False])
@@ -78,9 +80,9 @@ def test_only_a_plain_end_of_a_member_that_stops_with_it_frees_its_locks(
     broker: Broker, peer: Peer, another_peer: Peer, clock: Clock, declared: bool, closed_by_peer: bool
 ) -> None:
     lock(peer, "a", Q0, ends_with_connection=declared)
-    assert broker.locks.has_locked(peer.as_connection)
+    assert broker.groups.locks.has_locked(peer.as_connection)
     end(broker, peer, closed_by_peer=closed_by_peer)
-    assert not broker.locks.has_locked(peer.as_connection)
+    assert not broker.groups.locks.has_locked(peer.as_connection)
     assert lock(another_peer, "b", Q0) == [Q0] * (declared and closed_by_peer)
     clock.now_ms += LIFE_MS + 1
     assert lock(another_peer, "b", Q0) == [Q0]
@@ -91,16 +93,16 @@ def test_a_client_that_is_back_already_keeps_its_locks(broker: Broker, peer: Pee
     lock(peer, "a", Q0, ends_with_connection=True)
     heartbeat(another_peer, "a", "G")
     end(broker, peer)
-    assert broker.locks.owner("G", Q0) == "a"
+    assert broker.groups.locks.owner("G", Q0) == "a"
     end(broker, another_peer)
-    assert broker.locks.owner("G", Q0) is None
+    assert broker.groups.locks.owner("G", Q0) is None
 
 
 def test_a_lock_renewed_elsewhere_outlives_its_first_connection(broker: Broker, peer: Peer, another_peer: Peer) -> None:
     lock(peer, "a", Q0, Q1, ends_with_connection=True)
     lock(another_peer, "a", Q0, ends_with_connection=True)
     end(broker, peer)
-    assert (broker.locks.owner("G", Q0), broker.locks.owner("G", Q1)) == ("a", None)
+    assert (broker.groups.locks.owner("G", Q0), broker.groups.locks.owner("G", Q1)) == ("a", None)
 
 
 def test_unregistering_frees_the_locks(broker: Broker, peer: Peer, another_peer: Peer) -> None:
@@ -108,7 +110,7 @@ def test_unregistering_frees_the_locks(broker: Broker, peer: Peer, another_peer:
     lock(another_peer, "a", Q0)
     lock(another_peer, "b", Q1)
     peer.get(RequestCode.UNREGISTER_CLIENT, {"clientID": "a", "consumerGroup": "G"})
-    assert (broker.locks.owner("G", Q0), broker.locks.owner("G", Q1)) == (None, "b")
+    assert (broker.groups.locks.owner("G", Q0), broker.groups.locks.owner("G", Q1)) == (None, "b")
 
 
 @pytest.mark.parametrize("was_refused", [True, False])
@@ -129,7 +131,7 @@ def test_nobody_hears_of_free_queues_if_the_group_wants_no_notices(
     broker: Broker, peer: Peer, another_peer: Peer
 ) -> None:
     config = SubscriptionGroupConfig(group_name="G", notify_consumer_ids_changed_enable=False)
-    broker.subscription_groups.put(config)
+    broker.groups.settings.put(config)
     heartbeat(another_peer, "b", "G")
     lock(peer, "a", Q0)
     lock(another_peer, "b", Q0)

@@ -17,7 +17,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def opened(path: Path, *, auto_create: bool = True) -> SubscriptionGroupTable:
-    table = SubscriptionGroupTable(JsonTable(path), auto_create=auto_create, clock_ms=lambda: 5)
+    table = SubscriptionGroupTable(JsonTable(path), auto_create=auto_create, clock_ms=lambda: 5, on_change=lambda: None)
     table.load()
     return table
 

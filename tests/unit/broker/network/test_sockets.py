@@ -8,8 +8,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from triomq.broker.network import sockets
 from triomq.broker.addresses import Address
+from triomq.broker.network import sockets
 from triomq.broker.network.sockets import VIP_PORT_DISTANCE, accept_loop, listen, listen_with_vip
 from triomq.protocol.errors import ConfigError
 

@@ -10,7 +10,6 @@ import trio.testing
 from trio.testing import MockClock
 
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
-from triomq.broker.delayed.service import ScheduledDelivery
 from triomq.broker.pulls import lookups
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.client import ConsumerData
@@ -66,7 +65,7 @@ def broker(make_broker: MakeBroker, disk: Disk) -> Broker:
         peer.put("T", b"m%d" % number, i=f"KEYS\x01k{number}")
     peer.put("W", b"level", i="DELAY\x011")
     peer.put("W", b"time", i="TIMER_DELAY_SEC\x0160")
-    first.save_tables_now()
+    first.save_tables()
     return make_broker()
 
 
@@ -75,7 +74,7 @@ def received(peer: Peer) -> list[bytes]:
 
 
 async def test_a_cold_pull_is_answered_later_and_others_meanwhile(broker: Broker, disk: Disk, peer: Peer) -> None:
-    async with trio.open_nursery() as broker.connection_nursery:
+    async with trio.open_nursery() as broker.steps.nursery:
         assert peer.pull("T", 4) is None
         await trio.testing.wait_all_tasks_blocked()
         assert broker.lookups.waiting == 1
@@ -94,7 +93,7 @@ async def test_a_cold_pull_is_answered_later_and_others_meanwhile(broker: Broker
 async def test_a_cold_pull_of_a_peer_that_does_not_read_brings_no_messages(
     broker: Broker, disk: Disk, peer: Peer
 ) -> None:
-    async with trio.open_nursery() as broker.connection_nursery:
+    async with trio.open_nursery() as broker.steps.nursery:
         assert peer.pull("T", 4) is None
         peer.unread_bytes = broker.config.unread_high_bytes + 1
         disk.may_read.set()
@@ -106,7 +105,7 @@ async def test_a_cold_pull_of_a_peer_that_does_not_read_brings_no_messages(
 async def test_a_peer_that_does_not_read_gets_no_further_message_looked_up(
     broker: Broker, disk: Disk, peer: Peer
 ) -> None:
-    async with trio.open_nursery() as broker.connection_nursery:
+    async with trio.open_nursery() as broker.steps.nursery:
         assert peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": 0}) is None
         peer.unread_bytes = broker.config.unread_high_bytes + 1
         disk.may_read.set()
@@ -121,9 +120,9 @@ async def test_a_cold_pull_that_takes_more_is_read_in_a_thread_and_gets_it(make_
     first.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
     for number in range(80):
         Peer(first).put("T", b"m%d" % number)
-    first.save_tables_now()
+    first.save_tables()
     peer = Peer(broker := make_broker())
-    async with trio.open_nursery() as broker.connection_nursery:
+    async with trio.open_nursery() as broker.steps.nursery:
         assert peer.pull("T", 10, maxMsgNums=60, triomqMaxTransferBytes=2**20) is None
         await trio.testing.wait_all_tasks_blocked()
         assert broker.lookups.waiting == 1
@@ -152,9 +151,9 @@ async def test_a_look_at_old_messages_is_answered_later_and_as_if_they_were_in_m
     broker: Broker, disk: Disk, peer: Peer, code: int
 ) -> None:
     for queue_id in range(4):
-        broker.offsets.commit("G", "T", queue_id, 3)
-    broker.consumer_groups.heartbeat(peer.as_connection, "client", ConsumerData("G"))
-    async with trio.open_nursery() as broker.connection_nursery:
+        broker.groups.offsets.commit("G", "T", queue_id, 3)
+    broker.groups.consumers.heartbeat(peer.as_connection, "client", ConsumerData("G"))
+    async with trio.open_nursery() as broker.steps.nursery:
         assert peer.ask(code, REQUESTS[code]) is None
         await trio.testing.wait_all_tasks_blocked()
         assert broker.lookups.waiting == 1
@@ -188,7 +187,7 @@ async def test_delayed_messages_on_the_disk_are_read_in_a_thread(
     assert waiting_bodies(broker) == []
     clock.now_ms += 3_600_000
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(ScheduledDelivery(broker).run)
+        nursery.start_soon(broker.scheduled_delivery.run, broker.config.persist_delay_offsets_interval_s)
         await trio.testing.wait_all_tasks_blocked()
         assert waiting_bodies(broker) == []
         assert peer.put("T", b"new").code == ResponseCode.SUCCESS
@@ -207,7 +206,7 @@ async def test_delayed_messages_that_cannot_be_read_are_tried_again(
     disk.error = OSError(5, "Input/output error")
     disk.may_read.set()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(ScheduledDelivery(broker).run)
+        nursery.start_soon(broker.scheduled_delivery.run, broker.config.persist_delay_offsets_interval_s)
         while disk.reads < 3:  # noqa: ASYNC110  # a real thread reads
             await trio.sleep(0.1)
         assert waiting_bodies(broker) == []
@@ -230,7 +229,7 @@ async def test_delayed_messages_that_cannot_be_read_hold_up_no_others(
     disk.error, disk.bad_path, disk.forgets = OSError(5, "Input/output error"), unreadable, True
     disk.may_read.set()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(ScheduledDelivery(broker).run)
+        nursery.start_soon(broker.scheduled_delivery.run, broker.config.persist_delay_offsets_interval_s)
         while waiting_bodies(broker) != first:  # noqa: ASYNC110  # a real thread reads
             await trio.sleep(0.1)
         reads = disk.reads
@@ -252,7 +251,7 @@ def waiting_bodies(broker: Broker) -> list[bytes]:
 async def test_a_pull_may_still_be_held_when_its_queue_was_deleted_meanwhile(
     broker: Broker, disk: Disk, peer: Peer
 ) -> None:
-    async with trio.open_nursery() as broker.connection_nursery:
+    async with trio.open_nursery() as broker.steps.nursery:
         assert peer.pull("T", 4) is None
         broker.store.delete_topic("T")
         disk.may_read.set()
@@ -264,7 +263,7 @@ async def test_memory_that_forgets_at_once_does_not_keep_a_pull_for_ever(
 ) -> None:
     disk.forgets = True
     disk.may_read.set()
-    async with trio.open_nursery() as broker.connection_nursery:
+    async with trio.open_nursery() as broker.steps.nursery:
         assert peer.pull("T", 0) is None
     assert len(received(peer)) == 10
 
@@ -274,7 +273,7 @@ async def test_a_disk_that_cannot_read_refuses_the_pull_and_ends_nothing(
 ) -> None:
     disk.error = OSError(5, "Input/output error")
     disk.may_read.set()
-    async with trio.open_nursery() as broker.connection_nursery:
+    async with trio.open_nursery() as broker.steps.nursery:
         assert peer.pull("T", 0) is None
     (refused,) = peer.sent
     assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
@@ -288,13 +287,13 @@ async def test_a_defect_is_the_pulls_own(
 ) -> None:
     disk.error = ValueError("a defect")
     disk.may_read.set()
-    async with trio.open_nursery() as broker.connection_nursery:
+    async with trio.open_nursery() as broker.steps.nursery:
         assert peer.pull("T", 0) is None
     assert [command.code for command in peer.sent] == [ResponseCode.SYSTEM_ERROR]
 
 
 async def test_a_connection_that_ended_meanwhile_gets_nothing(broker: Broker, disk: Disk, peer: Peer) -> None:
-    async with trio.open_nursery() as broker.connection_nursery:
+    async with trio.open_nursery() as broker.steps.nursery:
         assert peer.pull("T", 0) is None
         peer.closed = True
         disk.may_read.set()
@@ -304,8 +303,8 @@ async def test_a_connection_that_ended_meanwhile_gets_nothing(broker: Broker, di
 async def test_too_many_waiting_pulls_are_told_to_come_again(
     broker: Broker, disk: Disk, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookups, "_MOST_WAITING", 3)
-    async with trio.open_nursery() as broker.connection_nursery:
+    monkeypatch.setattr(lookups, "_MAX_WAITING", 3)
+    async with trio.open_nursery() as broker.steps.nursery:
         for _ in range(3):
             assert peer.pull("T", 0) is None
         refused = peer.pull("T", 0)

@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from triomq.broker.network.connection import Connection
-from triomq.broker.pulls.pull_hold import HeldPull, PullHold
+from triomq.broker.pulls.pull_hold import Pull, PullHold
 from triomq.protocol.requests.requests import PullMessageRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
@@ -29,13 +29,9 @@ def queue() -> ConsumeQueue:
     return cast(ConsumeQueue, Queue())
 
 
-def pull(
-    of: ConsumeQueue, *, deadline: float = 15.0, queue_offset: int = 0, connection: Peer | None = None
-) -> HeldPull:
+def pull(of: ConsumeQueue, *, deadline: float = 15.0, queue_offset: int = 0, connection: Peer | None = None) -> Pull:
     header = PullMessageRequestHeader("G", "T", 0, queue_offset, 32, 2, 0, 15_000, 0)  # type: ignore[arg-type]  # NewType
-    return HeldPull(
-        cast(Connection, connection or Peer()), RemotingCommand(11), header, None, of, queue_offset, deadline
-    )
+    return Pull(cast(Connection, connection or Peer()), RemotingCommand(11), header, None, of, queue_offset, deadline)
 
 
 def arrive(at: ConsumeQueue) -> None:

@@ -69,7 +69,7 @@ def watch(waiting: Broker, clock: Clock) -> Watch:
 def answer(peer: Peer, cached: int) -> None:
     """Let a member answer what it was asked last: it has the queue."""
     info = ConsumerRunningInfo(mq_table={QUEUE: ProcessQueueInfo(cached_msg_count=cached)})
-    assert peer.broker.client_requests.answered(peer.as_connection, peer.sent[-1].reply(body=info.encode()))
+    assert peer.broker.client_requests.handle_answer(peer.as_connection, peer.sent[-1].reply(body=info.encode()))
 
 
 @pytest.mark.parametrize(("stall_after_s", "rounds"), [(10.0, 2), (30.0, 4), (65.0, 8)])
@@ -101,9 +101,7 @@ async def test_a_queue_without_progress_is_told_of_once_with_what_its_owner_does
     answer(peer, cached=1)
     watch.rounds(3)
     (line,) = log.messages
-    assert line.startswith(
-        "queue stands still group=G queue=T@broker-a:0 cause=handler-blocked reason=the handler of c1"
-    )
+    assert line.startswith("queue is stalled group=G queue=T@broker-a:0 cause=handler-blocked reason=the handler of c1")
 
 
 async def test_a_queue_that_moves_again_is_told_of_and_may_stand_still_again(
@@ -111,9 +109,9 @@ async def test_a_queue_that_moves_again_is_told_of_and_may_stand_still_again(
 ) -> None:
     watch.rounds(4)
     answer(peer, cached=1)
-    waiting.offsets.commit("G", "T", 0, 1)
+    waiting.groups.offsets.commit("G", "T", 0, 1)
     watch.rounds(1)
-    assert log.messages[1:] == ["queue moves again group=G queue=T@broker-a:0"]
+    assert log.messages[1:] == ["queue is no longer stalled group=G queue=T@broker-a:0"]
     assert (waiting.stalls.count(), waiting.stalls.since_ms("G", QUEUE)) == (0, 0)
     peer.put("T")
     watch.rounds(4)
@@ -124,7 +122,7 @@ async def test_a_slow_queue_is_not_told_of(watch: Watch, waiting: Broker, peer: 
     for _ in range(5):
         peer.put("T")
     for queue_offset in range(5):
-        waiting.offsets.commit("G", "T", 0, queue_offset)
+        waiting.groups.offsets.commit("G", "T", 0, queue_offset)
         watch.rounds(3)
     assert waiting.stalls.count() == 0
 
@@ -133,12 +131,12 @@ async def test_a_group_whose_last_member_has_left_is_watched_on(
     watch: Watch, waiting: Broker, peer: Peer, log: pytest.LogCaptureFixture
 ) -> None:
     watch.rounds(1)
-    waiting.consumer_groups.forget(peer.as_connection)
+    waiting.groups.consumers.forget(peer.as_connection)
     watch.rounds(3)
     assert [line.partition(" cause=")[2] for line in log.messages] == [
         "no-member reason=no member of the group is online"
     ]
-    waiting.subscription_groups.delete("G")
+    waiting.groups.settings.delete("G")
     watch.rounds(1)
     assert waiting.stalls.count() == 0
 
@@ -162,7 +160,7 @@ async def test_members_that_do_not_answer_are_told_of_as_silent(
 ) -> None:
     join(another_peer, "c2")
     watch.rounds(4)
-    assert waiting.client_requests.answered(
+    assert waiting.client_requests.handle_answer(
         another_peer.as_connection, another_peer.sent[-1].reply(ResponseCode.SYSTEM_ERROR)
     )
     waiting.client_requests.expire(trio.current_time() + 6)
@@ -174,7 +172,7 @@ async def test_an_answer_that_cannot_be_read_is_none(
     watch: Watch, waiting: Broker, peer: Peer, log: pytest.LogCaptureFixture
 ) -> None:
     watch.rounds(4)
-    assert waiting.client_requests.answered(peer.as_connection, peer.sent[-1].reply(body=b"{"))
+    assert waiting.client_requests.handle_answer(peer.as_connection, peer.sent[-1].reply(body=b"{"))
     assert "cause=silent" in log.messages[-1]
 
 
@@ -200,7 +198,7 @@ async def test_many_queues_are_looked_at_a_few_at_a_time(
         looked_at.append(group)
         yield
 
-    monkeypatch.setattr(waiting.stalls, "_look_at", look_at)
+    monkeypatch.setattr(waiting.stalls, "_check_group", look_at)
     for second in range(10):
         waiting.stalls.scan(second)
         assert len(looked_at) == min(second + 1, 4)
@@ -213,13 +211,13 @@ async def test_the_queues_of_one_group_are_looked_at_a_few_at_a_time(
     monkeypatch.setattr(stalls, "_QUEUES_PER_SCAN", 3)
     waiting.topics.put(TopicConfig(topic_name="T", read_queue_nums=10, write_queue_nums=10))
     looked_at: list[int] = []
-    query = waiting.offsets.query
+    query = waiting.groups.offsets.query
 
     def noted(group: str, topic: str, queue_id: int) -> int | None:
         looked_at.append(queue_id)
         return query(group, topic, queue_id)
 
-    monkeypatch.setattr(waiting.offsets, "query", noted)
+    monkeypatch.setattr(waiting.groups.offsets, "query", noted)
     for second in range(4):
         waiting.stalls.scan(second)
         assert len(looked_at) == min(3 * (second + 1), 10)

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from triomq.broker.config import BrokerConfig
 from triomq.broker.addresses import Address
+from triomq.broker.config import BrokerConfig
 from triomq.cli.arguments.arguments import parse
 from triomq.cli.arguments.options import BrokerOptions
 from triomq.cli.commands.broker import make_config, parse_listener

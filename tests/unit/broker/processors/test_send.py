@@ -1,9 +1,9 @@
-"""How often a message may come again."""
+"""How often a message is retried, and the dead-letter topic."""
 
 import pytest
 
 from tests.unit.broker.recording import Peer
-from triomq.broker.processors.retries import ensure_dead_letter_topic, retry_limit
+from triomq.broker.processors.send import ensure_dead_letter_topic, retry_limit
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.errors import IllegalNameError
 
