@@ -30,17 +30,21 @@ async def run_lookup(
         if ranges is None:
             ranges = next(lookup)
         while True:
-            try:
-                if ranges:
-                    await trio.to_thread.run_sync(read_ranges, ranges, limiter=limiter)
-                else:
-                    await trio.lowlevel.checkpoint()
-            except StoreError as exc:
-                ranges = lookup.throw(exc)
-                continue
+            error = await _read(ranges, limiter)
             if check is not None:
                 check()
-            ranges = next(lookup)
+            ranges = next(lookup) if error is None else lookup.throw(error)
     except StopIteration as done:
         found: Found = done.value
         return found
+
+
+async def _read(ranges: Sequence[ColdRange], limiter: trio.CapacityLimiter | None) -> StoreError | None:
+    if not ranges:
+        await trio.lowlevel.checkpoint()
+        return None
+    try:
+        await trio.to_thread.run_sync(read_ranges, ranges, limiter=limiter)
+    except StoreError as exc:
+        return exc
+    return None

@@ -21,9 +21,7 @@ def path(tmp_path: Path) -> Path:
 
 def opened(path: Path, **settings: Any) -> TopicTable:
     settings = {"auto_create": True, "default_queues": 8, "on_change": lambda: None, **settings}
-    table = TopicTable(
-        JsonTable(path), cluster_name="C", broker_name="B", clock_ms=lambda: NOW_MS, on_change=lambda: None, **settings
-    )
+    table = TopicTable(JsonTable(path), cluster_name="C", broker_name="B", clock_ms=lambda: NOW_MS, **settings)
     table.load()
     return table
 
