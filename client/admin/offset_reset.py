@@ -15,7 +15,7 @@ from triomq.client.consumer.config import Start, StartPolicy, StartPosition
 from triomq.client.consumer.offsets.first_offsets import first_stored_at
 from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.errors import ConsumerNotOnlineError, NoRouteError
+from triomq.protocol.errors import ConfigError, ConsumerNotOnlineError, NoRouteError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.requests.requests import ResetOffsetRequestHeader
 from triomq.protocol.units import QueueOffset
@@ -54,6 +54,8 @@ async def plan_reset(
         NoRouteError: the topic does not exist.
     """
     policy = StartPolicy.parse(to)
+    if policy.queue_offset is not None:
+        raise ConfigError(f"to: {to!r} must be 'earliest', 'latest' or a datetime")
     requests = QueueRequests(instance, group)
     changes = []
     known: dict[str, frozenset[int]] = {}

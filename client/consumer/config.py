@@ -13,7 +13,7 @@ from typing import Final, Literal, Self, TypeAlias
 from triomq.protocol.bodies.client import ConsumeFromWhere
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.units import Timestamp
+from triomq.protocol.units import QueueOffset, Timestamp
 
 #: Delay level of a message sent back whose handler gave none: the broker decides by the number of failures.
 BROKER_DECIDES: Final = 0
@@ -40,6 +40,8 @@ class StartPosition(StrEnum):
 
 
 Start: TypeAlias = StartPosition | Literal["earliest", "latest"] | datetime
+StartOffset: TypeAlias = Start | int
+"""Where a consumer begins, also at an offset, the same in all queues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,32 +49,38 @@ class StartPolicy:
     """Where a group without committed offsets begins, checked.
 
     Attributes:
-        position: first or next message; ``None`` if a time decides.
+        position: first or next message; ``None`` if a time or an offset decides.
         timestamp: first message stored at or after this time.
+        queue_offset: this offset in each queue, or the nearest that it has.
     """
 
     position: StartPosition | None
     timestamp: Timestamp | None = None
+    queue_offset: QueueOffset | None = None
 
     @classmethod
-    def parse(cls, start: Start | str) -> Self:
-        """Read what a user gave as ``start``.
+    def parse(cls, start: StartOffset | str) -> Self:
+        """Check what a user gave as ``start``.
 
         Raises:
-            ConfigError: neither "earliest" nor "latest" nor a datetime with a time zone.
+            ConfigError: neither "earliest" nor "latest" nor a datetime with a time zone nor an offset from 0 on.
         """
+        if isinstance(start, int) and not isinstance(start, bool) and start >= 0:
+            return cls(None, queue_offset=QueueOffset(start))
         if isinstance(start, datetime):
             if start.tzinfo is None:
                 raise ConfigError(f"start: {start} has no time zone; write datetime(..., tzinfo=UTC) or .astimezone()")
             return cls(None, Timestamp(round(start.timestamp() * 1000)))
         try:
-            return cls(StartPosition(start))
+            return cls(StartPosition(str(start)))
         except ValueError:
-            raise ConfigError(f"start: {start!r} must be 'earliest', 'latest' or a datetime") from None
+            raise ConfigError(f"start: {start!r} must be 'earliest', 'latest', a datetime or an offset") from None
 
     @property
     def consume_from_where(self) -> ConsumeFromWhere:
         """RocketMQ's word for it, as heartbeats carry it (wire.md 9.3)."""
+        if self.queue_offset is not None:
+            return ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET  # RocketMQ has no word for an offset
         return _CONSUME_FROM_WHERE[self.position]
 
 

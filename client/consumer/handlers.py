@@ -5,7 +5,7 @@ Source: behaviour.md B.12, B.13 (what a result means).
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -33,16 +33,21 @@ An orderly consumer gives an ``OrderlyContext``, any other a ``ConsumeContext``.
 """
 
 
+#: The warning about a handler that raised, see :meth:`Handler.failure`.
+RAISED: Final = "handler raised group=%s topic=%s queue_id=%d offset=%d message_id=%s reconsume_times=%d messages=%d"
+
+
 class Handler(NamedTuple):
-    """A handler and what kind it is."""
+    """A handler, what kind it is, and the group whose messages it handles."""
 
     function: Callable[..., Any]
     takes_batch: bool
     is_async: bool
+    group: str = ""
 
     @classmethod
-    def of(cls, on_message: OnMessage | None, on_messages: OnMessages | None) -> "Handler":
-        """Take the one that is given.
+    def of(cls, on_message: OnMessage | None, on_messages: OnMessages | None, group: str = "") -> "Handler":
+        """Return the handler that is given.
 
         Raises:
             ConfigError: both, none, or something that cannot be called.
@@ -52,7 +57,22 @@ class Handler(NamedTuple):
         function = on_message if on_messages is None else on_messages
         if not callable(function):
             raise ConfigError(f"handler: {function!r} cannot be called")
-        return cls(function, on_messages is not None, is_async(function))
+        return cls(function, on_messages is not None, is_async(function), group)
+
+    def failure(self, messages: Sequence[MessageExt]) -> tuple[object, ...]:
+        """Return the arguments of :data:`RAISED` for messages whose call of the handler raised."""
+        first = messages[0]
+        place = self.group, first.topic, first.queue_id, first.queue_offset
+        return *place, first.message_id, first.reconsume_times, len(messages)
+
+    def log_blocked_loop(self, blocked_s: float, messages: Sequence[MessageExt]) -> None:
+        """Log that the handler kept the event loop from running anything else."""
+        LOGGER.warning(
+            "handler blocked the event loop for about %.1f s, nothing else could run; call blocking code by "
+            "trio.to_thread.run_sync, or use a plain function as handler, which runs in a thread group=%s topic=%s "
+            "message_id=%s",
+            *(blocked_s, self.group, messages[0].topic, messages[0].message_id),
+        )
 
 
 def is_success(status: object) -> bool:

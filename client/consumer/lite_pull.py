@@ -13,7 +13,7 @@ import trio
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.config import ClientConfig
 from triomq.client.consumer.assignment.strategies import AllocateStrategy, allocate_averagely
-from triomq.client.consumer.config import LitePullConfig, Start, StartPolicy
+from triomq.client.consumer.config import LitePullConfig, StartOffset, StartPolicy
 from triomq.client.consumer.engine import Engine, Plan, open_group
 from triomq.client.consumer.maintenance import END_LIMIT_S
 from triomq.client.consumer.offsets.offset_store import OffsetStore
@@ -72,7 +72,7 @@ class LitePullConsumer(QueueQueries):
         namesrv: str | Sequence[str] | None = None,
         instance: ClientInstance | None = None,
         config: ClientConfig | None = None,
-        start: Start = "latest",
+        start: StartOffset = "latest",
         auto_commit: bool = True,
         model: MessageModel = MessageModel.CLUSTERING,
         allocate: AllocateStrategy = allocate_averagely,
@@ -85,8 +85,9 @@ class LitePullConsumer(QueueQueries):
             namesrv: name servers, ``"host:port;host:port"`` or a sequence; not with ``instance``.
             instance: connections to share with other clients; must outlive this.
             config: settings of the connections; not with ``instance``.
-            start: where a group without committed offsets begins: "earliest", "latest", or with the first message
-                stored at or after a time.  Of a topic that is made later always with the first message.
+            start: where a group without committed offsets begins: "earliest", "latest", the first message stored at or
+                after a time, or an offset, the same in each queue.  A topic that is created later always begins with
+                its first message.
             auto_commit: whether polls commit what earlier polls returned.
             model: whether the members share the queues (CLUSTERING) or each gets every message (BROADCASTING).
             allocate: how queues are shared among members; all members must use the same.  Not asked in broadcasting.

@@ -16,7 +16,7 @@ from triomq.client.cluster.instance import ClientInstance
 from triomq.client.config import ClientConfig
 from triomq.client.consumer.assignment.locks import LockKeeper
 from triomq.client.consumer.assignment.strategies import AllocateStrategy, allocate_averagely
-from triomq.client.consumer.config import MAX_CONCURRENCY, ConsumerConfig, Start, StartPolicy
+from triomq.client.consumer.config import MAX_CONCURRENCY, ConsumerConfig, StartOffset, StartPolicy
 from triomq.client.consumer.engine import Engine, Plan, open_group
 from triomq.client.consumer.handlers import Handler, OnMessage, OnMessages
 from triomq.client.consumer.hooks import ConsumeHook, FilterHook, with_hooks
@@ -81,7 +81,7 @@ class PushConsumer(OpenOnce):
         namesrv: str | Sequence[str] | None = None,
         instance: ClientInstance | None = None,
         config: ClientConfig | None = None,
-        start: Start = "latest",
+        start: StartOffset = "latest",
         orderly: bool = False,
         model: MessageModel = MessageModel.CLUSTERING,
         max_concurrency: int | None = None,
@@ -103,8 +103,9 @@ class PushConsumer(OpenOnce):
             namesrv: name servers, ``"host:port;host:port"`` or a sequence; not with ``instance``.
             instance: connections to share with other clients; must outlive this.
             config: settings of the connections; not with ``instance``.
-            start: where a group without committed offsets begins: "earliest", "latest", or with the first message
-                stored at or after a time.  Of a topic that is made later always with the first message.
+            start: where a group without committed offsets begins: "earliest", "latest", the first message stored at or
+                after a time, or an offset, the same in each queue.  A topic that is created later always begins with
+                its first message.
             orderly: handle the messages of each queue one after the other, in their order.
             model: whether the members share the queues (CLUSTERING) or each gets every message (BROADCASTING).
             max_concurrency: most handlers at a time (20).
@@ -134,7 +135,7 @@ class PushConsumer(OpenOnce):
         first, filtering = StartPolicy.parse(start), tuple(filters)
         self.group = group
         self._plan = Plan(group, topics, first, model, allocate, settings, orderly, filtering)
-        handler = Handler.of(on_message, on_messages)
+        handler = Handler.of(on_message, on_messages, group)
         self._handler = with_hooks(handler, hooks, group, settings.consume_timeout_s, orderly=orderly)
         self._settings = settings
         self._open_group = partial(open_group, self._plan, namesrv, config, instance)

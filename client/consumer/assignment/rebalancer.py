@@ -285,7 +285,11 @@ class Rebalancer:
             if await instance.routes.find(topic, refresh=True) is None and topic not in self._missing:
                 self._missing.add(topic)
                 if topic != self._subscriptions.retry_topic:
-                    LOGGER.warning("topic does not exist, waiting until it does topic=%s", topic)
+                    LOGGER.warning(
+                        "topic does not exist: create it; it is consumed from its first message as soon as it exists "
+                        "topic=%s",
+                        topic,
+                    )
             queues = instance.routes.known_subscribe_queues(topic)
         self.topic_known(topic)
         if queues:

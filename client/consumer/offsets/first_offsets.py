@@ -103,7 +103,10 @@ class FirstOffsets:
             return await self._requests.min_offset(queue)
         if self._policy.timestamp is not None:
             return await first_stored_at(self._requests, queue, self._policy.timestamp)
-        return await self._requests.max_offset(queue)
+        high = await self._requests.max_offset(queue)
+        if (wanted := self._policy.queue_offset) is not None and wanted < high:
+            return max(wanted, await self._requests.min_offset(queue))
+        return high
 
 
 async def first_stored_at(requests: QueueRequests, queue: MessageQueue, timestamp: Timestamp) -> QueueOffset:

@@ -83,8 +83,6 @@ class ConcurrentService(WorkerPool[Slot]):
     """Runs the handler: :meth:`run` it in a nursery of its own, and :meth:`stop` it before leaving that.
 
     Attributes:
-        handler: what is run.
-        config: its limits.
         pending: messages that wait for a worker.
         expired: messages that were sent back while their handler was still busy: its late result is ignored.
     """
@@ -96,9 +94,7 @@ class ConcurrentService(WorkerPool[Slot]):
         config: ConsumerConfig,
         work: Callable[["ConcurrentService", Slot], Awaitable[None]],
     ) -> None:
-        super().__init__(config.max_concurrency)
-        self.handler = handler
-        self.config = config
+        super().__init__(handler, config)
         self.pending: deque[Work] = deque()
         self.expired: set[MessageExt] = set()
         self._sender = sender
@@ -119,6 +115,7 @@ class ConcurrentService(WorkerPool[Slot]):
     async def maintain(self) -> None:
         """Hand failed messages out again in time, and look after slow handlers; runs until cancelled."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(super().maintain)
             nursery.start_soon(self._resubmit)
             nursery.start_soon(self._watch)
             if not self.handler.is_async and not self.handler.takes_batch:
@@ -193,19 +190,13 @@ class ConcurrentService(WorkerPool[Slot]):
             return True
         return False
 
-    async def consume_directly(self, message: MessageExt, queue: MessageQueue) -> tuple[ConsumeResult, str]:
-        """Call the handler with one message, apart from queues and offsets; return its result and a remark."""
-        handler = self.handler
-        arguments = ([message], ConsumeContext(queue)) if handler.takes_batch else (message,)
-        try:
-            if handler.is_async:
-                status = await handler.function(*arguments)
-            else:
-                status = await self.call_in_thread(handler.function, *arguments)
-        except Exception as exc:  # boundary: foreign code may raise anything; Cancelled passes
-            LOGGER.exception("handler failed, called directly: %r", message)
-            return ConsumeResult.CR_THROW_EXCEPTION, f"{type(exc).__name__}: {exc}"
-        return (ConsumeResult.CR_SUCCESS if is_success(status) else ConsumeResult.CR_LATER), ""
+    def make_context(self, queue: MessageQueue) -> ConsumeContext:
+        """Return what a batch handler gets beside its messages."""
+        return ConsumeContext(queue)
+
+    def direct_result(self, status: object) -> ConsumeResult:
+        """Return what a handler's result means where it moves no offset."""
+        return ConsumeResult.CR_SUCCESS if is_success(status) else ConsumeResult.CR_LATER
 
     def _forget_dropped(self) -> None:
         """Forget messages of queues that were given up.

@@ -20,10 +20,10 @@ from typing import Final, Protocol, TypeAlias
 import trio
 
 from triomq.client.consumer.config import ConsumerConfig, ConsumeStatus, OrderlyContext
-from triomq.client.consumer.handlers import Handler, orderly_status
+from triomq.client.consumer.handlers import RAISED, Handler, orderly_status
 from triomq.client.consumer.processing.orderly_result import Step, next_step
 from triomq.client.consumer.processing.process_queue import ProcessQueue
-from triomq.client.consumer.processing.worker_pool import WorkerPool
+from triomq.client.consumer.processing.worker_pool import BLOCKED_S, WorkerPool
 from triomq.protocol.bodies.client import ConsumeResult
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
@@ -37,7 +37,6 @@ MAX_SUSPEND_S: Final = 30.0
 #: some 100 us.
 _MAX_SHARE: Final = 64
 _SHARE_S: Final = 0.02
-_FAILED: Final = "handler failed queue=%s offset=%d messages=%d failures_before=%d"
 _DIRECT_RESULTS: Final = {
     ConsumeStatus.SUCCESS: ConsumeResult.CR_SUCCESS,
     ConsumeStatus.COMMIT: ConsumeResult.CR_COMMIT,
@@ -73,10 +72,8 @@ class OrderlyService(WorkerPool[_Slot]):
     """Runs the handler: :meth:`run` it in a nursery of its own, and :meth:`stop` it before leaving that."""
 
     def __init__(self, handler: Handler, sender: DeadLetterSender, config: ConsumerConfig) -> None:
-        super().__init__(config.max_concurrency)
-        self._handler = handler
+        super().__init__(handler, config)
         self._sender = sender
-        self._config = config
         self._ready: deque[ProcessQueue] = deque()
         self._busy: set[MessageQueue] = set()
         self._timers: trio.Nursery | None = None
@@ -93,6 +90,7 @@ class OrderlyService(WorkerPool[_Slot]):
     async def maintain(self) -> None:
         """Wake resting queues in time; runs until cancelled."""
         async with trio.open_nursery() as self._timers:
+            self._timers.start_soon(super().maintain)
             await trio.sleep_forever()
 
     def submit(self, process_queue: ProcessQueue, _messages: Sequence[MessageExt]) -> None:
@@ -108,15 +106,13 @@ class OrderlyService(WorkerPool[_Slot]):
         self._ready.clear()
         self.parked.unpark_all()
 
-    async def consume_directly(self, message: MessageExt, queue: MessageQueue) -> tuple[ConsumeResult, str]:
-        """Call the handler with one message, apart from queues and offsets; return its result and a remark."""
-        arguments = ([message], OrderlyContext(queue)) if self._handler.takes_batch else (message,)
-        try:
-            status = orderly_status(await self._call(*arguments))
-        except Exception as exc:  # boundary: foreign code may raise anything; Cancelled passes
-            LOGGER.exception("handler failed, called directly: %r", message)
-            return ConsumeResult.CR_THROW_EXCEPTION, f"{type(exc).__name__}: {exc}"
-        return _DIRECT_RESULTS[status], ""
+    def make_context(self, queue: MessageQueue) -> OrderlyContext:
+        """Return what a batch handler gets beside its messages."""
+        return OrderlyContext(queue)
+
+    def direct_result(self, status: object) -> ConsumeResult:
+        """Return what a handler's result means where it moves no offset."""
+        return _DIRECT_RESULTS[orderly_status(status)]
 
     async def work(self, slot: _Slot) -> None:
         """Consume one queue after the other."""
@@ -151,7 +147,7 @@ class OrderlyService(WorkerPool[_Slot]):
         A queue whose lock has ended goes on when the lock is renewed, or is given up.
         """
         now, lock, handle = self.now, process_queue.lock, self._handle
-        slot.share_ends = now() + self._config.continuous_limit_s
+        slot.share_ends = now() + self.config.continuous_limit_s
         while True:
             at = now()
             if process_queue.dropped or process_queue.closing or self.stopped or at >= lock.ends:
@@ -166,6 +162,8 @@ class OrderlyService(WorkerPool[_Slot]):
                 return None
             slot.messages = messages
             rest_s = await handle(process_queue, messages, slot)
+            if now() - at > BLOCKED_S:
+                self.report_block(at, messages)
             slot.messages = ()
             if rest_s is not None:
                 return rest_s
@@ -176,7 +174,7 @@ class OrderlyService(WorkerPool[_Slot]):
         What :meth:`_consume` asks before it takes messages is asked here before each of them.  The hot path: every line
         is paid for each message.
         """
-        function, now, lock, counters = self._handler.function, self.now, process_queue.lock, process_queue.counters
+        function, now, lock, counters = self.handler.function, self.now, process_queue.lock, process_queue.counters
         at = now()
         for done, message in enumerate(messages):
             if at > self.turn_ends:
@@ -197,7 +195,7 @@ class OrderlyService(WorkerPool[_Slot]):
                 result = await function(message)
                 status = ConsumeStatus.SUCCESS if result is None else orderly_status(result)
             except Exception:  # boundary: foreign code may raise anything; Cancelled passes
-                LOGGER.exception(_FAILED, *_failure(process_queue, slot.messages))
+                LOGGER.warning(RAISED, *self.handler.failure(slot.messages), exc_info=True)
                 status = ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
             started, at = at, now()
             process_queue.last_consumed_at = at
@@ -217,9 +215,9 @@ class OrderlyService(WorkerPool[_Slot]):
         started = self.now()
         try:
             # the handler gets a list of its own: what it does to it does not matter here
-            status = orderly_status(await self._call(list(messages), context))
+            status = orderly_status(await self.call(list(messages), context))
         except Exception:  # boundary: foreign code may raise anything; Cancelled passes
-            LOGGER.exception(_FAILED, *_failure(process_queue, messages))
+            LOGGER.warning(RAISED, *self.handler.failure(messages), exc_info=True)
             status = ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
         self._note_end(process_queue, started)
         return await self._settle(process_queue, messages, status, context)
@@ -250,7 +248,7 @@ class OrderlyService(WorkerPool[_Slot]):
         self, process_queue: ProcessQueue, messages: list[MessageExt], succeeded: list[MessageExt]
     ) -> ConsumeStatus:
         """Note what succeeded, and return the status of the one after that if it was called; runs in a thread."""
-        now, lock, function = self.now, process_queue.lock, self._handler.function
+        now, lock, function = self.now, process_queue.lock, self.handler.function
         enough = now() + _SHARE_S
         for done, message in enumerate(messages):
             if done and (
@@ -260,7 +258,7 @@ class OrderlyService(WorkerPool[_Slot]):
             try:
                 status = orderly_status(function(message))
             except Exception:  # boundary: foreign code may raise anything
-                LOGGER.exception(_FAILED, *_failure(process_queue, (message,)))
+                LOGGER.warning(RAISED, *self.handler.failure((message,)), exc_info=True)
                 status = ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
             if status is not ConsumeStatus.SUCCESS:
                 return status
@@ -302,7 +300,7 @@ class OrderlyService(WorkerPool[_Slot]):
         """
         again: list[MessageExt] = []
         for message in messages:
-            if message.reconsume_times >= self._config.orderly_max_reconsume_times and (
+            if message.reconsume_times >= self.config.orderly_max_reconsume_times and (
                 await self._sender.send_to_dead_letters(message)
             ):
                 if not process_queue.dropped:
@@ -313,7 +311,7 @@ class OrderlyService(WorkerPool[_Slot]):
         return again
 
     def _rest_s(self, context: OrderlyContext) -> float:
-        wanted = self._config.suspend_queue_s if context.suspend_s is None else context.suspend_s
+        wanted = self.config.suspend_queue_s if context.suspend_s is None else context.suspend_s
         return max(MIN_SUSPEND_S, min(wanted, MAX_SUSPEND_S))
 
     def _resubmit(self, process_queue: ProcessQueue, after_s: float) -> None:
@@ -326,16 +324,6 @@ class OrderlyService(WorkerPool[_Slot]):
         process_queue.consuming = False
         self.submit(process_queue, ())
 
-    async def _call(self, *arguments: object) -> object:
-        function = self._handler.function
-        if self._handler.is_async:
-            return await function(*arguments)
-        return await self.call_in_thread(function, *arguments)
-
     def _note_end(self, process_queue: ProcessQueue, started: float) -> None:
         process_queue.last_consumed_at = ended = self.now()
         process_queue.counters.busy_s += ended - started
-
-
-def _failure(process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> tuple[object, ...]:
-    return process_queue.queue, messages[0].queue_offset, len(messages), messages[0].reconsume_times

@@ -1,16 +1,26 @@
 """The workers of a consume service: tasks that call the handler, as many as were asked for, now or while they run."""
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import trio
 
+from triomq.client.consumer.config import ConsumerConfig
+from triomq.client.consumer.handlers import RAISED, Handler
 from triomq.client.consumer.processing.process_queue import ProcessQueue
+from triomq.protocol.bodies.client import ConsumeResult
+from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
+
+LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")
 
 #: How long workers may keep the loop to themselves.
 TURN_S: Final = 0.005
+#: A handler that blocks the loop for longer is reported.
+BLOCKED_S: Final = 1.0
+_LOOP_CHECK_S: Final = 0.25
 
 
 class CooperativeBudget:
@@ -25,10 +35,21 @@ class CooperativeBudget:
         self.now: Callable[[], float] = trio.current_time
         self.turn_ends = 0.0
         self._turn = 0
+        self._ran_at = 0.0
 
     def use_clock(self) -> None:
         """Take the clock of the running loop: trio.current_time() looks it up each time."""
         self.now = trio.lowlevel.current_clock().current_time
+
+    async def watch_loop(self) -> None:
+        """Record that the loop runs other tasks; runs until cancelled."""
+        while True:
+            self._ran_at = self.now()
+            await trio.sleep(_LOOP_CHECK_S)
+
+    def blocked_s(self, began: float) -> float:
+        """Return for how long the loop has run nothing else since a time, to :data:`_LOOP_CHECK_S`."""
+        return self.now() - max(began, self._ran_at)
 
     async def yield_turn(self) -> None:
         """Let everything else in the loop go on; the first worker to come back opens the next turn.
@@ -69,15 +90,20 @@ class WorkerPool(CooperativeBudget, ABC, Generic[S]):
     """Runs workers: :meth:`run` it in a nursery of its own.
 
     Attributes:
+        handler: what the workers call.
+        config: settings.
         concurrency: how many workers there shall be.
         slots: what the workers do.
         threads: limits the threads of plain functions.
         stopped: no new message is handed to the handler any more.
     """
 
-    def __init__(self, concurrency: int) -> None:
+    def __init__(self, handler: Handler, config: ConsumerConfig) -> None:
         super().__init__()
-        self.concurrency = concurrency
+        self.handler = handler
+        self.config = config
+        self.concurrency = concurrency = config.max_concurrency
+        self._has_reported_block = False
         self.slots: list[S] = []
         self.threads = trio.CapacityLimiter(concurrency)
         self.stopped = False
@@ -91,6 +117,19 @@ class WorkerPool(CooperativeBudget, ABC, Generic[S]):
     @abstractmethod
     async def work(self, slot: S) -> None:
         """Call the handler until the service is stopped or the slot is retired."""
+
+    @abstractmethod
+    def make_context(self, queue: MessageQueue) -> object:
+        """Return what a batch handler gets beside its messages."""
+
+    @abstractmethod
+    def direct_result(self, status: object) -> ConsumeResult:
+        """Return what a handler's result means where it moves no offset."""
+
+    async def maintain(self) -> None:
+        """Do the periodic work; runs until cancelled."""
+        if self.handler.is_async:
+            await self.watch_loop()
 
     async def run(self) -> None:
         """Work until the service is stopped; what handlers had begun is finished then."""
@@ -116,6 +155,27 @@ class WorkerPool(CooperativeBudget, ABC, Generic[S]):
         return sum(
             len(slot.messages) for slot in self.slots if process_queue is None or slot.process_queue is process_queue
         )
+
+    def report_block(self, began: float, messages: Sequence[MessageExt]) -> None:
+        """Warn, once, if a call of a coroutine function that began at a time has blocked the loop."""
+        if self.handler.is_async and not self._has_reported_block and (blocked_s := self.blocked_s(began)) > BLOCKED_S:
+            self._has_reported_block = True
+            self.handler.log_blocked_loop(blocked_s, messages)
+
+    async def consume_directly(self, message: MessageExt, queue: MessageQueue) -> tuple[ConsumeResult, str]:
+        """Call the handler with one message, apart from queues and offsets; return its result and a remark."""
+        arguments = ([message], self.make_context(queue)) if self.handler.takes_batch else (message,)
+        try:
+            status = await self.call(*arguments)
+        except Exception as exc:  # boundary: foreign code may raise anything; Cancelled passes
+            LOGGER.warning(RAISED, *self.handler.failure([message]), exc_info=True)
+            return ConsumeResult.CR_THROW_EXCEPTION, f"{type(exc).__name__}: {exc}"
+        return self.direct_result(status), ""
+
+    async def call(self, *arguments: object) -> object:
+        """Call the handler, in a thread if it is a plain function."""
+        function = self.handler.function
+        return await (function(*arguments) if self.handler.is_async else self.call_in_thread(function, *arguments))
 
     async def call_in_thread(self, function: Callable[..., Any], *arguments: object) -> Any:
         """Call a plain function in one of the service's threads; a cancelled call leaves its thread running."""

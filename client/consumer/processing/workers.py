@@ -11,21 +11,17 @@ Source: behaviour.md B.12.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from triomq.client.consumer.config import ConsumeContext, ConsumerConfig
-from triomq.client.consumer.handlers import Handler, is_success
+from triomq.client.consumer.handlers import RAISED, Handler, is_success
 from triomq.client.consumer.processing.concurrently import ConcurrentService, MessageSender, Slot
 from triomq.client.consumer.processing.process_queue import ProcessQueue
+from triomq.client.consumer.processing.worker_pool import BLOCKED_S
 from triomq.protocol.record.message import MessageExt
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")
 
-_Call: TypeAlias = Callable[..., Awaitable[object]]
-
-_FAILED: Final = "handler failed queue=%s offset=%d messages=%d failures_before=%d"
 #: Most messages that go to a thread at once, and how long it goes on with them: a hop costs some 100 us.
 _MAX_SHARE: Final = 64
 _SHARE_S: Final = 0.02
@@ -53,7 +49,7 @@ async def _work_each(service: ConcurrentService, slot: Slot) -> None:
                 status = await call(message)
                 succeeded = status is None or is_success(status)
             except Exception:  # boundary: foreign code may raise anything; Cancelled passes
-                LOGGER.exception(_FAILED, process_queue.queue, message.queue_offset, 1, message.reconsume_times)
+                LOGGER.warning(RAISED, *service.handler.failure((message,)), exc_info=True)
                 succeeded = False
             ended = now()
             # it may have been dropped during the call
@@ -71,6 +67,8 @@ async def _work_each(service: ConcurrentService, slot: Slot) -> None:
                 await service.settle(process_queue, (message,))
                 ended = now()
             if ended > service.turn_ends:
+                if ended - started > BLOCKED_S:
+                    service.report_block(started, (message,))
                 slot.messages = ()
                 if slot.retired:
                     break
@@ -81,7 +79,6 @@ async def _work_each(service: ConcurrentService, slot: Slot) -> None:
 async def _work_batches(service: ConcurrentService, slot: Slot) -> None:
     """Call a function for batches of neighbouring messages of one queue."""
     handler = service.handler
-    call: _Call = handler.function if handler.is_async else partial(service.call_in_thread, handler.function)
     while await service.wait_for_work(slot):
         while service.pending:
             process_queue, batch = _take_batch(service)
@@ -91,13 +88,13 @@ async def _work_batches(service: ConcurrentService, slot: Slot) -> None:
             slot.process_queue, slot.messages, slot.started_at = process_queue, batch, service.now()
             try:
                 # the handler gets a list of its own: what it does to it does not matter here
-                succeeded = is_success(await call(list(batch), context))
+                succeeded = is_success(await service.call(list(batch), context))
             except Exception:  # boundary: foreign code may raise anything; Cancelled passes
-                LOGGER.exception(
-                    _FAILED, process_queue.queue, batch[0].queue_offset, len(batch), batch[0].reconsume_times
-                )
+                LOGGER.warning(RAISED, *handler.failure(batch), exc_info=True)
                 succeeded = False
             ended = service.now()
+            if ended - slot.started_at > BLOCKED_S:
+                service.report_block(slot.started_at, batch)
             slot.messages = ()
             if not process_queue.dropped:
                 process_queue.last_consumed_at = ended
@@ -195,7 +192,7 @@ def _call_each(service: ConcurrentService, slot: Slot, outcomes: list[_Outcome])
         try:
             succeeded = is_success(call(message))
         except Exception:  # boundary: foreign code may raise anything
-            LOGGER.exception(_FAILED, process_queue.queue, message.queue_offset, 1, message.reconsume_times)
+            LOGGER.warning(RAISED, *service.handler.failure((message,)), exc_info=True)
             succeeded = False
         ended = now()
         outcomes.append(_Outcome(message, process_queue, succeeded, ended - started))

@@ -41,7 +41,7 @@ class Bench:
     ) -> None:
         self.sender = Sender()
         config = ConsumerConfig(**settings)  # type: ignore[arg-type]  # names are checked by the class
-        self.service = concurrent_service(Handler.of(on_message, on_messages), self.sender, config)
+        self.service = concurrent_service(Handler.of(on_message, on_messages, "G"), self.sender, config)
         self.queue = ProcessQueue(QUEUE)
 
     def pull(self, *offsets: int) -> None:

@@ -59,12 +59,18 @@ def test_a_time_is_kept_to_the_millisecond() -> None:
     assert parsed.consume_from_where is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
 
 
+def test_an_offset_is_kept() -> None:
+    parsed = StartPolicy.parse(7)
+    assert (parsed.position, parsed.queue_offset) == (None, 7)
+    assert parsed.consume_from_where is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+
+
 def test_a_time_without_a_zone_is_refused() -> None:
     with pytest.raises(ConfigError, match="time zone"):
         StartPolicy.parse(datetime(2026, 1, 2))  # noqa: DTZ001  # that is what is refused
 
 
-@pytest.mark.parametrize("start", ["first", "", "LATEST"])
+@pytest.mark.parametrize("start", ["first", "", "LATEST", -1, True])
 def test_other_words_are_refused(start: str) -> None:
     with pytest.raises(ConfigError, match="earliest"):
         StartPolicy.parse(start)

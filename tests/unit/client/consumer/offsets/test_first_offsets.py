@@ -35,7 +35,10 @@ def queues(cluster: FakeCluster) -> tuple[MessageQueue, ...]:
 
 
 async def find(
-    requests: QueueRequests, start: str | datetime, *queues: MessageQueue, known: tuple[MessageQueue, ...] | None = None
+    requests: QueueRequests,
+    start: str | datetime | int,
+    *queues: MessageQueue,
+    known: tuple[MessageQueue, ...] | None = None,
 ) -> dict[MessageQueue, QueueOffset]:
     return await FirstOffsets(requests, RemoteOffsetStore(requests), StartPolicy.parse(start), RETRY).find(
         queues, queues if known is None else known
@@ -55,6 +58,10 @@ async def test_a_stored_offset_always_wins(
     [
         ("earliest", 5),
         ("latest", 15),
+        (0, 5),
+        (9, 9),
+        (15, 15),
+        (99, 15),
         (ms(0), 5),
         (ms(1_000), 5),
         (ms(1_001), 6),

@@ -122,3 +122,31 @@ async def test_the_size_may_be_given_before_the_start(autojump_clock: MockClock)
     async with bench.running():
         await trio.sleep(1)
         assert gauge.running == 3
+
+
+@pytest.mark.parametrize("kind", [Bench, OrderlyBench])
+@pytest.mark.parametrize("takes_batch", [False, True])
+async def test_handler_that_blocks_the_loop_is_reported_once(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, kind: type[Bench | OrderlyBench], takes_batch: bool
+) -> None:
+    async def on_message(message: MessageExt) -> None:
+        await trio.sleep(5)
+        if message.queue_offset:
+            autojump_clock.jump(1.5)  # as time.sleep() would
+
+    async def on_messages(messages: list[MessageExt], _context: object) -> None:
+        for message in messages:
+            await on_message(message)
+
+    bench = kind(on_messages=on_messages) if takes_batch else kind(on_message)
+    async with bench.running():
+        bench.pull(0)
+        await trio.sleep(6)
+        assert not caplog.records
+        bench.pull(1)
+        await trio.sleep(10)
+        bench.pull(2)
+        await trio.sleep(10)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("handler blocked the event loop for about 1.")
+    assert "to_thread.run_sync" in record.getMessage()

@@ -50,7 +50,11 @@ async def test_refused_and_failed_messages_are_sent_back(kind: str, caplog: pyte
     assert sorted(bench.sender.sent) == [(1, 0), (2, 0)]
     assert (bench.queue.counters.succeeded, bench.queue.counters.failed) == (2, 2)
     (record,) = caplog.records
-    assert record.getMessage() == "handler failed queue=T@broker-a:0 offset=2 messages=1 failures_before=0"
+    assert record.getMessage() == (
+        "handler raised group=G topic=T queue_id=0 offset=2 message_id=7F00000100002A9F00000000000007D0 "
+        "reconsume_times=0 messages=1"
+    )
+    assert record.levelname == "WARNING"
     assert record.exc_info is not None
 
 
