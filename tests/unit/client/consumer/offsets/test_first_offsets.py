@@ -53,15 +53,18 @@ async def test_a_stored_offset_always_wins(
     assert await find(requests, start, queues[0]) == {queues[0]: 8}
 
 
+@pytest.mark.parametrize(("start", "expected"), [(0, 5), (9, 9), (15, 15), (99, 15)])
+async def test_group_starts_at_an_offset_or_the_nearest_one(
+    requests: QueueRequests, queues: tuple[MessageQueue, ...], start: int, expected: int
+) -> None:
+    assert await find(requests, start, queues[0]) == {queues[0]: expected}
+
+
 @pytest.mark.parametrize(
     ("start", "expected"),
     [
         ("earliest", 5),
         ("latest", 15),
-        (0, 5),
-        (9, 9),
-        (15, 15),
-        (99, 15),
         (ms(0), 5),
         (ms(1_000), 5),
         (ms(1_001), 6),
