@@ -6,6 +6,7 @@ Source: behaviour.md A.12; ConsumerManager.java, ProducerManager.java.
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 from triomq.broker.network.connection import Connection
@@ -24,7 +25,8 @@ class Member:
     """One connection in one group."""
 
     client_id: str
-    last_heartbeat_ms: int  # of the clock of its table
+    joined_ms: int  # of the clock of its table
+    last_heartbeat_ms: int
     subscriptions: list[SubscriptionData] = field(default_factory=list)  # of a consumer: its own
 
 
@@ -113,7 +115,7 @@ class ConsumerGroups:
             member.last_heartbeat_ms = now_ms
             member.client_id = client_id
             return False
-        group.members[connection] = Member(client_id, now_ms)
+        group.members[connection] = Member(client_id, now_ms, now_ms)
         self._groups_of.setdefault(connection, set()).add(group.name)
         LOGGER.info("consumer joined group=%s client_id=%s peer=%s", group.name, client_id, connection.peer)
         return True
@@ -149,8 +151,8 @@ class ConsumerGroups:
         """
         names, self._unchecked = self._unchecked, set()
         for name in names:
-            if (group := self._groups.get(name)) is not None:
-                _check(group)
+            if (group := self._groups.get(name)) is not None and not _check(group):
+                self._unchecked.add(name)
 
     def tell(self, group_name: str) -> None:
         """Notify all members that their group changed, if its settings allow."""
@@ -179,9 +181,10 @@ class ConsumerGroups:
             self._notify(connection, group.name)
 
 
-def _check(group: ConsumerGroup) -> None:
-    """Log new and ended conflicts between the members of a group."""
-    duplicate_ids = duplicates(member.client_id for member in group.members.values())
+def _check(group: ConsumerGroup) -> bool:
+    """Log new and ended conflicts between the members of a group; return ``False`` if it must be checked again."""
+    repeated_ids = duplicates(member.client_id for member in group.members.values())
+    duplicate_ids = tuple(client_id for client_id in repeated_ids if _is_shared(group, client_id))
     named = [
         (f"{member.client_id} at {connection.peer}" if member.client_id in duplicate_ids else member.client_id, member)
         for connection, member in group.members.items()
@@ -203,6 +206,19 @@ def _check(group: ConsumerGroup) -> None:
     for topic in known.difference(difference.topic for difference in differences):
         LOGGER.info("members of a group subscribe alike again group=%s topic=%s", group.name, topic)
     group.duplicate_ids, group.differences = duplicate_ids, differences
+    return duplicate_ids == repeated_ids
+
+
+def _is_shared(group: ConsumerGroup, client_id: str) -> bool:
+    """Whether two clients use one id; else one client has reconnected, and its old connection is not closed yet.
+
+    The old connection of a client has its address, and sends no heartbeat after the new one has joined.
+    """
+    sharers = [(connection, member) for connection, member in group.members.items() if member.client_id == client_id]
+    return any(
+        first.peer_ip != second.peer_ip or older.last_heartbeat_ms > newer.joined_ms
+        for (first, older), (second, newer) in pairwise(sharers)
+    )
 
 
 def _merge_subscriptions(group: ConsumerGroup, wanted: list[SubscriptionData]) -> bool:
@@ -250,7 +266,8 @@ class ProducerGroups:
 
     def heartbeat(self, connection: Connection, client_id: str, group: str) -> None:
         """Note that a producer of the group lives on this connection."""
-        self._groups.setdefault(group, {})[connection] = Member(client_id, self._clock_ms())
+        now_ms = self._clock_ms()
+        self._groups.setdefault(group, {})[connection] = Member(client_id, now_ms, now_ms)
         self._groups_of.setdefault(connection, set()).add(group)
 
     def leave(self, connection: Connection, group: str) -> None:

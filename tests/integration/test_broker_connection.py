@@ -1,6 +1,7 @@
 """Connections over real sockets: order, silence, holding, closing.  Time stands still unless a test moves it."""
 
 import contextlib
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -263,6 +264,26 @@ async def test_a_held_pull_is_answered_when_its_time_is_over(root: Path, mock_cl
         response = await wire.next()
         assert (response.code, response.opaque) == (ResponseCode.PULL_NOT_FOUND, 5)
         assert response.ext_fields["nextBeginOffset"] == "0"
+
+
+@pytest.mark.parametrize("is_member", [False, True])
+async def test_only_the_end_of_a_members_connection_is_logged(
+    root: Path, mock_clock: MockClock, caplog: pytest.LogCaptureFixture, is_member: bool
+) -> None:
+    async with running(root) as broker:
+        caplog.set_level(logging.INFO, "triomq.broker")
+        async with connected(namesrv_port(broker)) as probe, connected(broker_port(broker)) as client:
+            await probe.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+            if is_member:
+                await client.send(request(RequestCode.HEART_BEAT, {}, heartbeat("client")))
+                await until(lambda: any(each.version for each in broker.connections))
+            else:
+                await client.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        await until(lambda: not broker.connections)
+        closed = [message for message in caplog.messages if "closed" in message]
+        assert len(closed) == is_member
+        if not is_member:
+            assert not caplog.messages
 
 
 async def test_the_pulls_of_a_closed_connection_are_dropped(root: Path, mock_clock: MockClock) -> None:

@@ -296,6 +296,12 @@ async def test_a_pull_commits_the_offset_it_carries_also_when_it_is_held(peer: P
     assert peer.broker.groups.offsets.query("G", topic, 0) == 7
 
 
+async def test_a_pull_commits_offset_zero(peer: Peer, topic: str) -> None:
+    peer.broker.groups.offsets.commit("G", topic, 0, 5)
+    peer.pull(topic, 0, sysFlag=5, commitOffset=0)
+    assert peer.broker.groups.offsets.query("G", topic, 0) == 0
+
+
 async def test_a_pull_commits_no_offset_that_cannot_be(peer: Peer, topic: str) -> None:
     """As a request that only commits: other clients could not begin at it."""
     assert peer.pull(topic, 0, sysFlag=7, commitOffset=-2) is None

@@ -18,6 +18,7 @@ class Peer:
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
+        self.peer_ip = peer.partition(":")[0]
 
 
 def peer(name: str) -> Connection:
@@ -115,6 +116,36 @@ def test_two_connections_with_one_client_id_are_reported(
     assert "client_id=same" in caplog.text
 
 
+def test_a_reconnected_member_is_not_reported_while_its_old_connection_is_silent(
+    groups: ConsumerGroups, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new = peer("192.0.2.1:1"), peer("192.0.2.1:2")
+    groups.heartbeat(old, "client", data("T"))
+    clock.now_ms += 30_000
+    for _ in range(4):
+        groups.heartbeat(new, "client", data("T"))
+        groups.check()
+        clock.now_ms += 30_000
+    groups.forget(old)
+    groups.check()
+    assert not caplog.messages
+
+
+def test_two_clients_of_one_host_with_one_client_id_are_reported_when_both_send_heartbeats(
+    groups: ConsumerGroups, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = peer("192.0.2.1:1"), peer("192.0.2.1:2")
+    for member in (first, second):
+        groups.heartbeat(member, "client", data("T"))
+        clock.now_ms += 1
+    groups.check()
+    assert not caplog.messages
+    groups.heartbeat(first, "client", data("T"))
+    groups.check()
+    (line,) = caplog.messages
+    assert "client_id=client peers=192.0.2.1:1, 192.0.2.1:2" in line
+
+
 def test_who_leaves_is_told_to_those_that_stay_and_the_last_ends_the_group(groups: ConsumerGroups, told: Told) -> None:
     first, second = peer("a"), peer("b")
     groups.heartbeat(first, "client-a", data("T"))
@@ -161,6 +192,15 @@ def test_the_newest_heartbeat_says_how_a_group_consumes(groups: ConsumerGroups) 
     assert group.message_model == "BROADCASTING"
     assert group.consume_type == "CONSUME_PASSIVELY"
     assert group.consume_from_where == "CONSUME_FROM_LAST_OFFSET"
+
+
+def test_a_subscription_of_the_same_version_does_not_replace_the_one_before(groups: ConsumerGroups) -> None:
+    member = peer("a")
+    for expression in ("A", "B"):
+        groups.heartbeat(member, "a", data("T", version=5, expression=expression))
+    group = groups.get(GROUP)
+    assert group is not None
+    assert group.subscriptions["T"].data.sub_string == "A"
 
 
 def test_a_newer_subscription_replaces_an_older_one_and_not_the_other_way_round(groups: ConsumerGroups) -> None:
