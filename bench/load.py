@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser, mode: str) -> None:
     if mode in ("consume", "lite-pull"):
         parser.add_argument("--count", type=int, default=300_000, help="messages of the backlog (default 300000)")
     if mode == "lite-pull":
-        parser.add_argument("--batch", type=int, default=32, help="maximum messages per pull (default 32)")
+        parser.add_argument("--batch", type=int, help="maximum messages per pull (default: the client's)")
     if mode == "consume":
         parser.add_argument("--handler", choices=("each", "batch"), default="each", help="what the handler gets")
         parser.add_argument("--orderly", action="store_true", help="consume each queue in order")

@@ -132,7 +132,7 @@ class PullConfig:
         ConfigError: a value is outside its range.
     """
 
-    pull_batch_size: int = 32  # pullBatchSize; brokers cap it at 32 themselves
+    pull_batch_size: int | None = None  # pullBatchSize; None: 32, and up to 256 from our brokers if there is a backlog
     pull_interval_s: float = 0.0  # pullInterval
     max_cached_messages: int = 1_000  # pullThresholdForQueue
     max_cached_bytes: int = 100 * 1024**2  # pullThresholdSizeForQueue

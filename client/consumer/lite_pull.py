@@ -185,7 +185,7 @@ class LitePullConsumer(QueueQueries):
     # --- messages ------------------------------------------------------------------------------------------------
 
     async def poll(self, wait_s: float = 5.0) -> list[MessageExt]:
-        """Return the messages of one pull, ``pull_batch_size`` at most, all of one queue; none if none came in time.
+        """Return the messages of one pull, all of one queue; none if none arrived in time.
 
         A call that is cancelled has taken nothing.
 

@@ -13,6 +13,11 @@ from typing import Final, Protocol
 from triomq.client.consumer.config import PullConfig
 
 _NO_LIMIT: Final = 2**63
+#: Messages of one pull.  Source: pullBatchSize.
+_BATCH_SIZE: Final = 32
+#: Of a pull from a backlog, which brokers of this project answer: one such pull costs less than eight of 32.
+_BULK_SIZE: Final = 256
+_BULK_BYTES: Final = 256 * 1024
 
 
 class PullDecision(Enum):
@@ -69,6 +74,16 @@ class Cached(Protocol):
     @property
     def span(self) -> int:
         """Last offset minus first offset of these."""
+
+
+def pull_size(config: PullConfig, queue: Cached, limits: FlowLimits, backlog: int) -> tuple[int, int | None]:
+    """Return how many messages, and how many bytes of them, to ask for; ``None``: the broker decides."""
+    if config.pull_batch_size is not None:
+        return config.pull_batch_size, None
+    if backlog <= _BATCH_SIZE:
+        return _BATCH_SIZE, None
+    room = min(limits.messages - queue.cached_messages, limits.span - queue.span)
+    return max(_BATCH_SIZE, min(room, _BULK_SIZE)), _BULK_BYTES
 
 
 def decide_pull(queue: Cached, limits: FlowLimits, *, suspended: bool = False, paused: bool = False) -> PullDecision:

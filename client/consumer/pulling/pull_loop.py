@@ -14,7 +14,7 @@ import trio
 from triomq.client.connection.pool import is_reported
 from triomq.client.consumer.hooks import choose
 from triomq.client.consumer.processing.process_queue import NO_LOCK, ProcessQueue, QueueLock
-from triomq.client.consumer.pulling.flow_control import PullDecision, decide_pull
+from triomq.client.consumer.pulling.flow_control import PullDecision, decide_pull, pull_size
 from triomq.client.consumer.pulling.pull_context import PullContext
 from triomq.client.consumer.requests.pull import Pull, PullResult, PullStatus
 from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS
@@ -258,9 +258,10 @@ class PullLoop:
         is_doubtful = context.offsets.is_doubtful(self.queue)
         started = trio.current_time()
         self._pulls += 1
+        size, size_bytes = pull_size(config, self.process_queue, context.limits, self._max_offset - self.next_offset)
         pull = Pull(
             self.next_offset,
-            config.pull_batch_size,
+            size,
             sub_version=self._subscription.pull_version,
             expression=self._subscription.tag_filter.expression if is_lite else None,
             commit_offset=consumed,
@@ -268,6 +269,7 @@ class PullLoop:
             timeout_s=config.pull_timeout_s,
             broker_id=self._broker_id,
             is_lite=is_lite,
+            max_bytes=size_bytes,
         )
         result = await context.requests.pull(self.queue, pull)
         if consumed and not self._broker_id:  # slaves do not store it

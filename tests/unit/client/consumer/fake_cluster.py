@@ -77,6 +77,7 @@ class FakeCluster:
         requests: all requests so far.
         handlers: request code to a function that answers instead; one that returns ``None`` leaves it to the fake.
         down: every request fails.
+        max_transfer_count: most messages of one pull.
         zero_if_none: answer 14 as brokers before 5.0 do for a group without offsets.
     """
 
@@ -89,6 +90,7 @@ class FakeCluster:
         self.requests: list[RemotingCommand] = []
         self.handlers: dict[int, Handler] = {}
         self.down = False
+        self.max_transfer_count = 32  # as Apache's brokers
         self.zero_if_none = False
         self.version = 407
         self.instances: list[FakeInstance] = []
@@ -220,7 +222,8 @@ class FakeCluster:
             with trio.move_on_after(int(fields["suspendTimeoutMillis"]) / 1000):
                 await self._arrived[queue].wait()
         high = self.max_offset(queue)
-        found = self.records[queue][wanted - low : wanted - low + int(fields["maxMsgNums"])] if wanted >= low else []
+        count = min(int(fields["maxMsgNums"]), self.max_transfer_count)
+        found = self.records[queue][wanted - low : wanted - low + count] if wanted >= low else []
         if found:
             return self._pulled(command, 0, wanted + len(found), queue, b"".join(found))
         if wanted == high:

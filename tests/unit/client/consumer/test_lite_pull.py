@@ -364,3 +364,13 @@ async def test_a_consumer_that_never_subscribed_joins_no_group(cluster: FakeClus
         assert await consumer.committed(queue) is None
     assert not cluster.of(RequestCode.HEART_BEAT)
     assert cluster.members(G) == []
+
+
+async def test_backlog_comes_in_long_pulls_from_brokers_that_offer_them(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    cluster.max_transfer_count = 1_024
+    cluster.send(topic, *[b"x"] * 500)
+    async with assigned(instance) as consumer:
+        sizes = [len(await consumer.poll()) for _ in range(3)]
+    assert sizes == [32, 256, 212]

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import pytest
 
 from triomq.client.consumer.config import ConsumerConfig
-from triomq.client.consumer.pulling.flow_control import FlowLimits, PullDecision, decide_pull
+from triomq.client.consumer.pulling.flow_control import FlowLimits, PullDecision, decide_pull, pull_size
 
 LIMITS = FlowLimits.of(ConsumerConfig(), 4)
 
@@ -46,3 +46,22 @@ def test_a_share_of_a_limit_is_never_nothing() -> None:
     config = ConsumerConfig(max_cached_messages_of_topic=2, max_cached_bytes_of_topic=2)
     assert FlowLimits.of(config, 5) == FlowLimits(1, 1, 2_000)
     assert FlowLimits.of(config, 0) == FlowLimits(2, 2, 2_000)
+
+
+@pytest.mark.parametrize(
+    ("queue", "backlog", "size"),
+    [
+        (Queue(), 32, 32),
+        (Queue(), 33, 256),
+        (Queue(cached_messages=900), 5_000, 100),
+        (Queue(cached_messages=999), 5_000, 32),
+        (Queue(span=1_950), 5_000, 50),
+    ],
+)
+def test_pull_from_a_backlog_asks_for_what_there_is_room_for(queue: Queue, backlog: int, size: int) -> None:
+    asked, size_bytes = pull_size(ConsumerConfig(), queue, LIMITS, backlog)
+    assert (asked, size_bytes is not None) == (size, backlog > 32)
+
+
+def test_batch_size_of_the_settings_holds_for_a_backlog_too() -> None:
+    assert pull_size(ConsumerConfig(pull_batch_size=4), Queue(), LIMITS, 5_000) == (4, None)
