@@ -1,18 +1,18 @@
-"""The store as the broker sees it: put, read, flush, open and close.
+"""The store as the broker uses it: open, append, read, flush and close.
 
-One thread owns a store: every method must be called there, but ``FlushPlan.run``.  Nothing waits for the disk, except
-``open``, ``close``, ``flush``, ``delete_topic``, ``destroy`` and ``FlushPlan.run``.
+One thread owns a store and calls all its methods; only ``FlushPlan.run`` may run in another thread.  Only ``open``,
+``close``, ``flush``, ``delete_topic``, ``destroy`` and ``FlushPlan.run`` wait for the disk.
 Source: DefaultMessageStore.java; store.md 2, 5, 7.
 """
 
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
 
-from triomq.protocol.errors import StoreClosedError, StoreError, StoreFullError
+from triomq.protocol.errors import StoreError
 from triomq.storage.append import Appender, Entry
 from triomq.storage.commit_log.commit_log import FILL_PIECE_BYTES, SYNCED_FILL_PIECE_BYTES, CommitLog
 from triomq.storage.commit_log.log_scan import Progress
@@ -30,6 +30,8 @@ from triomq.storage.reading.cold_read import ColdReads
 from triomq.storage.reading.store_reader import StoreReader
 from triomq.storage.recovery.recovery import Recovery, RecoveryReport
 from triomq.storage.recovery.redispatch import TagsCodeOf, stored_tags_code
+from triomq.storage.refusal import Refusal
+from triomq.storage.statistics import StoreStatistics, take_statistics
 from triomq.storage.store_directory import StoreDirectory
 
 LOGGER: Final = logging.getLogger("triomq.storage.message_store")
@@ -38,35 +40,8 @@ LOGGER: Final = logging.getLogger("triomq.storage.message_store")
 _FILES_OF_LOG_FILE: Final = 2  # it is open, and so is its mapping
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreStatistics:
-    """A moment of a store.
-
-    Attributes:
-        messages_put: since it was opened.
-        min_offset, max_offset, flushed_offset: of the commit log.
-        store_timestamp: of the newest message, ms.
-        queues: consume queues with messages.
-        mapped_files: of commit log and consume queues, those that are mapped now.
-        reserved_bytes: disk space of these files that is known to be reserved.
-        damaged_records: found while messages were read, and skipped.
-        refusal: why messages are refused now, "" if they are not.
-    """
-
-    messages_put: int
-    min_offset: int
-    max_offset: int
-    flushed_offset: int
-    store_timestamp: int
-    queues: int
-    mapped_files: int
-    reserved_bytes: int
-    damaged_records: int
-    refusal: str
-
-
 def system_clock_ms() -> int:
-    """Return the system's time, ms."""
+    """Return the wall clock, ms."""
     return time.time_ns() // 1_000_000
 
 
@@ -74,12 +49,12 @@ class MessageStore:
     """A store directory; ``open`` it, or use it in a ``with`` block.
 
     Attributes:
-        config: the settings.
+        config: settings.
         commit_log: all records.
         queues: all consume queues.
         index: finds messages by their keys.
-        cold_reads: knows what is on the disk only.
-        recovery: what the last ``open`` found.
+        cold_reads: tells which records must be read from the disk.
+        recovery: result of the last ``open``.
     """
 
     def __init__(
@@ -90,14 +65,14 @@ class MessageStore:
         clock_ms: Callable[[], int] = system_clock_ms,
         tags_code_of: TagsCodeOf | None = None,
     ) -> None:
-        """Describe the store; nothing is touched.
+        """Make a closed store; no file is touched.
 
         Args:
-            config: where and how.
-            file_system: another one for tests.
-            clock_ms: gives store times.
-            tags_code_of: gives the tags code of a record that has lost its unit; by default its tags' hash, and for
-                delayed messages the delivery time.
+            config: settings.
+            file_system: access to files; tests pass another one.
+            clock_ms: clock for store times.
+            tags_code_of: returns the tags code of a record whose unit was lost; by default the hash of its tags, and
+                the delivery time for delayed messages.
         """
         self.config = config
         self.recovery: RecoveryReport | None = None
@@ -105,12 +80,7 @@ class MessageStore:
         self._directory = StoreDirectory(config.root, self._file_system)
         self._clock_ms = clock_ms
         self._tags_code_of = tags_code_of or stored_tags_code(config.delay_levels)
-        self._is_open = False
-        self._refusal: Callable[[], StoreError] | None = self._closed_error
-        self._failure: StoreError | None = None
-        self._disk: DiskSpace | None = None
-        self._has_refused = False  # a message, since the disk was checked last
-        self._has_logged_refusal = False
+        self._refusal = Refusal(config)
         self._checkpoint = self._checkpoint_on_disk = Checkpoint()
         self.queues = QueueTable(config, self._file_system, self._directory.consume_queue, self._directory.scratch)
         self._forget()
@@ -125,17 +95,17 @@ class MessageStore:
         self.close()
 
     def open(self, progress: Progress | None = None) -> RecoveryReport:
-        """Lock the directory, check it, recover it; an open store stays as it is.
+        """Lock the directory, check its files and recover them.  Does nothing if the store is open.
 
-        ``progress`` is called now and then while the commit log is read.  What it raises ends that, and the next start
-        recovers as after a crash.
+        ``progress`` is called from time to time while the commit log is read.  An exception that it raises ends
+        ``open``; the next start recovers as after a crash.
 
         Raises:
             StoreLockedError: another process uses the directory.
-            StoreLayoutError: something there is no file of this store; nothing was changed.
-            StoreFullError, StoreError: the disk refuses.
+            StoreLayoutError: a file does not belong to such a store; nothing was changed.
+            StoreFullError, StoreError: reading or writing a file failed.
         """
-        if self._is_open and self.recovery is not None:
+        if self._refusal.is_open and self.recovery is not None:
             return self.recovery
         self._directory.acquire()
         try:
@@ -145,10 +115,7 @@ class MessageStore:
             self._directory.release()
             raise
         self.recovery = report
-        self._failure = self._disk = None
-        self._has_refused = self._has_logged_refusal = False
-        self._is_open = True
-        self._update_refusal()
+        self._refusal.opened()
         LOGGER.info(
             "store open root=%s durability=%s clean=%s records=%d truncated_bytes=%d damaged_parts=%d lost_messages=%d "
             "units_added=%d units_removed=%d repaired_queues=%d seconds=%.3f",
@@ -167,33 +134,32 @@ class MessageStore:
         return report
 
     def close(self) -> None:
-        """Put everything on the disk and give the directory free; a closed store stays closed.
+        """Write everything to the disk and release the lock.  Does nothing if the store is closed.
 
-        After an earlier failure of the disk nothing is written: the next start recovers as after a crash.
+        Writes nothing after an earlier write failed; the next start recovers as after a crash.
 
         Raises:
-            StoreError: the disk refuses; the store is closed all the same.
+            StoreError: writing failed; the store is closed all the same.
         """
-        if not self._is_open:
+        if not self._refusal.is_open:
             return
-        self._is_open = False
-        self._update_refusal()
+        self._refusal.closed()
         try:
-            if self._failure is None:
+            if not self.has_failed:
                 self._put_on_disk()
         finally:
             self._forget()
             self._directory.release()
 
     def now_ms(self) -> int:
-        """Return the time of the clock that gives store times, ms."""
+        """Return the time of the store's clock, ms."""
         return self._clock_ms()
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return a queue, always the same object; it exists in memory only until its first message.
+        """Return a queue, the same object each time; it has no file before its first message.
 
         Raises:
-            IllegalNameError: RocketMQ allows no such topic or queue id.
+            IllegalNameError: topic or queue id is not valid in RocketMQ.
             StoreClosedError: the store is not open.
         """
         self._require_open()
@@ -201,7 +167,7 @@ class MessageStore:
 
     @property
     def reader(self) -> StoreReader:
-        """What messages and queues are read with.
+        """Reads messages and queues.
 
         Raises:
             StoreClosedError: the store is not open.
@@ -211,7 +177,7 @@ class MessageStore:
 
     @property
     def max_open_files(self) -> int:
-        """How many files log and queues may keep open with a log as long as now."""
+        """Upper limit of open files of queues and log, for a log of the present length."""
         return self.queues.pool.limit + _FILES_OF_LOG_FILE * len(self.commit_log.files.files)
 
     def append(self, entries: Sequence[Entry], *, are_copies: bool = False) -> list[tuple[int, int]]:
@@ -220,41 +186,41 @@ class MessageStore:
         Raises:
             MessageIllegalError, StoreFullError: as ``Appender.append``.
             StoreClosedError: the store is not open.
-            StoreError: the disk refuses, now or before.
+            StoreError: a write failed, now or earlier.
         """
-        if self._refusal is not None:
-            raise self._refusal()
+        if (refusal := self._refusal).is_active and (error := refusal.error()) is not None:
+            raise error
         try:
             return self._appender.append(entries, are_copies=are_copies)
         except StoreError as exc:
-            self._log_refusal(exc)
+            refusal.log(exc)
             raise
 
     def dispatch_flushed(self) -> None:
-        """Durability sync: show the messages that are on the disk to consumers; call it after ``flush_done``."""
+        """Durability sync: make flushed messages visible to consumers; call it after ``flush_done``."""
         self._require_open()
         self._dispatcher.flushed(self.commit_log.flushed_offset)
 
     def flush_plan(self, least_pages: int = 0) -> FlushPlan | None:
-        """Plan a flush of the commit log; run the plan anywhere, then call ``flush_done`` here.
+        """Plan a flush of the commit log: run the plan in any thread, then call ``flush_done``.
 
         Args:
-            least_pages: only if so many pages are dirty, or a file is full; 0 for any byte.
+            least_pages: minimum of dirty pages, unless a file is full; 0 flushes any byte.
 
         Returns:
-            ``None`` if there is nothing to do.
+            ``None`` if there is nothing to flush.
         """
         self._require_open()
-        plan = FlushPlan(self._file_system, self._fail)
+        plan = FlushPlan(self._file_system, self._refusal.failed)
         return plan if fill_commit_log_plan(plan, self.commit_log, least_pages) else None
 
     def flush_consume_queues_plan(self, least_pages: int = 0) -> FlushPlan | None:
-        """Plan a flush of the consume queues; with 0, a thorough one, the checkpoint is written too.
+        """Plan a flush of the consume queues, and with 0 also of the checkpoint.
 
-        Args and result as ``flush_plan``.
+        Arguments and result are those of ``flush_plan``.
         """
         self._require_open()
-        plan = FlushPlan(self._file_system, self._fail)
+        plan = FlushPlan(self._file_system, self._refusal.failed)
         dirty = fill_consume_queue_plan(plan, self.queues, least_pages)
         indexes = self.index.fill_flush_plan(plan, self._checkpoint)
         if least_pages == 0 or indexes != self._checkpoint.indexes:
@@ -265,24 +231,24 @@ class MessageStore:
         return plan if dirty or plan.checkpoint is not None else None
 
     def flush_done(self, plan: FlushPlan) -> None:
-        """Take over what a plan that ran has put on the disk.
+        """Note what a plan that ran has flushed.
 
         Raises:
-            ValueError: the plan has not run, or has failed.
+            ValueError: the plan has not run, or failed.
         """
         plan.finish()
         if plan.log is self.commit_log:
             self._checkpoint = self._checkpoint._replace(physic=max(self._checkpoint.physic, plan.store_timestamp))
-        if plan.checkpoint is not None and self._is_open:
+        if plan.checkpoint is not None and self._refusal.is_open:
             self._checkpoint_on_disk = plan.checkpoint[0]
             _, logics, indexes = plan.checkpoint[0]
             self._checkpoint = self._checkpoint._replace(logics=logics, indexes=indexes)
 
     def flush(self) -> None:
-        """Put everything on the disk, and wait for it; in durability sync consumers see it then.
+        """Flush everything and wait for the disk; in durability sync it is visible to consumers afterwards.
 
         Raises:
-            StoreError: the disk refuses; the store takes no further messages.
+            StoreError: a write failed; the store takes no further messages.
         """
         for make_plan in (self.flush_plan, self.flush_consume_queues_plan):
             if (plan := make_plan()) is not None:
@@ -291,31 +257,25 @@ class MessageStore:
         self.dispatch_flushed()
 
     def check_disk(self) -> DiskSpace:
-        """Measure the disk: above ``disk_full_ratio`` messages are refused until a later call finds room.
+        """Measure the disk.  Above ``disk_full_ratio`` messages are refused until a later call finds room.
 
         Raises:
-            StoreError: it cannot be measured.
+            StoreError: the disk cannot be measured.
         """
         self._require_open()
         with translated("measure the disk of", self.config.root):
-            self._disk = self._file_system.space(self.config.root)
-        self._update_refusal()
-        if self._refusal is not None:
-            self._log_refusal(self._refusal())
-        elif self._has_logged_refusal and not self._has_refused:
-            LOGGER.info("store takes messages again root=%s", self.config.root)
-            self._has_logged_refusal = False
-        self._has_refused = False
-        return self._disk
+            disk = self._file_system.space(self.config.root)
+        self._refusal.measured(disk)
+        return disk
 
     def delete_topic(self, topic: str) -> int:
-        """Delete the queues of ``topic`` and return how many had messages; made again, they begin at 0.
+        """Delete the queues of ``topic`` and return how many had messages.  New queues of the topic start at 0.
 
-        Its records stay in the commit log until they expire, but come back at no restart.
+        The records stay in the commit log until they expire, but no restart brings them back.
 
         Raises:
-            StoreError: the disk refuses.  If the queues are empty then, only files are left, and the topic takes no
-                messages until a later call succeeds.
+            StoreError: a file cannot be deleted.  If the queues are already empty, the topic takes no messages until
+                a later call succeeds.
         """
         self._require_open()
         if any(queue.files.files for queue in self.queues.of_topic(topic)):
@@ -330,8 +290,7 @@ class MessageStore:
             StoreError: something cannot be deleted.
         """
         self._require_open()
-        self._is_open = False
-        self._update_refusal()
+        self._refusal.closed()
         try:
             for queue in self.queues:
                 queue.destroy()
@@ -346,36 +305,24 @@ class MessageStore:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the disk has refused what was stored already: what was not flushed before may be lost."""
-        return self._failure is not None
+        """Whether a flush has failed: messages stored since the flush before it may be lost."""
+        return self._refusal.failure is not None
 
     def statistics(self) -> StoreStatistics:
         """Return a snapshot for monitoring and tests."""
         self._require_open()
-        log = self.commit_log
-        files = [file for queue in self.queues for file in queue.files.files] + log.files.files
-        return StoreStatistics(
-            messages_put=self._appender.messages_put,
-            min_offset=log.min_offset,
-            max_offset=log.max_offset,
-            flushed_offset=log.flushed_offset,
-            store_timestamp=log.store_timestamp,
-            queues=sum(bool(queue.files.files) for queue in self.queues),
-            mapped_files=sum(file.is_mapped for file in files),
-            reserved_bytes=sum(file.reserved for file in files),
-            damaged_records=log.damage.count,
-            refusal=str(self._refusal()) if self._refusal is not None else "",
-        )
+        refusal = str(self._refusal.error() or "")
+        return take_statistics(self.commit_log, self.queues, self._appender.messages_put, refusal)
 
     def _load(self, progress: Progress | None) -> RecoveryReport:
         layout = self._directory.check(self.config, self.queues)
         self._deleted.load()
         checkpoint = load_checkpoint(self._file_system, self._directory.checkpoint)
         self.commit_log.files.load(layout.log, self._directory.set_aside)
-        self.commit_log.files.sync_directory()  # a file that was deleted last comes back no more when the next one goes
+        self.commit_log.files.sync_directory()  # a file deleted before a power cut must not come back later
         if any(queue.files.stray_starts for queue in layout.queues):
-            # They are deleted and built again.  If this start is killed before that, only who reads the whole log
-            # finds out that a queue is too short.
+            # These queues are deleted and rebuilt.  If this start is killed before that, only a scan of the whole
+            # log finds that a queue is too short: without a checkpoint the next start makes one.
             Checkpoint().save(self._file_system, self._directory.checkpoint)
         self.queues.load(layout.queues)
         clean = self._directory.mark_running()
@@ -400,29 +347,22 @@ class MessageStore:
         return report
 
     def _put_on_disk(self) -> None:
-        """Flush all, remove files that were made ahead, write the checkpoint, and only then remove ``abort``."""
+        """Flush all, remove preallocated files, write the checkpoint, and only then remove ``abort``."""
         log = self.commit_log
         self.index.catch_up_before_close()
-        plan = FlushPlan(self._file_system, self._fail)
+        plan = FlushPlan(self._file_system, self._refusal.failed)
         fill_commit_log_plan(plan, log, 0)
         fill_consume_queue_plan(plan, self.queues, 0)
         checkpoint = Checkpoint(log.store_timestamp, log.store_timestamp, self._checkpoint.indexes)
         checkpoint = checkpoint._replace(indexes=self.index.fill_flush_plan(plan, checkpoint, before_close=True))
         plan.run()
         log.files.remove_from(sum(file.start < log.max_offset for file in log.files.files))
-        for queue in self.queues:
-            files = queue.files
-            used = sum(file.start < queue.end_position for file in files.files)
-            if used < len(files.files):
-                files.remove_from(used)
-                if not used:
-                    files.remove_directory()
-                    self.queues.remove_if_empty(queue.topic)
+        self.queues.remove_preallocated_files()
         checkpoint.save(self._file_system, self._directory.checkpoint)
         self._directory.mark_closed()
 
     def _forget(self) -> None:
-        """Drop all files; views that readers hold stay valid."""
+        """Drop all files; views held by readers stay valid."""
         directory = self._directory
         for queue in self.queues:
             queue.detach()
@@ -447,42 +387,6 @@ class MessageStore:
         self._appender = Appender(self.config, self.commit_log, self.queues, self._dispatcher, self._clock_ms)
         self._checkpoint = self._checkpoint_on_disk = Checkpoint()
 
-    def _fail(self, error: StoreError) -> None:
-        """Take no further messages; called in the thread of the flush that failed."""
-        self._failure = error
-        self._update_refusal()
-        self._log_refusal(error)
-
-    def _log_refusal(self, error: StoreError) -> None:
-        """Log why messages are refused, once until ``check_disk`` finds that none was for a while."""
-        self._has_refused = True
-        if not self._has_logged_refusal:
-            self._has_logged_refusal = True
-            LOGGER.error("store refuses messages root=%s error=%s", self.config.root, error)
-
-    def _update_refusal(self) -> None:
-        if not self._is_open:
-            self._refusal = self._closed_error
-        elif self._failure is not None:
-            self._refusal = self._failed_error
-        elif self._disk is not None and self._disk.used_percent > self.config.disk_full_ratio:
-            self._refusal = self._full_error
-        else:
-            self._refusal = None
-
     def _require_open(self) -> None:
-        if not self._is_open:
-            raise self._closed_error()
-
-    def _closed_error(self) -> StoreError:
-        return StoreClosedError(f"the store {self.config.root} is not open")
-
-    def _failed_error(self) -> StoreError:
-        return StoreError(f"the store takes no messages since its disk failed: {self._failure}")
-
-    def _full_error(self) -> StoreError:
-        assert self._disk is not None, "set before this became the refusal"
-        return StoreFullError(
-            f"the disk of {self.config.root} is {self._disk.used_percent} % full, {self._disk.available_bytes} bytes"
-            f" are free: no messages above {self.config.disk_full_ratio} % (disk_full_ratio)"
-        )
+        if not self._refusal.is_open:
+            raise self._refusal.closed_error()

@@ -143,6 +143,21 @@ class QueueTable:
         self._topics.pop(topic, None)
         return destroyed
 
+    def remove_preallocated_files(self) -> None:
+        """Delete the files behind the end of each queue, as a clean stop does.
+
+        Raises:
+            StoreError: a file cannot be deleted.
+        """
+        for queue in self:
+            files = queue.files
+            used = sum(file.start < queue.end_position for file in files.files)
+            if used < len(files.files):
+                files.remove_from(used)
+                if not used:
+                    files.remove_directory()
+                    self.remove_if_empty(queue.topic)
+
     def remove_if_empty(self, topic: str) -> None:
         """Remove the directory of a topic that has no queue on disk any more.
 

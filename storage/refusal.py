@@ -1,0 +1,88 @@
+"""Why a store refuses messages: it is closed, the disk has failed, or the disk is full."""
+
+import logging
+from typing import Final
+
+from triomq.protocol.errors import StoreClosedError, StoreError, StoreFullError
+from triomq.storage.config import StoreConfig
+from triomq.storage.files.file_system import DiskSpace
+
+LOGGER: Final = logging.getLogger("triomq.storage.message_store")
+
+
+class Refusal:
+    """The state of one store that decides whether it takes messages.
+
+    Attributes:
+        is_open: whether the store is open.
+        failure: the first failed write of what was stored already; what was not flushed before may be lost.
+        is_active: whether messages are refused now.
+    """
+
+    __slots__ = ("_config", "_disk", "_has_logged", "_has_refused", "failure", "is_active", "is_open")
+
+    def __init__(self, config: StoreConfig) -> None:
+        self._config = config
+        self._disk: DiskSpace | None = None
+        self._has_refused = False  # a message, since the disk was measured last
+        self._has_logged = False
+        self.failure: StoreError | None = None
+        self.is_open = False
+        self.is_active = True
+
+    def opened(self) -> None:
+        """Take messages from now on."""
+        self.is_open = True
+        self.failure = self._disk = None
+        self._has_refused = self._has_logged = False
+        self._update()
+
+    def closed(self) -> None:
+        """Refuse everything from now on."""
+        self.is_open = False
+        self._update()
+
+    def failed(self, error: StoreError) -> None:
+        """Refuse messages until the store is opened again; may be called in the thread of a flush."""
+        self.failure = error
+        self._update()
+        self.log(error)
+
+    def measured(self, disk: DiskSpace) -> None:
+        """Refuse messages while the disk is fuller than ``disk_full_ratio``."""
+        self._disk = disk
+        self._update()
+        if (error := self.error()) is not None:
+            self.log(error)
+        elif self._has_logged and not self._has_refused:
+            LOGGER.info("store takes messages again root=%s", self._config.root)
+            self._has_logged = False
+        self._has_refused = False
+
+    def log(self, error: StoreError) -> None:
+        """Log the reason, once until :meth:`measured` finds that nothing was refused since its last call."""
+        self._has_refused = True
+        if not self._has_logged:
+            self._has_logged = True
+            LOGGER.error("store refuses messages root=%s error=%s", self._config.root, error)
+
+    def error(self) -> StoreError | None:
+        """Return a new error that says why messages are refused; ``None`` if they are not."""
+        root, disk = self._config.root, self._disk
+        if not self.is_open:
+            return self.closed_error()
+        if self.failure is not None:
+            return StoreError(f"the store takes no messages since its disk failed: {self.failure}")
+        if disk is not None and disk.used_percent > self._config.disk_full_ratio:
+            return StoreFullError(
+                f"the disk of {root} is {disk.used_percent} % full, {disk.available_bytes} bytes are free: "
+                f"no messages above {self._config.disk_full_ratio} % (disk_full_ratio)"
+            )
+        return None
+
+    def closed_error(self) -> StoreError:
+        """Return a new error for a store that is not open."""
+        return StoreClosedError(f"the store {self._config.root} is not open")
+
+    def _update(self) -> None:
+        self.is_active = self.error() is not None
