@@ -1,7 +1,7 @@
 """Settings of the store, each with RocketMQ's own name and default beside it."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from pathlib import Path
 from typing import Final
@@ -85,7 +85,7 @@ class StoreConfig:
     delay_levels: DelayLevels = field(default_factory=DelayLevels)  # messageDelayLevel
 
     def __post_init__(self) -> None:
-        """Round the consume queue's file size and refuse what cannot work."""
+        """Round the consume queue's file size up to whole units and check all values."""
         units = -(-self.consume_queue_file_size_bytes // UNIT_SIZE)
         object.__setattr__(self, "consume_queue_file_size_bytes", units * UNIT_SIZE)
         for name, least, most in (
@@ -116,16 +116,9 @@ class StoreConfig:
             if value < least or (most is not None and value > most):
                 allowed = f"at least {least}" if most is None else f"{least} to {most}"
                 raise ConfigError(f"{name} is {value}, must be {allowed}")
-        for name in (
-            "flush_interval_s",
-            "flush_thorough_interval_s",
-            "flush_consume_queue_interval_s",
-            "flush_consume_queue_thorough_interval_s",
-            "clean_interval_s",
-            "delete_files_interval_s",
-        ):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}, must be above 0")
+        for setting in fields(self):
+            if setting.name.endswith("_interval_s") and not getattr(self, setting.name) > 0:
+                raise ConfigError(f"{setting.name} is {getattr(self, setting.name)}, must be above 0")
         self._check_retention()
 
     def _check_retention(self) -> None:

@@ -12,19 +12,20 @@ Source: IndexService.java; store.md 4, 5.4, 5.7.
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from triomq.protocol.errors import IndexDamagedError, StoreError
-from triomq.protocol.record.index_unit import IndexHeader, key_hash, key_hashes
+from triomq.protocol.record.index_unit import key_hash, key_hashes
 from triomq.protocol.record.record import RecordKind
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.files.checkpoint import Checkpoint
-from triomq.storage.files.file_system import DirectoryEntry, FileSystem, list_store_directory, translated
+from triomq.storage.files.file_system import FileSystem
 from triomq.storage.flush import FlushPlan
-from triomq.storage.index.index_file import NO_UNITS, IndexFile, IndexLayout, open_index_file
+from triomq.storage.index.index_file import IndexFile
+from triomq.storage.index.index_files import IndexFiles
 from triomq.storage.index.index_keys import IndexBatch, KeyReader
 from triomq.storage.reading.cold_read import ColdReads, Lookup
 
@@ -55,27 +56,21 @@ class MessageIndex:
     """The index files of one store, from the oldest to the newest.
 
     Attributes:
-        directory: where they lie.
+        files: the index files.
         position: records before it are indexed.
     """
 
     __slots__ = (
-        "_clock_ms",
         "_cold",
-        "_file_system",
-        "_files",
         "_is_enabled",
         "_is_position_known",
         "_is_refused",
         "_kept_timestamp",
-        "_layout",
         "_log",
-        "_mapped",
         "_reader",
-        "_scratch",
         "_skip",
         "_waits_for_flush",
-        "directory",
+        "files",
         "position",
     )
 
@@ -102,20 +97,14 @@ class MessageIndex:
         """
         self._log = log
         self._cold = cold
-        self._file_system = file_system
-        self._scratch = scratch
-        self._layout = IndexLayout(config.index_slots, config.index_units)
-        self._clock_ms = clock_ms
         self._is_enabled = config.index  # if not, what was indexed before is found all the same
         self._waits_for_flush = config.durability is Durability.SYNC
         self._reader = KeyReader(log)
-        self._files: list[IndexFile] = []
-        self._mapped: list[IndexFile] = []  # besides the newest, the one used last at the end
+        self.files = IndexFiles(config, file_system, directory, scratch, clock_ms)
         self._skip = 0  # keys of the record at ``position`` that are indexed already
         self._is_position_known = True
         self._is_refused = False
         self._kept_timestamp: int | None = None  # where it ended when files went for which the checkpoint vouches
-        self.directory = directory
         self.position = 0
 
     def load(self, checkpoint_timestamp: int, *, clean: bool) -> tuple[str, ...]:
@@ -128,18 +117,7 @@ class MessageIndex:
         Raises:
             StoreError: a file cannot be read or deleted.
         """
-        entries = self._list()
-        for number, entry in enumerate(entries):
-            path = self.directory / entry.name
-            try:
-                file = open_index_file(self._file_system, self._layout, path, entry.size_bytes)
-                self._check(file, None if clean else checkpoint_timestamp)
-            except IndexDamagedError as exc:
-                removed = self._delete([self.directory / entry.name for entry in entries[number:]], exc)
-                break
-            self._files.append(file)
-        else:
-            removed = []
+        removed = self.files.load(lambda file: self._check(file, None if clean else checkpoint_timestamp))
         return (*self._resume(), *removed)
 
     @property
@@ -150,15 +128,15 @@ class MessageIndex:
     @property
     def end_timestamp(self) -> int:
         """Store time of the newest indexed message, ms; 0 without one."""
-        return self._files[-1].header.end_timestamp if self._files else 0
+        return self.files.newest_header.end_timestamp
 
     def follow(self) -> Lookup[bool]:
         """As ``catch_up``, but what is on the disk only is read before: after a start, or when much is made again."""
         if not self._is_enabled or self.position >= self._log.max_offset:
             return False
         stop = yield from self._cold.load_log(max(self.position, self._log.min_offset))
-        if self._files:
-            yield from self._files[-1].load_slots()
+        if self.files.all:
+            yield from self.files.all[-1].load_slots()
         return self.catch_up(stop=stop)
 
     def catch_up(self, end: int | None = None, stop: int | None = None) -> bool:
@@ -219,14 +197,14 @@ class MessageIndex:
             yield ()
         max_matches = min(max_matches, MAX_MATCHES)
         hashed = key_hash(topic, key)
-        newest = self._files[-1].header if self._files else NO_UNITS
+        newest = self.files.newest_header
         found: list[int] = []
-        for file in self._files[::-1]:
+        for file in self.files.all[::-1]:
             header = file.header
-            if file not in self._files:  # it has expired, or is made again, since the last step
+            if file not in self.files.all:  # expired or deleted since the last step
                 return (yield from self.search(topic, key, max_matches, begin_timestamp, end_timestamp))
             if begin_timestamp <= header.end_timestamp and end_timestamp >= header.begin_timestamp:
-                self._keep_mapped(file)
+                self.files.keep_mapped(file)
                 try:
                     yield from file.select(hashed, begin_timestamp, end_timestamp, max_matches, found)
                 except IndexDamagedError as exc:
@@ -244,12 +222,7 @@ class MessageIndex:
         Raises:
             StoreError: the disk refuses.
         """
-        deleted = 0
-        while len(self._files) > 1 and self._files[0].header.end_physical_offset < min_physical_offset:
-            self._files[0].delete()
-            self._forget(self._files[0])
-            deleted += 1
-        return deleted
+        return self.files.delete_expired(min_physical_offset)
 
     def fill_flush_plan(self, plan: FlushPlan, checkpoint: Checkpoint, *, before_close: bool = False) -> int:
         """Plan to flush full files; return the time that the checkpoint may hold of the index when the plan has run.
@@ -271,28 +244,24 @@ class MessageIndex:
                     return reached
             self._kept_timestamp = None
         passed, vouched = min(checkpoint.physic, self.end_timestamp), reached
-        for file in self._files:
+        for file in self.files.all:
             end = file.header.end_timestamp
             is_certain = not file.room and vouched < end < passed
-            if is_certain or (before_close and (end > vouched or file is self._files[-1])):
-                plan.add_file(file.to_flush, (self.directory, self.directory.parent))
+            if is_certain or (before_close and (end > vouched or file is self.files.all[-1])):
+                plan.add_file(file.to_flush, (self.files.directory, self.files.directory.parent))
             if is_certain:
                 reached = max(reached, end)
         return reached
 
-    def _list(self) -> list[DirectoryEntry]:
-        """Return what is an index file by its name; RocketMQ leaves others alone too."""
-        entries = list_store_directory(self._file_system, self.directory)
-        return [entry for entry in entries if entry.is_file and entry.name.isascii() and entry.name.isdecimal()]
-
     def _check(self, file: IndexFile, crash_checkpoint: int | None) -> None:
         if crash_checkpoint is not None and (file.room or file.header.end_timestamp > crash_checkpoint):
             raise IndexDamagedError(f"{file.path}: perhaps not whole on the disk when the store crashed")
-        if self._files and file.header.begin_physical_offset < self._files[-1].header.end_physical_offset:
+        before = self.files.newest_header
+        if self.files.all and file.header.begin_physical_offset < before.end_physical_offset:
             raise IndexDamagedError(f"{file.path}: begins before the one before it ends")
         if not self._is_enabled:  # what is deleted would not be made again
             return
-        indexed_to = self._files[-1].header.end_physical_offset if self._files else -1
+        indexed_to = before.end_physical_offset if self.files.all else -1
         if self._reader.has_keys_between(indexed_to, file.header.begin_physical_offset, RECORDS_AT_ONCE):
             raise IndexDamagedError(
                 f"{file.path}: there are messages with keys between it and the end of the one before"
@@ -306,20 +275,20 @@ class MessageIndex:
             try:
                 self._find_position()
             except IndexDamagedError as exc:
-                removed = self._cut(self._files[-1], exc) + removed
+                removed = self._cut(self.files.all[-1], exc) + removed
             else:
                 self._is_position_known = True
                 return removed
 
     def _find_position(self) -> None:
         self.position, self._skip = max(self._log.min_offset, 0), 0
-        if not self._files:
+        if not self.files.all:
             return
-        newest = self._files[-1]
-        self._keep_mapped(newest)
+        newest = self.files.all[-1]
+        self.files.keep_mapped(newest)
         newest.check_ends()
         end = newest.header.end_physical_offset  # an empty file has that of the one before
-        if end < self.position or (newest.is_empty and len(self._files) == 1):
+        if end < self.position or (newest.is_empty and len(self.files.all) == 1):
             return
         if self._log.check(end, check_crc=False).kind is not RecordKind.MESSAGE:
             raise IndexDamagedError(f"{newest.path}: no record at its end, {end}")
@@ -328,7 +297,7 @@ class MessageIndex:
     def _count_newest(self, physical_offset: int) -> int:
         """Return how many units at the end of the index belong to the record there."""
         found = 0
-        for file in reversed(self._files):
+        for file in reversed(self.files.all):
             for number in range(file.header.index_count - 1, 0, -1):
                 if file.unit(number).physical_offset != physical_offset:
                     return found
@@ -338,43 +307,21 @@ class MessageIndex:
     def _write(self, batch: IndexBatch) -> None:
         if batch.last_record < 0:
             return
-        file = self._writable()
+        file = self.files.writable()
         hashes = key_hashes(batch.keys, batch.shares)
         begin = 0
         while begin < len(hashes):
-            file = self._writable()
+            file = self.files.writable()
             end = begin + file.room
             file.append(hashes[begin:end], batch.offsets[begin:end], batch.timestamps[begin:end])
             begin = end
         if batch.last_record > file.header.end_physical_offset:
-            self._writable()  # RocketMQ makes the next file for any record that comes when one is full
-
-    def _writable(self) -> IndexFile:
-        """Return the newest file; make another one if it is full."""
-        header = NO_UNITS
-        if self._files:
-            newest = self._files[-1]
-            if newest.room:
-                return newest
-            end_timestamp, end_offset = newest.header.end_timestamp, newest.header.end_physical_offset
-            header = IndexHeader(end_timestamp, end_timestamp, end_offset, end_offset, 0, 1)
-        file = IndexFile(self._file_system, self._layout, self.directory / self._next_name(), header)
-        file.create(self._scratch)
-        self._files.append(file)
-        self._keep_mapped(file)
-        return file
-
-    def _next_name(self) -> str:
-        now_ms = self._clock_ms()
-        name = time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms // 1000)) + f"{now_ms % 1000:03d}"
-        if self._files and name <= (newest := self._files[-1].path.name):  # the clock went back
-            return str(int(newest) + 1).zfill(len(newest))
-        return name
+            self.files.writable()  # RocketMQ makes the next file for any record that comes when one is full
 
     def _recover_from(self, error: StoreError) -> bool:
         """Get over an error of the newest file; return whether it makes sense to go on at once."""
         if isinstance(error, IndexDamagedError):
-            self._make_again(self._files[-1], error)
+            self._make_again(self.files.all[-1], error)
             return True
         if not self._is_refused:
             LOGGER.warning("messages are not indexed for now: %s", error)
@@ -383,40 +330,13 @@ class MessageIndex:
         return False
 
     def _make_again(self, file: IndexFile, reason: IndexDamagedError) -> None:
-        if file in self._files:  # else another search has met the damage too
+        if file in self.files.all:  # else another search has met the damage too
             self._cut(file, reason)
             self._resume()
 
     def _cut(self, first: IndexFile, reason: IndexDamagedError) -> list[str]:
         """Delete ``first`` and all after it; return their names."""
-        number = self._files.index(first)
-        files = self._files[number:]
-        removed = self._delete([file.path for file in files], reason)
-        for file in files:
-            self._forget(file)
+        removed = self.files.delete_from(first, reason)
         kept = self.end_timestamp
         self._kept_timestamp = kept if self._kept_timestamp is None else min(self._kept_timestamp, kept)
         return removed
-
-    def _delete(self, paths: Sequence[Path], reason: IndexDamagedError) -> list[str]:
-        """Delete files, the newest first, so that what is left is always a begin; return their names."""
-        names = [path.name for path in paths]
-        LOGGER.warning("index files are made again from the commit log files=%s reason=%s", ",".join(names), reason)
-        for path in reversed(paths):
-            with translated("delete", path):
-                self._file_system.unlink(path)
-        return names
-
-    def _forget(self, file: IndexFile) -> None:
-        self._files.remove(file)
-        if file in self._mapped:
-            self._mapped.remove(file)
-
-    def _keep_mapped(self, file: IndexFile) -> None:
-        """Unmap those files that were used longest ago, but for the newest, which is written."""
-        if file in self._mapped:
-            self._mapped.remove(file)
-        self._mapped.append(file)
-        for old in [old for old in self._mapped if old is not self._files[-1]][:-_MAX_MAPPED_FILES]:
-            self._mapped.remove(old)
-            old.unmap()

@@ -311,7 +311,7 @@ class Life(Delivering):
             if message.sys_flag & TRANSACTION_MASK != MessageSysFlag.TRANSACTION_ROLLBACK
             for key in message.keys
         ]
-        files = self.store.index._files
+        files = self.store.index.files.all
         units = [file.unit(number)[:2] for file in files for number in range(1, file.header.index_count)]
         assert [unit for unit in units if unit[1] >= self.deleted_files.gone] == wanted, (
             "the index is not that of the log"

@@ -12,6 +12,8 @@ from triomq.protocol.host import encode_host
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.frame import FrameSplitter
 from triomq.protocol.wire.headers import Header
+from triomq.storage.files.file_system import DiskSpace
+from triomq.storage.message_store import MessageStore
 
 ADVERTISED: Final = "192.0.2.1:10911"
 MakeBroker: TypeAlias = Callable[..., Broker]
@@ -118,3 +120,8 @@ class Peer:
             "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 15_000, "subVersion": 0, "subscription": "*",
         }  # fmt: skip
         return self.ask(RequestCode.PULL_MESSAGE, {**header, **fields})
+
+
+def set_disk_full(store: MessageStore, *, is_full: bool) -> None:
+    """Make a store refuse messages, or take them again."""
+    store._refusal.measured(DiskSpace(100, 0) if is_full else DiskSpace(0, 100))

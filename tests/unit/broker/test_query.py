@@ -226,12 +226,12 @@ async def test_indexing_survives_a_disk_that_refuses(
 ) -> None:
     put(peer, b"one", KEYS="a")
     index = peer.broker.store.index
-    index.directory.parent.joinpath("index").write_text("in the way")
+    index.files.directory.parent.joinpath("index").write_text("in the way")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(Indexing(peer.broker.store.index, peer.broker.statistics).run)
         await trio.sleep(1)
         assert caplog.text.count("not indexed for now") == 1
-        index.directory.unlink()
+        index.files.directory.unlink()
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
     assert query(peer, "a") == [b"one"]

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.unit.broker.recording import Clock, MakeBroker, Peer
+from tests.unit.broker.recording import Clock, MakeBroker, Peer, set_disk_full
 from triomq.broker.delayed import service as schedule_service
 from triomq.broker.server import Broker
 from triomq.broker.services.flush import GroupCommit
@@ -184,11 +184,11 @@ async def test_a_store_that_refuses_is_asked_again_and_no_faster_than_it_should(
     async with delivering(peer.broker):
         put(peer)
         await trio.sleep(0.5)
-        peer.broker.store._refusal = lambda: StoreError("no")
+        set_disk_full(peer.broker.store, is_full=True)
         await trio.sleep(10)
         assert peer.broker.delivery.delivered == 0
         assert len(calls) < 110
-        peer.broker.store._refusal = None
+        set_disk_full(peer.broker.store, is_full=False)
         await trio.sleep(0.2)
         assert peer.broker.delivery.delivered == 1
 

@@ -404,9 +404,9 @@ def test_the_index_follows(maker: StoreMaker) -> None:
     while store.index.catch_up():
         pass
     make_old(maker, store, 4)
-    before = len(list(store.index.directory.iterdir()))
+    before = len(list(store.index.files.directory.iterdir()))
     assert requested(store, followers=(store.index.delete_expired,)).run() == 4
-    assert len(list(store.index.directory.iterdir())) == before - 1
+    assert len(list(store.index.files.directory.iterdir())) == before - 1
     assert len(found_keys(store, "k0")) == 0
     assert len(found_keys(store, "k399")) == 1
 

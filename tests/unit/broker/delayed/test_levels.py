@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.broker.recording import Clock, MakeBroker, Peer
+from tests.unit.broker.recording import Clock, MakeBroker, Peer, set_disk_full
 from triomq.broker.config import BrokerConfig
 from triomq.broker.server import Broker
 from triomq.protocol.codes import ResponseCode
@@ -291,11 +291,12 @@ def test_while_the_store_refuses_a_message_is_tried_again_and_none_is_lost(
     for number in range(3):
         put(peer, b"%d" % number)
     clock.now_ms += 1000
-    broker.store._refusal = lambda: StoreFullError("no room")
+    set_disk_full(broker.store, is_full=True)
     for _ in range(3):
         assert broker.schedule.deliver(clock.now_ms) == clock.now_ms + 100
-    assert [record.message for record in caplog.records] == ["delayed messages are not delivered for now: no room"]
-    broker.store._refusal = None
+    messages = [record.message for record in caplog.records if record.name.startswith("triomq.broker")]
+    assert [message.partition(": ")[0] for message in messages] == ["delayed messages are not delivered for now"]
+    set_disk_full(broker.store, is_full=False)
     broker.schedule.deliver(clock.now_ms)
     assert bodies(broker) == [b"0", b"1", b"2"]
 
@@ -342,7 +343,7 @@ def test_offsets_are_not_saved_when_the_disk_did_not_take_what_was_delivered(
 
     def fail() -> None:
         if is_lost:
-            broker.store._fail(StoreFullError("lost"))
+            broker.store._refusal.failed(StoreFullError("lost"))
         raise StoreFullError("lost")
 
     with monkeypatch.context() as patch, caplog.at_level(logging.ERROR, "triomq.broker"):

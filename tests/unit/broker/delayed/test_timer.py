@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.broker.recording import Clock, MakeBroker, Peer
+from tests.unit.broker.recording import Clock, MakeBroker, Peer, set_disk_full
 from triomq.broker.server import Broker
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import StoreFullError
@@ -244,12 +244,12 @@ def test_while_the_store_refuses_a_message_is_tried_again_and_none_is_lost(peer:
     for number in range(3):
         put(peer, "TIMER_DELAY_SEC\x011", b"%d" % number)
     clock.now_ms += 1000
-    broker.store._refusal = lambda: StoreFullError("no room")
+    set_disk_full(broker.store, is_full=True)
     for _ in range(3):
         assert broker.timer.deliver(clock.now_ms) == clock.now_ms + 100
     assert len(broker.timer) == 3
     assert b'"firstOffset": 0' in broker.timer.progress.encode()
-    broker.store._refusal = None
+    set_disk_full(broker.store, is_full=False)
     assert broker.timer.deliver(clock.now_ms) is None
     assert bodies(broker) == [b"0", b"1", b"2"]
 

@@ -98,7 +98,7 @@ def test_a_file_takes_one_unit_less_than_its_size_and_rolls_within_a_message(mak
     put_keys(store, *(f"k{number}" for number in range(148)))
     last = put_keys(store, "x", "y")
     index_all(store)
-    first, second = (file.header for file in store.index._files)
+    first, second = (file.header for file in store.index.files.all)
     assert (first.index_count, second.index_count) == (150, 2)
     assert first.end_physical_offset == second.begin_physical_offset == last.physical_offset
 
@@ -111,7 +111,7 @@ def test_the_record_after_a_full_file_makes_the_next_one_even_without_keys(maker
     assert len(names(store.config.root)) == 1
     put(store)
     index_all(store)
-    second = store.index._files[1].header
+    second = store.index.files.all[1].header
     end = (full.store_timestamp, full.store_timestamp, full.physical_offset, full.physical_offset)
     assert second == (*end, 0, 1)
     assert len(names(store.config.root)) == 2
@@ -180,7 +180,7 @@ def test_a_record_of_which_only_some_keys_are_indexed_gets_the_others(maker: Sto
     index_all(store)
     found = contents(store.config.root)
     shutil.rmtree(store.config.root / "index")
-    store.index._files.clear()
+    store.index.files.all.clear()
     store.index._write(whole_batch)
     assert contents(store.config.root) == found
 
@@ -288,7 +288,7 @@ def test_a_file_of_which_a_crash_left_only_a_part_is_made_again(maker: StoreMake
     store.flush()
     copy = maker.killed_copy(store)
     newest = copy / "index" / names(copy)[-1]
-    full = store.index._files[-2].header
+    full = store.index.files.all[-2].header
     slots_at, units_at = HEADER.size, HEADER.size + 4 * store.config.index_slots
     made = (full.end_timestamp, full.end_timestamp, full.end_physical_offset, full.end_physical_offset, 0, 0)
     lost = {
@@ -350,7 +350,7 @@ def test_a_place_in_the_log_that_could_not_be_found_again_makes_no_double_entrie
 ) -> None:
     store = filled(maker, file_system=faulty)
     index_all(store)
-    first, second = store.index._files[:2]
+    first, second = store.index.files.all[:2]
     assert not first.is_mapped
     second._map().map[HEADER.size : HEADER.size + 200] = b"\x7f" * 200
     faulty.code, faulty.fails = errno.EMFILE, lambda number, name, path: name == "open_file" and path == first.path
@@ -364,7 +364,7 @@ def test_two_searches_that_meet_the_same_damage_both_find_all(maker: StoreMaker)
     store = filled(maker, 60, NothingInMemory())
     index_all(store)
     wanted = matches(store, "T", "all")
-    [file] = store.index._files
+    [file] = store.index.files.all
     searches = [store.index.search("T", "all", 64, 0, maker.clock.now_ms) for _ in range(2)]
     assert all(next(search) for search in searches)  # both wait for the disk
     file._map().map[HEADER.size : HEADER.size + 200] = b"\x7f" * 200
@@ -375,14 +375,14 @@ def test_units_that_come_while_a_search_waits_for_the_disk_are_no_damage(maker: 
     store = maker(file_system=NothingInMemory())
     put_keys(store, "all")
     wanted = matches(store, "T", "all").offsets
-    [file] = store.index._files
+    [file] = store.index.files.all
     search = store.index.search("T", "all", 64, 0, maker.clock.now_ms)
     (waits_for,) = next(search)
     assert waits_for.file is file.to_flush
     put_keys(store, "all")
     index_all(store)
     assert finish(search).offsets[:1] == wanted
-    assert store.index._files == [file]
+    assert store.index.files.all == [file]
 
 
 def test_a_search_lets_others_read_what_it_has_to_index_first(maker: StoreMaker) -> None:
@@ -408,7 +408,7 @@ def test_slots_are_read_by_others_before_the_first_unit_after_a_start(maker: Sto
     put_keys(store, "old")
     store.close()
     store = maker(file_system=NothingInMemory())
-    [file] = store.index._files
+    [file] = store.index.files.all
     for wanted in ([(file.to_flush, 0, HEADER.size + 4 * store.config.index_slots)], []):
         put_keys(store, "new")
         parts = [part for ranges in store.index.follow() for part in ranges if part.file is file.to_flush]
@@ -438,10 +438,10 @@ def test_the_checkpoint_vouches_for_no_file_that_is_made_again_later(maker: Stor
     index_all(store)
     store.flush()
     wanted = vouched(store)
-    first, second = store.index._files[:2]
+    first, second = store.index.files.all[:2]
     second._map().map[HEADER.size : HEADER.size + 200] = b"\x7f" * 200  # slots that lead nowhere
     assert everything_is_found(store)
-    assert store.index._files[1] is not second
+    assert store.index.files.all[1] is not second
     store.flush()
     assert vouched(store) == first.header.end_timestamp
     store.flush()
@@ -451,7 +451,7 @@ def test_the_checkpoint_vouches_for_no_file_that_is_made_again_later(maker: Stor
 def test_a_close_syncs_all_files_that_were_made_again(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     filled(maker).close()
     store = maker(file_system=faulty)
-    store.index._make_again(store.index._files[1], IndexDamagedError("rotten"))
+    store.index._make_again(store.index.files.all[1], IndexDamagedError("rotten"))
     faulty.calls.clear()
     store.close()
     synced = {path.name for name, path in faulty.calls if name == "sync_file"}
@@ -465,7 +465,7 @@ def test_a_full_file_that_cannot_be_opened_is_flushed_later(maker: StoreMaker, f
     assert log_plan is not None
     log_plan.run()
     store.flush_done(log_plan)
-    assert not store.index._files[0].is_mapped
+    assert not store.index.files.all[0].is_mapped
     faulty.code, faulty.fails = errno.EMFILE, lambda number, name, path: name == "open_file"
     plan = store.flush_consume_queues_plan()
     assert plan is not None
@@ -500,7 +500,7 @@ def test_the_checkpoint_waits_for_all_files_that_end_at_the_same_time(maker: Sto
 
 
 def store_time_of_the_last_full_file(maker: StoreMaker) -> int:
-    *_, full, newest = maker().index._files
+    *_, full, newest = maker().index.files.all
     assert newest.room
     assert not full.room
     return full.header.end_timestamp
@@ -513,7 +513,7 @@ def test_files_that_lead_behind_the_end_of_the_log_go(maker: StoreMaker) -> None
         (store.config.root / "commitlog" / f"{65536 * number:020d}").unlink(missing_ok=True)
     again = maker()
     assert report(again).removed_index_files
-    assert all(file.header.end_physical_offset < again.commit_log.max_offset for file in again.index._files)
+    assert all(file.header.end_physical_offset < again.commit_log.max_offset for file in again.index.files.all)
     assert len(matches(again, "T", "key-1").offsets) == 1
 
 
@@ -618,15 +618,15 @@ def test_a_file_that_cannot_be_read_fails_the_search_alone(maker: StoreMaker, fa
 def test_few_files_are_mapped_however_many_there_are(maker: StoreMaker) -> None:
     store = filled(maker, 800)
     index_all(store)
-    assert len(store.index._files) == 11
+    assert len(store.index.files.all) == 11
     assert everything_is_found(store, 800)
-    assert sum(file.is_mapped for file in store.index._files) == 5
+    assert sum(file.is_mapped for file in store.index.files.all) == 5
 
 
 def test_expired_files_go_but_never_the_newest(maker: StoreMaker) -> None:
     store = filled(maker)
     index_all(store)
-    first, second, *others = store.index._files
+    first, second, *others = store.index.files.all
     assert store.index.delete_expired(first.header.end_physical_offset) == 0
     assert store.index.delete_expired(second.header.end_physical_offset) == 1
     assert not first.path.exists()
