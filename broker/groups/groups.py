@@ -1,6 +1,6 @@
 """Everything a broker knows of groups."""
 
-from typing import Final
+from dataclasses import dataclass
 
 import trio
 
@@ -12,6 +12,7 @@ from triomq.broker.network.connection import Connection
 from triomq.broker.network.steps import Steps
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Groups:
     """The tables of consumer and producer groups.
 
@@ -22,30 +23,21 @@ class Groups:
         locks: which member may consume which queue in order.
     """
 
-    def __init__(
-        self,
-        settings: SubscriptionGroupTable,
-        offsets: ConsumerOffsetTable,
-        consumers: ConsumerGroups,
-        producers: ProducerGroups,
-        locks: QueueLocks,
-        steps: Steps,
-    ) -> None:
-        self.settings: Final = settings
-        self.offsets: Final = offsets
-        self.consumers: Final = consumers
-        self.producers: Final = producers
-        self.locks: Final = locks
-        self._steps = steps
+    settings: SubscriptionGroupTable
+    offsets: ConsumerOffsetTable
+    consumers: ConsumerGroups
+    producers: ProducerGroups
+    locks: QueueLocks
+    steps: Steps
 
     def forget(self, connection: Connection, closed_by_peer: bool) -> None:
         """Remove a closed connection from its groups and notify the remaining members."""
         self.consumers.forget(connection)
         self.producers.forget(connection)
         if self.locks.has_locked(connection):
-            self._steps.nursery.start_soon(self._release_locks, connection, closed_by_peer)
+            self.steps.nursery.start_soon(self._release_locks, connection, closed_by_peer)
 
     async def _release_locks(self, connection: Connection, closed_by_peer: bool) -> None:
         await trio.sleep(CLOSE_GRACE_S)
         self.locks.release(connection, self.consumers.connection_of, closed_by_peer=closed_by_peer)
-        self._steps.end()
+        self.steps.end()

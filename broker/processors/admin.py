@@ -4,6 +4,7 @@ Source: behaviour.md A.15; wire.md 7, 9.7, 14; AdminBrokerProcessor.java.
 """
 
 import logging
+from dataclasses import dataclass
 from typing import Final
 
 from triomq.broker.delayed.levels import DelayOffsetTable
@@ -34,22 +35,15 @@ LOGGER: Final = logging.getLogger("triomq.broker.processors.admin")
 _ALL_PERMISSIONS: Final = int(Permission.INHERIT | Permission.WRITE | Permission.READ | Permission.PRIORITY)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class TopicProcessors:
     """Creates, deletes and lists topics."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: TopicTable,
-        offsets: ConsumerOffsetTable,
-        statistics: BrokerStatistics,
-        pulls: PullAnswers,
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._offsets = offsets
-        self._statistics = statistics
-        self._pulls = pulls
+    store: MessageStore
+    topics: TopicTable
+    offsets: ConsumerOffsetTable
+    statistics: BrokerStatistics
+    pulls: PullAnswers
 
     def update_and_create_topic(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Create a topic or replace its configuration; its messages stay.
@@ -57,7 +51,7 @@ class TopicProcessors:
         The ``order`` field is ignored, as in RocketMQ 4.9.7.
         """
         header = CreateTopicRequestHeader.decode(command.ext_fields)
-        topics = self._topics
+        topics = self.topics
         topics.check_changeable(header.topic)
         for name, count in (("readQueueNums", header.read_queue_nums), ("writeQueueNums", header.write_queue_nums)):
             _check_range(f"{name} of topic[{header.topic}]", count, MAX_QUEUES)
@@ -90,30 +84,30 @@ class TopicProcessors:
         Unlike in RocketMQ the offsets are deleted too: in a new topic of this name they would hide the first messages.
         """
         topic = TopicRequestHeader.decode(command.ext_fields).topic
-        self._topics.check_changeable(topic)
-        queues = self._store.queues.of_topic(topic)
+        self.topics.check_changeable(topic)
+        queues = self.store.queues.of_topic(topic)
         try:
-            self._store.delete_topic(topic)  # first, because the disk may refuse it
+            self.store.delete_topic(topic)  # first, because the disk may refuse it
         except StoreError:
             if not any(queue.max_offset for queue in queues):  # files remain, but no messages
-                self._offsets.delete_topic(topic)
+                self.offsets.delete_topic(topic)
             raise
-        self._topics.delete(topic)
-        self._offsets.delete_topic(topic)
-        self._statistics.forget_topic(topic)
+        self.topics.delete(topic)
+        self.offsets.delete_topic(topic)
+        self.statistics.forget_topic(topic)
         for queue in queues:
-            self._pulls.forget_queue(queue, f"topic[{topic}] not exist, apply first please!")
+            self.pulls.forget_queue(queue, f"topic[{topic}] not exist, apply first please!")
         LOGGER.info("topic deleted topic=%s peer=%s", topic, connection.peer)
         return command.reply()
 
     def get_all_topic_config(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with all topics."""
-        return command.reply(body=fastjson.dumps(self._topics.to_json()))
+        return command.reply(body=fastjson.dumps(self.topics.to_json()))
 
     def get_topic_config(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with one topic's configuration, as 5.x tools request it."""
         topic = TopicRequestHeader.decode(command.ext_fields).topic
-        config = self._topics.get(topic)
+        config = self.topics.get(topic)
         if config is None:
             raise RequestRefusedError(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic}")
         return command.reply(body=fastjson.dumps({"attributes": {}, **config.to_json()}))

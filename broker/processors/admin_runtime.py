@@ -4,6 +4,7 @@ Source: wire.md 9.8; AdminBrokerProcessor.java, prepareRuntimeInfo.
 """
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -28,42 +29,33 @@ _THREAD_POOLS: Final = ("send", "pull", "query", "endTransaction")
 _MS_PER_DAY: Final = 86_400_000
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class RuntimeProcessor:
     """Answers with the figures of a running broker."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        statistics: BrokerStatistics,
-        groups: Groups,
-        connections: Collection[Connection],
-        stalls: StallWatch,
-        delay_offsets: DelayOffsetTable,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self._store = store
-        self._statistics = statistics
-        self._groups = groups
-        self._connections = connections
-        self._stalls = stalls
-        self._delay_offsets = delay_offsets
-        self._clock_ms = clock_ms
+    store: MessageStore
+    statistics: BrokerStatistics
+    groups: Groups
+    connections: Collection[Connection]
+    stalls: StallWatch
+    delay_offsets: DelayOffsetTable
+    clock_ms: Callable[[], int]
 
     def get_broker_runtime_info(self, _connection: Connection, command: RemotingCommand) -> Lookup[RemotingCommand]:
         """Answer with version, times, rates, totals, and the state of the store."""
-        store = self._store
+        store = self.store
         yield from store.cold_reads.load_records((store.commit_log.min_offset,))
         parts = (self._process(), self._traffic(), self._store_state(), self._delays(), self._members())
         return command.reply(body=KVTable({name: text for part in parts for name, text in part.items()}).encode())
 
     def _process(self) -> dict[str, str]:
-        start_ms = self._statistics.start_ms
+        start_ms = self.statistics.start_ms
         figures = {
             "brokerVersion": str(VERSION),
             "brokerVersionDesc": _VERSION_NAME,
             "triomqVersion": triomq.__version__,
             "bootTimestamp": str(start_ms),
-            "runtime": _duration(self._clock_ms() - start_ms),
+            "runtime": _duration(self.clock_ms() - start_ms),
             "startAcceptSendRequestTimeStamp": "0",  # it accepts requests at once
         }
         for pool in _THREAD_POOLS:
@@ -74,19 +66,19 @@ class RuntimeProcessor:
 
     def _members(self) -> dict[str, str]:
         """Return counts of clients and of their problems, which Apache's brokers do not report."""
-        self._groups.consumers.check()
-        groups = list(self._groups.consumers)
+        self.groups.consumers.check()
+        groups = list(self.groups.consumers)
         return {
-            "triomqConnections": str(len(self._connections)),
+            "triomqConnections": str(len(self.connections)),
             "triomqConsumerGroups": str(len(groups)),
-            "triomqProducerGroups": str(len(self._groups.producers.all())),
+            "triomqProducerGroups": str(len(self.groups.producers.all())),
             "triomqDuplicateClientIds": str(sum(len(group.duplicate_ids) for group in groups)),
             "triomqDifferentSubscriptions": str(sum(len(group.differences) for group in groups)),
-            "triomqStalledQueues": str(self._stalls.count()),
+            "triomqStalledQueues": str(self.stalls.count()),
         }
 
     def _traffic(self) -> dict[str, str]:
-        statistics = self._statistics
+        statistics = self.statistics
         rates = statistics.rates()
         put, get = _three(rates.put), _three(rates.get)
         puts, gets = statistics.put_messages, statistics.get_messages
@@ -108,7 +100,7 @@ class RuntimeProcessor:
         }
 
     def _store_state(self) -> dict[str, str]:
-        store = self._store
+        store = self.store
         moment = store.statistics()
         hidden_bytes = 0  # stored, but not visible to consumers before the disk has confirmed it
         if store.config.durability is Durability.SYNC:
@@ -128,10 +120,10 @@ class RuntimeProcessor:
 
         Source: ScheduleMessageService.java, buildRunningStats.
         """
-        end_of = self._store.reader.max_offset_in_queue
+        end_of = self.store.reader.max_offset_in_queue
         return {
             f"scheduleMessageOffset_{level}": f"{offset},{end_of(SCHEDULE_TOPIC, level - 1)}"
-            for level, offset in self._delay_offsets.items()
+            for level, offset in self.delay_offsets.items()
         }
 
 

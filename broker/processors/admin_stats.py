@@ -5,6 +5,7 @@ Source: behaviour.md A.15; wire.md 7, 9.6, 9.10; AdminBrokerProcessor.java.
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from triomq.broker.groups.groups import Groups
 from triomq.broker.groups.members import Member
@@ -42,41 +43,30 @@ from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import Lookup
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ProgressProcessors:
     """Answers with the state of queues and with the progress of groups in them."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: Groups,
-        statistics: BrokerStatistics,
-        stalls: StallWatch,
-        *,
-        cluster_name: str,
-        broker_name: str,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._statistics = statistics
-        self._stalls = stalls
-        self._cluster_name = cluster_name
-        self._broker_name = broker_name
-        self._clock_ms = clock_ms
+    store: MessageStore
+    topics: TopicTable
+    groups: Groups
+    statistics: BrokerStatistics
+    stalls: StallWatch
+    cluster_name: str
+    broker_name: str
+    clock_ms: Callable[[], int]
 
     def get_topic_stats_info(self, _connection: Connection, command: RemotingCommand) -> Lookup[RemotingCommand]:
         """Answer with first and next offset of every write queue, and the store time of its newest message."""
         topic = TopicRequestHeader.decode(command.ext_fields).topic
-        config = self._topics.get(topic)
+        config = self.topics.get(topic)
         if config is None:
             raise RequestRefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         table = {}
         for queue_id in range(config.write_queue_nums):
-            max_offset = self._store.reader.max_offset_in_queue(topic, queue_id)
-            table[MessageQueue(topic, self._broker_name, queue_id)] = TopicOffset(
-                min_offset=self._store.reader.min_offset_in_queue(topic, queue_id),
+            max_offset = self.store.reader.max_offset_in_queue(topic, queue_id)
+            table[MessageQueue(topic, self.broker_name, queue_id)] = TopicOffset(
+                min_offset=self.store.reader.min_offset_in_queue(topic, queue_id),
                 max_offset=max_offset,
                 last_update_timestamp=(yield from self._store_time(topic, queue_id, max_offset - 1)),
             )
@@ -86,52 +76,52 @@ class ProgressProcessors:
         """Return when a message was stored, ms; 0 if it does not exist."""
         if queue_offset < 0:
             return 0
-        return max((yield from self._store.reader.store_time(topic, queue_id, queue_offset)), 0)
+        return max((yield from self.store.reader.store_time(topic, queue_id, queue_offset)), 0)
 
     def get_consume_stats(self, _connection: Connection, command: RemotingCommand) -> Lookup[RemotingCommand]:
         """Answer with the progress of a group in each read queue of a topic, or of all topics where it has offsets."""
         header = GetConsumeStatsRequestHeader.decode(command.ext_fields)
         group = header.consumer_group
-        topics = [header.topic] if header.topic else list(self._groups.offsets.of_group(group))
+        topics = [header.topic] if header.topic else list(self.groups.offsets.of_group(group))
         stats = ConsumeStats()
         for topic in topics:
-            config = self._topics.get(topic)
+            config = self.topics.get(topic)
             if config is None or not self._is_subscribed(group, topic):
                 continue
             for queue_id in range(config.read_queue_nums):
-                queue = MessageQueue(topic, self._broker_name, queue_id)
+                queue = MessageQueue(topic, self.broker_name, queue_id)
                 stats.offset_table[queue] = yield from self._offset_wrapper(group, queue)
-            stats.consume_tps += self._statistics.group_rate(group, topic)
+            stats.consume_tps += self.statistics.group_rate(group, topic)
         return command.reply(body=stats.encode())
 
     def _offset_wrapper(self, group: str, queue: MessageQueue) -> Lookup[OffsetWrapper]:
         topic, _, queue_id = queue
-        consumer_offset = self._groups.offsets.query(group, topic, queue_id) or 0
+        consumer_offset = self.groups.offsets.query(group, topic, queue_id) or 0
         return OffsetWrapper(
-            broker_offset=self._store.reader.max_offset_in_queue(topic, queue_id),
+            broker_offset=self.store.reader.max_offset_in_queue(topic, queue_id),
             consumer_offset=consumer_offset,
             last_timestamp=(yield from self._store_time(topic, queue_id, consumer_offset - 1)),
-            lock_owner=self._groups.locks.owner(group, queue),
-            progress_timestamp=self._groups.offsets.changed_ms(group, topic, queue_id),
-            stalled_timestamp=self._stalls.since_ms(group, queue),
+            lock_owner=self.groups.locks.owner(group, queue),
+            progress_timestamp=self.groups.offsets.changed_ms(group, topic, queue_id),
+            stalled_timestamp=self.stalls.since_ms(group, queue),
         )
 
     def _is_subscribed(self, group: str, topic: str) -> bool:
         """Whether a group's offsets in a topic still matter: a live group may have unsubscribed."""
-        live = self._groups.consumers.get(group)
+        live = self.groups.consumers.get(group)
         return live is None or not live.subscriptions or topic in live.subscriptions
 
     def query_topic_consume_by_who(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with the groups that subscribe to a topic now or have offsets in it."""
         topic = TopicRequestHeader.decode(command.ext_fields).topic
-        groups = {group.name for group in self._groups.consumers if topic in group.subscriptions}
-        groups.update(self._groups.offsets.groups_of_topic(topic))
+        groups = {group.name for group in self.groups.consumers if topic in group.subscriptions}
+        groups.update(self.groups.offsets.groups_of_topic(topic))
         return command.reply(body=GroupList(sorted(groups)).encode())
 
     def query_consume_time_span(self, _connection: Connection, command: RemotingCommand) -> Lookup[RemotingCommand]:
         """Answer with the store times of messages in a topic's write queues, and of those that a group consumed."""
         header = QueryConsumeTimeSpanRequestHeader.decode(command.ext_fields)
-        config = self._topics.get(header.topic)
+        config = self.topics.get(header.topic)
         if config is None:
             raise RequestRefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
         spans = []
@@ -140,20 +130,20 @@ class ProgressProcessors:
         return command.reply(body=QueryConsumeTimeSpanBody(spans).encode())
 
     def _time_span(self, group: str, topic: str, queue_id: int) -> Lookup[QueueTimeSpan]:
-        reader = self._store.reader
+        reader = self.store.reader
         first, end = reader.min_offset_in_queue(topic, queue_id), reader.max_offset_in_queue(topic, queue_id)
         # RocketMQ uses -1 for a missing offset, and reports a delay since 1970.
-        offset = max(self._groups.offsets.query(group, topic, queue_id) or 0, first)
+        offset = max(self.groups.offsets.query(group, topic, queue_id) or 0, first)
         earliest = yield from reader.earliest_store_time(topic, queue_id)
         newest = yield from reader.store_time(topic, queue_id, end - 1)
         consumed = (yield from reader.store_time(topic, queue_id, offset - 1)) if offset > first else earliest
-        following = (yield from reader.store_time(topic, queue_id, offset)) if offset < end else self._clock_ms()
+        following = (yield from reader.store_time(topic, queue_id, offset)) if offset < end else self.clock_ms()
         return QueueTimeSpan(
-            MessageQueue(topic, self._broker_name, queue_id),
+            MessageQueue(topic, self.broker_name, queue_id),
             min_time_stamp=earliest,
             max_time_stamp=newest,
             consume_time_stamp=consumed,
-            delay_time=self._clock_ms() - following if offset < end else 0,
+            delay_time=self.clock_ms() - following if offset < end else 0,
             min_time_stamp_str=_time_text(earliest),
             max_time_stamp_str=_time_text(newest),
             consume_time_stamp_str=_time_text(consumed),
@@ -162,7 +152,7 @@ class ProgressProcessors:
     def view_broker_stats_data(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with the counts of the last minute, hour and day."""
         header = ViewBrokerStatsDataRequestHeader.decode(command.ext_fields)
-        data = self._statistics.window_stats(header.stats_name, header.stats_key, self._cluster_name)
+        data = self.statistics.window_stats(header.stats_name, header.stats_key, self.cluster_name)
         if data is None:
             raise RequestRefusedError(
                 ResponseCode.SYSTEM_ERROR, f"The stats <{header.stats_name}> <{header.stats_key}> not exist"

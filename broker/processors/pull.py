@@ -3,6 +3,7 @@
 Source: behaviour.md A.9, A.10; PullMessageProcessor.java.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 from triomq.broker.groups.groups import Groups
@@ -27,41 +28,39 @@ _COMMIT_OFFSET: Final = int(PullSysFlag.COMMIT_OFFSET)
 _SUBSCRIPTION: Final = int(PullSysFlag.SUBSCRIPTION)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class PullProcessor:
     """Checks pulls, and has them answered when their messages are in memory."""
 
-    def __init__(
-        self, store: MessageStore, topics: TopicTable, groups: Groups, lookups: Lookups, answers: PullAnswers
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._lookups = lookups
-        self._answers = answers
+    store: MessageStore
+    topics: TopicTable
+    groups: Groups
+    lookups: Lookups
+    answers: PullAnswers
 
     def pull_message(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
         """Answer with messages, hold the request until some arrive, or explain why there are none."""
         header = PullMessageRequestHeader.decode(command.ext_fields)
         codes = self._check(connection, header)
-        store = self._store
+        store = self.store
         queue = store.queue(header.topic, header.queue_id)
         if header.sys_flag & _COMMIT_OFFSET and header.commit_offset >= 0:
-            self._groups.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+            self.groups.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         if command.flag & _ONEWAY:  # nobody waits for an answer
             return None
         pull = Pull(connection, command, header, codes, queue, header.queue_offset)
         place = queue, header.queue_offset, max(header.max_msg_nums, 1), codes, header.max_transfer_bytes
         cold = store.cold_reads
         if ranges := cold.find(*place):
-            self._lookups.wait(connection, command, self._when_read(cold.rest(*place), pull), ranges)
+            self.lookups.wait(connection, command, self._when_read(cold.rest(*place), pull), ranges)
         else:
-            self._answers.answer(pull)
+            self.answers.answer(pull)
         return None
 
     def _when_read(self, reading: Lookup[None], pull: Pull) -> Lookup[None]:
         yield from reading
-        if not self._answers.put_off(pull):
-            self._answers.answer(pull)
+        if not self.answers.put_off(pull):
+            self.answers.answer(pull)
 
     # --- checks, in RocketMQ's order ------------------------------------------------------------------------
 
@@ -72,7 +71,7 @@ class PullProcessor:
             RequestRefusedError: group, topic, queue or subscription do not allow the pull.
             SubscriptionParseError: the expression in the request cannot be read.
         """
-        group = self._groups.settings.get_or_create(header.consumer_group)
+        group = self.groups.settings.get_or_create(header.consumer_group)
         if group is None:
             raise RequestRefusedError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -82,7 +81,7 @@ class PullProcessor:
             raise RequestRefusedError(
                 ResponseCode.NO_PERMISSION, f"subscription group no permission, {header.consumer_group}"
             )
-        topic = self._topics.get(header.topic)
+        topic = self.topics.get(header.topic)
         if topic is None:
             raise RequestRefusedError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!"
@@ -105,7 +104,7 @@ class PullProcessor:
 
     def _subscribed_codes(self, header: PullMessageRequestHeader, *, broadcast_enabled: bool) -> frozenset[int] | None:
         """Return the tag codes of the subscription in the group's heartbeats."""
-        group = self._groups.consumers.get(header.consumer_group)
+        group = self.groups.consumers.get(header.consumer_group)
         if group is None:
             raise RequestRefusedError(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist: send a heartbeat first"

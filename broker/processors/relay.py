@@ -6,6 +6,7 @@ Source: behaviour.md A.15 and C.4 (22), wire.md 6, 7; AdminBrokerProcessor.java,
 """
 
 import logging
+from dataclasses import dataclass
 from typing import Final
 
 from triomq.broker.groups.groups import Groups
@@ -35,24 +36,16 @@ _STATUS_TIMEOUT_S: Final = 5.0
 _END_OF_QUEUE: Final = -1
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class RelayProcessors:
     """Sends requests of tools to consumers."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: Groups,
-        client_requests: ClientRequests,
-        refusals: Refusals,
-        broker_name: str,
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._client_requests = client_requests
-        self._refusals = refusals
-        self._broker_name = broker_name
+    store: MessageStore
+    topics: TopicTable
+    groups: Groups
+    client_requests: ClientRequests
+    refusals: Refusals
+    broker_name: str
 
     def reset_consumer_offset(self, _connection: Connection, command: RemotingCommand) -> Lookup[RemotingCommand]:
         """Tell all members of a group from where to continue in a topic; answer with these offsets.
@@ -61,7 +54,7 @@ class RelayProcessors:
         """
         header = ResetOffsetRequestHeader.decode(command.ext_fields)
         body = ResetOffsetBody((yield from self._reset_targets(header)))
-        group = self._groups.consumers.get(header.group)
+        group = self.groups.consumers.get(header.group)
         if group is None:
             raise RequestRefusedError(
                 ResponseCode.CONSUMER_NOT_ONLINE,
@@ -72,19 +65,19 @@ class RelayProcessors:
         content = body.encode_for_cpp() if command.language == LanguageCode.CPP else body.encode()
         fields = ResetOffsetRequestHeader(header.topic, header.group, header.timestamp, is_force=False).encode()
         for member in group.members:
-            self._client_requests.tell(member, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, content)
+            self.client_requests.tell(member, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, content)
         return command.reply(body=body.encode())
 
     def _reset_targets(self, header: ResetOffsetRequestHeader) -> Lookup[dict[MessageQueue, int]]:
-        config = self._topics.get(header.topic)
+        config = self.topics.get(header.topic)
         if config is None:
             raise RequestRefusedError(
                 ResponseCode.SYSTEM_ERROR,
                 f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}",
             )
-        reader, targets = self._store.reader, {}
+        reader, targets = self.store.reader, {}
         for queue_id in range(config.write_queue_nums):
-            current = self._groups.offsets.query(header.group, header.topic, queue_id)
+            current = self.groups.offsets.query(header.group, header.topic, queue_id)
             if current is None:
                 raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group}> not exist")
             if header.timestamp == _END_OF_QUEUE:
@@ -92,14 +85,14 @@ class RelayProcessors:
             else:
                 target = yield from reader.offset_by_time(header.topic, queue_id, header.timestamp)
             target = max(target, 0)
-            queue = MessageQueue(header.topic, self._broker_name, queue_id)
+            queue = MessageQueue(header.topic, self.broker_name, queue_id)
             targets[queue] = target if header.is_force else min(target, current)
         return targets
 
     def get_consumer_status(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
         """Ask the members of a group, or one of them, for their offsets in memory; answer when all are done."""
         header = GetConsumerStatusRequestHeader.decode(command.ext_fields)
-        group = self._groups.consumers.get(header.group)
+        group = self.groups.consumers.get(header.group)
         if group is None:
             raise RequestRefusedError(
                 ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{header.group}]"
@@ -121,7 +114,7 @@ class RelayProcessors:
 
         fields = GetConsumerStatusRequestHeader(header.topic, header.group).encode()
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
-        self._client_requests.ask_all(members, code, fields, _STATUS_TIMEOUT_S, done)
+        self.client_requests.ask_all(members, code, fields, _STATUS_TIMEOUT_S, done)
         return None
 
     def get_consumer_running_info(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
@@ -135,10 +128,10 @@ class RelayProcessors:
         header = ConsumeMessageDirectlyRequestHeader.decode(command.ext_fields)
         record = None
         if header.msg_id:
-            (record,) = yield from self._store.reader.look_up((parse_offset_message_id(header.msg_id)[2],))
+            (record,) = yield from self.store.reader.look_up((parse_offset_message_id(header.msg_id)[2],))
         if record is None:
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"no message with id {header.msg_id}")
-        fields = {**command.ext_fields, "brokerName": self._broker_name}
+        fields = {**command.ext_fields, "brokerName": self.broker_name}
         self._forward(connection, command, header.consumer_group, header.client_id or "", fields, record)
 
     def _forward(
@@ -157,17 +150,17 @@ class RelayProcessors:
                 reply = command.reply(answer.code, answer.ext_fields, answer.body, answer.remark)
             elif answer is NoAnswer.TIMEOUT:
                 remark = f"consumer <{group}> <{client_id}> Timeout: no answer within {_TIMEOUT_S:.0f} s"
-                reply = self._refusals.response(connection.peer, command, ResponseCode.CONSUME_MSG_TIMEOUT, remark)
+                reply = self.refusals.response(connection.peer, command, ResponseCode.CONSUME_MSG_TIMEOUT, remark)
             else:
                 remark = f"invoke consumer <{group}> <{client_id}> Exception: {answer.value}"
-                reply = self._refusals.response(connection.peer, command, ResponseCode.SYSTEM_ERROR, remark)
+                reply = self.refusals.response(connection.peer, command, ResponseCode.SYSTEM_ERROR, remark)
             connection.send(reply)
 
         member = self._member(group, client_id)
-        self._client_requests.ask(member, command.code, fields, body, _TIMEOUT_S, done)
+        self.client_requests.ask(member, command.code, fields, body, _TIMEOUT_S, done)
 
     def _member(self, group: str, client_id: str) -> Connection:
-        member = self._groups.consumers.connection_of(group, client_id)
+        member = self.groups.consumers.connection_of(group, client_id)
         if member is None:
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
         return member

@@ -4,6 +4,7 @@ Source: behaviour.md A.7, store.md 8.5; AbstractSendMessageProcessor.java.
 """
 
 import random
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from triomq.broker.delayed.levels import Schedule
@@ -39,24 +40,16 @@ class _Target(NamedTuple):
     level: int  # 0: at once
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class SendBackProcessor:
     """Stores messages again that consumers returned."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: TopicTable,
-        settings: SubscriptionGroupTable,
-        schedule: Schedule,
-        statistics: BrokerStatistics,
-        group_commit: GroupCommit | None,
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._settings = settings
-        self._schedule = schedule
-        self._statistics = statistics
-        self._group_commit = group_commit
+    store: MessageStore
+    topics: TopicTable
+    settings: SubscriptionGroupTable
+    schedule: Schedule
+    statistics: BrokerStatistics
+    group_commit: GroupCommit | None
 
     def send_message_back(self, connection: Connection, command: RemotingCommand) -> Lookup[RemotingCommand | None]:
         """Store a message again: for the group's retry topic after a delay, or in its dead-letter topic.
@@ -64,7 +57,7 @@ class SendBackProcessor:
         With durability sync the answer waits for the disk, unlike in RocketMQ: the consumer drops the message then.
         """
         header = ConsumerSendMsgBackRequestHeader.decode(command.ext_fields)
-        group = self._settings.get_or_create(header.group)
+        group = self.settings.get_or_create(header.group)
         if group is None:
             raise RequestRefusedError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {header.group}"
@@ -72,22 +65,22 @@ class SendBackProcessor:
         if group.retry_queue_nums <= 0:  # the group wants no retries
             return command.reply()
         target = self._retry_target(header, group)
-        (record,) = yield from self._store.reader.look_up((header.offset,))
+        (record,) = yield from self.store.reader.look_up((header.offset,))
         if record is None:
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
         message = decode_record(record)
         limit = retry_limit(group, header.max_reconsume_times, command.version)
         if header.delay_level < 0 or message.reconsume_times >= limit:
-            target = _Target(ensure_dead_letter_topic(self._topics, header.group), 0, 0)
+            target = _Target(ensure_dead_letter_topic(self.topics, header.group), 0, 0)
         elif header.delay_level == 0:
             target = target._replace(level=_FIRST_LEVEL + message.reconsume_times)
         self._store_copy(header.group, message, target)
-        return answer_stored(self._group_commit, connection, command, command.reply())
+        return answer_stored(self.group_commit, connection, command, command.reply())
 
     def _retry_target(self, header: ConsumerSendMsgBackRequestHeader, group: SubscriptionGroupConfig) -> _Target:
         """Return a queue of the group's retry topic, which is created if necessary."""
         sys_flag = _UNIT_SUB if header.unit_mode else 0
-        topic = self._topics.ensure(retry_topic(header.group), group.retry_queue_nums, sys_flag)
+        topic = self.topics.ensure(retry_topic(header.group), group.retry_queue_nums, sys_flag)
         if not topic.perm & Permission.WRITE:
             raise RequestRefusedError(ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] is not writable")
         # RocketMQ uses the group's number only, but nobody consumes a queue that the topic does not have.
@@ -111,7 +104,7 @@ class SendBackProcessor:
         properties = set_property(properties, b"DELAY", b"%d" % target.level)
         try:
             copy = entry(
-                self._store.queue(target.topic, target.queue_id),
+                self.store.queue(target.topic, target.queue_id),
                 message.stored_body,
                 properties,
                 tags_code=tags_code_of(properties),
@@ -123,12 +116,12 @@ class SendBackProcessor:
                 reconsume_times=message.reconsume_times + 1,
             )
             if target.level > 0:
-                self._schedule.put(target.level, copy)
+                self.schedule.put(target.level, copy)
             else:
-                self._store.append([copy])
-                self._statistics.put(target.topic, 1, len(message.stored_body))
+                self.store.append([copy])
+                self.statistics.put(target.topic, 1, len(message.stored_body))
         except (MessageIllegalError, StoreError) as exc:
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark_of(exc)) from exc
         counted_for = first_topic.decode("utf-8", "replace")
-        if self._topics.get(counted_for) is not None:  # the message may contain any name, each time another
-            self._statistics.send_back(group, counted_for)
+        if self.topics.get(counted_for) is not None:  # the message may contain any name, each time another
+            self.statistics.send_back(group, counted_for)

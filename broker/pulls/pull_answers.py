@@ -4,6 +4,7 @@ Source: behaviour.md A.9, A.10; PullMessageProcessor.java.
 """
 
 import logging
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -48,49 +49,40 @@ FOUND_IN_JSON: Final = json_template(_fields("%d", "%d", "%d"), remark="FOUND")
 """Header of an answer with messages: maximum, minimum and next offset, and the opaque."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class PullAnswers:
     """Answers pulls that were checked."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        statistics: BrokerStatistics,
-        hold: PullHold,
-        refusals: Refusals,
-        *,
-        max_hold_s: float,
-        unread_high_bytes: int,
-    ) -> None:
-        self._store = store
-        self._statistics = statistics
-        self._hold = hold
-        self._refusals = refusals
-        self._max_hold_s = max_hold_s
-        self._unread_high_bytes = unread_high_bytes
+    store: MessageStore
+    statistics: BrokerStatistics
+    hold: PullHold
+    refusals: Refusals
+    max_hold_s: float
+    unread_high_bytes: int
 
     def answer(self, pull: Pull) -> None:
         """Answer a pull whose messages are in memory, or hold it until some arrive."""
         header = pull.header
         found = self._read(pull)
         code = _code(found, pull.queue_offset)
-        if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & _SUSPEND and not self._hold.is_full():
-            hold_s = min(max(header.suspend_timeout_millis, 0) / 1000, self._max_hold_s)
+        if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & _SUSPEND and not self.hold.is_full():
+            hold_s = min(max(header.suspend_timeout_millis, 0) / 1000, self.max_hold_s)
             pull.deadline = trio.current_time() + hold_s
-            self._hold.hold(pull)
+            self.hold.hold(pull)
             return
         self._send(pull, found, code)
 
     def serve_arrivals(self) -> None:
         """Answer the held pulls whose messages arrived in this step."""
-        if self._hold.arrived:
-            for pull in self._hold.take_ready():
+        if self.hold.arrived:
+            for pull in self.hold.take_ready():
                 self._serve_held(pull, is_expired=False)
 
     async def run(self, steps: Steps) -> None:
         """Answer held pulls at their deadline until cancelled; sleeps while no pull is held."""
         while True:
-            await self._hold.wait_sweep()
-            for pull in self._hold.take_expired(trio.current_time()):
+            await self.hold.wait_sweep()
+            for pull in self.hold.take_expired(trio.current_time()):
                 self._serve_held(pull, is_expired=True)
             steps.end()
 
@@ -105,7 +97,7 @@ class PullAnswers:
             peer = pull.connection.peer
             LOGGER.exception("held pull failed peer=%s", peer)
             remark = f"{type(exc).__name__}: {remark_of(exc)}"
-            pull.connection.send(self._refusals.response(peer, pull.command, ResponseCode.SYSTEM_ERROR, remark))
+            pull.connection.send(self.refusals.response(peer, pull.command, ResponseCode.SYSTEM_ERROR, remark))
 
     def _answer_held(self, pull: Pull, *, is_expired: bool) -> None:
         if self.put_off(pull):
@@ -113,10 +105,10 @@ class PullAnswers:
         found = self._read(pull)
         if not is_expired:
             if found.status is GetMessageStatus.NO_MATCHED_MESSAGE:
-                self._hold.hold_again(pull, found.next_begin_offset)
+                self.hold.hold_again(pull, found.next_begin_offset)
                 return
             if found.status is GetMessageStatus.OFFSET_OVERFLOW_ONE:
-                self._hold.hold_again(pull, pull.queue_offset)
+                self.hold.hold_again(pull, pull.queue_offset)
                 return
         code = _code(found, pull.queue_offset)
         if code == ResponseCode.PULL_NOT_FOUND and pull.queue_offset != pull.header.queue_offset:
@@ -128,7 +120,7 @@ class PullAnswers:
 
         A pull that waited was not stopped by the limit for unread bytes, and a peer may have any number of them.
         """
-        if pull.connection.unread_bytes <= self._unread_high_bytes:
+        if pull.connection.unread_bytes <= self.unread_high_bytes:
             return False
         queue = pull.queue
         nothing = GetMessageResult(
@@ -139,19 +131,19 @@ class PullAnswers:
 
     def forget_queue(self, queue: ConsumeQueue, remark: str) -> None:
         """Answer TOPIC_NOT_EXIST to the held pulls of a deleted queue."""
-        for pull in self._hold.forget_queue(queue):
+        for pull in self.hold.forget_queue(queue):
             pull.connection.send(pull.command.reply(ResponseCode.TOPIC_NOT_EXIST, remark=remark))
 
     def _read(self, pull: Pull) -> GetMessageResult:
         header = pull.header
-        return self._store.reader.get_message(
+        return self.store.reader.get_message(
             pull.queue, pull.queue_offset, max(header.max_msg_nums, 1), pull.codes, header.max_transfer_bytes
         )
 
     def _send(self, pull: Pull, found: GetMessageResult, code: ResponseCode) -> None:
         connection, command, header = pull.connection, pull.command, pull.header
         if code == ResponseCode.SUCCESS:
-            self._statistics.get(header.consumer_group, header.topic, found.message_count, found.size_bytes)
+            self.statistics.get(header.consumer_group, header.topic, found.message_count, found.size_bytes)
             if command.serialize_type == SerializeType.JSON:
                 numbers = (found.max_offset, found.min_offset, found.next_begin_offset, command.opaque)
                 prefix = frame_prefix(SerializeType.JSON, FOUND_IN_JSON % numbers, found.size_bytes)

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -17,47 +18,45 @@ _INTERVAL_S: Final = 1.0
 _SCAN_INTERVAL_S: Final = 10.0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Housekeeping:
     """Runs once a second."""
 
-    def __init__(
-        self, context: ConnectionContext, groups: Groups, stalls: StallWatch, clock_ms: Callable[[], int]
-    ) -> None:
-        self._context = context
-        self._groups = groups
-        self._stalls = stalls
-        self._clock_ms = clock_ms
+    context: ConnectionContext
+    groups: Groups
+    stalls: StallWatch
+    clock_ms: Callable[[], int]
 
     async def run(self) -> None:
         """Work until cancelled."""
-        context = self._context
+        context = self.context
         next_scan = trio.current_time() + _SCAN_INTERVAL_S
         while True:
             await trio.sleep(_INTERVAL_S)
             now = trio.current_time()
             context.statistics.sample(now)
-            context.statistics.note_day(time.localtime(self._clock_ms() // 1000).tm_yday)
+            context.statistics.note_day(time.localtime(self.clock_ms() // 1000).tm_yday)
             self._close_idle()
-            self._groups.consumers.check()
+            self.groups.consumers.check()
             context.client_requests.expire(now)
-            self._stalls.scan(now)
+            self.stalls.scan(now)
             if now >= next_scan:
                 next_scan = now + _SCAN_INTERVAL_S
                 self.remove_silent_members()
             context.steps.end()
 
     def _close_idle(self) -> None:
-        limit = self._context.config.idle_timeout_s
-        for connection in list(self._context.connections):
+        limit = self.context.config.idle_timeout_s
+        for connection in list(self.context.connections):
             connection.idle_s += _INTERVAL_S
             if connection.idle_s > limit:
-                self._context.statistics.idle_closed += 1
+                self.context.statistics.idle_closed += 1
                 connection.close(f"idle for {limit:.0f} s")
 
     def remove_silent_members(self) -> None:
         """Close the connections of consumers, and forget producers, without a heartbeat for too long."""
-        timeout_s = self._context.config.client_timeout_s
-        for connection in self._groups.consumers.expired(timeout_s):
+        timeout_s = self.context.config.client_timeout_s
+        for connection in self.groups.consumers.expired(timeout_s):
             LOGGER.warning("connection closed peer=%s reason=no heartbeat", connection.peer)
             connection.close("no heartbeat")
-        self._groups.producers.drop_silent(timeout_s)
+        self.groups.producers.drop_silent(timeout_s)
