@@ -33,9 +33,8 @@ from triomq.broker.network.steps import Steps
 from triomq.broker.processors.admin import GroupProcessors, StoreProcessors, TopicProcessors
 from triomq.broker.processors.admin_runtime import RuntimeProcessor
 from triomq.broker.processors.admin_settings import SettingsProcessor
-from triomq.broker.processors.admin_stats import ConnectionProcessors, ProgressProcessors
+from triomq.broker.processors.admin_stats import StatisticsProcessors
 from triomq.broker.processors.client import ClientProcessors
-from triomq.broker.processors.lock import LockProcessors
 from triomq.broker.processors.offset import OffsetProcessors
 from triomq.broker.processors.plain_send import PlainSends
 from triomq.broker.processors.pull import PullProcessor
@@ -152,9 +151,7 @@ class Broker:
         self._saved: tuple[SavedTable, ...] = (self.topics, settings, offsets)
         self.client_requests = ClientRequests(self.stopping)
         consumers = ConsumerGroups(
-            clock_ms=steady_clock_ms,
-            notify=self.client_requests.notify_ids_changed,
-            notifies=settings.notifies_members,
+            clock_ms=steady_clock_ms, notify=self.client_requests.notify_ids_changed, notifies=settings.notifies_members
         )
         producers = ProducerGroups(clock_ms=clock_ms)
         locks = QueueLocks(clock_ms=steady_clock_ms, freed=consumers.tell)
@@ -185,15 +182,7 @@ class Broker:
         self.context = ConnectionContext(
             config, self.statistics, self.refusals, self.client_requests, self.steps, self.groups.forget
         )
-        self.stalls = StallWatch(
-            store,
-            self.topics,
-            self.groups,
-            self.client_requests,
-            broker_name=config.broker_name,
-            stall_after_s=config.stall_after_s,
-            clock_ms=self._clock_ms,
-        )
+        self.stalls = StallWatch(config, store, self.topics, self.groups, self.client_requests, self._clock_ms)
         self.housekeeping = Housekeeping(self.context, self.groups, self.stalls, self._clock_ms)
         self.retention = RetentionService(store, config.retention_delay_s)
         self.table_saving = TableSaving(self._saved, self._changed, config.persist_offsets_interval_s)
@@ -211,31 +200,14 @@ class Broker:
             offsets=OffsetProcessors(store, topics, groups),
             queries=QueryProcessors(store, groups, config.max_frame_bytes),
             clients=ClientProcessors(topics, groups),
-            locks=LockProcessors(groups.locks),
             topics=TopicProcessors(store, topics, groups.offsets, statistics, self.pulls),
             groups=GroupProcessors(groups.settings, groups.offsets, statistics),
             store=StoreProcessors(groups.offsets, self.schedule.offsets, self.retention),
             settings=SettingsProcessor(config, statistics.start_ms),
             runtime=RuntimeProcessor(
-                store,
-                statistics,
-                groups,
-                self.connections,
-                self.stalls,
-                self.schedule.offsets,
-                self._clock_ms,
+                store, statistics, groups, self.connections, self.stalls, self.schedule.offsets, self._clock_ms
             ),
-            progress=ProgressProcessors(
-                store,
-                topics,
-                groups,
-                statistics,
-                self.stalls,
-                cluster_name=config.cluster_name,
-                broker_name=config.broker_name,
-                clock_ms=self._clock_ms,
-            ),
-            members=ConnectionProcessors(groups),
+            figures=StatisticsProcessors(config, store, topics, groups, statistics, self.stalls, self._clock_ms),
             relay=RelayProcessors(store, topics, groups, self.client_requests, self.refusals, config.broker_name),
         )
 

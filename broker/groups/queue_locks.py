@@ -15,12 +15,11 @@ Source: behaviour.md A.14; RebalanceLockManager.java.
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import Final
 
+from triomq.broker.network.connection import Connection
 from triomq.protocol.message_queue import MessageQueue
-
-if TYPE_CHECKING:
-    from triomq.broker.network.connection import Connection
 
 LOGGER: Final = logging.getLogger("triomq.broker.groups.queue_locks")
 
@@ -30,6 +29,7 @@ LIFE_MS: Final = 60_000
 CLOSE_GRACE_S: Final = 1.0
 
 
+@dataclass(slots=True, eq=False)
 class QueueLock:
     """One locked queue of a group.
 
@@ -41,14 +41,11 @@ class QueueLock:
         refused: whether another client asked for it since.
     """
 
-    __slots__ = ("client_id", "connection", "ends_with_connection", "refused", "renewed_ms")
-
-    def __init__(self, client_id: str) -> None:
-        self.client_id = client_id
-        self.connection: Connection | None = None
-        self.renewed_ms = 0
-        self.ends_with_connection = False
-        self.refused = False
+    client_id: str
+    connection: Connection | None = None
+    renewed_ms: int = 0
+    ends_with_connection: bool = False
+    refused: bool = False
 
 
 class QueueLocks:
@@ -74,7 +71,7 @@ class QueueLocks:
         self,
         group: str,
         client_id: str,
-        connection: "Connection",
+        connection: Connection,
         queues: Iterable[MessageQueue],
         *,
         ends_with_connection: bool = False,
@@ -108,14 +105,14 @@ class QueueLocks:
         """Free all queues of a client that unregistered from the group."""
         self.unlock(group, client_id, tuple(self._locks.get(group, ())))
 
-    def has_locked(self, connection: "Connection") -> bool:
+    def has_locked(self, connection: Connection) -> bool:
         """Return whether queues were locked on this connection."""
         return connection in self._groups_of
 
     def release(
         self,
-        connection: "Connection",
-        successor: "Callable[[str, str], Connection | None]",
+        connection: Connection,
+        successor: Callable[[str, str], Connection | None],
         *,
         closed_by_peer: bool,
     ) -> None:

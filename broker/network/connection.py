@@ -11,6 +11,7 @@ serves another connection; only what the kernel does not take at once needs a ta
 import logging
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 import trio
@@ -60,42 +61,23 @@ class Requests(NamedTuple):
     next_command: NextCommand = next_command
 
 
+@dataclass(slots=True, eq=False)
 class ConnectionContext:
     """What all connections of a broker share.
 
     Attributes:
+        forget: called with each closed connection, and whether its peer closed it.
         connections: those that are open.
     """
 
-    __slots__ = (
-        "client_requests",
-        "config",
-        "connections",
-        "forget",
-        "reader",
-        "refusals",
-        "statistics",
-        "steps",
-    )
-
-    def __init__(
-        self,
-        config: BrokerConfig,
-        statistics: BrokerStatistics,
-        refusals: Refusals,
-        client_requests: ClientRequests,
-        steps: Steps,
-        forget: "Callable[[Connection, bool], None]",
-    ) -> None:
-        """``forget`` is called with each closed connection, and whether its peer closed it."""
-        self.config = config
-        self.statistics = statistics
-        self.refusals = refusals
-        self.client_requests = client_requests
-        self.steps = steps
-        self.forget = forget
-        self.reader: Final = ConnectionReader()
-        self.connections: Final[set[Connection]] = set()
+    config: BrokerConfig
+    statistics: BrokerStatistics
+    refusals: Refusals
+    client_requests: ClientRequests
+    steps: Steps
+    forget: "Callable[[Connection, bool], None]"
+    reader: ConnectionReader = field(default_factory=ConnectionReader)
+    connections: "set[Connection]" = field(default_factory=set)
 
 
 class Connection:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.groups import Groups
 from triomq.broker.groups.members import Member
 from triomq.broker.network.connection import Connection
@@ -44,16 +45,15 @@ from triomq.storage.reading.cold_read import Lookup
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ProgressProcessors:
-    """Answers with the state of queues and with the progress of groups in them."""
+class StatisticsProcessors:
+    """Answers with the state of queues, the progress of groups in them, and the members of groups."""
 
+    config: BrokerConfig
     store: MessageStore
     topics: TopicTable
     groups: Groups
     statistics: BrokerStatistics
     stalls: StallWatch
-    cluster_name: str
-    broker_name: str
     clock_ms: Callable[[], int]
 
     def get_topic_stats_info(self, _connection: Connection, command: RemotingCommand) -> Lookup[RemotingCommand]:
@@ -65,7 +65,7 @@ class ProgressProcessors:
         table = {}
         for queue_id in range(config.write_queue_nums):
             max_offset = self.store.reader.max_offset_in_queue(topic, queue_id)
-            table[MessageQueue(topic, self.broker_name, queue_id)] = TopicOffset(
+            table[MessageQueue(topic, self.config.broker_name, queue_id)] = TopicOffset(
                 min_offset=self.store.reader.min_offset_in_queue(topic, queue_id),
                 max_offset=max_offset,
                 last_update_timestamp=(yield from self._store_time(topic, queue_id, max_offset - 1)),
@@ -89,7 +89,7 @@ class ProgressProcessors:
             if config is None or not self._is_subscribed(group, topic):
                 continue
             for queue_id in range(config.read_queue_nums):
-                queue = MessageQueue(topic, self.broker_name, queue_id)
+                queue = MessageQueue(topic, self.config.broker_name, queue_id)
                 stats.offset_table[queue] = yield from self._offset_wrapper(group, queue)
             stats.consume_tps += self.statistics.group_rate(group, topic)
         return command.reply(body=stats.encode())
@@ -139,7 +139,7 @@ class ProgressProcessors:
         consumed = (yield from reader.store_time(topic, queue_id, offset - 1)) if offset > first else earliest
         following = (yield from reader.store_time(topic, queue_id, offset)) if offset < end else self.clock_ms()
         return QueueTimeSpan(
-            MessageQueue(topic, self.broker_name, queue_id),
+            MessageQueue(topic, self.config.broker_name, queue_id),
             min_time_stamp=earliest,
             max_time_stamp=newest,
             consume_time_stamp=consumed,
@@ -152,24 +152,17 @@ class ProgressProcessors:
     def view_broker_stats_data(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with the counts of the last minute, hour and day."""
         header = ViewBrokerStatsDataRequestHeader.decode(command.ext_fields)
-        data = self.statistics.window_stats(header.stats_name, header.stats_key, self.cluster_name)
+        data = self.statistics.window_stats(header.stats_name, header.stats_key, self.config.cluster_name)
         if data is None:
             raise RequestRefusedError(
                 ResponseCode.SYSTEM_ERROR, f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
             )
         return command.reply(body=data.encode())
 
-
-class ConnectionProcessors:
-    """Answers with the members of groups."""
-
-    def __init__(self, groups: Groups) -> None:
-        self._groups = groups
-
     def get_consumer_connection_list(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with the members of a consumer group and their subscriptions."""
         name = ConsumerGroupRequestHeader.decode(command.ext_fields).consumer_group
-        group = self._groups.consumers.get(name)
+        group = self.groups.consumers.get(name)
         if group is None:
             raise RequestRefusedError(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
         body = ConsumerConnection(
@@ -184,7 +177,7 @@ class ConnectionProcessors:
     def get_producer_connection_list(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with the members of a producer group."""
         name = ProducerGroupRequestHeader.decode(command.ext_fields).producer_group
-        members = self._groups.producers.get(name)
+        members = self.groups.producers.get(name)
         if members is None:
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
         return command.reply(body=ProducerConnection(_connections(members.items())).encode())
@@ -202,7 +195,7 @@ class ConnectionProcessors:
                 }
                 for peer, member in members.items()
             ]
-            for group, members in self._groups.producers.all().items()
+            for group, members in self.groups.producers.all().items()
         }
         return command.reply(body=fastjson.dumps({"data": groups}))
 

@@ -1,6 +1,8 @@
-"""Clients: HEART_BEAT (34), UNREGISTER_CLIENT (35), GET_CONSUMER_LIST_BY_GROUP (38), CHECK_CLIENT_CONFIG (46).
+"""Clients: HEART_BEAT (34), UNREGISTER_CLIENT (35), GET_CONSUMER_LIST_BY_GROUP (38), CHECK_CLIENT_CONFIG (46),
+LOCK_BATCH_MQ (41), UNLOCK_BATCH_MQ (42).
 
-Source: behaviour.md A.12; ClientManageProcessor.java, ConsumerManageProcessor.java.
+Source: behaviour.md A.12, A.14, wire.md 5.13; ClientManageProcessor.java, ConsumerManageProcessor.java,
+AdminBrokerProcessor.java.
 """
 
 from contextlib import suppress
@@ -10,7 +12,13 @@ from triomq.broker.groups.members import TAG
 from triomq.broker.network.connection import Connection
 from triomq.broker.network.refusal import RequestRefusedError
 from triomq.broker.topics import TopicTable
-from triomq.protocol.bodies.client import CheckClientRequestBody, ConsumerIdList, HeartbeatData
+from triomq.protocol.bodies.client import (
+    CheckClientRequestBody,
+    ConsumerIdList,
+    HeartbeatData,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+)
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import IllegalNameError
 from triomq.protocol.names import retry_topic
@@ -20,7 +28,7 @@ from triomq.protocol.wire.formats.table import accept
 
 
 class ClientProcessors:
-    """Serves heartbeats and questions of clients about their groups."""
+    """Serves heartbeats, questions of clients about their groups, and locks of queues."""
 
     def __init__(self, topics: TopicTable, groups: Groups) -> None:
         self._topics = topics
@@ -75,4 +83,22 @@ class ClientProcessors:
                 ResponseCode.SYSTEM_ERROR,
                 f"The broker does not support consumer to filter message by {subscription.expression_type}",
             )
+        return command.reply()
+
+    def lock_batch_mq(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Lock queues; the answer names those that the client holds now."""
+        body = LockBatchRequestBody.decode(command.body)
+        granted = self._groups.locks.lock(
+            body.consumer_group,
+            body.client_id,
+            connection,
+            body.mq_set,
+            ends_with_connection=bool(body.ends_with_connection),
+        )
+        return command.reply(body=LockBatchResponseBody(granted).encode())
+
+    def unlock_batch_mq(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Free those of the queues that the client holds."""
+        body = LockBatchRequestBody.decode(command.body)
+        self._groups.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
         return command.reply()

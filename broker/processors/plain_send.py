@@ -57,19 +57,6 @@ class PlainSends:
     until any topic changes.
     """
 
-    __slots__ = (
-        "_born",
-        "_born_text",
-        "_cluster",
-        "_group_commit",
-        "_queues",
-        "_statistics",
-        "_store",
-        "_template",
-        "_topics",
-        "_version",
-    )
-
     def __init__(
         self,
         config: BrokerConfig,

@@ -12,9 +12,8 @@ from triomq.broker.network.listeners import Ports
 from triomq.broker.processors.admin import GroupProcessors, StoreProcessors, TopicProcessors
 from triomq.broker.processors.admin_runtime import RuntimeProcessor
 from triomq.broker.processors.admin_settings import SettingsProcessor
-from triomq.broker.processors.admin_stats import ConnectionProcessors, ProgressProcessors
+from triomq.broker.processors.admin_stats import StatisticsProcessors
 from triomq.broker.processors.client import ClientProcessors
-from triomq.broker.processors.lock import LockProcessors
 from triomq.broker.processors.offset import OffsetProcessors
 from triomq.broker.processors.plain_send import PlainSends
 from triomq.broker.processors.pull import PullProcessor
@@ -39,14 +38,12 @@ class Processors:
     offsets: OffsetProcessors
     queries: QueryProcessors
     clients: ClientProcessors
-    locks: LockProcessors
     topics: TopicProcessors
     groups: GroupProcessors
     store: StoreProcessors
     settings: SettingsProcessor
     runtime: RuntimeProcessor
-    progress: ProgressProcessors
-    members: ConnectionProcessors
+    figures: StatisticsProcessors
     relay: RelayProcessors
 
 
@@ -96,8 +93,8 @@ def _clients(p: Processors, in_steps: Callable[[LookupProcessor], Processor]) ->
         RequestCode.UNREGISTER_CLIENT: p.clients.unregister_client,
         RequestCode.GET_CONSUMER_LIST_BY_GROUP: p.clients.get_consumer_list_by_group,
         RequestCode.CHECK_CLIENT_CONFIG: p.clients.check_client_config,
-        RequestCode.LOCK_BATCH_MQ: p.locks.lock_batch_mq,
-        RequestCode.UNLOCK_BATCH_MQ: p.locks.unlock_batch_mq,
+        RequestCode.LOCK_BATCH_MQ: p.clients.lock_batch_mq,
+        RequestCode.UNLOCK_BATCH_MQ: p.clients.unlock_batch_mq,
     }
 
 
@@ -114,14 +111,14 @@ def _tools(p: Processors, in_steps: Callable[[LookupProcessor], Processor]) -> d
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: p.groups.get_all_subscription_group_config,
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: p.groups.get_subscription_group_config,
         RequestCode.DELETE_SUBSCRIPTIONGROUP: p.groups.delete_subscription_group,
-        RequestCode.GET_TOPIC_STATS_INFO: in_steps(p.progress.get_topic_stats_info),
-        RequestCode.GET_CONSUMER_CONNECTION_LIST: p.members.get_consumer_connection_list,
-        RequestCode.GET_PRODUCER_CONNECTION_LIST: p.members.get_producer_connection_list,
-        RequestCode.GET_ALL_PRODUCER_INFO: p.members.get_all_producer_info,
-        RequestCode.GET_CONSUME_STATS: in_steps(p.progress.get_consume_stats),
-        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: p.progress.query_topic_consume_by_who,
-        RequestCode.QUERY_CONSUME_TIME_SPAN: in_steps(p.progress.query_consume_time_span),
-        RequestCode.VIEW_BROKER_STATS_DATA: p.progress.view_broker_stats_data,
+        RequestCode.GET_TOPIC_STATS_INFO: in_steps(p.figures.get_topic_stats_info),
+        RequestCode.GET_CONSUMER_CONNECTION_LIST: p.figures.get_consumer_connection_list,
+        RequestCode.GET_PRODUCER_CONNECTION_LIST: p.figures.get_producer_connection_list,
+        RequestCode.GET_ALL_PRODUCER_INFO: p.figures.get_all_producer_info,
+        RequestCode.GET_CONSUME_STATS: in_steps(p.figures.get_consume_stats),
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: p.figures.query_topic_consume_by_who,
+        RequestCode.QUERY_CONSUME_TIME_SPAN: in_steps(p.figures.query_consume_time_span),
+        RequestCode.VIEW_BROKER_STATS_DATA: p.figures.view_broker_stats_data,
         RequestCode.DELETE_EXPIRED_COMMITLOG: p.store.delete_expired_commit_log,
         RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: p.store.clean_queues,
         RequestCode.CLEAN_UNUSED_TOPIC: p.store.clean_queues,

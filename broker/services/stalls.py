@@ -10,9 +10,11 @@ Source: users.md 7; the reasons are those of ``triomq.protocol.bodies.group_heal
 
 import logging
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.groups import Groups
 from triomq.broker.network.client_requests import ClientRequests, NoAnswer
 from triomq.broker.network.refusal import RequestRefusedError
@@ -34,39 +36,28 @@ _ASKED_MEMBERS: Final = 100  # of one group: enough to see a pattern
 _ANSWER_S: Final = 5.0
 
 
+@dataclass(slots=True)
 class _Waiting:
     """A queue with messages for a group: the group's offset, and since when it has been there."""
 
-    __slots__ = ("is_stalled", "queue_offset", "since_ms")
-
-    def __init__(self, queue_offset: int, since_ms: int) -> None:
-        self.queue_offset = queue_offset
-        self.since_ms = since_ms
-        self.is_stalled = False
+    queue_offset: int
+    since_ms: int
+    is_stalled: bool = False
 
 
+@dataclass(eq=False)
 class StallWatch:
     """Finds stalled queues and logs why."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: Groups,
-        client_requests: ClientRequests,
-        *,
-        broker_name: str,
-        stall_after_s: float,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self._store = store
-        self._topic_table = topics
-        self._groups = groups
-        self._client_requests = client_requests
-        self._broker_name = broker_name
-        self._stall_after_s = stall_after_s
-        self._clock_ms = clock_ms
-        self._topics: dict[str, Collection[str]] = {}  # what each watched group subscribes to
+    config: BrokerConfig
+    store: MessageStore
+    topics: TopicTable
+    groups: Groups
+    client_requests: ClientRequests
+    clock_ms: Callable[[], int]
+
+    def __post_init__(self) -> None:
+        self._topics: dict[str, Collection[str]] = {}  # the subscriptions of each watched group
         self._waiting: dict[str, dict[MessageQueue, _Waiting]] = {}
         self._round: Iterator[None] = iter(())
         self._next_round = 0.0
@@ -91,12 +82,12 @@ class StallWatch:
 
     def _check_all(self) -> Iterator[None]:
         """Check the queues of all groups, one in each step."""
-        for group in self._groups.consumers:
+        for group in self.groups.consumers:
             if group.message_model is MessageModel.CLUSTERING:
                 self._topics[group.name] = tuple(group.subscriptions)
             else:
                 self._topics.pop(group.name, None)
-        for name in [name for name in self._topics if self._groups.settings.get(name) is None]:
+        for name in [name for name in self._topics if self.groups.settings.get(name) is None]:
             del self._topics[name]
         for name in self._waiting.keys() - self._topics.keys():
             del self._waiting[name]
@@ -108,9 +99,9 @@ class StallWatch:
         waiting = self._waiting.setdefault(group, {})
         missing_queues, stalled = set(waiting), []
         for topic in self._topics.get(group, ()):
-            config = self._topic_table.get(topic)
+            config = self.topics.get(topic)
             for queue_id in range(config.read_queue_nums if config is not None else 0):
-                queue = MessageQueue(topic, self._broker_name, queue_id)
+                queue = MessageQueue(topic, self.config.broker_name, queue_id)
                 missing_queues.discard(queue)
                 if self._has_stalled(group, waiting, queue):
                     stalled.append(queue)
@@ -124,14 +115,14 @@ class StallWatch:
     def _has_stalled(self, group: str, waiting: dict[MessageQueue, _Waiting], queue: MessageQueue) -> bool:
         """Record the group's offset; return whether the queue has just become stalled."""
         topic, _, queue_id = queue
-        reader, now_ms = self._store.reader, self._clock_ms()
-        queue_offset = self._groups.offsets.query(group, topic, queue_id)
+        reader, now_ms = self.store.reader, self.clock_ms()
+        queue_offset = self.groups.offsets.query(group, topic, queue_id)
         if queue_offset is None:
             queue_offset = reader.min_offset_in_queue(topic, queue_id)
         known = waiting.get(queue)
         has_lag = queue_offset < reader.max_offset_in_queue(topic, queue_id)
         if has_lag and known is not None and known.queue_offset == queue_offset:
-            if known.is_stalled or now_ms - known.since_ms < self._stall_after_s * 1000:
+            if known.is_stalled or now_ms - known.since_ms < self.config.stall_after_s * 1000:
                 return False
             known.is_stalled = True
             return True
@@ -145,7 +136,7 @@ class StallWatch:
 
     def _explain(self, group: str, queues: list[MessageQueue]) -> None:
         """Ask the members for their state, and log why the queues are stalled."""
-        live = self._groups.consumers.get(group)
+        live = self.groups.consumers.get(group)
         if live is None:
             self._log(group, queues, {})
             return
@@ -160,16 +151,16 @@ class StallWatch:
         fields = GetConsumerRunningInfoRequestHeader(group, "").encode()
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
         try:
-            self._client_requests.ask_all(asked, code, fields, _ANSWER_S, done)
+            self.client_requests.ask_all(asked, code, fields, _ANSWER_S, done)
         except RequestRefusedError:
             self._log(group, queues, dict.fromkeys(members))
 
     def _log(self, group: str, queues: list[MessageQueue], members: dict[str, ConsumerRunningInfo | None]) -> None:
-        config = self._groups.settings.get(group)
+        config = self.groups.settings.get(group)
         is_enabled = config is None or config.consume_enable
-        report = GroupReport(members, self._clock_ms(), consume_enabled=is_enabled)
+        report = GroupReport(members, self.clock_ms(), consume_enabled=is_enabled)
         for queue in queues:
-            cause, text = explain_stall(report, queue, self._groups.locks.owner(group, queue))
+            cause, text = explain_stall(report, queue, self.groups.locks.owner(group, queue))
             LOGGER.warning("queue is stalled group=%s queue=%s cause=%s reason=%s", group, queue, cause, text)
 
 
