@@ -70,17 +70,16 @@ class ProcessQueueMachine(RuleBasedStateMachine):
 
     @rule()
     def commit(self) -> None:
-        expected = max(self.taken) + 1 if self.taken else None
-        assert self.queue.commit() == expected
+        self.queue.commit()
         self.taken.clear()
 
     @rule(data=st.data())
-    def discard(self, data: st.DataObject) -> None:
+    def finish(self, data: st.DataObject) -> None:
         """Some of what was taken became dead letters."""
         if self.taken:
             some = data.draw(st.lists(st.sampled_from(sorted(self.taken)), unique=True))
-            self.queue.discard([MESSAGES[queue_offset] for queue_offset in some])
             for queue_offset in some:
+                self.queue.finish(MESSAGES[queue_offset])
                 del self.taken[queue_offset]
 
     @rule()
@@ -90,25 +89,18 @@ class ProcessQueueMachine(RuleBasedStateMachine):
         self.taken.clear()
 
     @rule(data=st.data())
-    def again(self, data: st.DataObject) -> None:
+    def requeue(self, data: st.DataObject) -> None:
         if self.taken:
             some = data.draw(st.lists(st.sampled_from(sorted(self.taken)), unique=True))
-            self.queue.again([MESSAGES[queue_offset] for queue_offset in some])
+            self.queue.requeue([MESSAGES[queue_offset] for queue_offset in some])
             for queue_offset in some:
                 self.cache[queue_offset] = self.taken.pop(queue_offset)
-
-    @rule()
-    def clear(self) -> None:
-        self.queue.clear()
-        self.cache.clear()
-        self.taken.clear()
-        self.highest = NO_OFFSET
 
     @invariant()
     def counts_agree(self) -> None:
         held = [*self.cache.values(), *self.taken.values()]
         assert self.queue.cached_messages == len(held)
-        assert self.queue.taken_messages == len(self.taken)
+        assert len(self.queue.taken_offsets) == len(self.taken)
         assert self.queue.cached_bytes == sum(message.store_size for message in held)
 
     @invariant()

@@ -7,16 +7,15 @@ import logging
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain, repeat
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 import trio
 
-from triomq.client.consumer.config import BROKER_DECIDES, ConsumeContext, ConsumerConfig
+from triomq.client.consumer.config import BROKER_DECIDES, ConsumeContext, ConsumerConfig, OrderlyContext
 from triomq.client.consumer.handlers import Handler, is_success
 from triomq.client.consumer.processing.process_queue import ProcessQueue
-from triomq.client.consumer.processing.worker_pool import WorkerPool
+from triomq.client.consumer.processing.worker_pool import Slot, Work, WorkerPool
 from triomq.protocol.bodies.client import ConsumeResult
-from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.units import QueueOffset
 
@@ -29,41 +28,6 @@ _MAX_WATCH_INTERVAL_S: Final = 60.0
 _RELEASE_INTERVAL_S: Final = 0.05
 #: When so many messages wait for a worker, those of queues that were given up are looked for.
 _MOST_UNCHECKED: Final = 4096
-
-
-Work: TypeAlias = tuple[MessageExt, ProcessQueue]
-
-
-class Slot:
-    """What a worker does now.
-
-    Attributes:
-        process_queue: whose messages the handler has.
-        messages: which; empty if it has none.
-        started_at: since when.
-        share: what the worker's thread takes next; anybody may take it away.
-        share_limit: most messages of the next share: as many as a thread had time for.
-        retired: there are too many workers: this one ends after what it has begun.
-    """
-
-    __slots__ = ("messages", "process_queue", "retired", "share", "share_limit", "started_at")
-
-    def __init__(self) -> None:
-        self.process_queue: ProcessQueue | None = None
-        self.messages: Sequence[MessageExt] = ()
-        self.started_at = 0.0
-        self.share: deque[Work] = deque()
-        self.share_limit = 1
-        self.retired = False
-
-    def take_share(self) -> list[Work]:
-        """Take away what the worker's thread did not begin; safe beside the thread."""
-        taken = []
-        while True:
-            try:
-                taken.append(self.share.popleft())
-            except IndexError:
-                return taken
 
 
 class MessageSender(Protocol):
@@ -79,13 +43,15 @@ class _Later(NamedTuple):
     process_queue: ProcessQueue
 
 
-class ConcurrentService(WorkerPool[Slot]):
+class ConcurrentService(WorkerPool):
     """Runs the handler: :meth:`run` it in a nursery of its own, and :meth:`stop` it before leaving that.
 
     Attributes:
         pending: messages that wait for a worker.
         expired: messages that were sent back while their handler was still busy: its late result is ignored.
     """
+
+    context: ClassVar[type[ConsumeContext | OrderlyContext]] = ConsumeContext
 
     def __init__(
         self,
@@ -103,10 +69,6 @@ class ConcurrentService(WorkerPool[Slot]):
         self._most_pending = _MOST_UNCHECKED
         self._later: deque[_Later] = deque()
         self._later_added = trio.Event()
-
-    def make_slot(self) -> Slot:
-        """Return the slot of a new worker."""
-        return Slot()
 
     async def work(self, slot: Slot) -> None:
         """Call the handler in the way that suits it."""
@@ -189,10 +151,6 @@ class ConcurrentService(WorkerPool[Slot]):
             self.expired.discard(message)
             return True
         return False
-
-    def make_context(self, queue: MessageQueue) -> ConsumeContext:
-        """Return what a batch handler gets beside its messages."""
-        return ConsumeContext(queue)
 
     def direct_result(self, status: object) -> ConsumeResult:
         """Return what a handler's result means where it moves no offset."""

@@ -15,15 +15,15 @@ Source: behaviour.md B.13 and C.4 (3, 4, 27), ConsumeMessageOrderlyService.java.
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol, TypeAlias
+from enum import Enum
+from typing import ClassVar, Final, Protocol, TypeAlias
 
 import trio
 
-from triomq.client.consumer.config import ConsumerConfig, ConsumeStatus, OrderlyContext
+from triomq.client.consumer.config import ConsumeContext, ConsumerConfig, ConsumeStatus, OrderlyContext
 from triomq.client.consumer.handlers import RAISED, Handler, orderly_status
-from triomq.client.consumer.processing.orderly_result import Step, next_step
 from triomq.client.consumer.processing.process_queue import ProcessQueue
-from triomq.client.consumer.processing.worker_pool import BLOCKED_S, WorkerPool
+from triomq.client.consumer.processing.worker_pool import BLOCKED_S, Slot, WorkerPool
 from triomq.protocol.bodies.client import ConsumeResult
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
@@ -45,6 +45,15 @@ _DIRECT_RESULTS: Final = {
 }
 
 
+class _Step(Enum):
+    """What to do with the messages that were handed out and not committed, the newest included."""
+
+    COMMIT = "all of them are consumed"
+    KEEP = "they stay handed out until the handler commits or rolls back"
+    ROLLBACK = "all of them come again after a while"
+    AGAIN = "those of this call come again after a while"
+
+
 class DeadLetterSender(Protocol):
     """Stores messages that failed too often."""
 
@@ -52,24 +61,14 @@ class DeadLetterSender(Protocol):
         """Return whether the message is in the dead-letter topic."""
 
 
-class _Slot:
-    """What a worker does now: see ``WorkerSlot``."""
-
-    __slots__ = ("messages", "process_queue", "retired", "share_ends")
-
-    def __init__(self) -> None:
-        self.share_ends = 0.0  # then other queues want to be consumed too
-        self.process_queue: ProcessQueue | None = None
-        self.messages: Sequence[MessageExt] = ()
-        self.retired = False
-
-
-_Handle: TypeAlias = Callable[[ProcessQueue, list[MessageExt], _Slot], Awaitable[float | None]]
+_Handle: TypeAlias = Callable[[ProcessQueue, list[MessageExt], Slot], Awaitable[float | None]]
 """Consumes taken messages; returns how long the queue rests, ``None``: it goes on."""
 
 
-class OrderlyService(WorkerPool[_Slot]):
+class OrderlyService(WorkerPool):
     """Runs the handler: :meth:`run` it in a nursery of its own, and :meth:`stop` it before leaving that."""
+
+    context: ClassVar[type[ConsumeContext | OrderlyContext]] = OrderlyContext
 
     def __init__(self, handler: Handler, sender: DeadLetterSender, config: ConsumerConfig) -> None:
         super().__init__(handler, config)
@@ -82,10 +81,6 @@ class OrderlyService(WorkerPool[_Slot]):
         if not handler.takes_batch:
             self._take_count = _MAX_SHARE
             self._handle = self._handle_each if handler.is_async else self._handle_each_in_thread
-
-    def make_slot(self) -> _Slot:
-        """Return the slot of a new worker."""
-        return _Slot()
 
     async def maintain(self) -> None:
         """Wake resting queues in time; runs until cancelled."""
@@ -106,15 +101,11 @@ class OrderlyService(WorkerPool[_Slot]):
         self._ready.clear()
         self.parked.unpark_all()
 
-    def make_context(self, queue: MessageQueue) -> OrderlyContext:
-        """Return what a batch handler gets beside its messages."""
-        return OrderlyContext(queue)
-
     def direct_result(self, status: object) -> ConsumeResult:
         """Return what a handler's result means where it moves no offset."""
         return _DIRECT_RESULTS[orderly_status(status)]
 
-    async def work(self, slot: _Slot) -> None:
+    async def work(self, slot: Slot) -> None:
         """Consume one queue after the other."""
         while True:
             while not self._ready:
@@ -141,7 +132,7 @@ class OrderlyService(WorkerPool[_Slot]):
             if rest_s is not None:
                 self._resubmit(process_queue, rest_s)
 
-    async def _consume(self, process_queue: ProcessQueue, slot: _Slot) -> float | None:
+    async def _consume(self, process_queue: ProcessQueue, slot: Slot) -> float | None:
         """Consume until there is nothing left, or a reason to stop; return when to go on, ``None``: when told.
 
         A queue whose lock has ended goes on when the lock is renewed, or is given up.
@@ -168,7 +159,7 @@ class OrderlyService(WorkerPool[_Slot]):
             if rest_s is not None:
                 return rest_s
 
-    async def _handle_each(self, process_queue: ProcessQueue, messages: list[MessageExt], slot: _Slot) -> float | None:
+    async def _handle_each(self, process_queue: ProcessQueue, messages: list[MessageExt], slot: Slot) -> float | None:
         """Call a coroutine function with one message after the other.
 
         What :meth:`_consume` asks before it takes messages is asked here before each of them.  The hot path: every line
@@ -188,7 +179,7 @@ class OrderlyService(WorkerPool[_Slot]):
                 or at >= lock.ends
                 or at > slot.share_ends
             ):
-                process_queue.again(messages[done:])
+                process_queue.requeue(messages[done:])
                 return None
             slot.messages = (message,)
             try:
@@ -201,15 +192,13 @@ class OrderlyService(WorkerPool[_Slot]):
             process_queue.last_consumed_at = at
             counters.busy_s += at - started
             if status is not ConsumeStatus.SUCCESS or process_queue.dropped:
-                process_queue.again(messages[done + 1 :])
+                process_queue.requeue(messages[done + 1 :])
                 return await self._settle(process_queue, [message], status, OrderlyContext(process_queue.queue))
             counters.succeeded += 1
             process_queue.finish(message)
         return None
 
-    async def _handle_batch(
-        self, process_queue: ProcessQueue, messages: list[MessageExt], _slot: _Slot
-    ) -> float | None:
+    async def _handle_batch(self, process_queue: ProcessQueue, messages: list[MessageExt], _slot: Slot) -> float | None:
         """Call a function with several messages."""
         context = OrderlyContext(process_queue.queue)
         started = self.now()
@@ -223,7 +212,7 @@ class OrderlyService(WorkerPool[_Slot]):
         return await self._settle(process_queue, messages, status, context)
 
     async def _handle_each_in_thread(
-        self, process_queue: ProcessQueue, messages: list[MessageExt], _slot: _Slot
+        self, process_queue: ProcessQueue, messages: list[MessageExt], _slot: Slot
     ) -> float | None:
         """Call a plain function for one message after the other, several of them in one hop to a thread."""
         started = self.now()
@@ -233,14 +222,15 @@ class OrderlyService(WorkerPool[_Slot]):
         finally:  # cancelled: what the thread finished so far counts, else it would come again out of order
             if not process_queue.dropped:
                 process_queue.counters.succeeded += len(done)
-                process_queue.discard(done)
+                for message in done:
+                    process_queue.finish(message)
         self._note_end(process_queue, started)
         if process_queue.dropped:
             return None
         if status is ConsumeStatus.SUCCESS:
-            process_queue.again(messages[len(done) :])
+            process_queue.requeue(messages[len(done) :])
             return None
-        process_queue.again(messages[len(done) + 1 :])
+        process_queue.requeue(messages[len(done) + 1 :])
         failed = messages[len(done) : len(done) + 1]
         return await self._settle(process_queue, failed, status, OrderlyContext(process_queue.queue))
 
@@ -279,16 +269,16 @@ class OrderlyService(WorkerPool[_Slot]):
             suspends = bool(messages)
         elif status is not ConsumeStatus.ROLLBACK or context.auto_commit:
             counters.succeeded += len(messages)
-        match next_step(status, auto_commit=context.auto_commit, suspends=suspends):
-            case Step.COMMIT:
+        match _next_step(status, auto_commit=context.auto_commit, suspends=suspends):
+            case _Step.COMMIT:
                 process_queue.commit()
-            case Step.ROLLBACK:
+            case _Step.ROLLBACK:
                 process_queue.rollback()
                 return self._rest_s(context)
-            case Step.AGAIN:
-                process_queue.again(messages)
+            case _Step.AGAIN:
+                process_queue.requeue(messages)
                 return self._rest_s(context)
-            case Step.KEEP:
+            case _Step.KEEP:
                 pass
         return None
 
@@ -327,3 +317,30 @@ class OrderlyService(WorkerPool[_Slot]):
     def _note_end(self, process_queue: ProcessQueue, started: float) -> None:
         process_queue.last_consumed_at = ended = self.now()
         process_queue.counters.busy_s += ended - started
+
+
+def _next_step(status: ConsumeStatus, *, auto_commit: bool, suspends: bool) -> _Step:
+    """Return what a result means.
+
+    Args:
+        status: any but ``RECONSUME_LATER``.
+        auto_commit: whether success consumes the messages at once.
+        suspends: for ``SUSPEND_CURRENT_QUEUE_A_MOMENT``: whether a message has to come again, and has not become a
+            dead letter instead.
+    """
+    if status is ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT:
+        if suspends:
+            return _Step.AGAIN
+        return _Step.COMMIT if auto_commit else _Step.KEEP
+    if not auto_commit:
+        return _WITHOUT_AUTO_COMMIT[status]
+    if status is not ConsumeStatus.SUCCESS:
+        LOGGER.warning("handler returned %s, which counts as success because auto_commit is on", status.name)
+    return _Step.COMMIT
+
+
+_WITHOUT_AUTO_COMMIT: Final = {
+    ConsumeStatus.SUCCESS: _Step.KEEP,
+    ConsumeStatus.COMMIT: _Step.COMMIT,
+    ConsumeStatus.ROLLBACK: _Step.ROLLBACK,
+}

@@ -52,7 +52,7 @@ class ProcessQueue:
         counters: where its topic's messages are counted.
         dropped: given up; results of handlers that still run must not move an offset any more.
         cached_bytes: size of the records that are cached or taken.
-        last_offset: highest offset ever put, ``None`` if there was none since the last :meth:`clear`.
+        last_offset: highest offset ever put, ``None`` if there was none.
         closing: about to be given up by orderly consumption: what the handler has may end, nothing more begins.
         consuming: for orderly consumption: a worker has it, or will have it.
         lock: for orderly consumption: until when no other member can have the queue.
@@ -103,11 +103,6 @@ class ProcessQueue:
     def cached_messages(self) -> int:
         """Messages that are cached or taken."""
         return len(self._cache) + len(self._taken)
-
-    @property
-    def taken_messages(self) -> int:
-        """Messages handed out by :meth:`take` and not committed."""
-        return len(self._taken)
 
     @property
     def taken_offsets(self) -> Collection[QueueOffset]:
@@ -193,15 +188,11 @@ class ProcessQueue:
         self._taken.update(zip(map(_offset_of, taken), taken, strict=True))
         return taken
 
-    def commit(self) -> QueueOffset | None:
-        """Forget what was taken; return the offset after it, ``None`` if nothing was taken."""
-        if not self._taken:
-            return None
-        following = QueueOffset(max(self._taken) + 1)
+    def commit(self) -> None:
+        """Forget what was taken: it is consumed."""
         self.cached_bytes -= sum(map(_size_of, self._taken.values()))
         self._taken.clear()
         self._removed()
-        return following
 
     def finish(self, message: MessageExt) -> None:
         """Forget one of the taken messages: it is consumed, or stored elsewhere."""
@@ -210,29 +201,16 @@ class ProcessQueue:
             if self.on_removal is not None:
                 self.on_removal()
 
-    def discard(self, messages: Iterable[MessageExt]) -> None:
-        """Forget these of the taken messages."""
-        for message in messages:
-            self.finish(message)
-
     def rollback(self) -> None:
         """Put all that was taken back."""
-        self.again(list(self._taken.values()))
+        self.requeue(list(self._taken.values()))
 
-    def again(self, messages: Iterable[MessageExt]) -> None:
+    def requeue(self, messages: Iterable[MessageExt]) -> None:
         """Put these of the taken messages back, to be taken again."""
         for message in messages:
             if self._taken.pop(message.queue_offset, None) is not None:
                 self._cache[message.queue_offset] = message
         self._sort()
-
-    def clear(self) -> None:
-        """Forget everything, the highest offset included."""
-        self._cache.clear()
-        self._taken.clear()
-        self._order.clear()
-        self.cached_bytes = 0
-        self.last_offset = None
 
     def _removed(self) -> None:
         if self.on_removal is not None:

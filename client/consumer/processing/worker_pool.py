@@ -2,12 +2,13 @@
 
 import logging
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, TypeAlias
 
 import trio
 
-from triomq.client.consumer.config import ConsumerConfig
+from triomq.client.consumer.config import ConsumeContext, ConsumerConfig, OrderlyContext
 from triomq.client.consumer.handlers import RAISED, Handler
 from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.protocol.bodies.client import ConsumeResult
@@ -21,6 +22,9 @@ TURN_S: Final = 0.005
 #: A handler that blocks the loop for longer is reported.
 BLOCKED_S: Final = 1.0
 _LOOP_CHECK_S: Final = 0.25
+
+
+Work: TypeAlias = tuple[MessageExt, ProcessQueue]
 
 
 class CooperativeBudget:
@@ -69,27 +73,45 @@ class CooperativeBudget:
                 return
 
 
-class WorkerSlot(Protocol):
+class Slot:
     """What a worker does now.
 
     Attributes:
         process_queue: whose messages the handler has.
         messages: which; empty if it has none.
+        started_at: since when.
         retired: there are too many workers: this one ends after what it has begun.
+        share: concurrent consumption: what the worker's thread takes next; any task may take it away.
+        share_limit: maximum messages of the next share: as many as a thread had time for.
+        share_ends: orderly consumption: when other queues get their turn.
     """
 
-    process_queue: ProcessQueue | None
-    messages: Sequence[MessageExt]
-    retired: bool
+    __slots__ = ("messages", "process_queue", "retired", "share", "share_ends", "share_limit", "started_at")
+
+    def __init__(self) -> None:
+        self.process_queue: ProcessQueue | None = None
+        self.messages: Sequence[MessageExt] = ()
+        self.started_at = 0.0
+        self.retired = False
+        self.share: deque[Work] = deque()
+        self.share_limit = 1
+        self.share_ends = 0.0
+
+    def take_share(self) -> list[Work]:
+        """Take away what the worker's thread did not begin; safe beside the thread."""
+        taken = []
+        while True:
+            try:
+                taken.append(self.share.popleft())
+            except IndexError:
+                return taken
 
 
-S = TypeVar("S", bound=WorkerSlot)
-
-
-class WorkerPool(CooperativeBudget, ABC, Generic[S]):
+class WorkerPool(CooperativeBudget, ABC):
     """Runs workers: :meth:`run` it in a nursery of its own.
 
     Attributes:
+        context: what a batch handler gets beside its messages.
         handler: what the workers call.
         config: settings.
         concurrency: how many workers there shall be.
@@ -98,29 +120,23 @@ class WorkerPool(CooperativeBudget, ABC, Generic[S]):
         stopped: no new message is handed to the handler any more.
     """
 
+    context: ClassVar[type[ConsumeContext | OrderlyContext]]
+
     def __init__(self, handler: Handler, config: ConsumerConfig) -> None:
         super().__init__()
         self.handler = handler
         self.config = config
         self.concurrency = concurrency = config.max_concurrency
         self._has_reported_block = False
-        self.slots: list[S] = []
+        self.slots: list[Slot] = []
         self.threads = trio.CapacityLimiter(concurrency)
         self.stopped = False
         self.parked = trio.lowlevel.ParkingLot()
         self._nursery: trio.Nursery | None = None
 
     @abstractmethod
-    def make_slot(self) -> S:
-        """Return the slot of a new worker."""
-
-    @abstractmethod
-    async def work(self, slot: S) -> None:
+    async def work(self, slot: Slot) -> None:
         """Call the handler until the service is stopped or the slot is retired."""
-
-    @abstractmethod
-    def make_context(self, queue: MessageQueue) -> object:
-        """Return what a batch handler gets beside its messages."""
 
     @abstractmethod
     def direct_result(self, status: object) -> ConsumeResult:
@@ -145,7 +161,7 @@ class WorkerPool(CooperativeBudget, ABC, Generic[S]):
             slot.retired = index >= concurrency
         if self._nursery is not None:
             while len(self.slots) < concurrency:
-                slot = self.make_slot()
+                slot = Slot()
                 self.slots.append(slot)
                 self._nursery.start_soon(self._live, slot)
         self.parked.unpark_all()
@@ -164,7 +180,7 @@ class WorkerPool(CooperativeBudget, ABC, Generic[S]):
 
     async def consume_directly(self, message: MessageExt, queue: MessageQueue) -> tuple[ConsumeResult, str]:
         """Call the handler with one message, apart from queues and offsets; return its result and a remark."""
-        arguments = ([message], self.make_context(queue)) if self.handler.takes_batch else (message,)
+        arguments = ([message], self.context(queue)) if self.handler.takes_batch else (message,)
         try:
             status = await self.call(*arguments)
         except Exception as exc:  # boundary: foreign code may raise anything; Cancelled passes
@@ -181,7 +197,7 @@ class WorkerPool(CooperativeBudget, ABC, Generic[S]):
         """Call a plain function in one of the service's threads; a cancelled call leaves its thread running."""
         return await trio.to_thread.run_sync(function, *arguments, abandon_on_cancel=True, limiter=self.threads)
 
-    async def _live(self, slot: S) -> None:
+    async def _live(self, slot: Slot) -> None:
         try:
             await self.work(slot)
         finally:

@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 
 from triomq.client.consumer.config import ConsumeContext, ConsumerConfig
 from triomq.client.consumer.handlers import RAISED, Handler, is_success
-from triomq.client.consumer.processing.concurrently import ConcurrentService, MessageSender, Slot
+from triomq.client.consumer.processing.concurrently import ConcurrentService, MessageSender
 from triomq.client.consumer.processing.process_queue import ProcessQueue
-from triomq.client.consumer.processing.worker_pool import BLOCKED_S
+from triomq.client.consumer.processing.worker_pool import BLOCKED_S, Slot
 from triomq.protocol.record.message import MessageExt
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")

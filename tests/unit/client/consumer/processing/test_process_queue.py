@@ -24,13 +24,6 @@ def test_a_new_queue_has_nothing_to_commit() -> None:
     assert queue.consumed_offset() is None
 
 
-def test_a_cleared_queue_has_nothing_to_commit() -> None:
-    queue = ProcessQueue(QUEUE)
-    queue.put([make_message(1)])
-    queue.clear()
-    assert (queue.consumed_offset(), queue.cached_messages, queue.cached_bytes) == (None, 0, 0)
-
-
 def test_bytes_and_messages_are_counted_until_they_are_consumed() -> None:
     queue = ProcessQueue(QUEUE)
     messages = [make_message(queue_offset, b"x" * 100) for queue_offset in range(3)]
@@ -66,10 +59,12 @@ def test_taken_messages_are_committed_or_come_again_in_order() -> None:
     queue = ProcessQueue(QUEUE)
     queue.put([make_message(queue_offset) for queue_offset in range(4)])
     taken = queue.take(3)
-    assert (queue.taken_messages, queue.cached_messages, queue.consumed_offset()) == (3, 4, 0)
-    queue.again(taken[1:])
-    assert queue.commit() == 1
-    assert queue.commit() is None
+    assert (len(queue.taken_offsets), queue.cached_messages, queue.consumed_offset()) == (3, 4, 0)
+    queue.requeue(taken[1:])
+    queue.commit()
+    assert (queue.consumed_offset(), queue.cached_messages) == (1, 3)
+    queue.commit()
+    assert queue.cached_messages == 3
     assert offsets_of(queue.take(9)) == [1, 2, 3]
     queue.rollback()
     assert queue.consumed_offset() == 1
@@ -83,7 +78,7 @@ def test_a_taken_message_that_is_finished_lets_the_progress_reach_the_next_one_t
     first, second, _ = queue.take(3)
     queue.finish(first)
     queue.finish(first)
-    assert (queue.consumed_offset(), queue.taken_messages, queue.cached_bytes) == (1, 2, 3 * first.store_size)
+    assert (queue.consumed_offset(), len(queue.taken_offsets), queue.cached_bytes) == (1, 2, 3 * first.store_size)
     assert heard == [3]
     queue.finish(second)
     queue.rollback()
