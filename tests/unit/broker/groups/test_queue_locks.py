@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.unit.broker.processors.test_client import heartbeat, notices
 from tests.unit.broker.recording import Clock, Peer
-from tests.unit.broker.test_client import heartbeat, notices
 from triomq.broker.groups.queue_locks import LIFE_MS
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.client import LockBatchRequestBody, LockBatchResponseBody

@@ -1,11 +1,447 @@
-"""How often a message is retried, and the dead-letter topic."""
+"""Sending: what is stored and answered, and what is refused with which code."""
+
+import logging
+from typing import Any
 
 import pytest
 
-from tests.unit.broker.recording import Peer
+from tests.unit.broker.recording import MakeBroker, Peer
 from triomq.broker.processors.send import ensure_dead_letter_topic, retry_limit
-from triomq.protocol.bodies.route import SubscriptionGroupConfig
+from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig, TopicFilterType
+from triomq.protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from triomq.protocol.errors import IllegalNameError
+from triomq.protocol.java import tags_code
+from triomq.protocol.record.batch import encode_batch
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.message_id import parse_offset_message_id
+from triomq.protocol.record.properties import encode_properties
+from triomq.protocol.record.record import decode_record
+from triomq.protocol.requests.requests import SendMessageRequestHeader
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.storage.config import Durability
+
+
+def stored(peer: Peer, response: RemotingCommand) -> list[MessageExt]:
+    """Return the records that the response's offset message ids lead to."""
+    assert response.code == ResponseCode.SUCCESS, response
+    messages = []
+    for text in response.ext_fields["msgId"].split(","):
+        _, _, physical_offset = parse_offset_message_id(text)
+        record = peer.broker.store.reader.look_message(physical_offset)
+        assert record is not None
+        messages.append(decode_record(record))
+    return messages
+
+
+def test_a_message_is_stored_as_it_came_and_the_answer_says_where(peer: Peer) -> None:
+    properties = "KEYS\x01k1 k2\x02TAGS\x01TagA\x02UNIQ_KEY\x01ID\x02own\x01ü"
+    response = peer.put("T", b"\x00body", queue_id=2, i=properties, g=17, h=-5, j=3)
+    (message,) = stored(peer, response)
+    assert (message.topic, message.queue_id, message.queue_offset) == ("T", 2, 0)
+    assert (message.stored_body, message.flag, message.born_timestamp) == (b"\x00body", -5, 17)
+    assert message.reconsume_times == 3
+    assert message.born_host == "192.0.2.9:50001"
+    assert message.store_host == "192.0.2.1:10911"
+    assert message.encoded_properties == (properties + "\x02CLUSTER\x01DefaultCluster").encode()
+    assert response.ext_fields["queueId"] == "2"
+    assert response.ext_fields["queueOffset"] == "0"
+    assert response.remark is None
+
+
+def test_the_long_header_of_code_10_is_served_like_the_short_one(peer: Peer) -> None:
+    header = SendMessageRequestHeader(
+        producer_group="P", topic="T", default_topic="TBW102", default_topic_queue_nums=4, queue_id=1,
+        sys_flag=0, born_timestamp=5, flag=0, properties="TAGS\x01A",
+    )  # fmt: skip
+    (message,) = stored(peer, peer.get(RequestCode.SEND_MESSAGE, header, b"x"))
+    assert (message.queue_id, message.tags, message.stored_body) == (1, "A", b"x")
+
+
+def test_sending_to_an_unknown_topic_creates_it(peer: Peer) -> None:
+    """C.2 scenario 1."""
+    peer.put("T")
+    config = peer.broker.topics.get("T")
+    assert config is not None
+    assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (4, 4, 6)
+
+
+def test_without_automatic_creation_an_unknown_topic_is_refused(make_broker: MakeBroker) -> None:
+    """C.2 scenario 2."""
+    peer = Peer(make_broker(auto_create_topic=False))
+    response = peer.put("T")
+    assert response.code == ResponseCode.TOPIC_NOT_EXIST
+    assert response.remark == "topic[T] not exist, apply first please!"
+    assert peer.broker.topics.get("T") is None
+
+
+def test_a_sender_that_names_no_queue_gets_one_and_is_told_which(peer: Peer) -> None:
+    """C.2 scenario 3."""
+    chosen = set()
+    for _ in range(100):
+        response = peer.put("T", queue_id=-1)
+        (message,) = stored(peer, response)
+        assert response.ext_fields["queueId"] == str(message.queue_id)
+        chosen.add(message.queue_id)
+    assert chosen == {0, 1, 2, 3}
+
+
+def test_a_queue_the_topic_does_not_have_is_refused(peer: Peer) -> None:
+    """C.2 scenario 3."""
+    response = peer.put("T", queue_id=4)
+    assert response.code == ResponseCode.SYSTEM_ERROR
+    assert response.remark == "request queueId[4] is illegal"
+
+
+def test_a_topic_without_queues_to_write_refuses_a_sender_that_names_none(peer: Peer) -> None:
+    peer.broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=0))
+    assert peer.put("T", queue_id=-1).code == ResponseCode.NO_PERMISSION
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    ],
+)
+def test_the_brokers_own_topics_are_forbidden_and_not_created(peer: Peer, topic: str) -> None:
+    """C.2 scenario 4."""
+    before = peer.broker.topics.names()
+    response = peer.put(topic)
+    assert response.code == ResponseCode.NO_PERMISSION
+    assert response.remark is not None
+    assert "is forbidden" in response.remark
+    assert peer.broker.topics.names() == before
+
+
+@pytest.mark.parametrize("topic", ["with space", "t" * 128, "", "../etc", "ü", "a\0b"])
+def test_an_illegal_topic_name_is_refused(peer: Peer, topic: str) -> None:
+    """C.2 scenario 4."""
+    assert peer.put(topic).code == ResponseCode.SYSTEM_ERROR
+    assert peer.broker.store.statistics().messages_put == 0
+
+
+def test_the_template_topic_itself_takes_messages(peer: Peer) -> None:
+    assert peer.put("TBW102").code == ResponseCode.SUCCESS
+
+
+def test_the_largest_body_is_taken_and_one_byte_more_is_refused(make_broker: MakeBroker) -> None:
+    """C.2 scenario 5."""
+    peer = Peer(make_broker({"commit_log_file_size_bytes": 16 * 1024**2}))
+    limit = 4 * 1024**2
+    assert peer.put("T", bytes(limit + 1)).code == ResponseCode.MESSAGE_ILLEGAL
+    response = peer.put("T", bytes(limit))
+    assert response.code == ResponseCode.SUCCESS
+    assert response.ext_fields["queueOffset"] == "0"
+
+
+def test_properties_up_to_their_limit_are_taken(peer: Peer) -> None:
+    room = 32_767 - len("own\x01") - len("\x02CLUSTER\x01DefaultCluster")
+    assert peer.put("T", i="own\x01" + "x" * room).code == ResponseCode.SUCCESS
+    assert peer.put("T", i="own\x01" + "x" * (room + 1)).code == ResponseCode.MESSAGE_ILLEGAL
+    assert peer.put("T", i="own\x01" + "ü" * (room // 2 + 1)).code == ResponseCode.MESSAGE_ILLEGAL
+
+
+def batch(count: int = 3) -> bytes:
+    return encode_batch(
+        [(number, b"body-%d" % number, b"own\x01%d\x02TAGS\x01Tag%d" % (number, number)) for number in range(count)]
+    )
+
+
+def test_a_batch_gets_consecutive_offsets_and_each_message_its_own_properties(peer: Peer) -> None:
+    """C.2 scenario 6."""
+    peer.put("T", queue_id=1)
+    response = peer.put("T", batch(), queue_id=1, m="true", i="WAIT\x01true\x02shared\x01s\x02UNIQ_KEY\x01whole")
+    messages = stored(peer, response)
+    assert response.ext_fields["msgId"].count(",") == 2
+    assert response.ext_fields["queueOffset"] == "1"
+    assert [message.queue_offset for message in messages] == [1, 2, 3]
+    assert [message.stored_body for message in messages] == [b"body-0", b"body-1", b"body-2"]
+    for number, message in enumerate(messages):
+        assert message.flag == number
+        assert message.tags == f"Tag{number}"
+        assert message.properties["own"] == str(number)
+        assert message.properties["shared"] == "s"
+        assert message.properties["CLUSTER"] == "DefaultCluster"
+        assert message.unique_id is None
+
+
+def test_a_batch_is_known_by_its_flag_and_not_by_its_code(peer: Peer) -> None:
+    header = {"a": "P", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
+    whole = stored(peer, peer.get(RequestCode.SEND_BATCH_MESSAGE, header, batch(1)))
+    assert [message.stored_body for message in whole] == [batch(1)]
+    parts = stored(peer, peer.get(RequestCode.SEND_MESSAGE_V2, {**header, "m": "true"}, batch(1)))
+    assert [message.stored_body for message in parts] == [b"body-0"]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"i": "DELAY\x011"}, {"f": 4}, {"f": 8}, {"f": 12}], ids=["delay", "prepared", "commit", "rollback"]
+)
+def test_a_batch_can_neither_be_delayed_nor_be_part_of_a_transaction(peer: Peer, fields: dict[str, Any]) -> None:
+    """C.2 scenario 7."""
+    assert peer.put("T", batch(), m="true", **fields).code == ResponseCode.MESSAGE_ILLEGAL
+    assert peer.broker.store.statistics().messages_put == 0
+
+
+@pytest.mark.parametrize("body", [b"", b"x", batch()[:-1], batch() + b"\0"], ids=["empty", "garbage", "cut", "more"])
+def test_a_batch_that_cannot_be_read_stores_nothing(peer: Peer, body: bytes) -> None:
+    response = peer.put("T", body, m="true")
+    assert response.code in {ResponseCode.MESSAGE_ILLEGAL, ResponseCode.SYSTEM_ERROR}
+    assert peer.broker.store.statistics().messages_put == 0
+
+
+def test_a_batch_with_one_message_over_a_limit_stores_nothing(peer: Peer) -> None:
+    body = encode_batch([(0, b"small", b""), (0, b"large", b"own\x01" + b"x" * 32_760)])
+    assert peer.put("T", body, m="true").code == ResponseCode.MESSAGE_ILLEGAL
+    assert peer.broker.store.statistics().messages_put == 0
+
+
+def test_a_batch_above_the_size_of_one_message_is_refused(make_broker: MakeBroker) -> None:
+    peer = Peer(make_broker({"max_message_size_bytes": 1000}))
+    body = encode_batch([(0, bytes(400), b"")] * 3)
+    assert peer.put("T", body, m="true").code == ResponseCode.MESSAGE_ILLEGAL
+
+
+@pytest.mark.parametrize(
+    ("topic", "fields", "code"),
+    [
+        ("T", {}, ResponseCode.SUCCESS),
+        ("T", {"e": 99}, ResponseCode.SYSTEM_ERROR),
+        ("a b", {}, ResponseCode.SYSTEM_ERROR),
+        ("T", {"g": "x"}, ResponseCode.SYSTEM_ERROR),
+        ("SELF_TEST_TOPIC", {}, ResponseCode.NO_PERMISSION),
+    ],
+)
+def test_every_answer_names_region_and_trace(peer: Peer, topic: str, fields: dict[str, Any], code: int) -> None:
+    """C.2 scenario 8."""
+    response = peer.put(topic, **fields)
+    assert response.code == code
+    assert response.ext_fields["MSG_REGION"] == "DefaultRegion"
+    assert response.ext_fields["TRACE_ON"] == "true"
+
+
+@pytest.mark.parametrize(
+    "flags", [MessageSysFlag.COMPRESSED, MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_ZSTD]
+)
+def test_a_compressed_body_stays_as_it_is(peer: Peer, flags: int) -> None:
+    """C.2 scenario 9, the broker's part."""
+    (message,) = stored(peer, peer.put("T", b"anything", f=int(flags)))
+    assert message.stored_body == b"anything"
+    assert message.sys_flag == flags
+
+
+def test_an_empty_body_is_taken(peer: Peer) -> None:
+    (message,) = stored(peer, peer.put("T", b""))
+    assert message.stored_body == b""
+
+
+def test_the_tag_decides_what_a_filtered_pull_sees(peer: Peer) -> None:
+    for tag in ("A", "ü", ""):
+        peer.put("T", i=f"TAGS\x01{tag}" if tag else "")
+    units = peer.broker.store.reader.queue_units("T", 0, 0, 3)
+    assert [unit.tags_code for unit in units] == [tags_code("A"), tags_code("ü"), 0]
+
+
+def test_wait_is_looked_at_and_not_stored(peer: Peer) -> None:
+    (message,) = stored(peer, peer.put("T", i="WAIT\x01false\x02own\x01w"))
+    assert message.encoded_properties == b"own\x01w\x02CLUSTER\x01DefaultCluster"
+
+
+def test_a_topic_with_many_tags_marks_its_messages(peer: Peer) -> None:
+    peer.broker.topics.put(TopicConfig(topic_name="T", topic_filter_type=TopicFilterType.MULTI_TAG))
+    (message,) = stored(peer, peer.put("T"))
+    assert message.sys_flag & MessageSysFlag.MULTI_TAGS
+
+
+@pytest.mark.parametrize(
+    ("properties", "code"),
+    [
+        ("TRAN_MSG\x01true", ResponseCode.NO_PERMISSION),
+        ("TRAN_MSG\x01true\x02DELAY\x013", ResponseCode.NO_PERMISSION),
+        ("TRAN_MSG\x01true\x02TIMER_DELAY_SEC\x013", ResponseCode.NO_PERMISSION),
+        ("TIMER_DELAY_SEC\x0110\x02TIMER_DEL_UNIQKEY\x01T+ID", ResponseCode.MESSAGE_ILLEGAL),
+        ("TRAN_MSG\x01false", ResponseCode.SUCCESS),
+        ("DELAY\x010", ResponseCode.SUCCESS),
+        ("MYDELAY\x013", ResponseCode.SUCCESS),
+    ],
+)
+def test_what_would_be_delivered_at_the_wrong_time_is_refused(peer: Peer, properties: str, code: int) -> None:
+    response = peer.put("T", i=properties)
+    assert response.code == code
+    if code != ResponseCode.SUCCESS:
+        assert response.remark is not None
+        assert "not available" in response.remark
+
+
+@pytest.mark.parametrize(("seconds", "text"), [("soon", "is no number"), ("259201", "max delay 259200000ms")])
+def test_a_time_that_cannot_be_kept_is_refused(peer: Peer, seconds: str, text: str) -> None:
+    response = peer.put("T", i=f"TIMER_DELAY_SEC\x01{seconds}")
+    assert response.code == ResponseCode.MESSAGE_ILLEGAL
+    assert text in (response.remark or "")
+
+
+@pytest.mark.parametrize(("common", "own"), [("TIMER_DELAY_SEC\x013", {}), ("", {"TIMER_DELIVER_MS": "17"})])
+def test_a_batch_that_names_a_time_is_refused(peer: Peer, common: str, own: dict[str, str]) -> None:
+    body = encode_batch([(0, b"first", b""), (0, b"second", encode_properties(own))])
+    response = peer.put("T", body, i=common, m="true")
+    assert response.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "cannot be delayed" in (response.remark or "")
+    assert peer.broker.store.commit_log.max_offset == 0
+
+
+def test_a_delayed_message_goes_to_the_queue_of_its_level_and_the_answer_names_both_places(peer: Peer) -> None:
+    """C.2 scenario 14."""
+    peer.put("T", i="DELAY\x013")
+    response = peer.put("T", queue_id=2, i="TAGS\x01A\x02WAIT\x01true\x02DELAY\x013")
+    (message,) = stored(peer, response)
+    assert (message.topic, message.queue_id, message.queue_offset) == ("SCHEDULE_TOPIC_XXXX", 2, 1)
+    assert (response.ext_fields["queueId"], response.ext_fields["queueOffset"]) == ("2", "1")
+    expected = (
+        b"TAGS\x01A\x02DELAY\x013\x02CLUSTER\x01DefaultCluster\x02WAIT\x01true\x02REAL_TOPIC\x01T\x02REAL_QID\x012"
+    )
+    assert message.encoded_properties == expected
+    (unit,) = peer.broker.store.reader.queue_units("SCHEDULE_TOPIC_XXXX", 2, 1, 1)
+    assert unit.tags_code == message.store_timestamp + 10_000
+    assert peer.broker.store.reader.max_offset_in_queue("T", 2) == 0
+    assert peer.broker.statistics.put_by_topic == {"SCHEDULE_TOPIC_XXXX": 2}
+
+
+@pytest.mark.parametrize("level", ["19", "99", "+99", "2147483648"])
+def test_a_level_above_the_highest_is_the_highest(peer: Peer, level: str) -> None:
+    """C.2 scenario 15."""
+    (message,) = stored(peer, peer.put("T", i=f"DELAY\x01{level}"))
+    assert (message.topic, message.queue_id) == ("SCHEDULE_TOPIC_XXXX", 17)
+    assert message.properties["DELAY"] == "18"
+
+
+@pytest.mark.parametrize("level", ["0", "-1", ""])
+def test_a_level_of_0_or_below_delays_nothing(peer: Peer, level: str) -> None:
+    (message,) = stored(peer, peer.put("T", i=f"DELAY\x01{level}"))
+    assert message.topic == "T"
+
+
+@pytest.mark.parametrize("level", ["x", "1.5", "1s", "9" * 5000])
+def test_a_level_that_is_no_number_is_refused(peer: Peer, level: str) -> None:
+    assert peer.put("T", i=f"DELAY\x01{level}").code == ResponseCode.MESSAGE_ILLEGAL
+
+
+@pytest.mark.parametrize(
+    ("flags", "topic"), [(0, "SCHEDULE_TOPIC_XXXX"), (8, "SCHEDULE_TOPIC_XXXX"), (4, "T"), (12, "T")]
+)
+def test_prepared_and_rolled_back_records_are_not_delayed(peer: Peer, flags: int, topic: str) -> None:
+    (message,) = stored(peer, peer.put("T", i="DELAY\x011", f=flags))
+    assert message.topic == topic
+
+
+def test_a_retry_that_still_carries_the_mark_of_a_transaction_is_an_ordinary_one(peer: Peer) -> None:
+    """C.4 row 17."""
+    (message,) = stored(peer, peer.put("%RETRY%G", i="TRAN_MSG\x01true\x02DELAY\x013", j=1))
+    assert message.topic == "SCHEDULE_TOPIC_XXXX"
+    assert peer.put("%RETRY%G", i="TRAN_MSG\x01true", j=1).code == ResponseCode.NO_PERMISSION
+
+
+@pytest.mark.parametrize(
+    ("fields", "version", "is_dead"),
+    [
+        ({"j": 15}, 407, False),
+        ({"j": 16}, 407, True),
+        ({"j": 2, "l": 3}, 407, False),
+        ({"j": 3, "l": 3}, 407, True),
+        ({"j": 3, "l": 3}, 120, False),
+        ({"l": 0}, 407, True),
+        ({}, 407, False),
+    ],
+)
+def test_a_message_for_a_retry_topic_that_was_tried_often_enough_is_a_dead_letter_at_once(
+    peer: Peer, fields: dict[str, Any], version: int, is_dead: bool
+) -> None:
+    """C.4 row 1."""
+    header = {"a": "P", "b": "%RETRY%G", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": "DELAY\x015"}
+    response = peer.get(RequestCode.SEND_MESSAGE_V2, {**header, **fields}, b"x", version=version)
+    (message,) = stored(peer, response)
+    if not is_dead:
+        assert (message.topic, message.properties["REAL_TOPIC"]) == ("SCHEDULE_TOPIC_XXXX", "%RETRY%G")
+        return
+    assert (message.topic, message.queue_id) == ("%DLQ%G", 0)
+    assert message.properties == {"CLUSTER": "DefaultCluster", "DELAY": "0"}
+    assert message.reconsume_times == fields.get("j", 0)
+    config = peer.broker.topics.get("%DLQ%G")
+    assert config is not None
+    assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (1, 1, 6)
+
+
+def test_a_dead_letter_is_answered_with_the_queue_that_was_asked_for(peer: Peer) -> None:
+    peer.broker.topics.put(TopicConfig(topic_name="%RETRY%G"))
+    response = peer.put("%RETRY%G", queue_id=5, j=16)
+    (message,) = stored(peer, response)
+    assert (response.ext_fields["queueId"], message.queue_id) == ("5", 0)
+
+
+def test_a_retry_topic_needs_a_group_that_may_be_created(make_broker: MakeBroker) -> None:
+    peer = Peer(make_broker(auto_create_group=False))
+    assert peer.put("%RETRY%unknown").code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    peer = Peer(make_broker(auto_create_group=True))
+    assert peer.put("%RETRY%unknown").code == ResponseCode.SUCCESS
+    assert peer.broker.groups.settings.get("unknown") is not None
+
+
+def test_a_read_only_topic_still_stores_what_is_sent(peer: Peer) -> None:
+    peer.broker.topics.put(TopicConfig(topic_name="T", perm=4))
+    assert peer.put("T").code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize("missing", ["a", "b", "c", "d", "e", "f", "g", "h"])
+def test_a_header_without_a_field_it_needs_is_refused_by_name(peer: Peer, missing: str) -> None:
+    header = {"a": "P", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
+    del header[missing]
+    response = peer.get(RequestCode.SEND_MESSAGE_V2, header)
+    assert response.code == ResponseCode.SYSTEM_ERROR
+    assert response.remark is not None
+    assert f"'{missing}'" in response.remark
+
+
+def test_what_is_stored_is_counted(peer: Peer) -> None:
+    peer.put("T", b"12345")
+    peer.put("T", batch(3), m="true")
+    peer.put("T", queue_id=99)
+    statistics = peer.broker.statistics
+    assert (statistics.put_messages, statistics.put_bytes) == (4, 5 + len(batch(3)))
+    assert statistics.put_by_topic == {"T": 4}
+    assert statistics.failed_requests == 1
+
+
+def test_nothing_is_logged_for_a_stored_message(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
+    peer.put("T")
+    with caplog.at_level(logging.DEBUG):
+        peer.put("T")
+    assert not caplog.records
+
+
+async def test_with_durability_sync_an_answer_waits_for_the_disk_unless_the_sender_does_not(
+    make_broker: MakeBroker,
+) -> None:
+    peer = Peer(make_broker({"durability": Durability.SYNC}))
+    header = {"a": "P", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
+    assert peer.ask(RequestCode.SEND_MESSAGE_V2, header) is None
+    assert peer.broker.group_commit is not None
+    assert peer.broker.group_commit.waiting == 1
+    response = peer.ask(RequestCode.SEND_MESSAGE_V2, {**header, "i": "WAIT\x01false"})
+    assert response is not None
+    assert response.ext_fields["queueOffset"] == "1"
+    several = {**header, "m": "true"}
+    assert peer.ask(RequestCode.SEND_MESSAGE_V2, several, batch()) is None
+    assert peer.broker.group_commit.waiting == 2
+    response = peer.ask(RequestCode.SEND_MESSAGE_V2, {**several, "i": "WAIT\x01false"}, batch())
+    assert response is not None
+    assert response.ext_fields["queueOffset"] == "5"
+    assert peer.broker.group_commit.waiting == 2
+
+
+# --- retries -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

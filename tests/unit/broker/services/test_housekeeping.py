@@ -1,7 +1,7 @@
 """Members that send no heartbeats."""
 
+from tests.unit.broker.processors.test_client import heartbeat
 from tests.unit.broker.recording import Clock, Peer
-from tests.unit.broker.test_client import heartbeat
 from triomq.broker.server import Broker
 
 

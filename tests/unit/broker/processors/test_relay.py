@@ -4,8 +4,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from tests.unit.broker.processors.test_client import heartbeat
 from tests.unit.broker.recording import Peer
-from tests.unit.broker.test_client import heartbeat
 from triomq.broker.network import client_requests
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.client import GetConsumerStatusBody, ResetOffsetBody
