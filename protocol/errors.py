@@ -5,7 +5,8 @@
     TriomqError
     |- ProtocolError                  bytes that are not what the protocol or the store format allows
     |  |- FrameTooLargeError          a length field above the limit, or negative
-    |  `- SubscriptionParseError      a filter expression that cannot be read
+    |  |- SubscriptionParseError      a filter expression that cannot be read
+    |  `- UnsupportedFilterError      a filter of a type that does not exist here
     |- IllegalNameError               a topic or group name that RocketMQ refuses
     |- MessageIllegalError            a message over a size limit, refused before it is sent or stored
     |- UnsupportedCompressionError    the package for this compression is not installed
@@ -47,6 +48,10 @@ class FrameTooLargeError(ProtocolError):
 
 class SubscriptionParseError(ProtocolError):
     """A subscription expression cannot be read."""
+
+
+class UnsupportedFilterError(ProtocolError):
+    """A subscription names a filter type that does not exist here, such as SQL92."""
 
 
 class IllegalNameError(TriomqError):

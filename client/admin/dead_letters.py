@@ -241,12 +241,13 @@ def as_new(message: MessageExt, topic: str) -> Message:
         UnsupportedCompressionError: the package for its compression is not installed.
     """
     properties = {name: value for name, value in message.user_properties.items() if name not in _TIMERS}
-    return Message(
+    new = Message(
         topic,
         message.body,
-        tags=message.tags,
         keys=message.keys,
         properties=properties,
         flag=message.flag,
         sharding_key=message.properties.get(PropertyName.SHARDING_KEY),
     )
+    object.__setattr__(new, "tags", message.tags)  # other producers may set tags that ``Message`` refuses
+    return new

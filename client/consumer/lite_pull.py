@@ -125,7 +125,7 @@ class LitePullConsumer(QueueQueries):
             ClientError: queues are assigned; or the group is on a shared instance already.
         """
         validate_topic(topic)
-        TagFilter.parse(expression)
+        TagFilter.parse_strictly(expression)
         await self._start(assigns=False).subscribe(topic, expression)
 
     async def unsubscribe(self, topic: str) -> None:
@@ -154,7 +154,7 @@ class LitePullConsumer(QueueQueries):
         """
         expressions = expressions or {}
         for expression in expressions.values():
-            TagFilter.parse(expression)
+            TagFilter.parse_strictly(expression)
         await self._start(assigns=True).assign(frozenset(queues), expressions)
 
     async def wait_assigned(self) -> None:

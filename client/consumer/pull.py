@@ -96,7 +96,7 @@ class PullConsumer(QueueQueries):
                 f"pull: queue_offset {queue_offset} and wait_s {wait_s} must not be negative, "
                 f"max_messages {max_messages} must be above 0"
             )
-        tag_filter = TagFilter.parse(expression)
+        tag_filter = TagFilter.parse_strictly(expression)
         result = await self._open().pull(
             queue,
             Pull(

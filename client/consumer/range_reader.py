@@ -112,7 +112,7 @@ class RangeReader(OpenOnce):
         validate_group(group)
         if not begin >= 0:
             raise ConfigError(f"range reader: begin {begin} must not be negative")
-        self._filter = TagFilter.parse(expression)
+        self._filter = TagFilter.parse_strictly(expression)
         self._queue = queue
         self._end = end
         self._limits = limits = limits or ReadLimits()

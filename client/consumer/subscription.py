@@ -92,7 +92,7 @@ class Subscriptions:
         for topic, expression in {**expressions, **own}.items():
             if topic != self.retry_topic:  # a group's name may be longer than a topic's
                 validate_topic(topic)
-            table[topic] = Subscription(topic, TagFilter.parse(expression), clock())
+            table[topic] = Subscription(topic, TagFilter.parse_strictly(expression), clock())
         self._table: Final = table
 
     def __getitem__(self, topic: str) -> Subscription:
@@ -119,7 +119,7 @@ class Subscriptions:
         if topic == self.retry_topic:
             raise ConfigError(f"subscribe: {topic} is consumed anyway")
         validate_topic(topic)
-        tag_filter = TagFilter.parse(expression)
+        tag_filter = TagFilter.parse_strictly(expression)
         subscription = self._table.get(topic)
         if subscription is None:
             subscription = self._table[topic] = Subscription(topic, tag_filter, self._clock())

@@ -5,15 +5,14 @@ Source: wire.md 6, 9.3, 9.9, 9.11.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from triomq.protocol.bodies.fastjson import dumps, queue_to_json
 from triomq.protocol.bodies.json_body import JsonBody, Wire
+from triomq.protocol.filters.filter_types import TAG
 from triomq.protocol.filters.tags import SUBSCRIBE_ALL, TagFilter
 from triomq.protocol.java import tags_code
 from triomq.protocol.message_queue import MessageQueue
-
-EXPRESSION_TYPE_TAG: Final = "TAG"
 
 
 class ConsumeType(StrEnum):
@@ -57,7 +56,7 @@ class SubscriptionData(JsonBody):
     tags_set: list[str] = field(default_factory=list)
     code_set: list[int] = field(default_factory=list)
     sub_version: int = 0
-    expression_type: str = EXPRESSION_TYPE_TAG
+    expression_type: str = TAG
     class_filter_mode: bool = False
 
     @classmethod

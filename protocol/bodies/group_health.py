@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from triomq.protocol.bodies.client import EXPRESSION_TYPE_TAG, ConsumerRunningInfo, ProcessQueueInfo, SubscriptionData
-from triomq.protocol.errors import SubscriptionParseError
-from triomq.protocol.filters.tags import TagFilter
+from triomq.protocol.bodies.client import ConsumerRunningInfo, ProcessQueueInfo, SubscriptionData
+from triomq.protocol.errors import SubscriptionParseError, UnsupportedFilterError
+from triomq.protocol.filters.filter_types import parse_filter
 from triomq.protocol.message_queue import MessageQueue
 
 #: How long messages may wait in a queue without any progress before it counts as stalled, where a broker says nothing
@@ -76,12 +76,10 @@ def subscription_differences(
 
 def _meaning(data: SubscriptionData) -> object:
     """Return what two subscriptions have in common if and only if they select the same messages."""
-    if data.expression_type in ("", EXPRESSION_TYPE_TAG):
-        try:
-            return frozenset(TagFilter.parse(data.sub_string).tags)
-        except SubscriptionParseError:
-            pass
-    return data.expression_type, data.sub_string
+    try:
+        return parse_filter(data.sub_string, data.expression_type)
+    except (SubscriptionParseError, UnsupportedFilterError):
+        return data.expression_type, data.sub_string
 
 
 # --- queues that stand still --------------------------------------------------------------------------------

@@ -1,9 +1,10 @@
 """Tag expressions: ``*`` for everything, or tags joined by ``||``.
 
-The broker compares hash codes only, as a consume queue entry has nothing else; the client compares the text again.
+The broker compares hash codes only, because a consume queue unit holds nothing else; the client compares the text.
 Source: FilterAPI.java; behaviour.md A.11, wire.md 5.2.
 """
 
+import re
 from typing import Final, Self
 
 from triomq.protocol.errors import SubscriptionParseError
@@ -12,15 +13,16 @@ from triomq.protocol.java import tags_code
 SUBSCRIBE_ALL: Final = "*"
 _SEPARATOR: Final = "||"
 _BLANKS: Final = "".join(map(chr, range(0x21)))  # what Java's trim() removes
+_PLAIN_TAG: Final = re.compile(r"[^\x00-\x20&|]+")
 
 
 class TagFilter:
     """A parsed tag expression.
 
     Attributes:
-        expression: as it was given; ``*`` if nothing was.
-        tags: what is wanted, in the order of the expression; empty = everything.
-        codes: the hash codes of ``tags``; ``None`` = everything.
+        expression: as given; ``*`` if it was empty.
+        tags: the wanted tags in the expression's order; empty for everything.
+        codes: the hash codes of ``tags``; ``None`` for everything.
     """
 
     __slots__ = ("_tag_set", "codes", "expression", "tags")
@@ -33,10 +35,10 @@ class TagFilter:
 
     @classmethod
     def parse(cls, expression: str | None) -> Self:
-        """Read an expression; ``None``, an empty one and ``*`` mean everything.
+        """Read an expression as Apache's broker does; ``None``, an empty one and ``*`` mean everything.
 
         Raises:
-            SubscriptionParseError: it has parts, but all of them are empty, as in ``||``.
+            SubscriptionParseError: it has only empty parts, as in ``||``.
         """
         if not expression or expression == SUBSCRIBE_ALL:
             return cls(SUBSCRIBE_ALL, ())
@@ -45,12 +47,30 @@ class TagFilter:
             raise SubscriptionParseError(f"tag expression {expression[:80]!r}: there is no tag in it")
         return cls(expression, tuple(tags))
 
+    @classmethod
+    def parse_strictly(cls, expression: str | None) -> Self:
+        """Read an expression as :meth:`parse` does, but refuse what was meant as another language.
+
+        ``a && b``, ``a OR b`` and ``a | b`` are each one tag to a broker, which no message has.
+
+        Raises:
+            SubscriptionParseError: a tag contains a blank, ``&`` or ``|``, or there is none.
+        """
+        found = cls.parse(expression)
+        for tag in found.tags:
+            if _PLAIN_TAG.fullmatch(tag) is None:
+                raise SubscriptionParseError(
+                    f"tag expression {found.expression[:80]!r}: tag expressions are TAG || TAG; "
+                    f"{tag[:80]!r} contains a blank, & or |"
+                )
+        return found
+
     def matches_code(self, code: int) -> bool:
-        """Tell whether a consume queue entry may match; other tags can have an equal code."""
+        """Whether a consume queue unit may match; other tags can have the same code."""
         return self.codes is None or code in self.codes
 
     def matches_tag(self, tag: str | None) -> bool:
-        """Tell whether a message with this tag is wanted."""
+        """Whether a message with this tag is wanted."""
         return not self._tag_set or tag in self._tag_set
 
     def __eq__(self, other: object) -> bool:
@@ -61,3 +81,8 @@ class TagFilter:
 
     def __repr__(self) -> str:
         return f"TagFilter({self.expression!r})"
+
+
+def is_selectable(tag: str) -> bool:
+    """Whether an expression can select the tag: it is not blank and contains no ``||``."""
+    return _SEPARATOR not in tag and bool(tag.strip(_BLANKS))

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from triomq.protocol.errors import MessageIllegalError
+from triomq.protocol.filters.tags import is_selectable
 from triomq.protocol.host import format_host
 from triomq.protocol.record.compression import decompress
 from triomq.protocol.record.layout import Head
@@ -67,6 +68,8 @@ class Message:
     def __post_init__(self) -> None:
         if not isinstance(self.body, bytes):
             raise TypeError(f"body is {type(self.body).__name__}: encode it to bytes first")
+        if self.tags and not is_selectable(self.tags):
+            raise MessageIllegalError(f"tags {self.tags[:80]!r}: no consumer can select a blank tag or one with ||")
         if self.delay_level < 0:
             raise MessageIllegalError(f"delay level {self.delay_level}: must be 0 (at once) or above")
         if not 0 <= self.delay_s < math.inf:

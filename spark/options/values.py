@@ -107,7 +107,7 @@ def group(text: str) -> str:
 
 def tags(text: str) -> str:
     """Read a tag expression."""
-    return _checked(text, lambda: TagFilter.parse(text), "is no tag expression: A || B, or *")
+    return _checked(text, lambda: TagFilter.parse_strictly(text), "is no tag expression: A || B, or *")
 
 
 def pattern(text: str) -> str:

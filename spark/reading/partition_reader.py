@@ -56,7 +56,7 @@ class _RangeTask:
         self._chunk_bytes = min(_FIRST_CHUNK_BYTES, options["batchBytes"])
         self._who_stands_still = "the broker"
         self._instance = instance
-        self._filter = TagFilter.parse(options["tags"])
+        self._filter = TagFilter.parse_strictly(options["tags"])
         self._decoder = Decoder(
             wanted.queue,
             columns,

@@ -170,7 +170,7 @@ class BatchEncoder:
         for column, name in (("keys", PropertyName.KEYS), ("tags", PropertyName.TAGS)):
             if column in self._columns:
                 texts = _texts(batch.column(column))
-                if texts is None:
+                if texts is None or (column == "tags" and _has_unselectable_tag(texts)):
                     return None
                 parts.append(_optional(f"{_PART_END}{name}{_NAME_END}", texts))
         if "properties" in self._columns:
@@ -232,6 +232,10 @@ def _texts(column: Any) -> Any:
             return None
         column = pc.binary_join(column.cast(_TEXT_LIST), " ")  # Spark says that elements are not null
     return None if _has_separator(column) else column.fill_null("")
+
+
+def _has_unselectable_tag(texts: Any) -> bool:
+    return bool(pc.any(pc.match_substring_regex(texts, r"\|\||\A[\x00-\x20]+\z")).as_py())
 
 
 def _optional(start: str, texts: Any) -> Any:

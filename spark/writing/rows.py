@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from triomq.client.producer.producer import DEFAULT_MAX_MESSAGE_BYTES
 from triomq.client.producer.publish import check_topic
 from triomq.protocol.errors import MessageIllegalError, TriomqError
+from triomq.protocol.filters.tags import is_selectable
 from triomq.protocol.record.message import RESERVED_PROPERTY_NAMES, Message
 from triomq.spark.schema import ROW_ID
 
@@ -126,7 +127,7 @@ class RowEncoder:
         message = Message(
             topic,
             body,
-            tags=self._text(number, "tags", get("tags")),
+            tags=self._tags(number, get("tags")),
             keys=self._keys(number, get("keys")),
             properties=properties,
             flag=get("flag") or 0,
@@ -195,6 +196,11 @@ class RowEncoder:
                 raise self.bad(number, "keys", "has a null")
             keys = " ".join(keys)
         return self._text(number, "keys", keys) or ""
+
+    def _tags(self, number: int, tags: str | None) -> str | None:
+        if tags and not is_selectable(tags):
+            raise self.bad(number, "tags", "is blank or contains ||: no consumer can select it")
+        return self._text(number, "tags", tags)
 
     def _text(self, number: int, column: str, text: str | None) -> str | None:
         if text and _has_separator(text):

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from triomq.protocol.codes import PullSysFlag, ResponseCode
+from triomq.protocol.filters.filter_types import TAG
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.requests.requests import PullMessageRequestHeader
@@ -73,7 +74,7 @@ class Pull:
             suspend_timeout_millis=round(self.suspend_s * 1000),
             sub_version=self.sub_version,
             subscription=self.expression,
-            expression_type="TAG",
+            expression_type=TAG,
             max_transfer_bytes=self.max_bytes,
         )
 

@@ -16,7 +16,7 @@ def add_produce(commands: Commands) -> None:
     add = parser.add_argument
     add("topic", metavar="TOPIC")
     add("--group", default=DEFAULT_PRODUCER_GROUP, help=f"producer group ({DEFAULT_PRODUCER_GROUP})")
-    add("--tag", help="tag of every message")
+    add("--tag", type=values.parse_tag, help="tag of every message")
     add("--key", action="append", default=[], help="key of every message; may be repeated")
     add(
         "--property",
@@ -85,7 +85,13 @@ def add_consume(commands: Commands) -> None:
         metavar="NAME",
         help="as a member: name among the clients of this machine (instanceName; random, with --broadcast DEFAULT)",
     )
-    add("--tag", metavar="EXPR", default="*", help='tags wanted, such as "TagA || TagB" (*)')
+    add(
+        "--tag",
+        type=values.parse_tag_expression,
+        metavar="EXPR",
+        default="*",
+        help='tags wanted, such as "TagA || TagB" (*)',
+    )
     add(
         "--from",
         dest="start",

@@ -5,6 +5,9 @@ from argparse import ArgumentTypeError
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final, Literal, TypeAlias
 
+from triomq.protocol.errors import SubscriptionParseError
+from triomq.protocol.filters.tags import TagFilter, is_selectable
+
 StartAt: TypeAlias = Literal["earliest", "latest"] | datetime
 
 _SIZE: Final = re.compile(r"(\d+) ?(?:([KMG])(?:iB)?|B)?", re.IGNORECASE)
@@ -137,6 +140,29 @@ def parse_property(text: str) -> tuple[str, str]:
     if not separator or not name:
         raise ArgumentTypeError(f"{text!r} is no property: write name=value")
     return name, value
+
+
+def parse_tag(text: str) -> str:
+    """Return the tag of a message.
+
+    Raises:
+        ArgumentTypeError: no consumer could select it.
+    """
+    if not is_selectable(text):
+        raise ArgumentTypeError(f"{text!r}: no consumer can select a blank tag or one with ||; a message has one tag")
+    return text
+
+
+def parse_tag_expression(text: str) -> str:
+    """Return an expression such as ``TagA || TagB`` or ``*``.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
+    try:
+        return TagFilter.parse_strictly(text).expression
+    except SubscriptionParseError as exc:
+        raise ArgumentTypeError(str(exc)) from exc
 
 
 def parse_start(text: str) -> StartAt:

@@ -14,6 +14,8 @@ from triomq.cli.arguments.values import (
     parse_rate,
     parse_size,
     parse_start,
+    parse_tag,
+    parse_tag_expression,
     time_text,
 )
 
@@ -139,3 +141,21 @@ def test_a_percentage_may_have_its_sign() -> None:
 def test_what_is_no_percentage_is_refused(text: str) -> None:
     with pytest.raises(ArgumentTypeError, match="1 to 100"):
         parse_percent(text)
+
+
+@pytest.mark.parametrize("text", ["*", "a", "TagA || TagB"])
+def test_tag_expression_is_kept(text: str) -> None:
+    assert parse_tag_expression(text) == text
+
+
+@pytest.mark.parametrize("text", ["a && b", "a OR b", "a | b", "||"])
+def test_tag_expression_that_never_matches_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match="tag expression"):
+        parse_tag_expression(text)
+
+
+def test_tag_that_no_consumer_can_select_is_refused() -> None:
+    assert parse_tag("a b") == "a b"
+    for text in ("a||b", " "):
+        with pytest.raises(ArgumentTypeError, match="no consumer can select"):
+            parse_tag(text)

@@ -55,6 +55,10 @@ def test_what_was_not_given_is_not_invented() -> None:
     assert (new.tags, tuple(new.keys), dict(new.properties), new.sharding_key) == (None, (), {}, None)
 
 
+def test_tag_that_our_producers_refuse_is_kept() -> None:
+    assert as_new(letter({"TAGS": "a||b"}), "orders").tags == "a||b"
+
+
 @pytest.mark.parametrize(
     ("properties", "topic"),
     [

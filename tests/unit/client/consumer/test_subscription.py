@@ -83,3 +83,13 @@ def test_a_topic_that_was_taken_out_is_renewed_by_nobody() -> None:
 
 def test_broadcasting_has_no_retry_topic() -> None:
     assert Subscriptions("G", {"T": "*"}, lambda: 0, with_retry_topic=False).topics == ("T",)
+
+
+@pytest.mark.parametrize("expression", ["a && b", "a OR b", "a | b"])
+def test_expression_that_never_matches_is_refused(expression: str) -> None:
+    table = subscriptions(T="*")
+    with pytest.raises(SubscriptionParseError, match=r"tag expressions are TAG \|\| TAG"):
+        table.put("T", expression)
+    with pytest.raises(SubscriptionParseError):
+        subscriptions(T=expression)
+    assert table["T"].tag_filter.tags == ()

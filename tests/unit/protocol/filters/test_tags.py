@@ -3,7 +3,7 @@
 import pytest
 
 from triomq.protocol.errors import SubscriptionParseError
-from triomq.protocol.filters.tags import TagFilter
+from triomq.protocol.filters.tags import TagFilter, is_selectable
 
 
 @pytest.mark.parametrize("expression", [None, "", "*"])
@@ -55,3 +55,22 @@ def test_only_javas_blanks_are_trimmed() -> None:
 
 def test_repr_shows_the_expression() -> None:
     assert repr(TagFilter.parse("a||b")) == "TagFilter('a||b')"
+
+
+@pytest.mark.parametrize("expression", ["a && b", "a&b", "a OR b", "a | b", "a|b", "a ||| b", "a || b c", "a\tb"])
+def test_strict_parsing_refuses_other_languages(expression: str) -> None:
+    with pytest.raises(SubscriptionParseError, match=r"tag expressions are TAG \|\| TAG; .* contains a blank, & or \|"):
+        TagFilter.parse_strictly(expression)
+    assert TagFilter.parse(expression).tags  # a broker accepts it, as Apache's does
+
+
+@pytest.mark.parametrize("expression", [None, "", "*", "a", " a || b ", "a||b", "\u3000A || \u4e2d-_.%"])
+def test_strict_parsing_accepts_tag_expressions(expression: str | None) -> None:
+    assert TagFilter.parse_strictly(expression) == TagFilter.parse(expression)
+
+
+@pytest.mark.parametrize(
+    ("tag", "expected"), [("a", True), ("a b", True), ("a|b", True), ("a||b", False), (" \t", False)]
+)
+def test_a_tag_is_selectable_unless_it_is_blank_or_has_a_separator(tag: str, *, expected: bool) -> None:
+    assert is_selectable(tag) is expected

@@ -122,6 +122,12 @@ def test_impossible_number_is_refused(fields: dict[str, int]) -> None:
         Message("T", b"", **fields)  # type: ignore[arg-type]  # only numbers here
 
 
+@pytest.mark.parametrize("tags", ["a||b", "||", " ", "\t"])
+def test_tag_that_no_consumer_can_select_is_refused(tags: str) -> None:
+    with pytest.raises(MessageIllegalError, match="no consumer can select"):
+        Message("T", b"", tags=tags)
+
+
 def test_message_can_be_copied_pickled_and_compared() -> None:
     message = Message("T", b"x", tags="A", properties={"p": "q"})
     assert pickle.loads(pickle.dumps(message)) == message == copy.deepcopy(message)

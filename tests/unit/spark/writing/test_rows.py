@@ -85,6 +85,8 @@ def test_delayed_and_long_rows_go_alone() -> None:
         ("topic", ["no blank"], "only letters"),
         ("topic", ["SCHEDULE_TOPIC_XXXX"], "clients may not"),
         ("tags", ["a\x01"], "separator"),
+        ("tags", ["a||b"], "no consumer can select it"),
+        ("tags", [" "], "no consumer can select it"),
         ("keys", ["a\x02"], "separator"),
         ("keys", [["a", None]], "null"),
         ("shardingKey", ["\x01"], "separator"),
