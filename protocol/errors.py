@@ -53,6 +53,9 @@ class SubscriptionParseError(ProtocolError):
 class UnsupportedFilterError(ProtocolError):
     """A subscription names a filter type that does not exist here, such as SQL92."""
 
+    def __init__(self, expression_type: str | None) -> None:
+        super().__init__(f"The broker does not support consumer to filter message by {expression_type}")
+
 
 class IllegalNameError(TriomqError):
     """A topic or group name breaks RocketMQ's rules; the text says which rule."""

@@ -12,12 +12,11 @@ from typing import Final
 from triomq.broker.network.connection import Connection
 from triomq.protocol.bodies.client import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel, SubscriptionData
 from triomq.protocol.bodies.group_health import SubscriptionDifference, duplicates, subscription_differences
-from triomq.protocol.errors import SubscriptionParseError
+from triomq.protocol.errors import SubscriptionParseError, UnsupportedFilterError
+from triomq.protocol.filters.filter_types import parse_filter
 from triomq.protocol.filters.tags import TagFilter
 
 LOGGER: Final = logging.getLogger("triomq.broker.groups.members")
-
-TAG: Final = "TAG"
 
 
 @dataclass(slots=True)
@@ -239,12 +238,10 @@ def _merge_subscriptions(group: ConsumerGroup, wanted: list[SubscriptionData]) -
 
 
 def tag_filter_of(expression: str | None, expression_type: str | None) -> TagFilter | None:
-    """Return the filter of an expression, ``None`` if it is no tag expression or cannot be read."""
-    if expression_type not in (None, "", TAG):
-        return None
+    """Return the filter of an expression, ``None`` if its type is not supported or it cannot be read."""
     try:
-        return TagFilter.parse(expression)
-    except SubscriptionParseError:
+        return parse_filter(expression, expression_type)
+    except (SubscriptionParseError, UnsupportedFilterError):
         return None
 
 

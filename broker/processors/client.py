@@ -8,7 +8,6 @@ AdminBrokerProcessor.java.
 from contextlib import suppress
 
 from triomq.broker.groups.groups import Groups
-from triomq.broker.groups.members import TAG
 from triomq.broker.network.connection import Connection
 from triomq.broker.network.refusal import RequestRefusedError
 from triomq.broker.topics import TopicTable
@@ -21,6 +20,7 @@ from triomq.protocol.bodies.client import (
 )
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import IllegalNameError
+from triomq.protocol.filters.filter_types import check_filter_type
 from triomq.protocol.names import retry_topic
 from triomq.protocol.requests.requests import ConsumerGroupRequestHeader, UnregisterClientRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
@@ -74,15 +74,12 @@ class ClientProcessors:
         return command.reply(body=ConsumerIdList(group.client_ids()).encode())
 
     def check_client_config(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        """Check the filter of a consumer before it starts: only tag expressions are supported."""
+        """Check before a consumer starts that its type of filter is supported."""
         if not command.body:
             return command.reply()
         subscription = CheckClientRequestBody.decode(command.body).subscription_data
-        if subscription is not None and subscription.expression_type not in (None, "", TAG):
-            raise RequestRefusedError(
-                ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {subscription.expression_type}",
-            )
+        if subscription is not None:
+            check_filter_type(subscription.expression_type)
         return command.reply()
 
     def lock_batch_mq(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from triomq.broker.groups.groups import Groups
-from triomq.broker.groups.members import TAG
 from triomq.broker.network.connection import Connection
 from triomq.broker.network.refusal import RequestRefusedError
 from triomq.broker.pulls.lookups import Lookups
@@ -16,7 +15,8 @@ from triomq.broker.pulls.pull_hold import Pull
 from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.codes import CommandFlag, Permission, PullSysFlag, ResponseCode
-from triomq.protocol.filters.tags import TagFilter
+from triomq.protocol.errors import UnsupportedFilterError
+from triomq.protocol.filters.filter_types import parse_filter
 from triomq.protocol.requests.requests import PullMessageRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.message_store import MessageStore
@@ -97,9 +97,7 @@ class PullProcessor:
                 f"[{topic.read_queue_nums}] consumer:[{connection.peer}]",
             )
         if header.sys_flag & _SUBSCRIPTION:
-            if header.expression_type not in (None, "", TAG):
-                raise _no_sql(header.expression_type)
-            return TagFilter.parse(header.subscription).codes
+            return parse_filter(header.subscription, header.expression_type).codes
         return self._subscribed_codes(header, broadcast_enabled=group.consume_broadcast_enable)
 
     def _subscribed_codes(self, header: PullMessageRequestHeader, *, broadcast_enabled: bool) -> frozenset[int] | None:
@@ -125,12 +123,5 @@ class PullProcessor:
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest: send a heartbeat first"
             )
         if subscription.tag_filter is None:
-            raise _no_sql(subscription.data.expression_type)
+            raise UnsupportedFilterError(subscription.data.expression_type)
         return subscription.tag_filter.codes
-
-
-def _no_sql(expression_type: str | None) -> RequestRefusedError:
-    return RequestRefusedError(
-        ResponseCode.SYSTEM_ERROR,
-        f"The broker does not support consumer to filter message by {expression_type}",
-    )

@@ -38,5 +38,5 @@ def check_filter_type(expression_type: str | None) -> None:
 def _parser(expression_type: str | None) -> Callable[[str | None], TagFilter]:
     parse = _PARSERS.get(expression_type or TAG)
     if parse is None:
-        raise UnsupportedFilterError(f"The broker does not support consumer to filter message by {expression_type}")
+        raise UnsupportedFilterError(expression_type)
     return parse
