@@ -68,8 +68,8 @@ class TopicCounters:
 
     def rates(self, now: float) -> TopicRates:
         """Compare the counts with those of a minute ago, or of the start."""
-        old = self._samples[0] if self._samples else _Sample(now, 0, 0, 0.0, 0, 0, 0.0)
         new = self._now(now)
+        old = self._samples[0] if self._samples else new
         elapsed = max(new.at - old.at, 0.001)
         handled = new.succeeded - old.succeeded + new.failed - old.failed
         pulls = new.pulls - old.pulls

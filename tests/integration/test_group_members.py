@@ -14,7 +14,7 @@ import trio
 from tests.integration.broker_wire import broker_port, connected, namesrv_address, request, running, wait_for
 from triomq.broker.server import Broker
 from triomq.client import Admin, ConsumerConfig, Message, MessageExt, MessageQueue, Producer, PushConsumer
-from triomq.client.consumer.offsets import remote_offsets
+from triomq.client.consumer.assignment import rebalancer
 from triomq.client.consumer.pulling.pull_loop import PullLoop
 from triomq.protocol.bodies.client import ConsumerData, HeartbeatData
 from triomq.protocol.codes import RequestCode, ResponseCode
@@ -82,7 +82,7 @@ async def test_no_queue_moves_when_all_members_lose_the_broker_and_come_back(
     broker: Broker, namesrv: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As by its restart (C.2 scenario 66), and not for the moment in which only one of them is back."""
-    monkeypatch.setattr(remote_offsets, "RETURN_S", 60.0)  # however slowly they come back
+    monkeypatch.setattr(rebalancer, "RETURN_S", 60.0)  # however slowly they come back
     run, begun = PullLoop.run, [MessageQueue("", "", 0)] * 0
 
     async def noted_run(loop: PullLoop) -> None:

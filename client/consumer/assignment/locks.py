@@ -17,11 +17,10 @@ from typing import Final
 
 import trio
 
-from triomq.client.connection.pool import is_reported
 from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.processing.process_queue import QueueLock
 from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS, QueueRequests
-from triomq.protocol.errors import TriomqError
+from triomq.client.consumer.requests.troubles import RetryLog
 from triomq.protocol.message_queue import MessageQueue
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.assignment.locks")
@@ -38,7 +37,7 @@ class LockKeeper:
         self._config = config
         self._held: dict[MessageQueue, QueueLock] = {}
         self._asked: set[MessageQueue] = set()  # what brokers may have locked for this member, known or not
-        self._complaints: dict[str, str] = {}
+        self._troubles = RetryLog(LOGGER, "queues not locked, retrying broker=%s error=%s")
         self._serial: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
 
     async def acquire(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, QueueLock]:
@@ -52,9 +51,9 @@ class LockKeeper:
                 try:
                     given = await self._requests.lock(wanted, self._config.lock_timeout_s)
                 except REMOTE_ERRORS as exc:
-                    self._complain(broker_name, exc)
+                    self._troubles.failed(broker_name, exc)
                     return
-                self._complaints.pop(broker_name, None)
+                self._troubles.worked(broker_name)
                 self._asked.difference_update(wanted)
                 self._asked |= given.intersection(wanted)
                 for queue in given.intersection(wanted):
@@ -129,9 +128,9 @@ class LockKeeper:
                     given = await self._requests.lock(held, self._config.lock_timeout_s) if held else frozenset()
                 except REMOTE_ERRORS as exc:
                     complete = False
-                    self._complain(broker_name, exc)
+                    self._troubles.failed(broker_name, exc)
                     return
-                self._complaints.pop(broker_name, None)
+                self._troubles.worked(broker_name)
                 gone = [queue for queue in held if not self._renew(queue, now, revived, is_given=queue in given)]
             if gone:
                 LOGGER.warning("locks lost broker=%s queues=%d", broker_name, len(gone))
@@ -139,14 +138,6 @@ class LockKeeper:
 
         await _at_each_broker(tuple(self._held), ask)
         return complete
-
-    def _complain(self, broker_name: str, error: TriomqError) -> None:
-        """Log the first failure of many alike: it is tried again each second."""
-        complaint = str(error)
-        if self._complaints.get(broker_name) != complaint:
-            self._complaints[broker_name] = complaint
-            level = logging.INFO if is_reported(error) else logging.WARNING
-            LOGGER.log(level, "queues not locked, retrying broker=%s error=%s", broker_name, complaint)
 
     def _renew(
         self, queue: MessageQueue, now: float, revived: Callable[[MessageQueue], None], *, is_given: bool

@@ -5,29 +5,65 @@ Source: behaviour.md B.7 (rounds), B.8 (taking and giving up), RebalanceImpl.jav
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
+from math import inf
 from typing import Final
 
 import trio
 
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.connection.pool import is_reported
 from triomq.client.consumer.assignment.locks import LockKeeper
-from triomq.client.consumer.assignment.membership import Membership
 from triomq.client.consumer.assignment.strategies import AllocateStrategy, allocate, allocate_averagely, plan
 from triomq.client.consumer.offsets.first_offsets import FirstOffsets
+from triomq.client.consumer.offsets.remote_offsets import RETURN_S
 from triomq.client.consumer.processing.process_queue import NO_LOCK, QueueLock
 from triomq.client.consumer.pulling.pull_context import PullContext
 from triomq.client.consumer.pulling.pull_loop import PullLoop
 from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS
+from triomq.client.consumer.requests.troubles import RetryLog
 from triomq.client.consumer.statistics import TopicCounters
 from triomq.client.consumer.subscription import Subscription, Subscriptions
-from triomq.protocol.errors import ClientError, TriomqError
+from triomq.protocol.errors import ClientError
 from triomq.protocol.message_queue import MessageQueue
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.assignment.strategies")
 
+_MISSING: Final = "topic does not exist: create it; it is consumed from its first message as soon as it exists topic=%s"
 _GIVE_UP_LIMIT_S: Final = 1.0
 _EARLY_COMMIT_LIMIT_S: Final = 0.2
+
+
+class Membership:
+    """The members of the group as a consumer knows them.
+
+    A broker that restarts knows a member once it has connected again, which takes each of them up to a second.  The
+    first one would seem to be alone: it would take over all queues and give them up a moment later, and messages in
+    flight would be delivered twice.  So for :data:`RETURN_S` after a lost connection is back, members that were known
+    before count.  That delays no first message: a new member has lost no connection.  Only the queues of a member that
+    died together with its broker wait that long.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, frozenset[str]] = {}  # by topic
+        self._until: dict[str, float] = {}  # by broker that was lost: from then on it is believed
+
+    def broker_lost(self, broker_name: str) -> None:
+        """Note that the connection to a broker has ended: it may know less when it is back."""
+        self._until[broker_name] = inf
+
+    def missing(self, topic: str, broker_name: str, told: Collection[str], now: float) -> frozenset[str]:
+        """Return the members that count although the broker did not list them; ask again while there are some."""
+        until = self._until.get(broker_name)
+        if until == inf:
+            until = self._until[broker_name] = now + RETURN_S
+        if until is not None and now < until and (missing := self._known.get(topic, frozenset()).difference(told)):
+            return missing
+        self._until.pop(broker_name, None)
+        self._known[topic] = frozenset(told)
+        return frozenset()
+
+    def forget(self, topic: str) -> None:
+        """Forget a topic that is not subscribed to any more."""
+        self._known.pop(topic, None)
 
 
 class Rebalancer:
@@ -72,7 +108,7 @@ class Rebalancer:
         #: Queues of each topic when it was first known whether the topic exists.
         self._known_at_start: dict[str, frozenset[MessageQueue]] = {}
         self._missing: set[str] = set()
-        self._complaints: dict[str, str] = {}
+        self._troubles = RetryLog(LOGGER, "rebalance failed, retrying topic=%s error=%s")
 
     def loop(self, queue: MessageQueue) -> PullLoop:
         """Return the pull loop of a queue.
@@ -91,11 +127,6 @@ class Rebalancer:
     async def wait_assigned(self) -> None:
         """Return when all topics that exist have been shared out once, or the rebalancer has ended."""
         await self._assigned.wait()
-
-    def topic_known(self, topic: str) -> None:
-        """Note which queues a topic has at the start; none if it does not exist."""
-        queues = frozenset(self._instance.routes.known_subscribe_queues(topic))
-        self._known_at_start.setdefault(topic, queues)
 
     async def wait_next_round(self) -> None:
         """Start a round and return when it has ended, at once if the rebalancer has.
@@ -209,7 +240,7 @@ class Rebalancer:
         for topic in self._known_at_start.keys() - set(self._subscriptions.topics):
             del self._known_at_start[topic]
             self._missing.discard(topic)
-            self._complaints.pop(topic, None)
+            self._troubles.worked(topic)
             self._membership.forget(topic)
         if gone := [queue for queue in self.loops if queue.topic not in self._subscriptions]:
             await self._give_up(gone)
@@ -229,9 +260,9 @@ class Rebalancer:
                 complete &= await self._rebalance(topic)
             except REMOTE_ERRORS as exc:  # one topic's trouble does not stop the others
                 complete = False
-                self._complain(topic, exc)
+                self._troubles.failed(topic, exc)
             else:
-                self._complaints.pop(topic, None)
+                self._troubles.worked(topic)
         return complete
 
     async def _rebalance(self, topic: str) -> bool:
@@ -242,7 +273,10 @@ class Rebalancer:
         is_alone = self._strategy is None or self._chosen is not None
         members, missing = ([self._instance.client_id], False) if is_alone else await self._members(topic)
         try:
-            mine = self._mine(topic, queues, members)
+            if self._chosen is not None:
+                mine = self._chosen.get(topic, frozenset())
+            else:
+                mine = allocate(self._strategy or allocate_averagely, queues, members, self._instance.client_id)
         except Exception:  # boundary: the strategy may be the user's; nothing changes
             LOGGER.exception("allocation strategy failed, nothing changes topic=%s", topic)
             return True
@@ -258,12 +292,7 @@ class Rebalancer:
         if removed or taken:
             LOGGER.info(
                 "rebalanced topic=%s members=%d queues=%d mine=%d taken=%d given_up=%d",
-                topic,
-                len(members),
-                len(queues),
-                len(mine),
-                taken,
-                len(removed),
+                *(topic, len(members), len(queues), len(mine), taken, len(removed)),
             )
             self._context.share_limits(len(self.loops))
             # Brokers keep the newest subscription of all members; pulls need not wait for them to hear of it,
@@ -271,11 +300,6 @@ class Rebalancer:
             self._subscriptions.renew(topic)
             self._context.announce()
         return taken == len(added) and self._instance.client_id in members and not missing
-
-    def _mine(self, topic: str, queues: Collection[MessageQueue], members: Collection[str]) -> frozenset[MessageQueue]:
-        if self._chosen is not None:
-            return self._chosen.get(topic, frozenset())
-        return allocate(self._strategy or allocate_averagely, queues, members, self._instance.client_id)
 
     async def _subscribe_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues of a topic; if it seems not to exist, look again."""
@@ -285,13 +309,9 @@ class Rebalancer:
             if await instance.routes.find(topic, refresh=True) is None and topic not in self._missing:
                 self._missing.add(topic)
                 if topic != self._subscriptions.retry_topic:
-                    LOGGER.warning(
-                        "topic does not exist: create it; it is consumed from its first message as soon as it exists "
-                        "topic=%s",
-                        topic,
-                    )
+                    LOGGER.warning(_MISSING, topic)
             queues = instance.routes.known_subscribe_queues(topic)
-        self.topic_known(topic)
+        self._known_at_start.setdefault(topic, frozenset(queues))
         if queues:
             self._missing.discard(topic)
         return queues
@@ -324,7 +344,7 @@ class Rebalancer:
         if not added:
             return 0
         first_offsets = await self._first_offsets.find(added, self._known_at_start[subscription.topic])
-        counters = self._counters_of(subscription.topic)
+        counters = self.counters.setdefault(subscription.topic, TopicCounters())
         taken = 0
         for queue, first_offset in first_offsets.items():
             lock = locks.get(queue, NO_LOCK)
@@ -337,12 +357,6 @@ class Rebalancer:
         if self._locks is not None and len(first_offsets) < len(locks):  # so that others need not wait for them
             await self._locks.release(locks.keys() - first_offsets.keys())
         return taken
-
-    def _counters_of(self, topic: str) -> TopicCounters:
-        if topic not in self.counters:  # subscribed while running: rates count from now on
-            self.counters[topic] = TopicCounters()
-            self.counters[topic].sample(trio.current_time())
-        return self.counters[topic]
 
     async def _give_up(self, queues: Iterable[MessageQueue]) -> None:
         """Stop queues; their progress is stored before this returns, so that the new owner finds it."""
@@ -378,10 +392,3 @@ class Rebalancer:
             await offsets.persist_now([loop.queue for loop in loops])
         for loop in loops:
             offsets.forget(loop.queue)
-
-    def _complain(self, topic: str, exc: TriomqError) -> None:
-        complaint = f"{type(exc).__name__}: {exc}"
-        if self._complaints.get(topic) != complaint:  # once, not each second
-            self._complaints[topic] = complaint
-            level = logging.INFO if is_reported(exc) else logging.WARNING
-            LOGGER.log(level, "rebalance failed, retrying topic=%s error=%s", topic, exc)

@@ -26,6 +26,7 @@ from triomq.client.config import ClientConfig
 from triomq.client.consumer.offsets.offset_store import OffsetStore
 from triomq.client.consumer.offsets.remote_offsets import RemoteOffsetStore
 from triomq.client.consumer.requests.queue_requests import QueueRequests
+from triomq.client.consumer.requests.troubles import RetryLog
 from triomq.protocol.bodies.client import LocalOffsets, MessageModel
 from triomq.protocol.errors import ClientError, ConfigError, ProtocolError
 from triomq.protocol.message_queue import MessageQueue
@@ -147,7 +148,7 @@ class LocalOffsetStore(OffsetStore):
         self._file = file
         self._stored = dict(stored)
         self._saving = trio.Lock()
-        self._complaint = ""
+        self._troubles = RetryLog(LOGGER, "offsets not stored, retrying file=%s error=%s")
 
     async def persist(self, queues: Iterable[MessageQueue], *, changed_only: bool) -> None:
         """Write the file if something changed; with ``changed_only`` leave it to the next full interval.
@@ -194,13 +195,9 @@ class LocalOffsetStore(OffsetStore):
                 # Not abandoned when cancelled: the next write would meet this one in the same file.
                 await run_in_thread(self._file.save, wanted)
             except OSError as exc:
-                if self._complaint != str(exc):
-                    self._complaint = str(exc)
-                    LOGGER.warning(
-                        "offsets not stored, tried again until it works file=%s error=%s", self._file.path, exc
-                    )
+                self._troubles.failed(str(self._file.path), exc)
                 return exc
-            self._complaint = ""
+            self._troubles.worked(str(self._file.path))
             self._stored = wanted
             return None
 

@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 
 import trio
 
-from triomq.client.connection.pool import is_reported
 from triomq.client.consumer.offsets.offset_store import OffsetStore, for_each
 from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS, QueueRequests
+from triomq.client.consumer.requests.troubles import RetryLog
 from triomq.protocol.errors import TriomqError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset
@@ -56,7 +56,7 @@ class RemoteOffsetStore(OffsetStore):
         self._recent: defaultdict[MessageQueue, deque[QueueOffset]] = defaultdict(partial(deque, maxlen=_MAX_RECENT))
         self._aside: dict[MessageQueue, _Aside] = {}
         self._doubtful: dict[MessageQueue, float] = {}  # until when; inf: the broker has not answered since
-        self._complaints: dict[str, str] = {}
+        self._troubles = RetryLog(LOGGER, "offsets not stored, retrying broker=%s error=%s")
 
     def forget(self, queue: MessageQueue) -> None:
         """Remove a queue from memory."""
@@ -138,14 +138,11 @@ class RemoteOffsetStore(OffsetStore):
             try:
                 await self._requests.commit_oneway(queue, queue_offset)
             except REMOTE_ERRORS as exc:
-                if self._complaints.get(broker_name) != str(exc):  # once, not each time
-                    self._complaints[broker_name] = str(exc)
-                    level = logging.INFO if is_reported(exc) else logging.WARNING
-                    LOGGER.log(level, "offsets not stored, retrying broker=%s error=%s", broker_name, exc)
+                self._troubles.failed(broker_name, exc)
                 return  # the others would fail alike
             self._told[queue] = queue_offset
             self._note_sent(queue, queue_offset)
-        self._complaints.pop(broker_name, None)
+        self._troubles.worked(broker_name)
 
     async def persist_now(self, queues: Iterable[MessageQueue]) -> None:
         """Store the progress of these queues, side by side, and wait until the brokers have it for good.

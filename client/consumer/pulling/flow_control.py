@@ -8,9 +8,10 @@ Source: behaviour.md B.9, DefaultMQPushConsumerImpl.pullMessage.
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final
 
 from triomq.client.consumer.config import PullConfig
+from triomq.client.consumer.processing.process_queue import ProcessQueue
 
 _NO_LIMIT: Final = 2**63
 #: Messages of one pull.  Source: pullBatchSize.
@@ -56,27 +57,7 @@ class FlowLimits:
         return cls(messages, size_bytes, _NO_LIMIT if orderly else config.max_span)
 
 
-class Cached(Protocol):
-    """What is looked at of a process queue."""
-
-    @property
-    def dropped(self) -> bool:
-        """Whether the queue was given up."""
-
-    @property
-    def cached_messages(self) -> int:
-        """Messages that are not consumed yet."""
-
-    @property
-    def cached_bytes(self) -> int:
-        """Bytes of these."""
-
-    @property
-    def span(self) -> int:
-        """Last offset minus first offset of these."""
-
-
-def pull_size(config: PullConfig, queue: Cached, limits: FlowLimits, backlog: int) -> tuple[int, int | None]:
+def pull_size(config: PullConfig, queue: ProcessQueue, limits: FlowLimits, backlog: int) -> tuple[int, int | None]:
     """Return how many messages, and how many bytes of them, to ask for; ``None``: the broker decides."""
     if config.pull_batch_size is not None:
         return config.pull_batch_size, None
@@ -86,7 +67,9 @@ def pull_size(config: PullConfig, queue: Cached, limits: FlowLimits, backlog: in
     return max(_BATCH_SIZE, min(room, _BULK_SIZE)), _BULK_BYTES
 
 
-def decide_pull(queue: Cached, limits: FlowLimits, *, suspended: bool = False, paused: bool = False) -> PullDecision:
+def decide_pull(
+    queue: ProcessQueue, limits: FlowLimits, *, suspended: bool = False, paused: bool = False
+) -> PullDecision:
     """Return the first reason not to pull, or ``PULL``."""
     if queue.dropped:
         return PullDecision.END

@@ -20,7 +20,9 @@ _MOST_UNCHECKED: Final = 256
 
 
 class PollBuffer:
-    """Stands where a push consumer has its handlers.  The limits of the pull loops bound it."""
+    """Takes the place of a push consumer's handlers.  The limits of the pull loops bound it."""
+
+    concurrency: Final = None  # there is no handler
 
     def __init__(self) -> None:
         self._units: deque[tuple[ProcessQueue, list[MessageExt]]] = deque()
@@ -35,11 +37,6 @@ class PollBuffer:
             self._units = deque(unit for unit in self._units if not unit[0].dropped)
             self._most_units = max(_MOST_UNCHECKED, 2 * len(self._units))
         self._arrived.set()
-
-    @property
-    def concurrency(self) -> None:
-        """Return ``None``: there is no handler."""
-        return
 
     async def consume_directly(self, _message: MessageExt, _queue: MessageQueue) -> tuple[ConsumeResult, str]:
         """Refuse: there is no handler."""

@@ -1,4 +1,4 @@
-from triomq.client.consumer.assignment.membership import Membership
+from triomq.client.consumer.assignment.rebalancer import Membership
 from triomq.client.consumer.offsets.remote_offsets import RETURN_S
 
 BOTH = ("a", "b")

@@ -1,40 +1,40 @@
-from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from triomq.client.consumer.config import ConsumerConfig
+from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.client.consumer.pulling.flow_control import FlowLimits, PullDecision, decide_pull, pull_size
 
 LIMITS = FlowLimits.of(ConsumerConfig(), 4)
 
 
-@dataclass
-class Queue:
-    dropped: bool = False
-    cached_messages: int = 0
-    cached_bytes: int = 0
-    span: int = 0
+def queue_with(**figures: int) -> ProcessQueue:
+    """Return something with the figures of a process queue."""
+    none = {"dropped": False, "cached_messages": 0, "cached_bytes": 0, "span": 0}
+    return cast("ProcessQueue", SimpleNamespace(**(none | figures)))
 
 
 @pytest.mark.parametrize(
     ("queue", "decision"),
     [
-        (Queue(), PullDecision.PULL),
-        (Queue(cached_messages=1_000, cached_bytes=100 * 1024**2, span=2_000), PullDecision.PULL),
-        (Queue(cached_messages=1_001), PullDecision.TOO_MANY_MESSAGES),
-        (Queue(cached_bytes=100 * 1024**2 + 1), PullDecision.TOO_MANY_BYTES),
-        (Queue(span=2_001), PullDecision.TOO_WIDE_SPAN),
-        (Queue(dropped=True, cached_messages=1_001), PullDecision.END),
-        (Queue(cached_messages=1_001, cached_bytes=2**40, span=2_001), PullDecision.TOO_MANY_MESSAGES),
+        (queue_with(), PullDecision.PULL),
+        (queue_with(cached_messages=1_000, cached_bytes=100 * 1024**2, span=2_000), PullDecision.PULL),
+        (queue_with(cached_messages=1_001), PullDecision.TOO_MANY_MESSAGES),
+        (queue_with(cached_bytes=100 * 1024**2 + 1), PullDecision.TOO_MANY_BYTES),
+        (queue_with(span=2_001), PullDecision.TOO_WIDE_SPAN),
+        (queue_with(dropped=True, cached_messages=1_001), PullDecision.END),
+        (queue_with(cached_messages=1_001, cached_bytes=2**40, span=2_001), PullDecision.TOO_MANY_MESSAGES),
     ],
 )
-def test_the_first_reason_of_the_table_decides(queue: Queue, decision: PullDecision) -> None:
+def test_the_first_reason_of_the_table_decides(queue: ProcessQueue, decision: PullDecision) -> None:
     assert decide_pull(queue, LIMITS) is decision
 
 
 def test_a_suspended_consumer_does_not_pull_but_gives_up() -> None:
-    assert decide_pull(Queue(), LIMITS, suspended=True) is PullDecision.SUSPENDED
-    assert decide_pull(Queue(dropped=True), LIMITS, suspended=True) is PullDecision.END
+    assert decide_pull(queue_with(), LIMITS, suspended=True) is PullDecision.SUSPENDED
+    assert decide_pull(queue_with(dropped=True), LIMITS, suspended=True) is PullDecision.END
 
 
 def test_a_limit_of_a_topic_is_divided_among_the_queues() -> None:
@@ -51,17 +51,17 @@ def test_a_share_of_a_limit_is_never_nothing() -> None:
 @pytest.mark.parametrize(
     ("queue", "backlog", "size"),
     [
-        (Queue(), 32, 32),
-        (Queue(), 33, 256),
-        (Queue(cached_messages=900), 5_000, 100),
-        (Queue(cached_messages=999), 5_000, 32),
-        (Queue(span=1_950), 5_000, 50),
+        (queue_with(), 32, 32),
+        (queue_with(), 33, 256),
+        (queue_with(cached_messages=900), 5_000, 100),
+        (queue_with(cached_messages=999), 5_000, 32),
+        (queue_with(span=1_950), 5_000, 50),
     ],
 )
-def test_pull_from_a_backlog_asks_for_what_there_is_room_for(queue: Queue, backlog: int, size: int) -> None:
+def test_pull_from_a_backlog_asks_for_what_there_is_room_for(queue: ProcessQueue, backlog: int, size: int) -> None:
     asked, size_bytes = pull_size(ConsumerConfig(), queue, LIMITS, backlog)
     assert (asked, size_bytes is not None) == (size, backlog > 32)
 
 
 def test_batch_size_of_the_settings_holds_for_a_backlog_too() -> None:
-    assert pull_size(ConsumerConfig(pull_batch_size=4), Queue(), LIMITS, 5_000) == (4, None)
+    assert pull_size(ConsumerConfig(pull_batch_size=4), queue_with(), LIMITS, 5_000) == (4, None)
