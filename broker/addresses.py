@@ -1,4 +1,4 @@
-"""Addresses on the command line, on sockets and in routes."""
+"""Addresses on the command line, of sockets and in routes."""
 
 import ipaddress
 import socket
@@ -20,7 +20,7 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``HOST:PORT``; an IPv6 host stands in brackets.
+        """Parse ``HOST:PORT``; an IPv6 host is in brackets.
 
         Raises:
             ConfigError: the text has no host, or no port within 0..65535.
@@ -45,7 +45,7 @@ class Address(NamedTuple):
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether a listener on it takes connections to every address of this machine."""
+        """Whether a listener on it accepts connections to every address of this machine."""
         try:
             return ipaddress.ip_address(self.host).is_unspecified
         except ValueError:
@@ -53,16 +53,16 @@ class Address(NamedTuple):
 
 
 def plain_ip(host: str) -> str:
-    """Return the address a socket reports, with an IPv4 address in IPv6 form turned into plain IPv4."""
+    """Return the address that a socket reports; an IPv4 address in IPv6 form becomes plain IPv4."""
     host = host.partition("%")[0]  # the scope of a link-local address
     return host[7:] if host.startswith("::ffff:") and "." in host else host
 
 
 def resolve_ip(host: str) -> str | None:
-    """Return an IP address of ``host``, IPv4 if it has one, or ``None``.  May block on DNS: call it at start only."""
+    """Return an IP address of ``host``, IPv4 if it has one, or ``None``.  May block on DNS."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):  # the latter for what can be no name, such as one with two dots in a row
+    except (OSError, UnicodeError):  # the latter for an impossible name, such as one with two consecutive dots
         return None
     addresses = sorted(found, key=lambda entry: entry[0] != socket.AF_INET)
     return plain_ip(str(addresses[0][4][0])) if addresses else None

@@ -1,4 +1,4 @@
-"""Settings of a broker, each with its unit and RocketMQ's name for it."""
+"""Settings of a broker, each with its unit and RocketMQ's name."""
 
 import os
 from dataclasses import dataclass
@@ -18,15 +18,15 @@ _MAX_ADVERTISED_LENGTH: Final = 255
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """One pair of ports, and the broker's address as the name-server port of the pair tells it to clients.
+    """A pair of ports, and the broker's address in the routes that the name-server port of the pair returns.
 
-    Several pairs let clients of several networks reach one broker, each at the address that works there.
+    With several pairs, clients of several networks can reach one broker, each at the address that works there.
     """
 
     name: str = "default"
     broker: Address = DEFAULT_BROKER  # brokerIP1, listenPort
     namesrv: Address = DEFAULT_NAMESRV
-    advertise: str | None = None  # HOST or HOST:PORT; None: the address at which the client reached us
+    advertise: str | None = None  # HOST or HOST:PORT; None: the address that the client connected to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class BrokerConfig:
 
     store: StoreConfig
     listeners: tuple[Listener, ...] = (Listener(),)
-    insecure: bool = False  # listen beyond loopback although nobody has to log in
+    insecure: bool = False  # listen beyond loopback although clients do not log in
     cluster_name: str = "DefaultCluster"  # brokerClusterName
     broker_name: str = "broker-a"  # brokerName
     region: str = "DefaultRegion"  # regionId
@@ -49,16 +49,16 @@ class BrokerConfig:
     max_frame_bytes: int = MAX_FRAME_BYTES  # com.rocketmq.remoting.frameMaxLength
     max_connections: int = 20_000
     idle_timeout_s: float = 120.0  # serverChannelMaxIdleTimeSeconds
-    client_timeout_s: float = 120.0  # a member without heartbeat for so long is removed
+    client_timeout_s: float = 120.0  # a member without a heartbeat for so long is removed
     unread_high_bytes: int = 4 * 1024**2  # a peer with more unread answers is not served until it reads
-    unread_timeout_s: float = 60.0  # ... and is closed if it reads nothing for so long
+    unread_timeout_s: float = 60.0  # ... and is disconnected if it reads nothing for so long
     max_hold_s: float = 60.0  # longest time a pull may ask to be held
-    filtered_hold_s: float = 5.0  # a held pull is answered so long after messages that its filter refused
-    retention_delay_s: float = 60.0  # of the first run after the start; in RocketMQ it is fixed
+    filtered_hold_s: float = 5.0  # a held pull is answered so long after messages that its filter rejected
+    retention_delay_s: float = 60.0  # of the first run after the start; fixed in RocketMQ
     persist_offsets_interval_s: float = 5.0  # flushConsumerOffsetInterval
     persist_delay_offsets_interval_s: float = 10.0  # flushDelayOffsetInterval
-    timer_max_delay_s: float = 259_200.0  # timerMaxDelaySec: a message that asks for a later time is refused
-    stall_after_s: float = STALL_AFTER_S  # messages that wait so long while a group's offset stands still are reported
+    timer_max_delay_s: float = 259_200.0  # timerMaxDelaySec: a message with a longer delay is refused
+    stall_after_s: float = STALL_AFTER_S  # a queue whose messages wait so long without progress is reported
     sync_flush_timeout_s: float = 5.0  # syncFlushTimeout
     shutdown_grace_s: float = 1.0
 
@@ -69,8 +69,8 @@ class BrokerConfig:
             for address in (listener.broker, listener.namesrv):
                 if not address.is_loopback and not self.insecure:
                     raise ConfigError(
-                        f"listening on {address} would let anybody who reaches it send, read and delete messages, "
-                        "for there are no accounts: listen on 127.0.0.1, or give --insecure if the network is trusted"
+                        f"listening on {address} would allow anybody who reaches it to send, read and delete messages, "
+                        "as there are no accounts: listen on 127.0.0.1, or give --insecure if the network is trusted"
                     )
             if listener.advertise is not None and not 0 < len(listener.advertise) <= _MAX_ADVERTISED_LENGTH:
                 raise ConfigError(f"listener {listener.name}: the advertised address is empty or too long")
@@ -89,6 +89,5 @@ class BrokerConfig:
 
 def default_store_root() -> Path:
     """Return the store below the user's data folder (XDG_DATA_HOME)."""
-
     base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(base) / "triomq" / "store"

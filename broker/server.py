@@ -48,7 +48,7 @@ from triomq.broker.pulls.lookups import Lookups
 from triomq.broker.pulls.pull_answers import PullAnswers
 from triomq.broker.pulls.pull_hold import PullHold
 from triomq.broker.saved_table import SavedTable
-from triomq.broker.services.flush import GroupCommit, commit_log_flush, consume_queue_flush
+from triomq.broker.services.flush import GroupCommit, flush_commit_log, flush_consume_queues
 from triomq.broker.services.housekeeping import Housekeeping
 from triomq.broker.services.index import Indexing
 from triomq.broker.services.retention import RetentionService
@@ -85,10 +85,10 @@ class Broker:
         statistics: counters.
         pull_hold, lookups: requests that wait for messages, or for the disk.
         group_commit: senders that wait for the disk; ``None`` unless the durability is sync.
-        stalls: queues in which messages wait and nobody consumes.
-        retention, table_saving, scheduled_delivery, housekeeping: services that others use, too.
+        stalls: queues whose messages are not consumed.
+        retention, table_saving, scheduled_delivery, housekeeping: services.
         steps, context, connections: the connections and what they share.
-        stopping: set when the broker shall stop.
+        stopping: set to stop the broker.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Broker:
             clock_ms=steady_clock_ms, notify=self.client_requests.notify_ids_changed, notifies=settings.notifies_members
         )
         producers = ProducerGroups(clock_ms=clock_ms)
-        locks = QueueLocks(clock_ms=steady_clock_ms, freed=consumers.tell)
+        locks = QueueLocks(clock_ms=steady_clock_ms, freed=consumers.notify_members)
         self.groups = Groups(settings, offsets, consumers, producers, locks, self.steps)
 
     def _json_table(self, name: str) -> JsonTable:
@@ -263,10 +263,13 @@ class Broker:
             services.start_soon(self.housekeeping.run)
             services.start_soon(self.table_saving.run)
             services.start_soon(self.retention.run)
-            services.start_soon(consume_queue_flush(store).run)
+            services.start_soon(flush_consume_queues, store)
             services.start_soon(Indexing(store.index, self.statistics).run)
             services.start_soon(self.scheduled_delivery.run, config.persist_delay_offsets_interval_s)
-            services.start_soon((self.group_commit or commit_log_flush(store)).run)
+            if self.group_commit is None:
+                services.start_soon(flush_commit_log, store)
+            else:
+                services.start_soon(self.group_commit.run)
             async with trio.open_nursery() as connections:  # 2. requests in flight are answered
                 self.steps.nursery = connections
                 connections.start_soon(self.context.reader.run, self.connections)

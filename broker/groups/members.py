@@ -105,7 +105,7 @@ class ConsumerGroups:
             self._unchecked.add(group.name)
         changed = _merge_subscriptions(group, data.subscription_data_set) or changed
         if changed:
-            self.tell(group.name)
+            self.notify_members(group.name)
 
     def _join(self, group: ConsumerGroup, connection: Connection, client_id: str) -> bool:
         member = group.members.get(connection)
@@ -122,7 +122,7 @@ class ConsumerGroups:
     def leave(self, connection: Connection, group_name: str) -> None:
         """Remove a connection from one group and notify the others."""
         if self._remove(connection, group_name):
-            self.tell(group_name)
+            self.notify_members(group_name)
 
     def _remove(self, connection: Connection, group_name: str) -> bool:
         """Return whether members are left."""
@@ -141,7 +141,7 @@ class ConsumerGroups:
         """Remove a closed connection from its groups; the others are notified whatever the settings, as in RocketMQ."""
         for group_name in list(self._groups_of.pop(connection, ())):
             if self._remove(connection, group_name):
-                self._tell(self._groups[group_name])
+                self._notify_all(self._groups[group_name])
 
     def check(self) -> None:
         """Look for conflicting members in the groups that have changed.
@@ -153,11 +153,11 @@ class ConsumerGroups:
             if (group := self._groups.get(name)) is not None and not _check(group):
                 self._unchecked.add(name)
 
-    def tell(self, group_name: str) -> None:
+    def notify_members(self, group_name: str) -> None:
         """Notify all members that their group changed, if its settings allow."""
         group = self._groups.get(group_name)
         if group is not None and self._notifies(group_name):
-            self._tell(group)
+            self._notify_all(group)
 
     def connection_of(self, group_name: str, client_id: str) -> Connection | None:
         """Return a live connection of a client in a group."""
@@ -175,7 +175,7 @@ class ConsumerGroups:
             if member.last_heartbeat_ms < limit
         }
 
-    def _tell(self, group: ConsumerGroup) -> None:
+    def _notify_all(self, group: ConsumerGroup) -> None:
         for connection in group.members:
             self._notify(connection, group.name)
 

@@ -6,7 +6,7 @@ is lost.  A lock ends earlier if the member unlocks the queue or unregisters.
 
 Beyond RocketMQ, a member may declare that it stops with its connection.  If that connection is closed by the peer (a
 plain FIN, as when its process dies) and the client does not come back within :data:`CLOSE_GRACE_S`, its locks are freed
-and members that were refused them are told to ask again.  A reset or a timeout proves nothing: the member may live.
+and the members that were refused them are notified.  A reset or a timeout proves nothing: the member may live.
 
 Locks are in memory only, as in RocketMQ: after a restart of the broker the first member that asks gets the queue.
 

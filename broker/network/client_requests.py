@@ -62,14 +62,14 @@ class ClientRequests:
         self._opaque = (self._opaque + 1) & _MAX_OPAQUE
         return self._opaque
 
-    def tell(self, connection: Sender, code: int, fields: Mapping[str, str], body: bytes = b"") -> None:
+    def send_oneway(self, connection: Sender, code: int, fields: Mapping[str, str], body: bytes = b"") -> None:
         """Send a one-way request."""
         connection.send(RemotingCommand(code, self._next_opaque(), _ONEWAY, dict(fields), body))
 
     def notify_ids_changed(self, connection: Sender, group: str) -> None:
         """Ask a member of a consumer group to reassign its queues."""
         if not self._stopping.is_set():
-            self.tell(connection, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
+            self.send_oneway(connection, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
 
     def ask(
         self,

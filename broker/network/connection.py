@@ -1,8 +1,8 @@
 """One client connection: the hot path from received bytes to written answers.
 
 Rules: the frames of one read are answered by plain functions, without an await between them; all answers of a step,
-also those to other connections, leave with one system call per connection at the end of the step; nobody waits for a
-peer that does not read: it gets a task of its own until it does.
+also those to other connections, leave with one system call per connection at the end of the step; a peer that does
+not read delays nobody: it gets a task of its own until it does.
 
 The socket is a plain non-blocking one, so an answer can be written in the step that made it, also by a processor that
 serves another connection; only what the kernel does not take at once needs a task.

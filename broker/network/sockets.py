@@ -1,4 +1,4 @@
-"""Listening sockets: opened all or none, and an accept loop that survives a full descriptor table."""
+"""Listening sockets, and an accept loop that survives a full table of file descriptors."""
 
 import contextlib
 import errno
@@ -18,7 +18,7 @@ _BACKLOG: Final = 1024
 _ACCEPTS_PER_STEP: Final = 64
 _CAPACITY_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 _CAPACITY_PAUSE_S: Final = 0.1
-#: RocketMQ's clients with the VIP channel on use the broker's port minus this.
+#: RocketMQ clients with the VIP channel enabled use the broker's port minus this.
 VIP_PORT_DISTANCE: Final = 2
 _FREE_PORT_TRIES: Final = 32
 
@@ -27,7 +27,7 @@ def listen(address: Address) -> socket.socket:
     """Open a non-blocking listening socket.
 
     Raises:
-        ConfigError: the address cannot be had; the text says why and what to do.
+        ConfigError: the address cannot be bound; the text says why and what to do.
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
@@ -40,19 +40,19 @@ def listen(address: Address) -> socket.socket:
 
 def _advice(exc: OSError, address: Address) -> str:
     if exc.errno == errno.EADDRINUSE:
-        return f"port {address.port} is in use; stop what uses it, choose another port, or port 0 for a free one"
+        return f"port {address.port} is in use; stop its user, choose another port, or port 0 for a free one"
     if exc.errno == errno.EACCES:
         return f"this user may not open port {address.port}; choose one above 1023"
     if exc.errno == errno.EADDRNOTAVAIL or isinstance(exc, socket.gaierror):
-        return f"{address.host} is no address of this machine"
+        return f"{address.host} is not an address of this machine"
     return exc.strerror or str(exc)
 
 
 def listen_with_vip(address: Address) -> tuple[socket.socket, socket.socket | None]:
     """Open a broker port and the VIP port below it.
 
-    A free broker port (port 0) is chosen so that its VIP port is free too.  With a given port the VIP port may be
-    taken by somebody else: then there is none, which only concerns clients that turned the VIP channel on.
+    With port 0, a broker port is chosen whose VIP port is free, too.  The VIP port of a given port may be in use: then
+    there is none, which only affects clients that enabled the VIP channel.
     """
     if address.port != 0:
         sock = listen(address)
@@ -78,7 +78,7 @@ def _listen_vip(host: str, broker_port: int) -> socket.socket | None:
 
 
 async def accept_loop(listener: socket.socket, accepted: Callable[[socket.socket], None]) -> None:
-    """Hand every new connection to ``accepted`` until cancelled; closes the listener at the end."""
+    """Pass every new connection to ``accepted`` until cancelled; then close the listener."""
     try:
         while True:
             await trio.lowlevel.wait_readable(listener)
@@ -92,7 +92,7 @@ async def accept_loop(listener: socket.socket, accepted: Callable[[socket.socket
                         LOGGER.error("cannot accept connections: %s; raise the limit of open files", exc)
                         await trio.sleep(_CAPACITY_PAUSE_S)
                         break
-                    continue  # this connection was gone before it was accepted
+                    continue  # this connection was closed before it was accepted
                 sock.setblocking(False)
                 with contextlib.suppress(OSError):
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -65,7 +65,7 @@ class RelayProcessors:
         content = body.encode_for_cpp() if command.language == LanguageCode.CPP else body.encode()
         fields = ResetOffsetRequestHeader(header.topic, header.group, header.timestamp, is_force=False).encode()
         for member in group.members:
-            self.client_requests.tell(member, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, content)
+            self.client_requests.send_oneway(member, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, content)
         return command.reply(body=body.encode())
 
     def _reset_targets(self, header: ResetOffsetRequestHeader) -> Lookup[dict[MessageQueue, int]]:

@@ -16,7 +16,6 @@ from typing import Final
 import trio
 
 from triomq.broker.network.connection import Connection
-from triomq.broker.signals import Signal
 from triomq.protocol.requests.requests import PullMessageRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
@@ -55,7 +54,7 @@ class PullHold:
         self._tie = itertools.count()  # pulls do not compare
         self._filtered_hold_s = filtered_hold_s
         self._limit = limit
-        self._has_pulls = Signal()
+        self._has_pulls = trio.Event()
         self.held = 0
 
     def is_full(self) -> bool:
@@ -147,6 +146,6 @@ class PullHold:
     async def wait_sweep(self) -> None:
         """Return when :meth:`take_expired` is due; sleeps without any wake-up while nothing waits."""
         if not self._deadlines:
-            self._has_pulls.clear()
+            self._has_pulls = trio.Event()
             await self._has_pulls.wait()
         await trio.sleep(_SWEEP_INTERVAL_S)

@@ -64,61 +64,45 @@ class FlushRuns:
         return True
 
 
-class PeriodicFlush:
-    """RocketMQ's asynchronous flush: files with enough dirty pages at every interval, all of them less often."""
-
-    def __init__(
-        self,
-        store: MessageStore,
-        plan: Callable[[int], FlushPlan | None],
-        *,
-        interval_s: float,
-        min_pages: int,
-        thorough_interval_s: float,
-    ) -> None:
-        """Flush what ``plan`` returns for a minimum of dirty pages; 0 pages is the thorough flush."""
-        self._runs = FlushRuns(store, trio.to_thread.run_sync)
-        self._plan = plan
-        self._interval_s = interval_s
-        self._min_pages = min_pages
-        self._thorough_interval_s = thorough_interval_s
-
-    async def run(self) -> None:
-        """Flush until cancelled."""
-        last_thorough = trio.current_time()
-        while True:
-            await trio.sleep(self._interval_s)
-            now = trio.current_time()
-            thorough = now - last_thorough >= self._thorough_interval_s
-            if thorough:
-                last_thorough = now
-            plan = self._plan(0 if thorough else self._min_pages)
-            if plan is not None:
-                await self._runs.run(plan)
-
-
-def commit_log_flush(store: MessageStore) -> PeriodicFlush:
-    """Make the flush of the commit log for durability ``async``: 16 KiB or more every 500 ms, all every 10 s."""
+async def flush_commit_log(store: MessageStore) -> None:
+    """Flush the commit log for durability ``async``, until cancelled: 16 KiB or more every 500 ms, all every 10 s."""
     config = store.config
-    return PeriodicFlush(
-        store,
-        store.flush_plan,
-        interval_s=config.flush_interval_s,
-        min_pages=config.flush_least_pages,
-        thorough_interval_s=config.flush_thorough_interval_s,
+    await _flush_periodically(
+        store, store.flush_plan, config.flush_interval_s, config.flush_least_pages, config.flush_thorough_interval_s
     )
 
 
-def consume_queue_flush(store: MessageStore) -> PeriodicFlush:
-    """Make the flush of the consume queues; they can be rebuilt, so nobody waits for it."""
+async def flush_consume_queues(store: MessageStore) -> None:
+    """Flush the consume queues until cancelled; they can be rebuilt, so nobody waits for it."""
     config = store.config
-    return PeriodicFlush(
+    await _flush_periodically(
         store,
         store.flush_consume_queues_plan,
-        interval_s=config.flush_consume_queue_interval_s,
-        min_pages=config.flush_consume_queue_least_pages,
-        thorough_interval_s=config.flush_consume_queue_thorough_interval_s,
+        config.flush_consume_queue_interval_s,
+        config.flush_consume_queue_least_pages,
+        config.flush_consume_queue_thorough_interval_s,
     )
+
+
+async def _flush_periodically(
+    store: MessageStore,
+    plan_for: Callable[[int], FlushPlan | None],
+    interval_s: float,
+    min_pages: int,
+    thorough_interval_s: float,
+) -> None:
+    """Flush what ``plan_for`` returns for a minimum of dirty pages, as RocketMQ; 0 pages is the thorough flush."""
+    runs = FlushRuns(store, trio.to_thread.run_sync)
+    last_thorough = trio.current_time()
+    while True:
+        await trio.sleep(interval_s)
+        now = trio.current_time()
+        thorough = now - last_thorough >= thorough_interval_s
+        if thorough:
+            last_thorough = now
+        plan = plan_for(0 if thorough else min_pages)
+        if plan is not None:
+            await runs.run(plan)
 
 
 class FlushThread:

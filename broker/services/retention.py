@@ -98,7 +98,7 @@ class RetentionService:
             await self._finish(self.retention.delete_log_file(reason))
 
     async def _follow_with(self, queues: Sequence[ConsumeQueue], refused: dict[ConsumeQueue, StoreError]) -> None:
-        """Delete the queue units whose messages are gone; a queue that cannot be read or cut does not affect others."""
+        """Delete the units of deleted messages; a queue that cannot be read or cut does not affect the others."""
         retention = self.retention
         try:
             if (read := retention.reading_for(queues)) is not None:

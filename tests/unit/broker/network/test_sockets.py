@@ -92,7 +92,7 @@ def test_a_free_port_is_found_even_where_no_vip_port_can_be_had(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("host", "advice"), [("192.0.2.1", "no address of this machine"), ("no such host", "not known")]
+    ("host", "advice"), [("192.0.2.1", "not an address of this machine"), ("no such host", "not known")]
 )
 def test_an_address_that_cannot_be_had_is_refused_with_the_reason(host: str, advice: str) -> None:
     with pytest.raises(ConfigError, match=f"cannot listen on {host}:0: .*{advice}"):

@@ -13,7 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.broker.recording import MakeBroker, Peer
 from triomq.broker.server import Broker
-from triomq.broker.services.flush import commit_log_flush
+from triomq.broker.services.flush import flush_commit_log
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.config import Durability
@@ -218,7 +218,7 @@ async def test_the_periodic_flush_goes_on_when_files_can_be_opened_again(
     log = broker.store.commit_log
     locked_out.lasts = True
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(commit_log_flush(broker.store).run)
+        nursery.start_soon(flush_commit_log, broker.store)
         await wait_all_tasks_blocked()
         mock_clock.jump(0.51)
         await until(lambda: "not flushed for now: cannot open" in caplog.text)
