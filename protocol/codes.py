@@ -162,8 +162,6 @@ class LanguageCode(IntEnum):
 
 #: The version ordinal of 4.9.7: what our broker and client say they are.  Source: wire.md 2.5.
 VERSION: Final = 407
-#: From this version on a peer reads standard JSON (quoted map keys) in route data.
-VERSION_STANDARD_JSON: Final = 401
 #: From this version on ``maxReconsumeTimes`` of a request overrides the group's setting.
 VERSION_MAX_RECONSUME: Final = 121
 

@@ -5,13 +5,12 @@ Source: wire.md 6, 9.3, 9.9, 9.11.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 from triomq.protocol.bodies.fastjson import dumps, queue_to_json
 from triomq.protocol.bodies.json_body import JsonBody, Wire
 from triomq.protocol.filters.filter_types import TAG
-from triomq.protocol.filters.tags import SUBSCRIBE_ALL, TagFilter
-from triomq.protocol.java import tags_code
+from triomq.protocol.filters.tags import SUBSCRIBE_ALL
 from triomq.protocol.message_queue import MessageQueue
 
 
@@ -58,17 +57,6 @@ class SubscriptionData(JsonBody):
     sub_version: int = 0
     expression_type: str = TAG
     class_filter_mode: bool = False
-
-    @classmethod
-    def of_tags(cls, topic: str, expression: str | None, sub_version: int) -> Self:
-        """Make the subscription of a tag expression.
-
-        Raises:
-            SubscriptionParseError: the expression has no tag in it.
-        """
-        tag_filter = TagFilter.parse(expression)
-        tags = list(tag_filter.tags)
-        return cls(topic, tag_filter.expression, tags, list(map(tags_code, tags)), sub_version)
 
 
 @dataclass(slots=True)

@@ -1,22 +1,14 @@
-"""Bodies of the name server: routes, clusters, lists, and what a broker registers.
+"""Routes, clusters, lists of names, and the settings of topics and groups.
 
 Source: wire.md 8, 9.4, 9.5, 9.7, 9.8.
 """
 
-import zlib
 from dataclasses import dataclass, field
 from enum import IntEnum
-from struct import Struct
-from typing import ClassVar, Final, Self
+from typing import ClassVar
 
-from triomq.protocol.bodies.fastjson import dumps, loads
+from triomq.protocol.bodies.fastjson import dumps
 from triomq.protocol.bodies.json_body import JsonBody
-from triomq.protocol.errors import ProtocolError
-from triomq.protocol.record.compression import inflate
-
-_LENGTH: Final = Struct(">i")
-_TOPIC_WORDS: Final = 5
-_BEST_LEVEL: Final = 9  # what Java uses here
 
 
 @dataclass(slots=True)
@@ -150,74 +142,3 @@ class SubscriptionGroupWrapper(JsonBody):
 
     subscription_group_table: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
     data_version: DataVersion = field(default_factory=DataVersion)
-
-
-@dataclass(slots=True)
-class RegisterBrokerBody(JsonBody):
-    """REGISTER_BROKER (103): as JSON, or compressed if the header says so.  Source: RegisterBrokerBody.java."""
-
-    topic_config_serialize_wrapper: TopicConfigSerializeWrapper = field(default_factory=TopicConfigSerializeWrapper)
-    filter_server_list: list[str] = field(default_factory=list)
-
-    def encode_compressed(self) -> bytes:
-        """Return the compressed form: length-prefixed parts in one zlib stream, a line of five words for each topic."""
-        wrapper = self.topic_config_serialize_wrapper
-        parts = [_prefixed(wrapper.data_version.encode()), _LENGTH.pack(len(wrapper.topic_config_table))]
-        parts += [_prefixed(_topic_words(config).encode()) for config in wrapper.topic_config_table.values()]
-        parts.append(_prefixed(dumps(self.filter_server_list)))
-        return zlib.compress(b"".join(parts), _BEST_LEVEL)
-
-    @classmethod
-    def decode_compressed(cls, data: bytes) -> Self:
-        """Read the compressed form.
-
-        Raises:
-            ProtocolError: damaged, truncated or far too large.
-        """
-        reader = _Parts(inflate(data))
-        version = DataVersion.decode(reader.part())
-        configs = [_topic_of_words(reader.part()) for _ in range(reader.count())]
-        servers = loads(reader.part())
-        if not isinstance(servers, list):
-            raise ProtocolError("RegisterBrokerBody: the filter servers are no list")
-        table = {config.topic_name: config for config in configs}
-        return cls(TopicConfigSerializeWrapper(table, version), list(map(str, servers)))
-
-
-def _prefixed(part: bytes) -> bytes:
-    return _LENGTH.pack(len(part)) + part
-
-
-class _Parts:
-    """Reads length-prefixed parts; every length is compared with what is left."""
-
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-        self._position = 0
-
-    def count(self) -> int:
-        if len(self._body) - self._position < _LENGTH.size:
-            raise ProtocolError(f"RegisterBrokerBody: truncated at {self._position}")
-        (number,) = _LENGTH.unpack_from(self._body, self._position)
-        self._position += _LENGTH.size
-        if not 0 <= number <= len(self._body) - self._position:
-            raise ProtocolError(f"RegisterBrokerBody: length {number} at {self._position - _LENGTH.size}")
-        return int(number)
-
-    def part(self) -> bytes:
-        length = self.count()
-        self._position += length
-        return self._body[self._position - length : self._position]
-
-
-def _topic_words(config: TopicConfig) -> str:
-    numbers = f"{config.read_queue_nums} {config.write_queue_nums} {config.perm}"
-    return f"{config.topic_name} {numbers} {config.topic_filter_type.name}"
-
-
-def _topic_of_words(line: bytes) -> TopicConfig:
-    words = str(line, "utf-8", "replace").split(" ")
-    if len(words) < _TOPIC_WORDS:
-        raise ProtocolError(f"RegisterBrokerBody: topic of {len(words)} words")
-    names = ("topicName", "readQueueNums", "writeQueueNums", "perm", "topicFilterType")
-    return TopicConfig.from_json(dict(zip(names, words, strict=False)))

@@ -121,46 +121,6 @@ class GetRouteInfoRequestHeader(Header):
 
 
 @dataclass(slots=True)
-class RegisterBrokerRequestHeader(Header):
-    """Source: RegisterBrokerRequestHeader.java."""
-
-    code: ClassVar[int] = RequestCode.REGISTER_BROKER
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
-    ha_server_addr: str
-    broker_id: int
-    compressed: bool = False
-    body_crc32: Int32 = 0
-
-
-@dataclass(slots=True)
-class RegisterBrokerResponseHeader(Header):
-    """Tells a slave its master; empty for a master.  Source: RegisterBrokerResponseHeader.java."""
-
-    ha_server_addr: str | None = None
-    master_addr: str | None = None
-
-
-@dataclass(slots=True)
-class UnregisterBrokerRequestHeader(Header):
-    """Codes 104 and 322.  Source: UnRegisterBrokerRequestHeader.java."""
-
-    code: ClassVar[int] = RequestCode.UNREGISTER_BROKER
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
-    broker_id: int
-
-
-@dataclass(slots=True)
-class QueryDataVersionResponseHeader(Header):
-    """Answers code 322.  Source: QueryDataVersionResponseHeader.java."""
-
-    changed: bool
-
-
-@dataclass(slots=True)
 class KvConfigRequestHeader(Header):
     """Codes 100, 101, 102 and 219.  Source: PutKVConfigRequestHeader.java and its sisters."""
 
@@ -170,36 +130,8 @@ class KvConfigRequestHeader(Header):
 
 
 @dataclass(slots=True)
-class GetKvConfigResponseHeader(Header):
-    """Answers code 101; without a value when there is none.  Source: GetKVConfigResponseHeader.java."""
-
-    value: str | None = None
-
-
-@dataclass(slots=True)
 class ClusterRequestHeader(Header):
     """Source: GetTopicsByClusterRequestHeader.java."""
 
     code: ClassVar[int] = RequestCode.GET_TOPICS_BY_CLUSTER
     cluster: str
-
-
-@dataclass(slots=True)
-class BrokerRequestHeader(Header):
-    """Names one broker: codes 205 and 327.  Source: WipeWritePermOfBrokerRequestHeader.java and its sister."""
-
-    broker_name: str
-
-
-@dataclass(slots=True)
-class WipeWritePermOfBrokerResponseHeader(Header):
-    """Answers code 205.  Source: WipeWritePermOfBrokerResponseHeader.java."""
-
-    wipe_topic_count: Int32
-
-
-@dataclass(slots=True)
-class AddWritePermOfBrokerResponseHeader(Header):
-    """Answers code 327.  Source: AddWritePermOfBrokerResponseHeader.java."""
-
-    add_topic_count: Int32

@@ -23,8 +23,9 @@ from tests.integration.broker_wire import (
     until,
     vip_port,
 )
+from tests.subscriptions import tag_subscription
 from triomq.broker.network.connection import Connection
-from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, SubscriptionData
+from triomq.protocol.bodies.client import ConsumerData, HeartbeatData
 from triomq.protocol.bodies.route import TopicConfig, TopicRouteData
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode, SerializeType
 from triomq.protocol.record.record import decode_records
@@ -41,7 +42,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def heartbeat(client_id: str, group: str = "G") -> bytes:
-    consumer = ConsumerData(group_name=group, subscription_data_set=[SubscriptionData.of_tags("T", "*", 1)])
+    consumer = ConsumerData(group_name=group, subscription_data_set=[tag_subscription("T", "*", 1)])
     return HeartbeatData(client_id, [], [consumer]).encode()
 
 

@@ -27,11 +27,12 @@ from tests.integration.broker_wire import (
     send_fields,
     until,
 )
+from tests.subscriptions import tag_subscription
 from triomq.broker import server
 from triomq.broker.addresses import Address
 from triomq.broker.config import Listener
 from triomq.broker.server import open_broker
-from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, SubscriptionData
+from triomq.protocol.bodies.client import ConsumerData, HeartbeatData
 from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ConfigError, StoreError, StoreLayoutError, StoreLockedError
@@ -63,7 +64,7 @@ async def test_everything_is_there_after_a_restart(root: Path, mock_clock: MockC
         for number in range(3):
             await wire.put("T", b"%d" % number)
         assert (await wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, offset)).code == ResponseCode.SUCCESS
-        data = ConsumerData(group_name="G", subscription_data_set=[SubscriptionData.of_tags("T", "*", 1)])
+        data = ConsumerData(group_name="G", subscription_data_set=[tag_subscription("T", "*", 1)])
         await wire.send(request(RequestCode.HEART_BEAT, body=HeartbeatData("c", [], [data]).encode()))
         await wire.next()
     assert await bodies(root, 3) == [b"0", b"1", b"2"]

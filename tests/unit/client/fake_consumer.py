@@ -4,7 +4,8 @@ from collections.abc import Callable, Collection, Mapping
 
 import trio
 
-from triomq.protocol.bodies.client import ConsumerData, SubscriptionData
+from tests.subscriptions import tag_subscription
+from triomq.protocol.bodies.client import ConsumerData
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
 
@@ -19,7 +20,7 @@ class FakeConsumer:
         self.direct.set()
 
     def heartbeat_data(self) -> ConsumerData:
-        return ConsumerData("group", subscription_data_set=[SubscriptionData.of_tags(t, "*", 1) for t in self.topics])
+        return ConsumerData("group", subscription_data_set=[tag_subscription(t, "*", 1) for t in self.topics])
 
     def subscribed_topics(self) -> Collection[str]:
         return self.topics

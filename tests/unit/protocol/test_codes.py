@@ -9,7 +9,6 @@ from triomq.protocol.codes import (
     TRANSACTION_MASK,
     VERSION,
     VERSION_MAX_RECONSUME,
-    VERSION_STANDARD_JSON,
     CommandFlag,
     LanguageCode,
     MessageSysFlag,
@@ -83,7 +82,7 @@ def test_our_version_lets_java_filter_by_expression_and_fits_16_bits() -> None:
     """Trap 4: heartbeat responses with a version below 232 make Java refuse expressions; 4.9.7 is 393 + 2 * 7."""
     assert VERSION == 393 + 2 * 7
     assert 232 <= VERSION < 2**15
-    assert (VERSION_STANDARD_JSON, VERSION_MAX_RECONSUME) == (401, 121)
+    assert VERSION_MAX_RECONSUME == 121
 
 
 def test_serialisations_have_the_numbers_of_the_frame_byte() -> None:

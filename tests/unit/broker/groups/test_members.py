@@ -5,9 +5,10 @@ from typing import Any, Final, cast
 
 import pytest
 
+from tests.subscriptions import tag_subscription
 from triomq.broker.groups.members import ConsumerGroups, ProducerGroups, tag_filter_of
 from triomq.broker.network.connection import Connection
-from triomq.protocol.bodies.client import ConsumerData, MessageModel, SubscriptionData
+from triomq.protocol.bodies.client import ConsumerData, MessageModel
 
 Told = list[tuple[str, str]]
 GROUP: Final = "G"
@@ -55,7 +56,7 @@ def groups(clock: Clock, told: Told) -> ConsumerGroups:
 
 
 def data(*topics: str, group: str = GROUP, version: int = 1, expression: str = "*", **members: Any) -> ConsumerData:
-    subscriptions = [SubscriptionData.of_tags(topic, expression, version) for topic in topics]
+    subscriptions = [tag_subscription(topic, expression, version) for topic in topics]
     return ConsumerData(group_name=group, subscription_data_set=subscriptions, **members)
 
 

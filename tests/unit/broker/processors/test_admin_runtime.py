@@ -5,8 +5,9 @@ import re
 import pytest
 
 import triomq
+from tests.subscriptions import tag_subscription
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
-from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, ProducerData
 from triomq.protocol.bodies.route import KVTable
 from triomq.protocol.codes import RequestCode
 from triomq.storage.config import Durability
@@ -133,7 +134,7 @@ def test_the_disk_is_told_as_a_ratio(peer: Peer) -> None:
 def test_groups_that_are_not_well_are_counted(peer: Peer, another_peer: Peer) -> None:
     for member, topic in ((peer, "T"), (another_peer, "U")):
         member.broker.connections.add(member.as_connection)
-        subscriptions = [SubscriptionData.of_tags(topic, "*", 1)]
+        subscriptions = [tag_subscription(topic, "*", 1)]
         consumer = ConsumerData(group_name="G", subscription_data_set=subscriptions)
         body = HeartbeatData("same", [ProducerData("P")], [consumer]).encode()
         member.get(RequestCode.HEART_BEAT, body=body)

@@ -7,8 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.subscriptions import tag_subscription
 from tests.unit.broker.recording import Clock, Peer
-from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, MessageModel, ProducerData, SubscriptionData
+from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, MessageModel, ProducerData
 from triomq.protocol.bodies.route import GroupList, TopicConfig
 from triomq.protocol.bodies.statistics import (
     BrokerStatsData,
@@ -39,7 +40,7 @@ def heartbeat(
     model: MessageModel = MessageModel.BROADCASTING,
     **rest: Any,
 ) -> None:
-    subscriptions = [SubscriptionData.of_tags(topic, "*", 1) for topic in topics]
+    subscriptions = [tag_subscription(topic, "*", 1) for topic in topics]
     consumer = ConsumerData(group_name=group, message_model=model, subscription_data_set=subscriptions)
     body = HeartbeatData("client-1", [ProducerData(producer)], [consumer]).encode()
     assert peer.get(RequestCode.HEART_BEAT, body=body, **rest).code == ResponseCode.SUCCESS

@@ -5,6 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.subscriptions import tag_subscription
 from tests.unit.broker.recording import MakeBroker, Peer
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.client import (
@@ -29,7 +30,7 @@ def heartbeat(
     producers: tuple[str, ...] = (),
     **rest: Any,
 ) -> RemotingCommand:
-    subscriptions = [SubscriptionData.of_tags(topic, "*", 1) for topic in topics]
+    subscriptions = [tag_subscription(topic, "*", 1) for topic in topics]
     consumers = [ConsumerData(group_name=group, subscription_data_set=subscriptions) for group in groups]
     body = HeartbeatData(client_id, [ProducerData(name) for name in producers], consumers)
     return peer.get(RequestCode.HEART_BEAT, body=body.encode(), **rest)

@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from tests.subscriptions import tag_subscription
 from tests.unit.broker.recording import MakeBroker, Peer
 from triomq.broker.pulls.pull_answers import FOUND_IN_JSON
 from triomq.broker.server import Broker
@@ -367,9 +368,7 @@ async def test_a_group_that_may_not_be_created_is_refused(make_broker: MakeBroke
 
 
 def subscribe(peer: Peer, expression: str = "*", *, version: int = 5, **members: Any) -> None:
-    data = ConsumerData(
-        group_name="G", subscription_data_set=[SubscriptionData.of_tags("T", expression, version)], **members
-    )
+    data = ConsumerData(group_name="G", subscription_data_set=[tag_subscription("T", expression, version)], **members)
     assert peer.get(RequestCode.HEART_BEAT, body=HeartbeatData("c", [], [data]).encode()).code == ResponseCode.SUCCESS
 
 

@@ -10,10 +10,11 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
+from tests.subscriptions import tag_subscription
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
 from tests.unit.storage.making import overwrite
 from triomq.broker.services.index import Indexing
-from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, SubscriptionData
+from triomq.protocol.bodies.client import ConsumerData, HeartbeatData
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from triomq.protocol.java import tags_code
 from triomq.protocol.record.message import MessageExt
@@ -279,7 +280,7 @@ def test_units_of_a_queue_tell_place_size_and_tags_code(peer: Peer) -> None:
 def test_units_tell_which_of_them_a_group_wants(peer: Peer) -> None:
     for tag in ("A", "B"):
         put(peer, b"body", TAGS=tag)
-    subscription = SubscriptionData.of_tags("T", "A", 1)
+    subscription = tag_subscription("T", "A", 1)
     data = HeartbeatData("me", consumer_data_set=[ConsumerData("G", subscription_data_set=[subscription])])
     assert peer.get(RequestCode.HEART_BEAT, body=data.encode()).code == ResponseCode.SUCCESS
     found = units(peer, consumerGroup="G")

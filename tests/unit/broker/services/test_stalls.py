@@ -7,6 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from tests.subscriptions import tag_subscription
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
 from triomq.broker.network import client_requests
 from triomq.broker.server import Broker
@@ -17,7 +18,6 @@ from triomq.protocol.bodies.client import (
     HeartbeatData,
     MessageModel,
     ProcessQueueInfo,
-    SubscriptionData,
 )
 from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.codes import RequestCode, ResponseCode
@@ -43,7 +43,7 @@ def waiting(broker: Broker, peer: Peer) -> Broker:
 
 def join(peer: Peer, client_id: str = "c1", model: MessageModel = MessageModel.CLUSTERING) -> None:
     """Let the peer be in the group, and forget what it was told of that."""
-    consumer = ConsumerData("G", message_model=model, subscription_data_set=[SubscriptionData.of_tags("T", "*", 1)])
+    consumer = ConsumerData("G", message_model=model, subscription_data_set=[tag_subscription("T", "*", 1)])
     assert peer.get(RequestCode.HEART_BEAT, body=HeartbeatData(client_id, [], [consumer]).encode()).code == 0
     peer.sent.clear()
 
@@ -190,7 +190,7 @@ async def test_many_queues_are_looked_at_a_few_at_a_time(
 ) -> None:
     monkeypatch.setattr(stalls, "_QUEUES_PER_SCAN", 1)
     for number in range(3):
-        data = ConsumerData(f"G{number}", subscription_data_set=[SubscriptionData.of_tags("T", "*", 1)])
+        data = ConsumerData(f"G{number}", subscription_data_set=[tag_subscription("T", "*", 1)])
         peer.get(RequestCode.HEART_BEAT, body=HeartbeatData("c1", [], [data]).encode())
     looked_at: list[str] = []
 

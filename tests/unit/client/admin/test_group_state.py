@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from tests.subscriptions import tag_subscription
 from tests.unit.client.fake_broker import FakeBroker
 from triomq.client import Admin, GroupState, QueueState
 from triomq.protocol.bodies.client import (
@@ -11,7 +12,6 @@ from triomq.protocol.bodies.client import (
     ConsumeStatus,
     MessageModel,
     ProcessQueueInfo,
-    SubscriptionData,
 )
 from triomq.protocol.bodies.group_health import StallCause
 from triomq.protocol.bodies.route import BrokerData, ClusterInfo, SubscriptionGroupConfig, SubscriptionGroupWrapper
@@ -23,7 +23,7 @@ from triomq.protocol.units import QueueOffset
 from triomq.protocol.wire.command import RemotingCommand
 
 QUEUE, OTHER = (MessageQueue("Topic", "broker-a", queue_id) for queue_id in range(2))
-ALL = [SubscriptionData.of_tags("Topic", "*", 1)]
+ALL = [tag_subscription("Topic", "*", 1)]
 
 
 class Group:
@@ -157,7 +157,7 @@ async def test_a_broker_that_does_not_say_how_long_messages_waited_proves_no_sta
 async def test_a_topic_without_offsets_that_is_subscribed_to_is_shown_too(group: Group) -> None:
     fresh = MessageQueue("New", "broker-a", 0)
     group.offsets[fresh] = OffsetWrapper(1, 0)
-    group.subscribed["New"] = SubscriptionData.of_tags("New", "*", 1)
+    group.subscribed["New"] = tag_subscription("New", "*", 1)
     stats = group.broker.handlers[RequestCode.GET_CONSUME_STATS]
 
     def without_new(command: RemotingCommand) -> RemotingCommand:
@@ -172,7 +172,7 @@ async def test_a_topic_without_offsets_that_is_subscribed_to_is_shown_too(group:
 
 async def test_members_that_differ_are_compared_by_what_they_say_themselves(group: Group) -> None:
     group.members += [Connection("c2", "1.1.1.1:2"), Connection("silent", "1.1.1.1:3")]
-    group.infos["c2"] = ConsumerRunningInfo(subscription_set=[SubscriptionData.of_tags("Topic", "A", 1)])
+    group.infos["c2"] = ConsumerRunningInfo(subscription_set=[tag_subscription("Topic", "A", 1)])
     (difference,) = (await group.state()).subscription_differences
     assert difference.members == (("*", ("c1",)), ("A", ("c2",)))
 
@@ -180,7 +180,7 @@ async def test_members_that_differ_are_compared_by_what_they_say_themselves(grou
 async def test_connections_with_one_client_id_are_told_apart_by_a_broker_of_ours(group: Group) -> None:
     group.members = [
         Connection("c1", "1.1.1.1:1", subscription_set=ALL),
-        Connection("c1", "1.1.1.1:2", subscription_set=[SubscriptionData.of_tags("Topic", "A", 1)]),
+        Connection("c1", "1.1.1.1:2", subscription_set=[tag_subscription("Topic", "A", 1)]),
     ]
     state = await group.state()
     assert state.duplicate_client_ids == ("c1",)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.subscriptions import tag_subscription
 from triomq.protocol.bodies.client import (
     CheckClientRequestBody,
     ConsumeFromWhere,
@@ -20,10 +21,9 @@ from triomq.protocol.bodies.client import (
     MessageModel,
     ProducerData,
     ResetOffsetBody,
-    SubscriptionData,
 )
 from triomq.protocol.bodies.json_body import JsonBody
-from triomq.protocol.errors import ProtocolError, SubscriptionParseError
+from triomq.protocol.errors import ProtocolError
 from triomq.protocol.message_queue import MessageQueue
 
 HEARTBEAT = (
@@ -43,8 +43,8 @@ HEARTBEAT_BODY = HeartbeatData(
             "CG",
             consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
             subscription_data_set=[
-                SubscriptionData.of_tags("TopicA", "TagA || TagB", 1795213958772),
-                SubscriptionData.of_tags("%RETRY%CG", None, 1795213958775),
+                tag_subscription("TopicA", "TagA || TagB", 1795213958772),
+                tag_subscription("%RETRY%CG", None, 1795213958775),
             ],
         )
     ],
@@ -155,8 +155,3 @@ def test_status_of_go_has_one_table() -> None:
 
 def test_check_of_a_client_may_have_no_subscription() -> None:
     assert CheckClientRequestBody.decode(b'{"clientId":"c","group":"g"}').subscription_data is None
-
-
-def test_subscription_of_empty_parts_is_refused() -> None:
-    with pytest.raises(SubscriptionParseError):
-        SubscriptionData.of_tags("T", "||", 0)

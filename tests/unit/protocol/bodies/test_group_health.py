@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.subscriptions import tag_subscription
 from triomq.protocol.bodies.client import ConsumerRunningInfo, ConsumeStatus, ProcessQueueInfo, SubscriptionData
 from triomq.protocol.bodies.group_health import (
     GroupReport,
@@ -22,7 +23,7 @@ JUST_NOW_MS = NOW_MS - 1000
 
 
 def tags(*expressions: str, topic: str = "T") -> list[SubscriptionData]:
-    return [SubscriptionData.of_tags(topic, expression, 1) for expression in expressions]
+    return [tag_subscription(topic, expression, 1) for expression in expressions]
 
 
 def test_ids_that_stand_more_than_once_are_duplicates() -> None:

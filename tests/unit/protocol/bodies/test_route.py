@@ -1,11 +1,6 @@
 """route_bodies: what the name server tells and is told."""
 
-import struct
-import zlib
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from triomq.protocol.bodies.json_body import JsonBody
 from triomq.protocol.bodies.route import (
@@ -15,16 +10,13 @@ from triomq.protocol.bodies.route import (
     GroupList,
     KVTable,
     QueueData,
-    RegisterBrokerBody,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
     TopicConfig,
     TopicConfigSerializeWrapper,
-    TopicFilterType,
     TopicList,
     TopicRouteData,
 )
-from triomq.protocol.errors import ProtocolError
 
 ROUTE = TopicRouteData(
     queue_datas=[QueueData("broker-a", 4, 4, 6, 0)],
@@ -56,7 +48,6 @@ GOLDEN: list[tuple[bytes, JsonBody]] = [
     ),
     (b'{"counter":1,"timestamp":1795214606377}', DataVersion(1795214606377, 1)),
     (TOPICS_TEXT, TOPICS),
-    (b'{"filterServerList":[],"topicConfigSerializeWrapper":' + TOPICS_TEXT + b"}", RegisterBrokerBody(TOPICS)),
     (GROUP, SubscriptionGroupConfig("g")),
     (
         b'{"dataVersion":{"counter":14,"timestamp":1795214614713},"subscriptionGroupTable":{"g":' + GROUP + b"}}",
@@ -109,58 +100,3 @@ def test_group_of_5_x_has_more_members() -> None:
         + b',"consumeMessageOrderly":false,"groupRetryPolicy":{"type":"CUSTOMIZED"},"subscriptionDataSet":null}'
     )
     assert SubscriptionGroupConfig.decode(text) == SubscriptionGroupConfig("g")
-
-
-NAME = st.text(st.sampled_from("abcXYZ%-_|0"), min_size=1, max_size=10)
-COUNT = st.integers(0, 2**31 - 1)
-TOPIC = st.builds(TopicConfig, NAME, COUNT, COUNT, st.integers(0, 15), st.sampled_from(TopicFilterType))
-REGISTRATION = st.builds(
-    lambda topics, version, servers: RegisterBrokerBody(
-        TopicConfigSerializeWrapper({topic.topic_name: topic for topic in topics}, version), servers
-    ),
-    st.lists(TOPIC, max_size=4),
-    st.builds(DataVersion, COUNT, COUNT),
-    st.lists(NAME, max_size=2),
-)
-
-
-@given(REGISTRATION)
-def test_registration_survives_both_forms(body: RegisterBrokerBody) -> None:
-    assert RegisterBrokerBody.decode(body.encode()) == body
-    assert RegisterBrokerBody.decode_compressed(body.encode_compressed()) == body
-
-
-def test_compressed_registration_has_the_documented_parts() -> None:
-    raw = zlib.decompress(RegisterBrokerBody(TOPICS).encode_compressed())
-    version = b'{"counter":24,"timestamp":1795214614904}'
-    line = b"T 4 4 6 SINGLE_TAG"
-    assert (
-        raw == struct.pack(">i", 40) + version + struct.pack(">ii", 1, len(line)) + line + struct.pack(">i", 2) + b"[]"
-    )
-
-
-def test_truncated_compressed_registration_is_a_protocol_error() -> None:
-    packed = RegisterBrokerBody(TOPICS).encode_compressed()
-    raw = zlib.decompress(packed)
-    truncated = [packed[:length] for length in range(len(packed))]
-    truncated += [zlib.compress(raw[:length]) for length in range(len(raw))]
-    for data in truncated:
-        with pytest.raises(ProtocolError):
-            RegisterBrokerBody.decode_compressed(data)
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [
-        [b"\x7f\xff\xff\xff"],  # 2 GiB claimed
-        [b"\xff\xff\xff\xff"],
-        [b"\0\0\0\2{}", b"\x7f\xff\xff\xff"],
-        [b"\0\0\0\2{}", b"\0\0\0\1", b"\0\0\0\3a b", b"\0\0\0\2[]"],
-        [b"\0\0\0\2{}", b"\0\0\0\1", b"\0\0\0\x09a b 1 2 X", b"\0\0\0\2[]"],
-        [b"\0\0\0\2{}", b"\0\0\0\0", b"\0\0\0\2{}"],
-        [b"\0\0\0\2[]"],
-    ],
-)
-def test_hostile_compressed_registration_is_a_protocol_error(parts: list[bytes]) -> None:
-    with pytest.raises(ProtocolError):
-        RegisterBrokerBody.decode_compressed(zlib.compress(b"".join(parts)))

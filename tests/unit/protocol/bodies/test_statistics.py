@@ -2,7 +2,8 @@
 
 import pytest
 
-from triomq.protocol.bodies.client import ConsumeFromWhere, SubscriptionData
+from tests.subscriptions import tag_subscription
+from triomq.protocol.bodies.client import ConsumeFromWhere
 from triomq.protocol.bodies.json_body import JsonBody
 from triomq.protocol.bodies.statistics import (
     BrokerStatsData,
@@ -69,7 +70,7 @@ GOLDEN: list[tuple[bytes, JsonBody]] = [
         b'"tagsSet":[],"topic":"T"}}}',
         ConsumerConnection(
             [CONNECTION],
-            {"T": SubscriptionData.of_tags("T", "*", 1795214586962)},
+            {"T": tag_subscription("T", "*", 1795214586962)},
             consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
         ),
     ),

@@ -4,18 +4,12 @@ from typing import Final
 
 import pytest
 
-from tests.unit.protocol.header_table import check_kinds, check_names, check_required, full, header_classes, rows
+from tests.unit.protocol.header_table import check_kinds, check_names, check_required, full, header_classes
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.requests import admin_requests
 from triomq.protocol.requests.admin_requests import (
-    AddWritePermOfBrokerResponseHeader,
     CreateTopicRequestHeader,
-    GetKvConfigResponseHeader,
-    QueryDataVersionResponseHeader,
-    RegisterBrokerResponseHeader,
-    WipeWritePermOfBrokerResponseHeader,
 )
-from triomq.protocol.wire.headers import Header
 
 #: Wire names in the order of the class; ``?`` may be absent.  Source: wire.md 7, 8.
 TABLE: Final = {
@@ -32,24 +26,13 @@ TABLE: Final = {
     "ViewBrokerStatsDataRequestHeader": "statsName:str statsKey:str",
     "QueryConsumeQueueRequestHeader": "topic:str queueId:int index:long count:int consumerGroup:str?",
     "GetRouteInfoRequestHeader": "topic:str acceptStandardJsonOnly:bool?",
-    "RegisterBrokerRequestHeader": """brokerName:str brokerAddr:str clusterName:str haServerAddr:str brokerId:long
-        compressed:bool? bodyCrc32:int?""",
-    "RegisterBrokerResponseHeader": "haServerAddr:str? masterAddr:str?",
-    "UnregisterBrokerRequestHeader": "brokerName:str brokerAddr:str clusterName:str brokerId:long",
-    "QueryDataVersionResponseHeader": "changed:bool",
     "KvConfigRequestHeader": "namespace:str key:str? value:str?",
-    "GetKvConfigResponseHeader": "value:str?",
     "ClusterRequestHeader": "cluster:str",
-    "BrokerRequestHeader": "brokerName:str",
-    "WipeWritePermOfBrokerResponseHeader": "wipeTopicCount:int",
-    "AddWritePermOfBrokerResponseHeader": "addTopicCount:int",
 }
 
 #: Classes for one request code; the others serve several, or answer.
 CODES: Final = {
     "CreateTopicRequestHeader": 17,
-    "RegisterBrokerRequestHeader": 103,
-    "UnregisterBrokerRequestHeader": 104,
     "GetRouteInfoRequestHeader": 105,
     "ProducerGroupRequestHeader": 204,
     "DeleteSubscriptionGroupRequestHeader": 207,
@@ -94,28 +77,6 @@ def test_header_demands_what_the_table_demands_and_no_more(name: str) -> None:
 @pytest.mark.parametrize("name", list(TABLE))
 def test_header_says_where_it_comes_from(name: str) -> None:
     assert CLASSES[name].__doc__
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        QueryDataVersionResponseHeader(changed=False),
-        WipeWritePermOfBrokerResponseHeader(0),
-        AddWritePermOfBrokerResponseHeader(0),
-    ],
-)
-def test_responses_write_all_their_fields_as_text_zeros_too(header: Header) -> None:
-    """Trap 3: a missing field is a NullPointerException in Java, a number that is no text a lost frame in Go."""
-    encoded = header.encode()
-    assert set(encoded) == {wire for wire, _, _ in rows(TABLE[type(header).__name__])}
-    assert set(encoded.values()) <= {"0", "false"}
-
-
-@pytest.mark.parametrize("header", [RegisterBrokerResponseHeader(), GetKvConfigResponseHeader()])
-def test_responses_that_have_nothing_to_tell_write_no_field(header: Header) -> None:
-    """wire.md 8: a master is told no master, and code 22 comes without a value."""
-    assert header.encode() == {}
-    assert type(header).decode({}) == header
 
 
 def test_a_topic_of_5_x_with_attributes_is_read() -> None:
