@@ -1,4 +1,4 @@
-"""Settings of consumers, and the words they use: status, where a new group starts.
+"""Settings of consumers, the statuses of handlers, and where a new group starts.
 
 Source: behaviour.md B.5 (settings), B.6 (where to start), B.12 and B.13 (status, context).
 """
@@ -22,14 +22,14 @@ DEAD_LETTER: Final = -1
 
 
 class ConsumeStatus(Enum):
-    """What a handler says of its messages.  Source: ConsumeConcurrentlyStatus.java, ConsumeOrderlyStatus.java."""
+    """What a handler returns.  Source: ConsumeConcurrentlyStatus.java, ConsumeOrderlyStatus.java."""
 
     SUCCESS = "CONSUME_SUCCESS"
     RECONSUME_LATER = "RECONSUME_LATER"  # orderly: as SUSPEND_CURRENT_QUEUE_A_MOMENT
     # Only for orderly consumption:
-    COMMIT = "COMMIT"  # with ``auto_commit`` off: all that was handed out since the last commit is consumed
-    ROLLBACK = "ROLLBACK"  # with ``auto_commit`` off: all of it comes again
-    SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"  # these messages come again after a while
+    COMMIT = "COMMIT"  # with ``auto_commit`` off: consumes all messages delivered since the last commit
+    ROLLBACK = "ROLLBACK"  # with ``auto_commit`` off: redelivers all of them
+    SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"  # redelivers these messages after a pause
 
 
 class StartPosition(StrEnum):
@@ -41,7 +41,7 @@ class StartPosition(StrEnum):
 
 Start: TypeAlias = StartPosition | Literal["earliest", "latest"] | datetime
 StartOffset: TypeAlias = Start | int
-"""Where a consumer begins, also at an offset, the same in all queues."""
+"""Where a consumer begins; an offset applies to each queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,9 @@ class StartPolicy:
 
     @property
     def consume_from_where(self) -> ConsumeFromWhere:
-        """RocketMQ's word for it, as heartbeats carry it (wire.md 9.3)."""
+        """RocketMQ's name for it, as in heartbeats (wire.md 9.3)."""
         if self.queue_offset is not None:
-            return ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET  # RocketMQ has no word for an offset
+            return ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET  # RocketMQ has no name for an offset
         return _CONSUME_FROM_WHERE[self.position]
 
 
@@ -93,12 +93,12 @@ _CONSUME_FROM_WHERE: Final = {
 
 @dataclass(slots=True)
 class ConsumeContext:
-    """What a batch handler is told, and may change.  Source: ConsumeConcurrentlyContext.java.
+    """What a batch handler gets beside its messages, and may change.  Source: ConsumeConcurrentlyContext.java.
 
     Attributes:
         queue: where the messages come from (the retry topic for messages that failed before).
-        delay_level: how long failed messages wait: -1 dead letter at once, 0 the broker decides, above 0 that level.
-        ack_index: index of the last message that succeeded; ``None`` is all of them.  Only looked at on success.
+        delay_level: delay of failed messages: -1 dead letter at once, 0 the broker decides, above 0 that level.
+        ack_index: index of the last message that succeeded; ``None`` is all of them.  Ignored after a failure.
     """
 
     queue: MessageQueue
@@ -108,12 +108,12 @@ class ConsumeContext:
 
 @dataclass(slots=True)
 class OrderlyContext:
-    """What a batch handler of an orderly consumer is told, and may change.  Source: ConsumeOrderlyContext.java.
+    """What an orderly batch handler gets beside its messages, and may change.  Source: ConsumeOrderlyContext.java.
 
     Attributes:
         queue: where the messages come from.
         auto_commit: whether ``SUCCESS`` consumes the messages; else only ``COMMIT`` does.
-        suspend_s: how long the queue rests after a failure, within 0.01 and 30; ``None``: ``suspend_queue_s``.
+        suspend_s: pause of the queue after a failure, 0.01 to 30; ``None``: ``suspend_queue_s``.
     """
 
     queue: MessageQueue
@@ -126,7 +126,7 @@ OutOfRange: TypeAlias = Literal["nearest", "earliest", "latest", "raise"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullConfig:
-    """How queues are shared out and pulled, by push consumers and lite pull consumers.
+    """How push consumers and lite pull consumers rebalance and pull.
 
     Raises:
         ConfigError: a value is outside its range.
@@ -145,11 +145,11 @@ class PullConfig:
     pull_timeout_s: float = 30.0  # consumerTimeoutMillisWhenSuspend
     pull_error_delay_s: float = 1.0  # pullTimeDelayMillsWhenException
     broker_flow_control_delay_s: float = 0.02  # PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL
-    offset_illegal_delay_s: float = 10.0  # how long running handlers of a queue with a wrong offset may end
+    offset_illegal_delay_s: float = 10.0  # how long to wait for running handlers of a queue with a wrong offset
     pull_expiry_s: float = 120.0  # rocketmq.client.pull.pullMaxIdleTime
-    missing_topic_interval_s: float = 5.0  # how often the route of a topic without one is asked for
+    missing_topic_interval_s: float = 5.0  # how often the route of a missing topic is requested
     local_offset_dir: str | PathLike[str] | None = None  # rocketmq.client.localOffsetStoreDir, for broadcasting
-    retry_interval_s: float = 1.0  # a rebalance that could not be completed is tried again after this time
+    retry_interval_s: float = 1.0  # delay before an incomplete rebalance is retried
 
     def __post_init__(self) -> None:
         self._check_ranges(_PULL_RANGES)
@@ -167,7 +167,7 @@ class PullConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig(PullConfig):
-    """How a push consumer works; RocketMQ's name stands beside each setting.
+    """Settings of a push consumer, each with its RocketMQ name.
 
     Raises:
         ConfigError: a value is outside its range.
@@ -176,16 +176,18 @@ class ConsumerConfig(PullConfig):
     max_concurrency: int = 20  # consumeThreadMin, consumeThreadMax
     batch_max_size: int = 32  # consumeMessageBatchMaxSize, there 1; for batch handlers only
     max_reconsume_times: int = 16  # maxReconsumeTimes
-    consume_timeout_s: float = 15 * 60.0  # consumeTimeout: a handler busy longer has its message sent back
+    consume_timeout_s: float = 15 * 60.0  # consumeTimeout: messages of handlers that run longer are sent back
     orderly_max_reconsume_times: int = 2**31 - 1  # maxReconsumeTimes of orderly consumption
-    suspend_queue_s: float = 1.0  # suspendCurrentQueueTimeMillis: how long a queue rests after a failure
-    continuous_limit_s: float = 60.0  # rocketmq.client.maxTimeConsumeContinuously: then other queues have their turn
+    suspend_queue_s: float = 1.0  # suspendCurrentQueueTimeMillis: pause of a queue after a failure
+    continuous_limit_s: float = 60.0  # rocketmq.client.maxTimeConsumeContinuously: then other queues get their turn
     lock_interval_s: float = 20.0  # rocketmq.client.rebalance.lockInterval: how often queue locks are renewed
-    lock_life_s: float = 30.0  # rocketmq.client.rebalance.lockMaxLiveTime: without renewal no message is handled
+    lock_life_s: float = (
+        30.0  # rocketmq.client.rebalance.lockMaxLiveTime: after it, without renewal, no message is handled
+    )
     lock_timeout_s: float = 1.0
     grace_s: float = 10.0  # awaitTerminationMillisWhenShutdown, there 0
     send_back_timeout_s: float = 5.0
-    resubmit_delay_s: float = 5.0  # a message that could not be sent back is handled again after this time
+    resubmit_delay_s: float = 5.0  # delay before a message that could not be sent back is handled again
 
     def __post_init__(self) -> None:
         PullConfig.__post_init__(self)
@@ -194,7 +196,7 @@ class ConsumerConfig(PullConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LitePullConfig(PullConfig):
-    """How a lite pull consumer works; RocketMQ's name stands beside each setting.
+    """Settings of a lite pull consumer, each with its RocketMQ name.
 
     Raises:
         ConfigError: a value is outside its range.
@@ -209,7 +211,7 @@ class LitePullConfig(PullConfig):
         self._check_ranges(_LITE_PULL_RANGES)
 
 
-#: Most handlers at a time.
+#: Maximum of ``max_concurrency``.
 MAX_CONCURRENCY: Final = 1_000
 Ranges: TypeAlias = tuple[tuple[str, float, float], ...]
 _MIB: Final = 1024**2

@@ -1,4 +1,4 @@
-"""What every consumer that holds queues does beside pulling: store offsets, count, tell brokers; and how it leaves.
+"""The periodic work of a consumer that holds queues: storing offsets, sampling counters, heartbeats; and how it leaves.
 
 Source: behaviour.md B.2 (timers), B.18 (shutdown).
 """
@@ -13,7 +13,7 @@ from triomq.client.consumer.assignment.rebalancer import Rebalancer
 from triomq.client.consumer.offsets.offset_store import OffsetStore
 from triomq.client.consumer.statistics import SAMPLE_INTERVAL_S
 
-#: How often progress is stored that pulls have not told the brokers yet.
+#: How often progress is stored that no pull has carried to the broker.
 _CHANGES_INTERVAL_S: Final = 0.5
 #: Time to store the last offsets when a consumer ends, and to leave the group after that.
 _LAST_COMMIT_LIMIT_S: Final = 3.0
@@ -36,28 +36,28 @@ class Maintenance:
         self._unannounced.set()
 
     async def run(self, rebalancer: Rebalancer) -> None:
-        """Do all of it in time; runs until cancelled."""
+        """Do the periodic work; runs until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._persist_offsets, rebalancer)
             nursery.start_soon(self._sample, rebalancer)
             nursery.start_soon(self._send_announcements)
 
     async def leave(self, rebalancer: Rebalancer, locks: LockKeeper | None = None) -> None:
-        """Store the last offsets, give the locks back and leave the group; shield it, for ``END_LIMIT_S``."""
+        """Store the last offsets, release the locks and leave the group; shield it, for ``END_LIMIT_S``."""
         with trio.move_on_after(_LAST_COMMIT_LIMIT_S):
             rebalancer.note_progress()
             if rebalancer.is_out_of_date:
                 await self._offsets.persist(rebalancer.held, changed_only=True)
             else:
                 await self._offsets.persist_now(rebalancer.held)
-        if locks is not None:  # only now: who has a queue next begins at the offsets stored
+        if locks is not None:  # only now: the next owner of a queue begins at the stored offset
             with trio.move_on_after(_LEAVE_LIMIT_S):
                 await locks.release_all()
         with trio.move_on_after(_LEAVE_LIMIT_S):
             await self._instance.groups.remove_consumer(self._group)
 
     async def _persist_offsets(self, rebalancer: Rebalancer) -> None:
-        """Store all offsets in each interval, and what changed sooner: a crash or a new member repeats less."""
+        """Store all offsets once per interval and changes sooner, so that a crash or a new member redelivers less."""
         interval_s = self._instance.config.persist_offset_interval_s
         next_full = trio.current_time() + interval_s
         while True:
@@ -66,7 +66,7 @@ class Maintenance:
             if full:
                 next_full += interval_s
             rebalancer.note_progress()
-            # what a new member stored of a queue that is held here still must not be set back in each interval
+            # must not set back what a new member has stored of a queue that is still held here
             changed_only = not full or rebalancer.is_out_of_date
             await self._offsets.persist(tuple(rebalancer.loops), changed_only=changed_only)
 

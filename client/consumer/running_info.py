@@ -1,4 +1,4 @@
-"""What a consumer tells brokers and tools about itself: the body of request 307.
+"""What a consumer reports about itself to brokers and tools: the body of request 307.
 
 Source: behaviour.md B.17, wire.md 9.9.
 """
@@ -16,7 +16,7 @@ from triomq.client.consumer.subscription import Subscriptions
 from triomq.protocol.bodies.client import ConsumerRunningInfo, ConsumeStatus, ProcessQueueInfo
 from triomq.protocol.message_queue import MessageQueue
 
-#: Java prints versions like this, and its tools parse it.
+#: Java's format of versions, which its tools parse.
 _CLIENT_VERSION: Final = "V4_9_7"
 _MIB: Final = 1024**2
 

@@ -1,6 +1,6 @@
-"""What a consumer counts, and the immutable pictures of it that users and tools get.
+"""Counters of a consumer, and the immutable snapshots that users and tools get.
 
-Counters are plain attributes raised where the work is done; rates are made of samples when somebody asks.
+Counters are plain attributes, incremented where the work is done; rates are computed from samples on request.
 
 Source: behaviour.md B.16 (client statistics), ConsumerStatsManager.java.
 """
@@ -42,11 +42,11 @@ class TopicCounters:
 
     Attributes:
         succeeded: messages that a handler accepted.
-        failed: messages that a handler refused, or that made it raise.
+        failed: messages for which a handler failed or raised.
         busy_s: time spent in handlers, summed over messages (a batch counts once).
         pulls: pulls that found messages.
         pulled: messages that came with them.
-        pulling_s: time that these pulls took, the broker's hold included.
+        pulling_s: time of these pulls, including the broker's hold.
         filtered: messages of these with another tag of the same hash code.
     """
 
@@ -63,11 +63,11 @@ class TopicCounters:
         self._samples: deque[_Sample] = deque(maxlen=_SAMPLES)
 
     def sample(self, now: float) -> None:
-        """Note the counts; call it every :data:`SAMPLE_INTERVAL_S`."""
+        """Record the counts; call it every :data:`SAMPLE_INTERVAL_S`."""
         self._samples.append(self._now(now))
 
     def rates(self, now: float) -> TopicRates:
-        """Compare the counts with those of a minute ago, or of the start."""
+        """Return the rates since a minute ago, or since the first sample."""
         new = self._now(now)
         old = self._samples[0] if self._samples else new
         elapsed = max(new.at - old.at, 0.001)
@@ -87,19 +87,19 @@ class TopicCounters:
 
 @dataclass(frozen=True, slots=True)
 class QueueStatistics:
-    """One queue that the consumer holds.
+    """One queue held by the consumer.
 
     Attributes:
         next_pull_offset: where the next pull begins.
-        committed_offset: what is, or will within seconds be, stored as the group's progress.
+        committed_offset: the group's progress, stored now or within seconds.
         broker_max_offset: end of the queue as the last pull saw it.
         lag: messages between the committed offset and that end.
         cached_messages: pulled, not consumed.
         cached_bytes: size of these.
-        in_flight: messages that a handler has now.
+        in_flight: messages that a handler is processing.
         pulls: pull requests sent.
-        last_pull_age_s: seconds since the pull loop last did something.
-        waiting_for: why it is not pulled now, "" if it is.
+        last_pull_age_s: seconds since the pull loop last made progress.
+        waiting_for: why the queue is not pulled now, "" if it is.
     """
 
     next_pull_offset: QueueOffset
@@ -116,20 +116,20 @@ class QueueStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStatistics:
-    """What a consumer did since it started.
+    """Figures of a consumer since its start.
 
     Attributes:
         succeeded: messages that handlers accepted.
-        failed: messages that handlers refused, or that made them raise.
+        failed: messages for which handlers failed or raised.
         sent_back: failed messages stored for another try.
         filtered: messages dropped because only their tag's hash code matched.
-        in_flight: messages that handlers have now.
-        cached_messages: messages in memory, those in flight included.
+        in_flight: messages that handlers are processing.
+        cached_messages: messages in memory, including those in flight.
         cached_bytes: size of these.
         pulls: pulls that found messages.
         rebalances: rebalance rounds.
         offset_corrections: times that a broker refused an offset as out of range.
-        is_suspended: whether nothing is pulled because the consumer was told so.
+        is_suspended: whether the consumer was suspended.
         queues: the queues held now.
     """
 
@@ -149,7 +149,7 @@ class ConsumerStatistics:
 
 @dataclass(frozen=True, slots=True)
 class LitePullStatistics:
-    """What a lite pull consumer did since its first subscription or assignment.
+    """Figures of a lite pull consumer since its first subscription or assignment.
 
     Attributes:
         polled: messages that were polled.

@@ -1,4 +1,4 @@
-"""What a consumer subscribes to, and how heartbeats say it.
+"""What a consumer subscribes to, and its form in heartbeats.
 
 Source: behaviour.md A.11 (tag expressions), B.5 step 2 (retry topic), B.7 (versions); wire.md 9.3.
 """
@@ -26,8 +26,8 @@ class Subscription:
     Attributes:
         topic: the topic.
         tag_filter: which messages.
-        pull_version: what pulls say; a broker that was told less of this subscription answers 25.
-        version: what heartbeats say; it grows whenever the broker shall take the subscription anew.
+        pull_version: the version in pulls; a broker that knows only an older one answers 25.
+        version: the version in heartbeats; raised whenever brokers must replace the subscription.
     """
 
     __slots__ = ("pull_version", "tag_filter", "topic", "version")
@@ -39,7 +39,7 @@ class Subscription:
         self.version = version
 
     def announced(self) -> None:
-        """Note that brokers were told of the newest version, so that pulls may name it."""
+        """Record that brokers know the newest version, so that pulls may name it."""
         self.pull_version = self.version
 
     def select(self, messages: list[MessageExt]) -> list[MessageExt]:
@@ -62,7 +62,7 @@ class Subscription:
 
 
 class Subscriptions:
-    """All subscriptions of a consumer; in clustering its group's retry topic is among them.
+    """All subscriptions of a consumer; in clustering they include its group's retry topic.
 
     Versions are milliseconds, as Java's: members of a group that are of different kinds compare them.
     """
@@ -76,7 +76,7 @@ class Subscriptions:
         with_retry_topic: bool = True,
         may_be_empty: bool = False,
     ) -> None:
-        """Take tag expressions by topic.
+        """Parse tag expressions by topic.
 
         Raises:
             ConfigError: there is no topic.
@@ -107,9 +107,9 @@ class Subscriptions:
         return tuple(self._table)
 
     def put(self, topic: str, expression: str) -> Subscription:
-        """Add a topic, or change its expression, also for pull loops that it has already.
+        """Add a topic, or change its expression, also for its running pull loops.
 
-        Pulls name the version of before until :meth:`Subscription.announced`.
+        Pulls name the previous version until :meth:`Subscription.announced`.
 
         Raises:
             ConfigError: it is the retry topic, which is the consumer's own.
@@ -129,7 +129,7 @@ class Subscriptions:
         return subscription
 
     def remove(self, topic: str) -> None:
-        """Take a topic out.
+        """Remove a topic.
 
         Raises:
             ConfigError: it is not subscribed, or it is the retry topic.
@@ -139,8 +139,8 @@ class Subscriptions:
         del self._table[topic]
 
     def renew(self, topic: str) -> None:
-        """Let the next heartbeat's subscription replace what brokers know of the topic."""
-        if (subscription := self._table.get(topic)) is None:  # taken out meanwhile
+        """Make the next heartbeat replace the brokers' subscription of the topic."""
+        if (subscription := self._table.get(topic)) is None:  # removed meanwhile
             return
         subscription.version = max(self._clock(), subscription.version + 1)
 

@@ -1,4 +1,4 @@
-"""Where a group's progress begins, for queues that were just taken.
+"""Where consumption of a newly taken queue begins.
 
 Source: behaviour.md B.6, RebalancePushImpl.computePullFromWhere.
 """
@@ -18,20 +18,20 @@ from triomq.protocol.units import QueueOffset, Timestamp
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.offsets")
 
-#: Messages looked at once when the first one of a time is searched.
+#: Messages read at a time to find the first one of a timestamp.
 _SEARCH_BATCH: Final = 32
 
 
 class FirstOffsets:
-    """Finds where to start queues that were just taken.
+    """Finds where to start newly taken queues.
 
-    A stored offset always wins.  Without one the start policy decides, whatever the age of the queue; what it
-    decided is stored before the first message is delivered, so that it is decided once: for the whole group, and
-    in broadcasting for this member.
-    A broker error is no answer: the queue is left out and tried again (only code 22 means "nothing stored").
+    A stored offset always wins.  Without one the start policy decides, however old the queue is; the decision
+    is stored before the first message is delivered, so that it is made once: for the whole group, or
+    for this member in broadcasting.
+    After a broker error the queue is left out and retried (only code 22 means "nothing stored").
 
-    Queues that came into being while the consumer ran, and those of the retry topic, begin at their first
-    message: everything in them was sent to a group that was there already.
+    Queues created while the consumer runs, and those of the retry topic, begin at their first
+    message: the group existed before everything in them.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class FirstOffsets:
         self._offsets = offsets
         self._policy = policy
         self._retry_topic = retry_topic
-        self._is_stored = is_stored  # queues that are shared with nobody need not be decided on once for all
+        self._is_stored = is_stored  # whether the decision is stored; not for queues that are not shared
 
     async def find(
         self, queues: Collection[MessageQueue], known_at_start: Collection[MessageQueue]
     ) -> dict[MessageQueue, QueueOffset]:
-        """Return the first offsets; a queue is missing if its broker did not tell, and has to be tried again."""
+        """Return the first offsets; queues whose broker did not answer are missing and must be retried."""
         asked = await for_each(queues, self._offsets.stored, "first offset not known")
         late = {queue for queue in asked if queue.topic == self._retry_topic or queue not in known_at_start}
         await self._disclose(asked, late)
@@ -67,9 +67,9 @@ class FirstOffsets:
         return found
 
     async def _disclose(self, asked: dict[MessageQueue, QueueOffset | None], late: Collection[MessageQueue]) -> None:
-        """Replace each 0 that means "nothing stored" by ``None``; forget queues for which this is not known.
+        """Replace each 0 that means "nothing stored" by ``None``; remove queues for which this is unknown.
 
-        Brokers before 5.0 say 0 of a group without offset while the queue's first message is young
+        Brokers before 5.0 return 0 for a group without offset while the queue's first message is young
         (behaviour.md A.13).  That is right where the policy is "earliest", and where the queue is empty.
         """
         if self._policy.position is StartPosition.EARLIEST:
@@ -95,7 +95,7 @@ class FirstOffsets:
     async def _stored_queue_ids(self, queue: MessageQueue) -> Collection[int]:
         try:
             return await self._requests.stored_queue_ids(queue)
-        except RequestCodeNotSupportedError:  # a broker without this request means the 0 it says
+        except RequestCodeNotSupportedError:  # a broker without this request means 0 when it returns 0
             return range(2**31)
 
     async def _resolve(self, queue: MessageQueue, from_first: bool) -> QueueOffset:
@@ -112,8 +112,8 @@ class FirstOffsets:
 async def first_stored_at(requests: QueueRequests, queue: MessageQueue, timestamp: Timestamp) -> QueueOffset:
     """Return the offset of the first message stored at or after a time, or the end of the queue.
 
-    A search by time finds the nearest message, or any of several of the same millisecond (wire.md 5.6), so the
-    millisecond before is searched and its messages are passed over.
+    A search by time finds the nearest message, or any of those of the same millisecond (wire.md 5.6), so the
+    previous millisecond is searched and its messages are skipped.
     """
     offset = await requests.search_offset(queue, Timestamp(timestamp - 1))
     offset = max(offset, await requests.min_offset(queue))

@@ -1,10 +1,10 @@
-"""Progress of broadcasting consumers, in a file of their own machine, as RocketMQ's Java client keeps it.
+"""Progress of broadcasting consumers, in a local file in the format of RocketMQ's Java client.
 
-The file is ``DIR/<client id>/<group>/offsets.json``; what it was before the last write is ``offsets.json.bak`` beside
+The file is ``DIR/<client id>/<group>/offsets.json``; the previous version is ``offsets.json.bak`` beside
 it.  Each write goes to ``offsets.json.tmp`` first, so whenever the process ends one of the two others is complete.
 
-Java's clients in broadcasting share one client id on a machine, and two of one group write over each other's file.
-Here the folder is locked while a consumer has it open.
+Java's clients in broadcasting share one client id per machine, and two of one group overwrite each other's file.
+Here the folder is locked while a consumer uses it.
 
 Source: behaviour.md B.6, LocalFileOffsetStore.java, OffsetSerializeWrapper.java, MixAll.java.
 """
@@ -54,7 +54,7 @@ class OffsetsFile:
 
     @classmethod
     def open(cls, base: Path, client_id: str, group: str) -> Self:
-        """Make the folder if need be, and keep others of this library out of it until :meth:`close`.
+        """Create the folder if necessary, and lock it against other consumers of this library until :meth:`close`.
 
         Raises:
             ConfigError: the folder cannot be made.
@@ -81,14 +81,14 @@ class OffsetsFile:
         return cls(directory, lock)
 
     def close(self) -> None:
-        """Let others in."""
+        """Release the lock."""
         os.close(self._lock)
 
     def load(self) -> dict[MessageQueue, QueueOffset]:
-        """Return what was saved last; the generation before it if that is missing, empty or damaged.
+        """Return what was saved last; the previous version if that is missing, empty or damaged.
 
         Raises:
-            ProtocolError: there is something, but none of it can be read.
+            ProtocolError: there is a file, but neither version can be read.
         """
         try:
             offsets = _read(self.path)
@@ -96,8 +96,8 @@ class OffsetsFile:
             offsets = _read(self._backup)
             if offsets is None:
                 raise
-            damaged = self.path.with_suffix(".damaged")  # or the next save would make it the backup
-            LOGGER.warning("offsets are damaged, the ones before are used file=%s error=%s", self.path, exc)
+            damaged = self.path.with_suffix(".damaged")  # else the next save would make it the backup
+            LOGGER.warning("offsets are damaged, using the backup file=%s error=%s", self.path, exc)
             with suppress(OSError):
                 self.path.replace(damaged)
         else:
@@ -106,10 +106,10 @@ class OffsetsFile:
         return offsets or {}
 
     def save(self, offsets: Offsets) -> None:
-        """Replace the file; the present one becomes the backup.
+        """Replace the file; the old one becomes the backup.
 
         Raises:
-            OSError: it could not be written; file and backup are as they were, or one step further.
+            OSError: it could not be written; file and backup are complete.
         """
         with self._new.open("wb") as file:
             file.write(LocalOffsets(dict(offsets)).encode())
@@ -133,14 +133,14 @@ def _read(path: Path) -> dict[MessageQueue, QueueOffset] | None:
     try:
         table = LocalOffsets.decode(data).offset_table
     except ProtocolError as exc:
-        raise ProtocolError(f"offsets {path} are damaged: remove the file to begin anew: {exc}") from exc
+        raise ProtocolError(f"offsets {path} are damaged: delete the file to start over: {exc}") from exc
     return {queue: QueueOffset(queue_offset) for queue, queue_offset in table.items() if queue_offset >= 0}
 
 
 class LocalOffsetStore(OffsetStore):
-    """Offsets in a file, for groups whose members have all queues each.
+    """Offsets in a file, for groups in which each member has all queues.
 
-    What is known of queues that are not consumed now stays in the file.
+    Offsets of queues that are not consumed now stay in the file.
     """
 
     def __init__(self, file: OffsetsFile, stored: Offsets) -> None:
@@ -151,9 +151,9 @@ class LocalOffsetStore(OffsetStore):
         self._troubles = RetryLog(LOGGER, "offsets not stored, retrying file=%s error=%s")
 
     async def persist(self, queues: Iterable[MessageQueue], *, changed_only: bool) -> None:
-        """Write the file if something changed; with ``changed_only`` leave it to the next full interval.
+        """Write the file if something changed, but not with ``changed_only``: the next full interval does it.
 
-        Twice a second would be too often for a file.
+        Twice a second is too often for a file.
         """
         if changed_only:
             await trio.lowlevel.checkpoint()
@@ -165,10 +165,10 @@ class LocalOffsetStore(OffsetStore):
         await self._save({queue: self._offsets[queue] for queue in queues if queue in self._offsets})
 
     async def commit(self, offsets: Offsets) -> None:
-        """Note progress and write the file.
+        """Record progress and write the file.
 
         Raises:
-            ClientError: it cannot be written; it is tried again in time.
+            ClientError: it cannot be written; it is retried periodically.
         """
         for queue, queue_offset in offsets.items():
             self.update(queue, queue_offset, increase_only=False)
@@ -176,23 +176,23 @@ class LocalOffsetStore(OffsetStore):
             raise ClientError(f"offsets {self._file.path} not stored: {error}") from error
 
     async def stored(self, queue: MessageQueue) -> QueueOffset | None:
-        """Return what the file has."""
+        """Return the offset in the file."""
         await trio.lowlevel.checkpoint()
         return self._stored.get(queue)
 
     async def store_first(self, first_offsets: Offsets) -> Collection[MessageQueue]:
-        """Write where these queues begin; a file that cannot be written now keeps nobody from consuming."""
+        """Write where these queues begin; consumption starts even if the file cannot be written now."""
         await self._save(first_offsets)
         return first_offsets.keys()
 
     async def _save(self, offsets: Offsets) -> OSError | None:
-        """Write the file if it has not all of this; return the error, which is logged, if it cannot be written."""
+        """Write the file unless it is up to date; return the error, which is logged, if it cannot be written."""
         async with self._saving:
             wanted = {**self._stored, **offsets}
             if wanted == self._stored:
                 return None
             try:
-                # Not abandoned when cancelled: the next write would meet this one in the same file.
+                # Not abandoned when cancelled: the next write would collide with this one.
                 await run_in_thread(self._file.save, wanted)
             except OSError as exc:
                 self._troubles.failed(str(self._file.path), exc)
@@ -206,7 +206,7 @@ class LocalOffsetStore(OffsetStore):
 async def open_local_offsets(
     base: str | os.PathLike[str] | None, client_id: str, group: str
 ) -> AsyncGenerator[LocalOffsetStore, None]:
-    """Open the file of a group and client id below a folder, ``None``: ``.rocketmq_offsets`` in the user's home.
+    """Open the file of a group and client id in a folder; ``None``: ``.rocketmq_offsets`` in the user's home.
 
     Raises:
         ConfigError: the folder cannot be used.
@@ -225,7 +225,7 @@ async def open_local_offsets(
 async def open_offsets(
     instance: ClientInstance, group: str, model: MessageModel, directory: str | os.PathLike[str] | None
 ) -> AsyncGenerator[OffsetStore, None]:
-    """Open the place where a group's progress is kept: at the brokers, in broadcasting in a file below a folder.
+    """Open the store of a group's progress: the brokers, or a local file in broadcasting.
 
     Raises:
         ConfigError, ClientError, ProtocolError: as :func:`open_local_offsets`.
@@ -245,6 +245,6 @@ async def open_offsets(
 
 
 def with_stable_name(config: ClientConfig | None) -> ClientConfig:
-    """Name the instance as Java names those of broadcasting: a stable client id finds the file of its offsets again."""
+    """Name the instance as Java does in broadcasting: the file of offsets is found by the client id."""
     config = config or ClientConfig()
     return config if config.instance_name else replace(config, instance_name=_BROADCASTING_INSTANCE)

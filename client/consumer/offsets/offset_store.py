@@ -1,4 +1,4 @@
-"""What every store of a group's progress has in common: a table in memory, and something durable behind it.
+"""The interface of stores of progress: a table in memory, and something durable behind it.
 
 An offset is that of the next message to consume.
 
@@ -75,7 +75,7 @@ class OffsetStore(ABC):
     async def persist(self, queues: Iterable[MessageQueue], *, changed_only: bool) -> None:
         """Store the progress of these queues without waiting for the store; failures are retried next time.
 
-        With ``changed_only`` only what the store was not told yet.
+        With ``changed_only``: only what the store does not have yet.
         """
 
     @abstractmethod

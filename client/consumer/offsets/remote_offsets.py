@@ -1,7 +1,7 @@
-"""Where a group's progress is kept.
+"""Progress of a group at its brokers.
 
-An offset is the next one to consume.  Progress is kept in memory, only ever upwards, and goes to the store
-with pulls, every few seconds, when a queue is given up and at the end.
+Progress is kept in memory, where it only rises, and goes to the brokers
+with pulls, every few seconds, when a queue is given up and when the consumer ends.
 
 Source: behaviour.md B.6, RemoteBrokerOffsetStore.java.
 """
@@ -24,20 +24,20 @@ from triomq.protocol.units import QueueOffset
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.offsets")
 
-#: After this time a broker has handled what was sent to it, also if it did not answer.
+#: After this time a broker has handled a request, even one without an answer.
 _SETTLED_AFTER_S: Final = 0.1
-#: How long progress counts that was not told when a connection was lost: as long as brokers keep a lock.
+#: How long progress that was not stored before a connection was lost stays valid: as long as brokers keep a lock.
 _ASIDE_LIFE_S: Final = 60.0
-#: How long the other members are waited for when a broker is back: pulls that fail connect again after a second.
+#: How long to wait for the other members when a broker is back: failed pulls reconnect after a second.
 RETURN_S: Final = 2.0
-#: How many requests with progress may be under way to a broker when the connection is lost.
+#: How many requests with progress may be in flight to a broker when its connection is lost.
 _MAX_RECENT: Final = 4
-#: How often a broker is told the last progress, if it goes back.
+#: How often the last progress is stored again if it goes back.
 _MAX_TELLS: Final = 4
 
 
 class _Aside(NamedTuple):
-    """How far a queue was when its connection was lost, what the broker was told last, and until when it counts."""
+    """Progress of a queue when its connection was lost, what was sent last, and until when it is valid."""
 
     progress: QueueOffset
     told: Collection[QueueOffset]
@@ -51,8 +51,8 @@ class RemoteOffsetStore(OffsetStore):
         super().__init__()
         self._requests = requests
         self._told: dict[MessageQueue, QueueOffset] = {}
-        self._sent_at: dict[MessageQueue, float] = {}  # what is not answered, or never will be
-        #: What the broker was told last, newest at the end: one of it is what the broker has.
+        self._sent_at: dict[MessageQueue, float] = {}  # when progress was sent that has no answer, or not yet
+        #: What was sent last, newest at the end: the broker has one of these.
         self._recent: defaultdict[MessageQueue, deque[QueueOffset]] = defaultdict(partial(deque, maxlen=_MAX_RECENT))
         self._aside: dict[MessageQueue, _Aside] = {}
         self._doubtful: dict[MessageQueue, float] = {}  # until when; inf: the broker has not answered since
@@ -67,7 +67,7 @@ class RemoteOffsetStore(OffsetStore):
         self._doubtful.pop(queue, None)
 
     def set_aside(self, queue: MessageQueue) -> None:
-        """Remove a queue from memory, but remember how far it was, for :meth:`stored`."""
+        """Remove a queue from memory, but keep its progress for :meth:`stored`."""
         if (progress := self._offsets.get(queue)) is not None:
             self._aside[queue] = _Aside(progress, self._recent[queue], trio.current_time() + _ASIDE_LIFE_S)
         self.forget(queue)
@@ -97,7 +97,7 @@ class RemoteOffsetStore(OffsetStore):
         return stored if stored is not None and stored > position else None
 
     def for_pull(self, queue: MessageQueue) -> QueueOffset | None:
-        """Return the progress if it is news, so that it is stored by the way; 0 is not worth it."""
+        """Return the progress if it is new to the broker; 0 is not worth sending."""
         known = self._offsets.get(queue)
         if not known or known == self._told.get(queue) or queue in self._doubtful:
             return None
@@ -105,7 +105,7 @@ class RemoteOffsetStore(OffsetStore):
         return known
 
     def told(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
-        """Note that a pull told the broker of this progress."""
+        """Record that a pull carried this progress to the broker."""
         self._told[queue] = queue_offset
         self._sent_at.pop(queue, None)
         self._note_recent(queue, queue_offset)
@@ -120,7 +120,7 @@ class RemoteOffsetStore(OffsetStore):
             recent.append(queue_offset)
 
     async def persist(self, queues: Iterable[MessageQueue], *, changed_only: bool) -> None:
-        """Send the progress of these queues, to all brokers side by side; what fails is tried again next time."""
+        """Send the progress of these queues, to all brokers concurrently; failures are retried next time."""
         of_broker: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             known = self._offsets.get(queue)
@@ -133,23 +133,23 @@ class RemoteOffsetStore(OffsetStore):
     async def _persist_at_one_broker(self, broker_name: str, queues: Iterable[MessageQueue]) -> None:
         for queue in queues:
             queue_offset = self._offsets.get(queue)
-            if queue_offset is None or queue in self._doubtful:  # given up meanwhile, or perhaps taken by others
+            if queue_offset is None or queue in self._doubtful:  # given up, or perhaps taken by others, meanwhile
                 continue
             try:
                 await self._requests.commit_oneway(queue, queue_offset)
             except REMOTE_ERRORS as exc:
                 self._troubles.failed(broker_name, exc)
-                return  # the others would fail alike
+                return  # the other queues would fail too
             self._told[queue] = queue_offset
             self._note_sent(queue, queue_offset)
         self._troubles.worked(broker_name)
 
     async def persist_now(self, queues: Iterable[MessageQueue]) -> None:
-        """Store the progress of these queues, side by side, and wait until the brokers have it for good.
+        """Store the progress of these queues concurrently, and wait until the brokers have it for good.
 
-        A broker of many threads may handle a pull or a oneway request that was sent before this one, and the
-        older progress in it, only after this one (Apache 5.5.0 does so under load).  So where something
-        may still be on its way, what the broker has is looked at, and told again if it went back or is gone.
+        A multi-threaded broker may handle an earlier pull or oneway request, and the
+        older progress in it, after this one (Apache 5.5.0 does so under load).  So where a request
+        may still be in flight, the stored offset is checked, and stored again if it went back.
         A doubtful queue's progress is not stored if another member got further.
         """
         known = {queue: self._offsets[queue] for queue in queues if queue in self._offsets}
@@ -171,10 +171,10 @@ class RemoteOffsetStore(OffsetStore):
         await _store_each(known, store, "offset not stored")
 
     async def commit(self, offsets: Mapping[MessageQueue, QueueOffset]) -> None:
-        """Note progress and store it, side by side, and wait until the brokers have it.
+        """Record progress, store it concurrently, and wait until the brokers have it.
 
         Raises:
-            ClientError, BrokerResponseError, ProtocolError: the first failure; the other queues' progress is stored.
+            ClientError, BrokerResponseError, ProtocolError: the first failure; the other queues are stored.
         """
         errors: list[TriomqError] = []
 
@@ -193,11 +193,11 @@ class RemoteOffsetStore(OffsetStore):
             raise errors[0]
 
     async def stored(self, queue: MessageQueue) -> QueueOffset | None:
-        """Ask the broker; if it has what this member told it before a lost connection, tell it how far that really was.
+        """Return the broker's offset; if this member stored it before it lost the connection, store its progress since.
 
-        Somebody else who had the queue meanwhile began at what is stored, and stored what he did: then that counts,
-        also if it is less, because what comes again in an ordered queue has to come in order.  An offset that is older
-        than what was told is that of a broker that crashed; nobody knows who consumed what since.
+        Another member that had the queue meanwhile began at the stored offset and stored its own: then that is valid,
+        even if it is lower, because an ordered queue must be redelivered in order.  An offset that is older
+        than all of these is that of a broker that crashed, and it is unknown what was consumed since.
         """
         stored = await self._requests.committed(queue)
         aside = self._aside.get(queue)
@@ -210,11 +210,11 @@ class RemoteOffsetStore(OffsetStore):
         return stored
 
     def is_exact(self, queue: MessageQueue) -> bool:
-        """Whether the broker tells a stored offset 0 from none."""
+        """Whether the broker distinguishes a stored 0 from none."""
         return self._requests.is_exact(queue)
 
     async def store_first(self, first_offsets: Mapping[MessageQueue, QueueOffset]) -> Collection[MessageQueue]:
-        """Store where these queues begin, side by side, and wait for the brokers' answers."""
+        """Store where these queues begin, concurrently, and wait for the brokers' answers."""
         return await _store_each(
             first_offsets, lambda queue: self._requests.commit(queue, first_offsets[queue]), "first offset not stored"
         )
@@ -223,10 +223,10 @@ class RemoteOffsetStore(OffsetStore):
 async def _store_each(
     queues: Collection[MessageQueue], function: Callable[[MessageQueue], Awaitable[None]], complaint: str
 ) -> Collection[MessageQueue]:
-    """Store something of all queues: of one of each topic at each broker first, then of the others side by side.
+    """Call the function for all queues: first for one of each topic and broker, then for the others concurrently.
 
-    Two threads of an Apache broker that store the first offsets of a group each make a table for it, and one of the
-    tables, with what is in it, is lost (ConsumerOffsetManager.commitOffset).
+    Two threads of an Apache broker that store the first offsets of a group both create a table, and one of the
+    tables is lost with its content (ConsumerOffsetManager.commitOffset).
     """
     first = list({(queue.topic, queue.broker_name): queue for queue in queues}.values())
     stored = await for_each(first, function, complaint)
