@@ -1,7 +1,7 @@
-"""What is called around the user's handler and between pull and handler: for traces, metrics, filters.
+"""Hooks around the handler, and filters between pull and handler: for traces and metrics.
 
-Hooks see; they change no outcome.  One that raises is logged and passed over.  Without hooks nothing is paid for them:
-they are put around the handler's function when the consumer is made.
+Hooks observe; they change no result.  One that raises is logged and ignored.  Without hooks they cost nothing:
+they wrap the handler's function when the consumer is created.
 
 Source: behaviour.md B.10 (filter hooks), B.12, B.13 and B.16 (hooks around the handler); ConsumeMessageHook.java,
 FilterMessageHook.java, ConsumeReturnType.java.
@@ -22,17 +22,17 @@ from triomq.protocol.record.message import MessageExt
 LOGGER: Final = logging.getLogger("triomq.client.consumer.hooks")
 
 FilterHook: TypeAlias = Callable[[MessageQueue, list[MessageExt]], Iterable[MessageExt]]
-"""From the messages of one pull to those that shall be handled, in their order; runs in the trio thread."""
+"""Returns which of the messages of one pull to handle, in their order; runs in the trio thread."""
 
 
 class ConsumeReturnType(Enum):
     """How a call of the handler ended.  Source: ConsumeReturnType.java."""
 
     SUCCESS = "SUCCESS"
-    TIME_OUT = "TIME_OUT"  # it took ``consume_timeout_s`` or longer; its result counts all the same
+    TIME_OUT = "TIME_OUT"  # it took ``consume_timeout_s`` or longer; its result is still valid
     EXCEPTION = "EXCEPTION"
-    RETURNNULL = "RETURNNULL"  # what it returned is no status; ``None`` is one here: success
-    FAILED = "FAILED"  # the messages come again
+    RETURNNULL = "RETURNNULL"  # it did not return a status; ``None`` is one here: success
+    FAILED = "FAILED"  # the messages are redelivered
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class HookContext:
         result: what it returned.
         error: what it raised.
         took_s: how long it ran.
-        note: for the hooks themselves, such as what ``before`` wants to tell ``after``.
+        note: for the hooks themselves, for example from ``before`` to ``after``.
     """
 
     group: str
@@ -59,9 +59,9 @@ class HookContext:
 
 
 class ConsumeHook:
-    """Called around each call of the handler, where that runs: for a plain function in its thread.
+    """Called before and after the handler, in the thread where that runs.
 
-    Override one or both.  A handler that is cancelled because the consumer ends is not followed by ``after``.
+    Override one or both.  ``after`` is not called for a handler that is cancelled because the consumer ends.
     """
 
     def before(self, context: HookContext) -> None:
@@ -72,7 +72,7 @@ class ConsumeHook:
 
 
 def choose(filters: Sequence[FilterHook], queue: MessageQueue, messages: list[MessageExt]) -> list[MessageExt]:
-    """Return what the filters leave of pulled messages; one that raises leaves all."""
+    """Return the messages that all filters keep; one that raises keeps all."""
     for function in filters:
         try:
             kept = {message.queue_offset for message in function(queue, list(messages))}

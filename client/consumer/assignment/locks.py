@@ -1,11 +1,11 @@
-"""The broker's queue locks, as an orderly consumer holds them.
+"""The broker's queue locks held by an orderly consumer.
 
-A lock is asked for before a queue is taken, and renewed while it is held.  The broker keeps it for 60 s; here it ends
-30 s after the last renewal began, so a consumer that cannot reach its broker stops long before another one may start.
-All requests about one broker's locks go one after the other: a renewal must not lock again what was just unlocked.
+A lock is requested before a queue is taken, and renewed while it is held.  The broker keeps it for 60 s; here it ends
+30 s after the last renewal began, so a consumer that cannot reach its broker stops long before another may start.
+All lock requests to one broker are sequential: a renewal must not relock what was just unlocked.
 
-A lock that the broker refuses to renew, or that was out of sight for longer than the broker keeps it, is lost: another
-member may have consumed meanwhile, so the queue has to be taken anew.
+A lock that the broker refuses to renew, or that was not renewed for longer than the broker keeps it, is lost: another
+member may have consumed meanwhile, so the queue must be taken again.
 
 Source: behaviour.md B.8, B.13; RebalanceImpl.java, ConsumeMessageOrderlyService.java.
 """
@@ -36,12 +36,12 @@ class LockKeeper:
         self._requests = requests
         self._config = config
         self._held: dict[MessageQueue, QueueLock] = {}
-        self._asked: set[MessageQueue] = set()  # what brokers may have locked for this member, known or not
+        self._asked: set[MessageQueue] = set()  # queues that brokers may have locked for this member
         self._troubles = RetryLog(LOGGER, "queues not locked, retrying broker=%s error=%s")
         self._serial: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
 
     async def acquire(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, QueueLock]:
-        """Ask for the locks of these queues; return those that were given."""
+        """Request the locks of these queues; return those that were granted."""
         granted: dict[MessageQueue, QueueLock] = {}
 
         async def ask(broker_name: str, wanted: list[MessageQueue]) -> None:
@@ -63,7 +63,7 @@ class LockKeeper:
         return granted
 
     async def release(self, queues: Collection[MessageQueue]) -> None:
-        """Unlock these queues; what cannot be unlocked runs out."""
+        """Unlock these queues; locks that cannot be released expire."""
 
         async def ask(broker_name: str, unwanted: list[MessageQueue]) -> None:
             async with self._serial[broker_name]:
@@ -77,21 +77,21 @@ class LockKeeper:
         await _at_each_broker(queues, ask)
 
     async def release_all(self) -> None:
-        """Unlock all that brokers may have locked: also what was lost, or asked for when this member began to end."""
+        """Unlock all that brokers may have locked, including lost locks and those requested during shutdown."""
         await self.release(tuple(self._asked))
 
     def holds(self, queue: MessageQueue) -> bool:
-        """Whether the queue is locked, as far as is known."""
+        """Whether the queue is locked, as far as this member knows."""
         return queue in self._held
 
     def forget_broker(self, broker_name: str) -> list[MessageQueue]:
-        """Forget the locks of a broker to which the connection is lost: it may have freed them; return which."""
+        """Forget the locks of a broker whose connection is lost, which may have freed them; return their queues."""
         queues = [queue for queue in self._held if queue.broker_name == broker_name]
         self.forget(queues)
         return queues
 
     def forget(self, queues: Iterable[MessageQueue]) -> None:
-        """Do not renew these locks any more; they end now."""
+        """Stop renewing these locks; they end now."""
         for queue in queues:
             lock = self._held.pop(queue, None)
             if lock is not None:
@@ -100,18 +100,18 @@ class LockKeeper:
     async def run(
         self, lost: Callable[[Collection[MessageQueue]], None], revived: Callable[[MessageQueue], None]
     ) -> None:
-        """Renew all locks in time; runs until cancelled.
+        """Renew all locks periodically; runs until cancelled.
 
         Args:
             lost: called with queues whose locks are lost.
-            revived: called with a queue whose lock had ended here and goes on now.
+            revived: called with a queue whose lock had ended here and is valid again.
         """
         delay_s = self._config.lock_interval_s
         while True:
             await trio.sleep(delay_s)
             complete = await self._renew_all(lost, revived)
             delay_s = self._config.lock_interval_s
-            if not complete:  # waiting for the next time would be too long
+            if not complete:  # the regular interval would be too long
                 delay_s = min(delay_s, self._config.retry_interval_s)
 
     async def _renew_all(
@@ -142,9 +142,9 @@ class LockKeeper:
     def _renew(
         self, queue: MessageQueue, now: float, revived: Callable[[MessageQueue], None], *, is_given: bool
     ) -> bool:
-        """Take in the broker's answer about one queue; return ``False`` if its lock is lost."""
+        """Apply the broker's answer to one queue; return ``False`` if its lock is lost."""
         lock = self._held.get(queue)
-        if lock is None:  # forgotten while the request was on its way
+        if lock is None:  # forgotten while the request was in flight
             return True
         if not is_given or now - lock.locked_at > BROKER_LIFE_S:
             self.forget((queue,))
@@ -160,7 +160,7 @@ class LockKeeper:
 async def _at_each_broker(
     queues: Iterable[MessageQueue], ask: Callable[[str, list[MessageQueue]], Awaitable[None]]
 ) -> None:
-    """Call the coroutine function for the queues of each broker, side by side."""
+    """Call the coroutine function for the queues of each broker, concurrently."""
     of_broker: defaultdict[str, list[MessageQueue]] = defaultdict(list)
     for queue in queues:
         of_broker[queue.broker_name].append(queue)

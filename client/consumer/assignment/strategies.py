@@ -1,9 +1,9 @@
-"""Who consumes which queue: pure functions that all members of a group compute alike.
+"""Which member consumes which queue: pure functions that all members of a group compute alike.
 
 There is no coordinator: every member sorts the same queues and the same member ids and takes its share.
-Two members that saw different input disagree until the next round, which costs duplicates, never messages.
+Members with different input disagree until the next round, which causes duplicates, but loses no message.
 
-Source: behaviour.md B.7, AllocateMessageQueueAveragely.java and its sisters.
+Source: behaviour.md B.7, AllocateMessageQueueAveragely.java and the other strategies.
 """
 
 from bisect import bisect_left
@@ -17,10 +17,10 @@ from triomq.protocol.names import RETRY_PREFIX
 _T = TypeVar("_T")
 
 AllocateStrategy: TypeAlias = Callable[[Sequence[MessageQueue], Sequence[str], str], Sequence[MessageQueue]]
-"""From sorted queues of one topic, sorted member ids and one id of them to the queues of that member.
+"""Takes the sorted queues of one topic, the sorted member ids and one of these; returns the queues of that member.
 
-It is asked for each topic, the group's retry topic included, and by every member for itself: for one input the shares
-of all members must make up all queues, and no queue twice.  It may raise: then the member keeps what it has.
+Every member calls it for each topic, including the group's retry topic: for one input the shares
+of all members must cover each queue exactly once.  If it raises, the member keeps its queues.
 """
 
 _VIRTUAL_NODES: Final = 10
@@ -34,7 +34,7 @@ class Assignment(NamedTuple):
 
 
 def plan(mine: frozenset[MessageQueue], held: frozenset[MessageQueue]) -> Assignment:
-    """Compare what I should hold with what I hold.  No I/O: the caller starts and stops loops."""
+    """Compare the queues to hold with those held.  No I/O: the caller starts and stops loops."""
     return Assignment(added=mine - held, removed=held - mine)
 
 
@@ -86,7 +86,7 @@ def allocate_by_circle(
 def allocate_consistent_hash(
     queues: Sequence[MessageQueue], members: Sequence[str], client_id: str
 ) -> Sequence[MessageQueue]:
-    """Let few queues move when a member joins or leaves: the owner is the next of 10 points of each member.
+    """Move few queues when a member joins or leaves: the next of 10 points per member on a ring owns a queue.
 
     Source: AllocateMessageQueueConsistentHash.java, ConsistentHashRouter.java, "CONSISTENT_HASH".
     """
@@ -100,10 +100,10 @@ def allocate_consistent_hash(
 
 
 def allocate_by_config(mine: Iterable[MessageQueue]) -> AllocateStrategy:
-    """Return a strategy that gives this member the queues named here, whoever else is in the group.
+    """Return a strategy that gives this member the queues named here, whatever the other members do.
 
-    Each member names its own; what nobody names is consumed by nobody.  Only the group's retry topic is shared
-    averagely: its queues come and go with brokers, and failed messages would wait there for ever.
+    Each member names its own queues; others are not consumed.  Only the group's retry topic is shared
+    averagely: its queues change with the brokers, and failed messages would wait there forever.
 
     Source: AllocateMessageQueueByConfig.java, "CONFIG".
     """
@@ -120,7 +120,7 @@ def allocate_by_config(mine: Iterable[MessageQueue]) -> AllocateStrategy:
 def allocate_by_machine_room(rooms: Iterable[str]) -> AllocateStrategy:
     """Return a strategy that shares out only the queues in these machine rooms.
 
-    A broker says its room by its name, ``room@name``; queues of brokers with other names are nobody's.  What does not
+    The name of a broker is ``room@name``; queues of brokers with other names are not consumed.  What does not
     divide goes to the first members, one queue each, from the end.
 
     Source: AllocateMessageQueueByMachineRoom.java, "MACHINE_ROOM".
@@ -150,7 +150,7 @@ def allocate_nearby(
 
     Args:
         room_of_queue: the room that a queue's broker is in.
-        room_of_member: the room that a member is in, told by its client id.
+        room_of_member: the room that a member is in, by its client id.
         within: how the queues are shared.
 
     The strategy raises ``ValueError`` if a room is not known, which is an empty text.

@@ -21,13 +21,13 @@ from triomq.protocol.units import QueueOffset
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")
 
-#: Delay level of a message whose handler does not end: 10 s.  Source: ProcessQueue.cleanExpiredMsg.
+#: Delay level of a message whose handler does not return: 10 s.  Source: ProcessQueue.cleanExpiredMsg.
 _EXPIRED_LEVEL: Final = 3
 _MAX_WATCH_INTERVAL_S: Final = 60.0
-#: A plain function busy for longer than this gives up the messages that it would take next.
+#: A plain function that runs for longer than this loses the messages that it would take next.
 _RELEASE_INTERVAL_S: Final = 0.05
-#: When so many messages wait for a worker, those of queues that were given up are looked for.
-_MOST_UNCHECKED: Final = 4096
+#: When this many messages wait for a worker, those of queues that were given up are removed.
+_MAX_UNCHECKED: Final = 4096
 
 
 class MessageSender(Protocol):
@@ -48,7 +48,7 @@ class ConcurrentService(WorkerPool):
 
     Attributes:
         pending: messages that wait for a worker.
-        expired: messages that were sent back while their handler was still busy: its late result is ignored.
+        expired: messages that were sent back while their handler was still running; its late result is ignored.
     """
 
     context: ClassVar[type[ConsumeContext | OrderlyContext]] = ConsumeContext
@@ -66,16 +66,16 @@ class ConcurrentService(WorkerPool):
         self._sender = sender
         self._work = work
         self._waking = 0
-        self._most_pending = _MOST_UNCHECKED
+        self._max_pending = _MAX_UNCHECKED
         self._later: deque[_Later] = deque()
         self._later_added = trio.Event()
 
     async def work(self, slot: Slot) -> None:
-        """Call the handler in the way that suits it."""
+        """Call the handler with the loop for its kind."""
         await self._work(self, slot)
 
     async def maintain(self) -> None:
-        """Hand failed messages out again in time, and look after slow handlers; runs until cancelled."""
+        """Resubmit failed messages and watch slow handlers; runs until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(super().maintain)
             nursery.start_soon(self._resubmit)
@@ -84,22 +84,22 @@ class ConcurrentService(WorkerPool):
                 nursery.start_soon(self._release)
 
     def submit(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
-        """Take messages that were put into a process queue."""
+        """Queue messages of a process queue for the workers."""
         if not self.stopped:
             self.pending.extend(zip(messages, repeat(process_queue), strict=False))
-            if len(self.pending) > self._most_pending:
+            if len(self.pending) > self._max_pending:
                 self._forget_dropped()
             self._wake_one()
 
     def put_back(self, work: Sequence[Work]) -> None:
-        """Take messages back that workers took and did not begin; they are the next ones again."""
+        """Put messages that workers took and did not begin back at the front."""
         self.pending.extendleft(sorted(work, key=_offset_of, reverse=True))
         self._wake_one()
 
     def stop(self) -> None:
-        """Forget what no handler has begun; let the workers end.
+        """Drop messages that no handler has begun; the workers end.
 
-        What lies before a message of its queue that was begun is still handled: else that one would come again.
+        Messages before one of their queue that was begun are still handled: otherwise that one would be redelivered.
         """
         self.stopped = True
         self._later.clear()
@@ -109,7 +109,7 @@ class ConcurrentService(WorkerPool):
         self.parked.unpark_all()
 
     async def wait_for_work(self, slot: Slot) -> bool:
-        """Return true when there are messages, false when there will be none any more for this worker."""
+        """Return true when there are messages, false when this worker is to end."""
         slot.messages = ()
         while True:
             while not self.pending:
@@ -132,7 +132,7 @@ class ConcurrentService(WorkerPool):
     async def settle(
         self, process_queue: ProcessQueue, messages: Sequence[MessageExt], delay_level: int = BROKER_DECIDES
     ) -> None:
-        """Send failed messages back; those that cannot be are handed out again later and hold the offset."""
+        """Send failed messages back; those for which that fails are resubmitted later and hold the offset."""
         for message in messages:
             if process_queue.dropped:
                 return
@@ -146,28 +146,28 @@ class ConcurrentService(WorkerPool):
                 self._later_added.set()
 
     def was_expired(self, message: MessageExt) -> bool:
-        """Whether the message was sent back while its handler was busy; asked once, then forgotten."""
+        """Whether the message was sent back while its handler was running; forgets it."""
         if message in self.expired:
             self.expired.discard(message)
             return True
         return False
 
     def direct_result(self, status: object) -> ConsumeResult:
-        """Return what a handler's result means where it moves no offset."""
+        """Return what a result means for a direct call."""
         return ConsumeResult.CR_SUCCESS if is_success(status) else ConsumeResult.CR_LATER
 
     def _forget_dropped(self) -> None:
-        """Forget messages of queues that were given up.
+        """Remove messages of queues that were given up.
 
-        Workers do that too, but while they hang in handlers each queue that comes and goes would leave its messages.
+        Workers do that too, but while handlers hang, each queue that comes and goes would leave its messages.
         """
         kept = [work for work in self.pending if not work[1].dropped]
         self.pending.clear()
         self.pending.extend(kept)
-        self._most_pending = max(_MOST_UNCHECKED, 2 * len(kept))
+        self._max_pending = max(_MAX_UNCHECKED, 2 * len(kept))
 
     def _wake_one(self) -> None:
-        # One that is woken and did not run yet will find what there is, and wake the next one.
+        # A worker that was woken and has not run yet will find the messages, and wake the next one.
         if not self._waking and self.parked:
             self._waking += 1
             self.parked.unpark()
@@ -183,7 +183,7 @@ class ConcurrentService(WorkerPool):
                 self.submit(process_queue, (message,))
 
     async def _release(self) -> None:
-        """Take from worker threads what they would do next, when they are busy with one message for long."""
+        """Take the next messages away from worker threads that handle one message for long."""
         while True:
             await trio.sleep(_RELEASE_INTERVAL_S)
             busy = [slot for slot in self.slots if self.now() - slot.started_at > _RELEASE_INTERVAL_S]
@@ -191,7 +191,7 @@ class ConcurrentService(WorkerPool):
                 self.put_back(work)
 
     async def _watch(self) -> None:
-        """Send back what handlers are busy with for too long; the handlers are left alone."""
+        """Send back messages whose handler runs for too long; the handlers are left running."""
         limit = self.config.consume_timeout_s
         while True:
             await trio.sleep(min(limit, _MAX_WATCH_INTERVAL_S))
@@ -207,7 +207,7 @@ class ConcurrentService(WorkerPool):
             if process_queue.dropped or message in self.expired or slot.messages is not messages:
                 continue
             LOGGER.warning(
-                "handler is busy for %.0f s, its message is sent back queue=%s offset=%d",
+                "handler has run for %.0f s, its message is sent back queue=%s offset=%d",
                 self.now() - slot.started_at,
                 process_queue.queue,
                 message.queue_offset,
@@ -216,13 +216,13 @@ class ConcurrentService(WorkerPool):
             if await self._sender.send(message, _EXPIRED_LEVEL):
                 process_queue.remove(message)
             elif message in self.expired:
-                self.expired.discard(message)  # the handler's result will count
+                self.expired.discard(message)  # the handler's result is valid
             else:
-                self.submit(process_queue, (message,))  # it ended meanwhile, and its result was ignored
+                self.submit(process_queue, (message,))  # it returned meanwhile, and its result was ignored
 
 
 def _before_begun(waiting: Sequence[Work]) -> list[Work]:
-    """Return what of this lies before a message of its queue that does not wait."""
+    """Return the messages that precede one of their queue that is not waiting."""
     offsets: defaultdict[ProcessQueue, set[QueueOffset]] = defaultdict(set)
     for message, process_queue in waiting:
         offsets[process_queue].add(message.queue_offset)

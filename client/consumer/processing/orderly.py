@@ -1,13 +1,13 @@
-"""Orderly consumption: each queue's messages one after the other, several queues side by side.
+"""Orderly consumption: the messages of each queue sequentially, several queues concurrently.
 
-Three locks keep the order, each for a reason of its own (behaviour.md B.13):
+Three locks keep the order (behaviour.md B.13):
 
-- The broker's queue lock (``locks.py``) keeps other members away while queues change hands.
-- One worker at a time has a queue: here, a queue that waits for a worker or has one is ``consuming``.
+- The broker's queue lock (``locks.py``) excludes other members while queues change owners.
+- One worker at a time has a queue: a queue that has a worker or waits for one is ``consuming``.
 - A queue is not given up while its handler runs: it is ``closing`` until then (``PullLoop.retire``).
 
-A failed message stops its queue: it comes again after a while, and nothing behind it before.  How often is counted in
-memory, in the message itself; after the last time it goes to the dead-letter topic and the queue goes on.
+A failed message blocks its queue and is redelivered after a pause.  Failures are counted in
+memory, in the message itself; after the last one it goes to the dead-letter topic and the queue continues.
 
 Source: behaviour.md B.13 and C.4 (3, 4, 27), ConsumeMessageOrderlyService.java.
 """
@@ -30,11 +30,11 @@ from triomq.protocol.record.message import MessageExt
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")
 
-#: Bounds of the time that a queue rests after a failure.
+#: Bounds of the pause of a queue after a failure.
 MIN_SUSPEND_S: Final = 0.01
 MAX_SUSPEND_S: Final = 30.0
-#: Most messages that a worker takes, or a thread gets, at once, and how long a thread goes on with them: a hop costs
-#: some 100 us.
+#: Maximum messages that a worker or a thread takes at once, and how long a thread works on them: a hop costs
+#: about 100 us.
 _MAX_SHARE: Final = 64
 _SHARE_S: Final = 0.02
 _DIRECT_RESULTS: Final = {
@@ -46,12 +46,12 @@ _DIRECT_RESULTS: Final = {
 
 
 class _Step(Enum):
-    """What to do with the messages that were handed out and not committed, the newest included."""
+    """What to do with the messages that were delivered and not committed, including the newest."""
 
-    COMMIT = "all of them are consumed"
-    KEEP = "they stay handed out until the handler commits or rolls back"
-    ROLLBACK = "all of them come again after a while"
-    AGAIN = "those of this call come again after a while"
+    COMMIT = "all are consumed"
+    KEEP = "they stay uncommitted until the handler commits or rolls back"
+    ROLLBACK = "all are redelivered after a pause"
+    AGAIN = "those of this call are redelivered after a pause"
 
 
 class DeadLetterSender(Protocol):
@@ -62,7 +62,7 @@ class DeadLetterSender(Protocol):
 
 
 _Handle: TypeAlias = Callable[[ProcessQueue, list[MessageExt], Slot], Awaitable[float | None]]
-"""Consumes taken messages; returns how long the queue rests, ``None``: it goes on."""
+"""Handles taken messages; returns the pause of the queue, ``None``: it continues."""
 
 
 class OrderlyService(WorkerPool):
@@ -83,41 +83,43 @@ class OrderlyService(WorkerPool):
             self._handle = self._handle_each if handler.is_async else self._handle_each_in_thread
 
     async def maintain(self) -> None:
-        """Wake resting queues in time; runs until cancelled."""
+        """Resume paused queues; runs until cancelled."""
         async with trio.open_nursery() as self._timers:
             self._timers.start_soon(super().maintain)
             await trio.sleep_forever()
 
     def submit(self, process_queue: ProcessQueue, _messages: Sequence[MessageExt]) -> None:
-        """See to it that a queue's messages are consumed, unless a worker has the queue or will have it."""
+        """Queue a process queue for a worker, unless it has one or waits for one."""
         if not (process_queue.consuming or self.stopped):
             process_queue.consuming = True
             self._ready.append(process_queue)
             self.parked.unpark()
 
     def stop(self) -> None:
-        """Forget what no handler has begun; let the workers end."""
+        """Drop messages that no handler has begun; the workers end."""
         self.stopped = True
         self._ready.clear()
         self.parked.unpark_all()
 
     def direct_result(self, status: object) -> ConsumeResult:
-        """Return what a handler's result means where it moves no offset."""
+        """Return what a result means for a direct call."""
         return _DIRECT_RESULTS[orderly_status(status)]
 
     async def work(self, slot: Slot) -> None:
-        """Consume one queue after the other."""
+        """Consume one queue after another."""
         while True:
             while not self._ready:
                 if self.stopped or slot.retired:
                     return
                 await self.parked.park()
             if slot.retired:
-                self.parked.unpark()  # another one shall do what this one was woken for
+                self.parked.unpark()  # another worker takes the queue
                 return
             process_queue = self._ready.popleft()
             process_queue.consuming = False
-            if process_queue.queue in self._busy:  # its queue was moved, and the handler is busy with the old one
+            if (
+                process_queue.queue in self._busy
+            ):  # the queue was moved, and a handler still has messages of the old one
                 self._resubmit(process_queue, MIN_SUSPEND_S)
                 continue
             self._busy.add(process_queue.queue)
@@ -133,9 +135,9 @@ class OrderlyService(WorkerPool):
                 self._resubmit(process_queue, rest_s)
 
     async def _consume(self, process_queue: ProcessQueue, slot: Slot) -> float | None:
-        """Consume until there is nothing left, or a reason to stop; return when to go on, ``None``: when told.
+        """Consume until no message is left, or there is a reason to stop; return the pause, ``None``: until submitted.
 
-        A queue whose lock has ended goes on when the lock is renewed, or is given up.
+        A queue whose lock has ended continues when the lock is renewed, or is given up.
         """
         now, lock, handle = self.now, process_queue.lock, self._handle
         slot.share_ends = now() + self.config.continuous_limit_s
@@ -160,10 +162,10 @@ class OrderlyService(WorkerPool):
                 return rest_s
 
     async def _handle_each(self, process_queue: ProcessQueue, messages: list[MessageExt], slot: Slot) -> float | None:
-        """Call a coroutine function with one message after the other.
+        """Call a coroutine function with each message.
 
-        What :meth:`_consume` asks before it takes messages is asked here before each of them.  The hot path: every line
-        is paid for each message.
+        The conditions of :meth:`_consume` are checked before each message.  Hot path: each line
+        costs time per message.
         """
         function, now, lock, counters = self.handler.function, self.now, process_queue.lock, process_queue.counters
         at = now()
@@ -203,7 +205,7 @@ class OrderlyService(WorkerPool):
         context = OrderlyContext(process_queue.queue)
         started = self.now()
         try:
-            # the handler gets a list of its own: what it does to it does not matter here
+            # the handler may change its list
             status = orderly_status(await self.call(list(messages), context))
         except Exception:  # boundary: foreign code may raise anything; Cancelled passes
             LOGGER.warning(RAISED, *self.handler.failure(messages), exc_info=True)
@@ -214,12 +216,12 @@ class OrderlyService(WorkerPool):
     async def _handle_each_in_thread(
         self, process_queue: ProcessQueue, messages: list[MessageExt], _slot: Slot
     ) -> float | None:
-        """Call a plain function for one message after the other, several of them in one hop to a thread."""
+        """Call a plain function with each message, several of them in one hop to a thread."""
         started = self.now()
         done: list[MessageExt] = []
         try:
             status = await self.call_in_thread(self._call_each, process_queue, messages, done)
-        finally:  # cancelled: what the thread finished so far counts, else it would come again out of order
+        finally:  # if cancelled, finished messages count: else they would be redelivered out of order
             if not process_queue.dropped:
                 process_queue.counters.succeeded += len(done)
                 for message in done:
@@ -237,7 +239,7 @@ class OrderlyService(WorkerPool):
     def _call_each(
         self, process_queue: ProcessQueue, messages: list[MessageExt], succeeded: list[MessageExt]
     ) -> ConsumeStatus:
-        """Note what succeeded, and return the status of the one after that if it was called; runs in a thread."""
+        """Collect messages that succeeded; return the status of the one that did not; runs in a thread."""
         now, lock, function = self.now, process_queue.lock, self.handler.function
         enough = now() + _SHARE_S
         for done, message in enumerate(messages):
@@ -258,7 +260,7 @@ class OrderlyService(WorkerPool):
     async def _settle(
         self, process_queue: ProcessQueue, messages: list[MessageExt], status: ConsumeStatus, context: OrderlyContext
     ) -> float | None:
-        """Do what a result asks for; return how long the queue rests, ``None``: it goes on."""
+        """Apply a result; return the pause of the queue, ``None``: it continues."""
         if process_queue.dropped:
             return None
         counters = process_queue.counters
@@ -285,7 +287,7 @@ class OrderlyService(WorkerPool):
     async def _count_failures(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> list[MessageExt]:
         """Count a failure of each message; those that failed too often become dead letters.
 
-        Return those that come again.  The others are consumed: Java shows a batch with one that comes again as a
+        Return those to redeliver.  The others are consumed: Java redelivers a batch with one such message as a
         whole, so its dead letters become dead letters once more.
         """
         again: list[MessageExt] = []
@@ -306,7 +308,7 @@ class OrderlyService(WorkerPool):
 
     def _resubmit(self, process_queue: ProcessQueue, after_s: float) -> None:
         if self._timers is not None and not process_queue.consuming:
-            process_queue.consuming = True  # nobody else shall take it meanwhile
+            process_queue.consuming = True  # no other worker may take it meanwhile
             self._timers.start_soon(self._submit_after, process_queue, after_s)
 
     async def _submit_after(self, process_queue: ProcessQueue, after_s: float) -> None:

@@ -1,9 +1,9 @@
-"""Failed messages go back to the broker, to come again later.
+"""Sending failed messages back to the broker, for redelivery.
 
-A message is taken off its queue only once another record of it is stored: first the broker that has it is asked
+A message is removed from its queue only once another record of it is stored: first the broker that has it is asked
 to store it again; if it cannot, the message is sent to the group's retry topic on any broker.
 
-In broadcasting nobody else could take it: there a failure is logged, and the message is passed over.
+In broadcasting no other member could handle it: a failure is logged, and the message is skipped.
 
 Source: behaviour.md A.7, B.14 and C.4 (7, 8); DefaultMQPushConsumerImpl.sendMessageBack.
 """
@@ -30,7 +30,7 @@ from triomq.protocol.requests.requests import ConsumerSendMsgBackRequestHeader, 
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.processing.send_back")
 
-#: The group under which clients send on their own account.  Source: MixAll.java.
+#: The group under which clients send internally.  Source: MixAll.java.
 INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 _FIRST_RETRY_LEVEL: Final = 3  # 10 s
 _TRIES: Final = 3
@@ -51,7 +51,7 @@ class SendBack:
         self.sent = 0
 
     async def send(self, message: MessageExt, delay_level: int) -> bool:
-        """Store a message again; return whether that was done.
+        """Store a message again; return whether that worked.
 
         Args:
             message: it has failed ``message.reconsume_times`` times before.
@@ -71,9 +71,9 @@ class SendBack:
         return True
 
     async def send_to_dead_letters(self, message: MessageExt) -> bool:
-        """Store a message that an orderly consumer gives up; return whether that was done.
+        """Store a message that an orderly consumer gives up; return whether that worked.
 
-        It is sent to the retry topic with a count of failures that lets the broker make a dead letter of it.
+        It is sent to the retry topic with a number of failures that makes it a dead letter.
         """
         try:
             await self._send_to_retry_topic(message, message.reconsume_times, self._config.orderly_max_reconsume_times)
@@ -102,11 +102,11 @@ class SendBack:
     async def _send_to_retry_topic(self, message: MessageExt, failures: int, max_failures: int) -> None:
         """Send a copy, on another broker if one fails.
 
-        From ``max_failures`` failures on it is a dead letter, and has no delay: Apache's brokers would delay that.
+        From ``max_failures`` failures on it is a dead letter and has no delay, which Apache's brokers would apply.
 
         Raises:
             NoRouteError: no broker has the retry topic.
-            ClientError, BrokerResponseError: what the last try ended with.
+            ClientError, BrokerResponseError: the last failure.
         """
         topic = retry_topic(self._group)
         route = await self._instance.routes.topic_route(topic)
@@ -130,7 +130,7 @@ class SendBack:
             default_topic=AUTO_CREATE_TOPIC,
             default_topic_queue_nums=DEFAULT_TOPIC_QUEUES,
             queue_id=queue.queue_id,
-            sys_flag=message.sys_flag & _COMPRESSION_BITS,  # the body is sent as it was stored
+            sys_flag=message.sys_flag & _COMPRESSION_BITS,  # the body is sent as stored
             born_timestamp=time.time_ns() // 1_000_000,
             flag=message.flag,
             properties=_copy_properties(message, delay_level).decode(),
@@ -144,7 +144,7 @@ class SendBack:
 
 
 class PassOver:
-    """What broadcasting does with failed messages: a line in the log for each.
+    """Logs failed messages in broadcasting.
 
     Attributes:
         sent: messages stored again: none.
@@ -153,9 +153,9 @@ class PassOver:
     sent: Final = 0
 
     async def send(self, message: MessageExt, _delay_level: int) -> bool:
-        """Log a message that failed, or whose handler does not end."""
+        """Log a message that failed, or whose handler does not return."""
         await trio.lowlevel.checkpoint()
-        LOGGER.warning("message failed, which is final in broadcasting: %r", message)
+        LOGGER.warning("message failed and will not be redelivered in broadcasting: %r", message)
         return True
 
     async def send_to_dead_letters(self, message: MessageExt) -> bool:
@@ -164,7 +164,7 @@ class PassOver:
 
 
 def _copy_properties(message: MessageExt, delay_level: int) -> bytes:
-    """Return the properties of the copy; those of the message stay as they are, and a handler's changes out."""
+    """Return the properties of the copy: those stored, without a handler's changes."""
     properties = decode_properties(message.encoded_properties)
     properties.pop(PropertyName.TRANSACTION_PREPARED, None)
     properties.setdefault(PropertyName.ORIGIN_MESSAGE_ID, message.message_id)

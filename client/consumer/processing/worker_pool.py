@@ -1,4 +1,4 @@
-"""The workers of a consume service: tasks that call the handler, as many as were asked for, now or while they run."""
+"""The workers of a consume service: a number of tasks that call the handler, which can change while they run."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -17,7 +17,7 @@ from triomq.protocol.record.message import MessageExt
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")
 
-#: How long workers may keep the loop to themselves.
+#: How long workers may keep the event loop.
 TURN_S: Final = 0.005
 #: A handler that blocks the loop for longer is reported.
 BLOCKED_S: Final = 1.0
@@ -28,11 +28,11 @@ Work: TypeAlias = tuple[MessageExt, ProcessQueue]
 
 
 class CooperativeBudget:
-    """Turns of a service's workers; all of them together leave the loop's other tasks alone for one turn at most.
+    """Limits how long a service's workers together keep the event loop from other tasks: for one turn.
 
     Attributes:
-        now: trio's clock; :meth:`use_clock` looks it up once for all messages.
-        turn_ends: workers that find a later time call :meth:`yield_turn` before the next message.
+        now: trio's clock; :meth:`use_clock` looks it up once.
+        turn_ends: after this time workers call :meth:`yield_turn` before the next message.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class CooperativeBudget:
         self._ran_at = 0.0
 
     def use_clock(self) -> None:
-        """Take the clock of the running loop: trio.current_time() looks it up each time."""
+        """Take the clock of the running loop; trio.current_time() looks it up each time."""
         self.now = trio.lowlevel.current_clock().current_time
 
     async def watch_loop(self) -> None:
@@ -56,10 +56,10 @@ class CooperativeBudget:
         return self.now() - max(began, self._ran_at)
 
     async def yield_turn(self) -> None:
-        """Let everything else in the loop go on; the first worker to come back opens the next turn.
+        """Let other tasks run; the first worker that resumes opens the next turn.
 
-        One that comes back later in the same pass of the scheduler, and finds that turn used up, yields again: so
-        sockets are looked at after one turn, not after one for each worker.
+        A worker that resumes later in the same pass of the scheduler, when that turn is used up, yields again: so
+        sockets are polled after one turn, not after one turn per worker.
         """
         while True:
             turn = self._turn
@@ -80,7 +80,7 @@ class Slot:
         process_queue: whose messages the handler has.
         messages: which; empty if it has none.
         started_at: since when.
-        retired: there are too many workers: this one ends after what it has begun.
+        retired: there are too many workers: this one ends after its present work.
         share: concurrent consumption: what the worker's thread takes next; any task may take it away.
         share_limit: maximum messages of the next share: as many as a thread had time for.
         share_ends: orderly consumption: when other queues get their turn.
@@ -114,10 +114,10 @@ class WorkerPool(CooperativeBudget, ABC):
         context: what a batch handler gets beside its messages.
         handler: what the workers call.
         config: settings.
-        concurrency: how many workers there shall be.
-        slots: what the workers do.
+        concurrency: number of workers.
+        slots: one for each worker.
         threads: limits the threads of plain functions.
-        stopped: no new message is handed to the handler any more.
+        stopped: the handler gets no new message.
     """
 
     context: ClassVar[type[ConsumeContext | OrderlyContext]]
@@ -140,7 +140,7 @@ class WorkerPool(CooperativeBudget, ABC):
 
     @abstractmethod
     def direct_result(self, status: object) -> ConsumeResult:
-        """Return what a handler's result means where it moves no offset."""
+        """Return what a result means for a direct call."""
 
     async def maintain(self) -> None:
         """Do the periodic work; runs until cancelled."""
@@ -148,13 +148,13 @@ class WorkerPool(CooperativeBudget, ABC):
             await self.watch_loop()
 
     async def run(self) -> None:
-        """Work until the service is stopped; what handlers had begun is finished then."""
+        """Run the workers until the service is stopped and running handlers have returned."""
         self.use_clock()
         async with trio.open_nursery() as self._nursery:
             self.resize(self.concurrency)
 
     def resize(self, concurrency: int) -> None:
-        """Have so many workers; those that are too many end when their handler does."""
+        """Change the number of workers; surplus ones end when their handler returns."""
         self.concurrency = concurrency
         self.threads.total_tokens = concurrency
         for index, slot in enumerate(self.slots):
@@ -167,7 +167,7 @@ class WorkerPool(CooperativeBudget, ABC):
         self.parked.unpark_all()
 
     def in_flight(self, process_queue: ProcessQueue | None = None) -> int:
-        """Return how many messages handlers have now, of one queue or of all."""
+        """Return how many messages handlers are processing, of one queue or of all."""
         return sum(
             len(slot.messages) for slot in self.slots if process_queue is None or slot.process_queue is process_queue
         )
@@ -179,7 +179,7 @@ class WorkerPool(CooperativeBudget, ABC):
             self.handler.log_blocked_loop(blocked_s, messages)
 
     async def consume_directly(self, message: MessageExt, queue: MessageQueue) -> tuple[ConsumeResult, str]:
-        """Call the handler with one message, apart from queues and offsets; return its result and a remark."""
+        """Call the handler with one message, without effect on queues and offsets; return its result and a remark."""
         arguments = ([message], self.context(queue)) if self.handler.takes_batch else (message,)
         try:
             status = await self.call(*arguments)

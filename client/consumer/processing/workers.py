@@ -1,11 +1,11 @@
-"""The loops that call handlers.
+"""The worker loops that call handlers.
 
-Speed is why they look as they do.  A worker goes on to the next message without a checkpoint while handlers
-return without waiting; a handler that waits lets another worker go on.  Nothing but a tuple is allocated for a
-message, and no worker is woken for one: each worker that finds work wakes the next one, which finds work only
-if the first one is waiting.  All workers together leave the loop's other tasks alone for one turn at most.
+They are written for speed.  A worker continues with the next message without a checkpoint while handlers
+return without waiting; when a handler waits, another worker runs.  Only a tuple is allocated for a
+message, and no worker is woken for it: each worker that finds work wakes the next one, which finds work only
+if the first one is waiting.  All workers together keep the loop from other tasks for one turn at most.
 
-Results of a queue that was given up meanwhile are ignored: its new owner gets the messages again.
+Results of a queue that was given up meanwhile are ignored: its new owner receives the messages.
 
 Source: behaviour.md B.12.
 """
@@ -22,7 +22,7 @@ from triomq.protocol.record.message import MessageExt
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")
 
-#: Most messages that go to a thread at once, and how long it goes on with them: a hop costs some 100 us.
+#: Maximum messages passed to a thread at once, and how long it works on them: a hop costs about 100 us.
 _MAX_SHARE: Final = 64
 _SHARE_S: Final = 0.02
 
@@ -34,7 +34,7 @@ def concurrent_service(handler: Handler, sender: MessageSender, config: Consumer
 
 
 async def _work_each(service: ConcurrentService, slot: Slot) -> None:
-    """Call a coroutine function for each message.  The hot path: every line is paid for each message."""
+    """Call a coroutine function for each message.  Hot path: each line costs time per message."""
     pending, expired, now, call = service.pending, service.expired, service.now, service.handler.function
     while await service.wait_for_work(slot):
         ended = now()
@@ -77,7 +77,7 @@ async def _work_each(service: ConcurrentService, slot: Slot) -> None:
 
 
 async def _work_batches(service: ConcurrentService, slot: Slot) -> None:
-    """Call a function for batches of neighbouring messages of one queue."""
+    """Call a function for batches of consecutive messages of one queue."""
     handler = service.handler
     while await service.wait_for_work(slot):
         while service.pending:
@@ -87,7 +87,7 @@ async def _work_batches(service: ConcurrentService, slot: Slot) -> None:
             context = ConsumeContext(process_queue.queue)
             slot.process_queue, slot.messages, slot.started_at = process_queue, batch, service.now()
             try:
-                # the handler gets a list of its own: what it does to it does not matter here
+                # the handler may change its list
                 succeeded = is_success(await service.call(list(batch), context))
             except Exception:  # boundary: foreign code may raise anything; Cancelled passes
                 LOGGER.warning(RAISED, *handler.failure(batch), exc_info=True)
@@ -107,7 +107,7 @@ async def _work_batches(service: ConcurrentService, slot: Slot) -> None:
 
 
 def _take_batch(service: ConcurrentService) -> tuple[ProcessQueue, list[MessageExt]]:
-    """Take neighbouring messages of one queue; none if that was given up."""
+    """Take consecutive messages of one queue; none if that was given up."""
     pending, limit = service.pending, service.config.batch_max_size
     message, process_queue = pending.popleft()
     if process_queue.dropped:
@@ -126,7 +126,7 @@ async def _finish_batch(
     *,
     succeeded: bool,
 ) -> None:
-    """Take what succeeded off the queue, send the rest back."""
+    """Remove messages that succeeded from the queue, send the others back."""
     done = 0
     if succeeded:
         done = len(batch) if context.ack_index is None else max(0, min(context.ack_index + 1, len(batch)))
@@ -152,8 +152,8 @@ class _Outcome(NamedTuple):
 async def _work_each_in_threads(service: ConcurrentService, slot: Slot) -> None:
     """Call a plain function for each message, several of them in one hop to a thread."""
     while await service.wait_for_work(slot):
-        # Leave enough for the other workers, and take no more than there is time for: what waits in a share while later
-        # messages are handled keeps their offsets from being committed.
+        # Leave enough for the other workers, and take no more than there is time for: messages that wait in a share
+        # while later ones are handled hold back the committed offset.
         share = min(slot.share_limit, max(1, len(service.pending) // service.concurrency))
         slot.share.extend(service.pending.popleft() for _ in range(share))
         slot.started_at = service.now()
@@ -161,7 +161,7 @@ async def _work_each_in_threads(service: ConcurrentService, slot: Slot) -> None:
         failed: list[_Outcome] = []
         try:
             await service.call_in_thread(_call_each, service, slot, outcomes)
-        finally:  # cancelled: what the thread finished so far counts, and it begins nothing more
+        finally:  # if cancelled, finished messages count, and the thread begins no other
             slot.messages = ()
             left = slot.take_share()
             failed = [outcome for outcome in outcomes if not _accept(service, outcome)]
@@ -176,7 +176,7 @@ async def _work_each_in_threads(service: ConcurrentService, slot: Slot) -> None:
 
 
 def _call_each(service: ConcurrentService, slot: Slot, outcomes: list[_Outcome]) -> None:
-    """Call the handler until the share is done or the time is over; runs in a thread."""
+    """Call the handler until the share is done or the time is up; runs in a thread."""
     call, now, share = service.handler.function, service.now, slot.share
     ended = now()
     deadline = ended + _SHARE_S
@@ -199,7 +199,7 @@ def _call_each(service: ConcurrentService, slot: Slot, outcomes: list[_Outcome])
 
 
 def _accept(service: ConcurrentService, outcome: _Outcome) -> bool:
-    """Count an outcome and take its message off the queue; false if the message has to be sent back."""
+    """Count an outcome and remove its message from the queue; false if the message must be sent back."""
     message, process_queue, succeeded, busy_s = outcome
     if process_queue.dropped or (service.expired and service.was_expired(message)):
         return True

@@ -16,7 +16,7 @@ from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
 
 #: When there are so many units, those of queues that were given up are looked for.
-_MOST_UNCHECKED: Final = 256
+_MAX_UNCHECKED: Final = 256
 
 
 class PollBuffer:
@@ -28,14 +28,14 @@ class PollBuffer:
         self._units: deque[tuple[ProcessQueue, list[MessageExt]]] = deque()
         self._arrived = trio.Event()
         self._closed = False
-        self._most_units = _MOST_UNCHECKED
+        self._max_units = _MAX_UNCHECKED
 
     def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
         """Take messages that were put into a process queue."""
         self._units.append((process_queue, messages))
-        if len(self._units) > self._most_units:  # else what comes and goes unpolled would stay
+        if len(self._units) > self._max_units:  # else what comes and goes unpolled would stay
             self._units = deque(unit for unit in self._units if not unit[0].dropped)
-            self._most_units = max(_MOST_UNCHECKED, 2 * len(self._units))
+            self._max_units = max(_MAX_UNCHECKED, 2 * len(self._units))
         self._arrived.set()
 
     async def consume_directly(self, _message: MessageExt, _queue: MessageQueue) -> tuple[ConsumeResult, str]:

@@ -122,7 +122,7 @@ async def test_a_failure_is_logged_not_redelivered_and_the_offset_passes_it(
         figures = push.statistics()
     assert sorted(seen) == [0, 1, 2]
     assert (figures.failed, figures.sent_back) == (3, 0)
-    assert caplog.text.count("which is final in broadcasting") == 3
+    assert caplog.text.count("will not be redelivered in broadcasting") == 3
     assert not cluster.of(RequestCode.CONSUMER_SEND_MSG_BACK)
     assert not cluster.of(RequestCode.SEND_MESSAGE_V2)
     assert station.offsets() == {topic: 3}

@@ -88,7 +88,7 @@ def test_offsets_that_cannot_be_read_are_no_new_beginning(tmp_path: Path, folder
     (folder / "offsets.json").write_bytes(b"{")
     if backup is not None:
         (folder / "offsets.json.bak").write_bytes(backup)
-    with pytest.raises(ProtocolError, match="remove the file to begin anew"):
+    with pytest.raises(ProtocolError, match="delete the file to start over"):
         load(tmp_path)
     assert (folder / "offsets.json").read_bytes() == b"{"
 
