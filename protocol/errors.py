@@ -3,14 +3,14 @@
 ::
 
     TriomqError
-    |- ProtocolError                  bytes that are not what the protocol or the store format allows
+    |- ProtocolError                  bytes that break the protocol or the store format
     |  |- FrameTooLargeError          a length field above the limit, or negative
     |  |- SubscriptionParseError      a filter expression that cannot be read
-    |  `- UnsupportedFilterError      a filter of a type that does not exist here
-    |- IllegalNameError               a topic or group name that RocketMQ refuses
-    |- MessageIllegalError            a message over a size limit, refused before it is sent or stored
+    |  `- UnsupportedFilterError      a filter type that is not supported
+    |- IllegalNameError               a topic or group name that RocketMQ rejects
+    |- MessageIllegalError            a message above a size limit, rejected before it is sent or stored
     |- UnsupportedCompressionError    the package for this compression is not installed
-    |- BrokerResponseError            the peer answered with an error code; a subclass for each one we act on
+    |- BrokerResponseError            the peer answered with an error code; subclasses for the codes we handle
     |- ClientError
     |  |- ConnectError                no connection; names the address, who advertised it, what to change
     |  |- ConnectionLostError         the connection ended before the answer came
@@ -18,7 +18,7 @@
     |  |- NameServerError             no name server could be reached
     |  |- NoRouteError                no broker is known for the topic
     |  |  `- NoBrokerError            no broker is known at all
-    |  |- DataLossError               messages that were to be read are gone
+    |  |- DataLossError               messages to be read no longer exist
     |  `- ClientClosedError           used after it was closed
     |- StoreError
     |  |- StoreLockedError            another process owns the store directory
@@ -26,7 +26,7 @@
     |  |- StoreFullError              no space: nothing was stored
     |  |- IndexDamagedError           an index file contradicts itself
     |  `- StoreClosedError            used after it was closed
-    `- ConfigError                    an impossible setting, found at start
+    `- ConfigError                    an invalid setting, found at startup
 """
 
 from typing import ClassVar, Self
@@ -51,7 +51,7 @@ class SubscriptionParseError(ProtocolError):
 
 
 class UnsupportedFilterError(ProtocolError):
-    """A subscription names a filter type that does not exist here, such as SQL92."""
+    """A subscription names a filter type that is not supported, such as SQL92."""
 
     def __init__(self, expression_type: str | None) -> None:
         super().__init__(f"The broker does not support consumer to filter message by {expression_type}")
@@ -62,19 +62,19 @@ class IllegalNameError(TriomqError):
 
 
 class MessageIllegalError(TriomqError):
-    """A message is above a size limit or combines what cannot be combined."""
+    """A message is above a size limit or has fields that exclude each other."""
 
 
 class UnsupportedCompressionError(TriomqError):
-    """A body is compressed in a way for which the package is not installed."""
+    """The package for a body's compression is not installed."""
 
 
 class BrokerResponseError(TriomqError):
     """The peer answered a request with an error code.
 
     Attributes:
-        code: the response code, also one this version does not know.
-        remark: the peer's text, "" if none.
+        code: the response code, possibly an unknown one.
+        remark: the peer's text; "" if it sent none.
         address: the peer's ``host:port``.
     """
 
@@ -96,12 +96,12 @@ class BrokerResponseError(TriomqError):
         super().__init__(f"{code_name(code)}({code}){where}: {remark or 'no reason given'}")
 
     def __reduce__(self) -> tuple[type[Self], tuple[int, str, str]]:
-        """Copy and pickle by the attributes: the text alone would not do for ``__init__``."""
+        """Copy and pickle by the attributes: ``__init__`` needs more than the text."""
         return type(self), (self.code, self.remark, self.address)
 
     @classmethod
     def from_response(cls, code: int, remark: str | None, address: str = "") -> "BrokerResponseError":
-        """Make the error class registered for ``code``, or this base class."""
+        """Return an error of the class registered for ``code``, else of this base class."""
         return cls.by_code.get(code, BrokerResponseError)(code, remark or "", address)
 
 
@@ -118,31 +118,31 @@ class SystemBusyError(BrokerResponseError):
 
 
 class RequestCodeNotSupportedError(BrokerResponseError):
-    """REQUEST_CODE_NOT_SUPPORTED(3): this peer does not know the request."""
+    """REQUEST_CODE_NOT_SUPPORTED(3): the peer does not support the request."""
 
     response_code: ClassVar[int] = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
 class MessageRefusedError(BrokerResponseError):
-    """MESSAGE_ILLEGAL(13): the broker refuses the message for its size or content."""
+    """MESSAGE_ILLEGAL(13): the broker rejects the message's size or content."""
 
     response_code: ClassVar[int] = ResponseCode.MESSAGE_ILLEGAL
 
 
 class ServiceNotAvailableError(BrokerResponseError):
-    """SERVICE_NOT_AVAILABLE(14): the store does not take messages now (disk full, closing, slave)."""
+    """SERVICE_NOT_AVAILABLE(14): the store accepts no messages now (disk full, closing, slave)."""
 
     response_code: ClassVar[int] = ResponseCode.SERVICE_NOT_AVAILABLE
 
 
 class NoPermissionError(BrokerResponseError):
-    """NO_PERMISSION(16): broker, topic or group do not allow this."""
+    """NO_PERMISSION(16): the broker, topic or group does not permit this."""
 
     response_code: ClassVar[int] = ResponseCode.NO_PERMISSION
 
 
 class TopicNotExistError(BrokerResponseError):
-    """TOPIC_NOT_EXIST(17): the broker does not have the topic, or the name server no route to it."""
+    """TOPIC_NOT_EXIST(17): the broker lacks the topic, or the name server has no route to it."""
 
     response_code: ClassVar[int] = ResponseCode.TOPIC_NOT_EXIST
 
@@ -178,7 +178,7 @@ class ConsumerNotOnlineError(BrokerResponseError):
 
 
 class ClientError(TriomqError):
-    """Base of what goes wrong on the client's side of a request."""
+    """Base of errors on the client's side of a request."""
 
 
 class ConnectError(ClientError):
@@ -186,11 +186,11 @@ class ConnectError(ClientError):
 
 
 class ConnectionLostError(ClientError):
-    """The connection ended before the answer came: whether the peer did the work is unknown."""
+    """The connection ended before the answer came: the peer may or may not have done the work."""
 
 
 class RequestTimeoutError(ClientError):
-    """No answer came within the deadline: whether the peer did the work is unknown."""
+    """No answer came within the deadline: the peer may or may not have done the work."""
 
 
 class NameServerError(ClientError):
@@ -202,11 +202,11 @@ class NoRouteError(ClientError):
 
 
 class NoBrokerError(NoRouteError):
-    """The name server knows no broker at all: all are away, or it was just started itself."""
+    """The name server knows no broker at all: all are down, or it has just started."""
 
 
 class DataLossError(ClientError):
-    """Messages that were to be read are gone: expired, or their topic was deleted or made again."""
+    """Messages to be read no longer exist: they expired, or their topic was deleted or recreated."""
 
 
 class ClientClosedError(ClientError):
@@ -214,7 +214,7 @@ class ClientClosedError(ClientError):
 
 
 class StoreError(TriomqError):
-    """Base of what goes wrong with the store's files."""
+    """Base of errors of the store's files."""
 
 
 class StoreLockedError(StoreError):
@@ -230,7 +230,7 @@ class StoreFullError(StoreError):
 
 
 class IndexDamagedError(StoreError):
-    """An index file contradicts itself; it can be made again from the commit log."""
+    """An index file contradicts itself; it can be rebuilt from the commit log."""
 
 
 class StoreClosedError(StoreError):
@@ -238,4 +238,4 @@ class StoreClosedError(StoreError):
 
 
 class ConfigError(TriomqError):
-    """A setting has an impossible value."""
+    """A setting has an invalid value."""

@@ -1,4 +1,4 @@
-"""Socket addresses as records hold them: 4 or 16 address bytes and a 4 byte port.
+"""Socket addresses in records: 4 or 16 address bytes and a 4-byte port.
 
 Source: wire.md 10.1; store.md 2.1.
 """
@@ -30,11 +30,11 @@ def pack_ip(ip: str) -> bytes:
     """Return the 4 or 16 bytes of a numeric address.
 
     Raises:
-        ProtocolError: it is none; host names are not looked up.
+        ProtocolError: not an address; host names are not resolved.
     """
     try:
         packed = bytes(map(int, ip.split(".")))
-        if len(packed) == 4 and _dotted(packed) == ip:  # int() takes more than digits, so compare
+        if len(packed) == 4 and _dotted(packed) == ip:  # int() accepts more than digits, so compare
             return packed
     except ValueError:
         pass
@@ -70,7 +70,7 @@ def format_host(host: bytes) -> str:
     """Return ``ip:port`` (``[ip]:port`` for IPv6) of 8 or 20 bytes.
 
     Raises:
-        ProtocolError: as ``decode_host``.
+        ProtocolError: as for ``decode_host``.
     """
     ip, port = decode_host(host)
     return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"

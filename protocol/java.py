@@ -1,8 +1,8 @@
-"""Java's ``String.hashCode``, which tag filters and the index are built on.
+"""Java's ``String.hashCode``, on which tag filters and the index are built.
 
 The hash is ``c[0] * 31**(n-1) + ... + c[n-1]`` modulo 2**32 over the UTF-16 units, read as a signed number.
-Every stored message pays for one or more of them, so ASCII text is added up in the lanes of one big number:
-42 characters take 0.9 us instead of 2.6 us in a loop.
+Sends to a queue chosen by key compute one per message, so ASCII text is added up in the lanes of one big number: 42
+characters take 0.9 us instead of 2.6 us in a loop.
 """
 
 from functools import lru_cache
@@ -11,7 +11,7 @@ from typing import Final
 
 _MASK: Final = 0xFFFF_FFFF
 _CHUNK: Final = 64  # characters per step
-_FEW: Final = 8  # up to here the plain loop is quicker
+_FEW: Final = 8  # up to this length the plain loop is faster
 _BYTES_OF_PAIRS: Final = int.from_bytes(b"\x00\xff" * 32)
 _PAIRS_OF_FOUR: Final = int.from_bytes(b"\x00\x00\xff\xff" * 16)
 _FOURS_OF_EIGHT: Final = int.from_bytes(b"\x00\x00\x00\x00\xff\xff\xff\xff" * 8)
@@ -29,7 +29,7 @@ def java_hash(text: str) -> int:
         units = text.encode("ascii")
         hashed = _hash_few(units) if len(units) <= _FEW else _hash_ascii(units)
     else:
-        units = text.encode("utf-16-be", "surrogatepass")  # a lone surrogate is a char to Java too
+        units = text.encode("utf-16-be", "surrogatepass")  # Java accepts a lone surrogate
         hashed = 0
         for position in range(0, len(units), 2):
             hashed = (31 * hashed + (units[position] << 8) + units[position + 1]) & _MASK
@@ -54,7 +54,7 @@ def _hash_ascii(units: bytes) -> int:
 
 
 def _hash_chunk(units: bytes) -> int:
-    lanes = int.from_bytes(units, "big")  # shorter than 64 characters: leading zeros add nothing to the sum
+    lanes = int.from_bytes(units, "big")  # fewer than 64 characters: the leading zeros add nothing
     lanes = (lanes >> 8 & _BYTES_OF_PAIRS) * 31 + (lanes & _BYTES_OF_PAIRS)
     lanes = (lanes >> 16 & _PAIRS_OF_FOUR) * 31**2 + (lanes & _PAIRS_OF_FOUR)
     lanes = (lanes >> 32 & _FOURS_OF_EIGHT) * 31**4 + (lanes & _FOURS_OF_EIGHT)  # each below 2**43
@@ -63,28 +63,19 @@ def _hash_chunk(units: bytes) -> int:
     return hashed
 
 
-@lru_cache(maxsize=4096)  # tags are few and come back with every message
+@lru_cache(maxsize=4096)  # few tags recur in all messages
 def _cached_hash(text: str) -> int:
     return java_hash(text)
 
 
-_LONGEST_CACHED_TAG: Final = 128  # so that a peer's huge tags cannot fill the cache with megabytes
+_MAX_CACHED_LENGTH: Final = 128  # a peer's huge tags must not fill the cache with megabytes
 
 
 def tags_code(tags: str | None) -> int:
-    """Return the number a consume queue keeps of a message's ``TAGS``: its hash, 0 without tags.
+    """Return the hash of ``TAGS`` that a consume queue unit holds; 0 without tags.
 
     Source: store.md 3.2.
     """
     if not tags:
         return 0
-    return _cached_hash(tags) if len(tags) <= _LONGEST_CACHED_TAG else java_hash(tags)
-
-
-def key_hash(topic: str, key: str) -> int:
-    """Return the hash under which an index file finds ``key`` of ``topic``: 0 to 2**31 - 1.
-
-    Source: IndexFile.java, indexKeyHashMethod; store.md 4.3.
-    """
-    hashed = abs(java_hash(f"{topic}#{key}"))
-    return 0 if hashed == 1 << 31 else hashed
+    return _cached_hash(tags) if len(tags) <= _MAX_CACHED_LENGTH else java_hash(tags)

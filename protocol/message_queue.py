@@ -6,7 +6,7 @@ from typing import NamedTuple
 class MessageQueue(NamedTuple):
     """One queue; sorts and compares like Java's: topic, broker name, queue id.
 
-    All members of a consumer group must sort queues alike, or they would not agree on who consumes what.
+    All members of a consumer group must sort queues alike to agree on which member consumes which queue.
     Source: MessageQueue.java, compareTo.
     """
 

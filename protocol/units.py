@@ -1,7 +1,4 @@
-"""Kinds of numbers that must not be mixed up.
-
-All three are 64 bit signed on disk and on the wire.
-"""
+"""Types of numbers that must not be confused; all are signed 64-bit numbers on disk and on the wire."""
 
 from typing import NewType
 

@@ -1,4 +1,4 @@
-"""Bodies that clients and brokers exchange: heartbeats, locks, members of a group, offsets to reset, running info.
+"""Bodies between clients and brokers: heartbeats, locks, group members, offset resets, running info.
 
 Source: wire.md 6, 9.3, 9.9, 9.11.
 """
@@ -15,7 +15,7 @@ from triomq.protocol.message_queue import MessageQueue
 
 
 class ConsumeType(StrEnum):
-    """How a group gets its messages; in Java's order, as a peer may send the ordinal."""
+    """How a group receives messages; in Java's order, because a peer may send the ordinal."""
 
     CONSUME_ACTIVELY = "CONSUME_ACTIVELY"  # pull
     CONSUME_PASSIVELY = "CONSUME_PASSIVELY"  # push
@@ -23,7 +23,7 @@ class ConsumeType(StrEnum):
 
 
 class MessageModel(StrEnum):
-    """Whether every member of a group gets every message; in Java's order."""
+    """Whether every member of a group receives every message; in Java's order."""
 
     BROADCASTING = "BROADCASTING"
     CLUSTERING = "CLUSTERING"
@@ -44,10 +44,10 @@ class ConsumeFromWhere(StrEnum):
 
 @dataclass(slots=True)
 class SubscriptionData(JsonBody):
-    """What a group wants of one topic.
+    """A group's subscription to one topic.
 
-    ``code_set`` and ``tags_set`` are what the sender made of ``sub_string``; Go sends the codes as text.
-    ``sub_version`` is a time, in ms from Java and in ns from Go: only to be compared.
+    The sender derives ``code_set`` and ``tags_set`` from ``sub_string``; Go sends the codes as text.
+    ``sub_version`` is a time, in ms from Java and in ns from Go; it is only compared.
     """
 
     topic: str = ""
@@ -89,7 +89,7 @@ class HeartbeatData(JsonBody):
 
 @dataclass(slots=True)
 class CheckClientRequestBody(JsonBody):
-    """CHECK_CLIENT_CONFIG (46): whether the broker can filter like this.  Source: CheckClientRequestBody.java."""
+    """CHECK_CLIENT_CONFIG (46): whether the broker supports the filter.  Source: CheckClientRequestBody.java."""
 
     client_id: str = ""
     group: str = ""
@@ -118,14 +118,14 @@ class LockBatchRequestBody(JsonBody):
 
 @dataclass(slots=True)
 class LockBatchResponseBody(JsonBody):
-    """Answer to LOCK_BATCH_MQ: all queues of the request that the client holds now."""
+    """Answer to LOCK_BATCH_MQ: the queues of the request that the client now holds."""
 
     lock_ok_mq_set: Annotated[list[MessageQueue], Wire("lockOKMQSet")] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class ResetOffsetBody(JsonBody):
-    """Where to go on in each queue: RESET_CONSUMER_CLIENT_OFFSET (220), answer to 222; read in all its spellings."""
+    """New offset of each queue: RESET_CONSUMER_CLIENT_OFFSET (220), answer to 222; read in all its spellings."""
 
     irregular: ClassVar = True
 
@@ -142,7 +142,7 @@ class ResetOffsetBody(JsonBody):
 
 @dataclass(slots=True)
 class LocalOffsets(JsonBody):
-    """Progress of a broadcasting consumer, as its file has it.  Source: OffsetSerializeWrapper.java."""
+    """Progress of a broadcasting consumer in its file.  Source: OffsetSerializeWrapper.java."""
 
     irregular: ClassVar = True
 
@@ -161,7 +161,7 @@ class GetConsumerStatusBody(JsonBody):
 
 @dataclass(slots=True)
 class ProcessQueueInfo(JsonBody):
-    """How a consumer stands with one queue.  Source: ProcessQueueInfo.java."""
+    """A consumer's state of one queue.  Source: ProcessQueueInfo.java."""
 
     commit_offset: int = 0
     cached_msg_min_offset: int = 0
@@ -174,7 +174,7 @@ class ProcessQueueInfo(JsonBody):
     locked: bool = False
     try_unlock_times: int = 0
     last_lock_timestamp: int = 0
-    dropped: Annotated[bool, Wire("droped")] = False  # spelt so in Java
+    dropped: Annotated[bool, Wire("droped")] = False  # Java's spelling
     last_pull_timestamp: int = 0
     last_consume_timestamp: int = 0
 
@@ -205,7 +205,7 @@ class ConsumerRunningInfo(JsonBody):
 
 
 class ConsumeResult(StrEnum):
-    """What became of a message consumed on request; in Java's order.  Source: CMResult.java."""
+    """Outcome of a message consumed on request; in Java's order.  Source: CMResult.java."""
 
     CR_SUCCESS = "CR_SUCCESS"
     CR_LATER = "CR_LATER"

@@ -1,12 +1,12 @@
-"""Reader and writer of JSON as fastjson writes it: standard, but for object keys.
+"""Reader and writer of JSON as fastjson writes it: standard except for object keys.
 
 Java's peers write a map with number keys as ``{0:"10.0.0.5:10911"}`` and one with objects as keys as
 ``{{"brokerName":"b","queueId":0,"topic":"t"}:5}``.  Everything else must be standard JSON: no trailing commas, no
 single quotes, no comments.
 
-Standard text is read by orjson at its speed; only what orjson refuses goes through the reader below, which takes
-time in proportion to the length, nests no deeper than ``MAX_DEPTH`` and refuses more than ``MAX_IRREGULAR_BYTES``.
-The writer puts no blank anywhere: Go cuts some bodies at commas and colons.
+orjson reads standard text; the reader below gets only what orjson rejects.  Its time is linear in the length, it nests
+no deeper than ``MAX_DEPTH`` and rejects more than ``MAX_IRREGULAR_BYTES``.  The writer emits no blanks, because Go
+splits some bodies at commas and colons.
 
 Source: wire.md 9.1, 9.2 and 15.3.
 """
@@ -39,13 +39,13 @@ _INT64: Final = range(-(2**63), 2**63)
 
 
 def loads(data: bytes | bytearray | memoryview, *, irregular: bool = True) -> Any:
-    """Read standard JSON, or, unless forbidden by ``irregular=False``, fastjson's form of it.
+    """Read standard JSON or, unless ``irregular`` is false, fastjson's form of it.
 
-    Keys of objects are text where they are quoted, ``int`` where they are bare numbers; an object as a key becomes
-    a ``MessageQueue`` if it is one, else a tuple of its sorted items.
+    Quoted keys become text and bare numbers ``int``; an object as a key becomes a ``MessageQueue`` if it is one, else a
+    tuple of its sorted items.
 
     Raises:
-        ProtocolError: neither of the two, too deep, or too long to be read in the irregular form.
+        ProtocolError: neither form, nested too deep, or too long for the irregular form.
     """
     try:
         return orjson.loads(data)
@@ -60,7 +60,7 @@ def loads(data: bytes | bytearray | memoryview, *, irregular: bool = True) -> An
 
 
 class _Reader:
-    """Recursive descent over one text; objects that hold only scalars go to orjson in one piece."""
+    """Recursive descent over one text; objects of scalars only go to orjson in one piece."""
 
     __slots__ = ("_position", "_text")
 
@@ -71,13 +71,13 @@ class _Reader:
     def document(self) -> Any:
         value = self._value(*self._token(), 1)
         if _BLANKS.fullmatch(self._text, self._position) is None:
-            raise self._error("something follows the value")
+            raise self._error("text after the value")
         return value
 
     def _token(self) -> tuple[str, str]:
         match = _TOKEN.match(self._text, self._position)
         if match is None or match.lastgroup is None:
-            raise self._error("no JSON")
+            raise self._error("not JSON")
         self._position = match.end()
         return match.lastgroup, match[match.lastgroup]
 
@@ -108,12 +108,12 @@ class _Reader:
             if self._token() != ("mark", ":"):
                 raise self._error("a colon must follow a key")
             result[key] = self._value(*self._token(), depth + 1)
-            if not self._goes_on("}"):
+            if not self._has_next("}"):
                 return result
             kind, word = self._token()
 
     def _flat_object(self) -> dict[Hashable, Any] | None:
-        """Read the object whose brace was just read, if orjson takes it; most are of this kind."""
+        """Read the object whose brace was just read, if orjson accepts it, as it does most."""
         match = _FLAT_OBJECT.match(self._text, self._position - 1)
         if match is None:
             return None
@@ -143,11 +143,11 @@ class _Reader:
             return result
         while True:
             result.append(self._value(kind, word, depth + 1))
-            if not self._goes_on("]"):
+            if not self._has_next("]"):
                 return result
             kind, word = self._token()
 
-    def _goes_on(self, end: str) -> bool:
+    def _has_next(self, end: str) -> bool:
         _, word = self._token()
         if word not in (",", end):
             raise self._error(f"a comma or {end} must follow a value")
@@ -170,7 +170,7 @@ def _hashable(value: Any) -> Hashable:
 
 
 def _order(item: tuple[Hashable, Hashable]) -> tuple[str, Any]:
-    """Return what to sort members by: no text of what is below, which would be made again at each level."""
+    """Return the sort key of a member; nested values are hashed, since their text would be rebuilt at each level."""
     key = item[0]
     return type(key).__name__, key if isinstance(key, str | int) else hash(key)
 
@@ -180,7 +180,7 @@ def dumps(value: Any, *, quoted_ids: bool = False) -> bytes:
 
     Args:
         value: dicts, lists and scalars; a ``MessageQueue`` may also be a value.
-        quoted_ids: write number keys as text, which is standard JSON and what every peer reads.
+        quoted_ids: write number keys as text: standard JSON, which every peer reads.
     """
     try:
         return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS if quoted_ids else None)

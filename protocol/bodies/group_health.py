@@ -1,8 +1,8 @@
-"""What is wrong with a consumer group: pure rules, the same for the broker's log and for tools.
+"""Diagnosis of consumer groups: pure rules, shared by the broker's log and the tools.
 
-Three things make members miss messages, or stop, without an error anywhere: two of them with one client id, different
-subscriptions, and queues in which nothing moves while messages wait.  What is known of a group comes from the broker's
-tables and from the answers of its members to GET_CONSUMER_RUNNING_INFO (307).
+Three faults make members miss messages or stall without an error anywhere: two members with one client id, different
+subscriptions, and queues without progress while messages wait.  The input comes from the broker's tables and from the
+members' answers to GET_CONSUMER_RUNNING_INFO (307).
 
 Source: behaviour.md A.12, B.11, B.13, B.17, C.4 (14).
 """
@@ -18,12 +18,12 @@ from triomq.protocol.errors import SubscriptionParseError, UnsupportedFilterErro
 from triomq.protocol.filters.filter_types import parse_filter
 from triomq.protocol.message_queue import MessageQueue
 
-#: How long messages may wait in a queue without any progress before it counts as stalled, where a broker says nothing
-#: else, and how old the last sign of life of a member is at most.  Members store their offsets every 5 s, and find out
-#: about each other within 20 s.
+#: How long messages may wait in a queue without progress before it counts as stalled, unless the broker says otherwise,
+#: and the maximum age of a member's last activity.  Members store their offsets every 5 s and discover each other
+#: within 20 s.
 STALL_AFTER_S: Final = 30.0
 
-#: From how many cached messages, or MiB of them, on consumers stop pulling.  Source: DefaultMQPushConsumer.java.
+#: Cached messages, or MiB of them, at which consumers stop pulling.  Source: DefaultMQPushConsumer.java.
 _FLOW_CONTROL_MESSAGES: Final = 1000
 _FLOW_CONTROL_MIB: Final = 100
 
@@ -34,8 +34,8 @@ class SubscriptionDifference(NamedTuple):
     """A topic that members subscribe to differently.
 
     Attributes:
-        topic: which.
-        members: what each group of members wants of it, as an expression, and who they are; ``None``: nothing.
+        topic: its name.
+        members: expressions, each with the members that use it; ``None`` for those without a subscription.
     """
 
     topic: str
@@ -57,7 +57,7 @@ def duplicates(client_ids: Iterable[str]) -> tuple[str, ...]:
 def subscription_differences(
     members: Sequence[tuple[str, Iterable[SubscriptionData]]],
 ) -> tuple[SubscriptionDifference, ...]:
-    """Return the topics of which the members, by name, want different things, sorted by topic."""
+    """Return the topics to which members, given by name, subscribe differently, sorted by topic."""
     wanted = [(name, {data.topic: data for data in subscriptions}) for name, subscriptions in members]
     found = []
     for topic in sorted({topic for _, table in wanted for topic in table}):
@@ -75,18 +75,18 @@ def subscription_differences(
 
 
 def _meaning(data: SubscriptionData) -> object:
-    """Return what two subscriptions have in common if and only if they select the same messages."""
+    """Return a value that is equal for two subscriptions if and only if they select the same messages."""
     try:
         return parse_filter(data.sub_string, data.expression_type)
     except (SubscriptionParseError, UnsupportedFilterError):
         return data.expression_type, data.sub_string
 
 
-# --- queues that stand still --------------------------------------------------------------------------------
+# --- stalled queues -----------------------------------------------------------------------------------------
 
 
 class StallCause(StrEnum):
-    """Why a queue makes no progress; the values are what tools print."""
+    """Why a queue makes no progress; tools print the values."""
 
     NO_MEMBER = "no-member"
     DISABLED = "consuming-disabled"
@@ -102,7 +102,7 @@ class StallCause(StrEnum):
 
 
 class Stall(NamedTuple):
-    """Why a queue makes no progress, with a sentence for people."""
+    """Why a queue makes no progress, with an explanation."""
 
     cause: StallCause
     text: str
@@ -110,10 +110,10 @@ class Stall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """What is known of a group at one moment.
+    """A group's state at one moment.
 
     Attributes:
-        members: the answers of its members by client id, ``None`` of those that gave none.
+        members: its members' answers by client id; ``None`` for those that did not answer.
         now_ms: when they answered.
         consume_enabled: whether the group's settings let it consume.
     """
@@ -123,7 +123,7 @@ class GroupReport:
     consume_enabled: bool = True
 
     def owners(self, queue: MessageQueue) -> list[tuple[str, ProcessQueueInfo]]:
-        """Return who has taken a queue, sorted by client id; several for a moment, or where members broadcast."""
+        """Return a queue's owners, sorted by client id; several while they change, or with broadcasting."""
         found = []
         for client_id, info in sorted(self.members.items()):
             held = None if info is None else info.mq_table.get(queue)
@@ -137,19 +137,19 @@ class GroupReport:
         return info is not None and info.properties.get(_ORDERLY, "").lower() == "true"
 
     def failures_per_s(self, client_id: str, topic: str) -> float:
-        """Return how many messages of a topic a member's handler refused per second in the last minute."""
+        """Return how many messages of a topic a member's handler rejected per second in the last minute."""
         info = self.members[client_id]
         status = None if info is None else info.status_table.get(topic)
         return 0.0 if status is None else status.consume_failed_tps
 
 
 def explain_stall(report: GroupReport, queue: MessageQueue, lock_owner: str | None = None) -> Stall:
-    """Return why nothing moves in a queue in which messages wait.
+    """Return why a queue with waiting messages makes no progress.
 
     Args:
         report: the group.
-        queue: which of its queues.
-        lock_owner: who has locked it, if somebody has and it is known.
+        queue: one of its queues.
+        lock_owner: the client id that holds its lock; ``None`` if unlocked or unknown.
     """
     if not report.members:
         return Stall(StallCause.NO_MEMBER, "no member of the group is online")

@@ -1,7 +1,7 @@
-"""Message bodies are compressed and decompressed by clients only; the broker stores what it gets.
+"""Compression of message bodies: by clients only; the broker stores bodies as they arrive.
 
-zlib is always there.  LZ4 (frame format) and Zstandard need ``pip install 'triomq[compression]'``.
-Decompression is bounded, so that a small message cannot become gigabytes of memory.
+zlib is always available; LZ4 (frame format) and Zstandard need ``pip install 'triomq[compression]'``.
+Decompression is bounded, so that a small message cannot expand to gigabytes.
 
 Source: wire.md 10.6; store.md 2.5.
 """
@@ -15,12 +15,12 @@ from triomq.protocol.codes import COMPRESSION_TYPE_MASK, MessageSysFlag
 from triomq.protocol.errors import ProtocolError, UnsupportedCompressionError
 
 DEFAULT_LEVEL: Final = 5  # Java's default
-DEFAULT_MAX_OUTPUT_BYTES: Final = 64 * 1024**2  # a broker takes 4 MiB at most unless told otherwise
+DEFAULT_MAX_OUTPUT_BYTES: Final = 64 * 1024**2  # a broker accepts 4 MiB by default
 
 ZLIB: Final = int(MessageSysFlag.COMPRESSION_ZLIB)
 LZ4: Final = int(MessageSysFlag.COMPRESSION_LZ4)
 ZSTD: Final = int(MessageSysFlag.COMPRESSION_ZSTD)
-_LEAST_WINDOW_BYTES: Final = 8 * 1024**2  # what any Zstandard reader must be able to take
+_MIN_WINDOW_BYTES: Final = 8 * 1024**2  # every Zstandard reader must support it
 _ZSTD_STEP_BYTES: Final = 512  # 4 bytes can become 128 KiB, and the package has no limit of its own: 16 MiB a step
 _COMPRESSED: Final = int(MessageSysFlag.COMPRESSED)
 
@@ -29,7 +29,7 @@ def compress(body: bytes, kind: int = ZLIB, level: int = DEFAULT_LEVEL) -> bytes
     """Return ``body`` compressed; the sender sets ``kind | MessageSysFlag.COMPRESSED`` in its sysFlag.
 
     Raises:
-        UnsupportedCompressionError: the package for ``kind`` is not installed, or there is no such kind.
+        UnsupportedCompressionError: the package for ``kind`` is not installed, or the kind is unknown.
     """
     output: bytes
     if kind == ZLIB:
@@ -44,10 +44,10 @@ def compress(body: bytes, kind: int = ZLIB, level: int = DEFAULT_LEVEL) -> bytes
 
 
 def decompress(body: bytes, sys_flag: int, max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES) -> bytes:
-    """Return the body as its producer gave it; ``body`` itself if ``sys_flag`` does not say "compressed".
+    """Return the body as its producer passed it; ``body`` itself if ``sys_flag`` does not mark it as compressed.
 
     Raises:
-        ProtocolError: damaged or truncated data, more than ``max_output_bytes``, or a type that does not exist.
+        ProtocolError: damaged or truncated data, more than ``max_output_bytes``, or an unknown type.
         UnsupportedCompressionError: the package for this type is not installed.
     """
     if not sys_flag & _COMPRESSED:
@@ -88,8 +88,8 @@ def _decompress_lz4(body: bytes, max_output_bytes: int) -> bytes:
 
 def _decompress_zstd(body: bytes, max_output_bytes: int) -> bytes:
     zstandard = _import("Zstandard", "zstandard")
-    # The window is allocated at once and as large as the frame says: bound it like the output.
-    window_bytes = max(_LEAST_WINDOW_BYTES, max_output_bytes)
+    # The window is allocated at once in the size that the frame claims: bound it like the output.
+    window_bytes = max(_MIN_WINDOW_BYTES, max_output_bytes)
     stream = zstandard.ZstdDecompressor(max_window_size=window_bytes).decompressobj()
     output = bytearray()
     try:
@@ -111,7 +111,7 @@ def _complete(kind: str, output: bytes, at_end: bool, max_output_bytes: int) -> 
 
 
 def _import(kind: str, module: str) -> ModuleType:
-    """Import an optional package when a message needs it: only few users have it."""
+    """Import an optional package when a message needs it."""
     try:
         return import_module(module)
     except ImportError as exc:

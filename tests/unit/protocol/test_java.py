@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triomq.protocol.java import java_hash, key_hash, tags_code
+from triomq.protocol.java import java_hash, tags_code
+from triomq.protocol.record.index_unit import key_hash
 
 
 def slow_hash(text: str) -> int:
