@@ -44,7 +44,7 @@ from triomq.broker.processors.route import RouteProcessors
 from triomq.broker.processors.send import SendProcessor
 from triomq.broker.processors.send_back import SendBackProcessor
 from triomq.broker.processors.table import Processors, tables
-from triomq.broker.pulls.lookups import Lookups
+from triomq.broker.pulls.paged_reads import PagedReads
 from triomq.broker.pulls.pull_answers import PullAnswers
 from triomq.broker.pulls.pull_hold import PullHold
 from triomq.broker.saved_table import SavedTable
@@ -83,7 +83,7 @@ class Broker:
         store, topics, schedule, timer: what is on disk.
         groups: consumer and producer groups with offsets, members and locks.
         statistics: counters.
-        pull_hold, lookups: requests that wait for messages, or for the disk.
+        pull_hold, paged_reads: requests that wait for messages, or for the disk.
         group_commit: senders that wait for the disk; ``None`` unless the durability is sync.
         stalls: queues whose messages are not consumed.
         retention, table_saving, scheduled_delivery, housekeeping: services.
@@ -109,7 +109,7 @@ class Broker:
         self._build_services()
         self.admission: Final = Admission(store, config.max_connections)
         self.processors: Final = self._build_processors()
-        self.ports: Final = tables(self.processors, self.lookups)
+        self.ports: Final = tables(self.processors, self.paged_reads)
         self._listeners: Final = Listeners(config.listeners, self.context, self.admission, self.ports)
 
     def _build_pulls(self) -> None:
@@ -125,7 +125,7 @@ class Broker:
             unread_high_bytes=config.unread_high_bytes,
         )
         self.steps = Steps(self.pulls.serve_arrivals)
-        self.lookups = Lookups(self.steps, self.refusals, config.unread_high_bytes)
+        self.paged_reads = PagedReads(self.steps, self.refusals, config.unread_high_bytes)
         is_sync = config.store.durability is Durability.SYNC
         self.group_commit = GroupCommit(store, self.steps, config.sync_flush_timeout_s) if is_sync else None
 
@@ -196,7 +196,7 @@ class Broker:
                 config, store, topics, groups.settings, self.schedule, self.timer, statistics, self.group_commit
             ),
             send_backs=SendBackProcessor(store, topics, groups.settings, self.schedule, statistics, self.group_commit),
-            pulls=PullProcessor(store, topics, groups, self.lookups, self.pulls),
+            pulls=PullProcessor(store, topics, groups, self.paged_reads, self.pulls),
             offsets=OffsetProcessors(store, topics, groups),
             queries=QueryProcessors(store, groups, config.max_frame_bytes),
             clients=ClientProcessors(topics, groups),

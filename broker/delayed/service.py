@@ -16,8 +16,8 @@ import trio
 from triomq.broker.delayed.delivery import UNREADABLE_MS, Delivery
 from triomq.broker.delayed.levels import Schedule
 from triomq.broker.delayed.timer import Timer
-from triomq.broker.lookup import run_lookup
 from triomq.broker.network.steps import Steps
+from triomq.broker.paged_read import run_paged_read
 from triomq.broker.services.flush import FlushRuns, GroupCommit
 from triomq.broker.services.saving import save_now
 from triomq.broker.signals import Signal
@@ -91,7 +91,7 @@ class ScheduledDelivery:
         now_ms = self._clock_ms()
         is_retry = trio.current_time() >= self._read_again_at
         for source in (self._schedule, self._timer):
-            await run_lookup(source.prepare(now_ms, is_retry=is_retry))
+            await run_paged_read(source.prepare(now_ms, is_retry=is_retry))
         refusal = self._schedule.refusal or self._timer.refusal
         if refusal is None:
             self._reading_log.worked()

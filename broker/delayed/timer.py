@@ -26,7 +26,7 @@ from triomq.storage.append import DueTime, Entry
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.cold_read import Lookup
+from triomq.storage.reading.cold_read import PagedRead
 from triomq.storage.timer_times import OUT_MS, ROLL_AFTER_MS, ROLL_WINDOW_MS, stored_time, wake_time
 
 LOGGER: Final = logging.getLogger("triomq.broker.delayed.timer")
@@ -165,7 +165,7 @@ class Timer:
             self._next_ms = time_ms
             self._arrived.set()
 
-    def prepare(self, now_ms: int, *, is_retry: bool = True) -> Lookup[None]:
+    def prepare(self, now_ms: int, *, is_retry: bool = True) -> PagedRead[None]:
         """Read the messages that ``deliver`` is about to deliver, as ``Schedule.prepare`` does."""
         if self.refusal is not None and not is_retry:
             return

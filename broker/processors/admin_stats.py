@@ -41,7 +41,7 @@ from triomq.protocol.requests.admin_requests import (
 from triomq.protocol.requests.requests import ConsumerGroupRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.cold_read import Lookup
+from triomq.storage.reading.cold_read import PagedRead
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +56,7 @@ class StatisticsProcessors:
     stalls: StallWatch
     clock_ms: Callable[[], int]
 
-    def get_topic_stats_info(self, _connection: Connection, command: RemotingCommand) -> Lookup[RemotingCommand]:
+    def get_topic_stats_info(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
         """Answer with first and next offset of every write queue, and the store time of its newest message."""
         topic = TopicRequestHeader.decode(command.ext_fields).topic
         config = self.topics.get(topic)
@@ -72,13 +72,13 @@ class StatisticsProcessors:
             )
         return command.reply(body=TopicStatsTable(table).encode())
 
-    def _store_time(self, topic: str, queue_id: int, queue_offset: int) -> Lookup[int]:
+    def _store_time(self, topic: str, queue_id: int, queue_offset: int) -> PagedRead[int]:
         """Return when a message was stored, ms; 0 if it does not exist."""
         if queue_offset < 0:
             return 0
         return max((yield from self.store.reader.store_time(topic, queue_id, queue_offset)), 0)
 
-    def get_consume_stats(self, _connection: Connection, command: RemotingCommand) -> Lookup[RemotingCommand]:
+    def get_consume_stats(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
         """Answer with the progress of a group in each read queue of a topic, or of all topics where it has offsets."""
         header = GetConsumeStatsRequestHeader.decode(command.ext_fields)
         group = header.consumer_group
@@ -94,7 +94,7 @@ class StatisticsProcessors:
             stats.consume_tps += self.statistics.group_rate(group, topic)
         return command.reply(body=stats.encode())
 
-    def _offset_wrapper(self, group: str, queue: MessageQueue) -> Lookup[OffsetWrapper]:
+    def _offset_wrapper(self, group: str, queue: MessageQueue) -> PagedRead[OffsetWrapper]:
         topic, _, queue_id = queue
         consumer_offset = self.groups.offsets.query(group, topic, queue_id) or 0
         return OffsetWrapper(
@@ -118,7 +118,7 @@ class StatisticsProcessors:
         groups.update(self.groups.offsets.groups_of_topic(topic))
         return command.reply(body=GroupList(sorted(groups)).encode())
 
-    def query_consume_time_span(self, _connection: Connection, command: RemotingCommand) -> Lookup[RemotingCommand]:
+    def query_consume_time_span(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
         """Answer with the store times of messages in a topic's write queues, and of those that a group consumed."""
         header = QueryConsumeTimeSpanRequestHeader.decode(command.ext_fields)
         config = self.topics.get(header.topic)
@@ -129,7 +129,7 @@ class StatisticsProcessors:
             spans.append((yield from self._time_span(header.group, header.topic, queue_id)))  # noqa: PERF401  # it yields
         return command.reply(body=QueryConsumeTimeSpanBody(spans).encode())
 
-    def _time_span(self, group: str, topic: str, queue_id: int) -> Lookup[QueueTimeSpan]:
+    def _time_span(self, group: str, topic: str, queue_id: int) -> PagedRead[QueueTimeSpan]:
         reader = self.store.reader
         first, end = reader.min_offset_in_queue(topic, queue_id), reader.max_offset_in_queue(topic, queue_id)
         # RocketMQ uses -1 for a missing offset, and reports a delay since 1970.

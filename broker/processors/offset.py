@@ -22,7 +22,7 @@ from triomq.protocol.requests.requests import (
 from triomq.protocol.units import QueueOffset
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.cold_read import Lookup
+from triomq.storage.reading.cold_read import PagedRead
 
 
 class OffsetProcessors:
@@ -33,7 +33,7 @@ class OffsetProcessors:
         self._topics = topics
         self._groups = groups
 
-    def query_consumer_offset(self, _connection: Connection, command: RemotingCommand) -> Lookup[RemotingCommand]:
+    def query_consumer_offset(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
         """Answer with the group's stored offset, or with 0 for a group that is new on a young queue.
 
         Clients apply their consume-from-where policy only after QUERY_NOT_FOUND, so on a queue whose first message is
@@ -54,7 +54,7 @@ class OffsetProcessors:
             )
         return _offset(command, 0)
 
-    def _first_is_on_disk(self, topic: str, queue_id: int) -> Lookup[bool]:
+    def _first_is_on_disk(self, topic: str, queue_id: int) -> PagedRead[bool]:
         """Whether message 0 is so old that it is probably no longer in memory."""
         store = self._store
         if (queue := store.queues.find(topic, queue_id)) is not None:
@@ -105,7 +105,9 @@ class OffsetProcessors:
                 self._groups.offsets.commit(header.dest_group, topic, queue_id, queue_offset)
         return command.reply()
 
-    def search_offset_by_timestamp(self, _connection: Connection, command: RemotingCommand) -> Lookup[RemotingCommand]:
+    def search_offset_by_timestamp(
+        self, _connection: Connection, command: RemotingCommand
+    ) -> PagedRead[RemotingCommand]:
         """Answer with the offset of the message whose store time is nearest to a time; 0 for an unknown queue."""
         header = SearchOffsetRequestHeader.decode(command.ext_fields)
         return _offset(
@@ -122,7 +124,7 @@ class OffsetProcessors:
         header = QueueRequestHeader.decode(command.ext_fields)
         return _offset(command, self._store.reader.min_offset_in_queue(header.topic, header.queue_id))
 
-    def get_earliest_store_time(self, _connection: Connection, command: RemotingCommand) -> Lookup[RemotingCommand]:
+    def get_earliest_store_time(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
         """Answer with the store time of the queue's oldest message, ms; -1 if there is none."""
         header = QueueRequestHeader.decode(command.ext_fields)
         timestamp = yield from self._store.reader.earliest_store_time(header.topic, header.queue_id)

@@ -9,7 +9,7 @@ from typing import Final
 from triomq.broker.groups.groups import Groups
 from triomq.broker.network.connection import Connection
 from triomq.broker.network.refusal import RequestRefusedError
-from triomq.broker.pulls.lookups import Lookups
+from triomq.broker.pulls.paged_reads import PagedReads
 from triomq.broker.pulls.pull_answers import PullAnswers
 from triomq.broker.pulls.pull_hold import Pull
 from triomq.broker.topics import TopicTable
@@ -20,7 +20,7 @@ from triomq.protocol.filters.filter_types import parse_filter
 from triomq.protocol.requests.requests import PullMessageRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.cold_read import Lookup
+from triomq.storage.reading.cold_read import PagedRead
 
 _READ: Final = int(Permission.READ)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
@@ -35,7 +35,7 @@ class PullProcessor:
     store: MessageStore
     topics: TopicTable
     groups: Groups
-    lookups: Lookups
+    paged_reads: PagedReads
     answers: PullAnswers
 
     def pull_message(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
@@ -52,12 +52,12 @@ class PullProcessor:
         place = queue, header.queue_offset, max(header.max_msg_nums, 1), codes, header.max_transfer_bytes
         cold = store.cold_reads
         if ranges := cold.find(*place):
-            self.lookups.wait(connection, command, self._when_read(cold.rest(*place), pull), ranges)
+            self.paged_reads.wait(connection, command, self._when_read(cold.rest(*place), pull), ranges)
         else:
             self.answers.answer(pull)
         return None
 
-    def _when_read(self, reading: Lookup[None], pull: Pull) -> Lookup[None]:
+    def _when_read(self, reading: PagedRead[None], pull: Pull) -> PagedRead[None]:
         yield from reading
         if not self.answers.put_off(pull):
             self.answers.answer(pull)

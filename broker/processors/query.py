@@ -20,7 +20,7 @@ from triomq.protocol.units import PhysicalOffset
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.index.message_index import IndexMatches
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.cold_read import Lookup
+from triomq.storage.reading.cold_read import PagedRead
 
 _UNIQUE_KEY_MATCHES: Final = 32  # defaultQueryMaxNum
 _HEAD_BYTES: Final = 64 * 1024  # of the largest frame, for its header
@@ -35,7 +35,7 @@ class QueryProcessors:
         self._groups = groups
         self._max_body_bytes = max_frame_bytes - _HEAD_BYTES
 
-    def query_message(self, _connection: Connection, command: RemotingCommand) -> Lookup[RemotingCommand]:
+    def query_message(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
         """Answer with the newest messages of a topic whose key has the wanted hash; clients compare the keys."""
         header = QueryMessageRequestHeader.decode(command.ext_fields)
         limit = _UNIQUE_KEY_MATCHES if header.unique_key_query else header.max_num
@@ -49,7 +49,7 @@ class QueryProcessors:
             return command.reply(ResponseCode.QUERY_NOT_FOUND, fields.encode(), remark=remark)
         return command.reply(ext_fields=fields.encode(), body=body)
 
-    def _records(self, matches: IndexMatches) -> Lookup[bytes]:
+    def _records(self, matches: IndexMatches) -> PagedRead[bytes]:
         """Join the records that still exist, or the newest of them if a frame cannot hold all."""
         found: list[memoryview] = []
         size = 0
@@ -62,7 +62,7 @@ class QueryProcessors:
                 found.append(record)
         return b"".join(reversed(found))
 
-    def view_message_by_id(self, _connection: Connection, command: RemotingCommand) -> Lookup[RemotingCommand]:
+    def view_message_by_id(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
         """Answer with the record at a commit log offset, which the client took from an offset message id."""
         header = ViewMessageRequestHeader.decode(command.ext_fields)
         (record,) = yield from self._store.reader.look_up((header.offset,))
@@ -70,7 +70,7 @@ class QueryProcessors:
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}")
         return command.reply(body=record)
 
-    def query_consume_queue(self, _connection: Connection, command: RemotingCommand) -> Lookup[RemotingCommand]:
+    def query_consume_queue(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
         """Answer with units of a queue; for a group also with its subscription, and which units match it."""
         header = QueryConsumeQueueRequestHeader.decode(command.ext_fields)
         topic, queue_id, index = header.topic, header.queue_id, header.index

@@ -27,7 +27,7 @@ from triomq.protocol.requests.requests import (
 )
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.cold_read import Lookup
+from triomq.storage.reading.cold_read import PagedRead
 
 LOGGER: Final = logging.getLogger("triomq.broker.processors.relay")
 
@@ -47,7 +47,7 @@ class RelayProcessors:
     refusals: Refusals
     broker_name: str
 
-    def reset_consumer_offset(self, _connection: Connection, command: RemotingCommand) -> Lookup[RemotingCommand]:
+    def reset_consumer_offset(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
         """Tell all members of a group from where to continue in a topic; answer with these offsets.
 
         The broker's own offsets change when the members commit.  Without force nothing moves forward.
@@ -68,7 +68,7 @@ class RelayProcessors:
             self.client_requests.send_oneway(member, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, content)
         return command.reply(body=body.encode())
 
-    def _reset_targets(self, header: ResetOffsetRequestHeader) -> Lookup[dict[MessageQueue, int]]:
+    def _reset_targets(self, header: ResetOffsetRequestHeader) -> PagedRead[dict[MessageQueue, int]]:
         config = self.topics.get(header.topic)
         if config is None:
             raise RequestRefusedError(
@@ -123,7 +123,7 @@ class RelayProcessors:
         self._forward(connection, command, header.consumer_group, header.client_id, command.ext_fields, b"")
         return None
 
-    def consume_message_directly(self, connection: Connection, command: RemotingCommand) -> Lookup[None]:
+    def consume_message_directly(self, connection: Connection, command: RemotingCommand) -> PagedRead[None]:
         """Have a member process a stored message, named by its offset message id; its result is the answer."""
         header = ConsumeMessageDirectlyRequestHeader.decode(command.ext_fields)
         record = None

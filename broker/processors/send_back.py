@@ -26,7 +26,7 @@ from triomq.protocol.requests.requests import ConsumerSendMsgBackRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.append import entry
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.cold_read import Lookup
+from triomq.storage.reading.cold_read import PagedRead
 
 _FIRST_LEVEL: Final = 3  # 10 s
 _UNIT_SUB: Final = 2  # topic sysFlag of retry topics in unit mode
@@ -51,7 +51,7 @@ class SendBackProcessor:
     statistics: BrokerStatistics
     group_commit: GroupCommit | None
 
-    def send_message_back(self, connection: Connection, command: RemotingCommand) -> Lookup[RemotingCommand | None]:
+    def send_message_back(self, connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand | None]:
         """Store a message again: for the group's retry topic after a delay, or in its dead-letter topic.
 
         With durability sync the answer waits for the disk, unlike in RocketMQ: the consumer drops the message then.

@@ -22,7 +22,7 @@ from triomq.broker.processors.relay import RelayProcessors
 from triomq.broker.processors.route import RouteProcessors
 from triomq.broker.processors.send import SendProcessor
 from triomq.broker.processors.send_back import SendBackProcessor
-from triomq.broker.pulls.lookups import LookupProcessor, Lookups
+from triomq.broker.pulls.paged_reads import PagedProcessor, PagedReads
 from triomq.protocol.codes import RequestCode
 
 
@@ -47,11 +47,11 @@ class Processors:
     relay: RelayProcessors
 
 
-def tables(processors: Processors, lookups: Lookups) -> Ports:
+def tables(processors: Processors, paged_reads: PagedReads) -> Ports:
     """Return the tables; the VIP port (listen port - 2) serves everything but pulls, as in RocketMQ."""
     namesrv = _namesrv(processors)
     # The broker's ports serve the requests to name servers, too, so that one address is enough for a client.
-    vip = {**namesrv, **_clients(processors, lookups.processor), **_tools(processors, lookups.processor)}
+    vip = {**namesrv, **_clients(processors, paged_reads.processor), **_tools(processors, paged_reads.processor)}
     pulls: dict[int, Processor] = {
         RequestCode.PULL_MESSAGE: processors.pulls.pull_message,
         RequestCode.LITE_PULL_MESSAGE: processors.pulls.pull_message,
@@ -73,7 +73,7 @@ def _namesrv(p: Processors) -> dict[int, Processor]:
     }
 
 
-def _clients(p: Processors, in_steps: Callable[[LookupProcessor], Processor]) -> dict[int, Processor]:
+def _clients(p: Processors, in_steps: Callable[[PagedProcessor], Processor]) -> dict[int, Processor]:
     return {
         RequestCode.SEND_MESSAGE: p.sends.send_message,
         RequestCode.SEND_MESSAGE_V2: p.sends.send_message_v2,
@@ -98,7 +98,7 @@ def _clients(p: Processors, in_steps: Callable[[LookupProcessor], Processor]) ->
     }
 
 
-def _tools(p: Processors, in_steps: Callable[[LookupProcessor], Processor]) -> dict[int, Processor]:
+def _tools(p: Processors, in_steps: Callable[[PagedProcessor], Processor]) -> dict[int, Processor]:
     return {
         RequestCode.UPDATE_AND_CREATE_TOPIC: p.topics.update_and_create_topic,
         RequestCode.DELETE_TOPIC_IN_BROKER: p.topics.delete_topic,

@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from triomq.broker.lookup import run_lookup
+from triomq.broker.paged_read import run_paged_read
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.errors import StoreError
 from triomq.storage.failure_log import FailureLog
@@ -51,7 +51,7 @@ class Indexing:
     async def _catch_up(self) -> bool:
         """Index a slice; return whether more is left."""
         try:
-            is_more_left = await run_lookup(self._index.follow())
+            is_more_left = await run_paged_read(self._index.follow())
         except StoreError as exc:  # sending continues, and the next interval tries again
             self._log.failed(exc)
             return False

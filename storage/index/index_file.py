@@ -17,7 +17,7 @@ from triomq.protocol.record.index_unit import HEADER, SLOT_SIZE, UNIT, UNIT_SIZE
 from triomq.protocol.units import PhysicalOffset
 from triomq.storage.files.file_system import FileSystem, translated
 from triomq.storage.files.mapped_file import MappedFile
-from triomq.storage.reading.cold_read import ColdRange, Lookup
+from triomq.storage.reading.cold_read import ColdRange, PagedRead
 
 NO_UNITS: Final = IndexHeader(0, 0, PhysicalOffset(0), PhysicalOffset(0), 0, 1)
 """Header of the first file of a store."""
@@ -134,7 +134,7 @@ class IndexFile:
         """
         return IndexUnit(*UNIT.unpack_from(self._map().view, self._layout.units_at + UNIT_SIZE * number))
 
-    def load_slots(self) -> Lookup[None]:
+    def load_slots(self) -> PagedRead[None]:
         """Let the slots be read if that was not done yet: whoever appends units touches any of them.
 
         Raises:
@@ -193,7 +193,7 @@ class IndexFile:
 
     def select(
         self, key_hash: int, begin_timestamp: int, end_timestamp: int, max_found: int, found: list[int]
-    ) -> Lookup[None]:
+    ) -> PagedRead[None]:
         """Append physical offsets of units with a hash and a time, from the newest on, up to ``max_found`` in all.
 
         Raises:
@@ -234,7 +234,7 @@ class IndexFile:
             if steps % _CHAIN_STEPS_AT_ONCE == 0:
                 yield ()
 
-    def _load(self, mapped: MappedFile, at: int) -> Lookup[range]:
+    def _load(self, mapped: MappedFile, at: int) -> PagedRead[range]:
         """Bring what lies around a slot or a unit into memory; return where units may begin there."""
         begin = at // _WINDOW_BYTES * _WINDOW_BYTES
         written_to = self._layout.units_at + UNIT_SIZE * self.header.index_count

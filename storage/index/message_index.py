@@ -21,13 +21,14 @@ from triomq.protocol.record.index_unit import key_hash, key_hashes
 from triomq.protocol.record.record import RecordKind
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.config import Durability, StoreConfig
+from triomq.storage.failure_log import FailureLog
 from triomq.storage.files.checkpoint import Checkpoint
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.flush import FlushPlan
 from triomq.storage.index.index_file import IndexFile
 from triomq.storage.index.index_files import IndexFiles
 from triomq.storage.index.index_keys import IndexBatch, KeyReader
-from triomq.storage.reading.cold_read import ColdReads, Lookup
+from triomq.storage.reading.cold_read import ColdReads, PagedRead
 
 LOGGER: Final = logging.getLogger("triomq.storage.index.message_index")
 
@@ -64,10 +65,10 @@ class MessageIndex:
         "_cold",
         "_is_enabled",
         "_is_position_known",
-        "_is_refused",
         "_kept_timestamp",
         "_log",
         "_reader",
+        "_refusals",
         "_skip",
         "_waits_for_flush",
         "files",
@@ -103,7 +104,7 @@ class MessageIndex:
         self.files = IndexFiles(config, file_system, directory, scratch, clock_ms)
         self._skip = 0  # keys of the record at ``position`` that are indexed already
         self._is_position_known = True
-        self._is_refused = False
+        self._refusals = FailureLog(LOGGER, "messages are not indexed for now: %s", logging.WARNING)
         self._kept_timestamp: int | None = None  # where it ended when files went for which the checkpoint vouches
         self.position = 0
 
@@ -130,7 +131,7 @@ class MessageIndex:
         """Store time of the newest indexed message, ms; 0 without one."""
         return self.files.newest_header.end_timestamp
 
-    def follow(self) -> Lookup[bool]:
+    def follow(self) -> PagedRead[bool]:
         """As ``catch_up``, but what is on the disk only is read before: after a start, or when much is made again."""
         if not self._is_enabled or self.position >= self._log.max_offset:
             return False
@@ -168,7 +169,7 @@ class MessageIndex:
         except StoreError as exc:
             return self._recover_from(exc)
         self.position, self._skip = batch.end, 0
-        self._is_refused = False
+        self._refusals.worked()
         return self.position < end
 
     def catch_up_before_close(self) -> None:
@@ -181,7 +182,7 @@ class MessageIndex:
 
     def search(
         self, topic: str, key: str, max_matches: int, begin_timestamp: int, end_timestamp: int
-    ) -> Lookup[IndexMatches]:
+    ) -> PagedRead[IndexMatches]:
         """Find the newest messages with a key that were stored in a time range (ms), both ends included.
 
         Each step is a millisecond or so of work.  Store times count as whole seconds after the begin of an index file,
@@ -323,9 +324,7 @@ class MessageIndex:
         if isinstance(error, IndexDamagedError):
             self._make_again(self.files.all[-1], error)
             return True
-        if not self._is_refused:
-            LOGGER.warning("messages are not indexed for now: %s", error)
-        self._is_refused = True
+        self._refusals.failed(error)
         self._resume()  # a part of the batch may be in a file that became full
         return False
 

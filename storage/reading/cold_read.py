@@ -4,8 +4,8 @@ A page of a mapped file that is not in memory is read while the thread that touc
 cannot read it kills the process (SIGBUS).  So before a read the kernel is asked whether the pages are there
 (``mincore``); those that are not are read with ``pread`` in a worker thread, where a failure is an error.
 
-A ``Lookup`` is a look into the store in steps: it yields what must be read before it can go on, so that whoever runs
-it decides who waits for that.
+A ``PagedRead`` is a read of the store in steps: it yields what must be in memory before it can continue, so that its
+caller decides who waits for the disk.
 
 What was written a moment ago is in memory, and nobody is asked: the usual read costs two comparisons more.  Behind
 that the kernel is asked about a window at a time, and what it says of a whole window holds for a moment, so that a
@@ -53,15 +53,15 @@ class ColdRange(NamedTuple):
     ahead_to: int = 0  # the kernel may begin with what lies behind, up to here
 
 
-Lookup = Generator[Sequence[ColdRange], None, Found]
-"""A look into the store that says before each step what must be read for it; nothing to read is a pause."""
+PagedRead = Generator[Sequence[ColdRange], None, Found]
+"""A read of the store that yields before each step the ranges that it needs in memory; no ranges are a pause."""
 
 
-def finish(lookup: Lookup[Found]) -> Found:
-    """Run a lookup to its end, waiting here for the disk if need be."""
+def finish(read: PagedRead[Found]) -> Found:
+    """Run a paged read to its end, waiting here for the disk if necessary."""
     while True:
         try:
-            next(lookup)
+            next(read)
         except StopIteration as done:
             found: Found = done.value
             return found
@@ -112,7 +112,7 @@ class ColdReads:
         max_msg_nums: int,
         codes: frozenset[int] | None,
         max_bytes: int | None = None,
-    ) -> Lookup[None]:
+    ) -> PagedRead[None]:
         """Go on where ``find`` has found something, and that was read."""
         for _ in range(_READ_ROUNDS - 1):
             ranges = self.find(queue, queue_offset, max_msg_nums, codes, max_bytes)
@@ -120,7 +120,7 @@ class ColdReads:
                 return
             yield ranges
 
-    def load_units(self, queue: ConsumeQueue, queue_offset: int, count: int = 1) -> Lookup[None]:
+    def load_units(self, queue: ConsumeQueue, queue_offset: int, count: int = 1) -> PagedRead[None]:
         """Let units of some messages be read."""
         if cold := list(self._cold_units(queue, queue_offset, count)):
             yield cold
@@ -133,14 +133,14 @@ class ColdReads:
         at = queue_offset * UNIT_SIZE - file.start
         return self._is_resident(file, at, at + UNIT_SIZE)
 
-    def load_records(self, physical_offsets: Sequence[int]) -> Lookup[None]:
+    def load_records(self, physical_offsets: Sequence[int]) -> PagedRead[None]:
         """Let the records that begin at these places be read, if any do."""
         for _ in range(_LOG_ROUNDS):
             cold = [self._cold_record(offset) for offset in physical_offsets]
             if found := [part for part in cold if part is not None]:
                 yield found
 
-    def load_log(self, begin: int) -> Lookup[int]:
+    def load_log(self, begin: int) -> PagedRead[int]:
         """Let the log be read from a place on, some of it, and return up to where that is in memory."""
         file = self._log.files.file_at(begin) if begin < self._hot_from() else None
         if file is None:
@@ -151,7 +151,7 @@ class ColdReads:
             yield _with_read_ahead([ColdRange(file, start, end)])
         return file.start + end
 
-    def load_messages(self, queue: ConsumeQueue, queue_offsets: Sequence[int], most_bytes: int) -> Lookup[None]:
+    def load_messages(self, queue: ConsumeQueue, queue_offsets: Sequence[int], most_bytes: int) -> PagedRead[None]:
         """Let units and records of some messages of a queue be read, up to so many bytes of records."""
         oldest = min(queue_offsets)
         yield from self.load_units(queue, oldest)

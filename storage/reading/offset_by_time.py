@@ -7,10 +7,10 @@ from triomq.protocol.record.consume_queue_unit import UNIT_SIZE
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.unit_search import physical_offset_of
-from triomq.storage.reading.cold_read import ColdReads, Lookup
+from triomq.storage.reading.cold_read import ColdReads, PagedRead
 
 
-def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int, cold: ColdReads) -> Lookup[int]:
+def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int, cold: ColdReads) -> PagedRead[int]:
     """Return the queue offset of the message stored nearest to ``timestamp`` (ms), 0 for an empty queue.
 
     Only the file that covers the time is searched.  RocketMQ picks it by modification time, which a copied
@@ -35,7 +35,7 @@ def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int, cold: Co
 
 def _nearest(
     log: CommitLog, queue: ConsumeQueue, file_start: int, units: range, timestamp: int, cold: ColdReads
-) -> Lookup[int]:
+) -> PagedRead[int]:
     """Search some units, with the middles RocketMQ takes, as they decide between equal times."""
     low, high = units[0], units[-1]
     left = right = left_time = right_time = -1

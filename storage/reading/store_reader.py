@@ -8,7 +8,7 @@ from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import QueueTable
 from triomq.storage.consume_queue.unit_search import physical_offset_of
-from triomq.storage.reading.cold_read import ColdReads, Lookup
+from triomq.storage.reading.cold_read import ColdReads, PagedRead
 from triomq.storage.reading.get_message import GetMessageResult, GetMessageStatus, get_message
 from triomq.storage.reading.offset_by_time import offset_by_time
 
@@ -50,14 +50,14 @@ class StoreReader:
         queue = self._queues.find(topic, queue_id)
         return queue.max_offset if queue is not None else 0
 
-    def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> Lookup[int]:
+    def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> PagedRead[int]:
         """Return the queue offset of the message stored nearest to ``timestamp`` (ms), 0 without messages."""
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return 0
         return (yield from offset_by_time(self._log, queue, timestamp, self._cold_reads))
 
-    def store_time(self, topic: str, queue_id: int, queue_offset: int) -> Lookup[int]:
+    def store_time(self, topic: str, queue_id: int, queue_offset: int) -> PagedRead[int]:
         """Return when a message, or the next one if it is lost, was stored, ms; -1 if there is none at an offset."""
         queue = self._queues.find(topic, queue_id)
         if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
@@ -67,7 +67,7 @@ class StoreReader:
         yield from self._cold_reads.load_records((physical_offset,))
         return self._log.store_time(physical_offset)
 
-    def earliest_store_time(self, topic: str, queue_id: int) -> Lookup[int]:
+    def earliest_store_time(self, topic: str, queue_id: int) -> PagedRead[int]:
         """Return when the first message of the queue was stored, ms; -1 without messages."""
         return (yield from self.store_time(topic, queue_id, self.min_offset_in_queue(topic, queue_id)))
 
@@ -81,7 +81,7 @@ class StoreReader:
             return None
         return log.look_message(physical_offset, size)
 
-    def look_up(self, physical_offsets: Sequence[int]) -> Lookup[list[memoryview | None]]:
+    def look_up(self, physical_offsets: Sequence[int]) -> PagedRead[list[memoryview | None]]:
         """Return what ``look_message`` returns for each offset."""
         yield from self._cold_reads.load_records(physical_offsets)
         return [self.look_message(physical_offset) for physical_offset in physical_offsets]

@@ -427,7 +427,7 @@ async def test_an_error_nobody_thought_of_ends_one_connection_only(
 async def test_an_answer_that_no_frame_can_hold_gives_way_to_one_that_says_so(
     root: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, steps_at_once: int
 ) -> None:
-    monkeypatch.setattr("triomq.broker.pulls.lookups._MAX_STEPS", steps_at_once)  # 0: answered in a task of its own
+    monkeypatch.setattr("triomq.broker.pulls.paged_reads._MAX_STEPS", steps_at_once)  # 0: answered in a task of its own
     async with running(root) as broker, connected(broker_port(broker)) as wire:
         with monkeypatch.context() as patch:
             patch.setattr("triomq.protocol.wire.frame._MAX_LENGTH", 4096)

@@ -206,7 +206,7 @@ async def test_what_is_on_the_disk_only_is_read_in_a_thread_before_it_is_indexed
 
     monkeypatch.setattr(ColdReads, "load_log", load_log)
     monkeypatch.setattr(
-        "triomq.broker.lookup.read_ranges",
+        "triomq.broker.paged_read.read_ranges",
         lambda ranges: read.append((ranges[0], threading.current_thread().name)),
     )
     async with trio.open_nursery() as nursery:

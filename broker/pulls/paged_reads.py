@@ -10,27 +10,27 @@ from typing import Final, TypeAlias
 
 import trio
 
-from triomq.broker.lookup import run_lookup
 from triomq.broker.network.connection import Connection, Processor
 from triomq.broker.network.refusal import Refusals, RequestRefusedError
 from triomq.broker.network.steps import Steps
+from triomq.broker.paged_read import run_paged_read
 from triomq.protocol.codes import CommandFlag, ResponseCode
 from triomq.protocol.errors import StoreError
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.storage.reading.cold_read import ColdRange, Lookup
+from triomq.storage.reading.cold_read import ColdRange, PagedRead
 
-LOGGER: Final = logging.getLogger("triomq.broker.pulls.lookups")
+LOGGER: Final = logging.getLogger("triomq.broker.pulls.paged_reads")
 
 _THREADS: Final = 4
 _MAX_WAITING: Final = 10_000
-_MAX_STEPS: Final = 3  # of a long lookup, 1 ms each, before other requests are served
+_MAX_STEPS: Final = 3  # of a long read, 1 ms each, before other requests are served
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
 
 Answer = RemotingCommand | None
-LookupProcessor: TypeAlias = Callable[[Connection, RemotingCommand], Lookup[Answer]]
+PagedProcessor: TypeAlias = Callable[[Connection, RemotingCommand], PagedRead[Answer]]
 
 
-class Lookups:
+class PagedReads:
     """All requests that wait for the disk or for their next step.
 
     Attributes:
@@ -47,42 +47,42 @@ class Lookups:
         self._unread_high_bytes = unread_high_bytes
         self._limiter = trio.CapacityLimiter(_THREADS)
 
-    def processor(self, process: LookupProcessor) -> Processor:
-        """Make a processor of a method that returns a lookup."""
+    def processor(self, process: PagedProcessor) -> Processor:
+        """Make a processor of a method that returns a paged read."""
 
         def processor(connection: Connection, command: RemotingCommand) -> Answer:
             return self.answer(connection, command, process(connection, command))
 
         return processor
 
-    def answer(self, connection: Connection, command: RemotingCommand, lookup: Lookup[Answer]) -> Answer:
-        """Return the result of a lookup that needs no disk and little time; else ``None``: it is sent later.
+    def answer(self, connection: Connection, command: RemotingCommand, read: PagedRead[Answer]) -> Answer:
+        """Return the result of a paged read that needs no disk and little time; else ``None``: it is sent later.
 
         Raises:
-            TriomqError: what the lookup raises.
+            TriomqError: what the paged read raises.
             RequestRefusedError: too many requests wait already.
         """
         ranges: Sequence[ColdRange] = ()
         for _ in range(_MAX_STEPS):
             try:
-                ranges = next(lookup)
+                ranges = next(read)
             except StopIteration as done:
                 response: Answer = done.value
                 return response
             if ranges:
                 break
-        self.wait(connection, command, lookup, ranges, partial(self._check_unread, connection))
+        self.wait(connection, command, read, ranges, partial(self._check_unread, connection))
         return None
 
     def wait(
         self,
         connection: Connection,
         command: RemotingCommand,
-        lookup: Lookup[Answer],
+        read: PagedRead[Answer],
         ranges: Sequence[ColdRange],
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Continue a lookup when ``ranges`` are in memory, and send its result.
+        """Continue a paged read when ``ranges`` are in memory, and send its result.
 
         ``check`` is called before each step; what it raises is the answer.
 
@@ -94,13 +94,13 @@ class Lookups:
                 ResponseCode.SYSTEM_BUSY, f"{self.waiting} requests wait for the disk: try again later"
             )
         self.waiting += 1
-        self._steps.nursery.start_soon(self._finish, connection, command, lookup, ranges, check)
+        self._steps.nursery.start_soon(self._finish, connection, command, read, ranges, check)
 
     async def _finish(
         self,
         connection: Connection,
         command: RemotingCommand,
-        lookup: Lookup[Answer],
+        read: PagedRead[Answer],
         ranges: Sequence[ColdRange],
         check: Callable[[], None],
     ) -> None:
@@ -110,7 +110,7 @@ class Lookups:
             check()
 
         try:
-            response = await run_lookup(lookup, ranges, limiter=self._limiter, check=check_step)
+            response = await run_paged_read(read, ranges, limiter=self._limiter, check=check_step)
         except trio.ClosedResourceError:
             return
         except Exception as exc:  # noqa: BLE001  # boundary, as in Connection

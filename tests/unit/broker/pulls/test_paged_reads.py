@@ -10,7 +10,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
-from triomq.broker.pulls import lookups
+from triomq.broker.pulls import paged_reads
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.client import ConsumerData
 from triomq.protocol.bodies.route import TopicConfig
@@ -77,7 +77,7 @@ async def test_a_cold_pull_is_answered_later_and_others_meanwhile(broker: Broker
     async with trio.open_nursery() as broker.steps.nursery:
         assert peer.pull("T", 4) is None
         await trio.testing.wait_all_tasks_blocked()
-        assert broker.lookups.waiting == 1
+        assert broker.paged_reads.waiting == 1
         assert peer.put("T", b"new").code == ResponseCode.SUCCESS
         newest = peer.pull("T", 10)
         assert newest is not None
@@ -85,7 +85,7 @@ async def test_a_cold_pull_is_answered_later_and_others_meanwhile(broker: Broker
         peer.sent.clear()
         disk.may_read.set()
     assert received(peer) == [b"m%d" % number for number in range(4, 10)] + [b"new"]
-    assert (broker.lookups.waiting, broker.lookups.served) == (0, 1)
+    assert (broker.paged_reads.waiting, broker.paged_reads.served) == (0, 1)
     assert threading.get_ident() not in disk.threads
     assert peer.pull("T", 4) is not None  # it is in memory now
 
@@ -125,7 +125,7 @@ async def test_a_cold_pull_that_takes_more_is_read_in_a_thread_and_gets_it(make_
     async with trio.open_nursery() as broker.steps.nursery:
         assert peer.pull("T", 10, maxMsgNums=60, triomqMaxTransferBytes=2**20) is None
         await trio.testing.wait_all_tasks_blocked()
-        assert broker.lookups.waiting == 1
+        assert broker.paged_reads.waiting == 1
         disk.may_read.set()
     assert received(peer) == [b"m%d" % number for number in range(10, 70)]
     assert threading.get_ident() not in disk.threads
@@ -156,7 +156,7 @@ async def test_a_look_at_old_messages_is_answered_later_and_as_if_they_were_in_m
     async with trio.open_nursery() as broker.steps.nursery:
         assert peer.ask(code, REQUESTS[code]) is None
         await trio.testing.wait_all_tasks_blocked()
-        assert broker.lookups.waiting == 1
+        assert broker.paged_reads.waiting == 1
         assert peer.put("T", b"new", queue_id=1).code == ResponseCode.SUCCESS
         disk.may_read.set()
     assert threading.get_ident() not in disk.threads
@@ -178,7 +178,7 @@ async def test_a_look_at_what_was_just_written_waits_for_nothing(make_broker: Ma
     for code in (RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.QUERY_MESSAGE, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP):
         assert peer.get(code, REQUESTS[code]).code == ResponseCode.SUCCESS
     assert len(disk.asked) < 8
-    assert broker.lookups.served == 0
+    assert broker.paged_reads.served == 0
 
 
 async def test_delayed_messages_on_the_disk_are_read_in_a_thread(
@@ -303,7 +303,7 @@ async def test_a_connection_that_ended_meanwhile_gets_nothing(broker: Broker, di
 async def test_too_many_waiting_pulls_are_told_to_come_again(
     broker: Broker, disk: Disk, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookups, "_MAX_WAITING", 3)
+    monkeypatch.setattr(paged_reads, "_MAX_WAITING", 3)
     async with trio.open_nursery() as broker.steps.nursery:
         for _ in range(3):
             assert peer.pull("T", 0) is None
@@ -321,4 +321,4 @@ async def test_pulls_at_the_end_never_ask_the_disk(make_broker: MakeBroker, disk
     for number in range(100):
         peer.put("T")
         assert peer.pull("T", number) is not None
-    assert broker.lookups.served == 0
+    assert broker.paged_reads.served == 0

@@ -1,4 +1,4 @@
-"""Runs lookups: reads of the store that may have to wait for the disk."""
+"""Runs paged reads: reads of the store that may have to wait for the disk."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -6,34 +6,34 @@ from typing import TypeVar
 import trio
 
 from triomq.protocol.errors import StoreError
-from triomq.storage.reading.cold_read import ColdRange, Lookup, read_ranges
+from triomq.storage.reading.cold_read import ColdRange, PagedRead, read_ranges
 
 Found = TypeVar("Found")
 
 
-async def run_lookup(
-    lookup: Lookup[Found],
+async def run_paged_read(
+    read: PagedRead[Found],
     ranges: Sequence[ColdRange] | None = None,
     *,
     limiter: trio.CapacityLimiter | None = None,
     check: Callable[[], None] | None = None,
 ) -> Found:
-    """Run a lookup to its end; what it must read is read in a worker thread.
+    """Run a paged read to its end; what it must read is read in a worker thread.
 
     Args:
-        lookup: the ``StoreError`` of a failed read is thrown into it.
-        ranges: what a lookup that has begun yielded last; ``None``: it has not begun.
+        read: the ``StoreError`` of a failed read is thrown into it.
+        ranges: what a paged read that has begun yielded last; ``None``: it has not begun.
         limiter: of the worker threads.
-        check: called before each step after the first; what it raises ends the lookup.
+        check: called before each step after the first; what it raises ends the read.
     """
     try:
         if ranges is None:
-            ranges = next(lookup)
+            ranges = next(read)
         while True:
             error = await _read(ranges, limiter)
             if check is not None:
                 check()
-            ranges = next(lookup) if error is None else lookup.throw(error)
+            ranges = next(read) if error is None else read.throw(error)
     except StopIteration as done:
         found: Found = done.value
         return found
