@@ -1,4 +1,4 @@
-"""The user's handler: one message or a batch, a coroutine function or a plain one.
+"""The user's handler: for one message or a batch, a coroutine function or a plain function.
 
 Source: behaviour.md B.12, B.13 (what a result means).
 """
@@ -76,9 +76,9 @@ class Handler(NamedTuple):
 
 
 def is_success(status: object) -> bool:
-    """Whether a handler's result means that its messages are consumed; what is no status does not.
+    """Whether a handler's result consumes its messages; a value that is no status does not.
 
-    A strange result is logged: most likely somebody returned ``True`` or forgot an ``await``.
+    Such a value is logged: most likely the handler returned ``True`` or lacks an ``await``.
     """
     if status is None or status is ConsumeStatus.SUCCESS:
         return True
@@ -88,7 +88,7 @@ def is_success(status: object) -> bool:
 
 
 def orderly_status(status: object) -> ConsumeStatus:
-    """Return what a handler's result means in orderly consumption; what is no status: the messages come again."""
+    """Return the status that a handler's result means in orderly consumption; a value that is no status fails."""
     if status is None:
         return ConsumeStatus.SUCCESS
     if isinstance(status, ConsumeStatus) and status is not ConsumeStatus.RECONSUME_LATER:
@@ -101,11 +101,11 @@ def orderly_status(status: object) -> ConsumeStatus:
 def _complain(status: object) -> None:
     if inspect.iscoroutine(status):
         status.close()  # else Python warns that it was never awaited, far from here
-    LOGGER.error("handler returned %r, which is no status here, so its messages come again", status)
+    LOGGER.error("handler returned %r, which is not a status, so its messages will be redelivered", status)
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it gives a coroutine."""
+    """Whether calling it returns a coroutine."""
     while isinstance(function, partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(

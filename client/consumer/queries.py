@@ -1,4 +1,4 @@
-"""Questions about queues, as pull consumers and lite pull consumers ask them."""
+"""Queries about queues, which pull consumers and lite pull consumers have in common."""
 
 from collections.abc import Collection
 from typing import NamedTuple
@@ -17,14 +17,14 @@ from triomq.protocol.units import QueueOffset, Timestamp
 
 
 class TopicBounds(NamedTuple):
-    """What brokers say of a topic: offsets by queue, and the error of each broker that did not answer."""
+    """First and next offsets of a topic by queue, and the error of each broker that did not answer."""
 
     offsets: dict[MessageQueue, TopicOffset]
     errors: dict[str, TriomqError]
 
 
 class QueueQueries(OpenOnce):
-    """The part of a consumer that asks about queues.
+    """The part of a consumer that queries queues.
 
     All requests raise ``ClientError`` if the broker cannot be found or reached or does not answer in time, and
     ``BrokerResponseError`` if it answers with an error.
@@ -34,11 +34,11 @@ class QueueQueries(OpenOnce):
     _requests: QueueRequests | None = None
 
     async def queues(self, topic: str, *, refresh: bool = False) -> tuple[MessageQueue, ...]:
-        """Return the queues of a topic that can be read, sorted.
+        """Return the readable queues of a topic, sorted.
 
         Args:
             topic: its name.
-            refresh: ask the name server also if the topic's route is known.
+            refresh: ask the name server even if the topic's route is known.
 
         Raises:
             IllegalNameError: the topic's name.
@@ -53,10 +53,10 @@ class QueueQueries(OpenOnce):
     async def bounds(self, topic: str) -> TopicBounds:
         """Return first and next offset of all queues of a topic: one request for each broker, all at once.
 
-        Brokers answer it for the queues that are written to.  While a topic gets fewer of them, others are still to be
-        read: each of those costs two requests more.
+        Brokers answer it for writable queues.  While a topic shrinks, others remain to be
+        read: each of those costs two more requests.
 
-        The route that is known is used; see :meth:`queues` to renew it.
+        The known route is used; :meth:`queues` can refresh it.
 
         Raises:
             IllegalNameError: the topic's name.
@@ -85,7 +85,7 @@ class QueueQueries(OpenOnce):
         return found
 
     async def wait_queues_changed(self, topic: str, known: Collection[MessageQueue]) -> tuple[MessageQueue, ...]:
-        """Return the queues of a topic that can be read, once they are not those that are ``known``.
+        """Return the readable queues of a topic once they differ from those ``known``.
 
         The name server is asked every ``poll_namesrv_interval_s``, at once for the first time.
 

@@ -1,4 +1,4 @@
-"""The rebalance service: asks who is in the group, takes and gives up queues.
+"""The rebalance service: asks for the members of the group, takes and gives up queues.
 
 Source: behaviour.md B.7 (rounds), B.8 (taking and giving up), RebalanceImpl.java, RebalancePushImpl.java.
 """
@@ -44,10 +44,10 @@ class Membership:
 
     def __init__(self) -> None:
         self._known: dict[str, frozenset[str]] = {}  # by topic
-        self._until: dict[str, float] = {}  # by broker that was lost: from then on it is believed
+        self._until: dict[str, float] = {}  # by lost broker: until when known members count
 
     def broker_lost(self, broker_name: str) -> None:
-        """Note that the connection to a broker has ended: it may know less when it is back."""
+        """Record that the connection to a broker has ended: it may know fewer members when it is back."""
         self._until[broker_name] = inf
 
     def missing(self, topic: str, broker_name: str, told: Collection[str], now: float) -> frozenset[str]:
@@ -62,18 +62,18 @@ class Membership:
         return frozenset()
 
     def forget(self, topic: str) -> None:
-        """Forget a topic that is not subscribed to any more."""
+        """Forget a topic that is no longer subscribed."""
         self._known.pop(topic, None)
 
 
 class Rebalancer:
-    """Keeps the queues of a consumer what they should be.
+    """Keeps the queues of a consumer in line with its share.
 
     Attributes:
         loops: the queues held, each with its pull loop.
         counters: counts by topic.
         rounds: rounds so far.
-        is_over: it has ended, and nothing will be shared out any more.
+        is_over: it has ended.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Rebalancer:
         self._first_offsets = first_offsets
         self._strategy = strategy  # None in broadcasting: each member has all queues
         self._locks = locks  # of orderly consumption in clustering
-        self._chosen = chosen  # queues by topic, where the user says which, not the group
+        self._chosen = chosen  # queues by topic if the user chose them, not the group
         self._membership = Membership()
         self._retiring: dict[MessageQueue, PullLoop] = {}
         self._nursery: trio.Nursery
@@ -125,13 +125,13 @@ class Rebalancer:
         self._wanted.set()
 
     async def wait_assigned(self) -> None:
-        """Return when all topics that exist have been shared out once, or the rebalancer has ended."""
+        """Return when all existing topics have been rebalanced once, or the rebalancer has ended."""
         await self._assigned.wait()
 
     async def wait_next_round(self) -> None:
         """Start a round and return when it has ended, at once if the rebalancer has.
 
-        A round that is under way does not count: it may not have seen what the caller changed.
+        A running round does not count: it may not have seen the caller's change.
         """
         awaited = self._begun + 1
         self.wake()
@@ -143,7 +143,7 @@ class Rebalancer:
         await self._round_ended.wait()
 
     async def run(self) -> None:
-        """Run a round now, in time, and when woken; the pull loops live in here.  Runs until cancelled."""
+        """Run rounds now, periodically and when woken, and the pull loops; runs until cancelled."""
         config = self._context.config
         try:
             async with trio.open_nursery() as self._nursery:
@@ -168,35 +168,35 @@ class Rebalancer:
 
     @property
     def held(self) -> tuple[MessageQueue, ...]:
-        """All queues that are not given up: those held, and those whose handler has yet to end.
+        """All queues not given up: those held, and those whose handler has not ended.
 
-        One whose lock was lost is not among them: its progress is somebody else's now.
+        Without those whose lock was lost: their progress belongs to another member.
         """
         locks = self._locks
         return (*self.loops, *(queue for queue in self._retiring if locks is not None and locks.holds(queue)))
 
     @property
     def is_out_of_date(self) -> bool:
-        """Whether queues that are held may be another member's: none is given up while suspended."""
+        """Whether another member may own queues held here: none is given up while suspended."""
         return self._context.suspended and self._strategy is not None
 
     def lose(self, queues: Iterable[MessageQueue]) -> None:
-        """Stop consuming queues whose locks somebody else may have; they are taken anew if they are this member's.
+        """Stop consuming queues whose locks another member may have; they are taken again if they are this member's.
 
-        Progress is not stored: if another member has the queue now, it would be set back.
+        Progress is not stored: it would set back that of a new owner.
         """
         self._lose(queues, self._context.offsets.forget)
 
     def _lose(self, queues: Iterable[MessageQueue], forget: Callable[[MessageQueue], None]) -> None:
         for queue in queues:
             loop = self.loops.pop(queue, None)
-            if loop is not None and self._locks is not None and not self.is_over:  # else its handler just ends
+            if loop is not None and self._locks is not None and not self.is_over:  # else only its handler ends
                 self._retiring[queue] = loop
                 self._nursery.start_soon(self._retire, loop, self._locks, forget)
         self.wake()
 
     def broker_lost(self, broker_name: str) -> None:
-        """Note that the connection to a broker has ended: other members may take over the queues held there."""
+        """Record that the connection to a broker has ended: other members may take over the queues held there."""
         self._membership.broker_lost(broker_name)
         if self._locks is not None:
             self._lose(self._locks.forget_broker(broker_name), self._context.offsets.set_aside)
@@ -207,24 +207,24 @@ class Rebalancer:
                     self._context.offsets.doubt(queue)
 
     def revive(self, queue: MessageQueue) -> None:
-        """Go on consuming a queue whose lock had ended and was renewed."""
+        """Resume a queue whose lock had ended and was renewed."""
         if (loop := self.loops.get(queue)) is not None:
             self._context.service.submit(loop.process_queue, [])
 
     def pull_anew(self, topic: str | None = None) -> None:
-        """Let the pulls of a topic, or of all, begin anew: what they said is not true any more."""
+        """Restart the pulls of a topic, or all pulls, because their parameters have changed."""
         for queue, loop in self.loops.items():
             if topic in (None, queue.topic):
                 loop.pull_anew()
 
     def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Go on from these offsets; queues that are not held are ignored."""
+        """Continue from these offsets; queues that are not held are ignored."""
         for queue, queue_offset in offsets.items():
             if (loop := self.loops.get(queue)) is not None:
                 loop.reset(type(loop.next_offset)(queue_offset))
 
     async def _counted_round(self) -> bool:
-        """Run a round, but while suspended only give up what is not subscribed; return whether all was done."""
+        """Run a round, but while suspended only give up unsubscribed queues; return whether it was complete."""
         self._begun += 1
         await self._give_up_unsubscribed()
         complete = True
@@ -246,19 +246,19 @@ class Rebalancer:
             await self._give_up(gone)
 
     async def _round(self) -> bool:
-        """Share out each topic; return whether all could be."""
+        """Rebalance each topic; return whether that worked for all."""
         self.rounds += 1
         complete = True
-        # Most rounds are caused by a new member, which is about to ask where to begin.
+        # Most rounds are caused by a new member, which is about to ask for the stored offsets.
         with trio.move_on_after(_EARLY_COMMIT_LIMIT_S):
             self.note_progress()
             await self._context.offsets.persist(tuple(self.loops), changed_only=True)
         for topic in self._subscriptions.topics:
-            if topic not in self._subscriptions:  # taken out meanwhile
+            if topic not in self._subscriptions:  # removed meanwhile
                 continue
             try:
                 complete &= await self._rebalance(topic)
-            except REMOTE_ERRORS as exc:  # one topic's trouble does not stop the others
+            except REMOTE_ERRORS as exc:  # one topic's failure does not stop the others
                 complete = False
                 self._troubles.failed(topic, exc)
             else:
@@ -268,7 +268,7 @@ class Rebalancer:
     async def _rebalance(self, topic: str) -> bool:
         subscription = self._subscriptions[topic]
         queues = await self._subscribe_queues(topic)
-        if not queues:  # unknown, or not readable now: nothing changes
+        if not queues:  # unknown, or not readable now
             return True
         is_alone = self._strategy is None or self._chosen is not None
         members, missing = ([self._instance.client_id], False) if is_alone else await self._members(topic)
@@ -277,7 +277,7 @@ class Rebalancer:
                 mine = self._chosen.get(topic, frozenset())
             else:
                 mine = allocate(self._strategy or allocate_averagely, queues, members, self._instance.client_id)
-        except Exception:  # boundary: the strategy may be the user's; nothing changes
+        except Exception:  # boundary: the strategy may be the user's
             LOGGER.exception("allocation strategy failed, nothing changes topic=%s", topic)
             return True
         held = {queue for queue in self.loops if queue.topic == topic}
@@ -295,14 +295,14 @@ class Rebalancer:
                 *(topic, len(members), len(queues), len(mine), taken, len(removed)),
             )
             self._context.share_limits(len(self.loops))
-            # Brokers keep the newest subscription of all members; pulls need not wait for them to hear of it,
+            # Brokers keep the newest subscription of all members; pulls need not wait for the heartbeat,
             # because they name the version of the first heartbeat.
             self._subscriptions.renew(topic)
             self._context.announce()
         return taken == len(added) and self._instance.client_id in members and not missing
 
     async def _subscribe_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the queues of a topic; if it seems not to exist, look again."""
+        """Return the queues of a topic; if it has none, request its route."""
         instance = self._instance
         queues = instance.routes.known_subscribe_queues(topic)
         if not queues:
@@ -317,9 +317,9 @@ class Rebalancer:
         return queues
 
     async def _members(self, topic: str) -> tuple[list[str], bool]:
-        """Return the group's members; if the broker does not know this one, tell it and ask again.
+        """Return the group's members; if the broker does not know this one, send a heartbeat and ask again.
 
-        Also return whether some of them are only waited for.
+        Also return whether some are only expected to return.
         """
         requests = self._context.requests
         try:
@@ -335,7 +335,7 @@ class Rebalancer:
     async def _take(self, subscription: Subscription, added: Collection[MessageQueue]) -> int:
         """Start pulling new queues; return how many could be started.
 
-        An orderly consumer locks them first: where to begin is known only once no other member can go on there.
+        An orderly consumer locks them first: the stored offset is final only once no other member can consume there.
         """
         locks: Mapping[MessageQueue, QueueLock] = {}
         if self._locks is not None:
@@ -354,12 +354,12 @@ class Rebalancer:
             loop = PullLoop(self._context, subscription, queue, first_offset, counters, lock)
             self.loops[queue] = loop
             self._nursery.start_soon(loop.run)
-        if self._locks is not None and len(first_offsets) < len(locks):  # so that others need not wait for them
+        if self._locks is not None and len(first_offsets) < len(locks):  # so that other members need not wait for them
             await self._locks.release(locks.keys() - first_offsets.keys())
         return taken
 
     async def _give_up(self, queues: Iterable[MessageQueue]) -> None:
-        """Stop queues; their progress is stored before this returns, so that the new owner finds it."""
+        """Stop queues; their progress is stored before this returns, for the new owner."""
         loops = [self.loops.pop(queue) for queue in queues]
         if self._locks is not None:
             for loop in loops:
@@ -371,9 +371,9 @@ class Rebalancer:
         await self._store_and_forget(loops)
 
     async def _retire(self, loop: PullLoop, locks: LockKeeper, forget: Callable[[MessageQueue], None]) -> None:
-        """Give up an orderly queue: the handler ends first, then progress is stored, then the lock given back.
+        """Give up an orderly queue: the handler ends first, then progress is stored, then the lock is released.
 
-        So the next owner begins after what was handled here, and never while it is handled.  Java gives a handler
+        So the next owner begins after the messages handled here, and never during that.  Java gives a handler
         1 s and else tries again with the next rebalance, and then keeps the lock for 20 s more if there are cached
         messages, because its worker may not have noticed yet; here no worker begins anything in a closing queue.
         """

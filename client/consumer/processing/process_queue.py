@@ -1,10 +1,10 @@
 """Messages of one queue between pull and commit.
 
-The rule that at-least-once rests on: the offset to commit is the first one that is not consumed yet.  With 10,
+At-least-once delivery depends on this rule: the offset to commit is the first one not consumed.  With 10,
 11 and 12 cached and 11 and 12 done it is 10; only when 10 is done it becomes 13.
 
-Consuming a message is the hot path, so removing it is one dictionary operation; which offset comes first is
-worked out when somebody asks, at an amortised cost of one step for each message.
+Consuming a message is the hot path, so removing it is one dictionary operation; the first offset is
+computed on request, at an amortised cost of one step per message.
 
 Source: behaviour.md B.11, ProcessQueue.java.
 """
@@ -29,8 +29,8 @@ class QueueLock:
     """The broker's lock on a queue, in the owner's clock.
 
     Attributes:
-        locked_at: when the broker was last asked for it and gave it.
-        ends: from then on no message may be handled.
+        locked_at: when it was last requested successfully.
+        ends: from this time on no message may be handled.
     """
 
     __slots__ = ("ends", "locked_at")
@@ -50,15 +50,15 @@ class ProcessQueue:
     Attributes:
         queue: which queue.
         counters: where its topic's messages are counted.
-        dropped: given up; results of handlers that still run must not move an offset any more.
+        dropped: given up; results of handlers that still run must not move an offset.
         cached_bytes: size of the records that are cached or taken.
         last_offset: highest offset ever put, ``None`` if there was none.
-        closing: about to be given up by orderly consumption: what the handler has may end, nothing more begins.
-        consuming: for orderly consumption: a worker has it, or will have it.
+        closing: orderly consumption is giving it up: the running handler may end, no other begins.
+        consuming: for orderly consumption: it has a worker, or waits for one.
         lock: for orderly consumption: until when no other member can have the queue.
-        last_pulled_at: when it was last asked whether to pull, in the owner's clock.
-        last_consumed_at: when a handler last ended, likewise; 0.0 if none did.
-        on_removal: called after each removal while set: the pull loop waits for room.
+        last_pulled_at: when the pull loop last ran, in the owner's clock.
+        last_consumed_at: when a handler last ended, in the same clock; 0.0 if none did.
+        on_removal: called after each removal while set, by a pull loop that waits for room.
     """
 
     __slots__ = (
@@ -92,7 +92,7 @@ class ProcessQueue:
         self.on_removal: Callable[[], None] | None = None
         self._cache: dict[QueueOffset, MessageExt] = {}
         self._taken: dict[QueueOffset, MessageExt] = {}
-        #: Offsets in order; those no longer in the cache are left in it until they come to an end.
+        #: Offsets in order, including removed ones until they reach an end.
         self._order: deque[QueueOffset] = deque()
 
     def __repr__(self) -> str:
@@ -143,7 +143,7 @@ class ProcessQueue:
         return None if self.last_offset is None else QueueOffset(self.last_offset + 1)
 
     def last_begun(self, waiting: Container[int]) -> int:
-        """Return the highest offset that is not among those that wait for a handler; -1: none in memory."""
+        """Return the highest offset that does not wait for a handler; -1: none."""
         return next((queue_offset for queue_offset in reversed(self._order) if queue_offset not in waiting), -1)
 
     def put(self, messages: Sequence[MessageExt]) -> None:
@@ -161,7 +161,7 @@ class ProcessQueue:
                 self.last_offset = offsets[-1]
 
     def remove(self, message: MessageExt) -> None:
-        """Take out a message that is consumed, or stored elsewhere for another try; unknown ones are ignored."""
+        """Remove a message that is consumed, or stored elsewhere for redelivery; unknown ones are ignored."""
         cached = self._cache.pop(message.queue_offset, None)
         if cached is not None:
             self.cached_bytes -= cached.store_size
@@ -169,13 +169,13 @@ class ProcessQueue:
                 self.on_removal()
 
     def remove_all(self, messages: Iterable[MessageExt]) -> None:
-        """Take out messages that are consumed together; unknown ones are ignored."""
+        """Remove messages that are consumed together; unknown ones are ignored."""
         cached = filter(None, map(self._cache.pop, map(_offset_of, messages), repeat(None)))
         self.cached_bytes -= sum(map(_size_of, cached))
         self._removed()
 
     def take(self, count: int) -> list[MessageExt]:
-        """Hand out up to ``count`` messages with the lowest offsets, for orderly consumption.
+        """Take up to ``count`` messages with the lowest offsets, for orderly consumption.
 
         They count as cached until :meth:`commit` or :meth:`finish`.
         """
@@ -189,7 +189,7 @@ class ProcessQueue:
         return taken
 
     def commit(self) -> None:
-        """Forget what was taken: it is consumed."""
+        """Forget the taken messages: they are consumed."""
         self.cached_bytes -= sum(map(_size_of, self._taken.values()))
         self._taken.clear()
         self._removed()
@@ -202,7 +202,7 @@ class ProcessQueue:
                 self.on_removal()
 
     def rollback(self) -> None:
-        """Put all that was taken back."""
+        """Put all taken messages back."""
         self.requeue(list(self._taken.values()))
 
     def requeue(self, messages: Iterable[MessageExt]) -> None:
@@ -217,7 +217,7 @@ class ProcessQueue:
             self.on_removal()
 
     def _put_out_of_order(self, offsets: Sequence[QueueOffset], messages: Sequence[MessageExt]) -> None:
-        """Add messages that a broker sent a second time, or out of order; known ones are kept as they are."""
+        """Add messages that a broker sent twice, or out of order; known ones are kept."""
         for queue_offset, message in zip(offsets, messages, strict=True):
             if queue_offset not in self._cache and queue_offset not in self._taken:
                 self._cache[queue_offset] = message

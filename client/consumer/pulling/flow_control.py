@@ -1,7 +1,7 @@
-"""Whether a queue may be pulled now: a pure decision, first hit of a table.
+"""Whether a queue may be pulled now, and how much: pure decisions.
 
 Limits are "greater than": with 1,000 messages cached one more pull is made.  The limit on the span exists
-because one slow message holds the committed offset back, and a crash would repeat all that came after it.
+because one slow message holds back the committed offset, and a crash would redeliver everything after it.
 
 Source: behaviour.md B.9, DefaultMQPushConsumerImpl.pullMessage.
 """
@@ -16,13 +16,13 @@ from triomq.client.consumer.processing.process_queue import ProcessQueue
 _NO_LIMIT: Final = 2**63
 #: Messages of one pull.  Source: pullBatchSize.
 _BATCH_SIZE: Final = 32
-#: Of a pull from a backlog, which brokers of this project answer: one such pull costs less than eight of 32.
+#: Messages of one pull from a backlog, if a triomq broker answers it: cheaper than eight pulls of 32.
 _BULK_SIZE: Final = 256
 _BULK_BYTES: Final = 256 * 1024
 
 
 class PullDecision(Enum):
-    """What to do with a queue's next pull; all but ``PULL`` and ``END`` mean: ask again when something changed."""
+    """What to do with a queue's next pull; all but ``PULL`` and ``END``: ask again after a change."""
 
     PULL = "pull"
     END = "the queue was given up"

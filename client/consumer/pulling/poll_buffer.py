@@ -1,6 +1,6 @@
-"""What a lite pull consumer has pulled and its user has not polled yet.
+"""Messages that a lite pull consumer has pulled and its user has not polled.
 
-A unit is what one pull brought.  Queues wait their turn in the order in which their units came.
+A unit is the messages of one pull.  Units are polled in the order of their arrival.
 
 Source: behaviour.md B.15, DefaultLitePullConsumerImpl.java (consumeRequestCache).
 """
@@ -15,7 +15,7 @@ from triomq.protocol.bodies.client import ConsumeResult
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
 
-#: When there are so many units, those of queues that were given up are looked for.
+#: When there are this many units, those of queues that were given up are removed.
 _MAX_UNCHECKED: Final = 256
 
 
@@ -31,9 +31,9 @@ class PollBuffer:
         self._max_units = _MAX_UNCHECKED
 
     def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
-        """Take messages that were put into a process queue."""
+        """Add messages that were put into a process queue."""
         self._units.append((process_queue, messages))
-        if len(self._units) > self._max_units:  # else what comes and goes unpolled would stay
+        if len(self._units) > self._max_units:  # else units of lost queues would stay until polled
             self._units = deque(unit for unit in self._units if not unit[0].dropped)
             self._max_units = max(_MAX_UNCHECKED, 2 * len(self._units))
         self._arrived.set()
@@ -44,11 +44,11 @@ class PollBuffer:
         return ConsumeResult.CR_THROW_EXCEPTION, "a lite pull consumer has no handler: its user polls"
 
     def in_flight(self, process_queue: ProcessQueue | None = None) -> int:
-        """Return 0: what was polled is the user's matter."""
+        """Return 0: polled messages are the user's responsibility."""
         return 0
 
     def take(self) -> list[MessageExt]:
-        """Hand out the oldest unit, nothing if there is none; units of queues that were given up are forgotten."""
+        """Return the oldest unit, an empty list if there is none; units of queues that were given up are dropped."""
         while self._units:
             process_queue, messages = self._units.popleft()
             if not process_queue.dropped:
@@ -59,13 +59,13 @@ class PollBuffer:
         return []
 
     async def wait(self) -> None:
-        """Return once there is a unit, or never will be one."""
+        """Return once there is a unit, or the buffer is closed."""
         while not (self._units or self._closed):
             if self._arrived.is_set():
                 self._arrived = trio.Event()
             await self._arrived.wait()
 
     def close(self) -> None:
-        """Let nobody wait any longer: nothing more comes."""
+        """End all waits: no more units will arrive."""
         self._closed = True
         self._arrived.set()

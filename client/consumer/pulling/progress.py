@@ -22,16 +22,16 @@ class Progress:
     is_lite = True
 
     def begin(self, queue: MessageQueue, first_offset: QueueOffset) -> None:
-        """Take note of where a queue begins."""
+        """Record where a queue begins."""
 
     def note(self, process_queue: ProcessQueue) -> None:
         """Bring the progress in memory up to what is consumed."""
 
     def skip(self, process_queue: ProcessQueue, next_offset: QueueOffset) -> None:
-        """Take note that no message before an offset matched."""
+        """Record that no message before an offset matched."""
 
     async def move(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
-        """Take note that a queue continues at another offset."""
+        """Record that a queue continues at another offset."""
         await trio.lowlevel.checkpoint()
 
     def keeps_cached(self, correction: QueueOffset, next_offset: QueueOffset) -> bool:

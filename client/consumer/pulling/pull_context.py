@@ -20,13 +20,13 @@ LOGGER: Final = logging.getLogger("triomq.client.consumer.pull")
 
 
 class ConsumeService(Protocol):
-    """What consumes the messages."""
+    """Takes the messages."""
 
     def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
         """Take messages that were put into a process queue."""
 
     def in_flight(self, process_queue: ProcessQueue | None = None) -> int:
-        """Return how many messages handlers have now."""
+        """Return how many messages handlers are processing."""
 
 
 @dataclass(slots=True)
@@ -39,13 +39,13 @@ class PullContext:
         progress: what moves it.
         service: where messages go.
         config: settings.
-        announce: asks for a heartbeat soon: a broker does not know the subscription.
-        orderly: whether the consumption is.
-        filters: what chooses among the messages of each pull.
+        announce: requests a heartbeat soon, because a broker does not know the subscription.
+        orderly: whether consumption is orderly.
+        filters: choose among the messages of each pull.
         suspended: nothing is pulled.
         limits: limits of each queue; replaced when the number of queues changes.
         corrections: offsets that brokers refused.
-        complaints: what pulls fail with now, and how many do.
+        complaints: present errors of pulls, and how many queues have each.
     """
 
     requests: QueueRequests
@@ -65,17 +65,17 @@ class PullContext:
         self.share_limits(1)
 
     def share_limits(self, queues: int) -> None:
-        """Set the limits of each queue for so many queues."""
+        """Divide the limits among this many queues."""
         self.limits = FlowLimits.of(self.config, queues, orderly=self.orderly)
 
     def complain(self, queue: MessageQueue, complaint: str, level: int) -> None:
-        """Note that a queue's pulls fail; the first queue of many with one trouble is logged."""
+        """Record that a queue's pulls fail; of many queues with the same error the first is logged."""
         if not self.complaints[complaint]:
             LOGGER.log(level, "pull failed, retrying queue=%s error=%s", queue, complaint)
         self.complaints[complaint] += 1
 
     def withdraw(self, complaint: str) -> bool:
-        """Note that a queue's pulls do not fail like this any more; return whether it was the last one."""
+        """Record that a queue no longer has this error; return whether it was the last one."""
         self.complaints[complaint] -= 1
         if self.complaints[complaint]:
             return False

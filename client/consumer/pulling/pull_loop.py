@@ -1,6 +1,6 @@
-"""One task for each queue: pull, hand over, pull again; never more than one pull in flight.
+"""The task of each queue: pull, deliver, pull again; never more than one pull in flight.
 
-A pull that fails is tried again after a second, for ever: no pull can get lost.  One queue's failure touches no
+A failed pull is retried after a second, without limit.  A failure of one queue affects no
 other queue.
 
 Source: behaviour.md B.9 (before the pull), B.10 (its result), B.17 (offset reset); DefaultMQPushConsumerImpl.java.
@@ -34,21 +34,21 @@ from triomq.protocol.units import QueueOffset
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.pull")
 
-#: A pull that waits for room looks again after this time by itself: limits may have changed.
+#: How often a pull that waits for room checks again by itself: limits may have changed.
 _RECHECK_S: Final = 1.0
-#: Brokers hold a pull for which there is nothing; one that answers at once all the same is not asked at once.
+#: Brokers hold a pull without messages; one that answers sooner than this is asked again after a delay.
 _NOT_HELD_S: Final = 0.005
 _NOT_HELD_DELAY_S: Final = 0.05
 _IN_FLIGHT_CHECK_S: Final = 0.05
 #: How long the broker may hold a pull while others may still store progress of the queue.
 _DOUBTFUL_SUSPEND_S: Final = 1.0
-#: When a broker is asked again that did not know the subscription and is told now.
+#: Delay after which a broker that did not know the subscription, and gets a heartbeat now, is asked again.
 _ANNOUNCED_DELAY_S: Final = 0.1
 _RETRY_TOPIC: Final = PropertyName.RETRY_TOPIC
 
 
 class PullLoop:
-    """Pulls one queue from when it is taken until it is given up.
+    """Pulls one queue from the time it is taken until it is given up.
 
     Attributes:
         queue: which queue.
@@ -105,24 +105,24 @@ class PullLoop:
                 self._context.withdraw(self._complaint)
 
     def pull_anew(self) -> None:
-        """Forget the pull under way, if there is one, and decide anew whether and how to pull."""
+        """Cancel the pull in flight, if any, and decide again whether and how to pull."""
         self._pulling.cancel()
 
     def move(self, queue_offset: QueueOffset) -> None:
-        """Go on from another offset, up or down, as soon as running handlers of the queue have ended."""
+        """Continue from another offset, up or down, once running handlers of the queue have ended."""
         if not self._scope.cancel_called:
-            self.process_queue.dropped = True  # first: what it holds must not commit over the new offset
+            self.process_queue.dropped = True  # first, so that its messages do not commit over the new offset
             self._move_to = queue_offset
             self._pulling.cancel()
 
     def reset(self, queue_offset: QueueOffset) -> None:
-        """Go on from another offset, which is the group's progress now, whatever others stored."""
+        """Continue from another offset, which becomes the group's progress whatever others stored."""
         self._context.offsets.forget(self.queue)
         self._context.offsets.update(self.queue, queue_offset, increase_only=False)
         self.move(queue_offset)
 
     def pause(self) -> None:
-        """Pull nothing more; what is cached stays."""
+        """Stop pulling; cached messages stay."""
         self.paused = True
         self.pull_anew()
 
@@ -132,7 +132,7 @@ class PullLoop:
         self.pull_anew()
 
     def position(self) -> QueueOffset | None:
-        """Return the offset of the first message that was not polled, for lite pull; ``None``: not known now."""
+        """Return the offset of the first message that is not consumed, or not polled; ``None``: unknown now."""
         if self._move_to is not None:
             return self._move_to
         if self._lost_progress is not None:
@@ -141,13 +141,13 @@ class PullLoop:
         return self.next_offset if first is None else first
 
     def give_up(self) -> None:
-        """Stop; note what is consumed.  Results of handlers that still run do not count any more."""
+        """Stop and record progress.  Results of handlers that still run are ignored."""
         self.note_progress()
         self.process_queue.dropped = True
         self._scope.cancel()
 
     async def retire(self) -> None:
-        """Stop, but let the handler end what it has begun, and count its result."""
+        """Stop, but wait for the running handler, whose result counts."""
         self.process_queue.closing = True
         self._scope.cancel()
         while self._context.service.in_flight(self.process_queue):  # noqa: ASYNC110  # as in _move
@@ -159,7 +159,7 @@ class PullLoop:
         self._context.progress.note(self.process_queue)
 
     def statistics(self) -> QueueStatistics:
-        """Return a picture of now."""
+        """Return the present figures."""
         self.note_progress()
         process_queue = self.process_queue
         committed = self._context.offsets.get(self.queue) or QueueOffset(0)
@@ -177,7 +177,7 @@ class PullLoop:
         )
 
     def is_stalled(self, limit_s: float) -> bool:
-        """Whether the loop did nothing for so long that it must be broken."""
+        """Whether the loop has made no progress for so long that it must be replaced."""
         return trio.current_time() - self.process_queue.last_pulled_at > limit_s
 
     async def _pull_until_moved(self) -> None:
@@ -218,7 +218,7 @@ class PullLoop:
             await trio.sleep(self._context.config.pull_interval_s)
 
     async def _is_overtaken(self) -> bool:
-        """Move to where another member got while this one was cut off from the broker, if it did."""
+        """Move to the offset that another member reached while this one was cut off from the broker, if any."""
         self.note_progress()
         if (position := self.position()) is None:
             return False
@@ -279,7 +279,7 @@ class PullLoop:
         return result, trio.current_time() - started
 
     def _take(self, result: PullResult, took_s: float) -> None:
-        """Put what was found into the process queue, and hand it to the consume service."""
+        """Put the messages into the process queue, and submit them to the consume service."""
         if self._lost_progress is not None and not self._is_new_queue(result, self._lost_progress):
             return
         if result.next_begin_offset < self.next_offset:
@@ -313,9 +313,9 @@ class PullLoop:
             await trio.sleep(_NOT_HELD_DELAY_S)
 
     def _is_reset(self, result: PullResult) -> bool:
-        """Move if the offset asked for is in order, and the broker says another one: the group was reset.
+        """Move if the requested offset is valid and the broker returns another one: the group was reset.
 
-        That is how brokers of 5.x tell it, to whoever pulls first.  Source: PullMessageProcessor.java (OFFSET_RESET).
+        Brokers of 5.x report a reset this way, to the first pull.  Source: PullMessageProcessor.java (OFFSET_RESET).
         """
         target = result.next_begin_offset
         if not result.min_offset <= self.next_offset <= result.max_offset or target == self.next_offset:
@@ -325,7 +325,7 @@ class PullLoop:
         return True
 
     def _correct(self, result: PullResult) -> QueueOffset | None:
-        """Return the offset to go on from after the broker refused ours; ``None``: just pull again.
+        """Return the offset to continue from after the broker refused ours; ``None``: pull again.
 
         Raises:
             BrokerResponseError: ``out_of_range`` is "raise".
@@ -344,8 +344,8 @@ class PullLoop:
                 f"{self.queue}: offset {refused} is not within {result.min_offset} and {result.max_offset}",
             )
         if result.max_offset == 0 and refused > 0:
-            # An empty queue where the group had progress: made anew, or its broker has not all of it now.  Wait
-            # at its start and see, but do not store 0: it might repeat days of messages.
+            # An empty queue where the group had progress: created again, or its broker is incomplete now.  Wait
+            # at its start, but do not store 0, which might redeliver days of messages.
             self._lost_progress = refused
             self.next_offset = QueueOffset(0)
             return None
@@ -354,21 +354,21 @@ class PullLoop:
         return result.min_offset if policy == "earliest" else result.max_offset
 
     def _is_new_queue(self, result: PullResult, progress: QueueOffset) -> bool:
-        """Decide, when an empty queue got messages, whether it is another one than that of our progress."""
+        """Decide, when an empty queue got messages, whether it is a new queue, unrelated to our progress."""
         self._lost_progress = None
         if result.max_offset >= progress:
             LOGGER.warning("queue is back queue=%s offset=%d", self.queue, progress)
             self.next_offset = progress
             return False
-        LOGGER.warning("queue was made anew queue=%s offset_before=%d", self.queue, progress)
+        LOGGER.warning("queue was created again queue=%s offset_before=%d", self.queue, progress)
         self._context.offsets.update(self.queue, QueueOffset(0), increase_only=False)
         return True
 
     async def _move(self, queue_offset: QueueOffset) -> None:
-        """Go on elsewhere: let running handlers end, store the offset, begin with an empty process queue."""
+        """Move: wait for running handlers, store the offset, start with an empty process queue."""
         context, old = self._context, self.process_queue
         with trio.move_on_after(context.config.offset_illegal_delay_s):
-            while context.service.in_flight(old):  # noqa: ASYNC110  # rare; workers shall not pay for an event
+            while context.service.in_flight(old):  # noqa: ASYNC110  # rare; workers should not pay for an event
                 await trio.sleep(_IN_FLIGHT_CHECK_S)
         await context.progress.move(self.queue, queue_offset)
         LOGGER.info("offset moved queue=%s from=%d to=%d", self.queue, self.next_offset, queue_offset)
@@ -384,7 +384,7 @@ class PullLoop:
         level = logging.INFO if is_reported(exc) else logging.WARNING
         if isinstance(exc, SubscriptionNotExistError | SubscriptionNotLatestError):
             self._context.announce()
-            if complaint != self._complaint:  # the first time: it will know in a moment
+            if complaint != self._complaint:  # the first time: the heartbeat follows
                 level = logging.INFO
                 delay_s = min(delay_s, _ANNOUNCED_DELAY_S)
         elif isinstance(exc, BrokerResponseError) and exc.code == ResponseCode.FLOW_CONTROL:
@@ -399,4 +399,4 @@ class PullLoop:
             if complaint:
                 self._context.complain(self.queue, complaint, level)
             if before and self._context.withdraw(before):
-                LOGGER.info("no pull fails any more like this queue=%s error=%s", self.queue, before)
+                LOGGER.info("pulls work again queue=%s error=%s", self.queue, before)

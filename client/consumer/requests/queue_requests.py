@@ -40,9 +40,9 @@ from triomq.protocol.requests.requests import (
 from triomq.protocol.units import QueueOffset, Timestamp
 from triomq.protocol.wire.command import RemotingCommand
 
-#: What a request can end with when all of it is a matter of the network and the broker.
+#: Errors of requests that are caused by the network or the broker.
 REMOTE_ERRORS: Final = (ClientError, BrokerResponseError, ProtocolError)
-#: How much longer than the broker may hold a pull the client waits: brokers look at times every 5 s.
+#: Margin of the client's timeout over the broker's hold of a pull: brokers check held pulls every 5 s.
 HOLD_MARGIN_S: Final = 10.0
 _VERSION_5_0_0: Final = 413  # wire.md 2.5
 _OFFSET_ENTRY: Final = re.compile(rb'"?(\d+)"?\s*:\s*(-?\d+)')
@@ -52,14 +52,14 @@ _STATUSES: Final = {status.value: status for status in PullStatus}
 
 
 class Members(NamedTuple):
-    """The client ids of a group's members, and the name of the broker that told them."""
+    """The client ids of a group's members, and the name of the broker that listed them."""
 
     broker_name: str
     client_ids: list[str]
 
 
 class QueueRequests:
-    """Requests in the name of one group.
+    """The requests of one group.
 
     All methods raise one of :data:`REMOTE_ERRORS`: ``ClientError`` if the broker cannot be found or reached or
     does not answer, ``BrokerResponseError`` if it answers with an error, ``ProtocolError`` if that is unreadable.
@@ -143,9 +143,9 @@ class QueueRequests:
         return None if timestamp < 0 else Timestamp(timestamp)
 
     async def committed(self, queue: MessageQueue) -> QueueOffset | None:
-        """Return the group's stored offset, ``None`` if the broker says that there is none.
+        """Return the group's stored offset, ``None`` if there is none.
 
-        A broker older than 5.0 may say 0 instead (wire.md 5.4).
+        A broker older than 5.0 may return 0 instead (wire.md 5.4).
         """
         header = QueryConsumerOffsetRequestHeader(self._group, queue.topic, queue.queue_id, set_zero_if_not_found=False)
         try:
@@ -159,26 +159,26 @@ class QueueRequests:
         await self._checked(queue, RequestCode.UPDATE_CONSUMER_OFFSET, self._update(queue, queue_offset))
 
     async def commit_oneway(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
-        """Store the group's offset; nobody waits for an answer."""
+        """Store the group's offset, without an answer."""
         command = self._instance.requests.command(RequestCode.UPDATE_CONSUMER_OFFSET, self._update(queue, queue_offset))
         await self._instance.requests.oneway(await self._address(queue), command)
 
     async def stored_queue_ids(self, queue: MessageQueue) -> frozenset[int]:
         """Return the queue ids of a queue's topic on its broker for which the group has an offset stored.
 
-        Asks for the broker's whole table, the only exact answer that brokers before 5.0 have.
+        Requests the broker's whole table, the only exact answer of brokers before 5.0.
         """
         address = await self._address(queue)
         response = await self._instance.requests.ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
         return offset_entries(bytes(response.body), queue.topic, self._group)
 
     async def lock(self, queues: Sequence[MessageQueue], timeout_s: float) -> frozenset[MessageQueue]:
-        """Ask a broker's master for the locks of its queues; return those that this client has now."""
+        """Request the locks of queues from their broker's master; return those that this client has now."""
         response = await self._about_locks(RequestCode.LOCK_BATCH_MQ, queues, timeout_s)
         return frozenset(LockBatchResponseBody.decode(response.body).lock_ok_mq_set)
 
     async def unlock(self, queues: Sequence[MessageQueue], timeout_s: float) -> None:
-        """Give the locks of a broker's queues back."""
+        """Release the locks of a broker's queues."""
         await self._about_locks(RequestCode.UNLOCK_BATCH_MQ, queues, timeout_s)
 
     async def _about_locks(
@@ -194,7 +194,7 @@ class QueueRequests:
         return await instance.requests.ask(address, code, body=body, timeout_s=timeout_s, connections=connections)
 
     async def members(self, topic: str) -> Members:
-        """Return the group's members, as one of the topic's brokers knows them.
+        """Return the group's members, from one of the topic's brokers.
 
         Raises:
             ClientError: none of the brokers answered.
@@ -218,7 +218,7 @@ class QueueRequests:
         raise error
 
     def is_exact(self, queue: MessageQueue) -> bool:
-        """Whether the queue's broker is known to tell a stored offset 0 from none (5.0 and later)."""
+        """Whether the queue's broker is known to distinguish a stored offset 0 from none (5.0 and later)."""
         address = self._instance.brokers.find(queue.broker_name)
         return address is not None and self._instance.groups.broker_versions.get(address, 0) >= _VERSION_5_0_0
 
@@ -247,7 +247,9 @@ class QueueRequests:
     ) -> RemotingCommand:
         try:
             return await self._instance.requests.invoke(address, command, timeout_s)
-        except ConnectError:  # its broker may have moved; a group's topics are polled, so that a restart moves no queue
+        except (
+            ConnectError
+        ):  # its broker may have moved; routes of a group's topics are polled, so that a restart moves no queue
             self._instance.routes.refresh_unpolled(queue.topic)
             raise
 
@@ -269,7 +271,7 @@ class QueueRequests:
 def offset_entries(body: bytes, topic: str, group: str) -> frozenset[int]:
     """Return the queue ids of one topic and group in a broker's whole offset table (request 43).
 
-    The table can be of megabytes, and its map keys may be unquoted numbers: only the wanted part is read.
+    The table can have megabytes, and its keys may be unquoted numbers: only the wanted part is parsed.
     """
     start = body.find(f'"{topic}@{group}":'.encode())
     if start < 0:

@@ -168,7 +168,7 @@ async def test_a_failure_is_logged_once_not_each_second_and_so_is_its_end(
         assert not bench.context.complaints
     assert [record.getMessage() for record in caplog.records] == [
         "pull failed, retrying queue=T@broker-a:0 error=down",
-        "no pull fails any more like this queue=T@broker-a:0 error=down",
+        "pulls work again queue=T@broker-a:0 error=down",
     ]
 
 
