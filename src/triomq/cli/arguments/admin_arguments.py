@@ -18,7 +18,7 @@ def add_topic(commands: Commands) -> None:
     delete = add_client_command(topic, "delete", "topic:delete", "TopicDeleteOptions", "delete a topic everywhere")
     delete.add_argument("topic", metavar="TOPIC")
     for parser in (create, delete):
-        parser.add_argument("--dry-run", action="store_true", help="only tell what would be done")
+        parser.add_argument("--dry-run", action="store_true", help="only print what would be done")
     show = add_client_command(topic, "show", "topic:show", "TopicShowOptions", "show a topic's queues and offsets")
     show.add_argument("topic", metavar="TOPIC")
 
@@ -33,6 +33,10 @@ def add_group(commands: Commands) -> None:
     )
     show.add_argument("group", metavar="GROUP")
     show.add_argument("--topic", help="only this topic")
+    _add_group_changes(group)
+
+
+def _add_group_changes(group: Commands) -> None:
     create = add_client_command(group, "create", "group:create", "GroupCreateOptions", "create or change a group")
     create.add_argument("group", metavar="GROUP")
     create.add_argument(
@@ -53,7 +57,7 @@ def add_group(commands: Commands) -> None:
         "reset-offset",
         "group:reset_offset",
         "GroupResetOffsetOptions",
-        "let a group consume a topic from elsewhere on, whether its members are online or not",
+        "make a group consume a topic from another offset, whether its members are online or not",
     )
     reset.add_argument("group", metavar="GROUP")
     reset.add_argument("--topic", required=True, help="which of its topics")
@@ -64,4 +68,4 @@ def add_group(commands: Commands) -> None:
         required=True,
         help="earliest, latest, a time, or -10m for ten minutes ago",
     )
-    reset.add_argument("--dry-run", action="store_true", help="only tell what would be done")
+    reset.add_argument("--dry-run", action="store_true", help="only print what would be done")

@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,12 +59,7 @@ def make_config(options: BrokerOptions) -> BrokerConfig:
         advertise=_advertised("--advertise", options.advertise),
     )
     listeners = (first, *(parse_listener(text) for text in options.listener))
-    for listener in listeners:
-        _check_resolvable(listener.broker)
-        _check_resolvable(listener.namesrv)
-    names = [listener.name for listener in listeners]
-    if len(set(names)) != len(names):
-        raise UsageError(f"--listener: each needs a name of its own, not {', '.join(names[1:])} ({names[0]} is taken)")
+    _check_listeners(listeners)
     root = Path(options.store).expanduser() if options.store else default_store_root()
     if root.exists() and not root.is_dir():
         raise StoreError(f"{root} is not a directory: choose another folder with --store")
@@ -115,11 +110,15 @@ def parse_listener(text: str) -> Listener:
     )
 
 
-def _check_resolvable(address: Address) -> None:
-    try:
-        socket.getaddrinfo(address.host, None)
-    except OSError as exc:
-        raise UsageError(f"cannot listen on {address}: {exc.strerror}") from exc
+def _check_listeners(listeners: Sequence[Listener]) -> None:
+    for address in (address for listener in listeners for address in (listener.broker, listener.namesrv)):
+        try:
+            socket.getaddrinfo(address.host, None)
+        except OSError as exc:
+            raise UsageError(f"cannot listen on {address}: {exc.strerror}") from exc
+    names = [listener.name for listener in listeners]
+    if len(set(names)) != len(names):
+        raise UsageError(f"--listener: each needs a name of its own, not {', '.join(names[1:])} ({names[0]} is taken)")
 
 
 def _address(option: str, text: str) -> Address:

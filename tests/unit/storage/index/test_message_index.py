@@ -565,7 +565,7 @@ def test_damage_that_a_search_meets_is_told_and_made_good(maker: StoreMaker, cap
     files = names(store.config.root)
     overwrite(store.config.root / "index" / files[1], 40, b"\xff" * 200)
     assert everything_is_found(store)
-    assert "made again" in caplog.text
+    assert "rebuilt from the commit log" in caplog.text
     assert files[1] in caplog.text
     assert contents(store.config.root) == wanted
 
