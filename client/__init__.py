@@ -31,6 +31,7 @@ from triomq.client.consumer.hooks import ConsumeHook, ConsumeReturnType, FilterH
 from triomq.client.consumer.lite_pull import LitePullConsumer
 from triomq.client.consumer.pull import PullConsumer
 from triomq.client.consumer.push import PushConsumer
+from triomq.client.producer.config import ProducerConfig
 from triomq.client.producer.producer import Producer
 from triomq.client.producer.selectors import QueueSelector, select_by_hash, select_by_random
 from triomq.client.producer.send_result import SendResult, SendStatus
@@ -111,6 +112,7 @@ __all__ = [
     "OffsetReset",
     "OrderlyContext",
     "Producer",
+    "ProducerConfig",
     "ProtocolError",
     "PullConsumer",
     "PushConsumer",

@@ -16,6 +16,7 @@ import trio
 
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.pull import TOOLS_GROUP, PullConsumer
+from triomq.client.producer.config import ProducerConfig
 from triomq.client.producer.producer import Producer
 from triomq.client.producer.publish import encode_message_properties
 from triomq.protocol.errors import ClientError, MessageIllegalError, NoRouteError, ProtocolError
@@ -27,6 +28,7 @@ from triomq.protocol.record.properties import PropertyName
 
 #: In whose name dead letters are sent back.
 REDRIVE_GROUP: Final = "triomq-redrive"
+_REDRIVE_SETTINGS: Final = ProducerConfig(max_message_size_bytes=DEFAULT_MAX_OUTPUT_BYTES)
 
 LOGGER: Final = logging.getLogger("triomq.client.admin.dead_letters")
 
@@ -137,7 +139,7 @@ async def redrive(
     async with (
         PullConsumer(TOOLS_GROUP, instance=instance) as pull,
         # what the broker took once, compressed perhaps, is not to be refused here
-        Producer(REDRIVE_GROUP, instance=instance, max_message_size_bytes=DEFAULT_MAX_OUTPUT_BYTES) as producer,
+        Producer(REDRIVE_GROUP, instance=instance, settings=_REDRIVE_SETTINGS) as producer,
     ):
         for span in await _spans(pull, group):
             await run.queue(pull, None if dry_run else producer, span, span.begin if again else span.pending)

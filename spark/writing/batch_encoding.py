@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from triomq.client.producer.producer import DEFAULT_MAX_MESSAGE_BYTES
+from triomq.client.producer.config import DEFAULT_MAX_MESSAGE_BYTES
 from triomq.client.producer.publish import MAX_SENT_PROPERTIES_BYTES, check_topic
 from triomq.protocol.errors import IllegalNameError
 from triomq.protocol.record.message import RESERVED_PROPERTY_NAMES

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from triomq.client.producer.producer import DEFAULT_MAX_MESSAGE_BYTES
+from triomq.client.producer.config import DEFAULT_MAX_MESSAGE_BYTES
 from triomq.client.producer.publish import check_topic
 from triomq.protocol.errors import MessageIllegalError, TriomqError
 from triomq.protocol.filters.tags import is_selectable

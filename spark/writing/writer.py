@@ -19,6 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from triomq.client import ProducerConfig
 from triomq.client.sync import Producer
 from triomq.protocol.host import pack_ip
 from triomq.protocol.record.message_id import UniqueIdGenerator
@@ -86,9 +87,11 @@ class WriteTask:
             Producer(
                 _GROUP,
                 instance=instance,
-                send_timeout_s=options["sendTimeoutMs"] / 1000,
-                retries=options["retries"],
-                compress_over_bytes=options["compressAbove"] or _NEVER,
+                settings=ProducerConfig(
+                    send_timeout_s=options["sendTimeoutMs"] / 1000,
+                    retries=options["retries"],
+                    compress_over_bytes=options["compressAbove"] or _NEVER,
+                ),
             ) as producer,
         ):
             sender = Sender(producer, options, encoder)

@@ -18,7 +18,7 @@ from tests.interop.suite_tools import (
     new_topic,
     send_all,
 )
-from triomq.client import ClientConfig, Message, SendResult, SendStatus, select_by_hash
+from triomq.client import ClientConfig, Message, ProducerConfig, SendResult, SendStatus, select_by_hash
 from triomq.protocol.codes import MessageSysFlag, SerializeType
 from triomq.protocol.errors import IllegalNameError, MessageIllegalError
 
@@ -65,7 +65,7 @@ async def large_bodies_arrive_unchanged(namesrv: str) -> None:
 async def a_batch_of_any_size_is_split(namesrv: str) -> None:
     topic = await new_topic(namesrv)
     bodies = [bytes([number]) * 200_000 for number in range(60)]  # 12 MB in all, 4 MiB may be sent at once
-    async with Producer(fresh("producer"), namesrv=namesrv, send_timeout_s=20) as producer:
+    async with Producer(fresh("producer"), namesrv=namesrv, settings=ProducerConfig(send_timeout_s=20)) as producer:
         results = await producer.send_batch([Message(topic, body, tags="TagB") for body in bodies])
     assert len(results) >= 3
     assert all(result.status is SendStatus.SEND_OK for result in results)

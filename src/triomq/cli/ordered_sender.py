@@ -11,7 +11,7 @@ import trio
 from triomq.cli.stopper import Stopper
 from triomq.cli.tally import Tally
 from triomq.client import MessageQueue, Producer
-from triomq.client.producer.producer import DEFAULT_COMPRESS_OVER_BYTES
+from triomq.client.producer.config import DEFAULT_COMPRESS_OVER_BYTES
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import (
     BrokerResponseError,

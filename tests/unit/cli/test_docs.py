@@ -12,7 +12,7 @@ import pytest
 
 from triomq.broker.config import BrokerConfig
 from triomq.cli.arguments.arguments import build_parser, parse
-from triomq.client import ClientConfig, ConsumerConfig, LitePullConfig
+from triomq.client import ClientConfig, ConsumerConfig, LitePullConfig, ProducerConfig
 from triomq.protocol.codes import SerializeType
 from triomq.storage.config import Durability, StoreConfig
 
@@ -77,7 +77,10 @@ def shown(value: Any) -> str:
     return names[value] if isinstance(value, Durability | SerializeType) else str(value)
 
 
-@pytest.mark.parametrize("settings", [BrokerConfig, StoreConfig, ClientConfig, ConsumerConfig, LitePullConfig])
+CONFIGS = (BrokerConfig, StoreConfig, ClientConfig, ProducerConfig, ConsumerConfig, LitePullConfig)
+
+
+@pytest.mark.parametrize("settings", CONFIGS)
 def test_every_setting_is_in_the_documents_with_its_default(settings: type) -> None:
     rows = re.findall(r"^\| `(\w+)` \|.*\| (.+) \|$", text("docs/configuration.md"), re.MULTILINE)
     for field in dataclasses.fields(settings):

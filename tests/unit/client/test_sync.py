@@ -12,6 +12,7 @@ import trio
 from tests.unit.client.broker_thread import BrokerThread
 from triomq.client import sync
 from triomq.client.nursery import OpenOnce, open_service_nursery
+from triomq.client.producer.config import ProducerConfig
 from triomq.client.sync import Admin, ClientInstance, Producer, PullConsumer, PushConsumer
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import ClientClosedError, ClientError, ConfigError, NameServerError, NoRouteError
@@ -110,7 +111,7 @@ def test_outside_its_block_a_client_refuses(remote: BrokerThread) -> None:
 
 def test_ctrl_c_ends_a_blocked_call_at_once_and_cancels_it(remote: BrokerThread) -> None:
     remote.broker.on(RequestCode.SEND_MESSAGE_V2, lambda _command: interrupt_main_thread())
-    with Producer("group", namesrv=remote.broker.address, send_timeout_s=60) as producer:
+    with Producer("group", namesrv=remote.broker.address, settings=ProducerConfig(send_timeout_s=60)) as producer:
         start = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             producer.send(Message("Topic", b"x"))

@@ -12,6 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from tests.unit.client.fake_broker import BrokerFactory, CancelledAtEveryAwait, FakeBroker
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.config import ClientConfig
+from triomq.client.producer.config import ProducerConfig
 from triomq.client.producer.producer import Producer
 from triomq.client.producer.publish import encode_message_properties, split_batch
 from triomq.client.producer.selectors import select_by_hash
@@ -97,7 +98,7 @@ async def test_each_header_format_carries_the_same_message(
     broker.on(RequestCode.HEART_BEAT, lambda command: command.reply(ext_fields=dict(command.ext_fields)))
     async with (
         ClientInstance(fake_broker.address, ClientConfig(header_format=header_format)) as instance,
-        Producer("group", instance=instance, compress_over_bytes=2**30) as producer,
+        Producer("group", instance=instance, settings=ProducerConfig(compress_over_bytes=2**30)) as producer,
     ):
         await producer.publish_queues("Topic")
         await instance.groups.beat()
@@ -168,7 +169,9 @@ async def test_large_bodies_are_compressed_and_small_or_random_ones_are_not(
 async def test_bodies_of_impossible_sizes_are_refused_before_anything_is_sent(
     fake_broker: FakeBroker, body: bytes
 ) -> None:
-    async with Producer("group", namesrv=fake_broker.address, max_message_size_bytes=1000) as producer:
+    async with Producer(
+        "group", namesrv=fake_broker.address, settings=ProducerConfig(max_message_size_bytes=1000)
+    ) as producer:
         for attempt in (producer.send, producer.send_oneway):
             with pytest.raises(MessageIllegalError, match="max_message_size_bytes"):
                 await attempt(Message("Topic", body))
@@ -200,7 +203,7 @@ def test_impossible_settings_are_refused() -> None:
         {"compress_over_bytes": -1},
     ):
         with pytest.raises(ConfigError):
-            Producer("group", namesrv="a:1", **settings)  # type: ignore[arg-type]  # any one of them
+            ProducerConfig(**settings)  # type: ignore[arg-type]  # any one of them
 
 
 async def test_a_new_topic_is_created_by_the_first_send(fake_broker: FakeBroker, producer: Producer) -> None:
@@ -209,7 +212,7 @@ async def test_a_new_topic_is_created_by_the_first_send(fake_broker: FakeBroker,
     assert len(fake_broker.of(RequestCode.GET_ROUTEINFO_BY_TOPIC)) == 2
 
     fake_broker.add_topic("New", 1)
-    assert await producer._entered().routes.find("New") is not None
+    assert await producer._entered()._instance.routes.find("New") is not None
     assert [(await producer.send(Message("New", b"x"))).queue.queue_id for _ in range(4)] == [0] * 4
     assert await producer.publish_queues("New") == (MessageQueue("New", "broker-a", 0),)
 
@@ -271,7 +274,7 @@ async def test_without_route_and_automatic_creation_the_error_helps(producer: Pr
 
 async def test_a_topic_without_a_writable_queue_says_so(fake_broker: FakeBroker, producer: Producer) -> None:
     fake_broker.add_topic("ReadOnly", 4, 4)
-    with pytest.raises(NoRouteError, match="no queue that can be written"):
+    with pytest.raises(NoRouteError, match="no writable queue"):
         await producer.send(Message("ReadOnly", b"x"))
 
 
@@ -359,7 +362,9 @@ async def test_all_tries_together_take_no_longer_than_the_timeout(
         return command.reply(ResponseCode.SYSTEM_ERROR)
 
     fake_broker.on(SEND, slow_failure)
-    async with Producer("group", namesrv=fake_broker.address, send_timeout_s=1.0, retries=9) as producer:
+    async with Producer(
+        "group", namesrv=fake_broker.address, settings=ProducerConfig(send_timeout_s=1.0, retries=9)
+    ) as producer:
         start = trio.current_time()
         with pytest.raises(RequestTimeoutError):
             await producer.send(Message("Topic", b"x"))
@@ -371,7 +376,8 @@ async def test_name_servers_that_hang_count_against_the_timeout(
     fake_broker: FakeBroker, autojump_clock: MockClock
 ) -> None:
     fake_broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, lambda _command: None)
-    async with Producer("group", namesrv=fake_broker.address, send_timeout_s=1.0) as producer:
+    settings = ProducerConfig(send_timeout_s=1.0)
+    async with Producer("group", namesrv=fake_broker.address, settings=settings) as producer:
         with pytest.raises(RequestTimeoutError, match=f"no route for topic 'Topic' .* {fake_broker.address}"):
             await producer.send(Message("Topic", b"x"))
         assert trio.current_time() == pytest.approx(1.0)
@@ -399,7 +405,9 @@ async def test_a_message_that_is_stored_less_safely_is_stored(
     async with Producer("group", namesrv=fake_broker.address) as producer:
         assert (await producer.send(Message("Topic", b"x"))).status is status
         assert len(fake_broker.of(SEND)) == 1
-    async with Producer("group", namesrv=fake_broker.address, retry_another_broker_when_not_stored_ok=True) as producer:
+    async with Producer(
+        "group", namesrv=fake_broker.address, settings=ProducerConfig(retry_another_broker_when_not_stored_ok=True)
+    ) as producer:
         assert (await producer.send(Message("Topic", b"x"))).status is status
         assert len(fake_broker.of(SEND)) == 4
 
@@ -437,7 +445,9 @@ async def test_a_batch_is_one_request_with_an_id_for_each_message(fake_broker: F
 
 
 async def test_a_large_batch_is_split_and_stays_in_order(fake_broker: FakeBroker) -> None:
-    async with Producer("group", namesrv=fake_broker.address, max_message_size_bytes=10_000) as producer:
+    async with Producer(
+        "group", namesrv=fake_broker.address, settings=ProducerConfig(max_message_size_bytes=10_000)
+    ) as producer:
         messages = [Message("Topic", b"%04d" % number * 100) for number in range(100)]
         queue = MessageQueue("Topic", "broker-a", 1)
         results = await producer.send_batch(messages, queue=queue)
@@ -457,7 +467,9 @@ async def test_a_failed_batch_tells_how_much_is_stored(fake_broker: FakeBroker) 
         return fake_broker.answer_send(command) if count < 3 else command.reply(ResponseCode.SYSTEM_BUSY)
 
     fake_broker.on(RequestCode.SEND_BATCH_MESSAGE, fail_third)
-    async with Producer("group", namesrv=fake_broker.address, max_message_size_bytes=1_000) as producer:
+    async with Producer(
+        "group", namesrv=fake_broker.address, settings=ProducerConfig(max_message_size_bytes=1_000)
+    ) as producer:
         with pytest.raises(SystemBusyError) as caught:
             await producer.send_batch([Message("Topic", b"x" * 600)] * 5)
     assert caught.value.__notes__ == ["send_batch: 2 of 5 messages were stored before this"]
@@ -593,7 +605,8 @@ async def test_a_lost_connection_is_made_again_for_the_next_try(
         assert (await producer.send(Message("Topic", b"x"))).status is SendStatus.SEND_OK
         assert len(broker.of(SEND)) == 2
     broker.on(SEND, drop_first)
-    async with Producer("group", namesrv=fake_broker.address, retries=0) as producer:
+    settings = ProducerConfig(retries=0)
+    async with Producer("group", namesrv=fake_broker.address, settings=settings) as producer:
         with pytest.raises(ConnectionLostError, match="peer"):
             await producer.send(Message("Topic", b"x"))
 

@@ -1,0 +1,30 @@
+"""Settings of a producer."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from triomq.protocol.errors import ConfigError
+
+DEFAULT_MAX_MESSAGE_BYTES: Final = 4 * 1024**2
+DEFAULT_COMPRESS_OVER_BYTES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig:
+    """How a producer sends; comments give RocketMQ's names.
+
+    Raises:
+        ConfigError: a value is outside its range.
+    """
+
+    send_timeout_s: float = 3.0  # sendMsgTimeout: for each send with all its attempts
+    retries: int = 2  # retryTimesWhenSendFailed: further attempts after a failed one; none with a queue or selector
+    retry_another_broker_when_not_stored_ok: bool = False  # ...NotStoreOK: also if stored, but not flushed or copied
+    max_message_size_bytes: int = DEFAULT_MAX_MESSAGE_BYTES  # maxMessageSize: of an uncompressed body or a stored batch
+    compress_over_bytes: int = DEFAULT_COMPRESS_OVER_BYTES  # compressMsgBodyOverHowmuch: larger bodies are compressed
+
+    def __post_init__(self) -> None:
+        if not (self.send_timeout_s > 0 and self.max_message_size_bytes > 0):
+            raise ConfigError("producer: send_timeout_s and max_message_size_bytes must be above 0")
+        if self.retries < 0 or self.compress_over_bytes < 0:
+            raise ConfigError("producer: retries and compress_over_bytes must not be negative")

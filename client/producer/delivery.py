@@ -1,0 +1,164 @@
+"""Delivery of requests of a producer: which queue, which connection, and what happens after a failed attempt.
+
+Source: behaviour.md B.3.
+"""
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import trio
+
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.connection.connection import Connection
+from triomq.client.producer.config import ProducerConfig
+from triomq.client.producer.publish import Outgoing, Target, TopicPlan, check_topic
+from triomq.client.producer.send_result import STATUS_BY_CODE, SendResult, SendStatus, read_send_result
+from triomq.protocol.codes import CommandFlag, ResponseCode
+from triomq.protocol.errors import (
+    BrokerResponseError,
+    ConnectError,
+    ConnectionLostError,
+    NoRouteError,
+    RequestTimeoutError,
+)
+from triomq.protocol.names import AUTO_CREATE_TOPIC
+
+_ONEWAY: Final = int(CommandFlag.ONEWAY)
+#: Errors of one broker that another broker, or the same one a moment later, may not have.
+_RETRY_CODES: Final = frozenset(
+    (
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.NO_PERMISSION,
+        204,  # NO_BUYER_ID
+        205,  # NOT_IN_CURRENT_UNIT
+    )
+)
+_FIRST_PAUSE_S: Final = 0.1
+
+Choice: TypeAlias = Callable[[TopicPlan], Target]
+
+
+class Delivery:
+    """Sends prepared requests for one open producer."""
+
+    __slots__ = ("_connections", "_group", "_instance", "_plans", "_settings", "_tries")
+
+    def __init__(self, instance: ClientInstance, group: str, settings: ProducerConfig) -> None:
+        self._instance = instance
+        self._connections = instance.requests.connections
+        self._group = group
+        self._settings = settings
+        self._tries = 1 + settings.retries
+        self._plans: dict[str, TopicPlan] = {}
+
+    async def send(self, topic: str, outgoing: Outgoing, choose: Choice | None) -> SendResult:
+        """Try until a broker stored it, or the attempts or the time are used up; one attempt if ``choose`` is given."""
+        deadline = trio.current_time() + self._settings.send_timeout_s
+        tried: list[str] = []
+        while True:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            plan = self._current_plan(topic) or await self._plan_in_time(topic, deadline)
+            if choose is not None:
+                target = choose(plan)
+            else:
+                target = plan.choose_elsewhere(tried[-1]) if tried else plan.choose()
+            try:
+                result = await self._try_once(target, outgoing, deadline)
+            except (ConnectError, ConnectionLostError, RequestTimeoutError, BrokerResponseError) as exc:
+                tried.append(target.queue.broker_name)
+                if choose is not None or not self._may_retry(exc, tried, deadline):
+                    raise
+                self._instance.routes.refresh(topic)
+                if not isinstance(exc, BrokerResponseError) and len(plan.broker_names) == 1:
+                    await _pause(len(tried), deadline)
+                continue
+            if choose is not None or result.status is SendStatus.SEND_OK or self._is_enough(tried, target, deadline):
+                return result
+
+    async def send_oneway(self, topic: str, outgoing: Outgoing, choose: Choice | None) -> None:
+        """Write the request once."""
+        deadline = trio.current_time() + self._settings.send_timeout_s
+        target = (choose or TopicPlan.choose)(await self._plan_in_time(topic, deadline))
+        connection = self._connections.get(target.address) or await self._connect(target, deadline)
+        opaque, credentials = self._instance.requests.next_opaque(), self._instance.config.credentials
+        frame, body = outgoing.frame(target, opaque, connection.header_format, credentials, _ONEWAY)
+        await connection.send(frame + body, deadline)
+
+    async def plan(self, topic: str) -> TopicPlan:
+        """Return the plan of a topic, a new one if the route has changed.
+
+        Raises:
+            IllegalNameError: clients may not send to the topic.
+            NoRouteError: the topic has no queue that can be written.
+        """
+        plan = self._current_plan(topic)
+        if plan is not None:
+            return plan
+        check_topic(topic)
+        routes = self._instance.routes
+        route = await routes.publish(topic)
+        known = routes.known(topic)
+        if known is not route:  # the topic may have been made while its template was asked for: plan for one send
+            known = routes.known(AUTO_CREATE_TOPIC)
+        plan = TopicPlan(self._group, topic, known, route)
+        if not plan.broker_names:
+            raise NoRouteError(
+                f"topic {topic!r} has no writable queue: the permission of the topic or of its brokers forbids it, "
+                "or their masters are away (see triomq topic show)"
+            )
+        self._plans[topic] = plan
+        return plan
+
+    def _current_plan(self, topic: str) -> TopicPlan | None:
+        plan, routes = self._plans.get(topic), self._instance.routes
+        if plan is None or plan.route is not (routes.known(topic) or routes.known(AUTO_CREATE_TOPIC)):
+            return None
+        return plan
+
+    async def _plan_in_time(self, topic: str, deadline: float) -> TopicPlan:
+        with trio.move_on_at(deadline):
+            return await self.plan(topic)
+        asked = ", ".join(self._instance.requests.name_servers.addresses)
+        raise RequestTimeoutError(f"no route for topic {topic!r} in time; name servers: {asked}")
+
+    def _may_retry(self, error: Exception, tried: list[str], deadline: float) -> bool:
+        is_transient = not isinstance(error, BrokerResponseError) or error.code in _RETRY_CODES
+        if is_transient and len(tried) < self._tries and trio.current_time() < deadline:
+            return True
+        if len(tried) > 1:
+            error.add_note(f"tried {len(tried)} times: {', '.join(tried)}")
+        return False
+
+    def _is_enough(self, tried: list[str], target: Target, deadline: float) -> bool:
+        """Return whether a message that was stored, but not flushed or copied in time, is not sent again."""
+        tried.append(target.queue.broker_name)
+        if not self._settings.retry_another_broker_when_not_stored_ok:
+            return True
+        return len(tried) >= self._tries or trio.current_time() >= deadline
+
+    async def _try_once(self, target: Target, outgoing: Outgoing, deadline: float) -> SendResult:
+        connection = self._connections.get(target.address) or await self._connect(target, deadline)
+        instance = self._instance
+        opaque = instance.requests.next_opaque()
+        frame, body = outgoing.frame(target, opaque, connection.header_format, instance.config.credentials)
+        response = await connection.request(opaque, frame, deadline, body)
+        status = STATUS_BY_CODE.get(response.code)
+        if status is None:
+            raise BrokerResponseError.from_response(response.code, response.remark, target.address)
+        return read_send_result(status, outgoing.message_id, target.queue, response.ext_fields)
+
+    async def _connect(self, target: Target, deadline: float) -> Connection:
+        try:
+            return await self._connections.connect(target.address, deadline)
+        except ConnectError:
+            if self._instance.routes.known(target.queue.topic) is None:  # the template's route is not polled
+                self._instance.routes.refresh(AUTO_CREATE_TOPIC)
+            raise
+
+
+async def _pause(tries: int, deadline: float) -> None:
+    """Wait before the next attempt at the only broker of a topic: it may be restarting."""
+    pause = _FIRST_PAUSE_S * 2 ** (tries - 1)
+    await trio.sleep(max(0.0, min(pause, deadline - trio.current_time())))
