@@ -1,1 +1,1 @@
-"""RocketMQ's wire protocol and record formats as plain functions and values: no socket, file, clock or task."""
+"""RocketMQ's wire protocol and record formats as plain functions and values: no sockets, files, clocks or tasks."""

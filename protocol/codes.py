@@ -1,4 +1,4 @@
-"""Numbers of the protocol with their names: request and response codes, flags, languages, permissions.
+"""Named numbers of the protocol: request and response codes, flags, languages, permissions.
 
 Source: wire.md 2-4 and 10.5.
 """
@@ -8,7 +8,7 @@ from typing import Final
 
 
 class RequestCode(IntEnum):
-    """What a request asks for.  Source: RequestCode.java of 4.9.7 and, where marked, of 5.x."""
+    """Kind of a request.  Source: RequestCode.java of 4.9.7 and, where marked, of 5.x."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -88,7 +88,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a request ended.  Source: wire.md 3."""
+    """Outcome of a request.  Source: wire.md 3."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -119,7 +119,7 @@ class ResponseCode(IntEnum):
 
 
 def code_name(code: int) -> str:
-    """Return the name of a response code, or ``UNKNOWN`` for one this version does not know."""
+    """Return the name of a response code, or ``UNKNOWN``."""
     try:
         return ResponseCode(code).name
     except ValueError:
@@ -127,18 +127,18 @@ def code_name(code: int) -> str:
 
 
 class CommandFlag(IntFlag):
-    """Bits of ``RemotingCommand.flag``: Java keeps bit *numbers*, we keep the bits."""
+    """Bits of ``RemotingCommand.flag``: Java uses bit *numbers*, we use the bits."""
 
     RESPONSE = 1 << 0
     ONEWAY = 1 << 1
 
 
 class SerializeType(IntEnum):
-    """Top byte of a frame's header word: how the header is written."""
+    """Top byte of a frame's header word: the format of the header."""
 
     JSON = 0
     ROCKETMQ = 1
-    MSGPACK = 77  # ours alone: sent only to a peer that used it first or announced it (design.md)
+    MSGPACK = 77  # ours: sent only to a peer that used it first or offered it (design.md)
 
 
 class LanguageCode(IntEnum):
@@ -160,7 +160,7 @@ class LanguageCode(IntEnum):
     NODE_JS = 13
 
 
-#: The version ordinal of 4.9.7: what our broker and client say they are.  Source: wire.md 2.5.
+#: The version ordinal of 4.9.7: the version that our broker and client report.  Source: wire.md 2.5.
 VERSION: Final = 407
 #: From this version on ``maxReconsumeTimes`` of a request overrides the group's setting.
 VERSION_MAX_RECONSUME: Final = 121
@@ -178,7 +178,7 @@ class MessageSysFlag(IntFlag):
     STORE_HOST_V6 = 0x20
     COMPRESSION_LZ4 = 0x100
     COMPRESSION_ZSTD = 0x200
-    COMPRESSION_ZLIB = 0x300  # also the mask; no type bits with COMPRESSED set mean zlib too
+    COMPRESSION_ZLIB = 0x300  # also the mask; COMPRESSED without type bits means zlib too
 
 
 TRANSACTION_MASK: Final = 0xC

@@ -1,4 +1,4 @@
-"""JSON bodies of requests and responses, as fastjson writes and reads them, and what is computed from them.
+"""JSON bodies of requests and responses, as fastjson writes and reads them, and rules about their contents.
 
-Header fields belong to ``requests``.
+No header fields (``requests``).
 """

@@ -1,4 +1,4 @@
-"""Subscription expressions, one module for each type of expression.
+"""Subscription filters: one module for each type, listed in ``filter_types``.
 
-A filter only decides; which messages it is asked about is up to the store and the clients.
+A filter only decides about a message; the store and the clients choose the messages.
 """

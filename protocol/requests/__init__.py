@@ -1,4 +1,4 @@
-"""One declared header class for each request code and its response, by family.
+"""One header class for each request code and its response: of clients in ``requests``, of tools in ``admin_requests``.
 
-Nothing here encodes or decodes by itself: ``wire.headers`` does that from the declarations.
+Declarations only: ``wire.headers`` encodes and decodes them.
 """

@@ -1,4 +1,4 @@
-"""RemotingCommand: one request or response, whatever its header serialisation.
+"""RemotingCommand: one request or response, in any header format.
 
 Source: wire.md 2, RemotingCommand.java.
 """
@@ -22,18 +22,18 @@ _PYTHON: Final = int(LanguageCode.PYTHON)
 
 
 class RemotingCommand:
-    """A request or a response.  Cheap on purpose: one is made for each frame.
+    """A request or a response; cheap, because one is made for each frame.
 
     Attributes:
-        code: :class:`RequestCode` or :class:`ResponseCode` number, also an unknown one.
+        code: :class:`RequestCode` or :class:`ResponseCode` number, possibly an unknown one.
         opaque: correlation number, chosen by the requester, any int32.
         flag: bits of :class:`CommandFlag`.
-        language: number of a :class:`LanguageCode`, -1 if the peer named one we do not know.
+        language: number of a :class:`LanguageCode`, -1 for an unknown one.
         version: the sender's version ordinal (wire.md 2.5).
-        remark: human text, ``None`` if absent.
+        remark: text for people, ``None`` if absent.
         ext_fields: the custom header; every value is text.  Treat it as read-only.
         body: opaque bytes, empty if there is none.
-        serialize_type: how the header was, or shall be, written.
+        serialize_type: number of the header format that it came in or will be sent in.
     """
 
     __slots__ = (
@@ -78,12 +78,12 @@ class RemotingCommand:
 
     @property
     def is_response(self) -> bool:
-        """Whether this answers a request of ours."""
+        """Whether this is the answer to a request."""
         return bool(self.flag & _RESPONSE)
 
     @property
     def is_oneway(self) -> bool:
-        """Whether the sender wants no answer, not even an error."""
+        """Whether the sender expects no answer, not even an error."""
         return bool(self.flag & _ONEWAY)
 
     def reply(
@@ -93,7 +93,7 @@ class RemotingCommand:
         body: bytes | memoryview = b"",
         remark: str | None = None,
     ) -> "RemotingCommand":
-        """Make the response to this request: same opaque, same header serialisation (wire.md 2.6)."""
+        """Return a response to this request: same opaque, same header format (wire.md 2.6)."""
         fields = ext_fields if ext_fields is None or isinstance(ext_fields, dict) else dict(ext_fields)
         return RemotingCommand(code, self.opaque, _RESPONSE, fields, body, remark, self.serialize_type)
 
@@ -101,16 +101,16 @@ class RemotingCommand:
         """Return the whole frame.
 
         Raises:
-            FrameTooLargeError: header or frame are above the limits of :mod:`triomq.protocol.wire.frame`.
-            ProtocolError: a value does not fit the header serialisation.
+            FrameTooLargeError: the header or frame is above the limits of :mod:`triomq.protocol.wire.frame`.
+            ProtocolError: a value does not fit the header format.
         """
         return build_frame(self.serialize_type, self._encode_header(), self.body)
 
     def encode_prefix(self, body_length: int) -> bytes:
-        """Return the frame up to its body; the caller sends ``body_length`` bytes after it.
+        """Return the frame up to its body; the caller then sends ``body_length`` bytes.
 
         Raises:
-            ProtocolError: as :meth:`encode`.
+            ProtocolError: as for :meth:`encode`.
         """
         return frame_prefix(self.serialize_type, self._encode_header(), body_length)
 
@@ -130,7 +130,7 @@ class RemotingCommand:
 
         Raises:
             FrameTooLargeError: the header is above :data:`~triomq.protocol.wire.frame.MAX_HEADER_BYTES`.
-            ProtocolError: header length beyond the frame, unknown serialisation, unreadable header.
+            ProtocolError: header length beyond the frame, unknown header format, unreadable header.
         """
         try:
             (word,) = _HEADER_WORD.unpack_from(frame)

@@ -1,8 +1,8 @@
-"""Frames: a byte stream cut into ``length | header word | header | body``.
+"""Frames: a byte stream divided into ``length | header word | header | body``.
 
-Rules: a length is checked before anything waits for it or is allocated; the work is linear in the bytes that
-came, however they were cut; a splitter that met a bad length stays broken, because nothing after it can be
-trusted; what the builders refuse, the readers of the other side would refuse too.
+Rules: a length is checked before anything waits for it or is allocated; the work is linear in the received bytes,
+however they were divided; a splitter stays broken after a bad length, because nothing after it can be trusted; the
+builders reject what the other side's readers would reject.
 
 Source: wire.md 1.
 """
@@ -15,8 +15,8 @@ from triomq.protocol.errors import FrameTooLargeError, ProtocolError
 #: Java's ``com.rocketmq.remoting.frameMaxLength``: the whole frame with its length field.
 MAX_FRAME_BYTES: Final = 16 * 1024**2
 
-#: Our own limit: the largest legal header, one with 32767 bytes of properties, all of them escaped in JSON, has
-#: some 200 KiB, and what a header of nothing but brackets becomes in memory is 60 times its length.
+#: Our own limit: the largest legal header has about 200 KiB (32767 bytes of properties, all escaped in JSON), and a
+#: header of brackets only takes 60 times its length in memory once parsed.
 MAX_HEADER_BYTES: Final = 1024**2
 
 LENGTH: Final = Struct(">i")
@@ -27,9 +27,8 @@ _MAX_LENGTH: Final = MAX_FRAME_BYTES - LENGTH_BYTES
 
 
 class FrameSplitter:
-    """Cut received bytes into frames, sans-I/O.
+    """Divides received bytes into frames, sans-I/O: call :meth:`split` with the bytes of each read.
 
-    Call :meth:`split` with what each read brought.
     The buffer never holds more than one incomplete frame and one read.
     """
 
@@ -43,16 +42,16 @@ class FrameSplitter:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of an incomplete frame that wait for the rest."""
+        """Received bytes of an incomplete frame."""
         return len(self._buffer)
 
     @property
     def missing_bytes(self) -> int:
-        """How many bytes an incomplete frame still needs; 0 without one."""
+        """Bytes that an incomplete frame still lacks; 0 without one."""
         return self._needed - len(self._buffer) if self._buffer else 0
 
     def take_pending(self) -> bytes:
-        """Return the bytes of an incomplete frame, which the caller puts together itself."""
+        """Return and forget the bytes of an incomplete frame, which the caller completes itself."""
         begin = bytes(self._buffer)
         self._buffer.clear()
         self._needed = LENGTH_BYTES
@@ -61,9 +60,9 @@ class FrameSplitter:
     def split(self, data: bytes | bytearray | memoryview) -> tuple[list[bytes], ProtocolError | None]:
         """Add received bytes; return all frames they complete, without their length fields, and the error.
 
-        The error, if there is one, follows the returned frames in the stream: answer those, then close.
-        It is a :class:`FrameTooLargeError` for a length field that is negative or above the limit, and a
-        plain :class:`ProtocolError` for one too short to hold the header word.  It stays for good.
+        An error follows the returned frames in the stream: answer those, then close.  It is a
+        :class:`FrameTooLargeError` for a length field that is negative or above the limit, and a plain
+        :class:`ProtocolError` for one too short to hold the header word.  Later calls return it again.
         """
         if self._broken is not None:
             return [], self._broken
@@ -105,8 +104,8 @@ class FrameSplitter:
         )
 
 
-#: First bytes of other protocols that people point at a broker's port by mistake.
-_STRANGERS: Final = (
+#: First bytes of other protocols whose clients connect to a broker's port by mistake.
+_KNOWN_PROTOCOLS: Final = (
     (b"GET ", "an HTTP client"),
     (b"POST", "an HTTP client"),
     (b"HEAD", "an HTTP client"),
@@ -122,8 +121,8 @@ _STRANGERS: Final = (
 
 
 def explain_first_bytes(start: bytes) -> str:
-    """Say what a peer that does not speak Remoting probably is, from its first bytes."""
-    for prefix, name in _STRANGERS:
+    """Return a guess, from its first bytes, at what a peer is that does not speak Remoting."""
+    for prefix, name in _KNOWN_PROTOCOLS:
         if start.startswith(prefix):
             return f"the peer looks like {name}"
     return "the peer does not speak RocketMQ Remoting, or the stream is damaged"
@@ -132,7 +131,7 @@ def explain_first_bytes(start: bytes) -> str:
 def build_frame(serialize_type: int, header: bytes, body: bytes | memoryview = b"") -> bytes:
     """Return a whole frame, length field included.
 
-    For a large body send :func:`frame_prefix` and it apart.
+    Send a large body separately, after :func:`frame_prefix`.
 
     Raises:
         FrameTooLargeError: the header is above :data:`MAX_HEADER_BYTES`, or the frame above :data:`MAX_FRAME_BYTES`.
@@ -145,10 +144,10 @@ def build_frame(serialize_type: int, header: bytes, body: bytes | memoryview = b
 
 
 def frame_prefix(serialize_type: int, header: bytes, body_length: int) -> bytes:
-    """Return all of a frame that stands before its body, for a body of ``body_length`` bytes.
+    """Return the part of a frame before a body of ``body_length`` bytes.
 
     Raises:
-        FrameTooLargeError: as :func:`build_frame`.
+        FrameTooLargeError: as for :func:`build_frame`.
     """
     header_length = len(header)
     length = _MIN_LENGTH + header_length + body_length

@@ -1,8 +1,8 @@
-"""Frames out of a buffer that is received into again and again.
+"""Frames from a reused receive buffer.
 
-Fresh memory costs a page fault for every 4 KiB, more than the bytes in it, and a long frame that is put together of
-many reads is copied several times.  So a short read goes through a :class:`FrameSplitter`, and a long frame is received
-where it lies until it is whole.
+Fresh memory costs a page fault for every 4 KiB, which is more than copying its bytes, and assembling a long frame from
+many reads copies it several times.  So short reads go through a :class:`FrameSplitter`, and a long frame is received in
+place until it is complete.
 """
 
 from typing import Final
@@ -10,10 +10,10 @@ from typing import Final
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.wire.frame import LENGTH_BYTES, FrameSplitter
 
-#: A frame of which more than that is missing is received in place.
+#: A frame that lacks more than this is received in place.
 LONG_BYTES: Final = 64 * 1024
 _LARGE_READ_BYTES: Final = 1024**2
-_MOST_KEPT_BYTES: Final = 2 * 1024**2
+_MAX_KEPT_BYTES: Final = 2 * 1024**2
 
 
 class FrameReceiver:
@@ -25,18 +25,18 @@ class FrameReceiver:
     __slots__ = ("_buffer", "_filled", "_frame_bytes", "_read_bytes", "_splitter")
 
     def __init__(self, max_frame_bytes: int) -> None:
-        """Take the limit of a whole frame with its length field."""
+        """Create a receiver; the limit includes the length field."""
         self._splitter = FrameSplitter(max_frame_bytes)
         self._buffer = memoryview(bytearray(LONG_BYTES))
         self._read_bytes = LONG_BYTES
-        self._frame_bytes = 0  # of the long frame that is received in place
-        self._filled = 0  # of these
+        self._frame_bytes = 0  # size of the long frame that is received in place
+        self._filled = 0  # bytes of it that are there
 
     def room(self) -> memoryview:
-        """Return where to receive next; frames returned before are not valid any more."""
+        """Return the memory for the next read; frames returned before become invalid."""
         if self._frame_bytes:
             return self._buffer[self._filled : self._frame_bytes]
-        if len(self._buffer) < self._read_bytes or len(self._buffer) > _MOST_KEPT_BYTES:
+        if len(self._buffer) < self._read_bytes or len(self._buffer) > _MAX_KEPT_BYTES:
             self._buffer = memoryview(bytearray(self._read_bytes))
         return self._buffer[: self._read_bytes]
 

@@ -1,10 +1,10 @@
-"""The base of typed headers: a class declares its fields once, and is the table for both directions.
+"""The base of typed headers: a class declares its fields once, for reading and writing.
 
 The wire name is the camelCase of ours unless ``Annotated[..., Wire("a")]`` names another; ``None`` is absent;
 unknown fields are ignored; a missing or unreadable one is a ProtocolError that names class and field.
 
-Every request is read and every response written here, so the loops below look up short numbers in a dict,
-which takes half the time of ``int``, and make no call of ours for any usual value.
+Every request is read and every response is written here, so the loops below look up short numbers in a dict, which
+takes half the time of ``int``, and call no function of ours for common values.
 
 Source: wire.md 2.1 (how values are written).
 """
@@ -33,13 +33,13 @@ _INT64_LIMIT: Final = 2**63
 _INT64_DIGITS: Final = 19
 _BOOL_LIMIT: Final = 1
 
-#: Counts, queue ids, flags: most numbers in headers are short, and the same text again and again.
+#: Counts, queue ids, flags: most numbers in headers are short and repeat.
 _SHORT_NUMBERS: Final[dict[str, int]] = {str(number): number for number in range(-1, 1024)}
 _BOOLS: Final[dict[str, int]] = {"true": True, "false": False}
 
 
 class Wire(str):
-    """Names the field on the wire, where it is not the camelCase of the attribute."""
+    """Name of a field on the wire, where it is not the camelCase of the attribute."""
 
     __slots__ = ()
 
@@ -56,7 +56,7 @@ Int32 = Annotated[int, Bits(32)]
 
 @dataclass(slots=True)
 class Header:
-    """A typed header; subclasses are plain slotted dataclasses, one made per request."""
+    """A typed header; subclasses are slotted dataclasses."""
 
     code: ClassVar[int]
 
@@ -65,7 +65,7 @@ class Header:
         """Read the header from a command's fields.
 
         Raises:
-            ProtocolError: a field is missing or is not what it should be.
+            ProtocolError: a field is missing or has the wrong type.
         """
         header = cls.__new__(cls)
         get = ext_fields.get
@@ -102,13 +102,13 @@ class Header:
 
 
 def parse_integer(text: str, limit: int) -> int:
-    """Read decimal text as Java's ``parseInt`` and ``parseLong`` do: perhaps a sign, digits, nothing else.
+    """Read decimal text as Java's ``parseInt`` and ``parseLong`` do: an optional sign and digits.
 
-    ``limit`` is 2**31 or 2**63.  More digits than the greatest ``long`` has are refused, also zeros in front,
-    because ``int`` takes a time that grows with the square of their number.
+    ``limit`` is 2**31 or 2**63.  More digits than the greatest ``long`` has are rejected, leading zeros included,
+    because the time of ``int`` grows with the square of their number.
 
     Raises:
-        ValueError: not a number, or not from ``-limit`` to ``limit - 1``; the text says which and cites it.
+        ValueError: not a number, or not within ``-limit`` to ``limit - 1``; the text says which.
     """
     digits = text[1:] if text.startswith(("-", "+")) else text
     if not digits.isdecimal():
@@ -119,7 +119,7 @@ def parse_integer(text: str, limit: int) -> int:
 
 
 def _unusual(cls: type[Header], wire: str, text: str, limit: int) -> int:
-    """Read what the quick ways of :meth:`Header.decode` left over: signs, long numbers, oddly spelt bools."""
+    """Read the values that :meth:`Header.decode` has no fast path for: signs, long numbers, unusual booleans."""
     if limit == _BOOL_LIMIT:
         return text.lower() == "true"
     try:
@@ -136,15 +136,15 @@ class _Field(NamedTuple):
     default: Any
 
 
-#: name, wire name, values known by heart (None: text), digits that are within the limit, limit, default;
-#: plain tuples, since Python unpacks a NamedTuple slower by a third.
+#: Name, wire name, table of common values (None: text), digits that are always within the limit, limit, default.
+#: Plain tuples, because unpacking a NamedTuple takes a third longer.
 _ReadRow: TypeAlias = tuple[str, str, dict[str, int] | None, int, int, Any]
-#: name, wire name, kind.
+#: Name, wire name, type.
 _WriteRow: TypeAlias = tuple[str, str, type]
 
 
 class _ReadTable(dict[type[Header], tuple[_ReadRow, ...]]):
-    """What :meth:`Header.decode` does, made at first use of a class."""
+    """Rows for :meth:`Header.decode`, built at the first use of a class."""
 
     def __missing__(self, cls: type[Header]) -> tuple[_ReadRow, ...]:
         known: dict[type, dict[str, int] | None] = {str: None, bool: _BOOLS, int: _SHORT_NUMBERS}
@@ -156,7 +156,7 @@ class _ReadTable(dict[type[Header], tuple[_ReadRow, ...]]):
 
 
 class _WriteTable(dict[type[Header], tuple[_WriteRow, ...]]):
-    """What :meth:`Header.encode` does, made at first use of a class."""
+    """Rows for :meth:`Header.encode`, built at the first use of a class."""
 
     def __missing__(self, cls: type[Header]) -> tuple[_WriteRow, ...]:
         self[cls] = tuple((field.name, field.wire, field.kind) for field in _describe_all(cls))

@@ -1,4 +1,4 @@
-"""The account of a client, and how it signs requests for brokers with ``aclEnable``.
+"""The account of a client, which signs requests for brokers with ``aclEnable``.
 
 Source: wire.md 12.
 """
@@ -14,18 +14,18 @@ from triomq.protocol.errors import ConfigError, ProtocolError
 ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"  # noqa: S105  # the field's name
 SIGNATURE: Final = "Signature"
-#: 4.9 brokers leave this field out of what they compare, 5.x do not.  It only raises how many messages are looked for,
-#: so a signed request goes without.
+#: 4.9 brokers leave this field out of the signature, 5.x brokers do not.  It only raises the number of messages that
+#: are searched for, so a signed request omits it.
 _NOT_SENT: Final = "_UNIQUE_KEY_QUERY"
 _NAMES: Final = ("accessKey", "secretKey", "securityToken")
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """An account.  Its text and ``repr`` tell the access key only.
+    """An account; its ``repr`` shows only the access key.
 
     Raises:
-        ConfigError: access key or secret key is empty.
+        ConfigError: the access key or secret key is empty.
     """
 
     access_key: str
@@ -37,10 +37,9 @@ class Credentials:
             raise ConfigError("credentials: access key and secret key must not be empty")
 
     def sign(self, fields: Mapping[str, str], body: bytes | memoryview = b"") -> dict[str, str]:
-        """Return the fields of a request with account and signature; they must not change any more, nor the body.
+        """Return the fields of a request with account and signature; neither they nor the body may change afterwards.
 
-        A signature that ``fields`` have already, from an earlier try, is replaced; a query by unique key loses its
-        mark.
+        A signature of an earlier attempt is replaced, and the mark of a query by unique key is dropped.
 
         Raises:
             ProtocolError: a field cannot be UTF-8.
@@ -62,13 +61,13 @@ class Credentials:
 
 
 def parse_credentials(text: str) -> Credentials:
-    """Read an account: lines ``accessKey: ...``, ``secretKey: ...`` and perhaps ``securityToken: ...``.
+    """Read an account: the lines ``accessKey: ...``, ``secretKey: ...`` and optionally ``securityToken: ...``.
 
-    So Apache's tools have it in ``conf/tools.yml``.  Quotes around a value are no part of it; empty lines, comments
-    (``#``) and other names are skipped.
+    This is the format of ``conf/tools.yml`` of Apache's tools.  Quotes around a value are removed; empty lines,
+    comments (``#``) and other names are skipped.
 
     Raises:
-        ConfigError: a key is missing; no value is in the text of the error.
+        ConfigError: a key is missing; the error shows no value.
     """
     found: dict[str, str] = {}
     for line in text.splitlines():

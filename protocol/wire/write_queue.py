@@ -1,4 +1,4 @@
-"""Bytes that wait for a socket: bounded by the owner, written with as few system calls as possible.
+"""Buffers that wait for a socket: bounded by the owner, written with few system calls.
 
 Sans-I/O: the owner calls ``socket.sendmsg(queue.chunks())`` and reports with :meth:`WriteQueue.written`.
 """
@@ -7,12 +7,12 @@ from collections import deque
 from itertools import islice
 from typing import Final
 
-#: Buffers for one ``sendmsg``; Linux takes 1024 (IOV_MAX), fewer keep the call short.
+#: Buffers for one ``sendmsg``; Linux accepts 1024 (IOV_MAX), but fewer keep the call short.
 MAX_CHUNKS: Final = 256
 
 
 class WriteQueue:
-    """Buffers in order, with the number of bytes in them."""
+    """Buffers in order, and their number of bytes."""
 
     __slots__ = ("_chunks", "pending_bytes")
 
@@ -50,6 +50,6 @@ class WriteQueue:
             count -= length
 
     def clear(self) -> None:
-        """Forget everything: the connection is gone."""
+        """Drop everything: the connection is closed."""
         self._chunks.clear()
         self.pending_bytes = 0

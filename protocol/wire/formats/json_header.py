@@ -1,4 +1,4 @@
-"""Headers in JSON, which nearly all peers write.
+"""Headers in JSON, the format of nearly all peers.
 
 Source: wire.md 2.2.
 """
@@ -98,7 +98,7 @@ def _ext_fields(found: Any) -> dict[str, str]:
     if type(found) is not dict:
         raise ProtocolError(f"extFields is not an object but {type(found).__name__}")
     try:
-        "".join(found.values())  # the quickest test that all values are text
+        "".join(found.values())  # the fastest test that all values are text
     except TypeError:
         # Java turns other values into text, and drops null
         return {name: _text(value) for name, value in found.items() if value is not None}
