@@ -4,14 +4,14 @@ Source: behaviour.md A.12; ConsumerManager.java, ProducerManager.java.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
 from triomq.broker.network.connection import Connection
 from triomq.protocol.bodies.client import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel, SubscriptionData
-from triomq.protocol.bodies.group_health import SubscriptionDifference, duplicates, subscription_differences
+from triomq.protocol.bodies.group_health import SubscriptionDifference, subscription_differences
 from triomq.protocol.errors import SubscriptionParseError, UnsupportedFilterError
 from triomq.protocol.filters.filter_types import parse_filter
 from triomq.protocol.filters.tags import TagFilter
@@ -182,15 +182,19 @@ class ConsumerGroups:
 
 def _check(group: ConsumerGroup) -> bool:
     """Log new and ended conflicts between the members of a group; return ``False`` if it must be checked again."""
-    repeated_ids = duplicates(member.client_id for member in group.members.values())
-    duplicate_ids = tuple(client_id for client_id in repeated_ids if _is_shared(group, client_id))
+    connections_of: dict[str, list[tuple[Connection, Member]]] = {}
+    for connection, member in group.members.items():
+        connections_of.setdefault(member.client_id, []).append((connection, member))
+    repeated = {client_id: each for client_id, each in connections_of.items() if len(each) > 1}
+    duplicate_ids = tuple(sorted(client_id for client_id, each in repeated.items() if _is_shared(each)))
     named = [
-        (f"{member.client_id} at {connection.peer}" if member.client_id in duplicate_ids else member.client_id, member)
-        for connection, member in group.members.items()
+        (f"{client_id} at {connection.peer}" if client_id in repeated else client_id, member)
+        for client_id, each in connections_of.items()
+        for connection, member in each
     ]
     for client_id in duplicate_ids:
         if client_id not in group.duplicate_ids:
-            peers = [connection.peer for connection, member in group.members.items() if member.client_id == client_id]
+            peers = [connection.peer for connection, _ in repeated[client_id]]
             LOGGER.warning(
                 "two connections with one client id group=%s client_id=%s peers=%s: its members share queues wrongly",
                 group.name, client_id, ", ".join(peers),
@@ -205,18 +209,17 @@ def _check(group: ConsumerGroup) -> bool:
     for topic in known.difference(difference.topic for difference in differences):
         LOGGER.info("members of a group subscribe alike again group=%s topic=%s", group.name, topic)
     group.duplicate_ids, group.differences = duplicate_ids, differences
-    return duplicate_ids == repeated_ids
+    return len(duplicate_ids) == len(repeated)
 
 
-def _is_shared(group: ConsumerGroup, client_id: str) -> bool:
+def _is_shared(connections: Sequence[tuple[Connection, Member]]) -> bool:
     """Whether two clients use one id; else one client has reconnected, and its old connection is not closed yet.
 
     The old connection of a client has its address, and sends no heartbeat after the new one has joined.
     """
-    sharers = [(connection, member) for connection, member in group.members.items() if member.client_id == client_id]
     return any(
         first.peer_ip != second.peer_ip or older.last_heartbeat_ms > newer.joined_ms
-        for (first, older), (second, newer) in pairwise(sharers)
+        for (first, older), (second, newer) in pairwise(connections)
     )
 
 

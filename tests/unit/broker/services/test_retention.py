@@ -132,7 +132,7 @@ async def test_a_refusing_disk_is_told_once_and_tried_again(
 ) -> None:
     fill(broker, peer)
     broker.retention.request()
-    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "triomq.broker.retention"):
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "triomq.broker.services.retention"):
 
         def refuse(self: FileSystem, path: object) -> None:
             raise PermissionError(1, "Operation not permitted")
