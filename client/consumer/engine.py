@@ -162,8 +162,6 @@ class Engine:
         """Store the last offsets and leave the group; shield it, for ``END_LIMIT_S``."""
         await self._maintenance.leave(self.rebalancer, self._locks)
 
-    # What the user may change
-
     async def subscribe(self, topic: str, expression: str) -> None:
         """Add a topic, or change its expression; see :meth:`PushConsumer.subscribe`."""
         async with self._changing:
@@ -231,8 +229,6 @@ class Engine:
             "offset_corrections": self._context.corrections,
             "queues": queues,
         }
-
-    # ConsumerCallbacks
 
     def heartbeat_data(self) -> ConsumerData:
         """Return the group and its subscriptions; a user who chose queues subscribes to nothing."""

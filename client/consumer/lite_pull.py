@@ -1,4 +1,4 @@
-"""The lite pull consumer: its user polls; queues are shared out in a group, or chosen.
+"""The lite pull consumer: its user polls; queues are assigned by the group, or by the user.
 
 Source: behaviour.md B.15, DefaultLitePullConsumer.java.
 """
@@ -34,11 +34,11 @@ from triomq.protocol.record.message import MessageExt
 from triomq.protocol.units import QueueOffset
 
 ToCommit: TypeAlias = Mapping[MessageQueue, int] | Iterable[MessageQueue] | None
-"""Offsets to commit, or queues of which all that was polled is committed; ``None`` is all queues that are held."""
+"""Offsets to commit, or queues whose polled messages are committed; ``None``: all queues held."""
 
 
 class LitePullConsumer(QueueQueries):
-    """Hands messages out when it is asked, each one once while it holds the queue.
+    """Returns messages when it is polled, each one once while it holds the queue.
 
     ::
 
@@ -49,20 +49,20 @@ class LitePullConsumer(QueueQueries):
                     print(message.topic, message.body)
 
     Either :meth:`subscribe`, and share the queues with the other members of the group, or :meth:`assign` queues of
-    your choice, and be alone with them; not both.
+    your choice, which are shared with no member; not both.
 
-    Messages are pulled ahead, within the limits of the settings.  The *position* of a queue is the first message that
+    Messages are pulled ahead within the limits of the settings.  The *position* of a queue is the first message that
     was not polled; a commit stores it, so a message that was not polled is never committed.  With ``auto_commit``
     a poll commits, every ``auto_commit_interval_s``, what earlier polls returned: finish with all messages of one poll
-    before the next.  Nothing is committed at the end by itself: who goes on after a restart may see the messages of
-    the last polls again, at least once.
+    before the next.  Nothing is committed automatically at the end: after a restart the messages of
+    the last polls may be delivered again.
 
     With ``model=MessageModel.BROADCASTING`` every member gets every message of what it subscribes to, and commits go to
-    a file on its machine, the same as a push consumer's: see there for its place and for what ``config`` should name.
+    a local file, as those of a push consumer: see there for its place and for the name in ``config``.
 
     When an administrator resets the group's offsets, its positions move there, as by :meth:`seek`, and are committed.
 
-    There is no retry topic: what to do with a message that cannot be handled is the user's matter.
+    There is no retry topic: the user decides about messages that cannot be handled.
     """
 
     def __init__(  # all keywords, all with defaults
@@ -78,7 +78,7 @@ class LitePullConsumer(QueueQueries):
         allocate: AllocateStrategy = allocate_averagely,
         settings: LitePullConfig | None = None,
     ) -> None:
-        """Take settings; nothing happens before the consumer is entered.
+        """Check the settings; nothing happens before the consumer is entered.
 
         Args:
             group: name of the consumer group; all its members must have the same subscriptions.
@@ -90,7 +90,7 @@ class LitePullConsumer(QueueQueries):
                 its first message.
             auto_commit: whether polls commit what earlier polls returned.
             model: whether the members share the queues (CLUSTERING) or each gets every message (BROADCASTING).
-            allocate: how queues are shared among members; all members must use the same.  Not asked in broadcasting.
+            allocate: how queues are shared among members; all members must use the same.  Not used in broadcasting.
             settings: all other settings.
 
         Raises:
@@ -111,13 +111,11 @@ class LitePullConsumer(QueueQueries):
         self._nursery: trio.Nursery
         self._offsets: OffsetStore
 
-    # --- what to consume -----------------------------------------------------------------------------------------
-
     async def subscribe(self, topic: str, expression: str = SUBSCRIBE_ALL) -> None:
-        """Consume a topic as a member of the group; for one that is subscribed to, change the expression.
+        """Consume a topic as a member of the group, or change the expression of a subscribed topic.
 
-        Returns once brokers were told and the queues were shared out; a broker that cannot be reached is asked again
-        and again, see :meth:`wait_assigned`.  Messages of an expression before that are cached may still come.
+        Returns once the queues are assigned; a broker that cannot be reached is asked again
+        and again, see :meth:`wait_assigned`.  Cached messages of an earlier expression may still be polled.
 
         Raises:
             IllegalNameError: the topic's name.
@@ -129,7 +127,7 @@ class LitePullConsumer(QueueQueries):
         await self._start(assigns=False).subscribe(topic, expression)
 
     async def unsubscribe(self, topic: str) -> None:
-        """Give up a topic; what is committed of it is stored, what is cached forgotten.
+        """Give up a topic; its committed offsets are stored, its cached messages dropped.
 
         Raises:
             ConfigError: the topic is not subscribed to.
@@ -141,7 +139,7 @@ class LitePullConsumer(QueueQueries):
         await engine.unsubscribe(topic)
 
     async def assign(self, queues: Iterable[MessageQueue], expressions: Mapping[str, str] | None = None) -> None:
-        """Consume these queues and no others, whoever else does; returns when they are held.
+        """Consume these queues and no others, whatever other consumers do; returns when they are held.
 
         Args:
             queues: all of them; those held before and missing here are given up.
@@ -158,7 +156,7 @@ class LitePullConsumer(QueueQueries):
         await self._start(assigns=True).assign(frozenset(queues), expressions)
 
     async def wait_assigned(self) -> None:
-        """Return when what was subscribed to first has been shared out, at every broker.
+        """Return when the first subscription has been assigned, at every broker.
 
         A topic that does not exist counts as done.
 
@@ -169,11 +167,11 @@ class LitePullConsumer(QueueQueries):
         self._open()  # it may have been left meanwhile
 
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """Return the queues that are held now, sorted."""
+        """Return the queues held, sorted."""
         return () if self._engine is None else tuple(sorted(self._engine.rebalancer.loops))
 
     async def wait_assignment_changed(self, known: Collection[MessageQueue]) -> tuple[MessageQueue, ...]:
-        """Return the queues that are held, sorted, once they are not those that are ``known``.
+        """Return the queues held, sorted, once they differ from those ``known``.
 
         Raises:
             ClientError: nothing is subscribed to or assigned, or the consumer was left.
@@ -182,12 +180,10 @@ class LitePullConsumer(QueueQueries):
             await self._started().rebalancer.wait_round_end()
         return queues
 
-    # --- messages ------------------------------------------------------------------------------------------------
-
     async def poll(self, wait_s: float = 5.0) -> list[MessageExt]:
         """Return the messages of one pull, all of one queue; none if none arrived in time.
 
-        A call that is cancelled has taken nothing.
+        A cancelled call has taken no message.
 
         Raises:
             ConfigError: a negative time.
@@ -204,7 +200,7 @@ class LitePullConsumer(QueueQueries):
         return messages
 
     def poll_nowait(self) -> list[MessageExt]:
-        """Return the messages of one pull, if some are there.
+        """Return the messages of one pull, or none, without waiting.
 
         Raises:
             ClientError: nothing is subscribed to or assigned.
@@ -216,12 +212,12 @@ class LitePullConsumer(QueueQueries):
         return self._buffer.take()
 
     async def wait_messages(self) -> None:
-        """Return when :meth:`poll_nowait` is worth a try."""
+        """Return when :meth:`poll_nowait` may return messages."""
         self._started()
         await self._buffer.wait()
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Pull nothing more of these queues; what was pulled can be polled.
+        """Stop pulling these queues; cached messages can be polled.
 
         Raises:
             ClientError: a queue is not held.
@@ -238,8 +234,6 @@ class LitePullConsumer(QueueQueries):
         for loop in [self._loop(queue) for queue in queues]:
             loop.resume()
 
-    # --- positions -----------------------------------------------------------------------------------------------
-
     def position(self, queue: MessageQueue) -> QueueOffset | None:
         """Return the offset of the first message that was not polled.
 
@@ -251,7 +245,7 @@ class LitePullConsumer(QueueQueries):
         return self._loop(queue).position()
 
     async def seek(self, queue: MessageQueue, queue_offset: int) -> None:
-        """Go on with another message; what is cached of the queue is forgotten.  The next commit stores it.
+        """Continue with another message; cached messages of the queue are dropped.  The next commit stores it.
 
         Raises:
             ConfigError: the offset is below the queue's first or above its end.
@@ -264,17 +258,17 @@ class LitePullConsumer(QueueQueries):
         self._seek(queue, queue_offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Go on with the queue's first message.  Raises as :meth:`seek`."""
+        """Continue with the queue's first message.  Raises as :meth:`seek`."""
         self._loop(queue)
         self._seek(queue, await self.min_offset(queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Go on with the queue's next message to come.  Raises as :meth:`seek`."""
+        """Continue with the next message to arrive.  Raises as :meth:`seek`."""
         self._loop(queue)
         self._seek(queue, await self.max_offset(queue))
 
     async def seek_to_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> None:
-        """Go on with the first message stored at or after a time.  Raises as :meth:`seek`."""
+        """Continue with the first message stored at or after a time.  Raises as :meth:`seek`."""
         self._loop(queue)
         self._seek(queue, await self.offset_for_timestamp(queue, timestamp_ms))
 
@@ -293,7 +287,7 @@ class LitePullConsumer(QueueQueries):
         await self._offsets.commit(self._positions(offsets))
 
     def commit_nowait(self, offsets: ToCommit = None) -> None:
-        """Commit without waiting: brokers are told with the next pull, within half a second else.
+        """Commit without waiting: offsets are stored with the next pull, or within half a second.
 
         In broadcasting the file is written every ``persist_offset_interval_s``.
 
@@ -305,16 +299,16 @@ class LitePullConsumer(QueueQueries):
             self._offsets.update(queue, queue_offset, increase_only=False)
 
     async def committed(self, queue: MessageQueue) -> QueueOffset | None:
-        """Return what was committed last, here or else by the group; ``None`` if nothing was.
+        """Return the offset committed last, here or else by the group; ``None`` if there is none.
 
-        A broker older than 5.0 may say 0 of a group without offset while the queue's first message is young.
+        A broker older than 5.0 may return 0 for a group without offset while the queue's first message is young.
         """
         self._open()
         known = self._offsets.get(queue)
         return await self._offsets.stored(queue) if known is None else known
 
     def statistics(self) -> LitePullStatistics:
-        """Return an immutable picture of what was polled and of each queue, also after the end.
+        """Return an immutable snapshot of the figures, also after the end.
 
         Raises:
             ClientError: nothing was subscribed to or assigned.
@@ -323,8 +317,6 @@ class LitePullConsumer(QueueQueries):
             raise ClientError("nothing is subscribed to or assigned")
         counters = self._engine.rebalancer.counters.values()
         return LitePullStatistics(polled=sum(counted.succeeded for counted in counters), **self._engine.figures())
-
-    # --- inside --------------------------------------------------------------------------------------------------
 
     def _start(self, *, assigns: bool) -> Engine:
         instance = self._open_instance()
@@ -383,7 +375,7 @@ class LitePullConsumer(QueueQueries):
 
 
 def check_wait(wait_s: float) -> None:
-    """Refuse a time that nobody can wait.
+    """Check a time to wait.
 
     Raises:
         ConfigError: a negative time.

@@ -1,7 +1,7 @@
 """The pull consumer: plain requests for messages and offsets; the caller keeps the progress.
 
-It joins no group: nothing is shared out, and brokers do not list it as a member.  So it can read beside the
-members of a push consumer's group without taking queues from them.  Nor is it told when an administrator resets the
+It joins no group: brokers do not list it as a member.  So it can read beside the
+members of a push consumer's group without taking queues from them.  It is not notified when an administrator resets the
 group's offsets: that changes what is committed.  Java's can also join one, to hear which queues are
 its share: here that is a lite pull consumer's ``wait_assignment_changed``.
 
@@ -51,10 +51,10 @@ class PullConsumer(QueueQueries):
         instance: ClientInstance | None = None,
         config: ClientConfig | None = None,
     ) -> None:
-        """Take settings; nothing happens before the consumer is entered.
+        """Check the settings; nothing happens before the consumer is entered.
 
         Args:
-            group: in whose name is pulled, and whose offsets are read and stored.
+            group: the group named in pulls, and whose offsets are read and stored.
             namesrv: name servers, ``"host:port;host:port"`` or a sequence; not with ``instance``.
             instance: connections to share with other clients; must outlive this.
             config: settings of the connections; not with ``instance``.
@@ -77,7 +77,7 @@ class PullConsumer(QueueQueries):
         max_messages: int = 32,
         wait_s: float = 0.0,
     ) -> PullResult:
-        """Return messages from an offset on, and where to go on.
+        """Return messages from an offset on, and where to continue.
 
         Args:
             queue: from where.
@@ -89,7 +89,7 @@ class PullConsumer(QueueQueries):
         Raises:
             ConfigError: a negative offset or time, or ``max_messages`` below 1.
             SubscriptionParseError: the expression.
-            BrokerResponseError, ClientError, ProtocolError: the broker refused, was not reached, was not understood.
+            BrokerResponseError, ClientError, ProtocolError: the broker refused, was not reached, or answered nonsense.
         """
         if queue_offset < 0 or max_messages < 1 or wait_s < 0:
             raise ConfigError(
@@ -118,12 +118,12 @@ class PullConsumer(QueueQueries):
     async def committed(self, queue: MessageQueue) -> QueueOffset | None:
         """Return the group's stored offset, ``None`` if there is none.
 
-        A broker older than 5.0 may say 0 of a group without offset while the queue's first message is young.
+        A broker older than 5.0 may return 0 for a group without offset while the queue's first message is young.
         """
         return await self._open().committed(queue)
 
     async def commit(self, queue: MessageQueue, queue_offset: int) -> None:
-        """Store the group's offset: the next message to consume.  Brokers take any value, lower ones too.
+        """Store the group's offset: the next message to consume.  Brokers accept any value, also lower ones.
 
         Raises:
             ConfigError: the offset is negative.
@@ -133,17 +133,17 @@ class PullConsumer(QueueQueries):
         await self._open().commit(queue, QueueOffset(queue_offset))
 
     async def commit_oneway(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Store the group's offsets of several queues; nobody waits for an answer.
+        """Store the group's offsets of several queues, without an answer.
 
         Raises:
-            ClientError: a broker was not reached; offsets after its one were not sent.
+            ClientError: a broker was not reached; later offsets were not sent.
         """
         requests = self._open()
         for queue, queue_offset in offsets.items():
             await requests.commit_oneway(queue, QueueOffset(queue_offset))
 
     async def send_back(self, message: MessageExt, delay_level: int = BROKER_DECIDES) -> None:
-        """Store a message again in the group's retry topic, for whoever reads that, as a failed one of a push consumer.
+        """Store a message again in the group's retry topic, like a failed message of a push consumer.
 
         Args:
             message: as :meth:`pull` returned it.
@@ -151,7 +151,7 @@ class PullConsumer(QueueQueries):
                 level.
 
         Raises:
-            ClientError: it could not be stored, neither at its broker nor at another; the log says why.
+            ClientError: neither its broker nor another could store it; the log has the reasons.
         """
         self._open()
         assert self._instance is not None

@@ -1,4 +1,4 @@
-"""The push consumer: messages come to a handler.
+"""The push consumer: delivers messages to a handler.
 
 Source: behaviour.md B.0 (the pipeline), B.5 (configuration and start), B.18 (shutdown).
 """
@@ -51,24 +51,24 @@ class PushConsumer(OpenOnce):
         ):
             await trio.sleep_forever()
 
-    A handler that returns ``None`` or ``ConsumeStatus.SUCCESS`` has consumed its message.  With
-    ``RECONSUME_LATER``, or when it raises, the message comes again after 10 s, 30 s, 1 min and so on, and after
-    the last time goes to the group's dead-letter topic.  Handlers must expect to see a message twice.
+    A handler that returns ``None`` or ``ConsumeStatus.SUCCESS`` has consumed its message.  After
+    ``RECONSUME_LATER`` or an exception the message is redelivered after 10 s, 30 s, 1 min and so on, and after
+    the last time goes to the group's dead-letter topic.  A handler may get a message more than once.
 
-    With ``orderly`` the messages of one queue are handled in their order, one after the other, also while members
-    come and go; queues are independent.  A failed message then stops its queue and comes again after
-    ``settings.suspend_queue_s``, as often as ``settings.orderly_max_reconsume_times`` allows, which is without
-    limit if not set.  Handlers say ``ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT``, or raise.
+    With ``orderly`` the messages of one queue are handled one after another, in their order, even while members
+    join and leave; queues are independent.  A failed message then blocks its queue and is redelivered after
+    ``settings.suspend_queue_s``, up to ``settings.orderly_max_reconsume_times`` times, by default without
+    limit.  Such a handler returns ``ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT``, or raises.
 
-    With ``model=MessageModel.BROADCASTING`` every member gets every message.  A failure is logged, and final.  Progress
+    With ``model=MessageModel.BROADCASTING`` every member gets every message.  A failure is logged and final.  Progress
     is kept on the member's machine, in ``~/.rocketmq_offsets/CLIENT_ID/GROUP/offsets.json`` (see
-    ``settings.local_offset_dir``), so a member goes on after a restart if its client id is the same: by default it is
+    ``settings.local_offset_dir``), so a restarted member continues if its client id is the same: by default it is
     the address and ``DEFAULT``, as in Java.  A second member of the group on one machine needs a name of its own,
-    ``config=ClientConfig(instance_name=...)``, and is refused without.
+    ``config=ClientConfig(instance_name=...)``, and is rejected without.
 
-    Leaving the block stops pulling at once, forgets what no handler has begun, lets running handlers end within
-    the grace time, stores the offsets of all that is consumed and leaves the group.  When the block is left by a
-    cancellation or an error the same is done; a second cancellation, or Ctrl-C meanwhile, cancels the handlers.
+    Leaving the block stops pulling at once, drops messages that no handler has begun, waits for running handlers up to
+    the grace time, stores the offsets of consumed messages and leaves the group.  A cancellation or an error does
+    the same; a second cancellation, or Ctrl-C meanwhile, cancels the handlers.
     """
 
     def __init__(  # noqa: PLR0913  # all keywords, most with defaults
@@ -92,7 +92,7 @@ class PushConsumer(OpenOnce):
         hooks: Sequence[ConsumeHook] = (),
         filters: Sequence[FilterHook] = (),
     ) -> None:
-        """Take settings; nothing happens before the consumer is entered.
+        """Check the settings; nothing happens before the consumer is entered.
 
         Args:
             group: name of the consumer group; all its members must have the same subscriptions.
@@ -106,17 +106,17 @@ class PushConsumer(OpenOnce):
             start: where a group without committed offsets begins: "earliest", "latest", the first message stored at or
                 after a time, or an offset, the same in each queue.  A topic that is created later always begins with
                 its first message.
-            orderly: handle the messages of each queue one after the other, in their order.
+            orderly: handle the messages of each queue one after another, in their order.
             model: whether the members share the queues (CLUSTERING) or each gets every message (BROADCASTING).
-            max_concurrency: most handlers at a time (20).
-            batch_max_size: most messages for ``on_messages`` (32).
-            grace_s: how long running handlers may take at the end (10).
+            max_concurrency: maximum handlers at a time (20).
+            batch_max_size: maximum messages for ``on_messages`` (32).
+            grace_s: how long to wait for running handlers at the end (10).
             allocate: how queues are shared among members: one of ``triomq.client.allocate_...``, or a function of your
-                own (see ``AllocateStrategy``); all members must use the same.  Not asked in broadcasting.
+                own (see ``AllocateStrategy``); all members must use the same.  Not used in broadcasting.
             settings: all other settings, and these three.
             hooks: called before and after each call of the handler.
-            filters: called with the messages of each pull, after the tags were compared; what one leaves out is not
-                handled and counts as consumed.
+            filters: called with the messages of each pull, after the tags were compared; messages that one omits count
+                as consumed.
 
         Raises:
             IllegalNameError: the group's name, or a topic's.
@@ -151,14 +151,14 @@ class PushConsumer(OpenOnce):
             ClientClosedError: the consumer is not entered, or was left.
         """
         await self._open_life().engine.rebalancer.wait_assigned()
-        self._open_life()  # it may have been left meanwhile
+        self._open_life()  # the consumer may have been left meanwhile
 
     async def subscribe(self, topic: str, expression: str = "*") -> None:
-        """Consume one more topic, or other tags of a topic.
+        """Consume another topic, or other tags of a topic.
 
-        When this returns, the queues of a new topic are shared out, if it exists and its brokers answer; otherwise that
-        is tried again.  Messages of a topic that was subscribed before are chosen by the new expression then; what was
-        pulled earlier is still handled.  Other members of the group must change theirs too.
+        When this returns, the queues of a new topic are assigned, if it exists and its brokers answer; otherwise that
+        is retried.  Messages of a topic that was subscribed before are then selected by the new expression; those
+        pulled earlier are still handled.  The other members of the group must do the same.
 
         Raises:
             ClientClosedError: the consumer is not open.
@@ -169,9 +169,9 @@ class PushConsumer(OpenOnce):
         await self._open_life().engine.subscribe(topic, expression)
 
     async def unsubscribe(self, topic: str) -> None:
-        """Consume a topic no more: its queues are given up when this returns, and their offsets stored.
+        """Stop consuming a topic: when this returns, its queues are given up and their offsets stored.
 
-        Orderly queues are given up when their handlers have ended.
+        Orderly queues are given up once their handlers have ended.
 
         Raises:
             ClientClosedError: the consumer is not open.
@@ -180,9 +180,9 @@ class PushConsumer(OpenOnce):
         await self._open_life().engine.unsubscribe(topic)
 
     def suspend(self) -> None:
-        """Pull nothing more until :meth:`resume`; what is in memory is still handled.
+        """Stop pulling until :meth:`resume`; cached messages are still handled.
 
-        The consumer stays a member of its group, and its queues stay its own.
+        The consumer stays a member of its group and keeps its queues.
 
         Raises:
             ClientClosedError: the consumer is not open.
@@ -198,7 +198,7 @@ class PushConsumer(OpenOnce):
         self._open_life().engine.resume()
 
     def resize(self, max_concurrency: int) -> None:
-        """Run so many handlers at once from now on; with fewer than before, those that run now may end.
+        """Change the maximum number of concurrent handlers; running handlers are not interrupted.
 
         Raises:
             ClientClosedError: the consumer is not open.
@@ -210,7 +210,7 @@ class PushConsumer(OpenOnce):
         service.resize(max_concurrency)
 
     def statistics(self) -> ConsumerStatistics:
-        """Return an immutable picture of what was consumed and of each queue, also after the end.
+        """Return an immutable snapshot of the figures, also after the end.
 
         Raises:
             ClientClosedError: the consumer was never entered.
@@ -239,7 +239,7 @@ class PushConsumer(OpenOnce):
                 raise
 
         async def live() -> None:
-            """Be a consumer from start to end, in a task of its own: the user's block must not be shielded with it."""
+            """Run the consumer in a task of its own: the user's block must not be shielded with it."""
             try:
                 await self._live(started, stopping)
             finally:
@@ -255,7 +255,7 @@ class PushConsumer(OpenOnce):
                 with trio.CancelScope(shield=True):  # limited by the grace time
                     await end()
                 raise
-            # A cancellation that comes while this waits is the second wish to end; one that was there before is not.
+            # A cancellation that arrives during this wait is the second request to end; an earlier one is not.
             with trio.CancelScope(shield=trio.current_effective_deadline() <= trio.current_time()):
                 await end()
 
@@ -292,7 +292,7 @@ class _Life:
         locks = None
         if plan.orderly:
             self.service = OrderlyService(handler, self._sender, settings)
-            if not plan.is_broadcast:  # nobody to share the queues with
+            if not plan.is_broadcast:  # in broadcasting no member shares the queues
                 locks = LockKeeper(QueueRequests(instance, plan.group), settings)
         else:
             self.service = concurrent_service(handler, self._sender, settings)

@@ -93,7 +93,7 @@ class RangeReader(OpenOnce):
         expression: str = SUBSCRIBE_ALL,
         limits: ReadLimits | None = None,
     ) -> None:
-        """Take settings; nothing happens before the reader is entered.
+        """Check the settings; nothing happens before the reader is entered.
 
         Args:
             queue: from where.
@@ -135,15 +135,15 @@ class RangeReader(OpenOnce):
                 self._nursery = None
 
     def seek(self, queue_offset: int) -> None:
-        """Go on at another offset: after an answer that says why there is nothing at :attr:`position`."""
+        """Continue at another offset, after an answer that reports why there is nothing at :attr:`position`."""
         self._drop_window()
         self.position = queue_offset
 
     async def read(self, least_bytes: int) -> list[RawPull]:
         """Return answers in order, without a gap between them, until they have ``least_bytes`` or the range ends.
 
-        An answer may begin before the end of the one before it and may end behind the range.  One whose status is
-        neither ``FOUND`` nor ``NO_MATCHED_MESSAGE`` is the last; :meth:`seek` tells where to go on, else the next
+        An answer may begin before the end of the previous one and may end after the range.  One whose status is
+        neither ``FOUND`` nor ``NO_MATCHED_MESSAGE`` is the last; :meth:`seek` sets where to continue, else the next
         call asks for the same offset again.  When it is cancelled, the next call begins where this one did.
 
         Returns:
@@ -164,7 +164,7 @@ class RangeReader(OpenOnce):
             except trio.Cancelled:
                 self._drop_window()
                 if answers and self.position == answers[-1].next_begin_offset:  # else another task called seek()
-                    self.position = begin  # nobody gets these
+                    self.position = begin  # they are lost with the call
                 raise
             if pull.error is not None and answers:
                 return answers  # the next call meets the error again
@@ -194,7 +194,7 @@ class RangeReader(OpenOnce):
         """Start pulls: first for a gap before the window, then behind it."""
         window = self._window
         while window and window[0].queue_offset + window[0].max_messages <= self.position:
-            window.popleft().scope.cancel()  # overtaken by a long answer
+            window.popleft().scope.cancel()  # covered by a long answer
         if not window or window[0].queue_offset > self.position:
             gap_end = window[0].queue_offset if window else self._end
             window.appendleft(self._start(self.position, gap_end))
@@ -233,7 +233,7 @@ class RangeReader(OpenOnce):
             pull.done.set()
 
     def _learn(self, pull: _PendingPull, answer: RawPull) -> None:
-        """Adapt to how much the broker gives: it may be 8 messages from disk, or few large ones."""
+        """Adapt to how much the broker returns: perhaps 8 messages from disk, or few large ones."""
         size = len(answer.body)
         self._answer_bytes = size if self._answer_bytes is None else max(size, (self._answer_bytes + size) // 2)
         got = int(answer.next_begin_offset) - pull.queue_offset

@@ -44,7 +44,6 @@ _IN_FLIGHT_CHECK_S: Final = 0.05
 _DOUBTFUL_SUSPEND_S: Final = 1.0
 #: Delay after which a broker that did not know the subscription, and gets a heartbeat now, is asked again.
 _ANNOUNCED_DELAY_S: Final = 0.1
-_RETRY_TOPIC: Final = PropertyName.RETRY_TOPIC
 
 
 class PullLoop:
@@ -250,8 +249,7 @@ class PullLoop:
             process_queue.on_removal = None
 
     async def _pull(self) -> tuple[PullResult, float]:
-        context = self._context
-        config = context.config
+        context, config = self._context, self._context.config
         self.note_progress()
         consumed = context.offsets.for_pull(self.queue)
         is_lite = context.progress.is_lite
@@ -299,7 +297,7 @@ class PullLoop:
             message.queue_bounds = bounds
         if self.queue.topic.startswith(RETRY_PREFIX):
             for message in messages:
-                message.topic = message.properties.get(_RETRY_TOPIC, message.topic)
+                message.topic = message.properties.get(PropertyName.RETRY_TOPIC, message.topic)
         if messages:
             self.process_queue.put(messages)
             self._context.service.submit(self.process_queue, messages)
