@@ -1,8 +1,8 @@
-"""The base of JSON bodies: a dataclass declares its members once, and is the table for both directions.
+"""The base of JSON bodies: a dataclass declares its members once, for reading and writing.
 
 The wire name is the camelCase of ours unless ``Annotated[..., Wire("clientID")]`` names another.  Reading is as
-tolerant as Java's readers: unknown members are ignored, missing ones and nulls give the default, numbers may be text,
-enums may be ordinals, an unknown enum name gives the default.  What cannot be meant is a ProtocolError.
+tolerant as in Java: unknown members are ignored, missing ones and nulls become the default, numbers may be text, enums
+may be ordinals, and an unknown enum name becomes the default.  Anything else is a ProtocolError.
 
 Source: wire.md 9.1.
 """
@@ -31,7 +31,7 @@ from triomq.protocol.bodies.fastjson import dumps, loads, queue_to_json
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.wire.headers import Wire as Wire
-from triomq.protocol.wire.headers import parse_integer
+from triomq.protocol.wire.headers import camel_case, parse_integer
 
 _Convert: TypeAlias = Callable[[Any], Any]
 _INT64_LIMIT: Final = 2**63
@@ -39,7 +39,7 @@ _INT64: Final = range(-_INT64_LIMIT, _INT64_LIMIT)
 
 
 class _MismatchError(ValueError):
-    """A value that cannot be what its member wants."""
+    """A value has the wrong type for its member."""
 
 
 class _Member(NamedTuple):
@@ -55,26 +55,26 @@ class JsonBody:
     __slots__ = ()
 
     irregular: ClassVar[bool] = False
-    """Whether some member has keys that are no text: only such bodies are read in fastjson's irregular form."""
+    """Whether a member has keys other than text: only such bodies are read in fastjson's irregular form."""
 
     @classmethod
     def decode(cls, data: bytes | bytearray | memoryview) -> Self:
         """Read a body.
 
         Raises:
-            ProtocolError: no JSON, or a member is not what it should be.
+            ProtocolError: not JSON, or a member has the wrong type.
         """
         return cls.from_json(loads(data, irregular=cls.irregular))
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """Read what a JSON reader returned.
+        """Read the value that a JSON reader returned.
 
         Raises:
-            ProtocolError: a member is not what it should be.
+            ProtocolError: a member has the wrong type.
         """
         if not isinstance(value, dict):
-            raise ProtocolError(f"{cls.__name__}: {type(value).__name__} where an object is needed")
+            raise ProtocolError(f"{cls.__name__}: {type(value).__name__} instead of an object")
         arguments = {}
         for name, wire_name, read, _ in _members(cls):
             raw = value.get(wire_name)
@@ -98,7 +98,7 @@ class JsonBody:
         return written
 
     def encode(self, *, quoted_ids: bool = False) -> bytes:
-        """Return compact JSON; with ``quoted_ids`` number keys are text, as standard JSON wants it."""
+        """Return compact JSON; with ``quoted_ids`` number keys are text, as in standard JSON."""
         return dumps(self.to_json(), quoted_ids=quoted_ids)
 
 
@@ -106,7 +106,7 @@ _TABLES: Final[dict[type[JsonBody], tuple[_Member, ...]]] = {}
 
 
 def _members(cls: type[JsonBody]) -> tuple[_Member, ...]:
-    """Return the members of a body in the order of their wire names; worked out once."""
+    """Return the members of a body in the order of their wire names; computed once."""
     table = _TABLES.get(cls)
     if table is None:
         table = _TABLES[cls] = _read_members(cls)
@@ -118,7 +118,7 @@ def _read_members(cls: type[JsonBody]) -> tuple[_Member, ...]:
     members = []
     for field in fields(cls):  # type: ignore[arg-type]  # subclasses are dataclasses
         hint = hints[field.name]
-        wire_name = _camel_case(field.name)
+        wire_name = camel_case(field.name)
         if get_origin(hint) is Annotated:
             hint, wire = get_args(hint)
             wire_name = str(wire)
@@ -127,13 +127,8 @@ def _read_members(cls: type[JsonBody]) -> tuple[_Member, ...]:
     return tuple(sorted(members, key=lambda member: member.wire_name))
 
 
-def _camel_case(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(map(str.capitalize, rest))
-
-
 def _converters(hint: Any) -> tuple[_Convert, _Convert | None]:
-    """Return reader and writer for a type; a writer of ``None`` leaves the value as it is."""
+    """Return reader and writer for a type; a writer of ``None`` keeps the value."""
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         (inner,) = (member for member in get_args(hint) if member is not type(None))
@@ -152,13 +147,13 @@ def _converters(hint: Any) -> tuple[_Convert, _Convert | None]:
         return hint.from_json, JsonBody.to_json
     if issubclass(hint, Enum):
         return _enum_reader(hint), _enum_name
-    raise TypeError(f"{hint}: no JSON form is known for it")
+    raise TypeError(f"{hint}: no JSON form is known")
 
 
 def _list_reader(read: _Convert) -> _Convert:
     def read_list(value: Any) -> list[Any]:
         if not isinstance(value, list):
-            raise _MismatchError(f"{_shown(value)} is no list")
+            raise _MismatchError(f"{_shown(value)} is not a list")
         return [read(item) for item in value]
 
     return read_list
@@ -173,7 +168,7 @@ def _dict_reader(read_key: _Convert, read_value: _Convert) -> _Convert:
         if isinstance(value, list) and read_key is _read_queue_key:
             return dict(_read_entry(entry, read_value) for entry in value)
         if not isinstance(value, dict):
-            raise _MismatchError(f"{_shown(value)} is no object")
+            raise _MismatchError(f"{_shown(value)} is not an object")
         return {read_key(key): read_value(member) for key, member in value.items()}
 
     return read_dict
@@ -185,7 +180,7 @@ def _read_entry(entry: Any, read_value: _Convert) -> tuple[MessageQueue, Any]:
         return _read_queue(entry[0]), read_value(entry[1])
     if isinstance(entry, dict) and "offset" in entry:
         return _read_queue(entry), read_value(entry["offset"])
-    raise _MismatchError(f"{_shown(entry)} is no queue with an offset")
+    raise _MismatchError(f"{_shown(entry)} is not a queue with an offset")
 
 
 def _dict_writer(write: _Convert) -> _Convert:
@@ -200,7 +195,7 @@ def _enum_reader(kind: type[Enum]) -> _Convert:
             return kind.__members__.get(value)
         if isinstance(value, int) and not isinstance(value, bool):
             return members[value] if 0 <= value < len(members) else None
-        raise _MismatchError(f"{_shown(value)} is no name of {kind.__name__}")
+        raise _MismatchError(f"{_shown(value)} is not a name of {kind.__name__}")
 
     return read_enum
 
@@ -216,7 +211,7 @@ def _read_int(value: Any) -> int:
         except ValueError as exc:
             raise _MismatchError(str(exc)) from None
     if not isinstance(value, int) or isinstance(value, bool) or value not in _INT64:
-        raise _MismatchError(f"{_shown(value)} is no 64 bit number")
+        raise _MismatchError(f"{_shown(value)} is not a 64-bit number")
     return value
 
 
@@ -226,7 +221,7 @@ def _read_float(value: Any) -> float:
             number = float(value)
             if math.isfinite(number):
                 return number
-    raise _MismatchError(f"{_shown(value)} is no number")
+    raise _MismatchError(f"{_shown(value)} is not a number")
 
 
 def _read_bool(value: Any) -> bool:
@@ -244,21 +239,21 @@ def _read_str(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return str(value)
-    raise _MismatchError(f"{_shown(value)} is no text")
+    raise _MismatchError(f"{_shown(value)} is not text")
 
 
 def _read_queue(value: Any) -> MessageQueue:
     if isinstance(value, MessageQueue):
         return value
     if not isinstance(value, dict):
-        raise _MismatchError(f"{_shown(value)} is no message queue")
+        raise _MismatchError(f"{_shown(value)} is not a message queue")
     return MessageQueue(
         _read_str(value.get("topic", "")), _read_str(value.get("brokerName", "")), _read_int(value.get("queueId", 0))
     )
 
 
 def _read_queue_key(key: Any) -> MessageQueue:
-    """Read a key that is a queue, also one written as text that holds JSON: some of Java's readers take that."""
+    """Read a key that is a queue, also as text with JSON in it, which some of Java's readers accept."""
     return _read_queue(loads(key.encode()) if isinstance(key, str) else key)
 
 

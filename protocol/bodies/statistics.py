@@ -1,4 +1,4 @@
-"""Bodies that administration asks for: offsets of topics and groups, who is connected.
+"""Bodies for administration: offsets of topics and groups, connections, counters.
 
 Source: wire.md 9.6, 9.10.
 """
@@ -14,14 +14,14 @@ from triomq.protocol.message_queue import MessageQueue
 
 @dataclass(slots=True)
 class OffsetWrapper(JsonBody):
-    """Where a group stands in one queue; ``last_timestamp``: store time of the last message it consumed, 0 if none.
+    """A group's progress in one queue; ``last_timestamp``: store time of the last message it consumed, 0 if none.
 
-    The rest is told by brokers of ours only; Apache's tools pass over it.
+    Only triomq's brokers send the other members; Apache's tools ignore them.
 
     Attributes:
-        lock_owner: client id of who has locked the queue; absent: nobody.
+        lock_owner: client id that holds the queue's lock; absent without one.
         progress_timestamp: when the offset last changed, in ms; 0: not since the broker started.
-        stalled_timestamp: since when messages have waited without any progress, in ms; 0: not for long.
+        stalled_timestamp: when messages began to wait without progress, in ms; 0: not stalled.
     """
 
     broker_offset: int = 0
@@ -44,7 +44,7 @@ class ConsumeStats(JsonBody):
 
 @dataclass(slots=True)
 class TopicOffset(JsonBody):
-    """What one queue holds."""
+    """The contents of one queue."""
 
     min_offset: int = 0
     max_offset: int = 0
@@ -62,14 +62,14 @@ class TopicStatsTable(JsonBody):
 
 @dataclass(slots=True)
 class QueueTimeSpan(JsonBody):
-    """Of one queue: store times (ms) of its first and newest message and of the last one that a group consumed.
+    """Store times (ms) of a queue's first and newest message and of the last one that a group consumed.
 
     Attributes:
-        message_queue: which.
-        min_time_stamp: of the first message, -1 without messages; so is the next.
-        max_time_stamp: of the newest one.
-        consume_time_stamp: of the last one that the group consumed; of the first one while it has consumed none.
-        delay_time: how long ago the next message for the group was stored, 0 if none waits.
+        message_queue: the queue.
+        min_time_stamp: of the first message, -1 without messages.
+        max_time_stamp: of the newest message, -1 without messages.
+        consume_time_stamp: of the last message that the group consumed, of the first one before it consumed any.
+        delay_time: age of the next message for the group, 0 if none waits.
         min_time_stamp_str, max_time_stamp_str, consume_time_stamp_str: the same times as text, in the broker's local
             time, such as ``2026-01-31#12:00:00:000``.
     """
@@ -93,7 +93,7 @@ class QueryConsumeTimeSpanBody(JsonBody):
 
 @dataclass(slots=True)
 class BrokerStatsItem(JsonBody):
-    """What was counted in a span of time: ``sum``, of it per second, and per event on average."""
+    """A counter over a span of time: the sum, the rate per second, and the average per event."""
 
     sum: int = 0
     tps: float = 0.0
@@ -113,7 +113,7 @@ class BrokerStatsData(JsonBody):
 class Connection(JsonBody):
     """One client's connection; ``client_addr`` is ``ip:port``.  Source: Connection.java.
 
-    ``subscription_set``, what this one consumer wants, is told by brokers of ours only.
+    Only triomq's brokers send ``subscription_set``, the subscriptions of this consumer.
     """
 
     client_id: str = ""
@@ -143,7 +143,7 @@ class ConsumerConnection(JsonBody):
 
 @dataclass(slots=True)
 class ConsumeQueueData(JsonBody):
-    """One unit of a consume queue; ``eval``: the group's filter lets it through, as far as codes of tags tell."""
+    """One unit of a consume queue; ``eval``: the group's filter accepts its tags code."""
 
     physic_offset: int = 0
     physic_size: int = 0
@@ -156,10 +156,10 @@ class QueryConsumeQueueResponseBody(JsonBody):
     """Answer to QUERY_CONSUME_QUEUE (321).  Source: QueryConsumeQueueResponseBody.java.
 
     Attributes:
-        max_queue_index: queue offset behind the newest unit.
+        max_queue_index: queue offset after the newest unit.
         min_queue_index: queue offset of the oldest one.
         queue_data: the units asked for.
-        subscription_data: what the group wants of the topic, if a group was named and has members.
+        subscription_data: the group's subscription to the topic, if a group was named and has members.
         filter_data: a remark on the group.
     """
 

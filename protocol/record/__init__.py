@@ -1,4 +1,4 @@
-"""Messages and the binary layouts that hold them: records, batches, properties, ids, queue and index units.
+"""Messages and their binary layouts: records, batches, properties, ids, queue and index units.
 
 No files and no remoting commands.
 """

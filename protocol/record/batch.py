@@ -1,7 +1,7 @@
 """The body of a batch send: several messages for one topic and queue in one request.
 
 Per message: int32 total size, int32 magic (0), int32 CRC (0), int32 flag, int32 body length, body, int16 properties
-length, properties.  Magic and CRC are not read: the broker computes the CRC itself.
+length, properties.  Readers ignore magic and CRC: the broker computes the CRC itself.
 
 Source: MessageDecoder.java, encodeMessage and decodeMessage; wire.md 10.7.
 """
@@ -33,7 +33,7 @@ def encode_batch(messages: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     """Return the body for messages given as flag, body and encoded properties (see ``BatchEntry``).
 
     Raises:
-        ProtocolError: properties above 32767 bytes, or a flag that is no signed 32 bit number.
+        ProtocolError: properties above 32767 bytes, or a flag that does not fit 32 bits.
     """
     parts: list[bytes] = []
     for flag, body, properties in messages:
@@ -54,7 +54,7 @@ def encode_batch(messages: Iterable[tuple[int, bytes, bytes]]) -> bytes:
 
 
 def decode_batch(body: bytes | bytearray | memoryview) -> list[BatchEntry]:
-    """Return the messages of a batch body; copies them, so that none keeps the whole body alive.
+    """Return copies of the messages of a batch body, so that none keeps the whole body alive.
 
     Raises:
         ProtocolError: an entry is truncated or its lengths contradict each other.

@@ -1,6 +1,6 @@
 """Structs of an index file, and the hashes of its keys.
 
-A file is a header, a table of slots and a table of units; unit 0 is never used, and slot and unit numbers of 0 mean
+A file is a header, a table of slots and a table of units.  Unit 0 is never used; a slot or unit number of 0 means
 "none".  Source: IndexHeader.java, IndexFile.java; store.md 4.1-4.3.
 """
 
@@ -21,7 +21,7 @@ UNIT: Final = Struct(">iqii")
 UNIT_SIZE: Final = UNIT.size
 
 KEY_WIDTH: Final = 64
-"""``key_hashes`` takes keys up to this length: the unique keys of clients have 32 characters, or 56 with IPv6."""
+"""The greatest length of a key for ``key_hashes``: unique keys of clients have 32 characters, or 56 with IPv6."""
 
 _MASK: Final = 0xFFFF_FFFF
 _MAX_HASH: Final = 0x7FFF_FFFF
@@ -31,10 +31,10 @@ _P16: Final = _POWERS[16]
 _P32: Final = _POWERS[32]
 _P48: Final = _POWERS[48]
 _USUAL_WIDTH: Final = 32
-_TWO_PARTS: Final = Struct(">12xI12xI")  # of a key up to 32 long, padded: the sums of each 16 characters
-_FOUR_PARTS: Final = Struct(">12xI12xI12xI12xI")  # of a longer one
+_TWO_PARTS: Final = Struct(">12xI12xI")  # sums of each 16 characters of a key padded to 32
+_FOUR_PARTS: Final = Struct(">12xI12xI12xI12xI")  # of a key padded to 64
 
-_AT_ONCE: Final = 256  # keys in one number; a shorter number makes no use of the rest of these masks
+_AT_ONCE: Final = 256  # keys in one number; a shorter number uses a part of the masks
 _PAIRS, _FOURS, _EIGHTS, _HALVES = (
     int.from_bytes(pattern * (KEY_WIDTH * _AT_ONCE // len(pattern)), "big")
     for pattern in (b"\x00\xff", b"\x00\x00\xff\xff", bytes(4) + b"\xff" * 4, bytes(12) + b"\xff" * 4)
@@ -42,14 +42,14 @@ _PAIRS, _FOURS, _EIGHTS, _HALVES = (
 
 
 class IndexHeader(NamedTuple):
-    """What an index file says of itself; times are store times in ms."""
+    """The header of an index file; times are store times in ms."""
 
     begin_timestamp: int
     end_timestamp: int
     begin_physical_offset: PhysicalOffset
     end_physical_offset: PhysicalOffset
     hash_slot_count: int  # slots in use
-    index_count: int  # number of the next unit; the first one is 1
+    index_count: int  # number of the next unit, from 1
 
 
 class IndexUnit(NamedTuple):
@@ -57,23 +57,23 @@ class IndexUnit(NamedTuple):
 
     key_hash: int
     physical_offset: PhysicalOffset
-    time_diff_s: int  # store time, as seconds after the header's ``begin_timestamp``
+    time_diff_s: int  # store time, in seconds after the header's ``begin_timestamp``
     previous_unit: int  # in the same slot
 
 
 def key_hash(topic: str, key: str) -> int:
-    """Return the hash under which messages of ``topic`` with ``key`` are indexed: at least 0, 31 bits."""
+    """Return the hash under which messages of ``topic`` with ``key`` are indexed: 31 bits, never negative."""
     return fold_hash(java_hash(f"{topic}#{key}"))
 
 
 def fold_hash(hashed: int) -> int:
-    """Return the amount of a Java hash, of which only the lowest 32 bits count; 0 for the one without an amount."""
+    """Return the absolute value of the lowest 32 bits of a Java hash; 0 for -2**31, which has none in 32 bits."""
     hashed &= _MASK
     return hashed if hashed <= _MAX_HASH else -hashed & _MAX_HASH
 
 
 def topic_share(topic: str) -> tuple[int, ...]:
-    """Return what a topic adds to the hash of an ASCII key, by the key's length, 0 to ``KEY_WIDTH``."""
+    """Return the topic's part of the hash of an ASCII key, by the key's length from 0 to ``KEY_WIDTH``."""
     hashed = java_hash(topic + "#")
     return tuple(hashed * power & _MASK for power in _POWERS)
 
@@ -81,11 +81,11 @@ def topic_share(topic: str) -> tuple[int, ...]:
 def key_hashes(keys: Sequence[bytes], shares: Sequence[int]) -> list[int]:
     """Return ``key_hash`` of many ASCII keys: 0.3 to 0.5 us each instead of 1 to 2 us.
 
-    Keys lie side by side in one big number, and each operation adds neighbours in all of them at once.
+    The keys lie side by side in one big number; each operation adds neighbouring characters of all keys at once.
 
     Args:
         keys: at most ``KEY_WIDTH`` long.
-        shares: for each key what ``topic_share`` says for its topic and its length.
+        shares: ``topic_share`` of each key's topic, for the key's length.
     """
     hashes: list[int] = []
     for start in range(0, len(keys), _AT_ONCE):

@@ -1,7 +1,7 @@
-"""Every binary layout in readable form: the specification that the quick code is tested against.
+"""Every binary layout in readable form: the specification that the fast code is tested against.
 
-Only tests and tools that explain files import this: ``construct`` takes 20 to 30 times as long as ``struct`` and 45 ms
-to import.  All numbers are big-endian; nearly all are signed, as Java has no others.
+Only tests import this: ``construct`` takes 20 to 30 times as long as ``struct``, and 45 ms to import.  All numbers are
+big-endian; nearly all are signed, because Java has no unsigned ones.
 
 Source: wire.md 1.1, 2.3, 10.1, 10.7; store.md 2.1, 2.2, 3.1, 4.1, 4.2, 5.2.
 """

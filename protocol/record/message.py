@@ -23,9 +23,9 @@ _TAGS: Final = PropertyName.TAGS.encode()
 _KEYS: Final = PropertyName.KEYS.encode()
 _UNIQUE_KEY: Final = PropertyName.UNIQUE_KEY.encode()
 
-#: Names a ``Message`` has fields for, and names of the client's and broker's own bookkeeping.
+#: Names with fields in ``Message``, and names for the bookkeeping of clients and brokers.
 RESERVED_PROPERTY_NAMES: Final = frozenset(value for name, value in vars(PropertyName).items() if name.isupper()) - {
-    PropertyName.CHECK_IMMUNITY_TIME_IN_SECONDS,  # meant for users
+    PropertyName.CHECK_IMMUNITY_TIME_IN_SECONDS,  # for users
     PropertyName.START_DELIVER_TIME,
 }
 
@@ -35,20 +35,20 @@ class Message:
     """A message to be sent.
 
     Attributes:
-        topic: where it goes.
+        topic: its destination.
         body: the bytes to deliver.
         tags: one tag that consumers can select by.
-        keys: what the message can be found by later: several keys, or one text with keys separated by blanks.
-        properties: the user's own; names of ``RESERVED_PROPERTY_NAMES`` are refused.
-        flag: 32 bits of the user's own, not interpreted.
-        delay_level: 0 = at once; 1..18 = 1s 5s 10s 30s 1m ... 2h, as the broker is configured.
-        delay_s: how long after it was sent the message shall appear; triomq and 5.x brokers, 4.9 ones deliver at once.
-        deliver_at: when it shall appear, likewise; a time without a zone is local time.
-        wait_store_ok: whether the broker answers only after the flush, where it flushes synchronously.
+        keys: keys to find the message by: several, or one text with keys separated by blanks.
+        properties: the user's own; ``RESERVED_PROPERTY_NAMES`` are rejected.
+        flag: 32 bits for the user, not interpreted.
+        delay_level: 0 = immediately; 1..18 = 1s 5s 10s 30s 1m ... 2h by default (a setting of the broker).
+        delay_s: time from sending to delivery; for triomq and 5.x brokers, 4.9 brokers deliver immediately.
+        deliver_at: time of delivery, likewise; a time without a zone is local time.
+        wait_store_ok: whether a broker that flushes synchronously answers only after the flush.
         sharding_key: messages with equal keys belong together (5.x brokers read it).
 
     Raises:
-        MessageIllegalError: an impossible value or combination.
+        MessageIllegalError: an invalid value or combination.
         TypeError: the body is not bytes.
     """
 
@@ -84,11 +84,11 @@ class Message:
 
     @property
     def is_delayed(self) -> bool:
-        """Whether it shall appear later than it is sent."""
+        """Whether it is delivered later than it is sent."""
         return bool(self.delay_level or self.delay_s or self.deliver_at is not None)
 
     def all_properties(self) -> dict[str, str]:
-        """Return a new dict of everything that is sent as properties: the user's, tags, keys, delay, WAIT.
+        """Return a new dict of all properties to send: the user's, tags, keys, delay, WAIT.
 
         The producer adds the unique id and then calls ``encode_properties``.
         """
@@ -110,16 +110,16 @@ class Message:
 
 
 class MessageExt:
-    """A stored message: its record's fixed fields are plain attributes, the rest is decoded when asked for.
+    """A stored message: the fixed fields of its record are plain attributes, the rest is decoded on demand.
 
-    Made by ``record.decode_record``, once per delivered message, so nothing here is frozen or checked again.
-    It holds copies of its own bytes only and keeps no buffer alive.
+    ``record.decode_record`` creates one per delivered message, so nothing is frozen or checked again.  It holds only
+    copies of its own bytes and keeps no buffer alive.
 
     Attributes:
         store_size: length of the whole record.
         body_crc: CRC-32 of the stored body, without its top bit.
         queue_id: queue within topic and broker.
-        flag: the producer's own 32 bits.
+        flag: the producer's 32 bits.
         queue_offset: number of the message in its queue.
         physical_offset: position in the broker's commit log.
         sys_flag: bits of ``MessageSysFlag``.
@@ -129,8 +129,8 @@ class MessageExt:
         prepared_transaction_offset: commit log position of the half message, 0 if there is none.
         stored_body: the body as stored, perhaps compressed.
         broker_name: set by the client that pulled it, else "".
-        queue_bounds: first offset of the queue and its end, as the answer to the pull told them; its client sets them,
-            and the properties have them as MIN_OFFSET and MAX_OFFSET then.
+        queue_bounds: first offset and end of the queue from the answer to the pull; set by the client, and then also
+            in the properties as MIN_OFFSET and MAX_OFFSET.
     """
 
     __slots__ = (
@@ -174,12 +174,12 @@ class MessageExt:
         body: bytes,
         tail: bytes,
     ) -> None:
-        """Take the parts of a record.
+        """Create the message from the parts of a record.
 
         Args:
-            head: what ``layout.HEAD`` unpacks.
+            head: the values of ``layout.HEAD``.
             body: the stored body.
-            tail: what follows the body: topic length, topic, properties length, properties; checked before.
+            tail: topic length, topic, properties length and properties, already checked.
         """
         (
             self.store_size,
@@ -234,15 +234,15 @@ class MessageExt:
 
     @property
     def user_properties(self) -> dict[str, str]:
-        """A new dict without RocketMQ's own names: what a forwarding ``Message`` may take over."""
+        """A new dict without RocketMQ's own names, for forwarding in a ``Message``."""
         return {name: value for name, value in self.properties.items() if name not in RESERVED_PROPERTY_NAMES}
 
     @property
     def body(self) -> bytes:
-        """The body as its producer gave it, decompressed on first access.
+        """The body as its producer passed it, decompressed on first access.
 
         Raises:
-            ProtocolError: the compressed body is damaged, or compressed in no way that there is.
+            ProtocolError: the compressed body is damaged, or its compression unknown.
             UnsupportedCompressionError: the package for its compression is not installed.
         """
         if not self.sys_flag & _COMPRESSED:
@@ -258,33 +258,33 @@ class MessageExt:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys the message can be found by."""
+        """The keys to find the message by."""
         text = self._text(_KEYS)
         return tuple(key for key in text.split(" ") if key) if text else ()
 
     @property
     def unique_id(self) -> str | None:
-        """The id its producer gave it, ``None`` if it gave none."""
+        """The id from its producer, ``None`` without one."""
         return self._text(_UNIQUE_KEY)
 
     @property
     def message_id(self) -> str:
-        """The producer's id, else the offset id: compare it as it is, without changing its case."""
+        """The producer's id, else the offset id; compare it with its case."""
         return self._text(_UNIQUE_KEY) or self.offset_message_id
 
     @property
     def offset_message_id(self) -> str:
-        """The id that tells where the record is stored."""
+        """The id of the record's place in the store."""
         return offset_message_id(self._store_host, self.physical_offset)
 
     @property
     def encoded_born_host(self) -> bytes:
-        """The producer's address as the record holds it, see ``triomq.protocol.host``."""
+        """The producer's address as in the record, see ``triomq.protocol.host``."""
         return self._born_host
 
     @property
     def encoded_store_host(self) -> bytes:
-        """The broker's address as the record holds it."""
+        """The broker's address as in the record."""
         return self._store_host
 
     @property
@@ -292,16 +292,16 @@ class MessageExt:
         """``ip:port`` of the producer, as the broker saw it.
 
         Raises:
-            ProtocolError: the record holds an impossible port.
+            ProtocolError: the record contains an invalid port.
         """
         return format_host(self._born_host)
 
     @property
     def store_host(self) -> str:
-        """``ip:port`` of the broker that stored it.
+        """``ip:port`` of the broker that stored the message.
 
         Raises:
-            ProtocolError: the record holds an impossible port.
+            ProtocolError: the record contains an invalid port.
         """
         return format_host(self._store_host)
 

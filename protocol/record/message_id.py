@@ -1,7 +1,7 @@
-"""Message ids: where a message is stored, and the id its producer gave it.
+"""Message ids: the place where a message is stored, and the unique id from its producer.
 
-Both are upper case hex digits of the same lengths, 32 or (IPv6) 56: the text does not tell which one it is.
-Unique ids must be compared as they are, because Go writes part of theirs in lower case.
+Both are upper-case hex digits of the same lengths, 32 or 56 (IPv6), so the text does not show which kind it is.
+Unique ids must be compared with their case, because Go writes a part of its own in lower case.
 
 Source: MessageDecoder.java and MessageClientIDSetter.java; wire.md 10.2, store.md 2.9.
 """
@@ -24,7 +24,7 @@ _UINT32: Final = 0xFFFF_FFFF
 
 
 def offset_message_id(store_host: bytes, physical_offset: PhysicalOffset | int) -> str:
-    """Return the id that tells where a record is; ``store_host`` as in the record: 8 or 20 bytes."""
+    """Return the id of a record's place; ``store_host`` as in the record: 8 or 20 bytes."""
     return f"{store_host.hex().upper()}{physical_offset & 0xFFFF_FFFF_FFFF_FFFF:016X}"
 
 
@@ -32,8 +32,7 @@ def parse_offset_message_id(text: str) -> tuple[str, int, PhysicalOffset]:
     """Return address, port and commit log offset of an offset message id.
 
     Raises:
-        ProtocolError: the text cannot be such an id.  Many a unique id can be read as one: then the answer
-            is senseless.
+        ProtocolError: the text cannot be such an id.  Many unique ids can; then the result is meaningless.
     """
     try:
         raw = bytes.fromhex(text)
@@ -49,19 +48,19 @@ def parse_offset_message_id(text: str) -> tuple[str, int, PhysicalOffset]:
 
 
 class UniqueIdGenerator:
-    """Makes the ids that producers give to their messages: ``UNIQ_KEY``.
+    """Generates the unique ids of a producer's messages: ``UNIQ_KEY``.
 
-    An id is address, process id (16 bit), ``discriminator`` (32 bit), milliseconds since the local start of
-    the month (32 bit) and a counter (16 bit): unique while fewer than 65536 are made in one millisecond.
+    An id consists of address, process id (16 bits), ``discriminator`` (32 bits), milliseconds since the local start of
+    the month (32 bits) and a counter (16 bits): unique below 65536 ids per millisecond.
     """
 
     def __init__(self, ip: bytes, pid: int, discriminator: int, clock_ms: Callable[[], int]) -> None:
-        """Take the parts that stay.
+        """Set the constant parts.
 
         Args:
             ip: 4 or 16 bytes.
             pid: the process id; its low 16 bits are used.
-            discriminator: tells generators of one process apart; its low 32 bits are used.
+            discriminator: distinguishes generators of one process; its low 32 bits are used.
             clock_ms: wall clock in milliseconds since 1970.
         """
         if len(ip) not in (4, 16):
@@ -73,19 +72,19 @@ class UniqueIdGenerator:
         self._next_month_ms = 0
 
     def next(self) -> str:
-        """Return a new id: 32 or 56 upper case hex digits."""
+        """Return a new id: 32 or 56 upper-case hex digits."""
         now = self._clock_ms()
         if now >= self._next_month_ms:
             self._month_start_ms, self._next_month_ms = _month_around(now)
         # A clock set back below the month's start wraps around, as in Java.
-        return "%s%08X%04X" % (  # noqa: UP031  # quicker than an f-string here
+        return "%s%08X%04X" % (  # noqa: UP031  # faster than an f-string here
             self._prefix,
             now - self._month_start_ms & _UINT32,
             self._count() & _UINT16,
         )
 
     def next_many(self, count: int) -> list[str]:
-        """Return new ids that share their time: 65,535 at most, since the number in an id has 16 bits."""
+        """Return new ids that share their time: at most 65,535, because the counter has 16 bits."""
         begin, number = self.next()[:-_NUMBER_DIGITS], self._count
         return [f"{begin}{number() & _UINT16:04X}" for _ in range(count)]
 

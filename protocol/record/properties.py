@@ -1,11 +1,10 @@
 """Message properties: ``name 0x01 value 0x02 name 0x01 value ...`` in UTF-8, at most 32767 bytes.
 
 Rules of a reader: parts end at 0x02, a part's value starts after its first 0x01; parts with an empty name or
-value are skipped; of equal names the last wins; a final 0x02 may stand there or not.  Ill-formed UTF-8
-becomes U+FFFD, as in Java, so that one bad message cannot stop a queue.
+value are skipped; of equal names the last wins; a final 0x02 is optional.  Ill-formed UTF-8 becomes U+FFFD, as in
+Java, so that one bad message cannot stop a queue.
 
-The broker only looks up, appends and removes, and does it on the bytes: they never become a ``dict`` unless
-somebody asks for one.
+The broker looks up, appends and removes properties in the encoded bytes, without a ``dict``.
 
 Source: MessageDecoder.java, string2messageProperties, messageProperties2String; wire.md 10.3, store.md 2.7.
 """
@@ -22,7 +21,7 @@ MAX_PROPERTIES_BYTES: Final = 32767  # the length field is a signed 16 bit numbe
 
 
 class PropertyName:
-    """Names with a meaning to RocketMQ.  Source: MessageConst.java; wire.md 10.4."""
+    """RocketMQ's own names.  Source: MessageConst.java; wire.md 10.4."""
 
     KEYS: Final = "KEYS"
     TAGS: Final = "TAGS"
@@ -81,12 +80,12 @@ class PropertyName:
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """Return the encoded form, without a final 0x02; empty values are left out: no reader would see them.
+    """Return the encoded form, without a final 0x02; empty values are left out, because readers skip them.
 
-    The length is not limited here: whoever adds the last property checks it.
+    The length is not limited here: the code that adds the last property checks it.
 
     Raises:
-        ProtocolError: a name is empty, a name or value holds 0x01 or 0x02, is no text, or cannot be UTF-8.
+        ProtocolError: a name is empty, or a name or value contains 0x01 or 0x02, is not text or not encodable.
     """
     parts = []
     for name, value in properties.items():
@@ -115,9 +114,9 @@ def decode_properties(encoded: bytes | bytearray | memoryview) -> dict[str, str]
 
 
 def get_property(encoded: bytes, name: bytes) -> bytes | None:
-    """Return the value of ``name``, found without decoding the others; ``None`` if it is absent or empty.
+    """Return the value of ``name`` without decoding the others; ``None`` if it is absent or empty.
 
-    ``name`` must not be empty and must not hold 0x01 or 0x02.
+    ``name`` must not be empty and must not contain 0x01 or 0x02.
     """
     needle = name + NAME_VALUE_SEPARATOR
     at = encoded.rfind(needle)
@@ -134,7 +133,7 @@ def get_property(encoded: bytes, name: bytes) -> bytes | None:
 def append_property(encoded: bytes, name: bytes, value: bytes) -> bytes:
     """Return ``encoded`` with one more property at its end, where it wins over earlier ones of the same name.
 
-    Neither ``name`` nor ``value`` may hold 0x01 or 0x02.
+    Neither ``name`` nor ``value`` may contain 0x01 or 0x02.
     """
     if not encoded or encoded[-1] == _PROPERTY_SEPARATOR_BYTE:
         return b"%b%b\x01%b" % (encoded, name, value)
@@ -144,7 +143,7 @@ def append_property(encoded: bytes, name: bytes, value: bytes) -> bytes:
 def set_property(encoded: bytes, name: bytes, value: bytes) -> bytes:
     """Return ``encoded`` with the property ``name`` once, at its end.
 
-    Neither ``name`` nor ``value`` may hold 0x01 or 0x02.
+    Neither ``name`` nor ``value`` may contain 0x01 or 0x02.
     """
     return append_property(remove_property(encoded, name), name, value)
 
@@ -155,7 +154,7 @@ def remove_property(encoded: bytes, name: bytes) -> bytes:
     at = encoded.find(needle)
     if at < 0:
         return encoded
-    if at == 0 or encoded[at - 1] == _PROPERTY_SEPARATOR_BYTE:  # the usual case: it is there, and once
+    if at == 0 or encoded[at - 1] == _PROPERTY_SEPARATOR_BYTE:  # the usual case: it occurs once
         end = encoded.find(PROPERTY_SEPARATOR, at)
         if end < 0:
             return encoded[: max(at - 1, 0)]

@@ -1,6 +1,6 @@
 """Typed headers of administration and of the name server, one class for each.
 
-What is also sent to clients (307, 309) or asked by them (38) is in :mod:`triomq.protocol.requests.requests`.
+Requests that clients receive (307, 309) or send (38) too are in :mod:`triomq.protocol.requests.requests`.
 
 Source: wire.md 7 (administration), 8 (name server).
 """
@@ -108,7 +108,7 @@ class ViewBrokerStatsDataRequestHeader(Header):
 
     code: ClassVar[int] = RequestCode.VIEW_BROKER_STATS_DATA
     stats_name: str  # e.g. TOPIC_PUT_NUMS
-    stats_key: str  # a topic, ``topic@group`` or the cluster, as the name demands
+    stats_key: str  # a topic, ``topic@group`` or the cluster, depending on the name
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class GetRouteInfoRequestHeader(Header):
 
 @dataclass(slots=True)
 class KvConfigRequestHeader(Header):
-    """Codes 100, 101, 102 and 219.  Source: PutKVConfigRequestHeader.java and its sisters."""
+    """Codes 100, 101, 102 and 219.  Source: PutKVConfigRequestHeader.java and its siblings."""
 
     namespace: str
     key: str | None = None

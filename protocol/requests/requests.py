@@ -57,7 +57,7 @@ class SendMessageRequestHeaderV2(Header):
 
 @dataclass(slots=True)
 class SendMessageResponseHeader(Header):
-    """What a stored message got.  Source: SendMessageResponseHeader.java."""
+    """The place of a stored message.  Source: SendMessageResponseHeader.java."""
 
     msg_id: str  # offset message id; of a batch all, joined by commas
     queue_id: Int32
@@ -84,8 +84,8 @@ class PullMessageRequestHeader(Header):
     subscription: str | None = None
     expression_type: str | None = None
     broker_name: Annotated[str, Wire("bname")] | None = None
-    #: Ours: the reader takes so many bytes of messages at once, so the limits of long pulls hold.  Apache's brokers
-    #: ignore it; its own ``maxMsgBytes`` says nothing, as 5.x pull consumers send the greatest number in it.
+    #: triomq's own: the most bytes of messages that the reader accepts at once; the limits of long pulls then apply.
+    #: Apache's brokers ignore it.  Its own ``maxMsgBytes`` is useless: 5.x pull consumers send the greatest number.
     max_transfer_bytes: Annotated[Int32, Wire("triomqMaxTransferBytes")] | None = None
 
 
@@ -114,7 +114,7 @@ class QueryMessageRequestHeader(Header):
 
 @dataclass(slots=True)
 class QueryMessageResponseHeader(Header):
-    """How far the index of keys is; zeros where nothing was found.  Source: QueryMessageResponseHeader.java."""
+    """Progress of the index of keys; zeros if nothing was found.  Source: QueryMessageResponseHeader.java."""
 
     index_last_update_timestamp: int  # ms, store time
     index_last_update_phyoffset: PhysicalOffset
@@ -157,7 +157,7 @@ class SearchOffsetRequestHeader(Header):
 
 @dataclass(slots=True)
 class QueueRequestHeader(Header):
-    """Names one queue: codes 30, 31 and 32.  Source: GetMaxOffsetRequestHeader.java and its sisters."""
+    """Names one queue: codes 30, 31 and 32.  Source: GetMaxOffsetRequestHeader.java and its siblings."""
 
     topic: str
     queue_id: Int32
@@ -289,7 +289,7 @@ class ConsumeMessageDirectlyRequestHeader(Header):
 
 @dataclass(slots=True)
 class PushReplyMessageRequestHeader(Header):
-    """Broker to the one who asked.  Source: ReplyMessageRequestHeader.java."""
+    """Broker to the requester.  Source: ReplyMessageRequestHeader.java."""
 
     code: ClassVar[int] = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
     producer_group: str

@@ -176,7 +176,7 @@ def _describe_all(cls: type[Header]) -> tuple[_Field, ...]:
 
 
 def _describe(name: str, hint: Any, default: Any) -> _Field:
-    wire, limit = _camel_case(name), _INT64_LIMIT
+    wire, limit = camel_case(name), _INT64_LIMIT
     if get_origin(hint) in (Union, UnionType):
         (hint,) = (member for member in get_args(hint) if member is not type(None))
     while True:
@@ -194,6 +194,7 @@ def _describe(name: str, hint: Any, default: Any) -> _Field:
     return _Field(name, wire, hint, _BOOL_LIMIT if hint is bool else limit, default)
 
 
-def _camel_case(name: str) -> str:
+def camel_case(name: str) -> str:
+    """Return ``queueId`` for ``queue_id``."""
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
