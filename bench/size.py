@@ -22,6 +22,7 @@ MAX_FUNCTION_LINES: Final = 40
 #: Hot paths that are longer than a function should be, because a call for each message costs too much.
 LONG_FUNCTIONS: Final = frozenset(
     (
+        "broker/processors/plain_send.py:PlainSends._entry",  # each message of a usual producer
         "protocol/record/intact_record.py:IntactWalk.run",  # each record of a scan of the commit log
     )
 )

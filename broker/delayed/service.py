@@ -9,6 +9,7 @@ Source: behaviour.md A.5, store.md 8.3.
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -33,30 +34,22 @@ _MIN_SLEEP_S: Final = 0.01  # messages that are due within it are delivered toge
 _MAX_SLEEP_S: Final = 1.0  # the wall clock may be moved meanwhile
 
 
+@dataclass(eq=False)
 class ScheduledDelivery:
     """The task of ``Schedule`` and ``Timer``."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        schedule: Schedule,
-        timer: Timer,
-        delivery: Delivery,
-        arrived: Signal,
-        group_commit: GroupCommit | None,
-        steps: Steps,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self._store = store
-        self._schedule = schedule
-        self._timer = timer
-        self._delivery = delivery
-        self._arrived = arrived
-        self._group_commit = group_commit
-        self._steps = steps
-        self._clock_ms = clock_ms
-        self._tables = (schedule.offsets, timer.progress)
-        self._flushes = FlushRuns(store, trio.to_thread.run_sync)
+    store: MessageStore
+    schedule: Schedule
+    timer: Timer
+    delivery: Delivery
+    arrived: Signal
+    group_commit: GroupCommit | None
+    steps: Steps
+    clock_ms: Callable[[], int]
+
+    def __post_init__(self) -> None:
+        self._tables = (self.schedule.offsets, self.timer.progress)
+        self._flushes = FlushRuns(self.store, trio.to_thread.run_sync)
         self._saving_log = FailureLog(LOGGER, "progress of delayed messages is not saved for now: %s")
         self._reading_log = FailureLog(LOGGER, "delayed messages cannot be read for now: %s")
         self._read_again_at = 0.0  # what could not be read
@@ -70,29 +63,29 @@ class ScheduledDelivery:
 
     async def _turn(self) -> float | None:
         """Deliver a bounded number of due messages; return what ``_deliver`` returns."""
-        self._arrived.clear()
-        delivered_before = self._delivery.delivered
+        self.arrived.clear()
+        delivered_before = self.delivery.delivered
         delivered = 0
         seconds: float | None = 0.0
         for _ in range(_MAX_CALLS):
             await self._load()
             seconds = self._deliver()
-            delivered = self._delivery.delivered - delivered_before
+            delivered = self.delivery.delivered - delivered_before
             if seconds != 0 or delivered >= _MAX_MESSAGES:
                 break
         if delivered:
-            if self._group_commit is not None:
-                self._group_commit.wake()
-            self._steps.end()
+            if self.group_commit is not None:
+                self.group_commit.wake()
+            self.steps.end()
         return seconds
 
     async def _load(self) -> None:
         """Read due messages that are on disk only, in a worker thread; unreadable ones are not delivered."""
-        now_ms = self._clock_ms()
+        now_ms = self.clock_ms()
         is_retry = trio.current_time() >= self._read_again_at
-        for source in (self._schedule, self._timer):
+        for source in (self.schedule, self.timer):
             await run_paged_read(source.prepare(now_ms, is_retry=is_retry))
-        refusal = self._schedule.refusal or self._timer.refusal
+        refusal = self.schedule.refusal or self.timer.refusal
         if refusal is None:
             self._reading_log.worked()
             return
@@ -102,8 +95,8 @@ class ScheduledDelivery:
 
     def _deliver(self) -> float | None:
         """Deliver once; return how long nothing is due, s; ``None``: until a message comes."""
-        now_ms = self._clock_ms()
-        times = self._schedule.deliver(now_ms), self._timer.deliver(now_ms)
+        now_ms = self.clock_ms()
+        times = self.schedule.deliver(now_ms), self.timer.deliver(now_ms)
         next_ms = min((time for time in times if time is not None), default=None)
         return None if next_ms is None else max(next_ms - now_ms, 0) / 1000
 
@@ -111,10 +104,10 @@ class ScheduledDelivery:
         if seconds == 0:
             await trio.lowlevel.checkpoint()
         elif seconds is None:
-            await self._arrived.wait()
+            await self.arrived.wait()
         else:
             with trio.move_on_after(min(max(seconds, _MIN_SLEEP_S), _MAX_SLEEP_S)):
-                await self._arrived.wait()
+                await self.arrived.wait()
 
     async def _save_at_intervals(self, interval_s: float) -> None:
         while True:
@@ -132,12 +125,12 @@ class ScheduledDelivery:
         for table in unsaved:
             table.is_dirty = False
         try:
-            plan = self._store.flush_plan()
+            plan = self.store.flush_plan()
             if plan is not None:
                 if not await self._flushes.run(plan):
                     return
-                self._store.dispatch_flushed()
-                self._steps.end()
+                self.store.dispatch_flushed()
+                self.steps.end()
             for table, content in list(unsaved.items()):
                 try:
                     await trio.to_thread.run_sync(table.write, content)
@@ -158,9 +151,9 @@ class ScheduledDelivery:
     def _flush_now(self) -> bool:
         """Put delivered messages on the disk; return whether it worked."""
         try:
-            if not self._store.has_failed:
-                self._store.flush()
+            if not self.store.has_failed:
+                self.store.flush()
         except StoreError as exc:
             LOGGER.error("delay offsets not saved, delayed messages may be delivered again: %s", exc)
             return False  # also where only a file could not be opened, which is no failure of the disk
-        return not self._store.has_failed
+        return not self.store.has_failed

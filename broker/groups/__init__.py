@@ -1,4 +1,4 @@
-"""What the broker knows of groups: members, subscriptions, queue locks, committed offsets, settings.
+"""State of groups: members, subscriptions, queue locks, committed offsets, settings.
 
 Plain classes without I/O; requests reach them through ``processors``.
 """

@@ -91,7 +91,7 @@ class ConsumerGroups:
         return self._groups.get(group)
 
     def heartbeat(self, connection: Connection, client_id: str, data: ConsumerData) -> None:
-        """Store what a member says of itself and its group; notify all members of a change."""
+        """Store the heartbeat of a member; notify all members of a change."""
         group = self._groups.get(data.group_name)
         if group is None:
             group = self._groups[data.group_name] = ConsumerGroup(data.group_name)
@@ -196,18 +196,18 @@ def _check(group: ConsumerGroup) -> bool:
         if client_id not in group.duplicate_ids:
             peers = [connection.peer for connection, _ in repeated[client_id]]
             LOGGER.warning(
-                "two connections with one client id group=%s client_id=%s peers=%s: its members share queues wrongly",
+                "two connections with one client id group=%s client_id=%s peers=%s: queues are assigned wrongly",
                 group.name, client_id, ", ".join(peers),
             )  # fmt: skip
     for client_id in set(group.duplicate_ids).difference(duplicate_ids):
-        LOGGER.info("client id is used once again group=%s client_id=%s", group.name, client_id)
+        LOGGER.info("client id is unique again group=%s client_id=%s", group.name, client_id)
     differences = subscription_differences([(name, member.subscriptions) for name, member in named])
     known = {difference.topic for difference in group.differences}
     for difference in differences:
         if difference.topic not in known:
             LOGGER.warning("members of a group subscribe differently group=%s: %s", group.name, difference)
     for topic in known.difference(difference.topic for difference in differences):
-        LOGGER.info("members of a group subscribe alike again group=%s topic=%s", group.name, topic)
+        LOGGER.info("members of a group have equal subscriptions again group=%s topic=%s", group.name, topic)
     group.duplicate_ids, group.differences = duplicate_ids, differences
     return len(duplicate_ids) == len(repeated)
 
@@ -265,7 +265,7 @@ class ProducerGroups:
         return self._groups
 
     def heartbeat(self, connection: Connection, client_id: str, group: str) -> None:
-        """Note that a producer of the group lives on this connection."""
+        """Store that a producer of the group uses this connection."""
         now_ms = self._clock_ms()
         self._groups.setdefault(group, {})[connection] = Member(client_id, now_ms, now_ms)
         self._groups_of.setdefault(connection, set()).add(group)

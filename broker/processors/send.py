@@ -4,6 +4,7 @@ Source: behaviour.md A.3, A.7; SendMessageProcessor.java.
 """
 
 import random
+from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from triomq.broker.config import BrokerConfig
@@ -63,29 +64,22 @@ class _Stored(NamedTuple):
     wants_flush: bool  # the sender waits for the disk, if the durability is sync
 
 
+@dataclass(eq=False)
 class SendProcessor:
     """Stores messages."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicTable,
-        settings: SubscriptionGroupTable,
-        schedule: Schedule,
-        timer: Timer,
-        statistics: BrokerStatistics,
-        group_commit: GroupCommit | None,
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._settings = settings
-        self._schedule = schedule
-        self._timer = timer
-        self._statistics = statistics
-        self._group_commit = group_commit
-        self._region = config.region
-        self._cluster_name = config.cluster_name.encode()
+    config: BrokerConfig
+    store: MessageStore
+    topics: TopicTable
+    settings: SubscriptionGroupTable
+    schedule: Schedule
+    timer: Timer
+    statistics: BrokerStatistics
+    group_commit: GroupCommit | None
+
+    def __post_init__(self) -> None:
+        self._region = self.config.region
+        self._cluster_name = self.config.cluster_name.encode()
 
     def send_message(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
         """Store one message or a batch; code 10 with the long names."""
@@ -99,20 +93,20 @@ class SendProcessor:
         topic = header.topic
         if topic in FORBIDDEN_TOPICS:
             raise RequestRefusedError(ResponseCode.NO_PERMISSION, f"the topic[{topic}] is forbidden for clients")
-        config = self._topics.get(topic) or self._create_topic(header)
+        config = self.topics.get(topic) or self._create_topic(header)
         queue_id = _choose_queue(config, header.queue_id)
         if config.topic_filter_type is TopicFilterType.MULTI_TAG:
             header.sys_flag |= MessageSysFlag.MULTI_TAGS
-        queue = self._store.queue(topic, queue_id)
+        queue = self.store.queue(topic, queue_id)
         store = self._store_batch if header.batch else self._store_one
         stored = store(connection, command, header, queue)
         fields = response_fields(self._region, stored.msg_id, str(queue_id), str(stored.queue_offset))
         return answer_stored(
-            self._group_commit, connection, command, command.reply(ext_fields=fields), wants_flush=stored.wants_flush
+            self.group_commit, connection, command, command.reply(ext_fields=fields), wants_flush=stored.wants_flush
         )
 
     def _create_topic(self, header: SendHeader) -> TopicConfig:
-        config = self._topics.create_by_sending(header.topic, header.default_topic, header.default_topic_queue_nums)
+        config = self.topics.create_by_sending(header.topic, header.default_topic, header.default_topic_queue_nums)
         if config is None:
             raise RequestRefusedError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!"
@@ -132,7 +126,7 @@ class SendProcessor:
             delay = self._delay(properties, header)
         if header.topic.startswith(RETRY_PREFIX) and self._is_exhausted(command, header):
             group = header.topic.removeprefix(RETRY_PREFIX)
-            queue = self._store.queue(ensure_dead_letter_topic(self._topics, group), 0)
+            queue = self.store.queue(ensure_dead_letter_topic(self.topics, group), 0)
             properties = set_property(properties, _DELAY, b"0")
             delay = _AT_ONCE
         properties = append_property(properties, _CLUSTER, self._cluster_name)
@@ -147,12 +141,12 @@ class SendProcessor:
 
     def _put(self, message: Entry, delay: _Delay) -> tuple[int, int]:
         if delay.level:
-            return self._schedule.put(delay.level, message)
+            return self.schedule.put(delay.level, message)
         if delay is not _AT_ONCE:
-            return self._timer.put(delay.due_ms, message)
-        (place,) = self._store.append([message])
+            return self.timer.put(delay.due_ms, message)
+        (place,) = self.store.append([message])
         queue, body = message[:2]
-        self._statistics.put(queue.topic, 1, len(body))
+        self.statistics.put(queue.topic, 1, len(body))
         return place
 
     def _store_batch(
@@ -163,7 +157,7 @@ class SendProcessor:
             raise MessageIllegalError("a batch cannot be part of a transaction")
         if get_property(common, _DELAY) is not None or without_request(common) != common:
             raise MessageIllegalError("a batch cannot be delayed")
-        max_bytes = self._store.config.max_message_size_bytes
+        max_bytes = self.store.config.max_message_size_bytes
         if len(command.body) > max_bytes:
             raise MessageIllegalError(f"batch of {len(command.body)} bytes is above maxMessageSize {max_bytes}")
         waits = get_property(common, _WAIT) != b"false"
@@ -175,8 +169,8 @@ class SendProcessor:
         ]
         if not entries:
             raise MessageIllegalError("the batch holds no message")
-        places = self._store.append(entries)
-        self._statistics.put(queue.topic, len(entries), len(command.body))
+        places = self.store.append(entries)
+        self.statistics.put(queue.topic, len(entries), len(command.body))
         ids = ",".join(offset_message_id(connection.store_host, physical_offset) for physical_offset, _ in places)
         return _Stored(ids, places[0][1], waits)
 
@@ -197,13 +191,13 @@ class SendProcessor:
             return _AT_ONCE
         if level:
             return _Delay(level)
-        now_ms = self._store.now_ms()
+        now_ms = self.store.now_ms()
         due_ms = requested_time(properties, now_ms)
         if due_ms is None:
             return _AT_ONCE
         if get_property(properties, b"TIMER_DEL_UNIQKEY") is not None:
             raise MessageIllegalError("cancelling a delayed message (TIMER_DEL_UNIQKEY) is not available")
-        self._timer.check(due_ms, now_ms)
+        self.timer.check(due_ms, now_ms)
         return _Delay(due_ms=due_ms) if due_ms > now_ms else _AT_ONCE
 
     def _is_exhausted(self, command: RemotingCommand, header: SendHeader) -> bool:
@@ -213,7 +207,7 @@ class SendProcessor:
             RequestRefusedError: the group does not exist and may not be created.
         """
         name = header.topic.removeprefix(RETRY_PREFIX)
-        group = self._settings.get_or_create(name)
+        group = self.settings.get_or_create(name)
         if group is None:
             raise RequestRefusedError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}"

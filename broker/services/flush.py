@@ -91,7 +91,7 @@ async def _flush_periodically(
     min_pages: int,
     thorough_interval_s: float,
 ) -> None:
-    """Flush what ``plan_for`` returns for a minimum of dirty pages, as RocketMQ; 0 pages is the thorough flush."""
+    """Flush what ``plan_for`` returns for a minimum of dirty pages, as in RocketMQ; 0 pages is the thorough flush."""
     runs = FlushRuns(store, trio.to_thread.run_sync)
     last_thorough = trio.current_time()
     while True:

@@ -4,7 +4,7 @@ Counters are plain numbers that the hot path adds to; rates cost nothing per mes
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -91,14 +91,15 @@ class BrokerStatistics:
     def forget_topic(self, topic: str) -> None:
         """Drop the counters of a deleted topic."""
         self.put_by_topic.pop(topic, None)
-        for counters in (self.get_by_group, self.sent_back_by_group):
-            for key in [key for key in counters if key[0] == topic]:
-                del counters[key]
+        self._forget(lambda key: key[0] == topic)
 
     def forget_group(self, group: str) -> None:
         """Drop the counters of a deleted group."""
+        self._forget(lambda key: key[1] == group)
+
+    def _forget(self, is_deleted: Callable[[tuple[str, str]], bool]) -> None:
         for counters in (self.get_by_group, self.sent_back_by_group):
-            for key in [key for key in counters if key[1] == group]:
+            for key in [key for key in counters if is_deleted(key)]:
                 del counters[key]
 
     def sample(self, now: float) -> None:

@@ -241,7 +241,7 @@ def test_members_that_subscribe_differently_are_reported_once(
     groups.heartbeat(second, "client-b", data("T", version=3, expression="A"))
     groups.check()
     assert group.differences == ()
-    assert "subscribe alike again group=G topic=T" in caplog.messages[-1]
+    assert "have equal subscriptions again group=G topic=T" in caplog.messages[-1]
 
 
 def test_a_member_that_changes_its_mind_alone_is_no_difference(
@@ -271,7 +271,7 @@ def test_two_connections_with_one_client_id_are_reported_until_one_leaves(
     groups.leave(first, GROUP)
     groups.check()
     assert not group.duplicate_ids
-    assert "client id is used once again group=G client_id=same" in caplog.messages
+    assert "client id is unique again group=G client_id=same" in caplog.messages
 
 
 def test_members_with_one_client_id_that_subscribe_differently_are_told_apart_by_address(
