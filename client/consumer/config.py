@@ -4,11 +4,11 @@ Source: behaviour.md B.5 (settings), B.6 (where to start), B.12 and B.13 (status
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import Enum, StrEnum
 from os import PathLike
-from typing import Final, Literal, Self, TypeAlias
+from typing import Final, Literal, Self, TypeAlias, TypeVar
 
 from triomq.protocol.bodies.client import ConsumeFromWhere
 from triomq.protocol.errors import ConfigError
@@ -121,6 +121,18 @@ class OrderlyContext:
     suspend_s: float | None = None
 
 
+#: Maximum of ``max_concurrency``.
+MAX_CONCURRENCY: Final = 1_000
+_MIB: Final = 1024**2
+_DAY_S: Final = 24 * 3600.0
+_T = TypeVar("_T")
+
+
+def _within(default: _T, low: float, high: float) -> _T:
+    """Declare a setting with its range; ``None`` is always allowed."""
+    return field(default=default, metadata={"range": (low, high)})
+
+
 OutOfRange: TypeAlias = Literal["nearest", "earliest", "latest", "raise"]
 
 
@@ -132,37 +144,38 @@ class PullConfig:
         ConfigError: a value is outside its range.
     """
 
-    pull_batch_size: int | None = None  # pullBatchSize; None: 32, and up to 256 from our brokers if there is a backlog
-    pull_interval_s: float = 0.0  # pullInterval
-    max_cached_messages: int = 1_000  # pullThresholdForQueue
-    max_cached_bytes: int = 100 * 1024**2  # pullThresholdSizeForQueue
-    max_span: int = 2_000  # consumeConcurrentlyMaxSpan, consumeMaxSpan
-    max_cached_messages_of_topic: int | None = None  # pullThresholdForTopic
-    max_cached_bytes_of_topic: int | None = None  # pullThresholdSizeForTopic
-    max_cached_messages_in_all: int | None = None  # pullThresholdForAll
+    # pullBatchSize; None: 32, and up to 256 from our brokers if there is a backlog
+    pull_batch_size: int | None = _within(None, 1, 1_024)
+    pull_interval_s: float = _within(0.0, 0.0, 65.535)  # pullInterval
+    max_cached_messages: int = _within(1_000, 1, 65_535)  # pullThresholdForQueue
+    max_cached_bytes: int = _within(100 * 1024**2, 1, 1_024 * _MIB)  # pullThresholdSizeForQueue
+    max_span: int = _within(2_000, 1, 65_535)  # consumeConcurrentlyMaxSpan, consumeMaxSpan
+    max_cached_messages_of_topic: int | None = _within(None, 1, 6_553_500)  # pullThresholdForTopic
+    max_cached_bytes_of_topic: int | None = _within(None, 1, 102_400 * _MIB)  # pullThresholdSizeForTopic
+    max_cached_messages_in_all: int | None = _within(None, 1, 6_553_500)  # pullThresholdForAll
     out_of_range: OutOfRange = "nearest"  # nearest is what the broker corrects to
-    suspend_s: float = 15.0  # brokerSuspendMaxTimeMillis: how long the broker may hold a pull
-    pull_timeout_s: float = 30.0  # consumerTimeoutMillisWhenSuspend
-    pull_error_delay_s: float = 1.0  # pullTimeDelayMillsWhenException
-    broker_flow_control_delay_s: float = 0.02  # PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL
-    offset_illegal_delay_s: float = 10.0  # how long to wait for running handlers of a queue with a wrong offset
-    pull_expiry_s: float = 120.0  # rocketmq.client.pull.pullMaxIdleTime
-    missing_topic_interval_s: float = 5.0  # how often the route of a missing topic is requested
+    suspend_s: float = _within(15.0, 0.001, 600.0)  # brokerSuspendMaxTimeMillis: how long the broker may hold a pull
+    pull_timeout_s: float = _within(30.0, 0.001, 660.0)  # consumerTimeoutMillisWhenSuspend
+    pull_error_delay_s: float = _within(1.0, 0.001, 60.0)  # pullTimeDelayMillsWhenException
+    broker_flow_control_delay_s: float = _within(0.02, 0.001, 60.0)  # PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL
+    # how long to wait for running handlers of a queue with a wrong offset
+    offset_illegal_delay_s: float = _within(10.0, 0.0, 60.0)
+    pull_expiry_s: float = _within(120.0, 1.0, _DAY_S)  # rocketmq.client.pull.pullMaxIdleTime
+    missing_topic_interval_s: float = _within(5.0, 0.1, 600.0)  # how often the route of a missing topic is requested
     local_offset_dir: str | PathLike[str] | None = None  # rocketmq.client.localOffsetStoreDir, for broadcasting
-    retry_interval_s: float = 1.0  # delay before an incomplete rebalance is retried
+    retry_interval_s: float = _within(1.0, 0.01, 600.0)  # delay before an incomplete rebalance is retried
 
     def __post_init__(self) -> None:
-        self._check_ranges(_PULL_RANGES)
+        for field_ in fields(self):
+            value = getattr(self, field_.name)
+            if value is not None and "range" in field_.metadata:
+                low, high = field_.metadata["range"]
+                if not low <= value <= high:
+                    raise ConfigError(f"{field_.name}: {value} must be within {low} and {high}")
         if self.out_of_range not in ("nearest", "earliest", "latest", "raise"):
             raise ConfigError(f"out_of_range: {self.out_of_range!r} must be nearest, earliest, latest or raise")
         if self.pull_timeout_s <= self.suspend_s:
             raise ConfigError(f"pull_timeout_s: {self.pull_timeout_s} must be above suspend_s, {self.suspend_s}")
-
-    def _check_ranges(self, ranges: "Ranges") -> None:
-        for name, low, high in ranges:
-            value = getattr(self, name)
-            if value is not None and not low <= value <= high:
-                raise ConfigError(f"{name}: {value} must be within {low} and {high}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,25 +186,24 @@ class ConsumerConfig(PullConfig):
         ConfigError: a value is outside its range.
     """
 
-    max_concurrency: int = 20  # consumeThreadMin, consumeThreadMax
-    batch_max_size: int = 32  # consumeMessageBatchMaxSize, there 1; for batch handlers only
-    max_reconsume_times: int = 16  # maxReconsumeTimes
-    consume_timeout_s: float = 15 * 60.0  # consumeTimeout: messages of handlers that run longer are sent back
-    orderly_max_reconsume_times: int = 2**31 - 1  # maxReconsumeTimes of orderly consumption
-    suspend_queue_s: float = 1.0  # suspendCurrentQueueTimeMillis: pause of a queue after a failure
-    continuous_limit_s: float = 60.0  # rocketmq.client.maxTimeConsumeContinuously: then other queues get their turn
-    lock_interval_s: float = 20.0  # rocketmq.client.rebalance.lockInterval: how often queue locks are renewed
-    lock_life_s: float = (
-        30.0  # rocketmq.client.rebalance.lockMaxLiveTime: after it, without renewal, no message is handled
-    )
-    lock_timeout_s: float = 1.0
-    grace_s: float = 10.0  # awaitTerminationMillisWhenShutdown, there 0
-    send_back_timeout_s: float = 5.0
-    resubmit_delay_s: float = 5.0  # delay before a message that could not be sent back is handled again
-
-    def __post_init__(self) -> None:
-        PullConfig.__post_init__(self)
-        self._check_ranges(_PUSH_RANGES)
+    max_concurrency: int = _within(20, 1, MAX_CONCURRENCY)  # consumeThreadMin, consumeThreadMax
+    batch_max_size: int = _within(32, 1, 1_024)  # consumeMessageBatchMaxSize, there 1; for batch handlers only
+    max_reconsume_times: int = _within(16, 0, 2**31 - 1)  # maxReconsumeTimes
+    # consumeTimeout: messages of handlers that run longer are sent back
+    consume_timeout_s: float = _within(15 * 60.0, 0.001, 30 * _DAY_S)
+    orderly_max_reconsume_times: int = _within(2**31 - 1, 0, 2**31 - 1)  # maxReconsumeTimes of orderly consumption
+    suspend_queue_s: float = _within(1.0, 0.01, 30.0)  # suspendCurrentQueueTimeMillis: pause of a queue after a failure
+    # rocketmq.client.maxTimeConsumeContinuously: then other queues get their turn
+    continuous_limit_s: float = _within(60.0, 0.001, _DAY_S)
+    # rocketmq.client.rebalance.lockInterval: how often queue locks are renewed
+    lock_interval_s: float = _within(20.0, 0.01, 30.0)
+    # rocketmq.client.rebalance.lockMaxLiveTime: without renewal no message is handled after it; brokers: 60 s
+    lock_life_s: float = _within(30.0, 0.01, 59.0)
+    lock_timeout_s: float = _within(1.0, 0.001, 60.0)
+    grace_s: float = _within(10.0, 0.0, _DAY_S)  # awaitTerminationMillisWhenShutdown, there 0
+    send_back_timeout_s: float = _within(5.0, 0.001, 60.0)
+    # delay before a message that could not be sent back is handled again
+    resubmit_delay_s: float = _within(5.0, 0.001, 600.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,54 +214,10 @@ class LitePullConfig(PullConfig):
         ConfigError: a value is outside its range.
     """
 
-    max_cached_messages_in_all: int | None = 10_000  # pullThresholdForAll
-    suspend_s: float = 20.0  # brokerSuspendMaxTimeMillis
-    auto_commit_interval_s: float = 5.0  # autoCommitIntervalMillis
+    max_cached_messages_in_all: int | None = _within(10_000, 1, 6_553_500)  # pullThresholdForAll
+    suspend_s: float = _within(20.0, 0.001, 600.0)  # brokerSuspendMaxTimeMillis
+    auto_commit_interval_s: float = _within(5.0, 1.0, _DAY_S)  # autoCommitIntervalMillis
 
-    def __post_init__(self) -> None:
-        PullConfig.__post_init__(self)
-        self._check_ranges(_LITE_PULL_RANGES)
-
-
-#: Maximum of ``max_concurrency``.
-MAX_CONCURRENCY: Final = 1_000
-Ranges: TypeAlias = tuple[tuple[str, float, float], ...]
-_MIB: Final = 1024**2
-_DAY_S: Final = 24 * 3600.0
-_PULL_RANGES: Final[Ranges] = (
-    ("pull_batch_size", 1, 1_024),
-    ("pull_interval_s", 0.0, 65.535),
-    ("max_cached_messages", 1, 65_535),
-    ("max_cached_bytes", 1, 1_024 * _MIB),
-    ("max_span", 1, 65_535),
-    ("max_cached_messages_of_topic", 1, 6_553_500),
-    ("max_cached_bytes_of_topic", 1, 102_400 * _MIB),
-    ("max_cached_messages_in_all", 1, 6_553_500),
-    ("suspend_s", 0.001, 600.0),
-    ("pull_timeout_s", 0.001, 660.0),
-    ("pull_error_delay_s", 0.001, 60.0),
-    ("broker_flow_control_delay_s", 0.001, 60.0),
-    ("offset_illegal_delay_s", 0.0, 60.0),
-    ("pull_expiry_s", 1.0, _DAY_S),
-    ("missing_topic_interval_s", 0.1, 600.0),
-    ("retry_interval_s", 0.01, 600.0),
-)
-_PUSH_RANGES: Final[Ranges] = (
-    ("max_concurrency", 1, MAX_CONCURRENCY),
-    ("batch_max_size", 1, 1_024),
-    ("max_reconsume_times", 0, 2**31 - 1),
-    ("orderly_max_reconsume_times", 0, 2**31 - 1),
-    ("suspend_queue_s", 0.01, 30.0),
-    ("continuous_limit_s", 0.001, _DAY_S),
-    ("lock_interval_s", 0.01, 30.0),
-    ("lock_life_s", 0.01, 59.0),  # brokers keep a lock for 60 s
-    ("lock_timeout_s", 0.001, 60.0),
-    ("consume_timeout_s", 0.001, 30 * _DAY_S),
-    ("grace_s", 0.0, _DAY_S),
-    ("send_back_timeout_s", 0.001, 60.0),
-    ("resubmit_delay_s", 0.001, 600.0),
-)
-_LITE_PULL_RANGES: Final[Ranges] = (("auto_commit_interval_s", 1.0, _DAY_S),)
 
 ClockMs: TypeAlias = Callable[[], int]
 """Wall clock in milliseconds since 1970."""
