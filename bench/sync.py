@@ -21,7 +21,7 @@ from bench.processes import Server, triomq_server, work_folder
 from bench.report import percentile, print_table, write_json
 from triomq.client import Admin
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.requests.requests import SendMessageRequestHeaderV2
+from triomq.protocol.requests.messages import SendMessageRequestHeaderV2
 from triomq.protocol.wire.command import RemotingCommand
 
 _TOPIC: Final = "bench-sync"

@@ -21,12 +21,8 @@ from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig, T
 from triomq.protocol.codes import Permission, ResponseCode
 from triomq.protocol.errors import StoreError
 from triomq.protocol.names import validate_group
-from triomq.protocol.requests.admin_requests import (
-    CreateTopicRequestHeader,
-    DeleteSubscriptionGroupRequestHeader,
-    GroupRequestHeader,
-    TopicRequestHeader,
-)
+from triomq.protocol.requests.groups import DeleteSubscriptionGroupRequestHeader, GroupRequestHeader
+from triomq.protocol.requests.topics import CreateTopicRequestHeader, TopicRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.message_store import MessageStore
 

@@ -31,14 +31,9 @@ from triomq.protocol.bodies.statistics import (
 )
 from triomq.protocol.codes import LanguageCode, ResponseCode
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.requests.admin_requests import (
-    GetConsumeStatsRequestHeader,
-    ProducerGroupRequestHeader,
-    QueryConsumeTimeSpanRequestHeader,
-    TopicRequestHeader,
-    ViewBrokerStatsDataRequestHeader,
-)
-from triomq.protocol.requests.requests import ConsumerGroupRequestHeader
+from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, ProducerGroupRequestHeader
+from triomq.protocol.requests.offsets import GetConsumeStatsRequestHeader, QueryConsumeTimeSpanRequestHeader
+from triomq.protocol.requests.topics import TopicRequestHeader, ViewBrokerStatsDataRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import PagedRead

@@ -22,7 +22,7 @@ from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import IllegalNameError
 from triomq.protocol.filters.filter_types import check_filter_type
 from triomq.protocol.names import retry_topic
-from triomq.protocol.requests.requests import ConsumerGroupRequestHeader, UnregisterClientRequestHeader
+from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, UnregisterClientRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.formats.table import accept
 

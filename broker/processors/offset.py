@@ -10,8 +10,8 @@ from triomq.broker.network.refusal import RequestRefusedError
 from triomq.broker.topics import TopicTable
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.names import validate_group
-from triomq.protocol.requests.admin_requests import CloneGroupOffsetRequestHeader
-from triomq.protocol.requests.requests import (
+from triomq.protocol.requests.offsets import (
+    CloneGroupOffsetRequestHeader,
     OffsetResponseHeader,
     QueryConsumerOffsetRequestHeader,
     QueueRequestHeader,

@@ -17,7 +17,7 @@ from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.codes import CommandFlag, Permission, PullSysFlag, ResponseCode
 from triomq.protocol.errors import UnsupportedFilterError
 from triomq.protocol.filters.filter_types import parse_filter
-from triomq.protocol.requests.requests import PullMessageRequestHeader
+from triomq.protocol.requests.messages import PullMessageRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import PagedRead

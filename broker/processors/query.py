@@ -10,12 +10,12 @@ from triomq.broker.network.connection import Connection
 from triomq.broker.network.refusal import RequestRefusedError
 from triomq.protocol.bodies.statistics import ConsumeQueueData, QueryConsumeQueueResponseBody
 from triomq.protocol.codes import ResponseCode
-from triomq.protocol.requests.admin_requests import QueryConsumeQueueRequestHeader
-from triomq.protocol.requests.requests import (
+from triomq.protocol.requests.messages import (
     QueryMessageRequestHeader,
     QueryMessageResponseHeader,
     ViewMessageRequestHeader,
 )
+from triomq.protocol.requests.offsets import QueryConsumeQueueRequestHeader
 from triomq.protocol.units import PhysicalOffset
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.index.message_index import IndexMatches

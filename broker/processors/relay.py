@@ -19,12 +19,9 @@ from triomq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message_id import parse_offset_message_id
-from triomq.protocol.requests.requests import (
-    ConsumeMessageDirectlyRequestHeader,
-    GetConsumerRunningInfoRequestHeader,
-    GetConsumerStatusRequestHeader,
-    ResetOffsetRequestHeader,
-)
+from triomq.protocol.requests.groups import GetConsumerRunningInfoRequestHeader
+from triomq.protocol.requests.messages import ConsumeMessageDirectlyRequestHeader
+from triomq.protocol.requests.offsets import GetConsumerStatusRequestHeader, ResetOffsetRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import PagedRead

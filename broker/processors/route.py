@@ -13,7 +13,7 @@ from triomq.broker.network.refusal import RequestRefusedError
 from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies.route import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
 from triomq.protocol.codes import ResponseCode
-from triomq.protocol.requests.admin_requests import (
+from triomq.protocol.requests.topics import (
     ClusterRequestHeader,
     GetRouteInfoRequestHeader,
     KvConfigRequestHeader,

@@ -30,7 +30,7 @@ from triomq.protocol.record.properties import (
     set_property,
 )
 from triomq.protocol.record.record import tags_code_of
-from triomq.protocol.requests.requests import SendMessageRequestHeader, SendMessageRequestHeaderV2
+from triomq.protocol.requests.messages import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.append import Entry, entry
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue

@@ -22,7 +22,7 @@ from triomq.protocol.names import retry_topic
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import append_property, get_property, set_property
 from triomq.protocol.record.record import decode_record, tags_code_of
-from triomq.protocol.requests.requests import ConsumerSendMsgBackRequestHeader
+from triomq.protocol.requests.messages import ConsumerSendMsgBackRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.append import entry
 from triomq.storage.message_store import MessageStore

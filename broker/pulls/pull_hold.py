@@ -16,7 +16,7 @@ from typing import Final
 import trio
 
 from triomq.broker.network.connection import Connection
-from triomq.protocol.requests.requests import PullMessageRequestHeader
+from triomq.protocol.requests.messages import PullMessageRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 

@@ -24,7 +24,7 @@ from triomq.protocol.bodies.group_health import GroupReport, explain_stall
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.requests.requests import GetConsumerRunningInfoRequestHeader
+from triomq.protocol.requests.groups import GetConsumerRunningInfoRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.message_store import MessageStore
 

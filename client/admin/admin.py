@@ -16,8 +16,9 @@ from triomq.protocol.errors import ClientError, ConfigError, NameServerError, No
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import AUTO_CREATE_TOPIC, validate_topic
 from triomq.protocol.record.message import MessageExt
-from triomq.protocol.requests.admin_requests import CreateTopicRequestHeader, TopicRequestHeader
-from triomq.protocol.requests.requests import OffsetResponseHeader, QueryMessageRequestHeader, QueueRequestHeader
+from triomq.protocol.requests.messages import QueryMessageRequestHeader
+from triomq.protocol.requests.offsets import OffsetResponseHeader, QueueRequestHeader
+from triomq.protocol.requests.topics import CreateTopicRequestHeader, TopicRequestHeader
 from triomq.protocol.units import QueueOffset
 
 READ_WRITE: Final = 6

@@ -18,8 +18,8 @@ from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ConsumerNotOnlineError, TopicNotExistError
 from triomq.protocol.names import DEAD_LETTER_PREFIX, validate_group
 from triomq.protocol.record.message import MessageExt
-from triomq.protocol.requests.admin_requests import DeleteSubscriptionGroupRequestHeader, GetConsumeStatsRequestHeader
-from triomq.protocol.requests.requests import ConsumerGroupRequestHeader
+from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, DeleteSubscriptionGroupRequestHeader
+from triomq.protocol.requests.offsets import GetConsumeStatsRequestHeader
 
 
 class GroupAdmin(ClusterAdmin):

@@ -16,7 +16,7 @@ from triomq.protocol.errors import ProtocolError, QueryNotFoundError
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.message_id import parse_offset_message_id
 from triomq.protocol.record.record import decode_record, decode_records
-from triomq.protocol.requests.requests import QueryMessageRequestHeader, ViewMessageRequestHeader
+from triomq.protocol.requests.messages import QueryMessageRequestHeader, ViewMessageRequestHeader
 
 END_OF_TIME_MS: Final = 2**63 - 1
 """The latest time there is in the protocol."""

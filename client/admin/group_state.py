@@ -29,7 +29,7 @@ from triomq.protocol.bodies.statistics import ConsumerConnection
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import BrokerResponseError, ClientError, ProtocolError
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.requests.requests import GetConsumerRunningInfoRequestHeader
+from triomq.protocol.requests.groups import GetConsumerRunningInfoRequestHeader
 from triomq.protocol.units import Timestamp
 
 #: How long a member may take to say what it does; brokers give up on it after 10 s.

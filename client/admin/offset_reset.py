@@ -17,7 +17,7 @@ from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import ConfigError, ConsumerNotOnlineError, NoRouteError
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.requests.requests import ResetOffsetRequestHeader
+from triomq.protocol.requests.offsets import ResetOffsetRequestHeader
 from triomq.protocol.units import QueueOffset
 
 _BEGIN: Final = 0

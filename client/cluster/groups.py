@@ -16,7 +16,7 @@ from triomq.client.connection.pool import ConnectionObserver, is_reported
 from triomq.protocol.bodies.client import HeartbeatData, ProducerData
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import BrokerResponseError, ClientError
-from triomq.protocol.requests.requests import UnregisterClientRequestHeader
+from triomq.protocol.requests.groups import UnregisterClientRequestHeader
 from triomq.protocol.trouble_log import TroubleLog
 
 LOGGER: Final = logging.getLogger("triomq.client.cluster.groups")

@@ -32,7 +32,7 @@ from triomq.protocol.errors import (
     TriomqError,
 )
 from triomq.protocol.names import AUTO_CREATE_TOPIC
-from triomq.protocol.requests.admin_requests import GetRouteInfoRequestHeader
+from triomq.protocol.requests.topics import GetRouteInfoRequestHeader
 from triomq.protocol.trouble_log import TroubleLog
 
 LOGGER: Final = logging.getLogger("triomq.client.cluster.routes")

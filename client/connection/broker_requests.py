@@ -16,13 +16,9 @@ from triomq.protocol.errors import ProtocolError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.record import decode_record
-from triomq.protocol.requests.requests import (
-    ConsumeMessageDirectlyRequestHeader,
-    ConsumerGroupRequestHeader,
-    GetConsumerRunningInfoRequestHeader,
-    GetConsumerStatusRequestHeader,
-    ResetOffsetRequestHeader,
-)
+from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, GetConsumerRunningInfoRequestHeader
+from triomq.protocol.requests.messages import ConsumeMessageDirectlyRequestHeader
+from triomq.protocol.requests.offsets import GetConsumerStatusRequestHeader, ResetOffsetRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 
 LOGGER: Final = logging.getLogger("triomq.client.connection.broker_requests")

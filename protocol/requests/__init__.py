@@ -1,4 +1,4 @@
-"""One header class for each request code and its response: of clients in ``requests``, of tools in ``admin_requests``.
+"""One header class for each request code and its response, one module for each family.
 
 Declarations only: ``wire.headers`` encodes and decodes them.
 """

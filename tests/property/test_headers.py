@@ -10,13 +10,13 @@ from hypothesis import given, settings
 
 from triomq.protocol.codes import SerializeType
 from triomq.protocol.errors import ProtocolError
-from triomq.protocol.requests import admin_requests, requests
+from triomq.protocol.requests import groups, messages, offsets, topics
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.headers import Bits, Header
 
 CLASSES = [
     value
-    for module in (requests, admin_requests)
+    for module in (groups, messages, offsets, topics)
     for value in vars(module).values()
     if isinstance(value, type) and issubclass(value, Header) and value is not Header
 ]

@@ -26,7 +26,7 @@ from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import AUTO_CREATE_TOPIC, retry_topic
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import PropertyName, decode_properties, encode_properties
-from triomq.protocol.requests.requests import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
+from triomq.protocol.requests.messages import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.processing.send_back")
 

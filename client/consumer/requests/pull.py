@@ -11,7 +11,7 @@ from triomq.protocol.codes import PullSysFlag, ResponseCode
 from triomq.protocol.filters.filter_types import TAG
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
-from triomq.protocol.requests.requests import PullMessageRequestHeader
+from triomq.protocol.requests.messages import PullMessageRequestHeader
 from triomq.protocol.units import QueueOffset
 
 _COMMIT: Final = int(PullSysFlag.COMMIT_OFFSET)

@@ -26,17 +26,17 @@ from triomq.protocol.errors import (
 )
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.record import decode_records
-from triomq.protocol.requests.admin_requests import TopicRequestHeader
-from triomq.protocol.requests.requests import (
-    ConsumerGroupRequestHeader,
+from triomq.protocol.requests.groups import ConsumerGroupRequestHeader
+from triomq.protocol.requests.messages import PullMessageResponseHeader
+from triomq.protocol.requests.offsets import (
     OffsetResponseHeader,
-    PullMessageResponseHeader,
     QueryConsumerOffsetRequestHeader,
     QueueRequestHeader,
     SearchOffsetRequestHeader,
     TimestampResponseHeader,
     UpdateConsumerOffsetRequestHeader,
 )
+from triomq.protocol.requests.topics import TopicRequestHeader
 from triomq.protocol.units import QueueOffset, Timestamp
 from triomq.protocol.wire.command import RemotingCommand
 

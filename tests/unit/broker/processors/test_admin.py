@@ -14,7 +14,7 @@ from triomq.protocol.bodies.route import (
     TopicFilterType,
 )
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
-from triomq.protocol.requests.admin_requests import CreateTopicRequestHeader
+from triomq.protocol.requests.topics import CreateTopicRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 
 TOPIC = {

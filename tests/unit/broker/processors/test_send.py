@@ -16,7 +16,7 @@ from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.message_id import parse_offset_message_id
 from triomq.protocol.record.properties import encode_properties
 from triomq.protocol.record.record import decode_record
-from triomq.protocol.requests.requests import SendMessageRequestHeader
+from triomq.protocol.requests.messages import SendMessageRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.config import Durability
 

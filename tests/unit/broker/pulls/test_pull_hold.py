@@ -9,7 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from triomq.broker.network.connection import Connection
 from triomq.broker.pulls.pull_hold import Pull, PullHold
-from triomq.protocol.requests.requests import PullMessageRequestHeader
+from triomq.protocol.requests.messages import PullMessageRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 

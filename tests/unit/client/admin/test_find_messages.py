@@ -12,7 +12,7 @@ from triomq.protocol.host import encode_host
 from triomq.protocol.record.message_id import offset_message_id
 from triomq.protocol.record.properties import encode_properties
 from triomq.protocol.record.record import encode_record
-from triomq.protocol.requests.requests import QueryMessageRequestHeader
+from triomq.protocol.requests.messages import QueryMessageRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 
 UNIQUE = "7F0000010A4B18B4AAC2000000000001"

@@ -18,7 +18,7 @@ from triomq.protocol.bodies.route import BrokerData, ClusterInfo, SubscriptionGr
 from triomq.protocol.bodies.statistics import Connection, ConsumerConnection, ConsumeStats, OffsetWrapper
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.requests.requests import OffsetResponseHeader
+from triomq.protocol.requests.offsets import OffsetResponseHeader
 from triomq.protocol.units import QueueOffset
 from triomq.protocol.wire.command import RemotingCommand
 

@@ -12,13 +12,9 @@ from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.host import encode_host
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.record import encode_record
-from triomq.protocol.requests.requests import (
-    ConsumeMessageDirectlyRequestHeader,
-    ConsumerGroupRequestHeader,
-    GetConsumerRunningInfoRequestHeader,
-    GetConsumerStatusRequestHeader,
-    ResetOffsetRequestHeader,
-)
+from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, GetConsumerRunningInfoRequestHeader
+from triomq.protocol.requests.messages import ConsumeMessageDirectlyRequestHeader
+from triomq.protocol.requests.offsets import GetConsumerStatusRequestHeader, ResetOffsetRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 
 QUEUE = MessageQueue("Topic", "broker-a", 2)

@@ -8,11 +8,8 @@ from tests.unit.client.fake_broker import FakeBroker
 from triomq.protocol.bodies.client import ConsumerRunningInfo, ResetOffsetBody
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.requests.requests import (
-    ConsumerGroupRequestHeader,
-    GetConsumerRunningInfoRequestHeader,
-    ResetOffsetRequestHeader,
-)
+from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, GetConsumerRunningInfoRequestHeader
+from triomq.protocol.requests.offsets import ResetOffsetRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 
 

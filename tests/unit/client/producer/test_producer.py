@@ -38,7 +38,7 @@ from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.batch import decode_batch, encode_batch
 from triomq.protocol.record.message import Message
 from triomq.protocol.record.properties import decode_properties, encode_properties
-from triomq.protocol.requests.requests import SendMessageRequestHeaderV2
+from triomq.protocol.requests.messages import SendMessageRequestHeaderV2
 from triomq.protocol.wire.command import RemotingCommand
 
 SEND = RequestCode.SEND_MESSAGE_V2

@@ -6,10 +6,9 @@ import pytest
 
 from tests.unit.protocol.header_table import GOOD, check_kinds, check_names, check_required, full, header_classes, rows
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.requests import requests
-from triomq.protocol.requests.requests import (
+from triomq.protocol.requests import groups, messages, offsets, topics
+from triomq.protocol.requests.messages import (
     EndTransactionRequestHeader,
-    OffsetResponseHeader,
     PullMessageRequestHeader,
     PullMessageResponseHeader,
     PushReplyMessageRequestHeader,
@@ -18,8 +17,9 @@ from triomq.protocol.requests.requests import (
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
-    TimestampResponseHeader,
 )
+from triomq.protocol.requests.offsets import OffsetResponseHeader, TimestampResponseHeader
+from triomq.protocol.requests.topics import CreateTopicRequestHeader
 from triomq.protocol.units import PhysicalOffset, QueueOffset
 from triomq.protocol.wire.headers import Header
 
@@ -62,6 +62,21 @@ TABLE: Final = {
     "PushReplyMessageRequestHeader": """producerGroup:str topic:str defaultTopic:str defaultTopicQueueNums:int
         queueId:int sysFlag:int bornTimestamp:long flag:int bornHost:str storeHost:str storeTimestamp:long
         properties:str? reconsumeTimes:int? unitMode:bool? bname:str?""",
+    # Java demands topicFilterType and order too, but reads neither of them
+    "CreateTopicRequestHeader": """topic:str defaultTopic:str readQueueNums:int writeQueueNums:int perm:int
+        topicFilterType:str? topicSysFlag:int? order:bool?""",
+    "TopicRequestHeader": "topic:str clusterName:str?",
+    "DeleteSubscriptionGroupRequestHeader": "groupName:str removeOffset:bool? cleanOffset:bool?",
+    "GetConsumeStatsRequestHeader": "consumerGroup:str topic:str?",
+    "CloneGroupOffsetRequestHeader": "srcGroup:str destGroup:str topic:str? offline:bool?",
+    "ProducerGroupRequestHeader": "producerGroup:str",
+    "GroupRequestHeader": "group:str",
+    "QueryConsumeTimeSpanRequestHeader": "topic:str group:str",
+    "ViewBrokerStatsDataRequestHeader": "statsName:str statsKey:str",
+    "QueryConsumeQueueRequestHeader": "topic:str queueId:int index:long count:int consumerGroup:str?",
+    "GetRouteInfoRequestHeader": "topic:str acceptStandardJsonOnly:bool?",
+    "KvConfigRequestHeader": "namespace:str key:str? value:str?",
+    "ClusterRequestHeader": "cluster:str",
 }
 
 #: Classes for one request code; the others serve several, or answer.
@@ -82,9 +97,22 @@ CODES: Final = {
     "ConsumeMessageDirectlyRequestHeader": 309,
     "SendMessageRequestHeaderV2": 310,
     "PushReplyMessageRequestHeader": 326,
+    "CreateTopicRequestHeader": 17,
+    "GetRouteInfoRequestHeader": 105,
+    "ProducerGroupRequestHeader": 204,
+    "DeleteSubscriptionGroupRequestHeader": 207,
+    "GetConsumeStatsRequestHeader": 208,
+    "ClusterRequestHeader": 224,
+    "QueryConsumeTimeSpanRequestHeader": 303,
+    "CloneGroupOffsetRequestHeader": 314,
+    "ViewBrokerStatsDataRequestHeader": 315,
+    "QueryConsumeQueueRequestHeader": 321,
+    "GroupRequestHeader": 352,
 }
 
-CLASSES: Final = header_classes(requests)
+CLASSES: Final = {
+    name: cls for module in (groups, messages, offsets, topics) for name, cls in header_classes(module).items()
+}
 
 
 def test_the_tables_know_every_header() -> None:
@@ -247,3 +275,8 @@ def test_a_query_may_ask_up_to_the_end_of_time() -> None:
     header = QueryMessageRequestHeader.decode(full(TABLE["QueryMessageRequestHeader"]))
     assert header.end_timestamp == 2**63 - 1
     assert header.unique_key_query is True
+
+
+def test_a_topic_of_5_x_with_attributes_is_read() -> None:
+    fields = full(TABLE["CreateTopicRequestHeader"]) | {"attributes": "", "force": "false"}
+    assert CreateTopicRequestHeader.decode(fields).topic == "text"

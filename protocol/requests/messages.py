@@ -1,8 +1,6 @@
-"""Typed headers of what producers and consumers exchange with a broker, one class for each.
+"""Headers of requests about messages: send, pull, look up, send back, transactions.
 
-Administration and name server: :mod:`triomq.protocol.requests.admin_requests`.
-
-Source: wire.md 5 (core), 6 (broker to client).
+Source: wire.md 5, 6.
 """
 
 from dataclasses import dataclass
@@ -121,79 +119,11 @@ class QueryMessageResponseHeader(Header):
 
 
 @dataclass(slots=True)
-class QueryConsumerOffsetRequestHeader(Header):
-    """Source: QueryConsumerOffsetRequestHeader.java."""
-
-    code: ClassVar[int] = RequestCode.QUERY_CONSUMER_OFFSET
-    consumer_group: str
-    topic: str
-    queue_id: Int32
-    set_zero_if_not_found: bool | None = None  # 5.x
-    broker_name: Annotated[str, Wire("bname")] | None = None
-
-
-@dataclass(slots=True)
-class UpdateConsumerOffsetRequestHeader(Header):
-    """Source: UpdateConsumerOffsetRequestHeader.java."""
-
-    code: ClassVar[int] = RequestCode.UPDATE_CONSUMER_OFFSET
-    consumer_group: str
-    topic: str
-    queue_id: Int32
-    commit_offset: QueueOffset
-    broker_name: Annotated[str, Wire("bname")] | None = None
-
-
-@dataclass(slots=True)
-class SearchOffsetRequestHeader(Header):
-    """Source: SearchOffsetRequestHeader.java."""
-
-    code: ClassVar[int] = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-    topic: str
-    queue_id: Int32
-    timestamp: int  # ms
-    broker_name: Annotated[str, Wire("bname")] | None = None
-
-
-@dataclass(slots=True)
-class QueueRequestHeader(Header):
-    """Names one queue: codes 30, 31 and 32.  Source: GetMaxOffsetRequestHeader.java and its siblings."""
-
-    topic: str
-    queue_id: Int32
-    broker_name: Annotated[str, Wire("bname")] | None = None
-
-
-@dataclass(slots=True)
-class OffsetResponseHeader(Header):
-    """Answers codes 14, 29, 30 and 31."""
-
-    offset: QueueOffset
-
-
-@dataclass(slots=True)
-class TimestampResponseHeader(Header):
-    """Answers code 32."""
-
-    timestamp: int  # ms; -1: there is no message
-
-
-@dataclass(slots=True)
 class ViewMessageRequestHeader(Header):
     """Source: ViewMessageRequestHeader.java."""
 
     code: ClassVar[int] = RequestCode.VIEW_MESSAGE_BY_ID
     offset: PhysicalOffset
-
-
-@dataclass(slots=True)
-class UnregisterClientRequestHeader(Header):
-    """Source: UnregisterClientRequestHeader.java."""
-
-    code: ClassVar[int] = RequestCode.UNREGISTER_CLIENT
-    client_id: Annotated[str, Wire("clientID")]
-    producer_group: str | None = None
-    consumer_group: str | None = None
 
 
 @dataclass(slots=True)
@@ -209,6 +139,17 @@ class ConsumerSendMsgBackRequestHeader(Header):
     unit_mode: bool = False
     max_reconsume_times: Int32 | None = None
     broker_name: Annotated[str, Wire("bname")] | None = None
+
+
+@dataclass(slots=True)
+class ConsumeMessageDirectlyRequestHeader(Header):
+    """Source: ConsumeMessageDirectlyResultRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.CONSUME_MESSAGE_DIRECTLY
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
 
 
 @dataclass(slots=True)
@@ -237,54 +178,6 @@ class CheckTransactionStateRequestHeader(Header):
     transaction_id: str | None = None
     offset_msg_id: str | None = None
     broker_name: Annotated[str, Wire("bname")] | None = None
-
-
-@dataclass(slots=True)
-class ConsumerGroupRequestHeader(Header):
-    """Names one consumer group: codes 38, 40 and 203."""
-
-    consumer_group: str
-
-
-@dataclass(slots=True)
-class ResetOffsetRequestHeader(Header):
-    """Codes 220 and 222.  Source: ResetOffsetRequestHeader.java."""
-
-    code: ClassVar[int] = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
-    topic: str
-    group: str
-    timestamp: int  # ms; -1: the end of the queue
-    is_force: bool
-
-
-@dataclass(slots=True)
-class GetConsumerStatusRequestHeader(Header):
-    """Codes 221 and 223.  Source: GetConsumerStatusRequestHeader.java."""
-
-    topic: str
-    group: str
-    client_addr: str | None = None
-
-
-@dataclass(slots=True)
-class GetConsumerRunningInfoRequestHeader(Header):
-    """Source: GetConsumerRunningInfoRequestHeader.java."""
-
-    code: ClassVar[int] = RequestCode.GET_CONSUMER_RUNNING_INFO
-    consumer_group: str
-    client_id: str
-    jstack_enable: bool = False
-
-
-@dataclass(slots=True)
-class ConsumeMessageDirectlyRequestHeader(Header):
-    """Source: ConsumeMessageDirectlyResultRequestHeader.java."""
-
-    code: ClassVar[int] = RequestCode.CONSUME_MESSAGE_DIRECTLY
-    consumer_group: str
-    client_id: str | None = None
-    msg_id: str | None = None
-    broker_name: str | None = None
 
 
 @dataclass(slots=True)

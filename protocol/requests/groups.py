@@ -1,0 +1,63 @@
+"""Headers of requests about clients and their groups.
+
+Source: wire.md 5, 6, 7.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.wire.headers import Header, Wire
+
+
+@dataclass(slots=True)
+class UnregisterClientRequestHeader(Header):
+    """Source: UnregisterClientRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.UNREGISTER_CLIENT
+    client_id: Annotated[str, Wire("clientID")]
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+@dataclass(slots=True)
+class ConsumerGroupRequestHeader(Header):
+    """Names one consumer group: codes 38, 40 and 203."""
+
+    consumer_group: str
+
+
+@dataclass(slots=True)
+class GetConsumerRunningInfoRequestHeader(Header):
+    """Source: GetConsumerRunningInfoRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.GET_CONSUMER_RUNNING_INFO
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
+@dataclass(slots=True)
+class DeleteSubscriptionGroupRequestHeader(Header):
+    """Source: DeleteSubscriptionGroupRequestHeader.java; 5.x calls the second field cleanOffset."""
+
+    code: ClassVar[int] = RequestCode.DELETE_SUBSCRIPTIONGROUP
+    group_name: str
+    remove_offset: bool = False
+    clean_offset: bool = False
+
+
+@dataclass(slots=True)
+class ProducerGroupRequestHeader(Header):
+    """Source: GetProducerConnectionListRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.GET_PRODUCER_CONNECTION_LIST
+    producer_group: str
+
+
+@dataclass(slots=True)
+class GroupRequestHeader(Header):
+    """Code 352 of 5.x.  Source: GetSubscriptionGroupConfigRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+    group: str

@@ -1,0 +1,130 @@
+"""Headers of requests about queues and the offsets of groups in them.
+
+Source: wire.md 5, 6, 7.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.units import QueueOffset
+from triomq.protocol.wire.headers import Header, Int32, Wire
+
+
+@dataclass(slots=True)
+class QueryConsumerOffsetRequestHeader(Header):
+    """Source: QueryConsumerOffsetRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.QUERY_CONSUMER_OFFSET
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    set_zero_if_not_found: bool | None = None  # 5.x
+    broker_name: Annotated[str, Wire("bname")] | None = None
+
+
+@dataclass(slots=True)
+class UpdateConsumerOffsetRequestHeader(Header):
+    """Source: UpdateConsumerOffsetRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.UPDATE_CONSUMER_OFFSET
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    commit_offset: QueueOffset
+    broker_name: Annotated[str, Wire("bname")] | None = None
+
+
+@dataclass(slots=True)
+class SearchOffsetRequestHeader(Header):
+    """Source: SearchOffsetRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+    topic: str
+    queue_id: Int32
+    timestamp: int  # ms
+    broker_name: Annotated[str, Wire("bname")] | None = None
+
+
+@dataclass(slots=True)
+class QueueRequestHeader(Header):
+    """Names one queue: codes 30, 31 and 32.  Source: GetMaxOffsetRequestHeader.java and its siblings."""
+
+    topic: str
+    queue_id: Int32
+    broker_name: Annotated[str, Wire("bname")] | None = None
+
+
+@dataclass(slots=True)
+class OffsetResponseHeader(Header):
+    """Answers codes 14, 29, 30 and 31."""
+
+    offset: QueueOffset
+
+
+@dataclass(slots=True)
+class TimestampResponseHeader(Header):
+    """Answers code 32."""
+
+    timestamp: int  # ms; -1: there is no message
+
+
+@dataclass(slots=True)
+class ResetOffsetRequestHeader(Header):
+    """Codes 220 and 222.  Source: ResetOffsetRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+    topic: str
+    group: str
+    timestamp: int  # ms; -1: the end of the queue
+    is_force: bool
+
+
+@dataclass(slots=True)
+class GetConsumerStatusRequestHeader(Header):
+    """Codes 221 and 223.  Source: GetConsumerStatusRequestHeader.java."""
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+@dataclass(slots=True)
+class CloneGroupOffsetRequestHeader(Header):
+    """Source: CloneGroupOffsetRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.CLONE_GROUP_OFFSET
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+
+
+@dataclass(slots=True)
+class QueryConsumeTimeSpanRequestHeader(Header):
+    """Source: QueryConsumeTimeSpanRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.QUERY_CONSUME_TIME_SPAN
+    topic: str
+    group: str
+
+
+@dataclass(slots=True)
+class GetConsumeStatsRequestHeader(Header):
+    """Source: GetConsumeStatsRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.GET_CONSUME_STATS
+    consumer_group: str
+    topic: str | None = None
+
+
+@dataclass(slots=True)
+class QueryConsumeQueueRequestHeader(Header):
+    """Source: QueryConsumeQueueRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.QUERY_CONSUME_QUEUE
+    topic: str
+    queue_id: Int32
+    index: int
+    count: Int32
+    consumer_group: str | None = None

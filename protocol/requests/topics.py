@@ -1,0 +1,68 @@
+"""Headers of requests about topics, routes and settings of brokers and name servers.
+
+Source: wire.md 7, 8.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.wire.headers import Header, Int32
+
+
+@dataclass(slots=True)
+class CreateTopicRequestHeader(Header):
+    """Source: CreateTopicRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.UPDATE_AND_CREATE_TOPIC
+    topic: str
+    default_topic: str
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: Int32 = 0
+    order: bool = False
+
+
+@dataclass(slots=True)
+class TopicRequestHeader(Header):
+    """Names one topic: codes 202, 215, 216, 300 and 351."""
+
+    topic: str
+    cluster_name: str | None = None
+
+
+@dataclass(slots=True)
+class GetRouteInfoRequestHeader(Header):
+    """Source: GetRouteInfoRequestHeader.java of the name server."""
+
+    code: ClassVar[int] = RequestCode.GET_ROUTEINFO_BY_TOPIC
+    topic: str
+    accept_standard_json_only: bool = False
+
+
+@dataclass(slots=True)
+class ClusterRequestHeader(Header):
+    """Source: GetTopicsByClusterRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.GET_TOPICS_BY_CLUSTER
+    cluster: str
+
+
+@dataclass(slots=True)
+class KvConfigRequestHeader(Header):
+    """Codes 100, 101, 102 and 219.  Source: PutKVConfigRequestHeader.java and its siblings."""
+
+    namespace: str
+    key: str | None = None
+    value: str | None = None
+
+
+@dataclass(slots=True)
+class ViewBrokerStatsDataRequestHeader(Header):
+    """Source: ViewBrokerStatsDataRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.VIEW_BROKER_STATS_DATA
+    stats_name: str  # e.g. TOPIC_PUT_NUMS
+    stats_key: str  # a topic, ``topic@group`` or the cluster, depending on the name
