@@ -24,6 +24,9 @@ LONG_FUNCTIONS: Final = frozenset(
     (
         "broker/processors/plain_send.py:PlainSends._entry",  # each message of a usual producer
         "protocol/record/intact_record.py:IntactWalk.run",  # each record of a scan of the commit log
+        "storage/append.py:Appender._pack",  # each message appended
+        "storage/reading/get_message.py:_RecordReader.scan",  # each message pulled
+        "storage/reading/record_copies.py:CopyReader.read",  # each delayed message delivered
     )
 )
 

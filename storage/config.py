@@ -8,7 +8,7 @@ from typing import Final
 
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.record.consume_queue_unit import UNIT_SIZE
-from triomq.storage.delay_levels import DelayLevels
+from triomq.storage.delays import DelayLevels
 
 _MIN_COMMIT_LOG_FILE_BYTES: Final = 1024
 _MAX_FILE_BYTES: Final = 2**31 - 1  # RocketMQ keeps file sizes and positions in an int

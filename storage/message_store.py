@@ -19,6 +19,7 @@ from triomq.storage.commit_log.log_scan import Progress
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import QueueTable
+from triomq.storage.delays import TagsCodeOf, stored_tags_code
 from triomq.storage.dispatch import Dispatcher
 from triomq.storage.files.checkpoint import Checkpoint, load_checkpoint
 from triomq.storage.files.deleted_topics import DeletedTopics
@@ -29,7 +30,6 @@ from triomq.storage.index.message_index import MessageIndex
 from triomq.storage.reading.cold_read import ColdReads
 from triomq.storage.reading.store_reader import StoreReader
 from triomq.storage.recovery.recovery import Recovery, RecoveryReport
-from triomq.storage.recovery.redispatch import TagsCodeOf, stored_tags_code
 from triomq.storage.refusal import Refusal
 from triomq.storage.statistics import StoreStatistics, take_statistics
 from triomq.storage.store_directory import StoreDirectory

@@ -24,10 +24,10 @@ from triomq.protocol.record.consume_queue_unit import UNIT
 from triomq.protocol.record.properties import MAX_PROPERTIES_BYTES, PropertyName, get_property, set_property
 from triomq.storage.append import DueTime, Entry
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
+from triomq.storage.delays import OUT_MS, ROLL_AFTER_MS, ROLL_WINDOW_MS, stored_time, wake_time
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import PagedRead
-from triomq.storage.timer_times import OUT_MS, ROLL_AFTER_MS, ROLL_WINDOW_MS, stored_time, wake_time
 
 LOGGER: Final = logging.getLogger("triomq.broker.delayed.timer")
 

@@ -34,10 +34,9 @@ from triomq.protocol.requests.messages import SendMessageRequestHeader, SendMess
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.append import Entry, entry
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
-from triomq.storage.delay_levels import requested_level
+from triomq.storage.delays import requested_level, requested_time, without_request
 from triomq.storage.dispatch import WITHOUT_UNIT
 from triomq.storage.message_store import MessageStore
-from triomq.storage.timer_times import requested_time, without_request
 
 SendHeader: TypeAlias = SendMessageRequestHeader | SendMessageRequestHeaderV2
 
@@ -178,7 +177,7 @@ class SendProcessor:
         """Return how long the message waits; a delay level takes precedence over a time.
 
         Raises:
-            MessageIllegalError: level or time is no number, the time is too far away, or the message cancels another
+            MessageIllegalError: level or time is not a number, the time is too far away, or the message cancels another
                 one, which is not supported yet.
             RequestRefusedError: it is the first half of a transaction, which is not supported yet.
         """

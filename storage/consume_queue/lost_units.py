@@ -12,11 +12,8 @@ Source: DefaultMessageStore.java, getMessage; ScheduleMessageService.java; store
 
 from typing import Final
 
-from triomq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, REPEATED_CODE, UNIT
-
-WAITING_TOPICS: Final = frozenset((SCHEDULE_TOPIC, TIMER_TOPIC))
-"""Topics whose units hold delivery times in the place of tags codes."""
+from triomq.storage.delays import WAITING_TOPICS
 
 _MOST_IN_ONE_READ: Final = 1024  # 800, but as many as a client asks for, and Java's asks for no more than this
 

@@ -283,9 +283,7 @@ class _RecordReader:
             piece_end = offset + size
             count += 1
             total += size
-        if count:
-            self.status = GetMessageStatus.FOUND
-            append(piece_view[piece_at:piece_stop])
+        self._add_last(count, piece_view[piece_at:piece_stop])
         return scanned, count, total
 
     def scan_trusted(self, units: memoryview, limits: _Limits, codes: frozenset[int] | None) -> tuple[int, int, int]:
@@ -318,10 +316,13 @@ class _RecordReader:
             piece_stop = at + size
             count += 1
             total += size
+        self._add_last(count, view[piece_at:piece_stop])
+        return scanned, count, total
+
+    def _add_last(self, count: int, records: memoryview) -> None:
         if count:
             self.status = GetMessageStatus.FOUND
-            append(view[piece_at:piece_stop])
-        return scanned, count, total
+            self.buffers.append(records)
 
     def _find(self, offset: int, size: int) -> bool:
         """Go to the commit log file of a record; ``False`` if there is no such record."""

@@ -34,6 +34,7 @@ from triomq.storage.consume_queue.unit_search import (
     oldest_unit,
     record_before,
 )
+from triomq.storage.delays import TagsCodeOf
 from triomq.storage.files.checkpoint import CHECKPOINT, Checkpoint
 from triomq.storage.files.deleted_topics import DeletedTopics
 from triomq.storage.files.file_system import FileSystem
@@ -48,7 +49,7 @@ from triomq.storage.recovery.queue_cuts import (
     truncate_queue,
 )
 from triomq.storage.recovery.queue_recovery import QueueEnds, ends_intact, recover_queue, resume_queue
-from triomq.storage.recovery.redispatch import Redispatcher, TagsCodeOf
+from triomq.storage.recovery.redispatch import Redispatcher
 
 LOGGER: Final = logging.getLogger("triomq.storage.recovery.recovery")
 

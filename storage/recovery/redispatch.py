@@ -3,23 +3,19 @@
 Source: DefaultMessageStore.java, doDispatch; ConsumeQueue.java, putMessagePositionInfoWrapper; store.md 3.2-3.4, 5.7.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from triomq.protocol.codes import TRANSACTION_MASK
-from triomq.protocol.errors import IllegalNameError, MessageIllegalError
-from triomq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from triomq.protocol.errors import IllegalNameError
 from triomq.protocol.record.consume_queue_unit import UNIT_SIZE
 from triomq.protocol.record.record import RecordCheck
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import QueueTable
-from triomq.storage.delay_levels import DelayLevels, requested_level
+from triomq.storage.delays import TagsCodeOf
 from triomq.storage.dispatch import WITHOUT_UNIT
 from triomq.storage.files.deleted_topics import DeletedTopics
 from triomq.storage.recovery.queue_numbers import MAX_QUEUE_OFFSET, Ignore, QueueNumbers
-from triomq.storage.timer_times import stored_time, wake_time
-
-TagsCodeOf = Callable[[RecordCheck], int]
 
 _MAX_LOGGED: Final = 100
 
@@ -125,24 +121,3 @@ class Redispatcher:
             return self._queues.get(record.topic, record.queue_id)
         except IllegalNameError:
             return None
-
-
-def stored_tags_code(levels: DelayLevels) -> TagsCodeOf:
-    """Return the function that gives the tags code of a stored record.
-
-    It is the hash of the tags, but the delivery time for a delayed message.  Source: store.md 3.2.
-    """
-
-    def tags_code_of(record: RecordCheck) -> int:
-        if record.topic == SCHEDULE_TOPIC:
-            try:
-                level = requested_level(record.properties)
-            except MessageIllegalError:
-                level = 0
-            if level > 0:
-                return levels.delivery_time(level, record.store_timestamp)
-        elif record.topic == TIMER_TOPIC:
-            return wake_time(stored_time(record.properties), record.store_timestamp)
-        return record.tags_code
-
-    return tags_code_of

@@ -18,7 +18,7 @@ from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import encode_properties
 from triomq.protocol.record.record import tags_code_of
 from triomq.storage.append import entry
-from triomq.storage.consume_queue.lost_units import WAITING_TOPICS
+from triomq.storage.delays import WAITING_TOPICS
 from triomq.storage.message_store import MessageStore
 
 _COMPRESSION: Final = int(MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_ZLIB)

@@ -19,9 +19,9 @@ from triomq.storage.commit_log.damage import FILLER_TOPIC
 from triomq.storage.commit_log.log_scan import Progress
 from triomq.storage.commit_log.log_walk import Damage, walk
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
-from triomq.storage.consume_queue.lost_units import WAITING_TOPICS
 from triomq.storage.consume_queue.queue_table import validate_queue
 from triomq.storage.consume_queue.unit_search import first_offset
+from triomq.storage.delays import WAITING_TOPICS
 from triomq.storage.dispatch import WITHOUT_UNIT
 from triomq.storage.tools.index_check import check_index
 from triomq.storage.tools.stopped_store import StoppedStore

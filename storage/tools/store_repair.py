@@ -16,11 +16,11 @@ from triomq.storage.commit_log.damage import SET_ASIDE, DamagedPart, fill
 from triomq.storage.commit_log.log_scan import Progress
 from triomq.storage.commit_log.log_walk import Damage, walk
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
+from triomq.storage.delays import stored_tags_code
 from triomq.storage.dispatch import WITHOUT_UNIT
 from triomq.storage.flush import FlushPlan
 from triomq.storage.recovery.queue_cuts import lose_parts
 from triomq.storage.recovery.queue_numbers import QueueNumbers
-from triomq.storage.recovery.redispatch import stored_tags_code
 from triomq.storage.tools.stopped_store import StoppedStore, StoredOffset
 from triomq.storage.tools.store_check import CheckReport, Problem, ProblemKind, queues_to_rebuild
 

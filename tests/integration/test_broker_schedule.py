@@ -9,7 +9,7 @@ from tests.integration.broker_wire import broker_port, connected, pull_fields, r
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.record.record import decode_records
 from triomq.storage.config import Durability
-from triomq.storage.delay_levels import DelayLevels
+from triomq.storage.delays import DelayLevels
 
 LEVELS = {"delay_levels": DelayLevels("1s 1h")}
 

@@ -7,7 +7,7 @@ from triomq.protocol.codes import TRANSACTION_MASK
 from triomq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from triomq.protocol.record.record import RecordKind, decode_record
 from triomq.storage.commit_log.damage import FILLER_TOPIC
-from triomq.storage.delay_levels import DelayLevels
+from triomq.storage.delays import DelayLevels
 from triomq.storage.dispatch import WITHOUT_UNIT
 from triomq.storage.message_store import MessageStore
 

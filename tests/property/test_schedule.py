@@ -23,7 +23,7 @@ from triomq.protocol.host import encode_host
 from triomq.protocol.record.record import decode_records
 from triomq.storage.append import entry
 from triomq.storage.config import StoreConfig
-from triomq.storage.delay_levels import DelayLevels
+from triomq.storage.delays import DelayLevels
 from triomq.storage.files.file_system import FileSystem, OpenFile
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import MessageStore

@@ -8,11 +8,11 @@ from triomq.protocol.record.record import RecordCheck, RecordKind
 from triomq.protocol.units import PhysicalOffset, QueueOffset
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue.queue_table import QueueTable
-from triomq.storage.delay_levels import DelayLevels
+from triomq.storage.delays import DelayLevels, stored_tags_code
 from triomq.storage.dispatch import Dispatcher
 from triomq.storage.files.deleted_topics import DeletedTopics
 from triomq.storage.files.file_system import FileSystem
-from triomq.storage.recovery.redispatch import Redispatcher, stored_tags_code
+from triomq.storage.recovery.redispatch import Redispatcher
 
 
 def record(queue_offset: int, physical_offset: int = 1000, **fields: Any) -> RecordCheck:

@@ -24,7 +24,7 @@ from triomq.cli.signals import end_at_next_signal, stop_signals
 from triomq.logs import reopen_log_file
 from triomq.protocol.errors import ConfigError, StoreError
 from triomq.storage.config import Durability, StoreConfig
-from triomq.storage.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from triomq.storage.delays import DEFAULT_DELAY_LEVELS, DelayLevels
 
 LOGGER: Final = logging.getLogger("triomq.cli.commands.broker")
 

@@ -17,7 +17,7 @@ from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.record import decode_record, decode_records
 from triomq.storage.append import entry
 from triomq.storage.config import StoreConfig
-from triomq.storage.delay_levels import DelayLevels
+from triomq.storage.delays import DelayLevels
 from triomq.storage.message_store import MessageStore
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"

@@ -12,7 +12,7 @@ from triomq.protocol.java import tags_code
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.record import decode_records
 from triomq.storage.append import entry
-from triomq.storage.timer_times import ROLL_WINDOW_MS
+from triomq.storage.delays import ROLL_WINDOW_MS
 
 TIMER = "rmq_sys_wheel_timer"
 HOST = bytes(8)

@@ -9,7 +9,7 @@ from tests.unit.broker.recording import MakeBroker, Peer
 from triomq.broker.processors.admin_settings import properties_text
 from triomq.protocol.codes import RequestCode
 from triomq.storage.config import Durability
-from triomq.storage.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from triomq.storage.delays import DEFAULT_DELAY_LEVELS, DelayLevels
 
 
 def settings(peer: Peer) -> dict[str, str]:

@@ -277,7 +277,7 @@ def test_what_would_be_delivered_at_the_wrong_time_is_refused(peer: Peer, proper
         assert "not available" in response.remark
 
 
-@pytest.mark.parametrize(("seconds", "text"), [("soon", "is no number"), ("259201", "max delay 259200000ms")])
+@pytest.mark.parametrize(("seconds", "text"), [("soon", "is not a number"), ("259201", "max delay 259200000ms")])
 def test_a_time_that_cannot_be_kept_is_refused(peer: Peer, seconds: str, text: str) -> None:
     response = peer.put("T", i=f"TIMER_DELAY_SEC\x01{seconds}")
     assert response.code == ResponseCode.MESSAGE_ILLEGAL
