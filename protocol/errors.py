@@ -12,7 +12,7 @@
     |- UnsupportedCompressionError    the package for this compression is not installed
     |- BrokerResponseError            the peer answered with an error code; subclasses for the codes we handle
     |- ClientError
-    |  |- ConnectError                no connection; names the address, who advertised it, what to change
+    |  |- ConnectError                no connection; names the address, its source and the remedy
     |  |- ConnectionLostError         the connection ended before the answer came
     |  |- RequestTimeoutError         no answer within the deadline
     |  |- NameServerError             no name server could be reached
@@ -182,7 +182,7 @@ class ClientError(TriomqError):
 
 
 class ConnectError(ClientError):
-    """No connection to an address; the text names it, who advertised it and what to change."""
+    """No connection to an address; the text names it, its source and the remedy."""
 
 
 class ConnectionLostError(ClientError):

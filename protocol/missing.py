@@ -1,7 +1,7 @@
-"""What RocketMQ has and triomq has not: the names that its users will try, and what to do instead.
+"""Features of RocketMQ that triomq lacks: the names that users will try, and what to do instead.
 
-Names are compared without case, dashes, dots and underscores: ``--use-tls`` is ``useTLS``.  The table is also in
-docs/configuration.md.
+Names are compared without regard to case, dashes, dots and underscores: ``--use-tls`` is ``useTLS``.
+docs/configuration.md has the table too.
 """
 
 from collections.abc import Mapping
@@ -9,11 +9,11 @@ from typing import Final, NamedTuple
 
 
 class Missing(NamedTuple):
-    """One thing.
+    """One feature.
 
     Attributes:
-        what: it, for a sentence that ends with "not supported".
-        names: options and settings that ask for it, as users of RocketMQ know them.
+        what: its name, for a sentence that ends with "not supported yet".
+        names: RocketMQ's options and settings for it.
         instead: what to do.
     """
 
@@ -26,53 +26,53 @@ MISSING: Final = (
     Missing(
         "TLS",
         ("tls", "ssl", "useTLS", "tls.enable", "sslEnable"),
-        "use a network you trust, or a tunnel and advertise as-dialled to go through it: nothing is encrypted",
+        "use a trusted network, or a tunnel with advertise as-dialled: nothing is encrypted",
     ),
     Missing(
         "a namespace",
         ("namespace",),
-        "write NAMESPACE%NAME as topic and group, which is what Apache's clients send",
+        "use NAMESPACE%NAME as topic and group, as Apache's clients send them",
     ),
     Missing(
         "message trace",
         ("trace", "enableMsgTrace", "enableTrace", "customizedTraceTopic", "traceTopic", "traceTopicEnable"),
-        "keep the id that a send returns; triomq message show and message find look messages up",
+        "keep the id that a send returns, and look it up with triomq message show or message find",
     ),
     Missing(
         "a filter in SQL",
         ("sql", "sql92", "filter", "filterType", "expressionType", "selector", "messageSelector", "bySql",
          "enablePropertyFilter"),
-        "brokers filter by tag, A || B; filter the rest where it is consumed",
+        "brokers filter by tag, A || B; filter further in the consumer",
     ),
     Missing(
         "a transactional message",
         ("transaction", "transactional", "transactionListener", "transactionCheckListener"),
-        "send after what it depends on is done: a message may come twice, and is not lost",
+        "send after the local work is done; a message may arrive twice but is not lost",
     ),
     Missing(
         "request and reply",
         ("request", "reply", "requestTimeout"),
-        "let the other side answer to a topic of yours, with a key that tells to what",
+        "let the receiver answer on a topic of yours, with a key that identifies the request",
     ),
     Missing(
         "the proxy protocol (gRPC) of RocketMQ 5.x",
         ("pop", "popMode", "proxy", "grpc", "endpoints"),
-        "give the name server, port 9876, instead of the proxy, port 8081",
+        "use the name server (port 9876) instead of the proxy (port 8081)",
     ),
     Missing(
         "an account in triomq's broker",
         ("acl", "aclEnable", "authenticationEnabled", "authorizationEnabled"),
-        "keep the broker on loopback or in a network you trust; for Apache's brokers clients sign: credentials",
+        "keep the broker on loopback or in a trusted network; clients sign requests to Apache's brokers (credentials)",
     ),
     Missing(
         "a slave or a second broker",
         ("slave", "brokerRole", "brokerId", "haListenPort", "haMasterAddress", "enableDLegerCommitLog"),
-        "the broker is its own name server and the only one there; keep its store on a disk that is safe",
+        "there is one broker, which is its own name server: keep its store on redundant storage",
     ),
     Missing(
         "an exporter of metrics",
         ("metrics", "prometheus", "metricsExporterType"),
-        "triomq broker status --json has the figures",
+        "triomq broker status --json prints the figures",
     ),
 )  # fmt: skip
 
@@ -85,6 +85,6 @@ _BY_KEY: Final[Mapping[str, Missing]] = {_key(name): one for one in MISSING for 
 
 
 def explain_missing(name: str) -> str | None:
-    """Return what to do instead of an option that is not there; ``None``: it is none of these."""
+    """Return what to do instead of an unsupported option; ``None`` for other options."""
     found = _BY_KEY.get(_key(name))
     return None if found is None else f"{found.what} is not supported yet; instead: {found.instead}"

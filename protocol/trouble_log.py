@@ -12,7 +12,7 @@ class TroubleLog:
         self._lasting: set[Hashable] = set()
 
     def begin(self, key: Hashable, message: str, *args: object) -> None:
-        """Log a warning, unless the same trouble was logged and has not ended."""
+        """Log a warning, unless the same trouble was logged and still lasts."""
         if key not in self._lasting:
             self._lasting.add(key)
             self._logger.warning(message, *args)

@@ -69,7 +69,7 @@ def subscription_differences(
             names.setdefault(key, []).append(name)
             expressions.setdefault(key, None if data is None else data.sub_string)
         if len(names) > 1:
-            shown = tuple((expressions[key], tuple(sorted(who))) for key, who in names.items())
+            shown = tuple((expressions[key], tuple(sorted(group))) for key, group in names.items())
             found.append(SubscriptionDifference(topic, shown))
     return tuple(found)
 
@@ -189,7 +189,7 @@ def _explain_owner(report: GroupReport, topic: str, owner: str, held: ProcessQue
     cached = f"{held.cached_msg_count} messages ({held.cached_msg_size_in_mib} MiB) wait for it"
     at = f"the message at offset {held.cached_msg_min_offset}"
     if not held.last_consume_timestamp:
-        return Stall(StallCause.HANDLER_BLOCKED, f"the handler of {owner} has not ended yet for {at}; {cached}")
+        return Stall(StallCause.HANDLER_BLOCKED, f"the handler of {owner} has not finished yet for {at}; {cached}")
     handled_ms = report.now_ms - held.last_consume_timestamp
     if handled_ms > limit_ms:
         return Stall(StallCause.HANDLER_BLOCKED, f"the handler of {owner} ended {_ago(handled_ms)} ago; {cached}")
@@ -197,7 +197,7 @@ def _explain_owner(report: GroupReport, topic: str, owner: str, held: ProcessQue
         return Stall(StallCause.HANDLER_FAILING, f"the handler of {owner} refuses {at}: {failures:.2g} failures/s")
     if held.cached_msg_count > _FLOW_CONTROL_MESSAGES or held.cached_msg_size_in_mib > _FLOW_CONTROL_MIB:
         return Stall(StallCause.FLOW_CONTROL, f"{owner} does not pull because of flow control: {cached}, from {at} on")
-    return Stall(StallCause.HANDLER_BLOCKED, f"the handler of {owner} has not ended for {at}; {cached}")
+    return Stall(StallCause.HANDLER_BLOCKED, f"the handler of {owner} has not finished {at}; {cached}")
 
 
 def _ago(elapsed_ms: int) -> str:

@@ -1,8 +1,9 @@
 """The base of JSON bodies: a dataclass declares its members once, for reading and writing.
 
-The wire name is the camelCase of ours unless ``Annotated[..., Wire("clientID")]`` names another.  Reading is as
-tolerant as in Java: unknown members are ignored, missing ones and nulls become the default, numbers may be text, enums
-may be ordinals, and an unknown enum name becomes the default.  Anything else is a ProtocolError.
+The wire name is the camelCase of the attribute unless ``Annotated[..., Wire("clientID")]`` names another.
+
+Reading is as tolerant as in Java: unknown members are ignored, missing ones and nulls become the default, numbers may
+be text, enums may be ordinals, and an unknown enum name becomes the default.  Anything else is a ProtocolError.
 
 Source: wire.md 9.1.
 """

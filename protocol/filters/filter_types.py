@@ -21,7 +21,7 @@ def parse_filter(expression: str | None, expression_type: str | None) -> TagFilt
 
     Raises:
         SubscriptionParseError: the expression cannot be read.
-        UnsupportedFilterError: there is no such type.
+        UnsupportedFilterError: the type is unknown.
     """
     return _parser(expression_type)(expression)
 
@@ -30,7 +30,7 @@ def check_filter_type(expression_type: str | None) -> None:
     """Accept a type that :func:`parse_filter` knows.
 
     Raises:
-        UnsupportedFilterError: there is no such type.
+        UnsupportedFilterError: the type is unknown.
     """
     _parser(expression_type)
 

@@ -44,7 +44,7 @@ class TagFilter:
             return cls(SUBSCRIBE_ALL, ())
         tags = dict.fromkeys(tag for part in expression.split(_SEPARATOR) if (tag := part.strip(_BLANKS)))
         if not tags:
-            raise SubscriptionParseError(f"tag expression {expression[:80]!r}: there is no tag in it")
+            raise SubscriptionParseError(f"tag expression {expression[:80]!r}: it contains no tag")
         return cls(expression, tuple(tags))
 
     @classmethod

@@ -66,7 +66,7 @@ class OffsetResponseHeader(Header):
 class TimestampResponseHeader(Header):
     """Answers code 32."""
 
-    timestamp: int  # ms; -1: there is no message
+    timestamp: int  # ms; -1 without messages
 
 
 @dataclass(slots=True)

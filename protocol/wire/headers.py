@@ -1,6 +1,6 @@
 """The base of typed headers: a class declares its fields once, for reading and writing.
 
-The wire name is the camelCase of ours unless ``Annotated[..., Wire("a")]`` names another; ``None`` is absent;
+The wire name is the camelCase of the attribute unless ``Annotated[..., Wire("a")]`` names another; ``None`` is absent;
 unknown fields are ignored; a missing or unreadable one is a ProtocolError that names class and field.
 
 Every request is read and every response is written here, so the loops below look up short numbers in a dict, which

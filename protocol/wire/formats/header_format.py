@@ -38,7 +38,7 @@ class HeaderFormat(NamedTuple):
 
 
 def known_language(language: Any) -> int:
-    """Return the language's number, ``UNKNOWN_LANGUAGE`` if it is none of ours."""
+    """Return the language's number, ``UNKNOWN_LANGUAGE`` for an unknown one."""
     return language if type(language) is int and language in LANGUAGE_NAMES else UNKNOWN_LANGUAGE
 
 
