@@ -8,7 +8,7 @@ last such record is the torn tail, which is cut.
 The bytes in between become one record of the topic ``-`` with the flag of a rolled back transaction, which no queue
 gets a unit for; up to the end of a file they become a blank record.  So the log has no hole for those who read it
 later, RocketMQ among them, which would end it there.  What stood there goes to ``set-aside/`` first.  A unit of a lost
-message becomes one of those that readers pass by (``lost_units``), at the end of a queue it is cut.
+message becomes one of those that readers pass by (``consume_queue.lost_units``), at the end of a queue it is cut.
 """
 
 import logging

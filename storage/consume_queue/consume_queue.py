@@ -9,15 +9,71 @@ from mmap import mmap
 from typing import Final
 
 from triomq.protocol.errors import StoreError
-from triomq.protocol.record.consume_queue_unit import UNIT, UNIT_SIZE, ConsumeQueueUnit
-from triomq.storage.consume_queue.checked_units import CheckedUnits
-from triomq.storage.consume_queue.lost_units import lost_units
+from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, REPEATED_CODE, UNIT, UNIT_SIZE, ConsumeQueueUnit
+from triomq.storage.delays import WAITING_TOPICS
 from triomq.storage.files.mapped_file import MappedFile
 from triomq.storage.files.mapped_file_queue import MappedFileQueue
 
 _LOST_AT_ONCE: Final = 16 * 1024
+_MAX_CHECKED_RANGES: Final = 4  # so many readers keep their own range
+_MAX_UNITS_IN_ONE_READ: Final = 1024  # 800 in RocketMQ, or as many as a client asks for; Java clients ask for no more
 _pack_unit = UNIT.pack
 _pack_unit_into = UNIT.pack_into
+
+
+class CheckedUnits:
+    """Ranges of queue offsets whose units name records that were read and found intact.
+
+    Records of an earlier process are checked when they are read.  That costs more than reading them, and most readers
+    are not the first.  Of ranges that do not touch, the longest are kept.
+    """
+
+    __slots__ = ("_ranges",)
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int]] = []
+
+    def covers(self, begin: int, end: int) -> bool:
+        """Whether all units of [begin, end) are known to be good."""
+        return any(low <= begin and end <= high for low, high in self._ranges)
+
+    def add(self, begin: int, end: int) -> None:
+        """Note that the units of [begin, end) are good."""
+        apart = []
+        for low, high in self._ranges:
+            if low <= end and begin <= high:
+                begin, end = min(low, begin), max(high, end)
+            else:
+                apart.append((low, high))
+        if len(apart) == _MAX_CHECKED_RANGES:
+            apart.remove(min(apart, key=lambda range_: range_[1] - range_[0]))
+        self._ranges = [*apart, (begin, end)]
+
+    def clear(self) -> None:
+        """Forget all ranges, because the units have changed."""
+        self._ranges.clear()
+
+
+def lost_units(count: int, topic: str, log_file_size: int, physical_offset: int, size: int) -> bytes:
+    """Return ``count`` packed units of lost messages, which neither our reader nor RocketMQ's takes for messages.
+
+    These are blank units, except before an intact message in the commit log's very first file.  There RocketMQ takes a
+    blank unit, whose offset is 0, for one of a deleted file, and skips up to 800 intact messages.  So units within one
+    read of the intact message name its record instead, with a tags code that our reader recognizes.  RocketMQ then
+    delivers that message several times to consumers of all tags.  Queues of delayed messages keep blank units, because
+    RocketMQ skips only the blank unit there, and would deliver twice what is named twice.
+    Source: DefaultMessageStore.java, getMessage; ScheduleMessageService.java; store.md 3.5, 7.1.
+
+    Args:
+        count: number of consecutive lost messages.
+        topic: topic of the queue.
+        log_file_size: of each file of the commit log.
+        physical_offset, size: record of the intact message behind them.
+    """
+    repeated = 0
+    if physical_offset < log_file_size and topic not in WAITING_TOPICS:
+        repeated = min(count, _MAX_UNITS_IN_ONE_READ)
+    return BLANK_UNIT * (count - repeated) + UNIT.pack(physical_offset, size, REPEATED_CODE) * repeated
 
 
 class ConsumeQueue:

@@ -44,7 +44,7 @@ def test_a_message_asks_for_a_level_by_a_property(properties: bytes, level: int)
 
 @pytest.mark.parametrize("value", [b"x", b"7s", b"\xd9\xa1", b"12345678901", b"9" * 5000])
 def test_a_level_that_is_no_number_is_illegal(value: bytes) -> None:
-    with pytest.raises(MessageIllegalError, match="no number"):
+    with pytest.raises(MessageIllegalError, match="not a number"):
         requested_level(b"DELAY\x01" + value)
 
 

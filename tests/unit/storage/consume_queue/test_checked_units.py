@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triomq.storage.consume_queue.checked_units import CheckedUnits
+from triomq.storage.consume_queue.consume_queue import CheckedUnits
 
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)).map(lambda r: (r[0], sum(r))), max_size=30)
 

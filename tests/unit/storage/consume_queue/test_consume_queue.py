@@ -5,8 +5,7 @@ import pytest
 from tests.unit.storage.making import FaultyFileSystem
 from triomq.protocol.errors import StoreFullError
 from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, UNIT
-from triomq.storage.consume_queue.consume_queue import ConsumeQueue
-from triomq.storage.consume_queue.lost_units import lost_units
+from triomq.storage.consume_queue.consume_queue import ConsumeQueue, lost_units
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.files.mapped_file_queue import MappedFileQueue
 

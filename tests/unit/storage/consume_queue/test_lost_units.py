@@ -4,7 +4,7 @@ import pytest
 
 from triomq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, UNIT, ConsumeQueueUnit
-from triomq.storage.consume_queue.lost_units import lost_units
+from triomq.storage.consume_queue.consume_queue import lost_units
 
 FILE_SIZE = 10_000
 
