@@ -318,7 +318,7 @@ class MessageStore:
         layout = self._directory.check(self.config, self.queues)
         self._deleted.load()
         checkpoint = load_checkpoint(self._file_system, self._directory.checkpoint)
-        self.commit_log.files.load(layout.log, self._directory.set_aside)
+        self.commit_log.files.load(layout.log, self._directory.quarantine)
         self.commit_log.files.sync_directory()  # a file deleted before a power cut must not come back later
         if any(queue.files.stray_starts for queue in layout.queues):
             # These queues are deleted and rebuilt.  If this start is killed before that, only a scan of the whole

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from triomq.protocol.errors import StoreLayoutError
-from triomq.storage.commit_log.damage import SET_ASIDE
+from triomq.storage.commit_log.damage import QUARANTINE
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue.queue_table import QueueLayout, QueueTable
 from triomq.storage.files.checkpoint import CHECKPOINT
@@ -29,9 +29,9 @@ class StoreDirectory:
     """Paths and marks of one store.
 
     Attributes:
-        commit_log, consume_queue, index, checkpoint, abort, config: where these lie.
-        scratch: where files are made before they get their place.
-        set_aside: where files go that do not fit, but could be wanted.
+        commit_log, consume_queue, index, checkpoint, abort, config: paths of these.
+        scratch: new files are made here and then renamed.
+        quarantine: holds files that do not fit the store but may be wanted.
     """
 
     __slots__ = (
@@ -43,9 +43,9 @@ class StoreDirectory:
         "config",
         "consume_queue",
         "index",
+        "quarantine",
         "root",
         "scratch",
-        "set_aside",
     )
 
     def __init__(self, root: Path, file_system: FileSystem) -> None:
@@ -59,7 +59,7 @@ class StoreDirectory:
         self.abort = root / "abort"
         self.config = root / "config"
         self.scratch = root / _SCRATCH
-        self.set_aside = root / SET_ASIDE
+        self.quarantine = root / QUARANTINE
 
     def acquire(self, *, to_read: bool = False) -> None:
         """Create the directory if need be and take its lock; ``to_read`` as for the lock file.
@@ -72,7 +72,10 @@ class StoreDirectory:
         try:
             self._make_root()
         except (FileExistsError, NotADirectoryError) as exc:
-            raise StoreLayoutError(f"{self.root} is not a directory: choose another StoreConfig.root") from exc
+            raise StoreLayoutError(
+                f"{self.root} is not a directory: it or a parent of it is a file; choose another directory with --store"
+                " (StoreConfig.root)"
+            ) from exc
         except PermissionError as exc:
             raise StoreLayoutError(f"cannot create the store directory {self.root}: {exc.strerror}") from exc
         except OSError as exc:

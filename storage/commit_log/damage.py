@@ -7,7 +7,7 @@ last such record is the torn tail, which is cut.
 
 The bytes in between become one record of the topic ``-`` with the flag of a rolled back transaction, which no queue
 gets a unit for; up to the end of a file they become a blank record.  So the log has no hole for those who read it
-later, RocketMQ among them, which would end it there.  What stood there goes to ``set-aside/`` first.  A unit of a lost
+later, RocketMQ among them, which would end it there.  What stood there goes to ``quarantine/`` first.  A unit of a lost
 message becomes one of those that readers pass by (``consume_queue.lost_units``), at the end of a queue it is cut.
 """
 
@@ -28,7 +28,7 @@ LOGGER: Final = logging.getLogger("triomq.storage.commit_log.damage")
 
 FILLER_TOPIC: Final = "-"
 _FILLER_BYTES: Final = record_size(0, len(FILLER_TOPIC), 0)
-SET_ASIDE: Final = "set-aside"
+QUARANTINE: Final = "quarantine"
 """Directory in the root of a store for what could not stay in its place."""
 
 _MOST_SAVED_BYTES: Final = 64 * 1024**2
@@ -79,7 +79,7 @@ class DamageLog:
         )
 
 
-def fill(files: MappedFileQueue, parts: Sequence[DamagedPart], file_system: FileSystem, set_aside: Path) -> None:
+def fill(files: MappedFileQueue, parts: Sequence[DamagedPart], file_system: FileSystem, quarantine: Path) -> None:
     """Replace damaged parts by records that everybody can read over, after copies were made.
 
     Raises:
@@ -95,8 +95,8 @@ def fill(files: MappedFileQueue, parts: Sequence[DamagedPart], file_system: File
             part.reason,
         )
         pieces += _pieces(files, part)
-    if sum(_is_saved(piece, set_aside, file_system) for piece in pieces):
-        for directory in (set_aside, set_aside.parent):
+    if sum(_is_saved(piece, quarantine, file_system) for piece in pieces):
+        for directory in (quarantine, quarantine.parent):
             with translated("sync", directory):
                 file_system.sync_directory(directory)
     for piece in pieces:
@@ -145,7 +145,7 @@ def _fill(files: MappedFileQueue, piece: _Piece) -> None:
     )
 
 
-def _is_saved(piece: _Piece, set_aside: Path, file_system: FileSystem) -> bool:
+def _is_saved(piece: _Piece, quarantine: Path, file_system: FileSystem) -> bool:
     """Save what stands there, but not over another copy; ``False`` if there are zeros only.
 
     A start that was interrupted may have replaced some of it: the copy that it has made is the better one.
@@ -154,16 +154,16 @@ def _is_saved(piece: _Piece, set_aside: Path, file_system: FileSystem) -> bool:
     content = bytes(file.view[at : min(stop, at + _MOST_SAVED_BYTES)])
     if not content.strip(b"\0"):
         return False
-    first = set_aside / f"damaged-{file.start + at:020d}"
+    first = quarantine / f"damaged-{file.start + at:020d}"
     with translated("write", first):
-        file_system.make_directories(set_aside)
+        file_system.make_directories(quarantine)
         path, copies = first, 1
         while file_system.exists(path):
             if file_system.read_file(path) == content:
                 return True
             copies += 1
             path = first.with_name(f"{first.name}-{copies}")
-        scratch = set_aside / _SCRATCH
+        scratch = quarantine / _SCRATCH
         file_system.write_file(scratch, content)
         file_system.rename(scratch, path)  # last: a copy in its place is a whole one
     return True

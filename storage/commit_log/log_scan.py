@@ -37,7 +37,7 @@ class ProgressLog:
         now = self._clock_s()
         if now >= self._next_s:
             self._next_s = now + _PROGRESS_LOG_S
-            LOGGER.info("reading the commit log mib=%d of_at_most=%d", done_bytes // _MIB, most_bytes // _MIB)
+            LOGGER.info("reading the commit log scanned_mib=%d total_mib=%d", done_bytes // _MIB, most_bytes // _MIB)
 
 
 class LogScan:

@@ -93,14 +93,14 @@ class MappedFileQueue:
         """Position of the first byte; 0 without files."""
         return self.files[0].start if self.files else 0
 
-    def load(self, found: FoundFiles, set_aside: Path | None = None) -> None:
+    def load(self, found: FoundFiles, quarantine: Path | None = None) -> None:
         """Take over the files that ``check_directory`` found, and get rid of the others.
 
         Those of a pool are opened and mapped when they are needed, others now.
 
         Args:
             found: the files.
-            set_aside: a directory for stray files; without it they are deleted, as they can be rebuilt.
+            quarantine: a directory for stray files; without it they are deleted, as they can be rebuilt.
 
         Raises:
             StoreLayoutError: a file cannot be opened.
@@ -109,9 +109,9 @@ class MappedFileQueue:
         for start in found.empty_starts:
             self._discard(start, None)
         for start in found.stray_starts:
-            self._discard(start, set_aside)
-        if found.stray_starts and set_aside is not None:  # nobody has another copy
-            for directory in (set_aside, set_aside.parent):
+            self._discard(start, quarantine)
+        if found.stray_starts and quarantine is not None:  # nobody has another copy
+            for directory in (quarantine, quarantine.parent):
                 with translated("sync", directory):
                     self._file_system.sync_directory(directory)
         if found.empty_starts or found.stray_starts:  # before one of them is made again
@@ -234,15 +234,15 @@ class MappedFileQueue:
             if path == self._scratch.parent:
                 return
 
-    def _discard(self, start: int, set_aside: Path | None) -> None:
+    def _discard(self, start: int, quarantine: Path | None) -> None:
         path = self._path(start)
-        LOGGER.warning("file does not continue the sequence path=%s moved_to=%s", path, set_aside or "nowhere")
+        LOGGER.warning("file does not continue the sequence path=%s moved_to=%s", path, quarantine or "nowhere")
         with translated("remove", path):
-            if set_aside is None:
+            if quarantine is None:
                 self._file_system.unlink(path)
             else:
-                self._file_system.make_directories(set_aside)
-                self._file_system.rename(path, set_aside / f"{self.directory.name}-{path.name}")
+                self._file_system.make_directories(quarantine)
+                self._file_system.rename(path, quarantine / f"{self.directory.name}-{path.name}")
 
     def _unlink(self, file: MappedFile) -> None:
         with translated("delete", file.path):

@@ -21,7 +21,7 @@ from typing import Final
 from triomq.protocol.record.consume_queue_unit import UNIT, UNIT_SIZE
 from triomq.protocol.record.record import RecordCheck, RecordKind
 from triomq.storage.commit_log.commit_log import CommitLog
-from triomq.storage.commit_log.damage import SET_ASIDE, DamagedPart, fill
+from triomq.storage.commit_log.damage import QUARANTINE, DamagedPart, fill
 from triomq.storage.commit_log.log_scan import LogScan, Progress
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
@@ -329,7 +329,7 @@ class Recovery:
                 self._lost_messages += lost
                 plan.add(queue.files, 0, queue.end_position + 1)
         plan.run()
-        fill(self._log.files, scan.damage, self._file_system, self._config.root / SET_ASIDE)
+        fill(self._log.files, scan.damage, self._file_system, self._config.root / QUARANTINE)
         self._damage += scan.damage
 
     def _truncate(self, scan: LogScan) -> None:

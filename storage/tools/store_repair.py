@@ -12,7 +12,7 @@ from pathlib import Path
 from triomq.protocol.codes import TRANSACTION_MASK
 from triomq.protocol.errors import StoreError
 from triomq.protocol.record.record import RecordCheck, RecordKind
-from triomq.storage.commit_log.damage import SET_ASIDE, DamagedPart, fill
+from triomq.storage.commit_log.damage import QUARANTINE, DamagedPart, fill
 from triomq.storage.commit_log.log_scan import Progress
 from triomq.storage.commit_log.log_walk import Damage, walk
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
@@ -156,7 +156,7 @@ def _fill(store: StoppedStore, parts: Sequence[DamagedPart]) -> None:
         return
     begins, ends = [part.begin for part in parts], [part.end for part in parts]
     _sync(store, [], [queue for queue in store.queues if lose_parts(queue, begins, ends)])
-    fill(store.log.files, parts, store.file_system, store.root / SET_ASIDE)
+    fill(store.log.files, parts, store.file_system, store.root / QUARANTINE)
     _sync(store, begins[:1])
 
 

@@ -88,7 +88,7 @@ async def test_a_long_start_tells_how_far_it_is(
     caplog.set_level(logging.INFO, "triomq.storage.commit_log.log_scan")
     async with running(tmp_path):
         told = [record.getMessage() for record in caplog.records if record.name == "triomq.storage.commit_log.log_scan"]
-    assert told == ["reading the commit log mib=0 of_at_most=16"] * 2
+    assert told == ["reading the commit log scanned_mib=0 total_mib=16"] * 2
 
 
 async def test_a_long_start_is_given_up_when_it_is_cancelled_and_the_next_one_does_it_again(

@@ -346,7 +346,7 @@ def _plan_lines(plan: RepairPlan, *, is_done: bool) -> Iterator[str]:
     for loss in plan.losses:
         yield f"{loss.place}: messages at {loss.offset} are lost ({loss.text}); readers skip them"
     if plan.fillers:
-        text = "replaced by empty records, and a copy kept in set-aside"
+        text = "replaced by empty records, and a copy kept in quarantine"
         yield f"commit log: {len(plan.fillers)} damaged parts {verb}{text}"
     if plan.is_empty:
         yield "nothing to repair"

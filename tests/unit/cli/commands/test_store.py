@@ -183,7 +183,7 @@ def test_repair_of_apaches_store_after_a_power_loss(unpack: Unpack, capsys: pyte
     lines = said(capsys, "repair", "--store", str(root)).splitlines()
     assert any(line.startswith("offset of group G in FixtureTopic:0: would be set to") for line in lines)
     assert any("are lost" in line for line in lines)
-    assert "commit log: 1 damaged parts would be replaced by empty records, and a copy kept in set-aside" in lines
+    assert "commit log: 1 damaged parts would be replaced by empty records, and a copy kept in quarantine" in lines
     said(capsys, "repair", "--apply", "--store", str(root))
     assert said(capsys, "check", "--store", str(root)).endswith("sound\n")
 

@@ -25,7 +25,7 @@ from triomq.protocol.errors import StoreError
 from triomq.protocol.record.consume_queue_unit import BLANK_UNIT
 from triomq.protocol.record.layout import HEAD
 from triomq.protocol.record.record import decode_record, encode_record
-from triomq.storage.commit_log.damage import FILLER_TOPIC, SET_ASIDE, DamageLog
+from triomq.storage.commit_log.damage import FILLER_TOPIC, QUARANTINE, DamageLog
 from triomq.storage.files.checkpoint import CHECKPOINT, load_checkpoint
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.message_store import MessageStore
@@ -136,7 +136,7 @@ def test_what_stood_in_a_damaged_place_is_kept_and_the_log_has_no_hole(
     overwrite(log_file(copy, start), offset - start + 4, b"\0")
     before = log_file(copy, start).read_bytes()[offset - start :][:size]
     again = maker(copy, file_system=faulty)
-    kept = copy / "set-aside" / f"damaged-{offset:020d}"
+    kept = copy / "quarantine" / f"damaged-{offset:020d}"
     assert kept.read_bytes() == before
     at = faulty.calls.index(("rename", kept))
     assert faulty.calls[at + 1 : at + 3] == [("sync_directory", kept.parent), ("sync_directory", copy)]
@@ -161,7 +161,7 @@ def test_a_copy_of_what_stood_in_a_damaged_place_is_never_written_over(maker: St
         (copy / "abort").touch()
         (copy / "checkpoint").unlink()
         maker(copy).close()
-    found = {path.name: path.read_bytes() for path in (copy / "set-aside").iterdir()}
+    found = {path.name: path.read_bytes() for path in (copy / "quarantine").iterdir()}
     name = f"damaged-{offset:020d}"
     assert found == {name: copies[0], f"{name}-2": copies[1], f"{name}-3": copies[2]}
 
@@ -175,15 +175,15 @@ def test_starts_that_come_no_further_than_the_copy_leave_one_copy(maker: StoreMa
     for refused in ("write_file", "rename", "sync_directory", "sync_directory"):
 
         def fails(number: int, name: str, path: Path, refused: str = refused) -> bool:
-            return name == refused and SET_ASIDE in str(path)
+            return name == refused and QUARANTINE in str(path)
 
         faulty.fails = fails
-        with pytest.raises(StoreError, match=SET_ASIDE):
+        with pytest.raises(StoreError, match=QUARANTINE):
             maker(copy, file_system=faulty)
         assert log_file(copy, offset - offset % 65536).read_bytes() == damaged
     faulty.fails = lambda number, name, path: False
     maker(copy, file_system=faulty)
-    assert [path.name for path in (copy / SET_ASIDE).iterdir()] == [f"damaged-{offset:020d}"]
+    assert [path.name for path in (copy / QUARANTINE).iterdir()] == [f"damaged-{offset:020d}"]
 
 
 def test_a_hole_that_is_too_short_for_any_record_stays_and_keeps_no_store_from_starting(maker: StoreMaker) -> None:

@@ -147,5 +147,5 @@ def test_a_long_walk_is_told_every_three_seconds(caplog: pytest.LogCaptureFixtur
         now[0] = 100.0 + second
         progress(second * 1024**2, 9 * 1024**2)
     assert [record.getMessage() for record in caplog.records] == [
-        f"reading the commit log mib={second} of_at_most=9" for second in (3, 6)
+        f"reading the commit log scanned_mib={second} total_mib=9" for second in (3, 6)
     ]

@@ -127,19 +127,19 @@ def test_files_behind_a_gap_are_strays_after_a_crash_only(tmp_path: Path, empty:
     assert found == ([0], [100] if empty else [], [200, 300])
 
 
-def test_strays_are_deleted_or_set_aside(tmp_path: Path) -> None:
+def test_strays_are_deleted_or_quarantined(tmp_path: Path) -> None:
     files = sequence(tmp_path)
     for letter in b"abc":
         files.create_next(0).map[0] = letter
     (files.directory / f"{0:020d}").unlink()
-    set_aside = tmp_path / "set-aside"
+    quarantine = tmp_path / "quarantine"
     faulty = FaultyFileSystem()
     again = sequence(tmp_path, faulty)
-    again.load(FoundFiles([], [], [100]), set_aside)
+    again.load(FoundFiles([], [], [100]), quarantine)
     assert again.is_incomplete
     synced = [path for name, path in faulty.calls if name == "sync_directory"]
-    assert synced == [set_aside, tmp_path, files.directory]  # its new name is on the disk before the old one is gone
-    assert (set_aside / f"0-{100:020d}").read_bytes()[:1] == b"b"
+    assert synced == [quarantine, tmp_path, files.directory]  # its new name is on the disk before the old one is gone
+    assert (quarantine / f"0-{100:020d}").read_bytes()[:1] == b"b"
     sequence(tmp_path).load(FoundFiles([], [], [200]))
     assert names(tmp_path) == []
 

@@ -132,12 +132,12 @@ def test_what_is_lost_in_the_middle_keeps_the_numbers_of_the_others(maker: Store
     root = store.config.root
     overwrite(log_file(root, 0), unit.physical_offset, b"\x7f")  # a length that cannot be
     plan = planned(root)
-    assert not (root / "set-aside").exists()
+    assert not (root / "quarantine").exists()
     assert [loss.offset for loss in plan.losses] == [unit.physical_offset]
     assert plan.queues == ("T:0",)
     assert repaired(root).units_built == 99
     assert problems(root) == []
-    (kept,) = (root / "set-aside").iterdir()
+    (kept,) = (root / "quarantine").iterdir()
     assert kept.read_bytes() == b"\x7f" + damaged[1:]
     with StoppedStore(root) as stopped:
         queue = stopped.queues.get("T", 0)
@@ -160,7 +160,7 @@ def test_a_store_with_damaged_bodies_is_sound_afterwards(maker: StoreMaker) -> N
     assert not planned(root).is_empty
     assert repaired(root) == RepairReport(units_built=0, records_ignored=0, offsets_set=1)
     assert problems(root) == []
-    assert len(list((root / "set-aside").iterdir())) == 3
+    assert len(list((root / "quarantine").iterdir())) == 3
     again = maker()
     assert (len(bodies(again)), again.reader.max_offset_in_queue("T", 0)) == (97, 99)
 
