@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 
 from triomq.protocol.codes import VERSION, CommandFlag, LanguageCode, ResponseCode, SerializeType
 from triomq.protocol.errors import FrameTooLargeError, ProtocolError
+from triomq.protocol.wire.formats.header_format import INT32_MAX, INT32_MIN
 from triomq.protocol.wire.formats.json_header import read_fields
 from triomq.protocol.wire.formats.table import DECODERS, ENCODERS
 from triomq.protocol.wire.frame import MAX_HEADER_BYTES, build_frame, frame_prefix
@@ -116,6 +117,8 @@ class RemotingCommand:
 
     def _encode_header(self) -> bytes:
         try:
+            if not INT32_MIN <= self.opaque <= INT32_MAX:  # the peer would only close the connection
+                raise ProtocolError(f"opaque {self.opaque} of code {self.code} is not an int32")
             return ENCODERS[self.serialize_type](
                 self.code, self.language, self.version, self.opaque, self.flag, self.remark, self.ext_fields
             )

@@ -12,7 +12,6 @@ from triomq.protocol.codes import LanguageCode, SerializeType
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.wire.formats.header_format import (
     INT32_MAX,
-    INT32_MIN,
     LANGUAGE_NAMES,
     UNKNOWN_LANGUAGE,
     HeaderFormat,
@@ -28,8 +27,6 @@ _LANGUAGE_CODES: Final = {code.name: int(code) for code in LanguageCode}
 def _encode(  # the values of a header
     code: int, language: int, version: int, opaque: int, flag: int, remark: str | None, ext_fields: dict[str, str]
 ) -> bytes:
-    if not INT32_MIN <= opaque <= INT32_MAX:  # the peer would only close the connection
-        raise ProtocolError(f"opaque {opaque} of code {code} is not an int32")
     # The minimal header that Java 4.9, 5.x and Go accept: no reader uses the other fields.
     header: dict[str, object] = {
         "code": code,

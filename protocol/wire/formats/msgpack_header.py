@@ -17,7 +17,7 @@ _FIELDS: Final = 7
 def _encode(  # the values of a header
     code: int, language: int, version: int, opaque: int, flag: int, remark: str | None, ext_fields: dict[str, str]
 ) -> bytes:
-    values = code, language, version, read_int32("opaque", opaque), flag, remark, ext_fields
+    values = code, language, version, opaque, flag, remark, ext_fields
     packed: bytes = msgpack.packb(values)
     return packed
 
