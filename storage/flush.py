@@ -77,7 +77,7 @@ class FlushPlan:
         self._sequences.append((sequence, sequence.directory_changes))
 
     def add_file(self, file: MappedFile, directories: Iterable[Path]) -> None:
-        """Let ``run`` sync one more file, and the directories that have to tell of it."""
+        """Add a file to sync, and the directories that hold its entry."""
         self._files.append(file)
         self._directories.update(dict.fromkeys(directories))
 

@@ -37,7 +37,7 @@ from triomq.storage.store_directory import StoreDirectory
 LOGGER: Final = logging.getLogger("triomq.storage.message_store")
 
 
-_FILES_OF_LOG_FILE: Final = 2  # it is open, and so is its mapping
+_FILES_OF_LOG_FILE: Final = 2  # the file and its mapping
 
 
 def system_clock_ms() -> int:
@@ -53,7 +53,7 @@ class MessageStore:
         commit_log: all records.
         queues: all consume queues.
         index: finds messages by their keys.
-        cold_reads: tells which records must be read from the disk.
+        cold_reads: knows which records must be read from the disk.
         recovery: result of the last ``open``.
     """
 
@@ -248,7 +248,7 @@ class MessageStore:
         """Flush everything and wait for the disk; in durability sync it is visible to consumers afterwards.
 
         Raises:
-            StoreError: a write failed; the store takes no further messages.
+            StoreError: a write failed; the store accepts no further messages.
         """
         for make_plan in (self.flush_plan, self.flush_consume_queues_plan):
             if (plan := make_plan()) is not None:

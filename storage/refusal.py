@@ -55,7 +55,7 @@ class Refusal:
         if (error := self.error()) is not None:
             self.log(error)
         elif self._has_logged and not self._has_refused:
-            LOGGER.info("store takes messages again root=%s", self._config.root)
+            LOGGER.info("store accepts messages again root=%s", self._config.root)
             self._has_logged = False
         self._has_refused = False
 

@@ -30,7 +30,7 @@ from triomq.storage.message_store import MessageStore
 
 LOGGER: Final = logging.getLogger("triomq.storage.retention")
 
-MOST_FILES_PER_RUN: Final = 10
+MAX_FILES_PER_RUN: Final = 10
 """Commit log files deleted in one run.  Source: MappedFileQueue.java, DELETE_FILES_BATCH_MAX."""
 
 _RUNS_PER_REQUEST: Final = 20  # MAX_MANUAL_DELETE_FILE_TIMES
@@ -71,13 +71,13 @@ class Moment(NamedTuple):
 
 
 def plan(files: Iterable[LogFile], moment: Moment, config: StoreConfig) -> list[Reason]:
-    """Return for each file to delete, from the oldest on, why; at most ``MOST_FILES_PER_RUN``."""
+    """Return for each file to delete, from the oldest on, why; at most ``MAX_FILES_PER_RUN``."""
     reasons: list[Reason] = []
     used, available = moment.disk
     log_bytes = moment.log_bytes
     for file in files:
         reason = _reason(file, moment, config, DiskSpace(used, available).used_percent, log_bytes)
-        if reason is None or len(reasons) == MOST_FILES_PER_RUN:
+        if reason is None or len(reasons) == MAX_FILES_PER_RUN:
             break
         reasons.append(reason)
         used, available = used - file.size_bytes, available + file.size_bytes
@@ -129,7 +129,7 @@ class Deletion:
         return sum(file.size for file in self._files)
 
     def finish(self) -> bool:
-        """Make the deletion certain and free the space of files that nobody reads; may run in a worker thread.
+        """Sync the deletion and free the space of files without readers; may run in a worker thread.
 
         Returns:
             ``False`` if a file is still read: call it again later.
@@ -235,7 +235,7 @@ class Retention:
         return partial(_read_begins, cold, self._store.commit_log.min_offset) if cold else None
 
     def _is_begin_in_memory(self, queue: ConsumeQueue) -> bool:
-        """Whether all units are in memory that a search for the begin of the log looks at."""
+        """Whether all units are in memory that a search for the start of the log reads."""
         log_begin = self._store.commit_log.min_offset
         cold: list[int] = []
 
@@ -312,7 +312,7 @@ class Retention:
     def run(self) -> int:
         """Do one whole run here, waiting for the disk, and return how many commit log files were deleted.
 
-        The broker spreads the same steps over time instead, and goes on where the disk refuses one of them, see
+        The broker spreads the same steps over time instead, and continues after one of them fails, see
         ``RetentionService``.
 
         Raises:
@@ -337,7 +337,7 @@ class Retention:
 
 
 def _read_begins(queues: Sequence[tuple[Sequence[MappedFile], int]], log_begin: int) -> None:
-    """Read the units of queues, of which files and end are given, that a search for the begin of the log looks at."""
+    """Read the units of queues, of which files and end are given, that a search for the start of the log reads."""
     for files, end in queues:
 
         def physical_offset(number: int, files: Sequence[MappedFile] = files) -> int:

@@ -1,4 +1,4 @@
-"""The root of a store: its lock, its marks and the check of its layout, done before anything is changed.
+"""The root of a store: its lock, its marker files, and the layout check that runs before anything changes.
 
 Source: DefaultMessageStore.java, load, start, shutdown; store.md 1, 5.1.
 """
@@ -62,11 +62,11 @@ class StoreDirectory:
         self.quarantine = root / QUARANTINE
 
     def acquire(self, *, to_read: bool = False) -> None:
-        """Create the directory if need be and take its lock; ``to_read`` as for the lock file.
+        """Create the directory if it is missing and take its lock; ``to_read`` as for the lock file.
 
         Raises:
-            StoreLayoutError: ``root`` cannot be a directory, or not be entered.
-            StoreLockedError: another process uses it, or this one already.
+            StoreLayoutError: ``root`` is not a directory, or cannot be created or listed.
+            StoreLockedError: another process, or this one, already uses it.
             StoreError: the lock cannot be taken for another reason.
         """
         try:
@@ -80,18 +80,18 @@ class StoreDirectory:
             raise StoreLayoutError(f"cannot create the store directory {self.root}: {exc.strerror}") from exc
         except OSError as exc:
             raise store_error(exc, "create", self.root) from exc
-        list_store_directory(self._file_system, self.root)  # an unreadable one is told as such
+        list_store_directory(self._file_system, self.root)  # raises a clear error if it is unreadable
         self._lock.acquire(to_read=to_read)
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         self._lock.release()
 
     def check(self, config: StoreConfig, queues: QueueTable) -> StoreLayout:
-        """Look at all directories; changes nothing.
+        """Check all directories; changes nothing.
 
         Raises:
-            StoreLayoutError: something there is not as this store writes it.
+            StoreLayoutError: a file does not match the layout of this store.
         """
         self._refuse_extension(self.root / "consumequeue_ext")
         entries = list_store_directory(self._file_system, self.commit_log)
@@ -100,9 +100,9 @@ class StoreDirectory:
         return StoreLayout(log, queues.scan(may_be_torn=crashed))
 
     def mark_running(self) -> bool:
-        """Create the file ``abort`` and return whether the store was closed properly before.
+        """Create the file ``abort`` and return whether the previous shutdown was clean.
 
-        RocketMQ creates it at the end of its start; doing it first makes a crash during the start a crash too.
+        RocketMQ creates it at the end of startup; creating it first makes a crash during startup count as a crash.
 
         Raises:
             StoreError: it cannot be created.
@@ -116,7 +116,7 @@ class StoreDirectory:
         return True
 
     def mark_closed(self) -> None:
-        """Remove the file ``abort``: everything is on the disk.
+        """Remove the file ``abort``, once everything is on the disk.
 
         Raises:
             StoreError: it cannot be removed.
@@ -126,7 +126,7 @@ class StoreDirectory:
             self._file_system.sync_directory(self.root)
 
     def delete_leftovers(self) -> None:
-        """Delete what is left of a store without its log and queues: index, checkpoint and marks.
+        """Delete the index and the checkpoint of a store whose log and queues are deleted.
 
         Raises:
             StoreError: something cannot be deleted.
@@ -139,7 +139,7 @@ class StoreDirectory:
             self._file_system.unlink(self.checkpoint)
 
     def _make_root(self) -> None:
-        """Create the root and put its name on the disk, without which a power cut takes all that is below it."""
+        """Create the root and sync its directory entry, without which a power cut could lose the whole store."""
         is_new = not self._file_system.exists(self.root)
         names = [self.root]
         while not self._file_system.exists(names[-1].parent):
@@ -148,7 +148,7 @@ class StoreDirectory:
         for name in names:
             try:
                 self._file_system.sync_directory(name.parent)
-            except PermissionError:  # not everybody may read what is above, such as /home
+            except PermissionError:  # a parent such as /home may be unreadable
                 if is_new:
                     raise
 

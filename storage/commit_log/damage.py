@@ -1,6 +1,6 @@
 """Damaged places of the commit log: what is known of them, and how the log is made whole again.
 
-A record that is torn or rotten costs itself and nothing else.  The scan goes on at the next record that proves itself:
+A torn or corrupt record costs only itself.  The scan continues at the next record that proves itself:
 magic, own position, lengths that add up, CRC.  Nothing false can pass, because whatever lies behind the end of the log
 is cleared before it grows again, so a record that proves itself was written there and belongs there.  Only behind the
 last such record is the torn tail, which is cut.
@@ -31,8 +31,8 @@ _FILLER_BYTES: Final = record_size(0, len(FILLER_TOPIC), 0)
 QUARANTINE: Final = "quarantine"
 """Directory in the root of a store for what could not stay in its place."""
 
-_MOST_SAVED_BYTES: Final = 64 * 1024**2
-_MOST_REMEMBERED: Final = 1000
+_MAX_SAVED_BYTES: Final = 64 * 1024**2
+_MAX_REMEMBERED: Final = 1000
 _SCRATCH: Final = "new-copy.tmp"
 _NO_HOST: Final = bytes(IPV4_HOST_LENGTH)
 
@@ -71,7 +71,7 @@ class DamageLog:
         """Count and log a record that cannot be delivered."""
         if physical_offset in self._seen:
             return
-        if len(self._seen) < _MOST_REMEMBERED:
+        if len(self._seen) < _MAX_REMEMBERED:
             self._seen.add(physical_offset)
         self.count += 1
         LOGGER.warning(
@@ -146,12 +146,12 @@ def _fill(files: MappedFileQueue, piece: _Piece) -> None:
 
 
 def _is_saved(piece: _Piece, quarantine: Path, file_system: FileSystem) -> bool:
-    """Save what stands there, but not over another copy; ``False`` if there are zeros only.
+    """Save the bytes of a piece, but never over another copy; ``False`` if there are zeros only.
 
     A start that was interrupted may have replaced some of it: the copy that it has made is the better one.
     """
     file, at, stop, _ = piece
-    content = bytes(file.view[at : min(stop, at + _MOST_SAVED_BYTES)])
+    content = bytes(file.view[at : min(stop, at + _MAX_SAVED_BYTES)])
     if not content.strip(b"\0"):
         return False
     first = quarantine / f"damaged-{file.start + at:020d}"

@@ -43,7 +43,7 @@ class ProgressLog:
 class LogScan:
     """One walk; iterating it gives each message with its physical offset.
 
-    Where no record is, it goes on with the next one that proves itself, see ``damage``.
+    Where there is no record, it continues at the next one that proves itself, see ``damage``.
 
     Attributes:
         begin: where the walk starts.

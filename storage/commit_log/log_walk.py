@@ -1,6 +1,6 @@
 """Walking over the whole commit log of a stopped store: its messages, and what is damaged between and behind them.
 
-What is damage and where the log goes on is decided by ``log_scan``, as at a start of the store.
+``log_scan`` decides what is damage and where the log continues, as at startup.
 """
 
 from collections import deque
@@ -37,7 +37,7 @@ def walk(
 
     Args:
         log: its files are loaded; where it ends need not be known.
-        file_system: tells where files have holes.
+        file_system: reports where files have holes.
         check_crc: also compare bodies with their CRC; those behind damage are compared anyway.
         progress: called now and then.
 

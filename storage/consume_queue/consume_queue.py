@@ -90,7 +90,7 @@ class ConsumeQueue:
         max_physical_offset: end of the newest record that has a unit here, or of the run that it was written with.
         on_arrival: called with this queue after ``max_offset`` has grown.
         files: the mapped files.
-        generation: grows when the queue is deleted and begins again.
+        generation: grows when the queue is deleted and starts again at 0.
         refusal: why its files could not be deleted; as long as they may be there it takes no messages.
         checked: units whose records, of an earlier process, were read and found to be intact.
         flushed_position: units before it are on the disk, as a position in the sequence of files.
@@ -187,7 +187,7 @@ class ConsumeQueue:
         self._enter(current, self._position)
 
     def append_visible(self, physical_offset: int, size: int, tags_code: int) -> None:
-        """Make room for the next unit, write it and show it, as when units are built again from the log.
+        """Make room for the next unit, write it and show it, for units that are rebuilt from the log.
 
         Raises:
             StoreFullError, StoreError: as ``reserve``.
@@ -296,9 +296,9 @@ class ConsumeQueue:
             self._enter(file, position - file.start)
 
     def begin_at(self, queue_offset: int, physical_offset: int, size: int) -> None:
-        """Let an empty queue begin in the middle: units before ``queue_offset`` in its file become lost ones.
+        """Start an empty queue in the middle: units before ``queue_offset`` in its file become lost ones.
 
-        ``physical_offset`` and ``size`` tell the record that will come first.
+        ``physical_offset`` and ``size`` are those of the record that comes first.
 
         Raises:
             StoreFullError, StoreError: the file cannot be made.
@@ -315,7 +315,7 @@ class ConsumeQueue:
     def append_lost(self, count: int, physical_offset: int, size: int) -> None:
         """Append units of messages that are lost, so that the numbers of the following ones stay right.
 
-        ``physical_offset`` and ``size`` tell the record that will come behind them.
+        ``physical_offset`` and ``size`` are those of the record that follows.
 
         Raises:
             StoreFullError, StoreError: as ``reserve``.
@@ -328,10 +328,10 @@ class ConsumeQueue:
         self.max_physical_offset = newest
 
     def destroy(self) -> None:
-        """Delete all files; the object goes on as an empty queue that begins at 0.
+        """Delete all files; the object becomes an empty queue that begins at 0.
 
         Raises:
-            StoreError: something cannot be deleted; a later call goes on.
+            StoreError: something cannot be deleted; a later call deletes the rest.
         """
         try:
             self.files.remove_directory()
@@ -341,7 +341,7 @@ class ConsumeQueue:
             self.resume(0, 0)
 
     def detach(self) -> None:
-        """Let go of the files: the store is closed.  Views that readers hold stay valid."""
+        """Drop the files because the store is closed.  Views that readers hold stay valid."""
         for file in self.files.files:
             file.leave()
         self.files.files.clear()
@@ -357,7 +357,7 @@ class ConsumeQueue:
         if file.is_mapped:
             self._map = file.map
             self._limit = file.reserved
-        else:  # most queues rest: the next append maps it
+        else:  # most queues are idle: the next append maps it
             self._map = None
             self._limit = 0
 

@@ -61,7 +61,7 @@ def behind_lost(queue: ConsumeQueue, number: int) -> int:
 
 def find_begin(first: int, end: int, log_begin: int, physical_offset: Callable[[int], int]) -> int:
     """Return the first unit of [first, end) whose record is at or behind ``log_begin``, else ``end``."""
-    if physical_offset(first) >= log_begin:  # nothing has expired, and no other unit need be looked at
+    if physical_offset(first) >= log_begin:  # nothing has expired, so no other unit needs a look
         return first
     return first + bisect_left(range(first, end), log_begin, key=physical_offset)
 

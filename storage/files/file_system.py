@@ -22,7 +22,7 @@ _TOO_MANY_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _NOT_OPENED: Final = _TOO_MANY_FILES | {errno.EACCES, errno.EPERM}
 _ZEROS: Final = bytes(1024 * 1024)
 _PAGE: Final = mmap.PAGESIZE
-_RESIDENT_FLAGS: Final = bytes(range(1, 256, 2))  # of mincore: the lowest bit tells, others may mean anything
+_RESIDENT_FLAGS: Final = bytes(range(1, 256, 2))  # of mincore: only the lowest bit is defined
 _mincore = ctypes.PyDLL(None).mincore  # so short that giving the lock of the interpreter away would cost more
 
 
@@ -65,7 +65,7 @@ class DiskSpace(NamedTuple):
     def used_percent(self) -> int:
         """Used part of what this process could use, rounded up as RocketMQ does.  Source: store.md 5.10.
 
-        A file system without a limit, such as a ramfs, tells no size at all; it is never full.
+        A file system without a limit, such as ramfs, reports size 0; it is never full.
         """
         total = self.used_bytes + self.available_bytes
         return -(-100 * self.used_bytes // total) if total else 0
@@ -95,7 +95,7 @@ class FileSystem:
                 try:
                     status = entry.stat()
                 except FileNotFoundError:
-                    if entry.is_symlink():  # else it has gone since
+                    if entry.is_symlink():  # otherwise it was deleted meanwhile
                         entries.append(DirectoryEntry(entry.name, is_file=False, is_directory=True, size_bytes=0))
                     continue
                 is_file = stat.S_ISREG(status.st_mode)

@@ -42,7 +42,7 @@ class JsonTable:
         Maps with integer keys, which RocketMQ writes without quotes, come back with the keys ``fastjson.loads`` gives.
 
         Raises:
-            StoreLayoutError: what is there cannot be read, and no backup can either.
+            StoreLayoutError: neither the file nor its backup can be read.
         """
         main, reason = self._read(self.path)
         if main is not None:

@@ -1,8 +1,8 @@
 """The file ``lock``: one process at a time owns a store directory.
 
-RocketMQ takes a POSIX record lock on the first byte; so do we, and each excludes the other.  Such a lock does not
-exclude its own process, and is lost when that process closes the file anywhere; therefore also ``flock``, and a table
-of what this process holds.  Source: store.md 5.1.
+RocketMQ takes a POSIX record lock on the first byte; triomq does the same, so each excludes the other.  Such a lock
+does not exclude its own process, and is lost when that process closes the file anywhere.  Hence the additional
+``flock``, and a table of the locks that this process holds.  Source: store.md 5.1.
 """
 
 import errno
@@ -28,20 +28,20 @@ class LockFile:
     __slots__ = ("_identity", "_number", "path")
 
     def __init__(self, path: Path) -> None:
-        """Name the lock's file; nothing is opened."""
+        """Set the path; opens nothing."""
         self.path = path
         self._number = -1
         self._identity = (0, 0)
 
     def acquire(self, *, to_read: bool = False) -> None:
-        """Take the lock, without waiting.
+        """Acquire the lock without waiting.
 
         Args:
-            to_read: where nothing may be written the lock is shared with others who read; without its file no process
-                has ever had the store, and there is none.
+            to_read: on a read-only file system, share the lock with other readers; without a lock file no process has
+                ever opened the store, and no lock is needed.
 
         Raises:
-            StoreLockedError: a process, perhaps this one, has it.
+            StoreLockedError: a process, possibly this one, holds it.
             StoreError: the file cannot be opened.
         """
         kind = fcntl.LOCK_EX
@@ -74,7 +74,7 @@ class LockFile:
         self._number = number
 
     def release(self) -> None:
-        """Give the lock back; without a lock nothing happens."""
+        """Release the lock, if it is held."""
         if self._number >= 0:
             os.close(self._number)
             self._number = -1
@@ -96,7 +96,7 @@ class LockFile:
 
 
 def _owner(number: int) -> int:
-    """Return the process that has the record lock, 0 if that cannot be told."""
+    """Return the process that holds the record lock, 0 if unknown."""
     question = _STRUCT_FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     try:
         answer = fcntl.fcntl(number, fcntl.F_GETLK, question)

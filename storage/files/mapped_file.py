@@ -31,7 +31,7 @@ class MappedFile:
         path: where it lies.
         reserved: everything before this position of the file may be written without the disk refusing it.
         filled: everything before this position was written once, by ``fill`` with zeros at least.
-        on_unmap: called with the file when the pool has unmapped it: who keeps ``map`` must let go of it.
+        on_unmap: called with the file after the pool unmapped it; whoever keeps ``map`` must drop it.
     """
 
     __slots__ = (
@@ -79,7 +79,7 @@ class MappedFile:
         self._map: mmap | None = None
         self._view: memoryview | None = None
         if isinstance(file, OpenFile):
-            self._map_again(file)
+            self._remap(file)
 
     @property
     def map(self) -> mmap:
@@ -88,7 +88,7 @@ class MappedFile:
         Raises:
             StoreError: it was unmapped, and cannot be mapped again.
         """
-        return self._map if self._map is not None else self._map_again(self.file)
+        return self._map if self._map is not None else self._remap(self.file)
 
     @property
     def view(self) -> memoryview:
@@ -98,7 +98,7 @@ class MappedFile:
             StoreError: as ``map``.
         """
         if self._view is None:
-            self._map_again(self.file)
+            self._remap(self.file)
             assert self._view is not None, "it is mapped now"
         return self._view
 
@@ -145,13 +145,13 @@ class MappedFile:
         return self._map is not None
 
     def ensure_mapped(self) -> None:
-        """Map the file again if it was unmapped, and let it stay so while the next few files are mapped.
+        """Map the file again if it was unmapped, and keep it mapped while the next few files are mapped.
 
         Raises:
             StoreError: it cannot be mapped.
         """
         if self._map is None:
-            self._map_again(self.file)
+            self._remap(self.file)
         elif self._pool is not None:
             self._pool.add(self)
 
@@ -163,7 +163,7 @@ class MappedFile:
         if self.on_unmap is not None:
             self.on_unmap(self)
 
-    def _map_again(self, file: OpenFile) -> mmap:
+    def _remap(self, file: OpenFile) -> mmap:
         with translated("map", self.path):
             map_ = self._file_system.map_file(file, self.size)
         self._map = map_
@@ -212,7 +212,7 @@ class MappedFile:
     def expect_order(self, *, in_order: bool) -> None:
         """Let the system read ahead of what is touched through the mapping, as it does by default, or not.
 
-        That is good for who reads a file from its begin.  A write into a part that was never written would wait until
+        This helps readers that read a file from its start.  A write into a part that was never written would wait until
         up to 8 MiB behind it were filled with zeros: 20 to 30 ms, for a file of 6 MB all of it.
         """
         self._in_order = in_order

@@ -75,7 +75,7 @@ class MappedFileQueue:
             directory: need not exist before the first file.
             file_size: bytes of each file.
             reserve_step_bytes: how far ahead disk space is reserved.
-            scratch: where a new file stands until it has its length; same file system, another directory.
+            scratch: path of a new file until it has its full length; same file system, another directory.
             pool: bounds how many of these and other files are mapped; without it all of these are.
         """
         self._file_system = file_system
@@ -110,11 +110,11 @@ class MappedFileQueue:
             self._discard(start, None)
         for start in found.stray_starts:
             self._discard(start, quarantine)
-        if found.stray_starts and quarantine is not None:  # nobody has another copy
+        if found.stray_starts and quarantine is not None:  # there is no other copy
             for directory in (quarantine, quarantine.parent):
                 with translated("sync", directory):
                     self._file_system.sync_directory(directory)
-        if found.empty_starts or found.stray_starts:  # before one of them is made again
+        if found.empty_starts or found.stray_starts:  # before one of them is created again
             self.sync_directory()
         self.is_incomplete = bool(found.stray_starts)
         self.directory_changes += 1  # a process killed before this one may not have synced the directory
@@ -206,7 +206,7 @@ class MappedFileQueue:
         """Delete all files and the directory itself; on the disk that is when the directory above was synced.
 
         Raises:
-            StoreError: something cannot be deleted.  The sequence has no files any more; a later call goes on.
+            StoreError: something cannot be deleted.  The sequence is empty; a later call deletes the rest.
         """
         for file in self.files:
             file.leave()

@@ -1,7 +1,7 @@
 """One index file: which records of the commit log have a key with a certain hash.
 
 A slot holds the number of the newest unit whose hash belongs to it, and each unit the number of the one before it in
-the same slot.  Units stand in the order of the log.
+the same slot.  Units are in the order of the log.
 Source: IndexFile.java, IndexHeader.java; store.md 4.
 """
 
@@ -91,7 +91,7 @@ class IndexFile:
         return self._mapped or MappedFile(self._file_system, self.path, 0, self._layout.file_size)
 
     def create(self, scratch: Path) -> None:
-        """Make the file, with all disk space for its slots; ``scratch`` is where it stands until it is complete.
+        """Make the file, with all disk space for its slots; ``scratch`` is its path until it is complete.
 
         Raises:
             StoreFullError, StoreError: it cannot be made; nothing is left of it.
@@ -112,7 +112,7 @@ class IndexFile:
         self._are_slots_loaded = True
 
     def unmap(self) -> None:
-        """Give the mapping back; the file is mapped again when it is needed."""
+        """Unmap the file; it is mapped again when it is needed."""
         self._mapped = None
         self._are_slots_loaded = False
 
@@ -175,7 +175,7 @@ class IndexFile:
     def _take_slots(self, mapped: MappedFile, hashes: Sequence[int], first: int) -> "array[int]":
         """Let the slots of ``hashes`` point at the units from ``first`` on; return what they pointed at.
 
-        The return value is as it stands in the file, most significant byte first.
+        The value is as in the file, most significant byte first.
         """
         slots = memoryview(mapped.map)[HEADER.size : self._layout.units_at].cast("i")
         slot_count = self._layout.slots

@@ -32,7 +32,7 @@ class IndexBatch:
     """Keys of records that follow one another in one commit log file, as columns of equal length.
 
     Attributes:
-        end: where reading goes on.
+        end: where the next read starts.
         last_record: physical offset of the last record that was read, one without keys too; -1 without any.
         offsets: of each key the physical offset of its record.
         timestamps: likewise the store time, ms.

@@ -1,12 +1,11 @@
 """The index of a store: where the messages of a topic with a certain key are.
 
-It is built from the commit log, behind the backs of senders and in steps that the owner chooses: nothing is done when a
-message is put, and a search first goes on to the end of the log.  What the index is to be is in the log, so a damaged
-file, one that may be after a crash, or one before which a file is missing, is deleted and made again with all files
-after it.
+It is built from the commit log in the background, in steps that the owner schedules: an append does nothing for it,
+and a search first indexes up to the end of the log.  Because the log holds everything, a file that is damaged, that may
+be damaged after a crash, or that follows a missing file is deleted and rebuilt with all files after it.
 
-Differences to RocketMQ 4.9.7: it goes on where the newest file ends, so that a crash or a deleted file costs no entry
-and makes no double one; the name of a new file never goes back when the clock does.
+Differences from RocketMQ 4.9.7: indexing resumes where the newest file ends, so a crash or a deleted file neither loses
+nor duplicates an entry; the name of a new file never goes back when the clock does.
 Source: IndexService.java; store.md 4, 5.4, 5.7.
 """
 
@@ -43,7 +42,7 @@ class IndexMatches(NamedTuple):
     """What a search has found.
 
     Attributes:
-        offsets: physical offsets in ascending order; records there may be gone, or have another key with this hash.
+        offsets: physical offsets in ascending order; a record may be deleted, or have another key of the same hash.
         last_update_timestamp, last_update_offset: store time (ms) and physical offset of the newest indexed message;
             0 if nothing was found.
     """
@@ -85,35 +84,35 @@ class MessageIndex:
         scratch: Path,
         clock_ms: Callable[[], int],
     ) -> None:
-        """Describe the index of ``log``; nothing is opened.
+        """Set up the index of ``log``; opens nothing.
 
         Args:
             config: settings of the store.
-            file_system: what does the work.
-            log: what is indexed.
-            cold: knows what of it is on the disk only.
+            file_system: access to files.
+            log: the commit log to index.
+            cold: knows which parts of it are not in memory.
             directory: need not exist before the first file.
-            scratch: where a new file stands until it is complete; same file system, another directory.
-            clock_ms: names new files.
+            scratch: path of a new file until it is complete; same file system, another directory.
+            clock_ms: clock for the names of new files.
         """
         self._log = log
         self._cold = cold
-        self._is_enabled = config.index  # if not, what was indexed before is found all the same
+        self._is_enabled = config.index  # if not, searches still find what was indexed before
         self._waits_for_flush = config.durability is Durability.SYNC
         self._reader = KeyReader(log)
         self.files = IndexFiles(config, file_system, directory, scratch, clock_ms)
         self._skip = 0  # keys of the record at ``position`` that are indexed already
         self._is_position_known = True
         self._refusals = FailureLog(LOGGER, "messages are not indexed for now: %s", logging.WARNING)
-        self._kept_timestamp: int | None = None  # where it ended when files went for which the checkpoint vouches
+        self._kept_timestamp: int | None = None  # where it ended when files covered by the checkpoint were deleted
         self.position = 0
 
     def load(self, checkpoint_timestamp: int, *, clean: bool) -> tuple[str, ...]:
-        """Find the files of a recovered log; delete those that cannot be trusted, and return their names.
+        """Load the files of a recovered log; delete those that cannot be trusted and return their names.
 
         Args:
-            checkpoint_timestamp: after a crash, only files that are full and end by then are on the disk for certain.
-            clean: the store was closed properly the time before.
+            checkpoint_timestamp: after a crash, only full files that end by then are certain to be on the disk.
+            clean: the previous shutdown was clean.
 
         Raises:
             StoreError: a file cannot be read or deleted.
@@ -123,7 +122,7 @@ class MessageIndex:
 
     @property
     def lag_bytes(self) -> int:
-        """How much of the commit log is not indexed yet; 0 if nothing shall be."""
+        """How much of the commit log is not indexed yet; 0 if indexing is off."""
         return max(self._log.max_offset - self.position, 0) if self._is_enabled else 0
 
     @property
@@ -132,7 +131,7 @@ class MessageIndex:
         return self.files.newest_header.end_timestamp
 
     def follow(self) -> PagedRead[bool]:
-        """As ``catch_up``, but what is on the disk only is read before: after a start, or when much is made again."""
+        """Like ``catch_up``, but first load what is not in memory, as after a start or during a large rebuild."""
         if not self._is_enabled or self.position >= self._log.max_offset:
             return False
         stop = yield from self._cold.load_log(max(self.position, self._log.min_offset))
@@ -141,13 +140,13 @@ class MessageIndex:
         return self.catch_up(stop=stop)
 
     def catch_up(self, end: int | None = None, stop: int | None = None) -> bool:
-        """Index some more records, a few hundred at most; return whether others are left.
+        """Index up to a few hundred more records; return whether more are left.
 
-        If the disk refuses nothing is lost: a later call tries again.
+        If writing fails nothing is lost: a later call tries again.
 
         Args:
-            end: index records before it; by default all that consumers may see.
-            stop: no record behind it is looked at this time, but that which lies there.
+            end: index records before it; by default, all that are visible to consumers.
+            stop: read no record after the one at this offset.
         """
         log = self._log
         if end is None:
@@ -158,7 +157,7 @@ class MessageIndex:
             return False
         if self.position < log.min_offset:
             self.position, self._skip = log.min_offset, 0
-        if stop is not None and stop <= self.position:  # somebody else came so far
+        if stop is not None and stop <= self.position:  # another task indexed this part
             return True
         batch = self._reader.read(self.position, end, RECORDS_AT_ONCE, stop)
         if batch.damage:
@@ -173,7 +172,7 @@ class MessageIndex:
         return self.position < end
 
     def catch_up_before_close(self) -> None:
-        """Index everything, for some seconds at most: what is left then is indexed after the next start."""
+        """Index everything, for a few seconds at most; the rest is indexed after the next start."""
         deadline = time.monotonic() + _CLOSE_LIMIT_S
         while self.catch_up(self._log.max_offset):
             if time.monotonic() > deadline:
@@ -185,7 +184,7 @@ class MessageIndex:
     ) -> PagedRead[IndexMatches]:
         """Find the newest messages with a key that were stored in a time range (ms), both ends included.
 
-        Each step is a millisecond or so of work.  Store times count as whole seconds after the begin of an index file,
+        Each step takes about a millisecond.  Store times count as whole seconds after the start of an index file,
         so a message may count as stored up to a second before it was.  Source: store.md 4.6.
 
         Raises:
@@ -209,7 +208,7 @@ class MessageIndex:
                 try:
                     yield from file.select(hashed, begin_timestamp, end_timestamp, max_matches, found)
                 except IndexDamagedError as exc:
-                    self._make_again(file, exc)
+                    self._rebuild(file, exc)
                     return (yield from self.search(topic, key, max_matches, begin_timestamp, end_timestamp))
             if header.begin_timestamp < begin_timestamp or len(found) >= max_matches:
                 break
@@ -218,24 +217,23 @@ class MessageIndex:
         return IndexMatches(sorted(found), newest.end_timestamp, newest.end_physical_offset)
 
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Delete files all of whose records lie before this offset, but never the newest; return how many.
+        """Delete files whose records are all before this offset, except the newest; return how many.
 
         Raises:
-            StoreError: the disk refuses.
+            StoreError: a file cannot be deleted.
         """
         return self.files.delete_expired(min_physical_offset)
 
     def fill_flush_plan(self, plan: FlushPlan, checkpoint: Checkpoint, *, before_close: bool = False) -> int:
-        """Plan to flush full files; return the time that the checkpoint may hold of the index when the plan has run.
+        """Plan a flush of full files; return the index time for the checkpoint once the plan has run.
 
-        That is the end of a full file, and a message stored later must be on the disk and in the index: without one,
-        another file could come to end at the same time.  Of files that are made again nothing is certain before the
-        checkpoint has gone back.
+        This is the end of a full file; a message stored later must be on the disk and in the index, otherwise another
+        file could end at the same time.  Files that are rebuilt count only after the checkpoint went back.
 
         Args:
-            plan: what is added to.
-            checkpoint: what is on the disk when the plan has run, but for the index.
-            before_close: flush what is not full too.
+            plan: the plan to add to.
+            checkpoint: state on the disk once the plan has run, except for the index.
+            before_close: also flush files that are not full.
         """
         reached = checkpoint.indexes
         if self._kept_timestamp is not None:
@@ -256,21 +254,19 @@ class MessageIndex:
 
     def _check(self, file: IndexFile, crash_checkpoint: int | None) -> None:
         if crash_checkpoint is not None and (file.room or file.header.end_timestamp > crash_checkpoint):
-            raise IndexDamagedError(f"{file.path}: perhaps not whole on the disk when the store crashed")
+            raise IndexDamagedError(f"{file.path}: may be incomplete after the crash")
         before = self.files.newest_header
         if self.files.all and file.header.begin_physical_offset < before.end_physical_offset:
-            raise IndexDamagedError(f"{file.path}: begins before the one before it ends")
-        if not self._is_enabled:  # what is deleted would not be made again
+            raise IndexDamagedError(f"{file.path}: starts before the previous file ends")
+        if not self._is_enabled:  # deleted files would not be rebuilt
             return
         indexed_to = before.end_physical_offset if self.files.all else -1
         if self._reader.has_keys_between(indexed_to, file.header.begin_physical_offset, RECORDS_AT_ONCE):
-            raise IndexDamagedError(
-                f"{file.path}: there are messages with keys between it and the end of the one before"
-            )
+            raise IndexDamagedError(f"{file.path}: messages with keys lie between it and the end of the previous file")
 
     def _resume(self) -> list[str]:
-        """Go on in the log where the newest file ends; return the names of files that had to go before."""
-        self._is_position_known = False  # if it fails ``catch_up`` does it: from elsewhere records would come twice
+        """Continue in the log where the newest file ends; return the names of files deleted for it."""
+        self._is_position_known = False  # on failure ``catch_up`` retries; otherwise records would be indexed twice
         removed: list[str] = []
         while True:
             try:
@@ -317,18 +313,18 @@ class MessageIndex:
             file.append(hashes[begin:end], batch.offsets[begin:end], batch.timestamps[begin:end])
             begin = end
         if batch.last_record > file.header.end_physical_offset:
-            self.files.writable()  # RocketMQ makes the next file for any record that comes when one is full
+            self.files.writable()  # RocketMQ creates the next file for any record that follows a full one
 
     def _recover_from(self, error: StoreError) -> bool:
-        """Get over an error of the newest file; return whether it makes sense to go on at once."""
+        """Handle an error of the newest file; return whether to continue at once."""
         if isinstance(error, IndexDamagedError):
-            self._make_again(self.files.all[-1], error)
+            self._rebuild(self.files.all[-1], error)
             return True
         self._refusals.failed(error)
         self._resume()  # a part of the batch may be in a file that became full
         return False
 
-    def _make_again(self, file: IndexFile, reason: IndexDamagedError) -> None:
+    def _rebuild(self, file: IndexFile, reason: IndexDamagedError) -> None:
         if file in self.files.all:  # else another search has met the damage too
             self._cut(file, reason)
             self._resume()

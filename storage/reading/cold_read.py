@@ -5,7 +5,7 @@ cannot read it kills the process (SIGBUS).  So before a read the kernel is asked
 (``mincore``); those that are not are read with ``pread`` in a worker thread, where a failure is an error.
 
 A ``PagedRead`` is a read of the store in steps: it yields what must be in memory before it can continue, so that its
-caller decides who waits for the disk.
+caller decides which task waits for the disk.
 
 What was written a moment ago is in memory, and nobody is asked: the usual read costs two comparisons more.  Behind
 that the kernel is asked about a window at a time, and what it says of a whole window holds for a moment, so that a
@@ -27,16 +27,16 @@ Found = TypeVar("Found")
 
 _HEAD_BYTES: Final = 4096  # of a record whose length is not known: most records are in it as a whole
 _LOG_ROUNDS: Final = 2  # the heads of records, then the rest
-_READ_ROUNDS: Final = 4  # units, records, and once more if memory is so short that they were dropped again
+_READ_ROUNDS: Final = 4  # units, records, and once more if memory was so short that they were evicted
 _UNITS_SCANNED: Final = 800  # of one read with a filter, or as many as messages are wanted: see get_message
 _UNITS_IN_ONE_PAGE: Final = 200
-_READ_AHEAD_BYTES: Final = 1024 * 1024  # a consumer of old messages goes on with those behind
+_READ_AHEAD_BYTES: Final = 1024 * 1024  # a consumer of old messages reads the following ones next
 _LENGTH_BYTES: Final = 4
 _GAP_BYTES: Final = 64 * 1024  # records nearer than that are asked for together
 _WINDOW_BYTES: Final = 1024 * 1024
-_MOST_WINDOWS: Final = 8  # of one read
-_MOST_REMEMBERED: Final = 1024
-_MOST_WINDOWS_REMEMBERED: Final = 16 * 1024  # 16 GiB, in some MB of memory
+_MAX_WINDOWS: Final = 8  # of one read
+_MAX_REMEMBERED: Final = 1024
+_MAX_WINDOWS_REMEMBERED: Final = 16 * 1024  # 16 GiB, in some MB of memory
 _REMEMBERED_S: Final = 0.2
 _UNITS_REMEMBERED: Final = 512
 _NEVER: Final = (0, 0, 0.0)
@@ -222,7 +222,7 @@ class ColdReads:
         written_to = min(queue.max_offset * UNIT_SIZE - file.start, file.size)
         are_units_warm = self._is_warm(file, start, start + len(units), written_to)
         if are_units_warm and self._are_records_warm(units):
-            if len(self._warm_reads) >= _MOST_REMEMBERED:
+            if len(self._warm_reads) >= _MAX_REMEMBERED:
                 self._warm_reads.clear()
             until = time.monotonic() + _REMEMBERED_S
             self._warm_reads[id(queue)] = queue_offset, queue_offset + len(units) // UNIT_SIZE, until
@@ -262,7 +262,7 @@ class ColdReads:
         ask_for_windows = True
         for begin, end in _joined(places, self._log.files.file_size):
             file = self._log.files.file_at(begin)
-            if file is None or end > log_end:  # deleted, or damaged: the read will tell
+            if file is None or end > log_end:  # deleted or damaged: the read reports it
                 continue
             start, end = begin - file.start, min(end - file.start, file.size)
             ask_for_windows = ask_for_windows and self._is_warm(file, start, end, log_end - file.start)
@@ -300,7 +300,7 @@ class ColdReads:
         file, end = self._log.files.file_at(begin), last + size
         if file is None or not begin < end <= min(file.end, self._log.max_offset):
             return False
-        if end - begin > _MOST_WINDOWS * _WINDOW_BYTES:
+        if end - begin > _MAX_WINDOWS * _WINDOW_BYTES:
             return False
         return self._is_warm(file, begin - file.start, end - file.start, self._log.max_offset - file.start)
 
@@ -313,7 +313,7 @@ class ColdReads:
                 begin = number * _WINDOW_BYTES
                 if not self._is_resident(file, begin, min(begin + _WINDOW_BYTES, file.size, written_to)):
                     return False
-                if len(self._warm_until) >= _MOST_WINDOWS_REMEMBERED:
+                if len(self._warm_until) >= _MAX_WINDOWS_REMEMBERED:
                     self._warm_until.clear()
                 self._warm_until[key] = now + _REMEMBERED_S
             number += 1
@@ -350,7 +350,7 @@ def read_ranges(ranges: Sequence[ColdRange], file_system: FileSystem | None = No
     files = file_system or FileSystem()
     for file, start, end, ahead_to in ranges:
         open_file = file.file_if_there()
-        if open_file is None:  # deleted meanwhile: whoever asks again learns it
+        if open_file is None:  # deleted meanwhile: the next call notices
             continue
         with translated("read", file.path):
             files.read_into_memory(open_file, start, end)

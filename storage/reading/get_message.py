@@ -20,13 +20,13 @@ from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 
-_LEAST_UNITS_SCANNED: Final = 800  # MAX_FILTER_MESSAGE_COUNT, there as 16000 bytes
+_MIN_UNITS_SCANNED: Final = 800  # MAX_FILTER_MESSAGE_COUNT, there as 16000 bytes
 _BLANK_PLACE: Final = UNIT.unpack(BLANK_UNIT)[:2]
 _NOTHING: Final = -(2**63)  # below all offsets, those of damaged units too
 _iter_units = Struct(">qi4xi").iter_unpack  # of the tags code only the low 32 bits: what filters compare
 #: Units that are unpacked at once; Java's consumers ask for 32 messages.
-_MOST_AT_ONCE: Final = 64
-_UNPACK_UNITS: Final = tuple(Struct(">" + "qi8x" * count).unpack_from for count in range(_MOST_AT_ONCE + 1))
+_MAX_AT_ONCE: Final = 64
+_UNPACK_UNITS: Final = tuple(Struct(">" + "qi8x" * count).unpack_from for count in range(_MAX_AT_ONCE + 1))
 _iter_halved_units = HALVED_UNIT.iter_unpack
 _REPEATED_BYTES: Final = REPEATED.to_bytes(4)  # upper half of a tags code
 _first_offset = Struct(">q").unpack_from
@@ -52,7 +52,7 @@ class GetMessageResult(NamedTuple):
 
     Attributes:
         status: how it ended.
-        next_begin_offset: the queue offset to go on with.
+        next_begin_offset: queue offset of the next read.
         min_offset, max_offset: of the queue.
         buffers: the records as stored, read-only views of the commit log; records that all lie behind one another
             share a view.  A view stays valid, also when its file is deleted.
@@ -93,7 +93,7 @@ def get_message(
     if not low <= queue_offset < high:
         status, next_offset = _outside(queue_offset, low, high)
         return GetMessageResult(status, next_offset, low, high, [], 0, 0)
-    units = queue.units_from(queue_offset, max(_LEAST_UNITS_SCANNED, max_msg_nums))
+    units = queue.units_from(queue_offset, max(_MIN_UNITS_SCANNED, max_msg_nums))
     if units is None:
         per_file = queue.files.file_size // UNIT_SIZE
         following = queue_offset - queue_offset % per_file + per_file
@@ -168,11 +168,11 @@ def _read_run(
 
 def _unpack_units(units: memoryview, count: int) -> Sequence[int]:
     """Return offset and size of each of the first units, one after the other."""
-    if count <= _MOST_AT_ONCE:
+    if count <= _MAX_AT_ONCE:
         return _UNPACK_UNITS[count](units)
     numbers: list[int] = []
-    for begin in range(0, count, _MOST_AT_ONCE):
-        numbers += _UNPACK_UNITS[min(count - begin, _MOST_AT_ONCE)](units, begin * UNIT_SIZE)
+    for begin in range(0, count, _MAX_AT_ONCE):
+        numbers += _UNPACK_UNITS[min(count - begin, _MAX_AT_ONCE)](units, begin * UNIT_SIZE)
     return numbers
 
 
@@ -217,7 +217,7 @@ class _Limits:
 
 
 class _RecordReader:
-    """Walks over units and collects the records they name."""
+    """Iterates over units and collects the records they name."""
 
     __slots__ = ("_begin", "_end", "_log", "_map", "_queue_id", "_topic_field", "_view", "buffers", "status")
 
@@ -227,7 +227,7 @@ class _RecordReader:
         self._queue_id = queue.queue_id
         self._view = memoryview(b"")  # of the commit log file that held the last record
         self._map: mmap | bytes = b""  # the same file
-        self._begin = self._end = 0  # where it begins, and how far it may be read
+        self._begin = self._end = 0  # its start, and the end of what may be read
         self.buffers: list[memoryview] = []
         self.status = GetMessageStatus.NO_MATCHED_MESSAGE
 
@@ -301,7 +301,7 @@ class _RecordReader:
             if not begin <= offset < end:
                 if not self._find(offset, size):  # its file was deleted
                     if not count:
-                        return self.scan(units, limits, codes)  # knows how to go on
+                        return self.scan(units, limits, codes)  # handles missing records
                     scanned -= 1
                     break
                 if count:
@@ -325,7 +325,7 @@ class _RecordReader:
             self.buffers.append(records)
 
     def _find(self, offset: int, size: int) -> bool:
-        """Go to the commit log file of a record; ``False`` if there is no such record."""
+        """Switch to the commit log file of a record; return ``False`` if there is no such record."""
         log = self._log
         file = log.files.file_at(offset)
         if file is None:
@@ -351,14 +351,14 @@ class _RecordReader:
         self._log.damage.note(None if file is None else file.path, offset, reason)
 
     def _skip_below(self, offset: int, size: int) -> int:
-        """Note that a record cannot be read; return the offset from which on it is worth to try again.
+        """Note that a record cannot be read; return the offset at which to try again.
 
-        Where the file was deleted, that is the next file.  A damaged unit, whose offset can be anything, skips
-        nothing but itself.
+        If the file was deleted, this is the start of the next file.  A damaged unit may hold any offset, so it skips
+        only itself.
         """
         self.status = GetMessageStatus.MESSAGE_WAS_REMOVING
         log = self._log
-        if (offset, size) == _BLANK_PLACE:  # a lost message that is known as such
+        if (offset, size) == _BLANK_PLACE:  # a message already known to be lost
             return -1
         if offset >= log.min_offset:
             self._note(offset, f"no record of {size} bytes, as the consume queue has it")

@@ -1,6 +1,6 @@
-"""Read waiting messages as entries for the queues that they were sent to.
+"""Read waiting messages as entries for their destination queues.
 
-This loop and the append are what a delayed message costs a broker, so it calls nothing for a usual record.
+This loop and the append are the cost of a delayed message, so it calls no function for a usual record.
 
 Source: store.md 2.1, 3.1, 8.4.
 """
@@ -19,10 +19,10 @@ from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 _T = TypeVar("_T")
 
 Copies: TypeAlias = tuple[list[Entry | None], list[int]]
-"""What stores each message in its queue, ``None`` if nothing can; when each one was stored as waiting, ms."""
+"""The entry for each message, ``None`` if it has no destination; the store time of each waiting record, ms."""
 
 Find: TypeAlias = Callable[[int, int], tuple[MessageExt, ConsumeQueue, int] | None]
-"""Returns the message at a physical offset, of a size, its queue and its tags code; ``None`` if it can have none."""
+"""Returns the message of a physical offset and size, its queue and its tags code; ``None`` without a destination."""
 
 _TAGS: Final = PropertyName.TAGS.encode()
 _REAL_TOPIC: Final = PropertyName.REAL_TOPIC.encode()
@@ -41,22 +41,22 @@ _unpack_head = HEAD.unpack_from
 
 
 class CopyReader:
-    """Reads waiting records as entries for the queues that they were sent to.
+    """Reads waiting records as entries for their destination queues.
 
-    Many messages have the same tags, and the same end of their properties, which names the queue.  The reader asks
-    once for each of these texts; it also asks for records with IPv6 hosts.
+    Many messages have the same tags and the same end of their properties, which names the queue.  The reader looks up
+    each of these texts once, and every record with IPv6 hosts.
     """
 
     __slots__ = ("_codes", "_find", "_queues")
 
     def __init__(self, find: Find) -> None:
-        """Describe the reader; ``find`` is asked for what it does not know."""
+        """Set up the reader; ``find`` looks up what it has not seen yet."""
         self._find = find
         self._codes: dict[bytes, int] = {}  # by tags
         self._queues: dict[bytes, ConsumeQueue] = {}  # by what follows the name REAL_TOPIC
 
     def read(self, log: CommitLog, units: Iterable[tuple[int, int, int]]) -> Copies:
-        """Return an entry for each unit of physical offset, size and a number that is ignored."""
+        """Return an entry for each unit: physical offset, size, and an ignored number."""
         entries: list[Entry | None] = []
         times: list[int] = []
         add, add_time = entries.append, times.append
@@ -143,7 +143,7 @@ class CopyReader:
             _remember(self._codes, tags, tags_code)
         _, separator, place = (b"xx" + properties).rpartition(_REAL_PLACE)
         names = {name: get_property(separator + place, name) for name in (_TAGS, _REAL_TOPIC, _REAL_QUEUE_ID)}
-        # What stands before this end must give the tags, and must not be able to give the queue.
+        # The text before this end must hold the tags, and must not be able to name the queue.
         if [name for name, value in names.items() if value is None] == [_TAGS]:
             _remember(self._queues, place, queue)
         entry = (

@@ -1,4 +1,4 @@
-"""What can be asked of a store; nothing here changes it."""
+"""Read access to an open store."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ class StoreReader:
     """Reads the log and the queues of an open store."""
 
     def __init__(self, config: StoreConfig, log: CommitLog, queues: QueueTable, cold_reads: ColdReads) -> None:
-        """Read with these parts; ``cold_reads`` knows what is on the disk only."""
+        """Read with these parts; ``cold_reads`` knows what is not in memory."""
         self._config = config
         self._log = log
         self._queues = queues
@@ -58,7 +58,7 @@ class StoreReader:
         return (yield from offset_by_time(self._log, queue, timestamp, self._cold_reads))
 
     def store_time(self, topic: str, queue_id: int, queue_offset: int) -> PagedRead[int]:
-        """Return when a message, or the next one if it is lost, was stored, ms; -1 if there is none at an offset."""
+        """Return the store time (ms) of a message, or of the next one if it is lost; -1 if there is none."""
         queue = self._queues.find(topic, queue_id)
         if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
             return -1
@@ -68,13 +68,13 @@ class StoreReader:
         return self._log.store_time(physical_offset)
 
     def earliest_store_time(self, topic: str, queue_id: int) -> PagedRead[int]:
-        """Return when the first message of the queue was stored, ms; -1 without messages."""
+        """Return the store time of the first message of the queue (ms), -1 without messages."""
         return (yield from self.store_time(topic, queue_id, self.min_offset_in_queue(topic, queue_id)))
 
     def look_message(self, physical_offset: int, size: int | None = None) -> memoryview | None:
-        """Return the record that begins at ``physical_offset`` (and has ``size`` bytes), ``None`` if none does.
+        """Return the record at ``physical_offset`` (of ``size`` bytes), or ``None``.
 
-        Any number may be asked for; with durability sync a message that is not on the disk yet is not there.
+        Any offset is allowed.  With durability sync, messages that are not yet on the disk are not returned.
         """
         log = self._log
         if physical_offset >= log.flushed_offset and self._config.durability is Durability.SYNC:

@@ -1,4 +1,4 @@
-"""What happens between opening the files and serving: torn tails, missing units, queues built again.
+"""What runs between opening the files and serving: torn tails, missing units, rebuilt queues.
 
 Not used after the start, except that retention trims queues by the same rules.
 """

@@ -43,14 +43,14 @@ def drop_dangling_units(queue: ConsumeQueue, log: CommitLog, *, check_crc: bool)
 
 
 def mend_torn_unit(queue: ConsumeQueue, queue_offset: int, wanted: bytes) -> bool:
-    """Write a unit again if a power cut has left only the part of it on one side of a border of sectors.
+    """Rewrite a unit of which a power cut left only the part on one side of a sector border.
 
     The other part is zero, which may make no bad unit of it, but one with another tags code or physical offset.
 
     Args:
         queue: whose unit it is.
         queue_offset: of a message whose unit is one of those ``ACROSS_SECTORS``; any number.
-        wanted: the unit as the record says, whatever stands there.
+        wanted: the unit that the record implies.
 
     Returns:
         Whether it was torn.
@@ -64,7 +64,7 @@ def mend_torn_unit(queue: ConsumeQueue, queue_offset: int, wanted: bytes) -> boo
     at = queue_offset * UNIT_SIZE - file.start
     found = file.map[at : at + UNIT_SIZE]
     border = _SECTOR - at % _SECTOR
-    if border < _SIZE_END:  # its begin is missing: of what is there the tags code tells the time best
+    if border < _SIZE_END:  # its start is missing: of the rest, the tags code identifies it best
         wanted = wanted[:_SIZE_END] + found[_SIZE_END:]
         is_torn = not any(found[:border]) and found[border:] == wanted[border:]
     else:
@@ -129,7 +129,7 @@ def lose_parts(queue: ConsumeQueue, begins: Sequence[int], ends: Sequence[int]) 
 def lose_units(queue: ConsumeQueue, begin: int, end: int) -> int:
     """Note that the messages between two physical offsets are lost; return how many these were.
 
-    At the end of the queue their units are cut, as RocketMQ takes a blank one there for the end of a record.
+    At the end of the queue their units are cut, because RocketMQ reads a blank one there as the end of a record.
 
     Raises:
         StoreError: a file cannot be changed.

@@ -1,4 +1,4 @@
-"""Which records get a unit, and which number, when queues are built from the begin of the commit log.
+"""Which records get a unit, and which number, when queues are built from the start of the commit log.
 
 A record's CRC covers its body only, so a flipped bit can give it another number.  Taken as it is, one that is too high
 would take the places of all intact records up to it.  Therefore a number that does not follow the one before, as behind
@@ -30,7 +30,7 @@ class QueueNumbers:
     Attributes:
         held: by queue, the record whose number is not yet believed.  As long as there is none, a record that has its
             queue's next number may be given to it without asking here.
-        bridged: queues that went on though messages before were gone.
+        bridged: queues that continue after missing messages.
     """
 
     __slots__ = ("_append", "_ignore", "_log_begin", "bridged", "held")
@@ -76,10 +76,10 @@ class QueueNumbers:
         self.held.clear()
 
     def _believe(self, queue: ConsumeQueue, record: RecordCheck) -> None:
-        """Let a queue go on with a record though those before it are gone."""
+        """Continue a queue with a record although those before it are missing."""
         physical_offset = record.physical_offset
         missing = record.queue_offset - queue.next_offset
-        lost_bytes = physical_offset - queue.max_physical_offset  # no more messages than these were can be gone
+        lost_bytes = physical_offset - queue.max_physical_offset  # no more messages than this can be missing
         had_units = bool(queue.files.files)
         if queue.max_physical_offset <= self._log_begin:
             cut_queue(queue, 0)  # nothing of it is left but units of expired records

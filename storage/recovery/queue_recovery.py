@@ -99,7 +99,7 @@ def recover_queue(queue: ConsumeQueue, file_system: FileSystem, checked_from: in
 
 
 def ends_intact(queue: ConsumeQueue, log: CommitLog, last: ConsumeQueueUnit) -> bool:
-    """Whether the record that the last unit names is certainly whole; ``False`` tells nothing."""
+    """Whether the record that the last unit names is certainly whole; ``False`` proves nothing."""
     offset, size, _ = last
     file = log.files.file_at(offset)
     if file is None or not MIN_RECORD_BYTES <= size <= file.end - offset:
@@ -118,7 +118,7 @@ def count_good_units(file: MappedFile, file_system: FileSystem) -> int:
     with translated("read", file.path):
         end = _end_of_data(file.file, file.size, file_system)
     count = 0
-    for begin in range(0, end, _COUNTED_AT_ONCE * UNIT_SIZE):  # behind the last unit nothing need be read
+    for begin in range(0, end, _COUNTED_AT_ONCE * UNIT_SIZE):  # nothing after the last unit needs reading
         units = bytes(file.view[begin : begin + _COUNTED_AT_ONCE * UNIT_SIZE])
         good = _count_good(units)
         count += good

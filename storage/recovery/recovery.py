@@ -63,7 +63,7 @@ class RecoveryReport:
     """What the start of a store found and did.
 
     Attributes:
-        clean: the store was closed properly the time before.
+        clean: the previous shutdown was clean.
         scan_begin, log_end: the part of the commit log that was walked over, as physical offsets.
         records: messages in it.
         stopped_by: why the log ends there, "" at the end of the last file.
@@ -74,7 +74,7 @@ class RecoveryReport:
         units_added, units_removed: in consume queues; one of which a part was missing counts as added.
         repaired_queues: queues that had lost units in the middle, as ``topic:queue_id``.
         ignored_records: records that cannot belong to a queue.
-        removed_index_files: index files that are made again.
+        removed_index_files: index files that are rebuilt.
         seconds: how long it took.
     """
 
@@ -99,7 +99,7 @@ class Recovery:
     """One start of a store whose files are loaded; ``run`` once.
 
     Attributes:
-        checkpoint: as far as it can be trusted: all zeros if it tells of messages that the log does not have.
+        checkpoint: as far as it can be trusted: all zeros if it names messages that the log does not have.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Recovery:
         """Bring log and queues into agreement; everything found is on the disk when this returns.
 
         Args:
-            clean: the store was closed properly the time before.
+            clean: the previous shutdown was clean.
             progress: called while the log is read.
 
         Raises:
@@ -267,7 +267,7 @@ class Recovery:
                     queue.min_offset = first_offset(queue)
                     continue
             else:
-                was_cut = False  # of what is cut here the records are read again in any case
+                was_cut = False  # the records of what is cut here are read again anyway
                 recover_queue(queue, self._file_system, checked_from)
             self._unsettled.append(queue)
             self._forget_deleted(queue)
@@ -275,14 +275,14 @@ class Recovery:
             self._units_removed += len(dropped)
             if dropped:
                 self._shortened.append(queue)
-            if was_cut or dropped:  # where these records are, their units may tell wrongly
+            if was_cut or dropped:  # the units of these records may be wrong
                 dropped_from = min(dropped_from, queue.max_physical_offset)
         return dropped_from
 
     def _forget_deleted(self, queue: ConsumeQueue) -> None:
         """Delete the units of a topic that was deleted; the machine may have stopped before its files were.
 
-        Or RocketMQ has made them again after a crash, and has added messages since: those stay as they are.
+        Or RocketMQ rebuilt them after a crash and has added messages since: those stay as they are.
         """
         deleted_end = self._deleted.end_of(queue.topic)
         oldest, newest = oldest_unit(queue), newest_unit(queue)
@@ -294,12 +294,12 @@ class Recovery:
             lose_units(queue, 0, deleted_end)
 
     def _is_settled(self, queue: ConsumeQueue, ends: QueueEnds) -> bool:
-        """Whether nothing of a queue has expired or is dangling, so that no more of it need be looked at."""
+        """Whether nothing of a queue has expired or is dangling, so that it needs no further check."""
         log_begin = max(self._log.min_offset, self._deleted.end_of(queue.topic))
         return ends.first.physical_offset >= log_begin and ends_intact(queue, self._log, ends.last)
 
     def _last_record(self, known_end: int) -> int:
-        """Return where the last record begins that has a unit, or the begin of the log if none has."""
+        """Return the start of the last record that has a unit, or of the log if none has."""
         for queue in self._queues:
             newest = newest_unit(queue) if queue.max_physical_offset == known_end else None
             if newest is not None:
@@ -316,7 +316,7 @@ class Recovery:
     def _heal(self, scan: LogScan) -> None:
         """Replace what the walk had to step over, and note which messages are lost.
 
-        The units go first, also to the disk: with the log whole again nobody would look for them.
+        The units are written and synced first: once the log is whole, no start looks for them.
         """
         if not scan.damage:
             return

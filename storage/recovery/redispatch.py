@@ -1,4 +1,4 @@
-"""Build consume queue units again from the records that recovery reads.
+"""Rebuild consume queue units from the records that recovery reads.
 
 Source: DefaultMessageStore.java, doDispatch; ConsumeQueue.java, putMessagePositionInfoWrapper; store.md 3.2-3.4, 5.7.
 """
@@ -28,7 +28,7 @@ class Redispatcher:
         ignored_records: how many records got none: an impossible topic, queue id or queue offset.
         gaps: queues of which a record came with units missing before it, and the queue offset of the first such
             record; nothing was appended to them since.
-        bridged: queues that went on though messages before were gone.
+        bridged: queues that continue after missing messages.
         headless: queues that have lost their first file: a record came with a lower number than theirs.
     """
 
@@ -61,7 +61,7 @@ class Redispatcher:
     def begin(self, log_begin: int | None) -> None:
         """Expect records, in the order of the log; call ``finish`` behind them.
 
-        ``log_begin`` is given if they come from the begin of the log, so that what a queue misses before one is gone.
+        ``log_begin`` is given if they come from the start of the log: then messages missing before a record are lost.
         """
         self.gaps.clear()
         self._numbers = None if log_begin is None else QueueNumbers(log_begin, self._append, self._pass_over)
@@ -97,7 +97,7 @@ class Redispatcher:
                 self._pass_over(record, f"number {queue_offset} is taken")
 
     def finish(self) -> None:
-        """Write what still waits behind the last record.
+        """Write the units still held back after the last record.
 
         Raises:
             StoreFullError, StoreError: it cannot be written.

@@ -1,7 +1,7 @@
 """Verifying the index files of a stopped store: each unit names a record that has a key with its hash, at its time,
 and is reached from its slot.
 
-Sizes are not recorded: if they are not RocketMQ's defaults, they are found out from where the first unit stands.
+Sizes are not recorded: if they are not RocketMQ's defaults, they are derived from the position of the first unit.
 """
 
 import sys
@@ -179,7 +179,7 @@ def _slots_reason(file: MappedFile, newest: "array[int]", *, is_clean: bool) -> 
     """Return which slot does not lead to its newest unit, "" if all do.
 
     A process that was killed may have left slots that lead to units behind the end: these are no
-    problem, as such a file is made again.
+    problem, because such a file is rebuilt.
     """
     found = array("i", bytes(file.view[HEADER.size : HEADER.size + SLOT_SIZE * len(newest)]))
     if sys.byteorder == "little":
@@ -194,7 +194,7 @@ def _slots_reason(file: MappedFile, newest: "array[int]", *, is_clean: bool) -> 
 
 
 def _slots(file: MappedFile, header: IndexHeader, store: StoppedStore) -> int | None:
-    """Return how many slots a file has: as many as let its first unit begin where the header says the file does.
+    """Return how many slots a file has, from the position of the unit that matches the start given in the header.
 
     If that record has expired, and is that at 0, which zeros name too, the last unit decides.
     """
@@ -202,7 +202,7 @@ def _slots(file: MappedFile, header: IndexHeader, store: StoppedStore) -> int | 
     if file.size == defaults.file_size:
         return defaults.slots
     found = (_slots_before(file, beginning) for beginning in _first_units(store.log, header))
-    slots = min((slots for slots in found if slots is not None), default=None)  # further keys stand behind
+    slots = min((slots for slots in found if slots is not None), default=None)  # further keys follow
     return slots if slots is not None else _slots_by_last_unit(file, header, store.log)
 
 
@@ -244,7 +244,7 @@ def _reason(target: _Target, header: IndexHeader, number: int, unit: IndexUnit) 
     if number > 1 and unit.time_diff_s != min(
         max(seconds, 0), MAX_DIFF_S
     ):  # the first one counts from the end of the file before
-        return f"{unit.time_diff_s} s after the begin of the file, but the record is {seconds} s"
+        return f"{unit.time_diff_s} s after the start of the file, but the record is {seconds} s"
     return ""
 
 

@@ -1,6 +1,6 @@
 """Messages as documents, to take them out of a store and into another one: lines of JSON, or msgpack.
 
-A document is a map with all that a record says.  A body that is no UTF-8, or compressed, stands in JSON as base64.
+A document is a map of all fields of a record.  In JSON, a body that is not UTF-8 or is compressed is base64.
 """
 
 import base64
@@ -83,7 +83,7 @@ def msgpack_bytes(document: Document) -> bytes:
 
 
 def read_json_lines(file: BinaryIO) -> Iterator[Any]:
-    """Give what stands on each line that is not blank.
+    """Yield the document of each line that is not blank.
 
     Raises:
         MessageIllegalError: a line is no JSON, or too long.
@@ -114,12 +114,12 @@ def read_msgpack(file: BinaryIO) -> Iterator[Any]:
             yield value
     except (ValueError, msgpack.UnpackException) as exc:
         raise MessageIllegalError(f"no msgpack: {exc or type(exc).__name__}") from exc
-    if unpacker.tell() != end or unpacker.read_bytes(1):  # unlike the file's length that works with a pipe, too
+    if unpacker.tell() != end or unpacker.read_bytes(1):  # unlike the file's length, this works with a pipe too
         raise MessageIllegalError(f"no msgpack: the file ends in the middle of the message at byte {end}")
 
 
 def import_messages(store: MessageStore, documents: Iterable[Any], stored: Callable[[int], object]) -> int:
-    """Put documents into an open store, behind what is there, and return how many.
+    """Append documents to an open store and return how many.
 
     Topic and queue id, properties, flags, hosts, born time and number of tries stay; queue offset, physical offset and
     store time are new.  Everything is on the disk when this returns or raises.

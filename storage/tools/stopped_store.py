@@ -63,7 +63,7 @@ class StoppedStore:
         queues: all consume queues with the units that are on disk; damaged ones may be among them.
         deleted: topics of which older records no longer count.
         checkpoint: as it was left.
-        is_clean: it was closed properly.
+        is_clean: the last shutdown was clean.
         strays: files that are empty, or lie behind a missing one; the next start of a broker gets rid of them.
     """
 
@@ -192,7 +192,7 @@ class StoppedStore:
         return [entry.name for entry in entries if entry.is_file and entry.name.isascii() and entry.name.isdecimal()]
 
     def delete_index_files(self, names: Iterable[str]) -> None:
-        """Delete index files; a broker makes them again from the commit log.
+        """Delete index files; a broker rebuilds them from the commit log.
 
         Raises:
             StoreError: the disk refuses.

@@ -26,7 +26,7 @@ from triomq.storage.dispatch import WITHOUT_UNIT
 from triomq.storage.tools.index_check import check_index
 from triomq.storage.tools.stopped_store import StoppedStore
 
-_MOST_HASH: Final = 2**31 - 1
+_MAX_HASH: Final = 2**31 - 1
 
 
 class ProblemKind(Enum):
@@ -112,7 +112,7 @@ class _Checker:
         self._last_without_queue: dict[tuple[str, int], int] = {}
         self._deleted_until: dict[str, int] = {}
         self._fillers: list[range] = []
-        self._offsets = store.stored_offsets()  # first of all: who has read the log shall not fail for a table
+        self._offsets = store.stored_offsets()  # first, so that an unreadable table fails before the log is read
         self._topics = store.topics()
 
     def run(self, progress: Progress | None) -> CheckReport:
@@ -197,9 +197,9 @@ class _Checker:
         known = self._topics if self._store.is_clean else None  # after a crash the table may lack a new topic
         alive = {queue.topic for queue in self._store.queues if queue.next_offset}
         for (topic, queue_id), offset in self._last_without_queue.items():
-            was_made_again = offset < self._deleted_until.get(topic, 0)
+            is_new = offset < self._deleted_until.get(topic, 0)
             is_gone = known is not None and topic not in known and topic not in alive
-            if was_made_again or is_gone:
+            if is_new or is_gone:
                 del self._problems[ProblemKind.MISSING_UNIT, f"{topic}:{queue_id}"]
 
     def _check_tags_code(self, queue: ConsumeQueue, record: RecordCheck, unit: ConsumeQueueUnit) -> None:
@@ -207,7 +207,7 @@ class _Checker:
             return
         # Of a message that waits it is the delivery time, which depends on the levels or the turns of waiting of then,
         # and lies before the store time if the clock had been set back.
-        if queue.topic in WAITING_TOPICS and unit.tags_code > _MOST_HASH:
+        if queue.topic in WAITING_TOPICS and unit.tags_code > _MAX_HASH:
             return
         text = f"tags code {unit.tags_code} instead of {record.tags_code}"
         self._add(ProblemKind.WRONG_UNIT, _name(queue), record.queue_offset, text)

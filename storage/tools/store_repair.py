@@ -32,8 +32,8 @@ class RepairPlan:
     Attributes:
         cut_at: the commit log is cleared from here on, ``None``: it ends well.
         cut_bytes: how much is cleared.
-        queues: consume queues, as ``topic:queue_id``, that are deleted and built again.
-        index_files: that are deleted, the first bad one and all behind it; a broker makes them again.
+        queues: consume queues, as ``topic:queue_id``, that are deleted and rebuilt.
+        index_files: deleted files: the first bad one and all later ones; a broker rebuilds them.
         offsets: groups whose offset is set back, with the new one.
         fillers: parts of the log that are replaced by records that everybody reads over, after a copy was made.
         losses: messages in the middle of the log that are lost: what was in these parts, and whole records of queues
@@ -124,7 +124,7 @@ def repair(store: StoppedStore, plan: RepairPlan, progress: Progress | None = No
         progress: called while the commit log is read.
 
     Raises:
-        StoreFullError, StoreError: the disk refuses; the repair can be done again.
+        StoreFullError, StoreError: writing failed; the repair can be repeated.
     """
     if plan.cut_at is not None:
         _cut(store, plan.cut_at)
@@ -151,7 +151,7 @@ def _cut(store: StoppedStore, offset: int) -> None:
 
 
 def _fill(store: StoppedStore, parts: Sequence[DamagedPart]) -> None:
-    """Replace damaged parts; units go first, as nobody would look for those that name fillers."""
+    """Replace damaged parts; units go first, because later runs do not look for units that name fillers."""
     if not parts:
         return
     begins, ends = [part.begin for part in parts], [part.end for part in parts]

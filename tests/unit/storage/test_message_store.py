@@ -315,7 +315,7 @@ def test_a_full_disk_is_logged_once_until_there_is_room_again(
     space = DiskSpace(used_bytes=100, available_bytes=900)
     for _ in range(3):
         store.check_disk()
-    assert caplog.records[-1].message.startswith("store takes messages again")
+    assert caplog.records[-1].message.startswith("store accepts messages again")
     assert len(caplog.records) == 2
 
 

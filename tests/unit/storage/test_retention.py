@@ -28,7 +28,7 @@ from triomq.storage.config import StoreConfig
 from triomq.storage.files.file_system import DiskSpace, FileSystem
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.get_message import GetMessageStatus
-from triomq.storage.retention import MOST_FILES_PER_RUN, LogFile, Moment, Reason, Retention, plan
+from triomq.storage.retention import MAX_FILES_PER_RUN, LogFile, Moment, Reason, Retention, plan
 
 HOUR: Final = 3_600_000
 ROOMY: Final = DiskSpace(used_bytes=500, available_bytes=500)
@@ -65,7 +65,7 @@ def test_a_request_counts_as_a_delete_hour() -> None:
 
 
 def test_no_more_than_ten_files_go_in_one_run() -> None:
-    assert len(plan(files(*[80] * 30), moment(is_delete_hour=True), config())) == MOST_FILES_PER_RUN == 10
+    assert len(plan(files(*[80] * 30), moment(is_delete_hour=True), config())) == MAX_FILES_PER_RUN == 10
 
 
 @pytest.mark.parametrize(("used", "reasons"), [(750, []), (751, [Reason.AGE])])

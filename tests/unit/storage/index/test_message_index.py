@@ -451,7 +451,7 @@ def test_the_checkpoint_vouches_for_no_file_that_is_made_again_later(maker: Stor
 def test_a_close_syncs_all_files_that_were_made_again(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     filled(maker).close()
     store = maker(file_system=faulty)
-    store.index._make_again(store.index.files.all[1], IndexDamagedError("rotten"))
+    store.index._rebuild(store.index.files.all[1], IndexDamagedError("rotten"))
     faulty.calls.clear()
     store.close()
     synced = {path.name for name, path in faulty.calls if name == "sync_file"}

@@ -69,7 +69,7 @@ def test_first_the_units_then_the_records_are_asked_for(maker: StoreMaker) -> No
 def in_windows(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> tuple[MessageStore, ConsumeQueue, int]:
     """Messages of 1 KB whose records lie each in a window of its own, with those of another queue."""
     monkeypatch.setattr("triomq.storage.reading.cold_read._WINDOW_BYTES", 16384)
-    monkeypatch.setattr("triomq.storage.reading.cold_read._MOST_WINDOWS", 1)
+    monkeypatch.setattr("triomq.storage.reading.cold_read._MAX_WINDOWS", 1)
     monkeypatch.setattr("triomq.storage.reading.cold_read._GAP_BYTES", 100)
     monkeypatch.setattr("triomq.storage.reading.cold_read._REMEMBERED_S", 1000)
     store = maker()

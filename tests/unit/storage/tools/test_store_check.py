@@ -211,7 +211,7 @@ def test_apaches_index_is_verified_with_the_sizes_of_its_full_files(unpack: Unpa
     [
         (0, struct.pack(">i", 5), 3, "has no key with hash 5"),  # and two chains are broken
         (4, struct.pack(">q", 7), 1, "no record at 7"),
-        (12, struct.pack(">i", 10_000), 1, "10000 s after the begin"),
+        (12, struct.pack(">i", 10_000), 1, "10000 s after the start"),
         (16, struct.pack(">i", 149), 1, "leads on to unit 149"),
         (16, struct.pack(">i", 1), 1, "leads on to unit 1 instead of"),
     ],
