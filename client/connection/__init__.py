@@ -1,4 +1,4 @@
-"""One connection to a broker or name server: correlation, pool, requests that brokers send.
+"""Connections to brokers and name servers: dialling, requests and responses, the pool, requests from brokers.
 
 Nothing here knows topics or groups.
 """

@@ -14,7 +14,6 @@ Source: wire.md 1.4 and 2.6, behaviour.md B.1.
 """
 
 import logging
-import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,11 +23,9 @@ from typing import Any, Final
 
 import trio
 
-from triomq.client.config import ClientConfig, split_address
+from triomq.client.config import ClientConfig
 from triomq.protocol.codes import CommandFlag
 from triomq.protocol.errors import (
-    ConfigError,
-    ConnectError,
     ConnectionLostError,
     ProtocolError,
     RequestTimeoutError,
@@ -68,39 +65,6 @@ class _Waiter:
         self.deadline = deadline
         self.response: RemotingCommand | None = None
         self.error: Exception | None = None
-
-
-async def dial(address: str, timeout_s: float, hint: str = "") -> socket.socket:
-    """Connect to ``host:port``, trying all addresses of the host; return a non-blocking socket.
-
-    Raises:
-        ConnectError: refused, unreachable, unknown host or too slow; ``hint`` ends the text.
-    """
-    reason = f"no connection within {timeout_s:g} s"
-    with trio.move_on_after(timeout_s):
-        try:
-            stream = await trio.open_tcp_stream(*split_address(address))
-        except OSError as exc:
-            reason = _connect_reason(exc)
-        except (ConfigError, UnicodeError) as exc:  # the latter: what no host can be called
-            reason = str(exc)
-        else:
-            sock = socket.socket(fileno=stream.socket.detach())
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return sock
-    raise ConnectError(f"cannot connect to {address}: {reason}{'; ' if hint else ''}{hint}")
-
-
-def _connect_reason(exc: OSError) -> str:
-    causes = exc.__cause__.exceptions if isinstance(exc.__cause__, BaseExceptionGroup) else (exc,)
-    return ", ".join(dict.fromkeys(map(_text_of, causes)))
-
-
-def _text_of(cause: BaseException) -> str:
-    if isinstance(cause, OSError) and cause.errno is not None and not isinstance(cause, socket.gaierror):
-        return os.strerror(cause.errno)  # trio's own text repeats the address
-    return getattr(cause, "strerror", None) or str(cause)
 
 
 class Connection:

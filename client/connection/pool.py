@@ -1,6 +1,6 @@
 """All connections of a client instance: one per address, made on first use and shared by all callers.
 
-:func:`~triomq.client.connection.connection.dial` is the only place where sockets are made.
+:func:`~triomq.client.connection.dial.dial` is the only place where sockets are made.
 """
 
 import logging
@@ -10,7 +10,8 @@ from typing import Final
 import trio
 
 from triomq.client.config import ClientConfig
-from triomq.client.connection.connection import Connection, RequestHandler, dial
+from triomq.client.connection.connection import Connection, RequestHandler
+from triomq.client.connection.dial import dial
 from triomq.protocol.errors import ClientClosedError, ConnectError, ConnectionLostError
 
 LOGGER: Final = logging.getLogger("triomq.client.connection.pool")
