@@ -25,7 +25,7 @@ import trio
 from bench import kafka
 from bench.processes import free_port, listening_server, triomq_server, work_folder
 from bench.report import latencies_ms, print_table, write_json
-from triomq.client import Admin, ConsumeContext, Message, MessageExt, Producer, PushConsumer
+from triomq.client import Admin, ConsumeContext, Message, MessageExt, Producer, ProducerConfig, PushConsumer
 
 _TOPIC: Final = "bench"
 _FETCH: Final = 500  # messages of one read of a peer's consumer
@@ -107,7 +107,7 @@ async def _triomq(options: argparse.Namespace, namesrv: str) -> dict[str, Any]:
     async with Admin(namesrv=namesrv) as admin:
         for topic in (_TOPIC, f"{_TOPIC}-backlog"):
             await admin.create_topic(topic, queues=8)
-    async with Producer("bench", namesrv=namesrv) as producer:
+    async with Producer("bench", namesrv=namesrv, settings=ProducerConfig(auto_batch=True)) as producer:
         message = Message(_TOPIC, body)
 
         async def send(_body: bytes) -> None:

@@ -22,6 +22,7 @@ class ProducerConfig:
     retry_another_broker_when_not_stored_ok: bool = False  # ...NotStoreOK: also if stored, but not flushed or copied
     max_message_size_bytes: int = DEFAULT_MAX_MESSAGE_BYTES  # maxMessageSize: of an uncompressed body or a stored batch
     compress_over_bytes: int = DEFAULT_COMPRESS_OVER_BYTES  # compressMsgBodyOverHowmuch: larger bodies are compressed
+    auto_batch: bool = False  # autoBatch of RocketMQ 5: what tasks send at the same time shares requests
 
     def __post_init__(self) -> None:
         if not (self.send_timeout_s > 0 and self.max_message_size_bytes > 0):

@@ -17,18 +17,20 @@ from triomq.client.cluster.groups import LEAVE_S
 from triomq.client.cluster.instance import ClientInstance, use_instance
 from triomq.client.cluster.route import Queues
 from triomq.client.config import ClientConfig
-from triomq.client.nursery import OpenOnce
+from triomq.client.nursery import OpenOnce, open_service_nursery
+from triomq.client.producer.auto_batch import AutoBatch
 from triomq.client.producer.config import ProducerConfig
 from triomq.client.producer.delivery import Choice, Delivery
 from triomq.client.producer.publish import (
     Outgoing,
+    batch_request,
     check_batch,
     encode_message_properties,
+    message_request,
     split_batch,
 )
 from triomq.client.producer.selectors import QueueSelector
 from triomq.client.producer.send_result import SendResult
-from triomq.protocol.codes import MessageSysFlag, RequestCode
 from triomq.protocol.errors import (
     ClientClosedError,
     MessageIllegalError,
@@ -43,9 +45,6 @@ from triomq.protocol.record.message_id import UniqueIdGenerator
 
 LOGGER: Final = logging.getLogger("triomq.client.producer.producer")
 
-_SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
-_SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
-_ZLIB: Final = str(int(MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_ZLIB))
 #: Bodies above this are compressed in a worker thread: 2 ms and more.
 _THREAD_OVER_BYTES: Final = 128 * 1024
 
@@ -87,6 +86,7 @@ class Producer(OpenOnce):
         self._config = config
         self._settings = settings or ProducerConfig()
         self._delivery: Delivery | None = None
+        self._auto_batch: AutoBatch | None = None
         self._next_id: Callable[[], str]
 
     @asynccontextmanager
@@ -98,9 +98,12 @@ class Producer(OpenOnce):
             ).next
             self._delivery = Delivery(instance, self.group, self._settings)
             try:
-                yield
+                async with open_service_nursery() as nursery:
+                    if self._settings.auto_batch:
+                        self._auto_batch = AutoBatch(self._delivery, nursery, self._settings)
+                    yield
             finally:
-                self._delivery = None
+                self._delivery = self._auto_batch = None
                 with trio.move_on_after(LEAVE_S, shield=True):
                     await instance.groups.remove_producer(self.group)
 
@@ -131,6 +134,11 @@ class Producer(OpenOnce):
             ConnectError, ConnectionLostError, RequestTimeoutError: no response in time, in all attempts.
         """
         delivery = self._entered()
+        if self._auto_batch is not None and queue is None and selector is None and self._auto_batch.takes(message):
+            self._check_size(message)
+            message_id = self._next_id()
+            properties = encode_message_properties(message, message_id)
+            return await self._auto_batch.send(message, message_id, properties)
         outgoing = await self._prepare(message)
         return await delivery.send(message.topic, outgoing, _choice(message, queue, selector, key))
 
@@ -173,13 +181,13 @@ class Producer(OpenOnce):
         delivery = self._entered()
         for message in messages:
             self._check_size(message)
-        wait = "true" if messages[0].wait_store_ok else "false"
         choose = _choice(messages[0], queue, selector, key)
         results: list[SendResult] = []
         stored = 0
         try:
             for batch in split_batch(messages, self._next_id, self._settings.max_message_size_bytes):
-                results.append(await delivery.send(topic, _batch(batch.body, batch.message_ids, wait), choose))
+                request = batch_request(batch.body, batch.message_ids, wait_store_ok=messages[0].wait_store_ok)
+                results.append(await delivery.send(topic, request, choose))
                 stored = batch.end
         except TriomqError as exc:
             exc.add_note(f"send_batch: {stored} of {len(messages)} messages were stored before this")
@@ -197,7 +205,7 @@ class Producer(OpenOnce):
         Raises:
             IllegalNameError, NoRouteError, BrokerResponseError, ClientError: as :meth:`send`.
         """
-        return await self._entered().send(topic, _batch(body, "", "true"), None)
+        return await self._entered().send(topic, batch_request(body, "", wait_store_ok=True), None)
 
     async def publish_queues(self, topic: str) -> Queues:
         """Return the writable queues of a topic, sorted.
@@ -221,29 +229,14 @@ class Producer(OpenOnce):
         """Check a message, give it an id, and make its request."""
         self._check_size(message)
         packed = None if len(message.body) < self._settings.compress_over_bytes else await _compress(message.body)
-        unique_id = self._next_id()
-        fields = {"g": _now(), "i": encode_message_properties(message, unique_id)}
-        if message.flag:
-            fields["h"] = str(message.flag)
-        body = message.body
-        if packed is not None and len(packed) < len(body):
-            body = packed
-            fields["f"] = _ZLIB
-        return Outgoing(_SEND, body, unique_id, fields)
+        message_id = self._next_id()
+        return message_request(message, message_id, encode_message_properties(message, message_id), packed)
 
 
 async def _compress(body: bytes) -> bytes:
     if len(body) > _THREAD_OVER_BYTES:
         return await trio.to_thread.run_sync(compress, body)
     return compress(body)
-
-
-def _batch(body: bytes, message_ids: str, wait: str) -> Outgoing:
-    return Outgoing(_SEND_BATCH, body, message_ids, {"g": _now(), "i": f"WAIT\x01{wait}", "m": "true"})
-
-
-def _now() -> str:
-    return str(time.time_ns() // 1_000_000)
 
 
 def _choice(message: Message, queue: MessageQueue | None, selector: QueueSelector | None, key: object) -> Choice | None:

@@ -3,6 +3,7 @@
 Source: behaviour.md B.3, wire.md 5.1.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from random import randrange
@@ -10,7 +11,7 @@ from typing import Final, NamedTuple
 
 from triomq.client.cluster.route import DEFAULT_TOPIC_QUEUES, MASTER_ID, Queues, publish_queues
 from triomq.protocol.bodies.route import TopicRouteData
-from triomq.protocol.codes import VERSION, LanguageCode
+from triomq.protocol.codes import VERSION, LanguageCode, MessageSysFlag, RequestCode
 from triomq.protocol.errors import IllegalNameError, MessageIllegalError, NoRouteError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import AUTO_CREATE_TOPIC, FORBIDDEN_TOPICS, RETRY_PREFIX, validate_topic
@@ -21,6 +22,9 @@ from triomq.protocol.wire.formats.table import ENCODERS
 from triomq.protocol.wire.frame import build_frame, frame_prefix
 from triomq.protocol.wire.signing import Credentials
 
+_SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
+_SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
+_ZLIB: Final = str(int(MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_ZLIB))
 _PYTHON: Final = int(LanguageCode.PYTHON)
 #: Above this a body is sent from where it is; below, one copy is cheaper than a second buffer.
 _COPY_LIMIT_BYTES: Final = 32 * 1024
@@ -30,7 +34,7 @@ MAX_SENT_PROPERTIES_BYTES: Final = MAX_PROPERTIES_BYTES - _ADDED_PROPERTIES_BYTE
 _SHOWN_QUEUES: Final = 8
 _SHORT_TAGS: Final = 256
 #: Fixed part of a stored record with IPv6 addresses.
-_RECORD_BYTES: Final = 91 + 24
+RECORD_BYTES: Final = 91 + 24
 
 
 class Target:
@@ -146,6 +150,28 @@ class Outgoing:
         return frame_prefix(header_format, header, len(body)), body
 
 
+def message_request(message: Message, message_id: str, properties: str, packed: bytes | None = None) -> Outgoing:
+    """Return the request of one message; ``packed`` is its compressed body."""
+    fields = {"g": _now(), "i": properties}
+    if message.flag:
+        fields["h"] = str(message.flag)
+    body = message.body
+    if packed is not None and len(packed) < len(body):
+        body = packed
+        fields["f"] = _ZLIB
+    return Outgoing(_SEND, body, message_id, fields)
+
+
+def batch_request(body: bytes, message_ids: str, *, wait_store_ok: bool) -> Outgoing:
+    """Return the request of an encoded batch, with the ids of its messages joined by commas."""
+    wait = "true" if wait_store_ok else "false"
+    return Outgoing(_SEND_BATCH, body, message_ids, {"g": _now(), "i": f"WAIT\x01{wait}", "m": "true"})
+
+
+def _now() -> str:
+    return str(time.time_ns() // 1_000_000)
+
+
 def check_topic(topic: str) -> None:
     """Accept a topic that clients may send to.
 
@@ -231,7 +257,7 @@ def split_batch(messages: Sequence[Message], next_id: Callable[[], str], max_byt
     for index, message in enumerate(messages):
         unique_id = next_id()
         properties = encode_message_properties(message, unique_id).encode()
-        size = _RECORD_BYTES + len(message.body) + len(message.topic) + len(properties) + _ADDED_PROPERTIES_BYTES
+        size = RECORD_BYTES + len(message.body) + len(message.topic) + len(properties) + _ADDED_PROPERTIES_BYTES
         if total + size > max_bytes and entries:
             yield Batch(index, ",".join(ids), encode_batch(entries))
             total = 0
