@@ -162,7 +162,7 @@ class StoreMachine(RuleBasedStateMachine):
             key, offset, most, frozenset({tags_code(tag)}) if tag else None, max_bytes
         )
         if max_bytes is not None:
-            assert found.size_bytes <= max_bytes or found.message_count == 1
+            assert found.size_bytes <= max(max_bytes, 0) or found.message_count == 1
         messages = [message for view in found.buffers for message in decode_records(view)]
         assert [message.stored_body for message in messages] == [stored[m.queue_offset][0] for m in messages]
         assert all(tag is None or stored[message.queue_offset][1] == tag for message in messages)

@@ -214,9 +214,7 @@ async def test_a_lost_broker_is_logged_once_when_it_goes_and_once_when_it_is_bac
         for _ in range(5):
             await instance.groups.beat()
         (lost,) = caplog.messages
-        assert (
-            lost == f"broker unreachable, retrying address={broker.address} error=connection lost: the peer closed it"
-        )
+        assert lost.startswith(f"broker unreachable, retrying address={broker.address} error=connection lost: ")
         await broker.restart()
         await instance.groups.beat()
     assert caplog.messages == [lost, f"broker reachable again address={broker.address}"]
