@@ -63,6 +63,7 @@ static: $(INSTALLED) ## Check format, lint, types and imports
 	@$(BIN)/mypy
 	@$(BIN)/mypy --explicit-package-bases tests bench
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m bench.size --check
 	@find broker client spark -name '*.py' | xargs $(BIN)/flake8-async --enable=ASYNC1,ASYNC2,ASYNC913 --startable-in-context-manager=_keep_connections
 
 coverage: $(INSTALLED) ## Run the tests of unit and report branch coverage

@@ -65,7 +65,7 @@ class LitePullConsumer(QueueQueries):
     There is no retry topic: the user decides about messages that cannot be handled.
     """
 
-    def __init__(  # all keywords, all with defaults
+    def __init__(  # noqa: PLR0913  # all keywords, all with defaults
         self,
         group: str,
         *,

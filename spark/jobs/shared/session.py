@@ -75,6 +75,17 @@ def open_session(job: str, master: str | None) -> "SparkSession":
             raise
         raise ConfigError(JAVA_HINT) from exc
     context = spark.sparkContext
+    _set_defaults(spark)
+    if context.getConf().get(_PY_FILES):
+        # Spark 4.3 does not give these files to the process of a stream's reader, which runs beside the driver.
+        context.environment.setdefault("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    register(spark)
+    return spark
+
+
+def _set_defaults(spark: "SparkSession") -> None:
+    """Set what neither the command line nor the cluster's configuration has set."""
+    context = spark.sparkContext
     defaults = {
         "spark.sql.shuffle.partitions": str(2 * context.defaultParallelism),
         "spark.sql.session.timeZone": "UTC",
@@ -83,8 +94,3 @@ def open_session(job: str, master: str | None) -> "SparkSession":
     for name, value in defaults.items():
         if not context.getConf().contains(name):
             spark.conf.set(name, value)
-    if context.getConf().get(_PY_FILES):
-        # Spark 4.3 does not give these files to the process of a stream's reader, which runs beside the driver.
-        context.environment.setdefault("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-    register(spark)
-    return spark

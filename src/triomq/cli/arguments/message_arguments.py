@@ -98,6 +98,11 @@ def add_consume(commands: Commands) -> None:
         default="*",
         help='tags wanted, such as "TagA || TagB" (*)',
     )
+    _add_range(parser)
+
+
+def _add_range(parser: Parser) -> None:
+    add = parser.add_argument
     add(
         "--from",
         dest="start",

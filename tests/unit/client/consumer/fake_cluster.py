@@ -183,10 +183,7 @@ class FakeCluster:
             case RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
                 return command.reply(ext_fields={"offset": str(self._nearest(queue, int(fields["timestamp"])))})
             case RequestCode.GET_CONSUMER_LIST_BY_GROUP:
-                members = self.members(fields["consumerGroup"])
-                if not members:
-                    return command.reply(ResponseCode.SYSTEM_ERROR, remark="no consumer for this group")
-                return command.reply(body=ConsumerIdList(members).encode())
+                return self._list_members(command)
             case RequestCode.GET_ALL_CONSUMER_OFFSET:
                 return command.reply(body=self._offset_table())
             case RequestCode.CONSUMER_SEND_MSG_BACK | RequestCode.SEND_MESSAGE_V2:
@@ -202,6 +199,12 @@ class FakeCluster:
                 del self.locks[group, queue]
             return command.reply()
         return command.reply(body=LockBatchResponseBody(granted).encode())
+
+    def _list_members(self, command: RemotingCommand) -> RemotingCommand:
+        members = self.members(command.ext_fields["consumerGroup"])
+        if not members:
+            return command.reply(ResponseCode.SYSTEM_ERROR, remark="no consumer for this group")
+        return command.reply(body=ConsumerIdList(members).encode())
 
     def _query(self, command: RemotingCommand, queue: MessageQueue) -> RemotingCommand:
         stored = self.committed.get((command.ext_fields["consumerGroup"], queue))

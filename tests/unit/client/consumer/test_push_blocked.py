@@ -77,6 +77,11 @@ async def _until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it did not become so")
 
 
+def answer_by_cluster(fake_broker: FakeBroker, cluster: FakeCluster) -> None:
+    for code in ANSWERED_BY_THE_CLUSTER:
+        fake_broker.on(code, cluster.answer)
+
+
 @pytest.mark.parametrize("kind", ["asleep", "at work"])
 async def test_everything_goes_on_while_plain_functions_keep_the_processor(
     fake_broker: FakeBroker, cluster: FakeCluster, kind: str
@@ -96,8 +101,7 @@ async def test_everything_goes_on_while_plain_functions_keep_the_processor(
     queues = [MessageQueue("T", BROKER, queue_id) for queue_id in range(4)]
     fake_broker.add_topic("T", 4)
     fake_broker.consumer_ids["G"] = ["127.0.0.1@1"]
-    for code in ANSWERED_BY_THE_CLUSTER:
-        fake_broker.on(code, cluster.answer)
+    answer_by_cluster(fake_broker, cluster)
     for queue in queues[:3]:
         cluster.send(queue, b"x")
     settings = ConsumerConfig(lock_interval_s=0.05, lock_timeout_s=LIMIT_S)
