@@ -7,18 +7,17 @@
     async with Producer("group", namesrv="127.0.0.1:9876") as producer:
         await producer.send(Message("Topic", b"body"))
 
-The clients themselves run on trio in the background thread that ``triomq.client.sync`` has too; calls go there and
-results come back (``portal.py``).  Coroutine handlers run as tasks of the loop in which the consumer was entered,
-plain ones in worker threads.
+The clients run on trio in the same background thread as those of ``triomq.client.sync``; calls and results cross over
+(``portal.py``).  Coroutine handlers run as tasks of the loop in which the consumer was entered, plain functions in
+worker threads.
 
-Why a thread, not trio's guest mode in the caller's loop: a handler or any other coroutine that keeps the loop busy
-for minutes would stop heartbeats, offset commits and lock renewals there, and the group would give its queues to
-others; here it delays nobody but itself.  Also several loops may share one thread and its connections, and what is
-known of threads and forks from the blocking face holds here too.  The price is two changes of thread for each call,
-and for each message of an ``on_message`` coroutine, about 0.1 ms: use ``send_batch``, ``on_messages`` and ``poll``.
+A thread is used instead of trio's guest mode in the caller's loop, because a coroutine that blocks the loop for
+minutes would stop heartbeats, offset commits and lock renewals, and the group would give its queues to others.
+Several loops may share the thread and its connections.  The price is two thread switches per call, and per message of
+an ``on_message`` coroutine, about 0.1 ms: use ``send_batch``, ``on_messages`` and ``poll``.
 
-A task that is cancelled while it waits for a call cancels the call in trio and goes on once that has ended, so
-nothing is left behind.  If a member gives up while a coroutine handler runs, the handler's task is cancelled.
+A task that is cancelled during a call cancels the call in trio and continues once that has ended, so nothing is left
+behind.  If a member stops while a coroutine handler runs, the handler's task is cancelled.
 """
 
 import asyncio
@@ -40,13 +39,13 @@ from triomq.client.consumer.lite_pull import check_wait
 from triomq.client.consumer.pull import PullConsumer as TrioPullConsumer
 from triomq.client.consumer.push import PushConsumer as TrioPushConsumer
 from triomq.client.consumer.queries import QueueQueries as TrioQueueQueries
-from triomq.client.facades.facade import A, Face, P, T, arguments_of, plain
+from triomq.client.facades.facade import A, Facade, P, T, arguments_of, plain
 from triomq.client.facades.portal import Call, acquire_portal, release_portal
 from triomq.client.producer.producer import Producer as TrioProducer
 from triomq.protocol.errors import ClientError
 from triomq.protocol.record.message import MessageExt
 
-#: How long a handler whose task was cancelled may take to end; then its loop is taken for dead.
+#: How long a handler whose task was cancelled may take to end; after that its loop counts as dead.
 _HANDLER_END_S: Final = 1.0
 
 
@@ -65,7 +64,7 @@ async def _result_of(call: Call[T]) -> T:
     return future.result()
 
 
-class _Awaiting(Face[A]):
+class _Awaiting(Facade[A]):
     """Holds a trio client open in the background thread."""
 
     async def __aenter__(self) -> Self:
@@ -75,24 +74,24 @@ class _Awaiting(Face[A]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        portal, guest = self._entered()
+        portal, held = self._entered()
         self._portal = None
         if portal.process_id != os.getpid():
             return  # a fork: the parent's thread is not here
         try:
-            await _result_of(portal.submit(guest.leave))  # noqa: ASYNC102  # asyncio
+            await _result_of(portal.submit(held.leave))  # noqa: ASYNC102  # asyncio
         finally:
             await asyncio.to_thread(release_portal, portal)  # noqa: ASYNC102  # done even if this is cancelled
 
     async def _open(self) -> None:
-        guest = self._new_guest()
+        held = self._hold()
         portal = acquire_portal()
         try:
-            await _result_of(portal.submit(portal.open, guest))
+            await _result_of(portal.submit(portal.open, held))
         except BaseException:
             await asyncio.to_thread(release_portal, portal)  # noqa: ASYNC102  # likewise
             raise
-        self._guest, self._portal = guest, portal
+        self._held, self._portal = held, portal
 
 
 def _awaiting(
@@ -114,13 +113,13 @@ class _Home:
         self._loop: asyncio.AbstractEventLoop
         self._context: contextvars.Context
 
-    def settle(self) -> None:
-        """Take the running loop, and the context variables of the running task."""
+    def bind(self) -> None:
+        """Bind to the running loop and the context variables of the running task."""
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
 
-    def bring(self, handler: Callable[..., Any]) -> Callable[..., Any]:
-        """Make a handler for trio of a coroutine function for asyncio."""
+    def wrap(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a trio handler that runs an asyncio coroutine function in the loop."""
 
         @wraps(handler)
         async def handle(*args: Any) -> Any:
@@ -194,20 +193,20 @@ class PushConsumer(_Awaiting[TrioPushConsumer]):
 
     async def wait(self) -> None:
         """Wait until the consumer fails, and raise its error then."""
-        portal, guest = self._entered()
-        await _result_of(portal.submit(guest.wait))
+        portal, held = self._entered()
+        await _result_of(portal.submit(held.wait))
 
     def _make(self, make: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._home = _Home()
         handlers = {
-            name: self._home.bring(kwargs[name])
+            name: self._home.wrap(kwargs[name])
             for name in ("on_message", "on_messages")
             if callable(kwargs.get(name)) and is_async(kwargs[name])
         }
         super()._make(make, args, {**kwargs, **handlers})
 
     async def _open(self) -> None:
-        self._home.settle()
+        self._home.bind()
         await super()._open()
 
 

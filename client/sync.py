@@ -24,12 +24,12 @@ from triomq.client.consumer.pull import PullConsumer as TrioPullConsumer
 from triomq.client.consumer.push import PushConsumer as TrioPushConsumer
 from triomq.client.consumer.queries import QueueQueries as TrioQueueQueries
 from triomq.client.consumer.range_reader import RangeReader as TrioRangeReader
-from triomq.client.facades.facade import A, Face, P, T, arguments_of, plain
+from triomq.client.facades.facade import A, Facade, P, T, arguments_of, plain
 from triomq.client.facades.portal import acquire_portal, release_portal
 from triomq.client.producer.producer import Producer as TrioProducer
 
 
-class _Blocking(Face[A]):
+class _Blocking(Facade[A]):
     """Holds an asynchronous client open in the background thread."""
 
     def __enter__(self) -> Self:
@@ -39,24 +39,24 @@ class _Blocking(Face[A]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        portal, guest = self._entered()
+        portal, held = self._entered()
         self._portal = None
         if portal.process_id != os.getpid():
             return  # a fork: the parent's thread is not here
         try:
-            portal.call(guest.leave)
+            portal.call(held.leave)
         finally:
             release_portal(portal)
 
     def _open(self) -> None:
-        guest = self._new_guest()
+        held = self._hold()
         portal = acquire_portal()
         try:
-            portal.call(portal.open, guest)
+            portal.call(portal.open, held)
         except BaseException:
             release_portal(portal)
             raise
-        self._guest, self._portal = guest, portal
+        self._held, self._portal = held, portal
 
 
 def _blocking(method: Callable[Concatenate[A, P], Awaitable[T]]) -> Callable[Concatenate[_Blocking[A], P], T]:
@@ -109,8 +109,8 @@ class PushConsumer(_Blocking[TrioPushConsumer]):
 
     def wait(self) -> None:
         """Block until Ctrl-C, or until the consumer fails, and raise its error then."""
-        portal, guest = self._entered()
-        portal.call(guest.wait)
+        portal, held = self._entered()
+        portal.call(held.wait)
 
 
 class _QueueQueries(_Blocking[A]):

@@ -1,6 +1,6 @@
 """trio in a background thread, for callers outside trio: one thread for all their clients of the process.
 
-Rules: what is entered in the thread is left in the same task; Ctrl-C in a caller cancels what it waits for; a forked
+Rules: a context is entered and left in the same task; Ctrl-C in a caller cancels the call it waits for; a forked
 child never waits for the parent's thread.
 """
 
@@ -18,12 +18,12 @@ from triomq.protocol.errors import ClientClosedError, ClientError
 
 P = ParamSpec("P")
 T = TypeVar("T")
-#: After a second Ctrl-C, for what still has to be said to brokers.
-_LAST_WORDS_S: Final = 1.0
+#: How long a cancelled client may still take to say goodbye to its brokers.
+_FINAL_GRACE_S: Final = 1.0
 
 
-class Guest(Generic[T]):
-    """An asynchronous context manager that a task of the portal holds open."""
+class HeldContext(Generic[T]):
+    """An asynchronous context manager that a task of the portal keeps entered."""
 
     def __init__(self, target: AbstractAsyncContextManager[T]) -> None:
         self._target = target
@@ -35,7 +35,7 @@ class Guest(Generic[T]):
         self._entered: list[T] = []
 
     async def host(self) -> None:
-        """Enter, wait, leave; the task of the portal."""
+        """Enter, wait for :meth:`leave`, and leave: the body of the task."""
         try:
             with self._scope:
                 async with self._target as entered:
@@ -44,14 +44,14 @@ class Guest(Generic[T]):
                     await self._leave.wait()
         except trio.Cancelled:
             raise
-        except BaseException as exc:  # noqa: BLE001  # boundary: it belongs to who waits for it; sys.exit() too
+        except BaseException as exc:  # noqa: BLE001  # boundary: passed on to the caller that waits; sys.exit() too
             self._error = exc
         finally:
             self._ready.set()
             self._gone.set()
 
     async def enter(self, nursery: trio.Nursery) -> T:
-        """Start :meth:`host`; return what the context manager gives."""
+        """Start :meth:`host` and return the value of the context manager."""
         nursery.start_soon(self.host)
         try:
             await self._ready.wait()
@@ -63,29 +63,29 @@ class Guest(Generic[T]):
         return self._entered[0]
 
     async def leave(self) -> None:
-        """End :meth:`host`; raise the error with which it ended."""
+        """End :meth:`host`, and raise the error that ended it, if any."""
         self._leave.set()
         try:
             await self._gone.wait()
         except trio.Cancelled:
             self._scope.cancel()
-            with trio.move_on_after(_LAST_WORDS_S, shield=True):
+            with trio.move_on_after(_FINAL_GRACE_S, shield=True):
                 await self._gone.wait()
             raise
         if self._error is not None:
             raise self._error
 
     def check(self) -> None:
-        """Do nothing while it is open.
+        """Check that the context is still entered.
 
         Raises:
-            ClientClosedError: it failed; its error is the cause.
+            ClientClosedError: it failed; the cause is its error.
         """
         if self._gone.is_set():
-            raise ClientClosedError(f"it ended with an error: {self._error!r}") from self._error
+            raise ClientClosedError(f"the client ended with an error: {self._error!r}") from self._error
 
     async def wait(self) -> None:
-        """Return when it ended by itself; raise the error with which it did."""
+        """Wait until the context ends, and raise the error that ended it, if any."""
         await self._gone.wait()
         if self._error is not None:
             raise self._error
@@ -95,7 +95,7 @@ class Call(Generic[T]):
     """A function that runs in the portal's thread, and may be cancelled from another.
 
     Attributes:
-        future: its result; never cancelled itself, so its end is the end of the function.
+        future: the result; it is never cancelled, so it is done only when the function has ended.
     """
 
     def __init__(self, token: trio.lowlevel.TrioToken) -> None:
@@ -109,13 +109,13 @@ class Call(Generic[T]):
             self._token.run_sync_soon(self._scope.cancel)
 
     async def run(self, function: Callable[[], Awaitable[T]]) -> None:
-        """Be the task."""
+        """Run the function and set the future: the body of the task."""
         try:
             with self._scope:
                 self.future.set_result(await function())
         except trio.Cancelled:
             raise
-        except BaseException as exc:  # noqa: BLE001  # boundary: it belongs to who waits for the future
+        except BaseException as exc:  # noqa: BLE001  # boundary: passed on through the future
             self.future.set_exception(exc)
         finally:
             if not self.future.done():  # cancelled, or the thread ends
@@ -123,7 +123,7 @@ class Call(Generic[T]):
 
 
 class Portal:
-    """The thread, counted by its users: it ends with the last.
+    """The background thread; it counts its users and ends with the last.
 
     Raises:
         ClientError: it cannot start.
@@ -149,7 +149,7 @@ class Portal:
         except OSError as exc:
             if self._started.is_set():
                 raise
-            self._failure = exc  # no file can be opened any more, most likely
+            self._failure = exc  # most likely the limit of open files
         finally:
             self._started.set()
 
@@ -167,9 +167,9 @@ class Portal:
             self._token.run_sync_soon(self._stop.set)
         self._thread.join()
 
-    async def open(self, guest: Guest[T]) -> T:
-        """Enter a guest; for :meth:`call` and :meth:`submit`."""
-        return await guest.enter(self._nursery)
+    async def open(self, held: HeldContext[T]) -> T:
+        """Enter a context; for :meth:`call` and :meth:`submit`."""
+        return await held.enter(self._nursery)
 
     def call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an asynchronous function in the thread and wait for its result.
@@ -184,9 +184,9 @@ class Portal:
             try:
                 with scope:
                     return await function(*args, **kwargs)
-            except trio.Cancelled:  # the thread ends: another has left the last client meanwhile
+            except trio.Cancelled:  # the thread ends: the last client was closed meanwhile
                 raise ClientClosedError("the client was closed") from None  # noqa: ASYNC104
-            raise ClientClosedError("interrupted")  # nobody waits for it any more
+            raise ClientClosedError("interrupted")  # the caller has given up
 
         try:
             return trio.from_thread.run(run, trio_token=self._token)
@@ -233,7 +233,7 @@ _portal: Portal | None = None
 
 
 def acquire_portal() -> Portal:
-    """Return the process's portal, started if it is not there, and count one more user.
+    """Return the portal of this process, starting it if necessary, and add a user.
 
     Raises:
         ClientError: it cannot start.
@@ -247,7 +247,7 @@ def acquire_portal() -> Portal:
 
 
 def release_portal(portal: Portal) -> None:
-    """Count one user less; the last one ends the thread."""
+    """Remove a user; the last one ends the thread."""
     global _portal
     with _lock:
         portal.users -= 1
@@ -259,7 +259,7 @@ def release_portal(portal: Portal) -> None:
 
 
 def _renew_lock() -> None:
-    """In a forked child: whoever held the lock is not there."""
+    """Replace the lock in a forked child, where the thread that may hold it does not exist."""
     global _lock
     _lock = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""The asyncio face; what it shares with the blocking one is tested there, and what clients do in their own tests."""
+"""The asyncio facade; what it shares with the blocking one is tested there, and what clients do in their own tests."""
 
 import asyncio
 import contextvars
@@ -12,7 +12,7 @@ import trio
 
 from tests.unit.client.broker_thread import BrokerThread
 from tests.unit.client.consumer.scripted_queues import CONFIG, GROUP, Queues
-from triomq.client import asyncio as face
+from triomq.client import asyncio as facade
 from triomq.client import sync
 from triomq.client.consumer.config import ConsumeStatus
 from triomq.client.nursery import OpenOnce
@@ -46,7 +46,7 @@ class Exiting(OpenOnce):
         raise SystemExit(3)
 
 
-class AsyncExiting(face._Awaiting[Exiting]):
+class AsyncExiting(facade._Awaiting[Exiting]):
     def __init__(self) -> None:
         self._target = Exiting()
 
@@ -83,17 +83,17 @@ class Slow(OpenOnce):
         return self.ended
 
 
-class AsyncSlow(face._Awaiting[Slow]):
+class AsyncSlow(facade._Awaiting[Slow]):
     def __init__(self, *, slow_to: str = "") -> None:
         self._target = Slow(slow_to=slow_to)
 
-    do = face._awaiting(Slow.do)
-    finish_all_the_same = face._awaiting(Slow.finish_all_the_same)
+    do = facade._awaiting(Slow.do)
+    finish_all_the_same = facade._awaiting(Slow.finish_all_the_same)
 
 
 def test_a_coroutine_sends_and_asks(remote: BrokerThread) -> None:
     async def main() -> None:
-        async with face.Producer("group", namesrv=remote.broker.address) as producer:
+        async with facade.Producer("group", namesrv=remote.broker.address) as producer:
             results = await asyncio.gather(*(producer.send(Message("Topic", b"x")) for _ in range(20)))
             assert len({result.message_id for result in results}) == 20
             with pytest.raises(NoRouteError, match="similar topics: Topic"):
@@ -103,11 +103,14 @@ def test_a_coroutine_sends_and_asks(remote: BrokerThread) -> None:
         with pytest.raises(ClientError, match="once only"):
             async with producer:
                 pass
-        async with face.ClientInstance(remote.broker.address) as shared:
-            async with face.Producer("one", instance=shared) as one, face.PullConsumer("two", instance=shared) as two:
+        async with facade.ClientInstance(remote.broker.address) as shared:
+            async with (
+                facade.Producer("one", instance=shared) as one,
+                facade.PullConsumer("two", instance=shared) as two,
+            ):
                 await one.send(Message("Topic", b"x"))
                 assert len(await two.queues("Topic")) == 4
-        async with face.Admin(namesrv=remote.broker.address) as admin:
+        async with facade.Admin(namesrv=remote.broker.address) as admin:
             assert await admin.topics() == ["Topic"]
 
     asyncio.run(main())
@@ -296,7 +299,7 @@ def test_a_handler_that_keeps_the_loop_busy_delays_no_commit(queues: Queues) -> 
 
 def test_a_poll_that_is_cancelled_takes_nothing(queues: Queues, remote: BrokerThread) -> None:
     async def main() -> None:
-        async with face.LitePullConsumer(
+        async with facade.LitePullConsumer(
             GROUP, namesrv=queues.broker.address, config=CONFIG, start="earliest"
         ) as consumer:
             await consumer.assign([QUEUE])
@@ -328,8 +331,8 @@ def test_waiting_ends_with_the_client(queues: Queues) -> None:
     asyncio.run(main())
 
 
-def push(queues: Queues, on_message: Callable[[MessageExt], object], **options: float) -> face.PushConsumer:
-    return face.PushConsumer(
+def push(queues: Queues, on_message: Callable[[MessageExt], object], **options: float) -> facade.PushConsumer:
+    return facade.PushConsumer(
         GROUP,
         namesrv=queues.broker.address,
         config=CONFIG,
