@@ -50,7 +50,7 @@ long: $(INSTALLED) ## Run the tests of unit that test leaves out: fuzzing, kills
 	@$(PYTEST) $(PARALLEL) $(LONG_TESTS) $(PYTEST_ARGS)
 
 interop: $(INSTALLED) ## Run the tests with Apache's brokers and clients (Java, Maven, Go)
-	@$(PYTEST) -n $(INTEROP_JOBS) --dist loadgroup tests/interop $(PYTEST_ARGS)
+	@$(PYTEST) -n $(INTEROP_JOBS) --dist loadfile tests/interop $(PYTEST_ARGS)
 
 spark: $(INSTALLED) ## Run the tests with Spark (Java)
 	@$(PYTEST) tests/spark $(PYTEST_ARGS)

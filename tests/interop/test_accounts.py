@@ -24,10 +24,7 @@ ADMIN = Credentials("conformance", "conformance-secret")
 LIMITED = Credentials("limited", "limited-secret")
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(name, marks=pytest.mark.xdist_group(f"accounts-{name}")) for name in ("4.9.7", "5.5.0")],
-)
+@pytest.fixture(scope="module", params=["4.9.7", "5.5.0"])
 def namesrv(
     request: pytest.FixtureRequest, apache_brokers: ApacheBrokers, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:

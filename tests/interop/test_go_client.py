@@ -7,7 +7,7 @@ import pytest
 from tests.interop.kit_driver import Verdicts, check_verdict, run_scenarios, wanted_scenarios
 from tests.processes import Broker
 
-pytestmark = [pytest.mark.go, pytest.mark.slow, pytest.mark.xdist_group("go")]
+pytestmark = [pytest.mark.go, pytest.mark.slow]
 
 SCENARIOS: Final = (
     "send_sync",

@@ -70,13 +70,7 @@ VIP_SCENARIOS: Final = ("send_sync", "push_concurrent_star", "offsets_persist_ac
 BINARY_HEADER_SCENARIOS: Final = ("send_sync", "push_concurrent_star", "pull_consumer")
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param("4.9", id="client 4.9", marks=pytest.mark.xdist_group("java-4.9")),
-        pytest.param("5", id="client 5", marks=pytest.mark.xdist_group("java-5")),
-    ],
-)
+@pytest.fixture(scope="module", params=["4.9", "5"], ids=["client 4.9", "client 5"])
 def client(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

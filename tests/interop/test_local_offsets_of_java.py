@@ -10,7 +10,7 @@ from triomq.client.consumer.offsets.local_offsets import OffsetsFile
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset
 
-pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.xdist_group("local-offsets")]
+pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 
 CLIENT_ID: Final = "127.0.0.1@DEFAULT"
 GROUP: Final = "caches"

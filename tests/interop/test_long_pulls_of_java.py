@@ -18,10 +18,7 @@ PROGRAM: Final = Path(__file__).with_name("PullMany.java")
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
-@pytest.mark.parametrize(
-    "broker",
-    [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("triomq", "apache-4.9.7", "apache-5.5.0")],
-)
+@pytest.mark.parametrize("broker", ["triomq", "apache-4.9.7", "apache-5.5.0"])
 async def test_a_java_pull_of_a_hundred_gets_thirty_two(
     request: pytest.FixtureRequest, broker: str, version: str
 ) -> None:

@@ -16,14 +16,9 @@ from triomq.protocol.record.record import decode_records
 SCENARIO_LIMIT_S = 60
 #: Broker and face; the faces differ inside the client only, so one of them is enough for Apache's brokers.
 PLACES = (
-    *(
-        pytest.param(("triomq", face), id=f"triomq-{face}", marks=pytest.mark.xdist_group(f"triomq-{face}"))
-        for face in FACES
-    ),
-    *(
-        pytest.param((name, "trio"), id=name, marks=[pytest.mark.jvm, pytest.mark.xdist_group(name)])
-        for name in ("apache-4.9.7", "apache-5.5.0")
-    ),
+    *(pytest.param(("triomq", face), id=f"triomq-{face}") for face in FACES),
+    pytest.param(("apache-4.9.7", "trio"), id="apache-4.9.7", marks=pytest.mark.jvm),
+    pytest.param(("apache-5.5.0", "trio"), id="apache-5.5.0", marks=pytest.mark.jvm),
 )
 
 
