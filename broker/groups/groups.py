@@ -39,5 +39,9 @@ class Groups:
 
     async def _release_locks(self, connection: Connection, closed_by_peer: bool) -> None:
         await trio.sleep(CLOSE_GRACE_S)
-        self.locks.release(connection, self.consumers.connection_of, closed_by_peer=closed_by_peer)
+        wait_s = self.locks.release(connection, self.consumers.connection_of, closed_by_peer=closed_by_peer)
         self.steps.end()
+        if wait_s:
+            await trio.sleep(wait_s)
+            self.locks.free_ended()
+            self.steps.end()

@@ -1,8 +1,8 @@
 """Queue locks: which member of a group may consume a queue in order.
 
-A lock belongs to a client id and ends 60 s after its last renewal, as in RocketMQ, whether or not the connection lives:
-Java members trust a lock for 30 s after they last got it, and go on with what they have cached when their connection
-is lost.  A lock ends earlier if the member unlocks the queue or unregisters.
+A lock belongs to a client id and ends 60 s after its last renewal, as in RocketMQ.  It outlives the connection: Java
+members trust a lock for 30 s and continue with what they have cached when their connection is lost.  Then it ends 45 s
+after its last renewal.  A lock ends at once if the member unlocks the queue or unregisters.
 
 Beyond RocketMQ, a member may declare that it stops with its connection.  If that connection is closed by the peer (a
 plain FIN, as when its process dies) and the client does not come back within :data:`CLOSE_GRACE_S`, its locks are freed
@@ -25,6 +25,9 @@ LOGGER: Final = logging.getLogger("triomq.broker.groups.queue_locks")
 
 #: Life of a lock after its last renewal.  Source: rocketmq.broker.rebalance.lockMaxLiveTime.
 LIFE_MS: Final = 60_000
+#: Life of a lock whose owner has lost its connection.  Java members trust theirs for 30 s after a renewal, and handlers
+#: that began before that may still run.
+LOST_LIFE_MS: Final = 45_000
 #: How long a client whose connection was closed by a proxy, say, has to reconnect before its locks are freed.
 CLOSE_GRACE_S: Final = 1.0
 
@@ -115,14 +118,18 @@ class QueueLocks:
         successor: Callable[[str, str], Connection | None],
         *,
         closed_by_peer: bool,
-    ) -> None:
+    ) -> float:
         """Free the locks of a connection that ended :data:`CLOSE_GRACE_S` ago, as far as its members have stopped.
 
         Args:
             connection: the closed connection.
             successor: returns a live connection of a client id in a group, which takes over the locks.
             closed_by_peer: whether it ended by a plain FIN.
+
+        Returns:
+            Seconds until the last of the other locks ends, when :meth:`free_ended` is to be called; 0 without any.
         """
+        ends_ms = 0
         for group in self._groups_of.pop(connection, ()):
             free = []
             for queue, lock in self._locks.get(group, {}).items():
@@ -133,9 +140,19 @@ class QueueLocks:
                     self._groups_of.setdefault(lock.connection, set()).add(group)
                 elif closed_by_peer and lock.ends_with_connection:
                     free.append(queue)
+                else:
+                    ends_ms = max(ends_ms, lock.renewed_ms + LOST_LIFE_MS)
             if free:
                 LOGGER.info("locks of a lost member freed group=%s queues=%d", group, len(free))
                 self._free(group, free)
+        return max(ends_ms + 1 - self._clock_ms(), 1) / 1000 if ends_ms else 0.0
+
+    def free_ended(self) -> None:
+        """Free the locks of lost members that have ended, and tell members that were refused them."""
+        for group, locks in list(self._locks.items()):
+            ended = [queue for queue, lock in locks.items() if lock.connection is None and self._is_over(lock)]
+            if ended:
+                self._free(group, ended)
 
     def _free(self, group: str, queues: Iterable[MessageQueue]) -> None:
         locks = self._locks.get(group, {})
@@ -146,4 +163,5 @@ class QueueLocks:
             self._freed(group)
 
     def _is_over(self, lock: QueueLock) -> bool:
-        return self._clock_ms() - lock.renewed_ms > LIFE_MS
+        life_ms = LOST_LIFE_MS if lock.connection is None else LIFE_MS
+        return self._clock_ms() - lock.renewed_ms > life_ms

@@ -139,7 +139,7 @@ def explain_no_route(topic: str, asked: Sequence[str], topics: Sequence[str] | N
         topics: all topics the name server knows, ``None`` if it did not tell.
         auto_create: whether brokers seem to create topics when a client sends to them; ``None``: not known.
     """
-    parts = [f"topic {topic!r} has no route (name server asked: {', '.join(asked)})"]
+    parts = [f"topic {topic!r} does not exist: it has no route (name server asked: {', '.join(asked)})"]
     if topics is not None:
         similar = get_close_matches(topic, [name for name in topics if not name.startswith("%")], n=3, cutoff=0.6)
         parts.append(f"similar topics: {', '.join(similar)}" if similar else "no topic has a similar name")

@@ -15,6 +15,7 @@ import trio
 
 from tests.interop.kit_driver import java_classpath
 from tests.processes import Broker
+from triomq.broker.groups.queue_locks import LOST_LIFE_MS
 from triomq.client import Admin, Message, MessageQueue, Producer
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
@@ -132,7 +133,7 @@ def group(request: pytest.FixtureRequest, triomq_broker: Broker, classpath: str,
 
 
 async def test_java_and_python_members_share_queues_through_joins_leaves_and_kills(group: Group) -> None:
-    """C.2 scenarios 32, 33 and 55: of the last one its purpose; here the locks of the dead are freed at once."""
+    """C.2 scenarios 32, 33 and 55: the locks of a killed member are freed, those of a Java member when they end."""
     sent: list[int] = []
     done = trio.Event()
     async with Admin(namesrv=group.namesrv) as admin:
@@ -150,7 +151,7 @@ async def test_java_and_python_members_share_queues_through_joins_leaves_and_kil
             third = group.join_python()
             await shared(admin, group, 3, 3, 2)
             java.kill()
-            await shared(admin, group, 4, 4)
+            await shared(admin, group, 4, 4, within_s=LOST_LIFE_MS / 1000 + SETTLE_S)
             await third.leave()
             await shared(admin, group, 8)
             done.set()

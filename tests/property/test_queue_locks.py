@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from triomq.broker.groups.queue_locks import LIFE_MS, QueueLocks
+from triomq.broker.groups.queue_locks import LIFE_MS, LOST_LIFE_MS, QueueLocks
 from triomq.broker.network.connection import Connection
 from triomq.protocol.message_queue import MessageQueue
 
@@ -39,9 +39,11 @@ class LockMachine(RuleBasedStateMachine):
 
     def _owner(self, group: str, queue: MessageQueue) -> str | None:
         lock = self.model.get((group, queue))
-        return lock.owner if lock is not None and self.now_ms - lock.since_ms <= LIFE_MS else None
+        if lock is None:
+            return None
+        return lock.owner if self.now_ms - lock.since_ms <= (LIFE_MS if lock.is_connected else LOST_LIFE_MS) else None
 
-    @rule(milliseconds=st.sampled_from([1, 20_000, LIFE_MS, LIFE_MS + 1]))
+    @rule(milliseconds=st.sampled_from([1, 20_000, LOST_LIFE_MS, LIFE_MS, LIFE_MS + 1]))
     def wait(self, milliseconds: int) -> None:
         self.now_ms += milliseconds
 
@@ -88,6 +90,17 @@ class LockMachine(RuleBasedStateMachine):
         self.locks.release(
             old, lambda _group, client_id: new if client_id == client else None, closed_by_peer=closed_by_peer
         )
+
+    @rule()
+    def free_ended(self) -> None:
+        self.told.clear()
+        told = set()
+        for (group, queue), lock in list(self.model.items()):
+            if not lock.is_connected and self._owner(group, queue) is None:
+                del self.model[group, queue]
+                told |= {group} if lock.refused else set()
+        self.locks.free_ended()
+        assert sorted(self.told) == sorted(told)
 
     @invariant()
     def owners_agree(self) -> None:

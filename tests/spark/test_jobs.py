@@ -148,7 +148,7 @@ def test_a_query_that_fails_gives_code_1_one_line_and_counts(
     name, topic = job.__name__.rpartition(".")[2], topics.make(1)
     counts = run(job, "--subscribe", "no-such-topic", *more, code=1)
     assert not counts["rows"]
-    assert counts["said"][0].startswith(f"python -m triomq.spark.jobs.{name}: topic 'no-such-topic' has no route")
+    assert counts["said"][0].startswith(f"python -m triomq.spark.jobs.{name}: topic 'no-such-topic' does not exist")
     beyond = f'startingOffsets={{"{topic}": {{"broker-a": {{"0": 7}}}}}}'
     counts = run(job, "--subscribe", topic, *more, "--option", beyond, code=1)
     assert not counts["rows"]

@@ -66,7 +66,7 @@ class Parser(argparse.ArgumentParser):
 def _suggestion(word: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
-    return "".join(f"; did you mean {name}?" for name in get_close_matches(word, known, 1))
+    return "".join(f"; did you mean {name}?" for name in get_close_matches(word, known, 1, cutoff=0.75))
 
 
 def usage_line(program: str, message: str, help_command: str) -> str:

@@ -65,14 +65,14 @@ async def check_known(admin: Admin, group: str) -> None:
     """Accept a group that a broker has settings for.
 
     Raises:
-        ClientError: none has; the text tells the known groups.
+        ClientError: none has; the text names the existing groups.
     """
     groups = await admin.groups()
     if group not in groups:
         known = ", ".join(group for group in groups if not is_system_group(group)) or "none"
         raise ClientError(
-            f"group {group!r} is not known to the broker: it has not consumed yet, and nobody created it; "
-            f"known groups: {known}"
+            f"group {group!r} does not exist: it was not created, and no member of it has reached a broker with a "
+            f"topic that exists; groups: {known}"
         )
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.unit.broker.processors.test_client import heartbeat, notices
 from tests.unit.broker.recording import Clock, Peer
-from triomq.broker.groups.queue_locks import LIFE_MS
+from triomq.broker.groups.queue_locks import LIFE_MS, LOST_LIFE_MS
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.client import LockBatchRequestBody, LockBatchResponseBody
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
@@ -84,8 +84,28 @@ def test_only_a_plain_end_of_a_member_that_stops_with_it_frees_its_locks(
     end(broker, peer, closed_by_peer=closed_by_peer)
     assert not broker.groups.locks.has_locked(peer.as_connection)
     assert lock(another_peer, "b", Q0) == [Q0] * (declared and closed_by_peer)
-    clock.now_ms += LIFE_MS + 1
+    clock.now_ms += LOST_LIFE_MS
+    assert lock(another_peer, "b", Q0) == [Q0] * (declared and closed_by_peer)
+    clock.now_ms += 1
     assert lock(another_peer, "b", Q0) == [Q0]
+
+
+def test_refused_members_hear_when_the_lock_of_a_lost_member_ends(
+    broker: Broker, peer: Peer, another_peer: Peer, clock: Clock
+) -> None:
+    heartbeat(another_peer, "b", "G")
+    lock(peer, "a", Q0)
+    clock.now_ms += 10_000
+    wait_s = broker.groups.locks.release(peer.as_connection, lambda _group, _client: None, closed_by_peer=True)
+    assert lock(another_peer, "b", Q0) == []
+    notices(another_peer)
+    clock.now_ms += round(wait_s * 1000) - 1
+    broker.groups.locks.free_ended()
+    assert notices(another_peer) == []
+    clock.now_ms += 1
+    broker.groups.locks.free_ended()
+    assert notices(another_peer) == ["G"]
+    assert wait_s == (LOST_LIFE_MS - 10_000 + 1) / 1000
 
 
 def test_a_client_that_is_back_already_keeps_its_locks(broker: Broker, peer: Peer, another_peer: Peer) -> None:

@@ -116,6 +116,6 @@ def test_without_any_broker_nothing_is_said_about_the_topic_itself() -> None:
 
 def test_an_explanation_tells_what_is_known_and_nothing_else() -> None:
     assert explain_no_route("T", ["n:1", "n:2"], None, None) == (
-        "topic 'T' has no route (name server asked: n:1, n:2); create it with: triomq topic create T"
+        "topic 'T' does not exist: it has no route (name server asked: n:1, n:2); create it with: triomq topic create T"
     )
     assert "no topic has a similar name" in explain_no_route("T", ["n:1"], ["Completely", "%RETRY%T"], None)

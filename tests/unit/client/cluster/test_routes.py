@@ -95,7 +95,7 @@ async def test_a_route_that_is_missing_because_no_broker_is_there_is_told_so(fak
 async def test_a_missing_route_is_told_even_when_nothing_more_can_be_found_out(fake_broker: FakeBroker) -> None:
     fake_broker.fail(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, ResponseCode.SYSTEM_ERROR)
     async with ClientInstance(fake_broker.address) as instance:
-        with pytest.raises(NoRouteError, match=r"^topic 'Order' has no route [^;]*; create it with"):
+        with pytest.raises(NoRouteError, match=r"^topic 'Order' does not exist: it has no route [^;]*; create it with"):
             await instance.routes.topic_route("Order")
 
 
