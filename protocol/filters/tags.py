@@ -13,7 +13,7 @@ from triomq.protocol.java import tags_code
 SUBSCRIBE_ALL: Final = "*"
 _SEPARATOR: Final = "||"
 _BLANKS: Final = "".join(map(chr, range(0x21)))  # what Java's trim() removes
-_PLAIN_TAG: Final = re.compile(r"[^\x00-\x20&|]+")
+_PLAIN_TAG: Final = re.compile(r"(?:[^\x00-\x20&|]|&(?!&))+")  # R&D is a tag
 
 
 class TagFilter:
@@ -54,14 +54,14 @@ class TagFilter:
         ``a && b``, ``a OR b`` and ``a | b`` are each one tag to a broker, which no message has.
 
         Raises:
-            SubscriptionParseError: a tag contains a blank, ``&`` or ``|``, or there is none.
+            SubscriptionParseError: a tag contains a blank, ``&&`` or ``|``, or there is none.
         """
         found = cls.parse(expression)
         for tag in found.tags:
             if _PLAIN_TAG.fullmatch(tag) is None:
                 raise SubscriptionParseError(
                     f"tag expression {found.expression[:80]!r}: tag expressions are TAG || TAG; "
-                    f"{tag[:80]!r} contains a blank, & or |"
+                    f"{tag[:80]!r} contains a blank, && or |"
                 )
         return found
 
