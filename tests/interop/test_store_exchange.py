@@ -39,6 +39,7 @@ FIXTURES: Final = Path(__file__).parents[1] / "fixtures" / "store-4.9.7"
 TOPIC: Final = "FixtureTopic"
 SENDERS: Final = 8
 LIMIT_S: Final = 60
+BODY_AT: Final = 88  # in a record: Apache's broker would deliver one with another topic
 
 
 def unpack(name: str, folder: Path) -> Path:
@@ -230,7 +231,7 @@ def test_apache_delivers_all_that_is_intact_in_a_store_that_we_have_healed(
     in_first_file = [row for row in by_place if row.queue_id == 0 and row.physical_offset < COMMIT_LOG_FILE_SIZE]
     hurt += [*in_first_file[:2], *in_first_file[4:7]]  # where RocketMQ passes by more than a blank unit
     magic = MESSAGE_MAGIC.to_bytes(4, signed=True)
-    kinds = [(100, b"rotten"), (0, bytes(60)), (4, magic[::-1]), (20, b"\xff" * 30)]
+    kinds = [(BODY_AT, b"rotten"), (0, bytes(60)), (4, magic[::-1]), (20, b"\xff" * 30)]
     for row, (at, content) in zip(hurt, cycle(kinds)):
         damage(store, row, at, content)
     with start_triomq(folder, *FIXTURE_SIZES) as ours:
