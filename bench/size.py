@@ -8,6 +8,7 @@ them, without the docstring for functions.
 import argparse
 import ast
 import io
+import signal
 import sys
 import tokenize
 from collections.abc import Iterator
@@ -138,4 +139,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # ``python -m bench.size | head`` ends without a traceback
     sys.exit(main())

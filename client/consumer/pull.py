@@ -76,6 +76,7 @@ class PullConsumer(QueueQueries):
         expression: str = SUBSCRIBE_ALL,
         max_messages: int = 32,
         wait_s: float = 0.0,
+        max_bytes: int | None = None,
     ) -> PullResult:
         """Return messages from an offset on, and where to continue.
 
@@ -85,6 +86,7 @@ class PullConsumer(QueueQueries):
             expression: tag expression.
             max_messages: at most; brokers have a limit of their own, normally 32.
             wait_s: how long the broker may wait for a message if there is none.
+            max_bytes: at most so many bytes of messages; triomq's brokers then return more than 32, Apache's ignore it.
 
         Raises:
             ConfigError: a negative offset or time, or ``max_messages`` below 1.
@@ -105,6 +107,7 @@ class PullConsumer(QueueQueries):
                 expression=tag_filter.expression,
                 suspend_s=wait_s,
                 broker_id=self._suggested.get(queue, 0),
+                max_bytes=max_bytes,
             ),
         )
         self._suggested[queue] = result.suggested_broker_id

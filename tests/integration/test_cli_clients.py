@@ -183,7 +183,7 @@ def test_a_count_that_is_not_reached_is_a_failure(namesrv: str, topic: str) -> N
     ok("produce", topic, namesrv=namesrv, stdin=b"1\n")
     done = triomq("consume", topic, "--count", "2", "--timeout", "0.5", namesrv=namesrv)
     assert (done.returncode, done.stdout) == (1, b"1\n")
-    assert done.stderr == b"triomq consume: only 1 of 2 messages came; the last 0.5 s brought none\n"
+    assert done.stderr == b"triomq consume: only 1 of 2 messages arrived, none in the last 0.5 s\n"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -136,8 +136,7 @@ async def _finish_batch(
         failed = [message for message in failed if not service.was_expired(message)]
     process_queue.counters.succeeded += len(accepted)
     process_queue.counters.failed += len(failed)
-    for message in accepted:
-        process_queue.remove(message)
+    process_queue.remove_all(accepted)
     if failed:
         await service.settle(process_queue, failed, context.delay_level)
 

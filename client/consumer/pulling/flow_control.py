@@ -60,7 +60,7 @@ class FlowLimits:
 def pull_size(config: PullConfig, queue: ProcessQueue, limits: FlowLimits, backlog: int) -> tuple[int, int | None]:
     """Return how many messages, and how many bytes of them, to ask for; ``None``: the broker decides."""
     if config.pull_batch_size is not None:
-        return config.pull_batch_size, None
+        return config.pull_batch_size, None if config.pull_batch_size <= _BATCH_SIZE else _BULK_BYTES
     if backlog <= _BATCH_SIZE:
         return _BATCH_SIZE, None
     room = min(limits.messages - queue.cached_messages, limits.span - queue.span)

@@ -1,15 +1,17 @@
-"""A message as ``triomq consume`` writes it."""
+"""Messages as lines of text or JSON."""
 
 import base64
 import logging
 from collections.abc import Callable
 from datetime import UTC
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from triomq.cli.arguments.values import escape_controls, time_text
 from triomq.cli.output import json_bytes
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.properties import PropertyName
 
 LOGGER: Final = logging.getLogger("triomq.cli.message_text")
 
@@ -17,9 +19,9 @@ Formatter: TypeAlias = Callable[[MessageExt], bytes]
 
 
 def choose_formatter(*, as_json: bool, as_long: bool, is_terminal: bool) -> Formatter:
-    """Return how to write a message; the result ends with a line break.
+    """Return the function that makes the line of a message, with its line break.
 
-    To a terminal control characters go made visible, to anything else the body goes as it is.
+    A terminal gets control characters escaped; anything else gets the body unchanged.
     """
     if as_json:
         return json_line
@@ -29,7 +31,7 @@ def choose_formatter(*, as_json: bool, as_long: bool, is_terminal: bool) -> Form
 
 
 def shown_body(message: MessageExt) -> bytes:
-    """Return the body; one that cannot be decompressed as it is stored, with a warning: others are to be shown, too."""
+    """Return the body; if it cannot be decompressed, log a warning and return it as it is stored."""
     try:
         return message.body
     except ProtocolError as exc:
@@ -39,19 +41,25 @@ def shown_body(message: MessageExt) -> bytes:
 
 
 def body_line(message: MessageExt) -> bytes:
-    """Return the body as it is."""
+    """Return the body unchanged."""
     return shown_body(message) + b"\n"
 
 
 def terminal_line(message: MessageExt) -> bytes:
-    """Return the body as text that cannot steer a terminal."""
+    """Return the body as text, with control characters escaped."""
     return escape_controls(shown_body(message).decode(errors="replace")).encode() + b"\n"
 
 
+@lru_cache(maxsize=1024)  # a broker stores many messages in one millisecond
+def utc_text(milliseconds: int) -> str:
+    """Return a time in UTC, with milliseconds."""
+    return time_text(milliseconds, UTC).replace("+00:00", "Z")
+
+
 def long_line(message: MessageExt) -> bytes:
-    """Return when and where the message was stored, its tag and keys, and the body as text."""
+    """Return the time and place of storage, the tag, the keys, and the body as text."""
     head = [
-        time_text(message.store_timestamp, UTC).replace("+00:00", "Z"),
+        utc_text(message.store_timestamp),
         f"{message.broker_name}:{message.queue_id}@{message.queue_offset}",
         f"tag={message.tags or '-'}",
         f"keys={','.join(message.keys) or '-'}",
@@ -60,25 +68,26 @@ def long_line(message: MessageExt) -> bytes:
 
 
 def json_line(message: MessageExt) -> bytes:
-    """Return everything; ``triomq produce --json-lines`` reads it."""
+    """Return all fields as JSON, which ``triomq produce --json-lines`` reads."""
     return json_bytes(message_fields(message))
 
 
 def message_fields(message: MessageExt) -> dict[str, Any]:
-    """Return everything, as JSON shows it.
+    """Return all fields of a message for JSON.
 
-    A body that is no UTF-8 stands as base64; one that cannot be decompressed under another name, with the reason, so
-    that nobody sends it as if it were one.
+    A body that is not UTF-8 is in base64.  One that cannot be decompressed has another name and comes with the reason,
+    so that ``produce`` does not send it.
     """
+    properties, offset_message_id = message.properties, message.offset_message_id
     found: dict[str, Any] = {
         "topic": message.topic,
         "broker": message.broker_name,
         "queue_id": message.queue_id,
         "queue_offset": message.queue_offset,
-        "message_id": message.message_id,
-        "offset_message_id": message.offset_message_id,
-        "tags": message.tags,
-        "keys": message.keys,
+        "message_id": properties.get(PropertyName.UNIQUE_KEY) or offset_message_id,
+        "offset_message_id": offset_message_id,
+        "tags": properties.get(PropertyName.TAGS),
+        "keys": properties.get(PropertyName.KEYS, "").split(),
         "properties": message.user_properties,
         "born_ms": message.born_timestamp,
         "stored_ms": message.store_timestamp,
@@ -87,10 +96,7 @@ def message_fields(message: MessageExt) -> dict[str, Any]:
     try:
         found["body"] = message.body.decode()
     except UnicodeDecodeError:
-        found[_BASE64] = base64.b64encode(message.body).decode()
+        found["body_base64"] = base64.b64encode(message.body).decode()
     except ProtocolError as exc:
         found |= {"body_error": str(exc), "stored_body_base64": base64.b64encode(message.stored_body).decode()}
     return found
-
-
-_BASE64: Final = "body_base64"

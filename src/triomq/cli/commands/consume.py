@@ -1,7 +1,7 @@
-"""``triomq consume``: writes messages as they come.
+"""``triomq consume``: write messages as they arrive.
 
-With a group it is a member like any other: what was written is consumed.  Without one it pulls on its own and stores
-nothing on the broker, so that looking at a topic leaves no trace there.
+With a group it is a regular member; a message counts as consumed once it is written.  Without a group it pulls all
+queues and stores nothing on the broker.
 """
 
 import logging
@@ -19,6 +19,7 @@ from triomq.cli.exit_codes import ExitCode
 from triomq.cli.message_text import Formatter, choose_formatter
 from triomq.cli.session import Interrupt, client_config, run_command
 from triomq.client import MessageExt, MessageModel, MessageQueue, PullConsumer, PushConsumer
+from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.pull import TOOLS_GROUP
 from triomq.client.nursery import open_service_nursery
 from triomq.protocol.errors import BrokerResponseError, ClientError, TriomqError
@@ -27,17 +28,19 @@ LOGGER: Final = logging.getLogger("triomq.cli.commands.consume")
 
 _HOLD_S: Final = 15.0
 _RETRY_S: Final = 1.0
-_BATCH: Final = 512
+_BATCH: Final = 1_024
+_PULL_BYTES: Final = 1024**2
+_SETTINGS: Final = ConsumerConfig(pull_batch_size=_BATCH)
 _GRACE_S: Final = 0.2
-"""How long a write under way may take at the end; what was not written then stays for the group."""
+"""How long a running write may take at the end; the group keeps what is not written by then."""
 
 
 def run(options: ConsumeOptions) -> int:
-    """Write messages until the count is reached, nothing came for the timeout, or a signal comes.
+    """Write messages until the count is reached, none arrives within the timeout, or a signal arrives.
 
     Raises:
         UsageError: an option for members was given without a group.
-        IncompleteError: the timeout came before the count was reached.
+        IncompleteError: the timeout expired before the count was reached.
     """
     if options.group is None:
         for option, is_given in (
@@ -55,13 +58,13 @@ def run(options: ConsumeOptions) -> int:
 
 
 class Output:
-    """Writes messages to stdout, in a worker thread: a reader that pauses must not stop the heartbeats.
+    """Writes messages to stdout, in a worker thread: a slow reader must not stop the heartbeats.
 
     Attributes:
         written: messages written so far.
-        error: why nothing can be written any more, such as a closed pipe or a full disk.
+        error: why writing failed, such as a closed pipe or a full disk.
         done: set when nothing more is to be written.
-        last_at: when the last message came, or was written.
+        last_at: when the last message arrived or was written.
     """
 
     def __init__(self, formatter: Formatter, count: int | None) -> None:
@@ -74,7 +77,7 @@ class Output:
         self._lock = trio.Lock()
 
     async def write(self, messages: Sequence[MessageExt]) -> bool:
-        """Write messages, no more than are still wanted; return whether all were written."""
+        """Write and flush messages, up to the count, with one call; return whether all were written."""
         async with self._lock:
             if self.done.is_set():
                 return False
@@ -83,7 +86,7 @@ class Output:
             try:
                 data = b"".join(map(self._formatter, wanted))
                 await trio.to_thread.run_sync(_write, data, abandon_on_cancel=True)
-            except (OSError, TriomqError) as exc:  # not the message's fault: as a failure it would become a dead letter
+            except (OSError, TriomqError) as exc:  # raising it would send the message to the dead letters
                 self.error = exc
                 self.done.set()
                 return False
@@ -94,10 +97,10 @@ class Output:
             return len(wanted) == len(messages)
 
     async def end_when_idle(self, timeout_s: float) -> None:
-        """Wait until no message came for so long, then set :attr:`done`; while a reader pauses, none is missed."""
+        """Set :attr:`done` when no message has arrived for this long; messages that wait for a slow reader count."""
         while trio.current_time() < self.last_at + timeout_s:
             await trio.sleep_until(self.last_at + timeout_s)
-            async with self._lock:  # else the messages that wait for the reader would be left out
+            async with self._lock:  # messages that wait for the reader are written first
                 pass
         self.done.set()
 
@@ -123,7 +126,7 @@ async def _consume(options: ConsumeOptions, interrupt: Interrupt) -> int:
         raise output.error
     if options.count is not None and output.written < options.count and not interrupt.exit_code:
         raise IncompleteError(
-            f"only {output.written} of {options.count} messages came; the last {options.timeout:g} s brought none"
+            f"only {output.written} of {options.count} messages arrived, none in the last {options.timeout:g} s"
         )
     return ExitCode.OK
 
@@ -134,11 +137,11 @@ async def _end_at_interrupt(interrupt: Interrupt, output: Output) -> None:
 
 
 async def _join(options: ConsumeOptions, group: str, output: Output) -> None:
-    """Consume as a member of the group; what was written counts as consumed."""
+    """Consume as a member of the group; a written message is consumed."""
 
     async def handle(messages: list[MessageExt], _context: object) -> None:
         if not await output.write(messages):
-            # Not written is neither consumed nor failed: hold it until leaving the group drops it, which is no news.
+            # Neither consumed nor failed: hold it until leaving the group drops it, without a warning.
             logging.getLogger("triomq.client.consumer").setLevel(logging.ERROR)
             await trio.sleep_forever()
 
@@ -152,8 +155,9 @@ async def _join(options: ConsumeOptions, group: str, output: Output) -> None:
         model=MessageModel.BROADCASTING if options.broadcast else MessageModel.CLUSTERING,
         start=options.start,
         max_concurrency=1,
-        batch_max_size=_BATCH if options.count is None else 1,  # a batch is consumed as a whole or not at all
+        batch_max_size=_BATCH if options.count is None else 1,  # a batch is consumed as a whole
         grace_s=_GRACE_S,
+        settings=_SETTINGS,
     ):
         await output.done.wait()
 
@@ -185,7 +189,7 @@ async def _read_queue(
 ) -> None:
     while True:
         try:
-            found = await pull.pull(queue, queue_offset, options.tag, max_messages=_BATCH, wait_s=_HOLD_S)
+            found = await pull.pull(queue, queue_offset, options.tag, _BATCH, _HOLD_S, _PULL_BYTES)
         except (ClientError, BrokerResponseError) as exc:
             LOGGER.warning("pull failed, trying again queue=%s error=%s", queue, exc)
             await trio.sleep(_RETRY_S)

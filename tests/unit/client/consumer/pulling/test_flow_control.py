@@ -65,3 +65,4 @@ def test_pull_from_a_backlog_asks_for_what_there_is_room_for(queue: ProcessQueue
 
 def test_batch_size_of_the_settings_holds_for_a_backlog_too() -> None:
     assert pull_size(ConsumerConfig(pull_batch_size=4), queue_with(), LIMITS, 5_000) == (4, None)
+    assert pull_size(ConsumerConfig(pull_batch_size=1_024), queue_with(), LIMITS, 5_000) == (1_024, 256 * 1024)
