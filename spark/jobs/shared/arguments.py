@@ -109,7 +109,7 @@ def stream_options(arguments: argparse.Namespace) -> dict[str, str]:
     """Return the data source's options for these arguments.
 
     Raises:
-        ConfigError: they do not fit together, or ``--from`` is no start.
+        ConfigError: they do not fit together, or ``--from`` is invalid.
     """
     if arguments.trigger is not None and not arguments.follow:
         raise ConfigError("--trigger is for --follow")

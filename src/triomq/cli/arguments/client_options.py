@@ -1,4 +1,4 @@
-"""What the command line of a client command asked for, typed."""
+"""The typed options of the client commands."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,7 +9,7 @@ from triomq.cli.arguments.values import StartAt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions(Options):
-    """What all commands that talk to a server have; all that ``ping`` has."""
+    """Options of all client commands; ``ping`` has no others."""
 
     namesrv: str
     as_dialled: bool
@@ -53,8 +53,8 @@ class ConsumeOptions(ClientOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicListOptions(ClientOptions):
-    """``triomq topic list``."""
+class ListOptions(ClientOptions):
+    """``triomq topic list`` and ``triomq group list``."""
 
     all: bool
 
@@ -82,13 +82,6 @@ class TopicShowOptions(ClientOptions):
     """``triomq topic show``."""
 
     topic: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupListOptions(ClientOptions):
-    """``triomq group list``."""
-
-    all: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

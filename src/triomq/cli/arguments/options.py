@@ -1,6 +1,6 @@
-"""What the command line asked for, typed: what all commands have, and what the broker has.
+"""The typed options of all commands, and of the broker.
 
-The client commands have a module of their own: each class costs start-up time.
+Those of the client commands are in another module: each class costs start-up time.
 """
 
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What all commands have."""
+    """Options of all commands."""
 
     json: bool
     log_level: str
@@ -25,7 +25,7 @@ class CompletionOptions(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerOptions(Options):
-    """``triomq broker``; texts are read by ``cli.broker``."""
+    """``triomq broker``."""
 
     listen: str
     namesrv_listen: str

@@ -1,7 +1,6 @@
-"""The parser of the commands, and what every command has.
+"""The parser of the commands, and the options of every command.
 
-Which module runs a command, and which class holds its options, are names here: nothing of a broker or client is
-imported.
+The module that runs a command and the class of its options are names here: nothing of a broker or client is imported.
 """
 
 import argparse
@@ -16,14 +15,13 @@ from triomq.protocol.missing import explain_missing
 NAMESRV_VARIABLE: Final = "TRIOMQ_NAMESRV"
 CREDENTIALS_VARIABLE: Final = "TRIOMQ_CREDENTIALS"
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
-LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 Commands = Any
 """What ``add_subparsers`` returns: a private class of argparse."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Tells errors on one line; options are never guessed from a beginning, so a new one breaks no script."""
+    """Reports errors on one line, and takes no abbreviated options: a new option must not break scripts."""
 
     def __init__(self, **settings: Any) -> None:  # argparse's own signature is of this kind
         self.commands: Commands = None
@@ -70,59 +68,78 @@ def _suggestion(word: str, known: Iterable[str]) -> str:
 
 
 def usage_line(program: str, message: str, help_command: str) -> str:
-    """Return the line for a wrong command line; it says of options that RocketMQ has what to do instead."""
+    """Return the line for a wrong command line; for an option of RocketMQ it names the alternative."""
     options = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
     reasons = [reason for option in options if (reason := explain_missing(option)) is not None]
     parts = [f"{program}: {message}", *dict.fromkeys(reasons), f"see {help_command}"]
     return "; ".join(parts) + "\n"
 
 
+def add_option(
+    parser: Any, spec: str, text: str | None = None, default: Any = None, read: Any = None, **settings: Any
+) -> None:
+    """Declare an option or operand, which may also belong to an exclusive group.
+
+    ``--name`` is a flag; ``--name N`` takes a value of the kind that :data:`values.KINDS` has for ``N``; ``--name a|b``
+    takes one of these; ``NAME`` is an operand.  ``...`` at the end: it may be repeated.
+
+    Args:
+        parser: a parser, or a group of options.
+        spec: how it is written.
+        text: its help.
+        default: its value if it is not given.
+        read: converts its value, instead of the function of its kind.
+        settings: others of argparse.
+    """
+    name, _, value = spec.removesuffix("...").partition(" ")
+    if not name.startswith("-"):
+        parser.add_argument(name.lower(), metavar=name, help=text)
+    elif not value:
+        parser.add_argument(name, action="store_true", help=text)
+    elif "|" in value:
+        parser.add_argument(name, choices=value.split("|"), default=default, help=text)
+    else:
+        if spec.endswith("..."):
+            settings |= {"action": "append"}
+            default = []
+        read = read or values.KINDS.get(value)
+        parser.add_argument(name, metavar=value, type=read, default=default, help=text, **settings)
+
+
 def add_command(commands: Commands, name: str, runner: str, options_type: str, text: str, *, log_level: str) -> Parser:
-    """Add a command with the options that all have.
+    """Add a command with the options of all commands.
 
     Args:
         runner: ``module:function`` of this package.
-        options_type: ``module:class`` of what the function takes.
+        options_type: ``module:class`` of its argument.
         log_level: the default.
     """
     parser = _add_parser(commands, name, text)
     parser.set_defaults(
         runner=f"triomq.cli.commands.{runner}", options_type=options_type, name=parser.prog.removeprefix("triomq ")
     )
-    parser.add_argument("--json", action="store_true", help="write JSON: one object, or one object per line")
-    parser.add_argument("--log-level", choices=LOG_LEVELS, default=log_level, help=f"what to log ({log_level})")
-    parser.add_argument("--log-file", metavar="FILE", help="log to this file instead of stderr")
-    parser.add_argument("--log-format", choices=("text", "json"), default="text", help="format of the log (text)")
+    add_option(parser, "--json", "write JSON: one object, or one object per line")
+    add_option(parser, "--log-level debug|info|warning|error", f"what to log ({log_level})", log_level)
+    add_option(parser, "--log-file FILE", "log to this file instead of stderr")
+    add_option(parser, "--log-format text|json", "format of the log (text)", "text")
     return parser
 
 
 def add_client_command(commands: Commands, name: str, runner: str, options_type: str, text: str) -> Parser:
-    """Add a command that reaches brokers; ``options_type`` is a class of ``cli.client_options``."""
+    """Add a command that reaches brokers; ``options_type`` is a class of ``client_options``."""
     options_type = f"triomq.cli.arguments.client_options:{options_type}"
     parser = add_command(commands, name, runner, options_type, text, log_level="warning")
-    parser.add_argument(
-        "--namesrv",
-        metavar="HOST:PORT",
-        type=values.parse_namesrv,
-        default=os.environ.get(NAMESRV_VARIABLE) or DEFAULT_NAMESRV,
-        help=f"name server, several with ; between (${NAMESRV_VARIABLE}, else {DEFAULT_NAMESRV})",
-    )
-    parser.add_argument(
-        "--as-dialled",
-        action="store_true",
-        help="reach brokers at the name server's host, not at the address they advertise",
-    )
-    parser.add_argument(
-        "--credentials",
-        metavar="SOURCE",
-        default=os.environ.get(CREDENTIALS_VARIABLE) or None,
-        help=f"account for brokers with ACL: env:NAME or file:PATH (${CREDENTIALS_VARIABLE}, else none)",
-    )
+    default = os.environ.get(NAMESRV_VARIABLE) or DEFAULT_NAMESRV
+    text = f"name server, several with ; between (${NAMESRV_VARIABLE}, else {DEFAULT_NAMESRV})"
+    add_option(parser, "--namesrv HOST:PORT", text, default, read=values.parse_namesrv)
+    add_option(parser, "--as-dialled", "reach brokers at the name server's host, not at the address they advertise")
+    text = f"account for brokers with ACL: env:NAME or file:PATH (${CREDENTIALS_VARIABLE}, else none)"
+    add_option(parser, "--credentials SOURCE", text, os.environ.get(CREDENTIALS_VARIABLE) or None)
     return parser
 
 
 def add_subcommands(commands: Commands, name: str, text: str) -> Commands:
-    """Add a command that only has commands below it; returns where to add these."""
+    """Add a command that only has subcommands; return where to add these."""
     return _add_parser(commands, name, text).add_subparsers(metavar="COMMAND", required=True)
 
 

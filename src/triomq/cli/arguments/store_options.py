@@ -1,4 +1,4 @@
-"""What the command line of a ``triomq store`` command asked for, typed."""
+"""The typed options of the ``triomq store`` commands."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,7 +8,7 @@ from triomq.cli.arguments.options import Options
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions(Options):
-    """What all of them have; all that ``info`` and ``check`` have."""
+    """Options of all of them; ``info`` and ``check`` have no others."""
 
     store: str | None
 

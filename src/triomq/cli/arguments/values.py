@@ -1,7 +1,8 @@
-"""Reading of option values: sizes, rates, durations, times, properties."""
+"""Parse the values of options: sizes, rates, durations, times, properties."""
 
 import re
 from argparse import ArgumentTypeError
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final, Literal, TypeAlias
 
@@ -27,7 +28,7 @@ def parse_size(text: str) -> int:
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise ArgumentTypeError(f"{text!r} is no size: write bytes, or a number with KiB, MiB or GiB, such as 64MiB")
+        raise ArgumentTypeError(f"invalid size {text!r}: write bytes, or a number with KiB, MiB or GiB, such as 64MiB")
     return int(found[1]) * _SIZE_FACTORS[(found[2] or "").upper()]
 
 
@@ -39,7 +40,7 @@ def parse_duration(text: str) -> float:
     """
     found = _DURATION.fullmatch(text.strip())
     if found is None:
-        raise ArgumentTypeError(f"{text!r} is no time span: write seconds, or a number with s, m, h or d, such as 10m")
+        raise ArgumentTypeError(f"invalid duration {text!r}: write seconds, or a number with s, m, h or d, such as 10m")
     return float(found[1]) * _DURATION_FACTORS[found[2] or ""]
 
 
@@ -47,19 +48,19 @@ def parse_rate(text: str) -> float:
     """Return the number per second of ``500`` or ``500/s``.
 
     Raises:
-        ArgumentTypeError: it is no such number, or not above 0.
+        ArgumentTypeError: it is not a number above 0.
     """
     try:
         rate = float(text.strip().removesuffix("/s"))
     except ValueError:
         rate = 0.0
     if not 0 < rate < float("inf"):
-        raise ArgumentTypeError(f"{text!r} is no rate: write messages per second, such as 500 or 500/s")
+        raise ArgumentTypeError(f"invalid rate {text!r}: write messages per second, such as 500 or 500/s")
     return rate
 
 
 def parse_namesrv(text: str) -> str:
-    """Return name servers as they are, ``host:port;host:port``.
+    """Return name servers unchanged, ``host:port;host:port``.
 
     Raises:
         ArgumentTypeError: there is a comma between them.
@@ -73,21 +74,23 @@ def parse_positive(text: str) -> int:
     """Return a whole number above 0.
 
     Raises:
-        ArgumentTypeError: it is none.
+        ArgumentTypeError: it is not one.
     """
-    if not text.isdecimal() or int(text) == 0:
-        raise ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
+    return _whole(text, f"{text!r} is not a whole number above 0", least=1)
 
 
 def parse_count(text: str) -> int:
     """Return a whole number, 0 or more.
 
     Raises:
-        ArgumentTypeError: it is none.
+        ArgumentTypeError: it is not one.
     """
-    if not text.isdecimal():
-        raise ArgumentTypeError(f"{text!r} is not a whole number")
+    return _whole(text, f"{text!r} is not a whole number")
+
+
+def _whole(text: str, error: str, least: int = 0) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise ArgumentTypeError(error)
     return int(text)
 
 
@@ -95,14 +98,14 @@ def parse_hours(text: str) -> float:
     """Return a number of hours, 0 or more.
 
     Raises:
-        ArgumentTypeError: it is none.
+        ArgumentTypeError: it is not one.
     """
     try:
         hours = float(text)
     except ValueError:
         hours = -1.0
     if not 0 <= hours < float("inf"):
-        raise ArgumentTypeError(f"{text!r} is no number of hours: write 72, or 0.5 for half an hour")
+        raise ArgumentTypeError(f"invalid number of hours {text!r}: write 72, or 0.5 for half an hour")
     return hours
 
 
@@ -114,7 +117,7 @@ def parse_hours_of_day(text: str) -> tuple[int, ...]:
     """
     hours = text.split(";")
     if not all(hour.strip().isdecimal() and int(hour) < _HOURS_OF_DAY for hour in hours):
-        raise ArgumentTypeError(f"{text!r} are no hours of a day: write 0 to 23, several with ; between, such as 4;16")
+        raise ArgumentTypeError(f"invalid hours {text!r}: write 0 to 23, separated by ;, such as 4;16")
     return tuple(map(int, hours))
 
 
@@ -122,12 +125,13 @@ def parse_percent(text: str) -> int:
     """Return a whole number, 1 to 100.
 
     Raises:
-        ArgumentTypeError: it is none.
+        ArgumentTypeError: it is not one.
     """
-    number = text.strip().removesuffix("%").strip()
-    if not number.isdecimal() or not 1 <= int(number) <= _HUNDRED:
-        raise ArgumentTypeError(f"{text!r} is no percentage: write a whole number, 1 to 100")
-    return int(number)
+    error = f"invalid percentage {text!r}: write a whole number, 1 to 100"
+    percent = _whole(text.strip().removesuffix("%").strip(), error, least=1)
+    if percent > _HUNDRED:
+        raise ArgumentTypeError(error)
+    return percent
 
 
 def parse_property(text: str) -> tuple[str, str]:
@@ -138,7 +142,7 @@ def parse_property(text: str) -> tuple[str, str]:
     """
     name, separator, value = text.partition("=")
     if not separator or not name:
-        raise ArgumentTypeError(f"{text!r} is no property: write name=value")
+        raise ArgumentTypeError(f"invalid property {text!r}: write name=value")
     return name, value
 
 
@@ -157,7 +161,7 @@ def parse_tag_expression(text: str) -> str:
     """Return an expression such as ``TagA || TagB`` or ``*``.
 
     Raises:
-        ArgumentTypeError: it is none.
+        ArgumentTypeError: it is not one.
     """
     try:
         return TagFilter.parse_strictly(text).expression
@@ -180,7 +184,7 @@ def parse_start(text: str) -> StartAt:
     found = _time(text)
     if found is None:
         raise ArgumentTypeError(
-            f"{text!r} is no start: write earliest, latest, a time such as 2026-01-31T12:00, or -10m"
+            f"invalid start {text!r}: write earliest, latest, a time such as 2026-01-31T12:00, or -10m"
         )
     return found
 
@@ -193,7 +197,7 @@ def parse_time(text: str) -> datetime:
     """
     found = _time(text)
     if found is None:
-        raise ArgumentTypeError(f"{text!r} is no time: write it as 2026-01-31T12:00, or -10m for ten minutes ago")
+        raise ArgumentTypeError(f"invalid time {text!r}: write it as 2026-01-31T12:00, or -10m for ten minutes ago")
     return found
 
 
@@ -214,7 +218,7 @@ def is_relative_time(text: str) -> bool:
 def time_text(milliseconds: int, zone: tzinfo | None = None) -> str:
     """Return a time as text, local time without a zone.
 
-    Senders' clocks and damaged disks say anything: what no calendar has is told as the number that it is.
+    A time outside the calendar, from a wrong clock or a damaged disk, is returned as a number.
     """
     try:
         time = datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone(zone)
@@ -224,7 +228,25 @@ def time_text(milliseconds: int, zone: tzinfo | None = None) -> str:
 
 
 def escape_controls(text: str) -> str:
-    """Return the text with control characters made visible: what comes from a broker must not steer a terminal."""
+    """Return the text with control characters escaped: text from a broker must not control a terminal."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+#: How a value is read, by the name that the help gives it; other values are text.
+KINDS: Final[Mapping[str, Callable[[str], object]]] = {
+    "BYTES": parse_size,
+    "EXPR": parse_tag_expression,
+    "HOURS": parse_hours_of_day,
+    "N": parse_positive,
+    "N/s": parse_rate,
+    "NAME=VALUE": parse_property,
+    "PERCENT": parse_percent,
+    "S": parse_duration,
+    "SIZE": parse_size,
+    "TAG": parse_tag,
+    "TIME": parse_time,
+    "WHEN": parse_start,
+    "WHERE": parse_start,
+}

@@ -6,9 +6,9 @@ from typing import Any
 from triomq.cli.arguments.client_options import (
     GroupCreateOptions,
     GroupDeleteOptions,
-    GroupListOptions,
     GroupResetOffsetOptions,
     GroupShowOptions,
+    ListOptions,
 )
 from triomq.cli.arguments.values import escape_controls
 from triomq.cli.commands.topic import local_time
@@ -21,7 +21,7 @@ from triomq.protocol.errors import ClientError
 from triomq.protocol.names import is_system_group
 
 
-def list_groups(options: GroupListOptions) -> int:
+def list_groups(options: ListOptions) -> int:
     """Write the consumer groups with their number of members and their lag."""
     return run_until_signal(lambda: _list(options))
 
@@ -46,7 +46,7 @@ def reset_offset(options: GroupResetOffsetOptions) -> int:
     return run_until_signal(lambda: _reset_offset(options))
 
 
-async def _list(options: GroupListOptions) -> int:
+async def _list(options: ListOptions) -> int:
     rows = []
     async with Admin(namesrv=options.namesrv, config=client_config(options)) as admin:
         for group in await admin.groups():

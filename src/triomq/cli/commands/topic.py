@@ -6,9 +6,9 @@ from typing import Any, Final
 import trio
 
 from triomq.cli.arguments.client_options import (
+    ListOptions,
     TopicCreateOptions,
     TopicDeleteOptions,
-    TopicListOptions,
     TopicShowOptions,
 )
 from triomq.cli.arguments.values import time_text
@@ -31,7 +31,7 @@ _PERMISSIONS: Final[Mapping[str, Permission]] = {
 }
 
 
-def list_topics(options: TopicListOptions) -> int:
+def list_topics(options: ListOptions) -> int:
     """Write the names of topics."""
     return run_until_signal(lambda: _list(options))
 
@@ -51,7 +51,7 @@ def show(options: TopicShowOptions) -> int:
     return run_until_signal(lambda: _show(options))
 
 
-async def _list(options: TopicListOptions) -> int:
+async def _list(options: ListOptions) -> int:
     async with Admin(namesrv=options.namesrv, config=client_config(options)) as admin:
         topics = await admin.topics()
         info = await admin.cluster()

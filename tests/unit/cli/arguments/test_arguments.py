@@ -10,9 +10,9 @@ from triomq.cli.arguments.client_options import (
     ConsumeOptions,
     GroupResetOffsetOptions,
     GroupShowOptions,
+    ListOptions,
     ProduceOptions,
     TopicCreateOptions,
-    TopicListOptions,
 )
 from triomq.cli.arguments.options import BrokerOptions
 
@@ -90,7 +90,7 @@ def test_commands_of_two_words_carry_both_in_their_name() -> None:
     assert (runner, name) == ("triomq.cli.commands.topic:create", "topic create")
     assert isinstance(options, TopicCreateOptions)
     assert (options.topic, options.queues, options.permission, options.dry_run) == ("T", 7, "rw", True)
-    assert isinstance(parse(["topic", "list"]).options, TopicListOptions)
+    assert isinstance(parse(["topic", "list"]).options, ListOptions)
     assert isinstance(parse(["group", "show", "g"]).options, GroupShowOptions)
 
 
@@ -129,9 +129,9 @@ def test_every_command_has_json_help_and_exit_codes(words: list[str], capsys: py
         (["produce", "T", "--namespace=n"], "a namespace is not supported yet; instead: use NAMESPACE%NAME"),
         (["broker", "--acl"], "an account in triomq's broker is not supported yet; instead: keep the broker on"),
         (["produce", "T", "--count", "0"], "'0' is not a whole number above 0"),
-        (["consume", "T", "--from", "soon"], "'soon' is no start"),
+        (["consume", "T", "--from", "soon"], "invalid start 'soon'"),
         (["broker", "--durability", "maybe"], "invalid choice: 'maybe'"),
-        (["broker", "--commit-log-file-size", "big"], "'big' is no size"),
+        (["broker", "--commit-log-file-size", "big"], "invalid size 'big'"),
     ],
 )
 def test_a_wrong_command_line_is_told_on_one_line_with_exit_code_2(
