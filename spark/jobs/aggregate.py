@@ -71,7 +71,6 @@ def _run(run: Run) -> None:
     unreadable = tally.more[_UNREADABLE]
     run.outcome.more |= {"late": tally.written - unreadable - updates.added(), _UNREADABLE: unreadable}
     run.outcome.table = (
-        f"by {arguments.by}",
         (arguments.by, "rows", "with value", f"mean {arguments.value}"),
         [tuple(row) for row in by_group(totals).collect()],
     )

@@ -441,7 +441,7 @@ def test_offsets_of_a_group_without_members_are_reset(namesrv: str, topic: str) 
     reset = ("group", "reset-offset", group, "--topic", topic, "--to")
     (queue,) = json.loads(ok(*reset, "earliest", "--dry-run", "--json", namesrv=namesrv))["queues"]
     assert queue == {"broker": "broker-a", "queue_id": 0, "before": 3, "after": 0}
-    assert "goes on there in topic" in ok(*reset, "-1h", namesrv=namesrv)
+    assert "resumes there in topic" in ok(*reset, "-1h", namesrv=namesrv)
     assert ok("consume", topic, "--group", group, "--count", "3", namesrv=namesrv) == "1\n2\n3\n"
     assert "does not exist" in complaint(1, "group", "reset-offset", "nobody", *reset[3:], "latest", namesrv=namesrv)
 

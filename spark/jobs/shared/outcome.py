@@ -34,7 +34,7 @@ class Outcome:
         batches: micro-batches; ``None``: not a stream.
         seconds: without the start of Spark.
         more: further counts of this job by name.
-        table: what the job found: title, columns, rows.
+        table: what the job found: columns and rows.
     """
 
     job: str
@@ -43,7 +43,7 @@ class Outcome:
     batches: int | None = None
     seconds: float = 0.0
     more: dict[str, Cell] = field(default_factory=dict)
-    table: tuple[str, Sequence[str], Sequence[Sequence[Cell]]] | None = None
+    table: tuple[Sequence[str], Sequence[Sequence[Cell]]] | None = None
 
     def counts(self) -> dict[str, Cell]:
         """Return the counts by name, those that make sense for the job."""
@@ -61,13 +61,13 @@ class Outcome:
         if as_json:
             found: dict[str, Any] = dict(counts)
             if self.table is not None:
-                _, columns, rows = self.table
+                columns, rows = self.table
                 found["table"] = [dict(zip(columns, row, strict=True)) for row in rows]
             write_json(found)
             return
         if self.table is not None:
             write_table(*self.table)
-        write_table("", tuple(counts), [tuple(counts.values())])
+        write_table(tuple(counts), [tuple(counts.values())])
 
 
 def one_line(error: BaseException) -> str:

@@ -1,15 +1,18 @@
-"""What commands write: JSON for programs, tables for people."""
+"""The output of commands: JSON for programs, tables and progress bars for people."""
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
 import orjson
 
-from triomq.cli.arguments.values import escape_controls
+from triomq.cli.arguments.values import escape_controls, time_text
 
 Cell: TypeAlias = str | int | float | None
+Report: TypeAlias = Callable[[int, int], None]
+"""Gets the amount done so far, and the total."""
 
 _JSON_OPTIONS: Final = orjson.OPT_NON_STR_KEYS
 _CONTROLS: Final = re.compile(rb"\x7f|\xc2[\x80-\x9f]")  # delete, and U+0080 to U+009F in UTF-8
@@ -21,7 +24,7 @@ def json_bytes(value: Mapping[str, Any]) -> bytes:
 
 
 def escape_json(line: bytes) -> bytes:
-    """Return the same JSON with the control characters escaped that JSON allows as they are: terminals obey them."""
+    """Escape the control characters that JSON allows unescaped, because terminals obey them."""
     if b"\x7f" not in line and b"\xc2" not in line:
         return line
     return _CONTROLS.sub(lambda found: b"\\u00%02x" % found[0][-1], line)
@@ -33,10 +36,10 @@ def write_json(value: Mapping[str, Any]) -> None:
 
 
 def write_text(text: str) -> None:
-    """Write to stdout, at once.
+    """Write to stdout and flush.
 
     Raises:
-        BrokenPipeError: nobody reads it any more.
+        BrokenPipeError: the reader has closed the pipe.
     """
     sys.stdout.write(text)
     sys.stdout.flush()
@@ -55,18 +58,37 @@ def plural(count: int, noun: str, several: str | None = None) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {several or noun + 's'}"
 
 
-def write_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
-    """Write a table: drawn on a terminal; else aligned columns that are never cut, for ``awk`` and files."""
+def local_time(milliseconds: int | None) -> str:
+    """Return a broker's time as local time."""
+    return "-" if milliseconds is None else time_text(milliseconds)
+
+
+def cells(record: Mapping[str, Any]) -> list[Cell]:
+    """Return the values of a JSON record as cells of a table: local times, lists with commas, yes and no."""
+    return [_cell(name, value) for name, value in record.items()]
+
+
+def write_records(columns: Sequence[str], records: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Write records as lines of JSON or as a table; ``columns`` are the names of all values."""
+    if not as_json:
+        write_table(columns, list(map(cells, records)))
+        return
+    for record in records:
+        write_json(record)
+
+
+def write_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+    """Write a table: drawn on a terminal, otherwise as aligned columns that are never cut, for ``awk`` and files."""
     texts = [[_text(cell) for cell in row] for row in rows]
     are_numbers = [bool(rows) and all(not isinstance(row[i], str) for row in rows) for i in range(len(columns))]
     if sys.stdout.isatty():
-        _draw(title, columns, texts, are_numbers)
+        _draw(columns, texts, are_numbers)
     else:
         write_text(aligned(columns, texts, are_numbers))
 
 
 def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> str:
-    """Return a heading and rows as text, columns two blanks apart; ``right`` tells which are aligned to the right."""
+    """Return a heading and rows as text, two blanks between columns; ``right``: which columns are right-aligned."""
     lines = [columns, *rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     text = ""
@@ -79,6 +101,14 @@ def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequen
     return text
 
 
+def _cell(name: str, value: Any) -> Cell:
+    if name.endswith("_ms"):
+        return local_time(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(value) or None
+    return ("no", "yes")[value] if isinstance(value, bool) else value
+
+
 def _text(cell: Cell) -> str:
     if cell is None:
         return "-"
@@ -87,13 +117,31 @@ def _text(cell: Cell) -> str:
     return escape_controls(str(cell))
 
 
-def _draw(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], are_numbers: Sequence[bool]) -> None:
+def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]], are_numbers: Sequence[bool]) -> None:
     from rich.console import Console  # 50 ms, only where a table is drawn
     from rich.table import Table
 
-    table = Table(title=title or None, title_justify="left")
+    table = Table()
     for column, is_number in zip(columns, are_numbers, strict=True):
         table.add_column(column, justify="right" if is_number else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
     Console(markup=False, emoji=False, highlight=False).print(table)
+
+
+@contextmanager
+def progress_bar(text: str, *, is_writing: bool = False) -> Iterator[Report | None]:
+    """Show a bar on stderr while the block runs; give ``None`` if stderr is not a terminal.
+
+    With ``is_writing`` there is no bar if stdout is a terminal too: it would mix with the output of the block.
+    """
+    if not sys.stderr.isatty() or (is_writing and sys.stdout.isatty()):
+        yield None
+        return
+    from rich.console import Console  # 50 ms, only where a bar is drawn
+    from rich.progress import Progress
+
+    # otherwise rich redirects stdout, and a file that stdout was redirected to stays empty
+    with Progress(console=Console(stderr=True), transient=True, redirect_stdout=False) as bar:
+        task = bar.add_task(text, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

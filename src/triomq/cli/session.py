@@ -1,24 +1,28 @@
-"""Runs the client commands: signals, the shared client settings."""
+"""Run the client commands: signals, settings of the connections."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Final
+from functools import wraps
+from typing import Final, TypeVar
 
 import trio
 
 from triomq.cli.arguments.client_options import ClientOptions
-from triomq.cli.exit_codes import SIGNAL_BASE
-from triomq.cli.signals import end_at_next_signal, stop_signals
+from triomq.cli.exit_codes import SIGNAL_BASE, ExitCode
+from triomq.cli.process import end_at_next_signal, stop_signals
+from triomq.client import Admin
 from triomq.client.config import ClientConfig
 from triomq.client.connection.credentials import load_credentials
 from triomq.client.nursery import open_service_nursery
 
+_O = TypeVar("_O", bound=ClientOptions)
+
 
 class Interrupt:
-    """The signal that asked a command to end, if one did.
+    """The signal that asked a command to end.
 
     Attributes:
-        came: set with the first signal.
-        exit_code: what the command's exit code is then; 0 before.
+        came: set by the first signal.
+        exit_code: the command's exit code after that signal; 0 before.
     """
 
     def __init__(self) -> None:
@@ -35,16 +39,16 @@ class Interrupt:
 
 
 Command = Callable[[Interrupt], Awaitable[int]]
-"""Does the work and returns an exit code; ends by itself soon after the interrupt came."""
+"""Does the work and returns an exit code; ends soon after an interrupt."""
 
 
 def run_command(command: Command) -> int:
-    """Run a command that ends in its own way when a signal comes; return its exit code, or the signal's."""
+    """Run a command that handles an interrupt itself; return its exit code, or the signal's."""
     return trio.run(_run_watched, command)
 
 
 def run_until_signal(work: Callable[[], Awaitable[int]]) -> int:
-    """Run work that is cancelled when a signal comes; return its exit code, or the signal's."""
+    """Run work that a signal cancels; return its exit code, or the signal's."""
 
     async def command(interrupt: Interrupt) -> int:
         with trio.CancelScope() as scope:
@@ -56,8 +60,21 @@ def run_until_signal(work: Callable[[], Awaitable[int]]) -> int:
     return run_command(command)
 
 
+def client_command(work: Callable[[_O], Awaitable[int | None]]) -> Callable[[_O], int]:
+    """Turn a coroutine function into the runner of a command; a signal cancels it, and no exit code means success."""
+
+    @wraps(work)
+    def run(options: _O) -> int:
+        async def command() -> int:
+            return await work(options) or ExitCode.OK
+
+        return run_until_signal(command)
+
+    return run
+
+
 async def cancel_at(event: trio.Event, scope: trio.CancelScope) -> None:
-    """Cancel a scope when an event comes."""
+    """Cancel a scope once an event is set."""
     await event.wait()
     scope.cancel()
 
@@ -71,8 +88,13 @@ async def _run_watched(command: Command) -> int:
     return interrupt.exit_code or code
 
 
+def open_admin(options: ClientOptions) -> Admin:
+    """Return the administration client of a command."""
+    return Admin(namesrv=options.namesrv, config=client_config(options))
+
+
 def client_config(options: ClientOptions) -> ClientConfig:
-    """Return the settings of connections that a command line asks for."""
+    """Return the settings of a command's connections."""
     return ClientConfig(
         advertise="as-dialled" if options.as_dialled else "as-advertised",
         credentials=None if options.credentials is None else load_credentials(options.credentials),

@@ -1,8 +1,10 @@
 import json
+import sys
+from datetime import datetime
 
 import pytest
 
-from triomq.cli.output import aligned, json_bytes, write_json, write_table
+from triomq.cli.output import aligned, json_bytes, local_time, progress_bar, write_json, write_records, write_table
 
 
 def test_json_is_one_line_however_the_text_looks() -> None:
@@ -32,12 +34,12 @@ def test_columns_line_up_and_are_never_cut() -> None:
 
 
 def test_a_piped_table_has_a_heading_and_no_lines_around_it(capsys: pytest.CaptureFixture[str]) -> None:
-    write_table("title", ("NAME", "N", "MS"), [("a\x1b", 1, 2.345), ("b", 22, None)])
+    write_table(("NAME", "N", "MS"), [("a\x1b", 1, 2.345), ("b", 22, None)])
     assert capsys.readouterr().out == "NAME    N   MS\na\\x1b   1  2.3\nb      22    -\n"
 
 
 def test_an_empty_table_has_its_heading_only(capsys: pytest.CaptureFixture[str]) -> None:
-    write_table("", ("NAME", "N"), [])
+    write_table(("NAME", "N"), [])
     assert capsys.readouterr().out == "NAME  N\n"
 
 
@@ -46,7 +48,7 @@ def test_a_table_on_a_terminal_shows_brackets_as_they_are(
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")
-    write_table("", ("NAME", "N"), [("[red]a[/red]", 1)])
+    write_table(("NAME", "N"), [("[red]a[/red]", 1)])
     assert "[red]a[/red]" in capsys.readouterr().out
 
 
@@ -55,5 +57,43 @@ def test_a_table_on_a_terminal_has_no_emoji_where_there_are_colons(
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")
-    write_table("", ("KEYS",), [("user:key:5 a:100:b",)])
+    write_table(("KEYS",), [("user:key:5 a:100:b",)])
     assert "user:key:5 a:100:b" in capsys.readouterr().out
+
+
+def test_records_are_lines_of_json_or_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    records = [{"name": "a", "owners": ["x", "y"], "seen_ms": None, "done": True}]
+    write_records(("NAME", "OWNERS", "SEEN", "DONE"), records, as_json=True)
+    assert json.loads(capsys.readouterr().out) == records[0]
+    write_records(("NAME", "OWNERS", "SEEN", "DONE"), records, as_json=False)
+    assert capsys.readouterr().out == "NAME  OWNERS  SEEN  DONE\na     x, y    -     yes\n"
+
+
+def test_times_are_local_with_their_zone() -> None:
+    assert local_time(None) == "-"
+    assert datetime.fromisoformat(local_time(1_234)).timestamp() == 1.234
+
+
+def test_a_bar_is_drawn_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar("checking") as report:
+        assert report is None
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress_bar("checking") as report:
+        assert report is not None
+        report(1, 2)
+        report(2, 2)
+    captured = capsys.readouterr()
+    assert "checking" in captured.err
+    assert captured.out == ""
+
+
+def test_a_bar_leaves_stdout_to_the_block(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
+    with progress_bar("reading", is_writing=True) as report:
+        assert report is not None
+        sys.stdout.write("line\n")
+    assert capsys.readouterr().out == "line\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with progress_bar("reading", is_writing=True) as report:
+        assert report is None

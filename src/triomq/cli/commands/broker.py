@@ -19,8 +19,7 @@ from triomq.broker.server import Broker, open_broker
 from triomq.cli.arguments.options import BrokerOptions
 from triomq.cli.errors import UsageError
 from triomq.cli.exit_codes import ExitCode
-from triomq.cli.process import raise_open_files_limit, settle_garbage_collector
-from triomq.cli.signals import end_at_next_signal, stop_signals
+from triomq.cli.process import end_at_next_signal, raise_open_files_limit, settle_garbage_collector, stop_signals
 from triomq.logs import reopen_log_file
 from triomq.protocol.errors import ConfigError, StoreError
 from triomq.storage.config import Durability, StoreConfig

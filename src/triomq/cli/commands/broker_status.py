@@ -1,4 +1,4 @@
-"""``triomq broker status``: how running brokers are set up and doing."""
+"""``triomq broker status``: settings and counters of running brokers."""
 
 import re
 from collections.abc import Mapping
@@ -6,10 +6,8 @@ from typing import Any, Final
 
 from triomq.cli.arguments.client_options import BrokerStatusOptions
 from triomq.cli.arguments.values import escape_controls
-from triomq.cli.commands.topic import local_time
-from triomq.cli.exit_codes import ExitCode
-from triomq.cli.output import write_json, write_text
-from triomq.cli.session import client_config, run_until_signal
+from triomq.cli.output import cells, write_json, write_text
+from triomq.cli.session import client_command, client_config
 from triomq.client import ClientInstance
 from triomq.protocol.bodies.route import KVTable
 from triomq.protocol.codes import RequestCode
@@ -21,25 +19,24 @@ _ESCAPED: Final = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
 _SECONDS: Final = (86_400, 3600, 60, 1)
 
 
-def run(options: BrokerStatusOptions) -> int:
-    """Write what each broker tells of itself.
+@client_command
+async def run(options: BrokerStatusOptions) -> None:
+    """Write the settings and counters of each broker.
 
     Raises:
         NameServerError: no name server answered, or it knows no broker.
     """
-    return run_until_signal(lambda: _run(options))
-
-
-async def _run(options: BrokerStatusOptions) -> int:
     async with ClientInstance(options.namesrv, client_config(options)) as instance:
         addresses = [options.address] if options.address else await _addresses(instance)
         for address in addresses:
-            found = await _status(instance, address)
+            runtime = await instance.requests.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+            settings = await instance.requests.ask(address, RequestCode.GET_BROKER_CONFIG)
+            texts = read_properties(bytes(settings.body).decode())
+            found = describe(address, KVTable.decode(runtime.body).table, texts)
             if options.json:
                 write_json(found)
             else:
                 _draw(found)
-    return ExitCode.OK
 
 
 async def _addresses(instance: ClientInstance) -> list[str]:
@@ -54,14 +51,8 @@ async def _addresses(instance: ClientInstance) -> list[str]:
     return found
 
 
-async def _status(instance: ClientInstance, address: str) -> dict[str, Any]:
-    runtime = await instance.requests.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
-    settings = await instance.requests.ask(address, RequestCode.GET_BROKER_CONFIG)
-    return describe(address, KVTable.decode(runtime.body).table, read_properties(bytes(settings.body).decode()))
-
-
 def describe(address: str, runtime: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, Any]:
-    """Return what is worth knowing, as ``--json`` writes it; ``None``: the broker does not tell it."""
+    """Return the output of ``--json``; ``None``: the broker does not report it."""
     flush = settings.get("flushDiskType", "")
     begin, end = _number(runtime, "commitLogMinOffset"), _number(runtime, "commitLogMaxOffset")
     return {
@@ -94,7 +85,7 @@ def _number(table: Mapping[str, str], name: str) -> int | None:
 
 
 def _rate(text: str) -> float | None:
-    """Return the first of the three rates: that of the last 10 s."""
+    """Return the first of the three rates, that of the last 10 s."""
     first = text.partition(" ")[0]
     return round(float(first), 1) if re.fullmatch(r"\d+(\.\d+)?", first) else None
 
@@ -123,8 +114,7 @@ def _unescape(escape: re.Match[str]) -> str:
 
 def _draw(found: Mapping[str, Any]) -> None:
     width = max(map(len, found)) + 2
-    for name, value in found.items():
-        shown = local_time(value) if name == "started_ms" else value
-        text = "-" if shown is None else escape_controls(str(shown))
+    for name, value in zip(found, cells(found), strict=True):
+        text = "-" if value is None else escape_controls(str(value))
         write_text(f"{name.removesuffix('_ms').replace('_', ' '):{width}}{text}\n")
     write_text("\n")

@@ -7,55 +7,30 @@ import trio
 
 from triomq.cli.arguments.client_options import DlqListOptions, DlqRedriveOptions
 from triomq.cli.commands.group import check_known
-from triomq.cli.commands.topic import local_time
 from triomq.cli.errors import IncompleteError, one_line
 from triomq.cli.exit_codes import ExitCode
 from triomq.cli.message_text import message_fields
-from triomq.cli.output import write_json, write_table, write_text
-from triomq.cli.session import Interrupt, cancel_at, client_config, run_command, run_until_signal
-from triomq.client import Admin, DeadLetter, DeadLetterCount, MessageExt, Redrive
+from triomq.cli.output import local_time, write_json, write_records, write_table, write_text
+from triomq.cli.session import Interrupt, cancel_at, client_command, open_admin, run_command
+from triomq.client import MessageExt, Redrive
 from triomq.client.nursery import open_service_nursery
 from triomq.protocol.errors import TriomqError
 
 _REPORT_INTERVAL_S: Final = 1.0
 
 
-def list_letters(options: DlqListOptions) -> int:
-    """Write how many dead letters each group has, or the dead letters of one."""
-    return run_until_signal(lambda: _list(options))
-
-
-def redrive(options: DlqRedriveOptions) -> int:
-    """Send dead letters back; a signal ends it after the message under way."""
-
-    async def command(interrupt: Interrupt) -> int:
-        return await _redrive(options, interrupt)
-
-    return run_command(command)
-
-
-async def _list(options: DlqListOptions) -> int:
-    async with Admin(namesrv=options.namesrv, config=client_config(options)) as admin:
+@client_command
+async def list_letters(options: DlqListOptions) -> None:
+    """Write the number of dead letters of each group, or the dead letters of one."""
+    async with open_admin(options) as admin:
         if options.group is None:
-            _write_counts(await admin.dead_letter_counts(), as_json=options.json)
-            return ExitCode.OK
+            counts = [count._asdict() for count in await admin.dead_letter_counts()]
+            write_records(("GROUP", "MESSAGES", "REDRIVEN"), counts, as_json=options.json)
+            return
         letters = await admin.dead_letters(options.group, options.limit)
         if not letters:
             await check_known(admin, options.group)
-    _write_letters(letters, as_json=options.json)
-    return ExitCode.OK
-
-
-def _write_counts(counts: list[DeadLetterCount], *, as_json: bool) -> None:
-    if as_json:
-        for count in counts:
-            write_json(count._asdict())
-    else:
-        write_table("", ("GROUP", "MESSAGES", "REDRIVEN"), counts)
-
-
-def _write_letters(letters: list[DeadLetter], *, as_json: bool) -> None:
-    if as_json:
+    if options.json:
         for message, original_topic, is_redriven in letters:
             write_json({**message_fields(message), "original_topic": original_topic, "redriven": is_redriven})
         return
@@ -72,14 +47,20 @@ def _write_letters(letters: list[DeadLetter], *, as_json: bool) -> None:
         )
         for message, original_topic, is_redriven in letters
     ]
-    write_table("", ("STORED", "OFFSET", "TOPIC", "TAG", "KEYS", "TRIES", "MESSAGE ID", "REDRIVEN"), rows)
+    write_table(("STORED", "OFFSET", "TOPIC", "TAG", "KEYS", "TRIES", "MESSAGE ID", "REDRIVEN"), rows)
 
 
-# --- redrive ------------------------------------------------------------------------------------------------
+def redrive(options: DlqRedriveOptions) -> int:
+    """Send dead letters back; a signal ends it after the current message."""
+
+    async def command(interrupt: Interrupt) -> int:
+        return await _redrive(options, interrupt)
+
+    return run_command(command)
 
 
 class _Count:
-    """Messages that were sent back so far; known also when the run is cut off."""
+    """Messages sent back so far; also known if the run is interrupted."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -88,7 +69,7 @@ class _Count:
         self.sent += 1
 
     async def report(self) -> None:
-        """Tell somebody at a terminal, now and then, how far it is."""
+        """Report progress on a terminal every second."""
         while sys.stderr.isatty():
             await trio.sleep(_REPORT_INTERVAL_S)
             sys.stderr.write(f"{self.sent} sent back\n")
@@ -105,13 +86,13 @@ async def _redrive(options: DlqRedriveOptions, interrupt: Interrupt) -> int:
             except TriomqError as exc:
                 if not count.sent:
                     raise
-                raise IncompleteError(f"{one_line(exc)}; {count.sent} messages were sent back before") from exc
+                raise IncompleteError(f"{one_line(exc)}; {count.sent} messages were sent back before it") from exc
     _tell(options, count.sent, done)
     return ExitCode.OK
 
 
 async def _run(options: DlqRedriveOptions, count: _Count) -> Redrive:
-    async with Admin(namesrv=options.namesrv, config=client_config(options)) as admin:
+    async with open_admin(options) as admin:
         done = await admin.redrive(
             options.group, limit=options.limit, again=options.again, dry_run=options.dry_run, on_sent=count.add
         )
@@ -121,13 +102,13 @@ async def _run(options: DlqRedriveOptions, count: _Count) -> Redrive:
 
 
 def _tell(options: DlqRedriveOptions, sent: int, done: Redrive | None) -> None:
-    """Write what was done; if the run was cut off, only what was sent is known."""
+    """Write what was done; of an interrupted run only ``sent`` is known."""
     skipped, left = (None, None) if done is None else (done.skipped, done.left)
     if options.json:
         result = {"group": options.group, "dry_run": options.dry_run, "sent": sent, "skipped": skipped, "left": left}
         write_json(result)
         return
     verb = "would be sent" if options.dry_run else "sent"
-    more = f", {skipped} skipped that do not say where they came from, or cannot be sent again" if skipped else ""
+    more = f", {skipped} skipped whose origin is unknown or that cannot be sent again" if skipped else ""
     more += "" if left is None else f", {left} left"
     write_text(f"{sent} dead letters of group {options.group} {verb} back{more}\n")

@@ -1,7 +1,6 @@
 """``triomq group``: list, create, delete, show, reset-offset."""
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from triomq.cli.arguments.client_options import (
     GroupCreateOptions,
@@ -11,61 +10,32 @@ from triomq.cli.arguments.client_options import (
     ListOptions,
 )
 from triomq.cli.arguments.values import escape_controls
-from triomq.cli.commands.topic import local_time
-from triomq.cli.exit_codes import ExitCode
-from triomq.cli.output import plural, write_json, write_result, write_table, write_text
-from triomq.cli.session import client_config, run_until_signal
+from triomq.cli.output import plural, write_json, write_records, write_result, write_text
+from triomq.cli.session import client_command, open_admin
 from triomq.client import Admin, GroupState, OffsetReset, QueueState
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.errors import ClientError
 from triomq.protocol.names import is_system_group
 
 
-def list_groups(options: ListOptions) -> int:
+@client_command
+async def list_groups(options: ListOptions) -> None:
     """Write the consumer groups with their number of members and their lag."""
-    return run_until_signal(lambda: _list(options))
-
-
-def show(options: GroupShowOptions) -> int:
-    """Write the members of a group, where it stands in each queue, and what is wrong with it."""
-    return run_until_signal(lambda: _show(options))
-
-
-def create(options: GroupCreateOptions) -> int:
-    """Create a group or change its settings."""
-    return run_until_signal(lambda: _create(options))
-
-
-def delete(options: GroupDeleteOptions) -> int:
-    """Delete a group."""
-    return run_until_signal(lambda: _delete(options))
-
-
-def reset_offset(options: GroupResetOffsetOptions) -> int:
-    """Let a group go on elsewhere in a topic."""
-    return run_until_signal(lambda: _reset_offset(options))
-
-
-async def _list(options: ListOptions) -> int:
-    rows = []
-    async with Admin(namesrv=options.namesrv, config=client_config(options)) as admin:
+    records = []
+    async with open_admin(options) as admin:
         for group in await admin.groups():
             if options.all or not is_system_group(group):
                 members = len(await admin.group_member_ids(group))
-                rows.append((group, members, sum(row.lag for row in await admin.group_lag(group))))
-    if options.json:
-        for group, members, lag in rows:
-            write_json({"group": group, "members": members, "lag": lag})
-    else:
-        write_table("", ("GROUP", "MEMBERS", "LAG"), rows)
-    return ExitCode.OK
+                lag = sum(row.lag for row in await admin.group_lag(group))
+                records.append({"group": group, "members": members, "lag": lag})
+    write_records(("GROUP", "MEMBERS", "LAG"), records, as_json=options.json)
 
 
 async def check_known(admin: Admin, group: str) -> None:
-    """Accept a group that a broker has settings for.
+    """Check that a broker has settings for the group.
 
     Raises:
-        ClientError: none has; the text names the existing groups.
+        ClientError: none has; the text lists the existing groups.
     """
     groups = await admin.groups()
     if group not in groups:
@@ -76,12 +46,11 @@ async def check_known(admin: Admin, group: str) -> None:
         )
 
 
-# --- create, delete -----------------------------------------------------------------------------------------
-
-
-async def _create(options: GroupCreateOptions) -> int:
+@client_command
+async def create(options: GroupCreateOptions) -> None:
+    """Create a group or change its settings."""
     config = SubscriptionGroupConfig(options.group, consume_enable=not options.disable, retry_max_times=options.retries)
-    async with Admin(namesrv=options.namesrv, config=client_config(options)) as admin:
+    async with open_admin(options) as admin:
         existed = options.group in await admin.groups()
         if not options.dry_run:
             await admin.create_group(config)
@@ -95,25 +64,27 @@ async def _create(options: GroupCreateOptions) -> int:
     verb = ("would be " if options.dry_run else "") + ("changed" if existed else "created")
     text = f"group {options.group} {verb}: {plural(options.retries, 'retry', 'retries')}"
     write_result(result, text + (", consuming disabled" if options.disable else ""), as_json=options.json)
-    return ExitCode.OK
 
 
-async def _delete(options: GroupDeleteOptions) -> int:
-    async with Admin(namesrv=options.namesrv, config=client_config(options)) as admin:
+@client_command
+async def delete(options: GroupDeleteOptions) -> None:
+    """Delete a group."""
+    async with open_admin(options) as admin:
         await check_known(admin, options.group)
         if not options.dry_run:
             await admin.delete_group(options.group, remove_offsets=not options.keep_offsets)
     result = {"group": options.group, "keep_offsets": options.keep_offsets, "dry_run": options.dry_run}
     verb = "would be deleted" if options.dry_run else "deleted"
     write_result(result, f"group {options.group} {verb}", as_json=options.json)
-    return ExitCode.OK
 
 
 # --- show ---------------------------------------------------------------------------------------------------
 
 
-async def _show(options: GroupShowOptions) -> int:
-    async with Admin(namesrv=options.namesrv, config=client_config(options)) as admin:
+@client_command
+async def show(options: GroupShowOptions) -> None:
+    """Write the members of a group, its offsets in each queue, and its problems."""
+    async with open_admin(options) as admin:
         state = await admin.group_state(options.group, options.topic)
         if state.members is None and not state.queues:
             await check_known(admin, options.group)
@@ -121,11 +92,17 @@ async def _show(options: GroupShowOptions) -> int:
         write_json(describe(state))
     else:
         _draw(state)
-    return ExitCode.OK
+
+
+_TABLES: Final = {
+    "members": ("CLIENT", "ADDRESS", "LANGUAGE", "VERSION", "QUEUES"),
+    "subscriptions": ("TOPIC", "EXPRESSION"),
+    "queues": ("TOPIC", "BROKER", "QUEUE", "MAX", "COMMITTED", "LAG", "OWNER", "LOCKED BY", "PROGRESS", "STALLED"),
+}
 
 
 def describe(state: GroupState) -> dict[str, Any]:
-    """Return everything, as ``--json`` writes it."""
+    """Return the output of ``--json``."""
     connections = [] if state.members is None else state.members.connection_set
     subscriptions = {} if state.members is None else state.members.subscription_table
     return {
@@ -168,7 +145,7 @@ def _describe_queue(queue: QueueState) -> dict[str, Any]:
 
 
 def problems(state: GroupState) -> list[dict[str, Any]]:
-    """Return what is wrong with a group: a kind that programs may compare, and a text for people."""
+    """Return the problems of a group: each with a kind for programs and a text for people."""
     found: list[dict[str, Any]] = []
     connections = [] if state.members is None else state.members.connection_set
     for client_id in state.duplicate_client_ids:
@@ -183,7 +160,7 @@ def problems(state: GroupState) -> list[dict[str, Any]]:
         if queue.stall is not None:
             topic, broker, queue_id = queue.position.queue
             place = {"topic": topic, "broker": broker, "queue_id": queue_id}
-            text = f"queue {queue.position.queue} stands still: {queue.stall.text}"
+            text = f"queue {queue.position.queue} is stalled: {queue.stall.text}"
             found.append({"kind": "stalled", **place, "cause": queue.stall.cause.value, "text": text})
     return found
 
@@ -194,46 +171,32 @@ def _draw(state: GroupState) -> None:
     write_text(f"group {found['group']}: {plural(members, 'member')}, lag {found['lag']}\n")
     for problem in found["problems"]:
         write_text(f"problem: {escape_controls(problem['text'])}\n")
-    for columns, rows in (
-        (("CLIENT", "ADDRESS", "LANGUAGE", "VERSION", "QUEUES"), [tuple(row.values()) for row in found["members"]]),
-        (("TOPIC", "EXPRESSION"), [tuple(row.values()) for row in found["subscriptions"]]),
-        (
-            ("TOPIC", "BROKER", "QUEUE", "MAX", "COMMITTED", "LAG", "OWNER", "LOCKED BY", "PROGRESS", "STALLED"),
-            [_row(row) for row in found["queues"]],
-        ),
-    ):
-        if rows:
-            write_table("", columns, rows)
-
-
-def _row(queue: Mapping[str, Any]) -> tuple[Any, ...]:
-    shown = {"owners": ", ".join(queue["owners"]) or None, "last_progress_ms": local_time(queue["last_progress_ms"])}
-    return tuple(shown.get(name, value) for name, value in queue.items())
+    for name, columns in _TABLES.items():
+        if found[name]:
+            write_records(columns, found[name], as_json=False)
 
 
 # --- reset-offset -------------------------------------------------------------------------------------------
 
 
-async def _reset_offset(options: GroupResetOffsetOptions) -> int:
-    async with Admin(namesrv=options.namesrv, config=client_config(options)) as admin:
+@client_command
+async def reset_offset(options: GroupResetOffsetOptions) -> None:
+    """Make a group consume a topic from another offset."""
+    async with open_admin(options) as admin:
         await check_known(admin, options.group)
         done = await admin.reset_offsets(options.group, options.topic, options.to, dry_run=options.dry_run)
+    result = describe_reset(options, done)
     if options.json:
-        write_json(describe_reset(options, done))
-        return ExitCode.OK
-    write_table(
-        "",
-        ("BROKER", "QUEUE", "BEFORE", "AFTER"),
-        [(each.queue.broker_name, each.queue.queue_id, each.before, each.after) for each in done.changes],
-    )
-    verb = "would go on" if options.dry_run else "goes on"
-    how = "its members are told, and do so in about 10 s" if done.is_online else "it has no member online"
+        write_json(result)
+        return
+    write_records(("BROKER", "QUEUE", "BEFORE", "AFTER"), result["queues"], as_json=False)
+    verb = "would resume" if options.dry_run else "resumes"
+    how = "its members are notified, and follow within about 10 s" if done.is_online else "it has no member online"
     write_text(f"group {options.group} {verb} there in topic {options.topic}; {how}\n")
-    return ExitCode.OK
 
 
 def describe_reset(options: GroupResetOffsetOptions, done: OffsetReset) -> dict[str, Any]:
-    """Return what was or would be done, as ``--json`` writes it."""
+    """Return the output of ``--json``: what was or would be done."""
     return {
         "group": options.group,
         "topic": options.topic,

@@ -6,13 +6,11 @@ from typing import Final
 
 from triomq.cli.arguments.client_options import MessageFindOptions, MessageShowOptions
 from triomq.cli.arguments.values import StartAt, escape_controls
-from triomq.cli.commands.topic import local_time
 from triomq.cli.errors import IncompleteError, UsageError
-from triomq.cli.exit_codes import ExitCode
-from triomq.cli.message_text import json_line, shown_body
-from triomq.cli.output import write_table, write_text
-from triomq.cli.session import client_config, run_until_signal
-from triomq.client import Admin, MessageExt, PullConsumer
+from triomq.cli.message_text import message_fields, shown_body
+from triomq.cli.output import local_time, write_json, write_table, write_text
+from triomq.cli.session import client_command, client_config, open_admin
+from triomq.client import MessageExt, PullConsumer
 from triomq.client.consumer.pull import TOOLS_GROUP
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import BrokerResponseError
@@ -24,33 +22,26 @@ _STEP: Final = 32  # messages that a pull brings
 _BODY_CHARACTERS: Final = 60  # of a body in a table
 
 
-def show(options: MessageShowOptions) -> int:
+@client_command
+async def show(options: MessageShowOptions) -> None:
     """Write one message."""
-    return run_until_signal(lambda: _show(options))
-
-
-def find(options: MessageFindOptions) -> int:
-    """Write messages with a key, or of a time."""
-    return run_until_signal(lambda: _find(options))
-
-
-async def _show(options: MessageShowOptions) -> int:
-    async with Admin(namesrv=options.namesrv, config=client_config(options)) as admin:
+    async with open_admin(options) as admin:
         try:
             message = await admin.message(options.message_id, options.topic)
         except BrokerResponseError as exc:
             if options.topic is None and exc.code == ResponseCode.QUERY_NOT_FOUND:
-                hint = "to look for the id that its producer gave it, add --topic TOPIC"
+                hint = "to search for the id that its producer assigned, add --topic TOPIC"
                 raise IncompleteError(f"no message has the offset message id {options.message_id!r}; {hint}") from exc
             raise
     if options.json:
-        write_text(json_line(message).decode())
+        write_json(message_fields(message))
     else:
         _draw(message)
-    return ExitCode.OK
 
 
-async def _find(options: MessageFindOptions) -> int:
+@client_command
+async def find(options: MessageFindOptions) -> None:
+    """Write messages with a key, or of a time range."""
     if options.key is not None and options.unique_key is not None:
         raise UsageError("--key and --unique-key cannot be used together")
     begin_ms, end_ms = _milliseconds(options.begin), _milliseconds(options.end)
@@ -58,7 +49,7 @@ async def _find(options: MessageFindOptions) -> int:
     if key is None:
         messages = await _find_by_time(options, begin_ms, end_ms)
     else:
-        async with Admin(namesrv=options.namesrv, config=client_config(options)) as admin:
+        async with open_admin(options) as admin:
             messages = await admin.find_messages(
                 options.topic,
                 key,
@@ -69,14 +60,13 @@ async def _find(options: MessageFindOptions) -> int:
             )
     if options.json:
         for message in messages:
-            write_text(json_line(message).decode())
+            write_json(message_fields(message))
     else:
         _draw_table(messages)
-    return ExitCode.OK
 
 
 async def _find_by_time(options: MessageFindOptions, begin_ms: int, end_ms: int) -> list[MessageExt]:
-    """Return the first messages that were stored in a time range, by the time they were stored."""
+    """Return the first messages stored in a time range, in the order of storage time."""
     found: list[MessageExt] = []
     async with PullConsumer(TOOLS_GROUP, namesrv=options.namesrv, config=client_config(options)) as pull:
         for queue in await pull.queues(options.topic):
@@ -100,7 +90,7 @@ async def _read_queue(
 
 
 async def _begin_offset(pull: PullConsumer, queue: MessageQueue, begin_ms: int) -> int:
-    """Return an offset before which no message is of this time: of several of one millisecond a broker names any."""
+    """Return an offset before which no message is this late: of several in one millisecond, a broker returns any."""
     offset = await pull.search_offset(queue, begin_ms)
     low = await pull.min_offset(queue)
     while offset > low:
@@ -131,7 +121,7 @@ def _draw(message: MessageExt) -> None:
         *((f"property {name}", value) for name, value in message.properties.items()),
         ("body", f"{len(body)} bytes"),
     ]
-    write_table("", ("FIELD", "VALUE"), rows)
+    write_table(("FIELD", "VALUE"), rows)
     write_text(escape_controls(body.decode(errors="replace")) + "\n")
 
 
@@ -144,16 +134,16 @@ def _draw_table(messages: Iterable[MessageExt]) -> None:
             message.message_id,
             message.tags,
             " ".join(message.keys) or None,
-            _begin_of(shown_body(message).decode(errors="replace")),
+            _shortened(shown_body(message).decode(errors="replace")),
         )
         for message in messages
     ]
-    write_table("", columns, rows)
+    write_table(columns, rows)
 
 
 def _place(message: MessageExt) -> str:
     return f"{message.broker_name or '-'}:{message.queue_id}@{message.queue_offset}"
 
 
-def _begin_of(text: str) -> str:
+def _shortened(text: str) -> str:
     return text if len(text) <= _BODY_CHARACTERS else text[: _BODY_CHARACTERS - 3] + "..."

@@ -1,4 +1,4 @@
-"""``triomq ping``: whether a name server and its brokers answer; the health check of a container."""
+"""``triomq ping``: ask whether a name server and its brokers answer; a container's health check."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from triomq.cli.arguments.client_options import ClientOptions
 from triomq.cli.errors import one_line
 from triomq.cli.exit_codes import ExitCode
 from triomq.cli.output import write_json, write_table, write_text
-from triomq.cli.session import client_config, run_until_signal
+from triomq.cli.session import client_command, client_config
 from triomq.client import ClientInstance
 from triomq.client.cluster.route import dialled_address
 from triomq.protocol.bodies.route import KVTable
@@ -18,19 +18,16 @@ from triomq.protocol.errors import BrokerResponseError, ClientError, NameServerE
 _REMOTE_ERRORS = (ClientError, BrokerResponseError, ProtocolError)
 
 
-def run(options: ClientOptions) -> int:
+@client_command
+async def run(options: ClientOptions) -> int:
     """Ask the name server, then each broker that it knows.
 
-    A broker that only answers at the name server's host, not at its advertised address, runs: in a container that
-    address may be for others.  It is healthy, with a note.
+    A broker that answers only at the name server's host is healthy, with a note: a container may advertise an address
+    for clients elsewhere.
 
     Raises:
         NameServerError: no name server answered, or it knows no broker.
     """
-    return run_until_signal(lambda: _ping(options))
-
-
-async def _ping(options: ClientOptions) -> int:
     async with ClientInstance(options.namesrv, client_config(options)) as instance:
         began = trio.current_time()
         cluster = await instance.routes.cluster()
@@ -55,7 +52,7 @@ async def _ping(options: ClientOptions) -> int:
 
 
 async def _ask(instance: ClientInstance, name: str, broker_id: int, address: str) -> dict[str, Any]:
-    """Return what is known of a broker after asking it at its address, then at the name server's host."""
+    """Ask a broker at its address, then at the name server's host, and return what it says."""
     found: dict[str, Any] = {"broker": name, "broker_id": broker_id, "address": address, "healthy": True, "note": None}
     try:
         return found | await _runtime(instance, address)
@@ -77,7 +74,7 @@ async def _runtime(instance: ClientInstance, address: str) -> dict[str, Any]:
     response = await instance.requests.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
     table = KVTable.decode(response.body).table
     version, ours = table.get("brokerVersionDesc"), table.get("triomqVersion")
-    # RocketMQ's version is the one whose protocol it speaks
+    # brokerVersionDesc is the version of RocketMQ whose protocol it speaks
     return {"latency_ms": _since_ms(began), "version": version, "triomq_version": ours}
 
 
@@ -101,7 +98,7 @@ def _tell(found: dict[str, Any], options: ClientOptions) -> None:
         )
         for broker in found["brokers"]
     ]
-    write_table("", ("BROKER", "ID", "ADDRESS", "VERSION", "MS", "STATE"), rows)
+    write_table(("BROKER", "ID", "ADDRESS", "VERSION", "MS", "STATE"), rows)
 
 
 def _version_text(version: str | None, triomq_version: str | None) -> str | None:

@@ -21,8 +21,7 @@ from triomq.cli.arguments.store_options import (
 from triomq.cli.arguments.values import time_text
 from triomq.cli.errors import UsageError
 from triomq.cli.exit_codes import ExitCode
-from triomq.cli.output import Cell, escape_json, write_json, write_table, write_text
-from triomq.cli.progress import progress_bar
+from triomq.cli.output import Cell, escape_json, progress_bar, write_json, write_table, write_text
 from triomq.protocol.errors import StoreError
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.record import decode_record
@@ -86,10 +85,10 @@ def info(options: StoreOptions) -> int:
     if options.json:
         write_json({**found, "queues": queues})
     else:
-        write_table("", ("WHAT", "VALUE"), [[name, _shown(name, value)] for name, value in found.items()])
+        write_table(("WHAT", "VALUE"), [[name, _shown(name, value)] for name, value in found.items()])
         write_text("\n")
         columns = ("TOPIC", "QUEUE", "MIN", "MAX", "MESSAGES")
-        write_table("", columns, [list(queue.values()) for queue in queues])
+        write_table(columns, [list(queue.values()) for queue in queues])
     return ExitCode.OK
 
 
@@ -121,7 +120,7 @@ def dump(options: StoreDumpOptions) -> int:
         messages = _wanted(store, options, progress)
         rows = [_row(message) for message in islice(messages, _ROWS_OF_A_TABLE if count is None else count)]
         is_cut = count is None and next(messages, None) is not None
-    write_table("", ("STORED", "TOPIC", "QUEUE", "OFFSET", "POSITION", "SIZE", "TAG", "KEYS", "BODY"), rows)
+    write_table(("STORED", "TOPIC", "QUEUE", "OFFSET", "POSITION", "SIZE", "TAG", "KEYS", "BODY"), rows)
     if is_cut:
         write_text(f"the first {len(rows)} only: --json writes all, --count N as many\n")
     return ExitCode.OK
@@ -319,7 +318,7 @@ def _report(report: CheckReport) -> dict[str, Any]:
 def _write_problems(report: CheckReport) -> None:
     if report.problems:
         rows = [[p.kind.value, p.place, p.offset, p.count, p.text] for p in report.problems]
-        write_table("", ("PROBLEM", "WHERE", "FIRST", "COUNT", "WHAT"), rows)
+        write_table(("PROBLEM", "WHERE", "FIRST", "COUNT", "WHAT"), rows)
 
 
 def _plan(plan: RepairPlan) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def test_what_is_wrong_is_told_with_a_kind_and_a_text() -> None:
             "broker": "broker-a",
             "queue_id": 0,
             "cause": "locked",
-            "text": "queue T@broker-a:0 stands still: a has its lock",
+            "text": "queue T@broker-a:0 is stalled: a has its lock",
         },
     ]
 

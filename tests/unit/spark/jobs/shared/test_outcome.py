@@ -45,7 +45,7 @@ def test_of_an_error_inside_of_sparks_only_ours_is_told(text: str, line: str) ->
 
 def test_counts_come_last_and_what_is_not_known_is_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
     outcome = Outcome(job="consume", rows=10, body_bytes=80, batches=2, seconds=4.0, more={"late": 1})
-    outcome.table = ("by", ("carrier", "rows"), [("UA", 10)])
+    outcome.table = (("carrier", "rows"), [("UA", 10)])
     outcome.write(as_json=False)
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
         ["carrier", "rows"],
@@ -59,7 +59,7 @@ def test_counts_come_last_and_what_is_not_known_is_a_dash(capsys: pytest.Capture
 
 def test_json_is_one_line_with_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     outcome = Outcome(job="aggregate", rows=1, seconds=0.5)
-    outcome.table = ("by", ("carrier", "rows"), [("UA", 1)])
+    outcome.table = (("carrier", "rows"), [("UA", 1)])
     outcome.write(as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert found["table"] == [{"carrier": "UA", "rows": 1}]
