@@ -28,8 +28,8 @@ def test_the_demo_counts_right_and_leaves_its_store(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "RIGHT" in done.stdout
-    assert re.search(r"sent +│ +6000 │ +6000 │ +[\d,]+ │ +ok", done.stdout)
-    assert re.search(r'every-flight, tags "\*" +│ +6000 │ +6000 │ +[\d,]+ │ +ok', done.stdout)
+    assert re.search(r"sent +6000 +6000 +\d+ +ok", done.stdout)
+    assert re.search(r'every-flight, tags "\*" +6000 +6000 +\d+ +ok', done.stdout)
     (folder,) = tmp_path.iterdir()
     assert f"rm -r {folder}" in done.stdout
     assert (folder / "store" / "commitlog").is_dir()

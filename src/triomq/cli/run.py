@@ -1,4 +1,4 @@
-"""Runs one command line: parse, import the command, call it, tell errors."""
+"""Run one command line: parse it, import and call the command, report errors."""
 
 import importlib
 import io
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import cast
 
 from triomq.cli.arguments.arguments import Runner, parse
-from triomq.cli.arguments.options import Options
 from triomq.cli.errors import exit_code_of, is_expected, leaves, one_line
 from triomq.cli.exit_codes import ExitCode
 from triomq.logs import configure
@@ -23,42 +22,42 @@ def run(argv: Sequence[str]) -> int:
     except SystemExit as stop:  # argparse has written its text
         return int(stop.code or 0)
     module, _, function = runner.partition(":")
-    _let_stdout_take_any_text(as_json=options.json)
+    _configure_stdout(as_json=options.json)
     try:
         configure(options.log_level, options.log_file, options.log_format)
         command = cast(Runner, getattr(importlib.import_module(module), function))
         return command(options)
-    except BrokenPipeError:
-        _give_up_stdout()
-        return ExitCode.OUTPUT_CLOSED
-    except BaseException as exc:  # noqa: BLE001  # boundary: what is no user's error is raised again
-        return _tell(name, options, exc)
+    except BaseException as exc:  # noqa: BLE001  # boundary: defects are raised again
+        return report_error(f"triomq {name}", exc, with_traceback=options.log_level == "debug")
 
 
-def _tell(name: str, options: Options, error: BaseException) -> int:
-    """Write one line for what the user can act on; raise what is a defect of ours."""
+def report_error(program: str, error: BaseException, *, with_traceback: bool = False) -> int:
+    """Write one line about an error and return the exit code.
+
+    Raises:
+        BaseException: ``error``, if it is a defect, or a traceback is wanted.
+    """
     found = tuple(leaves(error))
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in found):
         return ExitCode.INTERRUPTED
     if any(isinstance(leaf, BrokenPipeError) for leaf in found):
         _give_up_stdout()
         return ExitCode.OUTPUT_CLOSED
-    unexpected = [leaf for leaf in found if not is_expected(leaf)]
-    if unexpected or not found or options.log_level == "debug":
+    if with_traceback or not found or not all(map(is_expected, found)):
         raise error
-    sys.stderr.write(f"triomq {name}: {one_line(found[0])}\n")
+    sys.stderr.write(f"{program}: {one_line(found[0])}\n")
     return exit_code_of(found[0])
 
 
 def _open_closed_streams() -> None:
-    """Let streams that were closed before the start, as a supervisor may do, be empty and lead nowhere."""
+    """Connect streams that were closed at the start, as by a supervisor, to the null device."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  # until the process ends
 
 
-def _let_stdout_take_any_text(*, as_json: bool) -> None:
-    """Write JSON in UTF-8, as it has to be, and escape what the terminal's encoding has no character for."""
+def _configure_stdout(*, as_json: bool) -> None:
+    """Write JSON in UTF-8; escape characters that the terminal's encoding does not have."""
     if not isinstance(sys.stdout, io.TextIOWrapper):
         return
     if as_json:
@@ -68,7 +67,7 @@ def _let_stdout_take_any_text(*, as_json: bool) -> None:
 
 
 def _give_up_stdout() -> None:
-    """Let nothing more be written to a closed pipe, so that Python does not complain when it ends."""
+    """Redirect stdout after its pipe was closed, so that Python does not fail to flush it at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)

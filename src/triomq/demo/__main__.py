@@ -1,26 +1,23 @@
 """``python -m triomq.demo``."""
 
 import argparse
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from triomq.cli.arguments.values import parse_positive
-from triomq.cli.errors import exit_code_of, is_expected, leaves, one_line
 from triomq.cli.exit_codes import ExitCode
+from triomq.cli.run import report_error
 from triomq.cli.session import run_until_signal
 from triomq.demo.report import print_files, print_report
-from triomq.demo.run import remove, run_demo
+from triomq.demo.run import run_demo
 from triomq.logs import configure
-
-_PLAIN_WIDTH = 110
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo; return 0 if all counts are right, 1 if not, and else as ``triomq`` does."""
+    """Run the demo; return 0 if all counts are right, 1 if not, otherwise the codes of ``triomq``."""
     parser = argparse.ArgumentParser(
         prog="python -m triomq.demo",
         description="Start a broker, send the flights of New York City in 2013, consume them with two groups, count.",
@@ -29,26 +26,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--remove", action="store_true", help="remove the store at the end")
     options = parser.parse_args(argv)
     configure("warning")
-    console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
     folder = Path(tempfile.mkdtemp(prefix="triomq-demo-"))
 
     async def demo() -> int:
-        results = await run_demo(folder, options.flights, console)
-        print_report(results, console)
+        results = await run_demo(folder, options.flights)
+        print_report(results)
         return ExitCode.FAILED if results.problems() else ExitCode.OK
 
     try:
         return run_until_signal(demo)
-    except BaseException as exc:
-        expected = [error for error in leaves(exc) if is_expected(error)]
-        if not expected:
-            raise
-        sys.stderr.write(f"triomq demo: {one_line(expected[0])}\n")
-        return exit_code_of(expected[0])
+    except BaseException as exc:  # noqa: BLE001  # boundary: defects are raised again
+        return report_error("triomq demo", exc)
     finally:
         if options.remove:
-            remove(folder)
-        print_files(folder, folder / "store", console, is_removed=options.remove)
+            shutil.rmtree(folder, ignore_errors=True)
+        print_files(folder, folder / "store", is_removed=options.remove)
 
 
 if __name__ == "__main__":

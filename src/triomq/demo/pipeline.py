@@ -20,9 +20,9 @@ from typing import Final
 import trio
 
 from triomq.cli.arguments.values import parse_positive
-from triomq.cli.errors import exit_code_of, is_expected, leaves, one_line
 from triomq.cli.exit_codes import ExitCode
 from triomq.cli.output import write_text
+from triomq.cli.run import report_error
 from triomq.cli.session import run_until_signal
 from triomq.client import Admin
 from triomq.demo.broker_process import open_broker_process
@@ -79,12 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         return run_until_signal(demo)
-    except BaseException as exc:
-        expected = [error for error in leaves(exc) if is_expected(error)]
-        if not expected:
-            raise
-        sys.stderr.write(f"triomq pipeline: {one_line(expected[0])}\n")
-        return exit_code_of(expected[0])
+    except BaseException as exc:  # noqa: BLE001  # boundary: defects are raised again
+        return report_error("triomq pipeline", exc)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,92 +1,67 @@
 """The tables at the end of the demo."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
 from triomq.cli.histogram import Histogram
+from triomq.cli.output import Cell, write_table, write_text
 from triomq.demo.load import BATCH, LIVE_RATE
 from triomq.demo.run import LIVE_FLIGHTS, Results
 
 
-def print_report(results: Results, console: Console) -> None:
-    """Print what was sent and consumed, how fast, whether the counts are right, and where the files lie."""
-    console.print(_counts(results))
-    console.print(_latencies(results))
+def print_report(results: Results) -> None:
+    """Print how many flights were sent and consumed, how fast, and whether the counts are right."""
+    write_table(("FLIGHTS", "EXPECTED", "COUNTED", "BULK PER SECOND", "CHECK"), list(_counts(results)))
+    write_text("\n")
+    write_table(("MILLISECONDS", "P50", "P99", "LONGEST"), list(_latencies(results)))
+    write_text("\n")
     problems = results.problems()
     for problem in problems:
-        console.print(f"[red]WRONG[/] {escape(problem)}", soft_wrap=True)
+        write_text(f"WRONG {problem}\n")
     if not problems:
-        console.print(
-            "[green]RIGHT[/] every flight was stored once and came once to each group that wants it, unchanged; "
-            "the counts of each carrier are those of the file",
-            soft_wrap=True,
+        write_text(
+            "RIGHT every flight was stored once and delivered once to each group that wants it, unchanged; "
+            "the counts of each carrier are those of the file\n"
         )
-    console.print(
-        f"{results.total_s:.1f} s in all: {results.read_s:.1f} s to read the data, "
-        f"{results.drained_s:.1f} s for the bulk; {results.cpu_s:.1f} s of processor time for producer and consumers",
-        soft_wrap=True,
+    write_text(
+        f"{results.total_s:.1f} s in all: {results.read_s:.1f} s to read the data, {results.drained_s:.1f} s for the "
+        f"bulk; {results.cpu_s:.1f} s of processor time for producer and consumers\n"
     )
 
 
-def print_files(folder: Path, store: Path, console: Console, *, is_removed: bool) -> None:
-    """Print where the store's files lie."""
+def print_files(folder: Path, store: Path, *, is_removed: bool) -> None:
+    """Print where the store's files are."""
     if is_removed:
-        console.print(f"the store was in {store}; it is removed", soft_wrap=True, highlight=False)
+        write_text(f"the store was in {store}; it is removed\n")
         return
     size = sum(path.stat().st_blocks * 512 for path in store.rglob("*") if path.is_file())
-    console.print(
-        f"the store is in {store} ({size / 1024**2:.0f} MiB); look at it again with\n"
+    write_text(
+        f"the store is in {store} ({size / 1024**2:.0f} MiB); open it again with\n"
         f"  triomq broker --store {store}\n"
-        f"and remove it with\n  rm -r {folder}",
-        soft_wrap=True,
-        highlight=False,
+        f"and remove it with\n  rm -r {folder}\n"
     )
 
 
-def _counts(results: Results) -> Table:
-    table = Table(title="flights", title_justify="left")
-    table.add_column("who")
-    for name in ("expected", "flights", "per second in the bulk", "check"):
-        table.add_column(name, justify="right")
+def _counts(results: Results) -> Iterator[tuple[Cell, ...]]:
     bulk = max(0, results.flights - LIVE_FLIGHTS)
-    sending = results.sending
-    table.add_row(
-        "sent",
-        str(results.flights),
-        str(sending.sent),
-        _rate(bulk, sending.bulk_s),
-        _check(not results.sending_problems()),
-    )
+    sending, is_right = results.sending, not results.sending_problems()
+    yield "sent", results.flights, sending.sent, _rate(bulk, sending.bulk_s), _check(is_right)
     for group in results.groups:
         expected = group.expected.by_carrier.total()
-        table.add_section()
-        table.add_row(
-            f'group {group.name}, tags "{group.expression}"',
-            str(expected),
-            str(group.consumed),
-            _rate(round(bulk * expected / max(1, results.flights)), results.drained_s),
-            _check(not group.differences()),
-        )
+        rate = _rate(round(bulk * expected / max(1, results.flights)), results.drained_s)
+        name = f'group {group.name}, tags "{group.expression}"'
+        yield name, expected, group.consumed, rate, _check(not group.differences())
         for number, member in enumerate(group.members, 1):
-            table.add_row(f"  member {number}", "", str(member.by_carrier.total()), "", "")
-    return table
+            yield f"  member {number}", None, member.by_carrier.total(), None, ""
 
 
-def _latencies(results: Results) -> Table:
-    table = Table(title="milliseconds", title_justify="left")
-    table.add_column("what")
-    for name in ("p50", "p99", "longest"):
-        table.add_column(name, justify="right")
-    table.add_row(f"send, one flight, {LIVE_RATE}/s", *_percentiles(results.sending.live_latencies))
+def _latencies(results: Results) -> Iterator[tuple[Cell, ...]]:
+    yield f"send, one flight, {LIVE_RATE}/s", *_percentiles(results.sending.live_latencies)
     for group in results.groups:
-        table.add_row(f"send to handler, {LIVE_RATE}/s, group {group.name}", *_percentiles(group.live_latencies))
-    table.add_row(f"bulk: send, up to {BATCH} flights", *_percentiles(results.sending.bulk_latencies))
+        yield f"send to handler, {LIVE_RATE}/s, group {group.name}", *_percentiles(group.live_latencies)
+    yield f"bulk: send, up to {BATCH} flights", *_percentiles(results.sending.bulk_latencies)
     for group in results.groups:
-        table.add_row(f"bulk: send to handler with backlog, group {group.name}", *_percentiles(group.bulk_latencies))
-    return table
+        yield f"bulk: send to handler with backlog, group {group.name}", *_percentiles(group.bulk_latencies)
 
 
 def _percentiles(histogram: Histogram) -> tuple[str, str, str]:
@@ -96,9 +71,9 @@ def _percentiles(histogram: Histogram) -> tuple[str, str, str]:
     return f"{p50:.2f}", f"{p99:.2f}", f"{histogram.longest_s * 1000:.2f}"
 
 
-def _rate(count: int, seconds: float) -> str:
-    return f"{count / seconds:,.0f}" if seconds and count else "-"
+def _rate(count: int, seconds: float) -> int | None:
+    return round(count / seconds) if seconds and count else None
 
 
 def _check(is_right: bool) -> str:
-    return "[green]ok[/]" if is_right else "[red]wrong[/]"
+    return "ok" if is_right else "wrong"

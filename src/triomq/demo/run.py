@@ -1,6 +1,5 @@
 """The demo from start to end."""
 
-import shutil
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -12,6 +11,7 @@ import trio
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from triomq.cli.output import write_text
 from triomq.client import Admin, Producer
 from triomq.client.nursery import open_service_nursery
 from triomq.demo.broker_process import BrokerProcess, open_broker_process
@@ -27,16 +27,16 @@ _REFRESH_S: Final = 0.1
 
 @dataclass(kw_only=True)
 class Results:
-    """What came of a run.
+    """The figures of a run.
 
     Attributes:
-        flights: how many there were.
-        read_s, total_s: time to read the data, and for everything.
+        flights: number of flights.
+        read_s, total_s: time to read the data, and in all.
         broker: the broker that served it.
         sending: what was sent.
         groups: what was consumed.
-        stored: messages in the topic's queues, as the broker tells.
-        lags: what the broker thinks each group has not consumed, after its members left.
+        stored: messages in the topic's queues, according to the broker.
+        lags: lag of each group, according to the broker, after its members left.
         drained_s: from the first flight of the bulk to the last delivery.
         cpu_s: processor time of this process.
     """
@@ -53,7 +53,7 @@ class Results:
     lags: dict[str, int] = field(default_factory=dict)
 
     def sending_problems(self) -> list[str]:
-        """Return what is wrong with what was sent."""
+        """Return the problems of sending."""
         found = []
         if self.sending.sent != self.flights:
             found.append(f"sent {self.sending.sent} of {self.flights} flights")
@@ -62,22 +62,23 @@ class Results:
         return found
 
     def problems(self) -> list[str]:
-        """Return what is wrong with the counts; nothing if all is right."""
+        """Return all problems."""
         found = self.sending_problems()
         for group in self.groups:
             found += [f"group {group.name}: {difference}" for difference in group.differences()]
-            # With a filter the end of a queue may hold messages that are for others: then there is a lag.
+            # With a filter a queue may end with messages that the group does not want: then there is a lag.
             if group.expression == "*" and self.lags.get(group.name) != 0:
                 found.append(f"group {group.name}: lag {self.lags.get(group.name)} after the end")
         return found
 
 
-async def run_demo(folder: Path, limit: int | None, console: Console) -> Results:
+async def run_demo(folder: Path, limit: int | None) -> Results:
     """Run everything with a store below ``folder``.
 
     Raises:
-        TriomqError: the data is not there, the broker did not start, or a request failed.
+        TriomqError: the data is missing, the broker did not start, or a request failed.
     """
+    console = Console()
     began, cpu_began = time.monotonic(), time.process_time()
     with console.status("reading the flights"):
         flights = await trio.to_thread.run_sync(read_flights, limit)
@@ -87,10 +88,8 @@ async def run_demo(folder: Path, limit: int | None, console: Console) -> Results
         Group("-or-".join(CHOSEN), " || ".join(CHOSEN), expect(flights, frozenset(CHOSEN))),
     ]
     async with open_broker_process(folder) as broker:
-        console.print(
-            f"broker {broker.broker}, name server {broker.namesrv}, process {broker.pid}, "
-            f"ready after {broker.ready_s:.2f} s"
-        )
+        address = f"broker {broker.broker}, name server {broker.namesrv}, process {broker.pid}"
+        write_text(f"{address}, ready after {broker.ready_s:.2f} s\n")
         async with Admin(namesrv=broker.namesrv) as admin:
             await admin.create_topic(TOPIC, queues=QUEUES)
             async with Producer("demo", namesrv=broker.namesrv) as producer:
@@ -158,8 +157,3 @@ async def _progress(results: Results, console: Console) -> AsyncGenerator[None]:
             nursery.start_soon(keep_refreshing)
             yield
         refresh()
-
-
-def remove(folder: Path) -> None:
-    """Remove the folder of a run; what cannot be removed stays."""
-    shutil.rmtree(folder, ignore_errors=True)
