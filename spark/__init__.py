@@ -7,7 +7,7 @@
     register(spark)
     frame = spark.read.format("rocketmq").option("nameServer", "127.0.0.1:9876").option("subscribe", "Topic").load()
 
-Needs ``pip install 'triomq[spark]'``.  Importing it does not load pyarrow or numpy.
+Needs ``pip install 'triomq[spark]'``.  Importing it loads neither pyarrow nor numpy.
 """
 
 from importlib.util import find_spec
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: "SparkSession") -> None:
-    """Make ``format("rocketmq")`` known to a session."""
+    """Register ``format("rocketmq")`` with a session."""
     spark.dataSource.register(RocketMQDataSource)
 
 

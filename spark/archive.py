@@ -1,9 +1,9 @@
 """``python -m triomq.spark.archive OUT.zip``: this package and its needs in one zip, for ``spark-submit --py-files``.
 
-Spark puts such a zip on Python's path and does not unpack it.  Python code is read from there, native modules cannot
-be: those of ``orjson`` are copied out by a loader that takes their package's place.  So the zip is for the version of
-Python and the kind of machine it was made on, and says so elsewhere.  ``msgpack`` goes on without its native part;
-pyspark, pyarrow, numpy and pandas are not in it: nodes that run PySpark have them.
+Spark puts such a zip on Python's path without unpacking it.  Python code is imported from it, but native modules
+cannot be: a loader in the place of ``orjson`` copies its native module out first.  So the zip works only with the
+Python version and machine type that it was made on, and says so elsewhere.  ``msgpack`` works without its native
+part.  pyspark, pyarrow, numpy and pandas are not included: nodes that run PySpark have them.
 
 Source: spark.md 3.12.
 """
@@ -23,12 +23,12 @@ from typing import Final
 from triomq.protocol.errors import ConfigError
 
 _PACKAGE: Final = "triomq"
-#: What cannot do without its native part.
+#: Packages that need their native part.
 _NATIVE_PACKAGES: Final = frozenset(("orjson",))
 _NATIVE_SUFFIXES: Final = tuple(EXTENSION_SUFFIXES)
 _LEFT_OUT: Final = frozenset(("__pycache__", "demo"))
 _REQUIREMENT: Final = re.compile(r"[A-Za-z0-9._-]+")
-#: Same bytes from the same files: zips know times from here on.
+#: A fixed time, so that the same files give the same bytes; the earliest that zips can store.
 _TIME: Final = (1980, 1, 1, 0, 0, 0)
 _LOADER: Final = '''\
 """Made by triomq.spark.archive: copies the native module out of the zip, loads it, and takes its names."""
@@ -61,7 +61,7 @@ __version__ = _module.__version__
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the zip and tell its size; return the exit code."""
+    """Write the zip and print its size; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m triomq.spark.archive", description=(__doc__ or "").split("\n\n")[1]
     )

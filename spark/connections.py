@@ -1,7 +1,7 @@
 """The clients of a worker process: kept between its tasks, since a connection costs more than a small task.
 
-A client is dropped when it was not used for a minute (looked at when the next one is asked for), after an error, and
-when others need its place.  The process id is part of the key: Spark's workers are forks.
+A client is closed after an error, when its place is needed, and after a minute without use (checked when the next
+client is borrowed).  The process id is part of the key: Spark's workers are forks.
 
 Source: spark.md 3.10.
 """
@@ -23,7 +23,7 @@ from triomq.protocol.wire.signing import Credentials
 from triomq.spark.options.options import Options
 
 _clock = time.monotonic
-_MOST_CLIENTS: Final = 4
+_MAX_CLIENTS: Final = 4
 _IDLE_S: Final = 60.0
 
 Key = tuple[int, str, ClientConfig]
@@ -43,7 +43,7 @@ _entries: dict[Key, _Entry] = {}
 
 
 def _account(options: Options) -> Credentials | None:
-    """Return the account that options name, read now and in this process, so that it changes with its source."""
+    """Return the account that the options name; it is read at each call, so that changes of its source take effect."""
     if options.given("credentials"):
         return load_credentials(options["credentials"])
     if options.given("accessKey"):
@@ -66,9 +66,9 @@ def client_config(options: Options) -> ClientConfig:
 
 @contextmanager
 def borrow_client(options: Options) -> Iterator[TrioClientInstance]:
-    """Lend the process's client for these options: to be given as ``instance`` to the classes of ``client.sync``.
+    """Lend the process's client for these options, to be passed as ``instance`` to the classes of ``client.sync``.
 
-    If the block ends with an error of the client's, the client is not used again.
+    A client whose block ends with an error is not used again.
 
     Raises:
         ConfigError: the account cannot be read in this process.
@@ -94,7 +94,7 @@ def borrow_client(options: Options) -> Iterator[TrioClientInstance]:
 
 
 def close_clients() -> None:
-    """Close all clients that nobody uses: at the end of a driver, and in tests."""
+    """Close all unused clients: at the end of a driver, and in tests."""
     with _lock:
         for key, entry in list(_entries.items()):
             _forget(key, entry)
@@ -109,7 +109,7 @@ def _open(key: Key) -> _Entry:
 def _close_unused(wanted: Key) -> None:
     now = _clock()
     by_age = sorted(_entries.items(), key=lambda item: item[1].last_used)
-    surplus = len(_entries) - _MOST_CLIENTS + (wanted not in _entries)
+    surplus = len(_entries) - _MAX_CLIENTS + (wanted not in _entries)
     for key, entry in by_age:
         foreign = key[0] != wanted[0]
         idle = not entry.users and now - entry.last_used > _IDLE_S
@@ -126,4 +126,4 @@ def _forget(key: Key, entry: _Entry) -> None:
     try:
         entry.shared.__exit__(None, None, None)
     except ClientClosedError:
-        return  # it ended by itself, with the error that its user has
+        return  # it has ended already, with the error that its user got

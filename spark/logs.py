@@ -1,8 +1,8 @@
-"""Warnings of the processes that Spark starts: nobody sets up logging there, so they would be lost.
+"""Shows warnings of the processes that Spark starts, where logging is not configured.
 
-What is lost with ``failOnDataLoss=false``, which broker is away: such lines go to stderr, which is in the log of the
-executor, or of the driver for the processes beside it.  A program that sets up logging itself keeps what it has.
-Floods are cut short, but each queue that lost messages is told: there is one line for it.
+Warnings, such as messages lost with ``failOnDataLoss=false`` or brokers that do not answer, go to stderr, which is in
+the log of the executor or driver.  A program that configures logging itself keeps its configuration.  Repeated lines
+are limited, but each queue that lost messages gets a line.
 """
 
 import logging
@@ -15,7 +15,7 @@ _LOGGER: Final = logging.getLogger("triomq")
 
 
 def show_warnings() -> None:
-    """Write warnings to stderr from now on, unless somebody takes them already; for processes of Spark's."""
+    """Write warnings to stderr from now on, unless logging is configured; for processes that Spark starts."""
     if _LOGGER.hasHandlers():
         return
     handler = logging.StreamHandler()

@@ -1,4 +1,4 @@
-"""Helpers for users: lag and progress of a query, de-duplication by row id.
+"""Helpers for users: lag and progress of a query, deduplication by row id.
 
 Source: spark.md 1.8, 4.2.
 """
@@ -27,7 +27,7 @@ _LINE_INTERVAL_S: Final = 1.0
 
 
 def lag(progress: "StreamingQueryProgress") -> dict[MessageQueue, int]:
-    """Return how many offsets of each queue a query has still to read, of all its ``rocketmq`` sources."""
+    """Return how many offsets of each queue a query has yet to read, for all its ``rocketmq`` sources."""
     found: dict[MessageQueue, int] = {}
     for source in progress.sources:
         latest, end = _offset(source.latestOffset), _offset(source.endOffset)
@@ -39,10 +39,10 @@ def lag(progress: "StreamingQueryProgress") -> dict[MessageQueue, int]:
 
 
 def deduplicated(frame: "DataFrame", delay: str = "10 minutes") -> "DataFrame":
-    """Return a frame with each row id once: repeats of our writers are dropped.
+    """Return a frame without repeated row ids, which our writers leave when they retry.
 
-    In a stream the watermark is on ``storeTime``: a repeat that comes more than ``delay`` later is kept.  The frame
-    must have the columns ``rowId`` and ``storeTime``.
+    In a stream the watermark is on ``storeTime``: a repetition that arrives more than ``delay`` later is kept.  The
+    frame must have the columns ``rowId`` and ``storeTime``.
     """
     if frame.isStreaming:
         return frame.withWatermark("storeTime", delay).dropDuplicatesWithinWatermark(["rowId"])
@@ -50,12 +50,12 @@ def deduplicated(frame: "DataFrame", delay: str = "10 minutes") -> "DataFrame":
 
 
 class PrintProgress(StreamingQueryListener):
-    """Prints a line for a query's progress, once a second at most: ``spark.streams.addListener(PrintProgress())``."""
+    """Prints the progress of queries, at most once a second: ``spark.streams.addListener(PrintProgress())``."""
 
     def __init__(
         self, write: Callable[[str], object] = sys.stdout.write, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Take where lines go, and a clock in seconds."""
+        """Take what writes a line, and a monotonic clock in seconds."""
         self._write = write
         self._clock = clock
         self._printed_at = -_LINE_INTERVAL_S
@@ -65,7 +65,7 @@ class PrintProgress(StreamingQueryListener):
         """Do nothing."""
 
     def onQueryProgress(self, event: "QueryProgressEvent") -> None:  # noqa: N802
-        """Count, and print if the last line is a second old."""
+        """Count the rows, and print if the last line is at least a second old."""
         progress = event.progress
         self.rows += progress.numInputRows
         now = self._clock()
@@ -85,7 +85,7 @@ class PrintProgress(StreamingQueryListener):
 
 
 def _offset(text: str | None) -> StreamOffset | None:
-    """Read an offset of a progress object; ``None`` if it is of another source."""
+    """Read an offset of a progress object; ``None`` if another source made it."""
     try:
         value = json.loads(text) if text else None
     except ValueError:

@@ -17,12 +17,12 @@ from triomq.protocol.errors import (
 
 T = TypeVar("T")
 _FIRST_PAUSE_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 2.0
+_MAX_PAUSE_S: Final = 2.0
 _BUSY_CODES: Final = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE))
 
 
 def is_busy(error: TriomqError) -> bool:
-    """Whether a broker refused only because it is busy now."""
+    """Whether a broker rejected a request only because it is busy."""
     return isinstance(error, BrokerResponseError) and error.code in _BUSY_CODES
 
 
@@ -37,7 +37,7 @@ def is_missing_topic(error: TriomqError) -> bool:
 
 
 class Retry:
-    """Repeats one operation, with growing pauses, until it succeeds or its time is up."""
+    """Repeats an operation, with growing pauses, until it succeeds or its time is up."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Retry:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Set the limit; the time starts with the first failure.
+        """Set the limit; its time starts with the first failure.
 
         Args:
             limit_s: seconds from the first failure after the last success.
@@ -87,7 +87,7 @@ class Retry:
 
         Args:
             error: why the attempt failed.
-            took_s: how long it took.  This counts, and no attempt starts that would end too late if it took as long.
+            took_s: how long it took.  It counts, and no attempt starts that would end too late if it took as long.
 
         Raises:
             TriomqError: ``error`` itself if another attempt cannot help.
@@ -103,4 +103,4 @@ class Retry:
                 f"{self._what}: given up after {now - self._began:.1f} s; the last error: {error}"
             ) from error
         self._sleep(self._pause_s)
-        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        self._pause_s = min(2 * self._pause_s, _MAX_PAUSE_S)

@@ -1,6 +1,6 @@
-"""The columns of the data source, as Spark and as Arrow know them.
+"""The columns of the data source, for Spark and Arrow.
 
-Every column is nullable: a null in a column that is not would be a NullPointerException in the JVM.
+Every column is nullable: a null in any other column would be a NullPointerException in the JVM.
 
 Source: spark.md 4.3, 4.4.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-#: Property in which our writers put the row id.
+#: Property in which our writers store the row id.
 ROW_ID: Final = "ROW_ID"
 
 
@@ -29,15 +29,17 @@ class Column:
 
 
 READ_COLUMNS: Final = (
-    Column("topic", "string", "the topic; of a retried message the one it was sent to"),
+    Column("topic", "string", "the topic; of a retried message the original one"),
     Column("broker", "string", "name of the broker it was read from"),
     Column("queueId", "int", "queue"),
     Column("queueOffset", "bigint", "offset in the queue"),
-    Column("msgId", "string", "the producer's unique id, else the id that tells where the broker stored it"),
-    Column("keys", "string", "keys as stored, separated by blanks"),
+    Column(
+        "msgId", "string", "the producer's unique id, else the id that the broker derives from the place of the message"
+    ),
+    Column("keys", "string", "keys as stored, separated by spaces"),
     Column("tags", "string", "the tag"),
     Column("body", "binary", "the body, decompressed"),
-    Column("flag", "int", "32 bits of the producer's own"),
+    Column("flag", "int", "32 bits for the producer's own use"),
     Column("properties", "map<string,string>", "all properties but KEYS and TAGS"),
     Column("bornTime", "timestamp", "when it was sent, by the producer's clock"),
     Column("storeTime", "timestamp", "when it was stored, by the broker's clock"),
@@ -46,11 +48,11 @@ READ_COLUMNS: Final = (
     Column("reconsumeTimes", "int", "how often its consumption failed"),
     Column("delayLevel", "int", "delay level, null if none"),
     Column("transactionState", "string", "none, prepared, commit or rollback"),
-    Column("rowId", "string", "what the streaming or batch writer gave it, null if another producer sent it"),
+    Column("rowId", "string", "id that our writers give a row; null if another producer sent it"),
 )
 READ_TYPES: Final = {column.name: column.type for column in READ_COLUMNS}
 
-#: Column of a DataFrame to write, and the types it may have.
+#: Columns of a DataFrame to write, and their possible types.
 WRITE_COLUMNS: Final = {
     "body": ("binary", "string"),
     "topic": ("string",),
@@ -64,25 +66,25 @@ WRITE_COLUMNS: Final = {
     "broker": ("string",),
     "flag": ("int", "bigint", "smallint", "tinyint"),
 }
-#: Of a DataFrame with a whole read schema: what the broker sets again.
+#: Columns of the read schema that the broker sets itself.
 IGNORED_ON_WRITE: Final = frozenset(READ_TYPES) - frozenset(WRITE_COLUMNS)
 
 
 def read_ddl() -> str:
-    """Return the whole read schema as Spark's DDL text."""
+    """Return the whole read schema as DDL text for Spark."""
     return ", ".join(f"`{column.name}` {column.type}" for column in READ_COLUMNS)
 
 
 def wanted_columns(schema: "StructType") -> tuple[str, ...]:
-    """Return the columns a user's schema asks for.
+    """Return the columns of a user's schema.
 
     Raises:
-        ConfigError: it has a column that is not ours or has another type; the text lists ours.
+        ConfigError: a column does not exist or has another type; the text lists the columns.
     """
     for field in schema.fields:
         found, wanted = field.dataType.simpleString(), READ_TYPES.get(field.name)
         if wanted is None:
-            raise ConfigError(f"schema: there is no column {field.name!r}; the columns are: {_table()}")
+            raise ConfigError(f"schema: column {field.name!r} does not exist; the columns are: {_table()}")
         if found != wanted:
             hint = "; read it as binary and use cast(body as string)" if field.name == "body" else ""
             raise ConfigError(
@@ -92,15 +94,15 @@ def wanted_columns(schema: "StructType") -> tuple[str, ...]:
 
 
 def check_write_schema(schema: "StructType", *, topic: str | None, id_column: str | None) -> tuple[str, ...]:
-    """Return the columns to write, of a DataFrame's schema.
+    """Return the columns of a DataFrame that are written.
 
     Args:
         schema: of the DataFrame.
         topic: the option, which replaces the column.
-        id_column: the option: the column with the user's own row id, of any type that can be text.
+        id_column: the option: column with the user's own row id, of any type that can be text.
 
     Raises:
-        ConfigError: a column is missing, unknown or of a wrong type; the text lists what is possible.
+        ConfigError: a column is missing, unknown or of a wrong type; the text lists the columns.
     """
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
     possible = "; ".join(f"{name}: {' or '.join(allowed)}" for name, allowed in WRITE_COLUMNS.items())
@@ -109,7 +111,9 @@ def check_write_schema(schema: "StructType", *, topic: str | None, id_column: st
     if topic is None and "topic" not in types:
         raise ConfigError("write: give the option 'topic' or a column 'topic'")
     if id_column is not None and id_column not in types:
-        raise ConfigError(f"option 'idColumn': there is no column {id_column!r}; there are: {', '.join(types)}")
+        raise ConfigError(
+            f"option 'idColumn': column {id_column!r} does not exist; the columns are: {', '.join(types)}"
+        )
     if "delayLevel" in types and "deliverTime" in types:
         raise ConfigError("write: give one of the columns 'delayLevel' and 'deliverTime', not both")
     for name, found in types.items():
@@ -122,7 +126,7 @@ def check_write_schema(schema: "StructType", *, topic: str | None, id_column: st
 
 
 def _may_be_ignored(name: str, types: dict[str, str]) -> bool:
-    """Whether a column is one of ours that the broker sets again: then the DataFrame was read from us."""
+    """Whether the broker sets a column itself: the DataFrame was read from RocketMQ then."""
     return name in IGNORED_ON_WRITE and types[name] == READ_TYPES[name]
 
 

@@ -1,4 +1,4 @@
-"""What Spark sees: the data source ``rocketmq`` with its readers and writers.  Constructors do no I/O.
+"""The data source ``rocketmq`` as Spark sees it, with its readers and writers.  Constructors do no I/O.
 
 Source: spark.md 1.1, 1.2.
 """
@@ -35,23 +35,23 @@ class RocketMQDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return what ``format()`` takes."""
+        """Return the name for ``format()``."""
         return "rocketmq"
 
     def schema(self) -> str:
-        """Return the columns of a read whose user gave none."""
+        """Return the columns of a read without a schema."""
         return read_ddl()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Make the reader of a batch, with the columns of ``schema``."""
+        """Return the reader of a batch, with the columns of ``schema``."""
         return BatchReader(parse_options(self.options, Use.BATCH_READ), wanted_columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
-        """Make the reader of a stream, with the columns of ``schema``."""
+        """Return the reader of a stream, with the columns of ``schema``."""
         return MicroBatchReader(parse_options(self.options, Use.STREAM_READ), wanted_columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> "DataSourceWriter":
-        """Make the writer of a batch."""
+        """Return the writer of a batch."""
         from triomq.spark.writing.writer import BatchWriter, WriteTask  # needs pyarrow
 
         if overwrite:
@@ -59,7 +59,7 @@ class RocketMQDataSource(DataSource):
         return BatchWriter(WriteTask.prepare(parse_options(self.options, Use.WRITE), schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "DataSourceStreamWriter":  # noqa: N802
-        """Make the writer of a stream; Spark makes one for each micro-batch."""
+        """Return the writer of a stream; Spark asks for one per micro-batch."""
         from triomq.spark.writing.writer import StreamWriter, WriteTask  # needs pyarrow
 
         if overwrite:
@@ -80,7 +80,7 @@ class RangesPartition(InputPartition):
 
 def _read(options: Options, columns: Sequence[str], partition: InputPartition) -> Iterator[Any]:
     if not isinstance(partition, RangesPartition):
-        return iter(())  # what Spark makes of a plan without partitions
+        return iter(())  # Spark's partition of an empty plan
     show_warnings()
     from triomq.spark.reading.partition_reader import read_ranges  # needs pyarrow, which the planner does not
 
@@ -95,8 +95,8 @@ class BatchReader(DataSourceReader):
         self._columns = columns
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Ask brokers once what there is, and cut it."""
-        from triomq.spark.connections import borrow_client  # not where only schemas are asked for
+        """Ask the brokers for offsets, and split the ranges into partitions."""
+        from triomq.spark.connections import borrow_client  # not needed to plan a schema
 
         show_warnings()
         options = self._options
@@ -116,7 +116,7 @@ class BatchReader(DataSourceReader):
 
 
 class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans and reads micro-batches; Spark keeps one of them in a process of its own as long as the query runs."""
+    """Plans and reads micro-batches; Spark keeps it in a separate process while the query runs."""
 
     def __init__(self, options: Options, columns: tuple[str, ...]) -> None:
         self._options = options
@@ -124,11 +124,11 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._driver: StreamDriver | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return where a new query begins."""
+        """Return where a new query starts."""
         return self._get_driver().initial_offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit that the options ask for."""
+        """Return the limit that the options set."""
         most = self._options["maxOffsetsPerTrigger"]
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
@@ -141,11 +141,11 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._get_driver().report_latest()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the ends of this run."""
+        """Make this run end at the current ends of the queues."""
         self._get_driver().prepare_available_now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Cut a micro-batch."""
+        """Split a micro-batch into partitions."""
         return [RangesPartition(partition) for partition in self._get_driver().plan(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -153,7 +153,7 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(self._options, self._columns, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Take note that a micro-batch is durable."""
+        """Note that a micro-batch is durable."""
         self._get_driver().commit(end)
 
     def stop(self) -> None:

@@ -1,6 +1,6 @@
-"""Read topics as a stream into files, or onto the console.
+"""Read topics as a stream into files or onto the console.
 
-Files get each message once: Spark's file sink ignores a micro-batch that it has already.
+Files get each message once: Spark's file sink ignores a micro-batch that it has already written.
 """
 
 import argparse
@@ -29,29 +29,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _add_arguments(parser: JobParser) -> None:
-    add_stream_arguments(parser, own_checkpoint="a temporary one: the next run begins anew")
+    add_stream_arguments(parser, own_checkpoint="temporary: the next run starts again")
     add = parser.add_argument
-    add("--to", choices=("parquet", "csv", _CONSOLE), default=_CONSOLE, help=f"where to ({_CONSOLE})")
+    add("--to", choices=("parquet", "csv", _CONSOLE), default=_CONSOLE, help=f"format of the output ({_CONSOLE})")
     add("--path", metavar="DIR", help="folder of the files")
     add("--columns", metavar="A,B", help=f"columns, of: {', '.join(READ_TYPES)} (all)")
-    add("--text", action="store_true", help="write the body as text; always so to csv and console")
+    add("--text", action="store_true", help="write the body as text; always for csv and console")
 
 
 def _prepare(arguments: argparse.Namespace) -> Mapping[Use, Mapping[str, str]]:
     if arguments.to != _CONSOLE and not (arguments.path and arguments.checkpoint):
         raise ConfigError(f"--to {arguments.to} needs --path and --checkpoint")
     if arguments.to == _CONSOLE and arguments.path:
-        raise ConfigError("--path is for --to parquet or csv")
+        raise ConfigError("--path needs --to parquet or csv")
     arguments.columns = arguments.columns.split(",") if arguments.columns else list(READ_TYPES)
     unknown = [name for name in arguments.columns if name not in READ_TYPES]
     if unknown:
-        raise ConfigError(f"--columns: there is no {', '.join(unknown)}; there are: {', '.join(READ_TYPES)}")
+        raise ConfigError(f"--columns: {', '.join(unknown)} does not exist; the columns are: {', '.join(READ_TYPES)}")
     return {Use.STREAM_READ: stream_options(arguments)}
 
 
 def _run(run: Run) -> None:
     arguments = run.arguments
-    names = dict.fromkeys((*arguments.columns, "body"))  # the body is counted, also where it is not wanted
+    names = dict.fromkeys((*arguments.columns, "body"))  # the body is always read, to count its bytes
     reader = run.spark.readStream.format("rocketmq").options(**run.read_options).schema(ddl_of(list(names)))
     frame = _readable(observed(reader.load()), arguments).select(*arguments.columns)
     writer = frame.writeStream.format(arguments.to).outputMode("append")
@@ -61,7 +61,7 @@ def _run(run: Run) -> None:
 
 
 def _readable(frame: "DataFrame", arguments: argparse.Namespace) -> "DataFrame":
-    """Return text in the place of what CSV and a console cannot show."""
+    """Replace what CSV and a console cannot show by text."""
     is_text = arguments.to != "parquet"
     if is_text or arguments.text:
         frame = frame.withColumn("body", col("body").cast("string"))
@@ -72,7 +72,7 @@ def _readable(frame: "DataFrame", arguments: argparse.Namespace) -> "DataFrame":
 
 JOB: Final = Job(
     name="consume",
-    description="Read topics as a stream into Parquet or CSV files, or onto the console.",
+    description="Read topics as a stream into Parquet or CSV files or onto the console.",
     add_arguments=_add_arguments,
     prepare=_prepare,
     run=_run,

@@ -1,6 +1,6 @@
-"""Write files, or rows that Spark makes, to a topic.
+"""Write files, or rows that Spark generates, to a topic.
 
-A row becomes the JSON of its columns, unless a column is named that is the body.
+The body of a message is the JSON of the row, unless ``--body`` names a column.
 """
 
 import argparse
@@ -32,26 +32,30 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _add_arguments(parser: JobParser) -> None:
     add = parser.add_argument
-    add("files", metavar="FILE", nargs="*", help="files or folders, as Spark names them")
-    add("--topic", required=True, help="where to")
-    add("--format", choices=_FORMATS, help="of the files (by the first one's name)")
+    add("files", metavar="FILE", nargs="*", help="files or folders, as Spark reads them")
+    add("--topic", required=True, help="topic to write")
+    add("--format", choices=_FORMATS, help="format of the files (by the name of the first one)")
     add("--schema", metavar="DDL", help="columns of the files, such as 'carrier string, delay double' (inferred)")
-    add("--null", metavar="TEXT", help="how CSV files write that there is no value, such as NA (nothing)")
-    add("--body", metavar="COLUMN", help="the column that is the body (JSON of all columns)")
-    add("--keys", metavar="COLUMN", help="the column that is the message's key")
-    add("--tags", metavar="COLUMN", help="the column that is its tag")
-    add("--sharding-key", metavar="COLUMN", help="rows with equal values go to one queue, in their order")
-    add("--id", metavar="COLUMN", help="the column that tells repeats apart, see docs/spark.md (made of the row)")
-    add("--rate-source", action="store_true", help="instead of files: rows with a time stamp and a number")
-    add("--rows", metavar="N", type=parse_positive, help="with --rate-source: end after so many (at a signal)")
-    add("--rate", metavar="N", type=parse_positive, help="rows per second, about (no limit; --rate-source: 1000)")
+    add("--null", metavar="TEXT", help="text that means null in CSV files, such as NA (empty)")
+    add("--body", metavar="COLUMN", help="column with the body (JSON of all columns)")
+    add("--keys", metavar="COLUMN", help="column with the message's key")
+    add("--tags", metavar="COLUMN", help="column with the message's tag")
+    add("--sharding-key", metavar="COLUMN", help="rows with equal values go to one queue, in order")
+    add(
+        "--id",
+        metavar="COLUMN",
+        help="column with a unique id for deduplication, see docs/spark.md (derived from the row)",
+    )
+    add("--rate-source", action="store_true", help="instead of files: generated rows with a timestamp and a number")
+    add("--rows", metavar="N", type=parse_positive, help="with --rate-source: end after N rows (at a signal)")
+    add("--rate", metavar="N", type=parse_positive, help="approximate rows per second (no limit; --rate-source: 1000)")
 
 
 def _prepare(arguments: argparse.Namespace) -> Mapping[Use, Mapping[str, str]]:
     if bool(arguments.files) == arguments.rate_source:
         raise ConfigError("give files, or --rate-source")
     if arguments.rows is not None and not arguments.rate_source:
-        raise ConfigError("--rows is for --rate-source")
+        raise ConfigError("--rows needs --rate-source")
     if arguments.files and arguments.format is None:
         suffix = PurePath(arguments.files[0]).suffix.removeprefix(".")
         if suffix not in _FORMATS:
@@ -88,7 +92,7 @@ def _run_rate_source(run: Run) -> None:
 
 
 def messages(frame: "DataFrame", arguments: argparse.Namespace) -> "DataFrame":
-    """Return the columns that the data source writes."""
+    """Return a frame with the columns for the data source."""
     body = to_json(struct("*")) if arguments.body is None else col(arguments.body)
     columns = [body.alias("body")]
     for name, source in (("keys", arguments.keys), ("tags", arguments.tags), ("shardingKey", arguments.sharding_key)):
@@ -101,7 +105,7 @@ def messages(frame: "DataFrame", arguments: argparse.Namespace) -> "DataFrame":
 
 JOB: Final = Job(
     name="produce",
-    description="Write CSV, JSON or Parquet files, or rows that Spark makes, to a topic.",
+    description="Write CSV, JSON or Parquet files, or rows that Spark generates, to a topic.",
     add_arguments=_add_arguments,
     prepare=_prepare,
     run=_run,

@@ -1,7 +1,7 @@
-"""Copy what a topic got in a range of time to another topic.
+"""Copy the messages that a topic received in a time range to another topic.
 
-A message's row id becomes that of the original, so that :func:`triomq.spark.deduplicated` drops the repeats of a replay
-that was run twice.
+A copy has the row id of its original, so that :func:`triomq.spark.deduplicated` drops the repetitions of a replay that
+ran twice.
 """
 
 import argparse
@@ -32,17 +32,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _add_arguments(parser: JobParser) -> None:
     add = parser.add_argument
-    add("--subscribe", metavar="TOPIC", required=True, help="the topic to read")
-    add("--topic", required=True, help="where to")
-    add("--from", dest="start", metavar="TIME", help=f"first store time: {_TIME} (the first message there is)")
-    add("--to", dest="end", metavar="TIME", help="store time to end before (all there is at the start)")
+    add("--subscribe", metavar="TOPIC", required=True, help="topic to read")
+    add("--topic", required=True, help="topic to write")
+    add("--from", dest="start", metavar="TIME", help=f"first store time: {_TIME} (the first message)")
+    add("--to", dest="end", metavar="TIME", help="end before this store time (all messages that exist at the start)")
     add("--tags", metavar="A||B", help="only messages with these tags")
-    add("--rate", metavar="N", type=parse_positive, help="messages per second, about (no limit)")
+    add("--rate", metavar="N", type=parse_positive, help="approximate messages per second (no limit)")
 
 
 def _prepare(arguments: argparse.Namespace) -> Mapping[Use, Mapping[str, str]]:
     if arguments.topic in arguments.subscribe.split(","):
-        raise ConfigError("--topic must not be a topic that is read")
+        raise ConfigError("--topic must differ from the topics that are read")
     reading = {
         "subscribe": arguments.subscribe,
         **start_options("starting", arguments.start),
@@ -59,7 +59,7 @@ def _run(run: Run) -> None:
 
 
 def copies(frame: "DataFrame") -> "DataFrame":
-    """Return messages as they are to be sent: with what their producer gave them, but not delayed a second time."""
+    """Return the messages as their producer sent them, but without a delay."""
     return frame.select(
         "body",
         "keys",
@@ -75,7 +75,7 @@ def copies(frame: "DataFrame") -> "DataFrame":
 
 JOB: Final = Job(
     name="replay",
-    description="Copy what a topic got in a range of time to another topic.",
+    description="Copy the messages that a topic received in a time range to another topic.",
     add_arguments=_add_arguments,
     prepare=_prepare,
     run=_run,

@@ -1,7 +1,7 @@
-"""The options of the data source, in one table: name, where it may be used, default, parser, values, meaning.
+"""The options of the data source in one table: name, uses, default, parser, possible values, meaning.
 
-Errors and the documentation are made from it.  An error names options and what is possible, never a value: values may
-be secrets, and Spark writes errors into logs and its event log.
+Errors and the documentation are generated from it.  An error names options and possible values, never a given value:
+that may be a secret, and Spark writes errors to logs and its event log.
 
 Source: spark.md 4.1.
 """
@@ -43,12 +43,12 @@ class Option:
     """One option.
 
     Attributes:
-        name: as users write it; Spark ignores its case.
-        uses: where it may be given.
-        default: the value if it is not given.
-        parse: reads the text; raises ``ValueError`` with the defect, without the text.
-        values: what is possible, in words.
-        doc: what it does.
+        name: as users write it; Spark ignores the case.
+        uses: where it is allowed.
+        default: value if the option is not given.
+        parse: reads the text; raises ``ValueError`` that names the defect, not the text.
+        values: description of possible values.
+        doc: what the option does.
     """
 
     name: str
@@ -75,63 +75,67 @@ _TIME: Final = "milliseconds since 1970, or ISO 8601"
 
 OPTIONS: Final = (
     Option("nameServer", _ALL, None, values.name_server, "host:port[;host:port...]",
-           f"name servers; without it the environment variable {NAMESRV_VARIABLE}"),
-    Option("subscribe", _READ, None, values.topics, "topics, joined by commas", "topics to read"),
+           f"name servers; default: the environment variable {NAMESRV_VARIABLE}"),
+    Option("subscribe", _READ, None, values.topics, "topics, separated by commas", "topics to read"),
     Option("subscribePattern", _READ, None, values.pattern, "a Python regular expression",
-           "read the topics whose whole name matches; those of the system only if it begins with %"),
+           "topics whose whole name matches; system topics only if the pattern starts with %"),
     Option("assign", _READ, None, values.assignment, 'JSON {"topic": {"broker": [0, 1]}}', "queues to read"),
     Option("credentials", _ALL, None, values.credentials, SOURCES_TEXT,
-           "account for brokers with ACL, read by each process itself: lines accessKey: ..., secretKey: ... and perhaps"
-           " securityToken: ..."),
-    Option("accessKey", _ALL, None, values.secret, "text", "the account itself, where the program may hold it"),
+           "account for brokers with ACL; each process reads the file itself: lines accessKey: ..., secretKey: ... and "
+           "optionally securityToken: ..."),
+    Option("accessKey", _ALL, None, values.secret, "text", "the account itself, if the program may contain it"),
     Option("secretKey", _ALL, None, values.secret, "text", "belongs to accessKey"),
     Option("securityToken", _ALL, None, values.secret, "text", "belongs to accessKey, if the account has one"),
     Option("advertise", _ALL, "as-advertised", values.choice("as-advertised", "as-dialled"),
-           "as-advertised or as-dialled", "as-dialled: reach brokers at the name server's host, with their own port"),
-    Option("topic", _WRITE, None, values.topic, "a topic", "where all rows go, whatever the column topic says"),
+           "as-advertised or as-dialled",
+           "as-dialled: connect to brokers at the name server's host and their own port"),
+    Option("topic", _WRITE, None, values.topic, "a topic", "topic of all rows; overrides the column topic"),
     Option("startingOffsets", _READ, None, values.start, f"earliest, latest (streaming only) or {_JSON_OFFSETS}",
-           "where a first run begins; without it earliest in a batch, latest in a stream"),
+           "where the first run starts; default: earliest in a batch, latest in a stream"),
     Option("startingTimestamp", _READ, None, values.time_ms, _TIME,
-           "begin with the first message stored at this time or later"),
+           "start at the first message stored at this time or later"),
     Option("startingOffsetsByTimestamp", _READ, None, values.timestamps, _JSON_TIMES, "the same for each queue"),
     Option("startingOffsetsByTimestampStrategy", _READ, "error", values.choice("error", "latest"), "error or latest",
-           "what to do if no message of a queue is that late"),
+           "what to do if a queue has no message that late"),
     Option("endingOffsets", _BATCH, None, values.end, f"latest or {_JSON_OFFSETS}",
-           "where a batch ends, exclusive; without it latest"),
+           "exclusive end of a batch; default: latest"),
     Option("endingTimestamp", _BATCH, None, values.time_ms, _TIME,
            "end before the first message stored at this time or later"),
     Option("endingOffsetsByTimestamp", _BATCH, None, values.timestamps, _JSON_TIMES, "the same for each queue"),
-    _switch("failOnDataLoss", _READ, "fail if messages to read are gone; else go on, and log how many", default=True),
-    _count("minPartitions", _READ, None, "split queues until there are so many partitions"),
+    _switch("failOnDataLoss", _READ,
+           "fail if messages to read no longer exist; otherwise log how many and continue", default=True),
+    _count("minPartitions", _READ, None, "split queues until there are this many partitions"),
     _count("maxRecordsPerPartition", _READ, None, "split queues so that no partition has more offsets"),
-    _count("maxOffsetsPerTrigger", _STREAM, None, "read at most so many offsets in a micro-batch"),
-    _count("minOffsetsPerTrigger", _STREAM, None, "wait until there are so many offsets"),
+    _count("maxOffsetsPerTrigger", _STREAM, None, "maximum number of offsets in a micro-batch"),
+    _count("minOffsetsPerTrigger", _STREAM, None, "wait until this many offsets are available"),
     Option("maxTriggerDelay", _STREAM, 900.0, values.duration_s, "a duration such as 500ms, 2s, 15m",
-           "but never longer than this, if there is any"),
-    Option("tags", _READ, "*", values.tags, "tags joined by ||, or *", "filter at the broker, and check again"),
-    Option("group.id", _STREAM, None, values.group, "a group", "store offsets there for tools that watch lag"),
-    Option("readGroup", _READ, "TRIOMQ_SPARK", values.group, "a group", "the name in pulls, for statistics and rights"),
-    _count("pullBatchSize", _READ, 1024, "messages asked for with one pull; Apache's brokers give 32 at most", 1, 1024),
-    _count("pullsInFlight", _READ, 8, "pulls under way in a task", 1, 64),
-    _count("fetchBytes", _READ, 2 * _MIB, "bytes under way in a task, about", 64 * _KIB, 64 * _MIB),
-    _count("batchBytes", _READ, 2 * _MIB, "bytes of an Arrow batch, about", 64 * _KIB, 64 * _MIB),
-    _count("offsetPollMs", _STREAM, 200, "how long the ends of queues are believed before brokers are asked again", 10),
-    _count("discoveryIntervalMs", _STREAM, 30_000, "how often topics and queues are looked up", 1000),
-    _switch("failOnUnreachable", _STREAM, "fail if one of several brokers is away; else its queues wait"),
+           "longest wait for minOffsetsPerTrigger"),
+    Option("tags", _READ, "*", values.tags, "tags joined by ||, or *",
+           "the broker filters, and the reader checks again"),
+    Option("group.id", _STREAM, None, values.group, "a group", "group to store offsets in, for tools that show lag"),
+    Option("readGroup", _READ, "TRIOMQ_SPARK", values.group, "a group",
+           "group name in pulls, for statistics and permissions"),
+    _count("pullBatchSize", _READ, 1024, "messages per pull; Apache's brokers return at most 32", 1, 1024),
+    _count("pullsInFlight", _READ, 8, "concurrent pulls of a task", 1, 64),
+    _count("fetchBytes", _READ, 2 * _MIB, "approximate bytes in flight in a task", 64 * _KIB, 64 * _MIB),
+    _count("batchBytes", _READ, 2 * _MIB, "approximate bytes of an Arrow batch", 64 * _KIB, 64 * _MIB),
+    _count("offsetPollMs", _STREAM, 200, "interval at which brokers are asked for the ends of queues", 10),
+    _count("discoveryIntervalMs", _STREAM, 30_000, "interval at which topics and queues are looked up", 1000),
+    _switch("failOnUnreachable", _STREAM, "fail if one of several brokers does not answer; otherwise its queues wait"),
     Option("badProperties", _READ, "lossy", values.choice("lossy", "fail"), "lossy or fail",
-           "ill-formed UTF-8 in properties: replace it, or fail with the offset"),
-    _count("planTimeoutMs", _ALL, 30_000, "for finding queues and offsets, with all tries"),
-    _count("readTimeoutMs", _ALL, 30_000, "how long a task goes on trying while brokers do not answer"),
-    _count("connectTimeoutMs", _ALL, 5000, "for one connection"),
+           "invalid UTF-8 in properties: replace it, or fail and report the offset"),
+    _count("planTimeoutMs", _ALL, 30_000, "limit for finding queues and offsets, with all attempts"),
+    _count("readTimeoutMs", _ALL, 30_000, "how long a task retries while brokers do not answer"),
+    _count("connectTimeoutMs", _ALL, 5000, "limit for opening a connection"),
     Option("writeId", _WRITE, None, values.plain, "text", "first part of the row ids of a batch write"),
-    Option("idColumn", _WRITE, None, values.plain, "a column", "the column that is the row id, instead of a made one"),
-    _count("sendTimeoutMs", _WRITE, 3000, "for one send"),
-    _count("retries", _WRITE, 2, "further tries of one send, on another broker if there is one", 0, 100),
-    _count("taskTimeoutMs", _WRITE, 600_000, "how long a task goes on trying while brokers are busy"),
-    _count("batchMessages", _WRITE, 500, "messages in one send; 1: each alone", 1, 10_000),
-    _count("batchSendBytes", _WRITE, 512 * _KIB, "bytes in one send, about", _KIB, 4 * _MIB),
-    _count("sendsInFlight", _WRITE, 4, "sends under way in a task", 1, 64),
-    _count("compressAbove", _WRITE, 4096, "bodies of so many bytes and more are compressed; 0: none is", 0),
+    Option("idColumn", _WRITE, None, values.plain, "a column", "column with the row id, instead of a generated one"),
+    _count("sendTimeoutMs", _WRITE, 3000, "limit for one send"),
+    _count("retries", _WRITE, 2, "further attempts of one send, on another broker if possible", 0, 100),
+    _count("taskTimeoutMs", _WRITE, 600_000, "how long a task retries while brokers are busy"),
+    _count("batchMessages", _WRITE, 500, "messages per send; 1: no batches", 1, 10_000),
+    _count("batchSendBytes", _WRITE, 512 * _KIB, "approximate bytes per send", _KIB, 4 * _MIB),
+    _count("sendsInFlight", _WRITE, 4, "concurrent sends of a task", 1, 64),
+    _count("compressAbove", _WRITE, 4096, "compress bodies of at least this many bytes; 0: never", 0),
     _count("rateLimit", _WRITE, 0, "rows per second of a task; 0: no limit", 0),
     Option("badRows", _WRITE, "fail", values.choice("fail", "skip"), "fail or skip",
            "what to do with a row that cannot be a message"),
@@ -139,9 +143,9 @@ OPTIONS: Final = (
 )  # fmt: skip
 
 _BY_KEY: Final = {option.name.lower(): option for option in OPTIONS}
-#: Of Spark itself; it hands them on.
+#: Spark's own options, which it passes on.
 _SPARKS_OWN: Final = frozenset(("checkpointlocation", "path", "querytype", "__paths__"))
-#: What users of Apache's clients and of other connectors may call them.
+#: Names that users of Apache's clients and of other connectors may try.
 _OTHER_NAMES: Final = {
     "namesrv": "nameServer", "namesrvaddr": "nameServer", "subexpression": "tags", "consumergroup": "group.id",
     "groupid": "group.id", "groupidprefix": "readGroup", "topics": "subscribe",
@@ -153,9 +157,9 @@ _ENDS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 
 
 class Options:
-    """Checked options: ``options["minPartitions"]``; what was not given has its default.
+    """Checked options: ``options["minPartitions"]`` is the given value or the default.
 
-    It is pickled with readers and writers.
+    Pickled with readers and writers.
     """
 
     def __init__(self, found: Mapping[str, Any]) -> None:
@@ -168,19 +172,19 @@ class Options:
         return self._found.get(option.name, option.default)
 
     def __repr__(self) -> str:
-        """Tell names only: values may be secrets."""
+        """Show only names: values may be secrets."""
         return f"<Options {', '.join(sorted(self._found))}>"
 
     def given(self, name: str) -> bool:
-        """Whether the user gave it."""
+        """Whether the user gave the option."""
         return name in self._found
 
 
 def parse_options(given: Mapping[str, str], use: Use) -> Options:
-    """Check options and their combinations; nothing is asked of any server.
+    """Check options and their combinations without any I/O.
 
     Raises:
-        ConfigError: the first defect; the text names the option and what is possible.
+        ConfigError: names the first wrong option and its possible values.
     """
     found = {}
     for key, text in given.items():

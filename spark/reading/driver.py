@@ -1,7 +1,7 @@
-"""The driver's side of a stream: which offsets the next micro-batch ends at, and how it is cut into partitions.
+"""The driver's side of a stream: chooses the end of the next micro-batch and splits it into partitions.
 
-Spark asks for the latest offset every 10 ms when it has nothing to do, so what brokers said is believed for
-``offsetPollMs``, and a question with nothing new is answered from memory, after a rest of some milliseconds.
+An idle query asks for the latest offset every 10 ms.  Brokers are asked once per ``offsetPollMs``; in between the
+answer comes from memory, after a pause of some milliseconds.
 
 Source: spark.md 1.3, 3.2 to 3.8.
 """
@@ -26,21 +26,21 @@ from triomq.spark.reading.positions import starting_offsets
 
 LOGGER: Final = logging.getLogger("triomq.spark.reading.driver")
 
-#: A message stored so long after the checkpoint cannot be the one that the checkpoint counted as the first.
-_MADE_AGAIN_MARGIN_MS: Final = 60_000
+#: A first message that was stored this long after the checkpoint is not the one that the checkpoint counted.
+_RECREATED_MARGIN_MS: Final = 60_000
 _WARNING_INTERVAL_S: Final = 60.0
-#: Without a trigger Spark asks again 10 ms after an answer.  Most of what that costs is not ours, so an idle query is
-#: made to ask less often; one with a trigger, or with another source that has news, asks later and waits for nothing.
-_AGAIN_AT_ONCE_S: Final = 0.030
+#: Without a trigger Spark asks again 10 ms after an answer, and each question costs the driver more than it costs us.
+#: So an idle query is slowed down.  One with a trigger, or with another source that has news, asks later than this.
+_BUSY_POLL_S: Final = 0.030
 _REST_S: Final = 0.015
-#: For so many discoveries a queue may be out of the route.
+#: A queue may be missing from the route for this many discoveries.
 _GRACE_DISCOVERIES: Final = 3
 
 Json = dict[str, Any]
 
 
 class StreamDriver:
-    """State of one query; its calls block and come one after the other."""
+    """State of one query.  Calls block; Spark makes one at a time."""
 
     def __init__(
         self,
@@ -51,13 +51,13 @@ class StreamDriver:
         sleep: Callable[[float], None] = time.sleep,
         connect: Callable[[ExitStack, Options], tuple[Discovery, PullConsumer | None]] | None = None,
     ) -> None:
-        """Take options; nothing is asked before the first call.
+        """Create the driver; the first call connects.
 
         Args:
             options: of a streaming read.
-            clock: seconds.
-            now_ms: the wall clock.
-            sleep: waits seconds.
+            clock: monotonic time in seconds.
+            now_ms: wall clock.
+            sleep: waits for some seconds.
             connect: opens the clients; the second one stores the offsets of ``group.id``.
         """
         self._options = options
@@ -71,14 +71,14 @@ class StreamDriver:
         self._discovered_at: float | None = None
         self._bounds = Bounds({}, {})
         self._polled_at: float | None = None
-        self._latest: Json | None = None  # the bounds' ends, once they were asked for
+        self._latest: Json | None = None  # the ends in ``_bounds`` as JSON, made on demand
         self._target: Mapping[MessageQueue, int] | None = None
         self._initial: Json | None = None
-        self._idle_at: Json | None = None  # nothing new after this offset with these bounds
+        self._idle_at: Json | None = None  # the bounds have nothing after this offset
         self._idle_answer_at: float | None = None
         self._committed: dict[MessageQueue, int] = {}
         self._waits_since: float | None = None
-        self._to_verify: set[MessageQueue] | None = None  # None: all of the first offset
+        self._to_verify: set[MessageQueue] | None = None  # None: all queues of the first offset
         self._reported: set[tuple[MessageQueue, int]] = set()
         grace_s = _GRACE_DISCOVERIES * options["discoveryIntervalMs"] / 1000
         self._missing = MissingQueues(grace_s, lambda queue: int(self._open()[0].consumer.max_offset(queue)))
@@ -86,7 +86,7 @@ class StreamDriver:
         self._unanswered = 0
 
     def initial_offset(self) -> Json:
-        """Return where a new query begins; the same at each call."""
+        """Return where a new query starts; every call returns the same."""
         if self._initial is None:
             discovery, _ = self._open()
             retry = discovery.retry()
@@ -97,22 +97,22 @@ class StreamDriver:
         return self._initial
 
     def prepare_available_now(self) -> None:
-        """Fix the ends of this run: what there is now."""
+        """Make this run end at the current ends of the queues."""
         self._discover()
         discovery, _ = self._open()
         bounds = discovery.all_bounds(self._queues, discovery.retry())
         self._target = {queue: found.high for queue, found in bounds.items()}
 
-    def latest_offset(self, start: Json, most: int | None) -> Json:
-        """Return the end of the next micro-batch, ``start`` itself if there is nothing new.
+    def latest_offset(self, start: Json, limit: int | None) -> Json:
+        """Return the end of the next micro-batch; ``start`` itself if nothing is new.
 
         Args:
-            start: end of the last one, which is durable.
-            most: offsets at most; ``None``: no limit.
+            start: end of the previous micro-batch, which is durable.
+            limit: maximum number of offsets; ``None``: no limit.
 
         Raises:
-            DataLossError: offsets to read are gone, and ``failOnDataLoss`` is set.
-            RequestTimeoutError: no broker answered for ``planTimeoutMs``.
+            DataLossError: offsets to read no longer exist, and ``failOnDataLoss`` is set.
+            RequestTimeoutError: no broker answered within ``planTimeoutMs``.
         """
         is_idle = start == self._idle_at
         if is_idle:
@@ -126,7 +126,7 @@ class StreamDriver:
         self._store_progress(offset)
         self._report_missing(offset, now)
         moved = self._moved(offset)
-        targets = self._targets(offset, moved, most, now)
+        targets = self._targets(offset, moved, limit, now)
         found = offset if targets is None else next_offset(offset, targets, moved, self._now_ms())
         if found is offset:
             self._idle_at, self._idle_answer_at = start, self._clock()
@@ -135,20 +135,20 @@ class StreamDriver:
         return found.to_json()
 
     def report_latest(self) -> Json | None:
-        """Return the ends of all queues, for progress reports."""
+        """Return the ends of all queues for progress reports."""
         if self._latest is None and self._bounds.queues:
             self._latest = StreamOffset({queue: found.high for queue, found in self._bounds.queues.items()}).to_json()
         return self._latest
 
     def plan(self, start: Json, end: Json) -> list[Partition]:
-        """Return the partitions of a micro-batch, which may be a repeated one."""
+        """Return the partitions of a micro-batch, which may be a repetition."""
         ranges = ranges_between(StreamOffset.from_json(start), StreamOffset.from_json(end))
         return plan_partitions(
             ranges, least=self._options["minPartitions"], most_records=self._options["maxRecordsPerPartition"]
         )
 
     def commit(self, end: Json) -> None:
-        """Take note that a micro-batch is durable."""
+        """Note that a micro-batch is durable."""
         self._store_progress(StreamOffset.from_json(end))
 
     def close(self) -> None:
@@ -162,16 +162,16 @@ class StreamDriver:
         return self._clients
 
     def _rest(self) -> None:
-        """Wait a little if Spark asks again at once, but not beyond the next question to brokers."""
+        """Pause if Spark asks again immediately, but not past the next poll of the brokers."""
         if self._target is not None or self._polled_at is None or self._idle_answer_at is None:
             return
         now = self._clock()
         until_poll_s = self._polled_at + self._options["offsetPollMs"] / 1000 - now
-        if until_poll_s > 0 and now - self._idle_answer_at < _AGAIN_AT_ONCE_S:
+        if until_poll_s > 0 and now - self._idle_answer_at < _BUSY_POLL_S:
             self._sleep(min(_REST_S, until_poll_s))
 
     def _refresh(self, now: float) -> bool:
-        """Ask brokers again if it is time; return whether they were asked."""
+        """Poll the brokers if it is time; return whether they were polled."""
         if self._polled_at is not None and (now - self._polled_at) * 1000 < self._options["offsetPollMs"]:
             return False
         interval_s = self._options["discoveryIntervalMs"] / 1000
@@ -194,7 +194,7 @@ class StreamDriver:
         self._discovered_at = self._clock()
 
     def _rediscover(self) -> None:
-        """Look for new queues; what is known goes on if name servers are away."""
+        """Look for new queues; keep the known ones if no name server answers."""
         if not self._queues:
             self._discover()
             return
@@ -215,48 +215,48 @@ class StreamDriver:
             self._warned_at, self._unanswered = now, 0
 
     def _moved(self, offset: StreamOffset) -> dict[MessageQueue, int]:
-        """Return begins of queues that are new, or whose offset is gone."""
+        """Return the start of queues that are new or whose offset no longer exists."""
         moved = {}
-        again = self._made_again(offset)
+        again = self._recreated(offset)
         for queue, bounds in self._bounds.queues.items():
             if self._target is not None and queue not in self._target:
-                continue  # found in this run: it is for the next one
+                continue  # found during this run: the next one reads it
             begin = offset.ends.get(queue)
             if begin is None:
                 moved[queue] = bounds.low
                 continue
-            checked, lost = check_begin(begin, bounds.low, bounds.high, made_again=queue in again)
+            checked, lost = check_begin(begin, bounds.low, bounds.high, recreated=queue in again)
             if checked != begin:
                 moved[queue] = checked
                 self._report(queue, begin, lost, bounds)
         return moved
 
     def _report_missing(self, offset: StreamOffset, now: float) -> None:
-        """Report queues that the route has no more, and say which ones nobody asks for any more."""
+        """Report queues that are missing from the route, and queues that the options no longer select."""
         missing = {queue: offset.ends[queue] for queue in offset.ends.keys() - set(self._queues)}
         discovery, _ = self._open()
         for queue, begin, lost in self._missing.overdue(missing, now, at_once=self._target is not None):
             if not discovery.is_wanted(queue):
-                LOGGER.warning("queue not read any more: the options leave it out queue=%s offset=%d", queue, begin)
+                LOGGER.warning("queue no longer read: the options do not select it queue=%s offset=%d", queue, begin)
             elif lost is None:
-                LOGGER.warning("queue not in the route any more queue=%s offset=%d lost=unknown", queue, begin)
+                LOGGER.warning("queue no longer in the route queue=%s offset=%d lost=unknown", queue, begin)
             elif lost:
                 fail = self._options["failOnDataLoss"]
-                report_loss(queue, begin, lost, "the route does not have the queue any more", fail=fail)
+                report_loss(queue, begin, lost, "the queue is no longer in the route", fail=fail)
 
     def _report(self, queue: MessageQueue, begin: int, lost: int | None, bounds: QueueBounds) -> None:
         fail = self._options["failOnDataLoss"]
         if not fail and (queue, begin) in self._reported:
             return
         self._reported.add((queue, begin))
-        what = "the topic was made again; " if lost is None else ""
+        what = "the topic was recreated; " if lost is None else ""
         report_loss(queue, begin, lost, f"{what}the broker has {bounds.low} to {bounds.high}", fail=fail)
 
-    def _made_again(self, offset: StreamOffset) -> set[MessageQueue]:
-        """Return queues whose topic was made again and grew past our offset already.
+    def _recreated(self, offset: StreamOffset) -> set[MessageQueue]:
+        """Return queues whose topic was recreated and has already grown past our offset.
 
-        RocketMQ has no id of a topic, so this is a guess: a queue that still has its first message, which was stored
-        long after we had read that offset.
+        RocketMQ topics have no id, so this is a guess: the queue still has its first message, and that was stored long
+        after we had read its offset.
         """
         if self._to_verify is None:
             self._to_verify = set() if offset.is_initial else set(offset.ends)
@@ -271,15 +271,15 @@ class StreamDriver:
             except TriomqError as exc:
                 LOGGER.warning("first message not looked up queue=%s error=%s", queue, exc)
                 continue
-            if first_ms is not None and first_ms > offset.taken_at_ms + _MADE_AGAIN_MARGIN_MS:
+            if first_ms is not None and first_ms > offset.taken_at_ms + _RECREATED_MARGIN_MS:
                 found.add(queue)
-        self._to_verify = found | unanswered  # until their new begin is in the offset
+        self._to_verify = found | unanswered  # until the offset has their new start
         return found
 
     def _targets(
-        self, offset: StreamOffset, moved: Mapping[MessageQueue, int], most: int | None, now: float
+        self, offset: StreamOffset, moved: Mapping[MessageQueue, int], limit: int | None, now: float
     ) -> dict[MessageQueue, int] | None:
-        """Return how far queues are to be read; ``None``: wait for more."""
+        """Return how far to read each queue; ``None``: wait for more."""
         begins, targets = {}, {}
         for queue, bounds in self._bounds.queues.items():
             if self._target is not None and queue not in self._target:
@@ -291,8 +291,8 @@ class StreamDriver:
         total = sum(backlogs.values())
         if self._target is None and self._must_wait(total, now):
             return None
-        if most is not None and total > most:
-            shares = spread(backlogs, most)
+        if limit is not None and total > limit:
+            shares = spread(backlogs, limit)
             targets = {queue: begin + shares.get(queue, 0) for queue, begin in begins.items()}
         return targets
 
@@ -305,7 +305,7 @@ class StreamDriver:
         return now - self._waits_since < float(self._options["maxTriggerDelay"])
 
     def _store_progress(self, durable: StreamOffset) -> None:
-        """Store the group's offsets for tools that watch its lag; nothing depends on it."""
+        """Store the group's offsets for tools that show its lag; reading does not depend on them."""
         _, consumer = self._open()
         if consumer is None or durable.is_initial:
             return

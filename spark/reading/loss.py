@@ -1,8 +1,8 @@
 """Detects messages that can no longer be read, and reports them.
 
-In a task, the answers to pulls show what is lost; on the driver, the bounds of queues, and queues missing from the
-route.  The offsets of missing queues stay in the checkpoint and nothing of them is read.  What they still had to be
-read is lost unless they come back, and a broker that restarts may be out of the route for a while, so they get time.
+A task detects loss from the answers to its pulls; the driver from the bounds of queues, and from queues that are
+missing from the route.  Offsets of missing queues stay in the checkpoint, and nothing of them is read.  A broker that
+restarts is missing for a while, so a queue counts as lost only after some time.
 
 Source: spark.md 3.6, 3.7.
 """
@@ -20,20 +20,20 @@ LOGGER: Final = logging.getLogger("triomq.spark.reading.loss")
 
 
 class Judgement(NamedTuple):
-    """Where to continue, which is the end of the range if it is done, and how many of its offsets are lost."""
+    """Where to continue (the end of the range if it is done), and how many offsets were lost."""
 
     next_offset: int
     lost: int
 
 
 def judge(answer: RawPull, position: int, end: int, *, is_filtered: bool) -> Judgement:
-    """Return what an answer means for a range of which ``position`` to ``end`` (exclusive) is still to be read.
+    """Return what an answer means for a range that is still to be read from ``position`` to ``end`` (exclusive).
 
     Args:
         answer: to a pull at ``position``, or before it if pulls overlap.
         position: first offset not read yet.
         end: of the range.
-        is_filtered: the broker leaves messages out, so that a jump over offsets is no loss.
+        is_filtered: the broker filters messages, so a jump over offsets is not a loss.
     """
     moved = min(max(int(answer.next_begin_offset), position), end)
     if answer.status is PullStatus.FOUND:
@@ -44,19 +44,19 @@ def judge(answer: RawPull, position: int, end: int, *, is_filtered: bool) -> Jud
     if answer.status is PullStatus.OFFSET_ILLEGAL and position < low < high:
         moved = min(low, end)
     elif not (answer.status is PullStatus.NO_NEW_MESSAGE and position < answer.next_begin_offset < high):
-        moved = end  # the queue is shorter than it was: nothing more will come
-    # else the unit file is gone, and the broker names the first offset of the next one
+        moved = end  # the queue is shorter than before: nothing more can come
+    # else a consume queue file was deleted, and the broker returns the first offset of the next one
     return Judgement(moved, moved - position)
 
 
 def report_loss(queue: MessageQueue, wanted: int, lost: int | None, available: str, *, fail: bool) -> None:
-    """Raise, or log once, that offsets of a range are gone.
+    """Raise or log that offsets no longer exist.
 
     Args:
         queue: the queue.
-        wanted: the first of them.
-        lost: how many; ``None``: nobody can tell, since the queue they were in is not there any more.
-        available: what the broker has instead, in words.
+        wanted: first lost offset.
+        lost: how many; ``None``: unknown, since their queue no longer exists.
+        available: what the broker has instead, as text.
         fail: raise.
 
     Raises:
@@ -64,35 +64,35 @@ def report_loss(queue: MessageQueue, wanted: int, lost: int | None, available: s
     """
     count = "an unknown number of" if lost is None else str(lost)
     text = (
-        f"{count} messages of {queue} are gone: offset {wanted} was wanted, {available}; they expired before they were "
-        "read, or the topic or its queue was deleted or made again"
+        f"{count} messages of {queue} are lost: offset {wanted} was wanted, {available}; they expired before they were "
+        "read, or the topic or its queue was deleted or recreated"
     )
     if fail:
-        raise DataLossError(f"{text} (option 'failOnDataLoss' = false goes on without them)")
+        raise DataLossError(f"{text} (set option 'failOnDataLoss' to false to continue without them)")
     shown = "unknown" if lost is None else lost
     LOGGER.warning("messages lost queue=%s wanted=%d lost=%s %s", queue, wanted, shown, available)
 
 
 class Checked(NamedTuple):
-    """A begin that was checked against what the broker has, and how many offsets before it are lost."""
+    """A checked start, and how many offsets before it are lost (``None``: unknown)."""
 
     begin: int
     lost: int | None
 
 
-def check_begin(begin: int, low: int, high: int, *, made_again: bool = False) -> Checked:
-    """Compare the begin of a range with the bounds of its queue.
+def check_begin(begin: int, low: int, high: int, *, recreated: bool = False) -> Checked:
+    """Compare the start of a range with the bounds of its queue.
 
-    A begin above the queue's end means that the topic was made again: nothing from before can be read, and the range
-    begins at the queue's minimum.  How many messages the old queue still had is not known then.
+    A start above the queue's end means that the topic was recreated: the range starts at the queue's minimum, and how
+    many messages the old queue still had is unknown.
 
     Args:
-        begin: of the range.
+        begin: start of the range.
         low: first offset of the queue.
-        high: the one its next message will get.
-        made_again: the topic is known to be another one than before, whatever the bounds say.
+        high: offset of its next message.
+        recreated: the topic is known to have been recreated, whatever the bounds are.
     """
-    if made_again or begin > high:
+    if recreated or begin > high:
         return Checked(low, None)
     if begin < low:
         return Checked(low, low - begin)
@@ -100,7 +100,7 @@ def check_begin(begin: int, low: int, high: int, *, made_again: bool = False) ->
 
 
 class MissingQueue(NamedTuple):
-    """A queue that did not come back: the first offset that was not read, and how many there were from it on."""
+    """A queue that did not come back: the first unread offset, and how many messages it had from there on."""
 
     queue: MessageQueue
     begin: int
@@ -108,10 +108,10 @@ class MissingQueue(NamedTuple):
 
 
 class MissingQueues:
-    """Remembers how far queues went when they were last seen, and since when they are missing."""
+    """Remembers the last known ends of queues, and since when each has been missing."""
 
     def __init__(self, grace_s: float, max_offset: Callable[[MessageQueue], int]) -> None:
-        """Take what stays the same.
+        """Create the record.
 
         Args:
             grace_s: how long a queue may be missing.
@@ -121,32 +121,32 @@ class MissingQueues:
         self._max_offset = max_offset
         self._last_ends: dict[MessageQueue, int] = {}
         self._missing_since: dict[MessageQueue, float] = {}
-        self._told: set[MessageQueue] = set()
+        self._reported: set[MessageQueue] = set()
 
     def saw(self, ends: Mapping[MessageQueue, int]) -> None:
-        """Take note of how far queues go."""
+        """Note the current ends of queues."""
         self._last_ends.update(ends)
 
     def overdue(self, missing: Mapping[MessageQueue, int], now: float, *, at_once: bool) -> Iterator[MissingQueue]:
-        """Yield each queue once that is missing for too long, also if nothing of it was left to read.
+        """Yield each queue once that has been missing for too long, even if all of it had been read.
 
         Args:
-            missing: queues that the route does not have now, with the first offset that was not read.
+            missing: queues that are not in the route, with their first unread offset.
             now: seconds.
-            at_once: there is no later time to wait for.
+            at_once: do not wait: the run ends.
         """
-        self._told &= missing.keys()
+        self._reported &= missing.keys()
         self._missing_since = {queue: self._missing_since.get(queue, now) for queue in missing}
         for queue, begin in sorted(missing.items()):
-            if queue in self._told or (now - self._missing_since[queue] < self._grace_s and not at_once):
+            if queue in self._reported or (now - self._missing_since[queue] < self._grace_s and not at_once):
                 continue
-            self._told.add(queue)
+            self._reported.add(queue)
             yield MissingQueue(queue, begin, self._backlog(queue, begin))
 
     def _backlog(self, queue: MessageQueue, begin: int) -> int | None:
-        """Return how many messages were not read; ``None`` if neither the broker nor this process knows."""
+        """Return how many messages were unread; ``None`` if neither the broker nor this process knows."""
         ends = [self._last_ends[queue]] if queue in self._last_ends else []
-        with suppress(TriomqError):  # the broker may be gone as well
+        with suppress(TriomqError):  # the broker may be unreachable as well
             ends.append(self._max_offset(queue))
-        known = [end - begin for end in ends if end >= begin]  # below: the broker has another queue of that name
+        known = [end - begin for end in ends if end >= begin]  # a lower end is that of a new queue with this name
         return max(known, default=None)

@@ -1,10 +1,10 @@
 """The offset of a micro-batch in Spark's checkpoint, and the arithmetic of queue ends.  No I/O.
 
 ``{"v": 1, "q": {topic: {broker: {queue: end}}}, "from": {...}, "at": ms}``: ``q`` has the exclusive end of each
-queue, ``from`` the begin of those that the offset before it did not have: all of them in the first batch.  Spark logs
-ends only, so without ``from`` a repeated first batch would begin where ``initialOffset`` says *now*.
+queue, ``from`` the start of each queue that the previous offset did not have (in the first batch: all).  Spark logs
+only ends, so without ``from`` a repeated first batch would start at what ``initialOffset`` returns *now*.
 
-Spark compares the JSON text: keys are sorted, and nothing changes unless ``q`` does.
+Spark compares the JSON text, so keys are sorted, and nothing changes unless ``q`` does.
 
 Source: spark.md 3.2, 3.4.
 """
@@ -27,9 +27,9 @@ class StreamOffset:
 
     Attributes:
         ends: exclusive end of each queue.
-        begins: begin of the queues that the offset before it did not have.
-        taken_at_ms: the driver's clock when the ends were taken.
-        is_initial: it is where the first batch begins.
+        begins: start of the queues that the previous offset did not have.
+        taken_at_ms: the driver's clock when the ends were read.
+        is_initial: the first batch starts here.
     """
 
     ends: Ends
@@ -38,7 +38,7 @@ class StreamOffset:
     is_initial: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form for the checkpoint, of JSON's own types only."""
+        """Return the form for the checkpoint, made of JSON types."""
         value: dict[str, Any] = {"v": VERSION, "q": _nested(self.ends), "from": _nested(self.begins)}
         value["at"] = int(self.taken_at_ms)
         if self.is_initial:
@@ -50,7 +50,7 @@ class StreamOffset:
         """Read what :meth:`to_json` made.
 
         Raises:
-            ProtocolError: it is of another version, or damaged.
+            ProtocolError: the version is another one, or the value is damaged.
         """
         if value.get("v") != VERSION:
             raise ProtocolError(
@@ -63,7 +63,7 @@ class StreamOffset:
 
 
 def ranges_between(start: StreamOffset, end: StreamOffset) -> Ranges:
-    """Return what a micro-batch reads: for each queue of ``end`` begin and exclusive end, empty ranges left out."""
+    """Return what a micro-batch reads: start and exclusive end of each queue that has something to read."""
     ranges = {}
     for queue, stop in end.ends.items():
         begin = end.begins.get(queue)
@@ -77,12 +77,12 @@ def ranges_between(start: StreamOffset, end: StreamOffset) -> Ranges:
 def next_offset(
     start: StreamOffset, targets: Mapping[MessageQueue, int], moved: Mapping[MessageQueue, int], now_ms: int
 ) -> StreamOffset:
-    """Return the end of the next micro-batch; ``start`` itself if there is nothing new.
+    """Return the end of the next micro-batch; ``start`` itself if nothing is new.
 
     Args:
-        start: where it begins.
-        targets: how far queues are to be read; a queue below its own begin stays there.
-        moved: where queues begin that ``start`` does not have, or has with an offset that is gone.
+        start: where it starts.
+        targets: how far to read each queue; a target before the queue's start is ignored.
+        moved: start of queues that ``start`` does not have, or has with an offset that no longer exists.
         now_ms: the clock.
     """
     ends = dict(start.ends)
@@ -95,17 +95,17 @@ def next_offset(
 
 
 def spread(backlogs: Mapping[MessageQueue, int], limit: int) -> dict[MessageQueue, int]:
-    """Share a limit of offsets out over queues, in proportion to their backlogs.
+    """Divide a limit of offsets among queues in proportion to their backlogs.
 
-    Each queue with a backlog gets one at least, also if the limit is lower than their number, so that none starves;
-    what division leaves goes to the largest.  The same input gives the same result.
+    Each queue with a backlog gets at least one, even if the limit is lower than the number of queues, so none starves.
+    The remainder goes to the largest.  The result is deterministic.
     """
     waiting = {queue: backlog for queue, backlog in sorted(backlogs.items()) if backlog > 0}
     total = sum(waiting.values())
     if total <= limit:
         return waiting
     shares = {queue: max(1, backlog * limit // total) for queue, backlog in waiting.items()}
-    rest = limit - sum(shares.values())  # below 0 where small queues got their one
+    rest = limit - sum(shares.values())  # negative if small queues got their minimum of one
     for queue in sorted(waiting, key=lambda one: -waiting[one]):
         more = max(min(rest, waiting[queue] - shares[queue]), 1 - shares[queue])
         shares[queue] += more

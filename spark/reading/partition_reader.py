@@ -1,7 +1,7 @@
-"""What a task does: read ranges of queues and yield Arrow batches.
+"""Reads ranges of queues in a task and yields Arrow batches.
 
-It holds at most the pulls in flight, one chunk of raw records and one batch, whatever the range has.  When Spark wants
-no more (a ``limit``), it closes the generator, which cancels the pulls.
+Memory holds at most the pulls in flight, one chunk of raw records and one batch, whatever the size of the range.  When
+Spark needs no more rows (a ``limit``), it closes the generator, which cancels the pulls.
 
 Source: spark.md 3.5, 3.6.
 """
@@ -23,9 +23,9 @@ from triomq.spark.reading.loss import judge, report_loss
 from triomq.spark.reading.planning import QueueRange
 from triomq.spark.retry import Retry
 
-#: Answers end before the message that would be too much: a chunk that is so full of them waits for no other one.
+#: An answer ends before the message that would exceed its limit, so a chunk counts as full at this share.
 _FULL: Final = 7 / 8
-#: Of the first chunk of a range; each further one is longer.  Who wants five rows need not wait for thousands.
+#: Size of a range's first chunk; each further one is larger.  A reader of five rows need not wait for thousands.
 _FIRST_CHUNK_BYTES: Final = 32 * 1024
 _GROWTH: Final = 4
 
@@ -34,9 +34,9 @@ def read_ranges(options: Options, columns: Sequence[str], ranges: Sequence[Queue
     """Yield record batches with the wanted columns of all messages of some ranges.
 
     Raises:
-        DataLossError: messages are gone, and ``failOnDataLoss`` is set.
-        RequestTimeoutError: a broker did not answer for ``readTimeoutMs``.
-        BrokerResponseError: it refused.
+        DataLossError: messages no longer exist, and ``failOnDataLoss`` is set.
+        RequestTimeoutError: a broker did not answer within ``readTimeoutMs``.
+        BrokerResponseError: a broker rejected the pull.
         ProtocolError: a record is damaged.
     """
     with borrow_client(options) as instance:
@@ -54,7 +54,7 @@ class _RangeTask:
         self._position = wanted.begin
         self._end = wanted.end
         self._chunk_bytes = min(_FIRST_CHUNK_BYTES, options["batchBytes"])
-        self._who_stands_still = "the broker"
+        self._stalled_peer = "the broker"
         self._instance = instance
         self._filter = TagFilter.parse_strictly(options["tags"])
         self._decoder = Decoder(
@@ -77,7 +77,7 @@ class _RangeTask:
             expression=self._filter.expression,
             limits=ReadLimits(
                 max_messages=self._options["pullBatchSize"],
-                max_bytes=min(self._options["batchBytes"], self._options["fetchBytes"] // 2),  # two are under way
+                max_bytes=min(self._options["batchBytes"], self._options["fetchBytes"] // 2),  # two are in flight
                 pulls_in_flight=self._options["pullsInFlight"],
                 in_flight_bytes=self._options["fetchBytes"],
             ),
@@ -87,8 +87,8 @@ class _RangeTask:
                 answers = self._read(reader)
                 chunk = b"".join(self._bodies(answers, reader))
                 self._chunk_bytes = min(_GROWTH * self._chunk_bytes, self._options["batchBytes"])
-                if self._position == begin:  # a broker that says "found" or "go on" without going on, or a slave
-                    self._retry.failed(RequestTimeoutError(f"{self._who_stands_still} stands still at offset {begin}"))
+                if self._position == begin:  # a broker whose next offset does not advance, or a slave
+                    self._retry.failed(RequestTimeoutError(f"{self._stalled_peer} makes no progress at offset {begin}"))
                     self._look_for_broker()
                 else:
                     self._retry.success()
@@ -108,15 +108,15 @@ class _RangeTask:
                 self._look_for_broker()
 
     def _bodies(self, answers: Sequence[RawPull], reader: RangeReader) -> Iterator[bytes | memoryview]:
-        """Yield the records of the answers and move on; the last answer may be a correction.
+        """Yield the records of the answers and advance; the last answer may be a correction.
 
-        What a slave does not have is not lost: its master may have it when it comes back.
+        Messages that a slave does not have are not lost: its master may have them when it is back.
         """
         is_filtered = bool(self._filter.tags)
         for answer in answers:
             found = judge(answer, self._position, self._end, is_filtered=is_filtered)
             if found.lost and answer.is_from_slave:
-                self._who_stands_still = "a slave, in the place of its master,"
+                self._stalled_peer = "a slave, instead of its master,"
                 break
             if found.lost:
                 self._lose(found.next_offset, f"the broker has {answer.min_offset} to {answer.max_offset}")
@@ -131,9 +131,9 @@ class _RangeTask:
         self._position = next_offset
 
     def _look_for_broker(self) -> None:
-        """Ask for the topic's route: the broker may have come back with another address."""
+        """Refresh the topic's route: the broker may be back with another address."""
         with PullConsumer(self._options["readGroup"], instance=self._instance) as consumer:
             try:
                 consumer.queues(self._queue.topic, refresh=True)
             except TriomqError:
-                return  # the next try tells
+                return  # the next attempt reports it

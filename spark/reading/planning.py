@@ -1,7 +1,6 @@
-"""Ranges of queues to partitions.  No I/O.
+"""Turns ranges of queues into partitions.  No I/O.
 
-A partition costs 35 ms or more whatever it reads, so small ranges share one; large ones are split if that is asked
-for.  Source: spark.md 3.3.
+A partition costs at least 35 ms, so small ranges share one.  Large ranges are split on request.  Source: spark.md 3.3.
 """
 
 from collections import defaultdict
@@ -11,9 +10,9 @@ from typing import Final, NamedTuple
 
 from triomq.protocol.message_queue import MessageQueue
 
-#: Pieces are not made smaller than this.
-LEAST_PIECE: Final = 1000
-#: Ranges below this may share a partition, which then has at most so many offsets.
+#: Minimum size of a piece in offsets.
+MIN_PIECE: Final = 1000
+#: Ranges below this size may share a partition of at most this size.
 SMALL_RANGE: Final = 10_000
 
 
@@ -26,7 +25,7 @@ class QueueRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many offsets."""
+        """Number of offsets."""
         return self.end - self.begin
 
 
@@ -36,14 +35,14 @@ Partition = tuple[QueueRange, ...]
 def plan_partitions(
     ranges: Mapping[MessageQueue, tuple[int, int]], *, least: int | None = None, most_records: int | None = None
 ) -> list[Partition]:
-    """Return the partitions that read these ranges, each offset once.
+    """Return partitions that read each offset of the ranges once.
 
-    Neighbours are on different brokers as far as possible, so that the first tasks do not all ask the same one.
+    Neighbours are on different brokers where possible, so that the first tasks do not all load the same broker.
 
     Args:
-        ranges: begin and exclusive end of each queue.
-        least: split the largest until there are so many; without it small ranges of one broker share partitions.
-        most_records: of one partition.
+        ranges: start and exclusive end of each queue.
+        least: split the largest pieces until there are this many; ``None``: small ranges of a broker share partitions.
+        most_records: limit of one partition.
     """
     pieces = [QueueRange(queue, *bounds) for queue, bounds in sorted(ranges.items()) if bounds[0] < bounds[1]]
     if most_records is not None:
@@ -53,18 +52,18 @@ def plan_partitions(
 
 
 def _split(piece: QueueRange, count: int) -> list[QueueRange]:
-    """Cut a range into pieces whose sizes differ by one at most."""
+    """Cut a range into pieces whose sizes differ by at most one."""
     cuts = [piece.begin + piece.size * index // count for index in range(count + 1)]
     return [QueueRange(piece.queue, begin, end) for begin, end in pairwise(cuts)]
 
 
 def _split_to(pieces: Iterable[QueueRange], least: int) -> list[Partition]:
-    """Give each range a number of cuts so that the largest piece is as small as it can be."""
+    """Cut the ranges so that the largest piece is as small as possible."""
     counts = dict.fromkeys(pieces, 1)
     total = len(counts)
     while counts and total < least:
         largest = max(counts, key=lambda piece: piece.size / counts[piece])
-        if largest.size // (counts[largest] + 1) < LEAST_PIECE:
+        if largest.size // (counts[largest] + 1) < MIN_PIECE:
             break
         counts[largest] += 1
         total += 1
@@ -72,7 +71,7 @@ def _split_to(pieces: Iterable[QueueRange], least: int) -> list[Partition]:
 
 
 def _share(pieces: Iterable[QueueRange], most_records: int | None) -> list[Partition]:
-    """Let small ranges of one broker share partitions."""
+    """Put small ranges of the same broker into shared partitions."""
     limit = SMALL_RANGE if most_records is None else min(SMALL_RANGE, most_records)
     partitions: list[Partition] = []
     open_parts: dict[str, tuple[list[QueueRange], int]] = {}

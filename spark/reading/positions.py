@@ -1,4 +1,4 @@
-"""Starting and ending positions: what the options say, as offsets of queues.
+"""Turns the options for starting and ending positions into offsets of queues.
 
 Source: spark.md 4.1 (startingOffsets to endingOffsetsByTimestamp).
 """
@@ -13,23 +13,23 @@ from triomq.spark.options.values import EARLIEST, EARLIEST_OFFSET, LATEST, LATES
 from triomq.spark.reading.discovery import QueueBounds
 from triomq.spark.reading.offsets import Ranges
 
-#: Gives the first offset stored at a time or later, the queue's end if there is none.
+#: Returns the first offset stored at a time or later, or the queue's end.
 FirstAt = Callable[[MessageQueue, QueueBounds, int], int]
 AllBounds = Mapping[MessageQueue, QueueBounds]
 
 
 def starting_offsets(options: Options, bounds: AllBounds, first_at: FirstAt, default: str) -> dict[MessageQueue, int]:
-    """Return where each queue begins.
+    """Return where each queue starts.
 
     Args:
         options: of a read.
         bounds: of the queues.
         first_at: finds an offset by time.
-        default: ``earliest`` or ``latest``: what holds if no option says where.
+        default: ``earliest`` or ``latest``, if no option gives a position.
 
     Raises:
-        ConfigError: a position names a queue that is not read, leaves one out, or lies outside its queue; or no
-            message is as late as wanted.
+        ConfigError: a position names a queue that is not read, omits one, or lies outside its queue; or no message was
+            stored at the given time or later.
     """
     by_time = _times(options, bounds, "startingTimestamp", "startingOffsetsByTimestamp")
     if by_time is not None:
@@ -39,7 +39,7 @@ def starting_offsets(options: Options, bounds: AllBounds, first_at: FirstAt, def
                 if queue_offset >= bounds[queue].high:
                     raise ConfigError(
                         f"{queue}: no message was stored at {by_time[queue]} or later "
-                        "(option 'startingOffsetsByTimestampStrategy' = latest begins at its end)"
+                        "(set option 'startingOffsetsByTimestampStrategy' to latest to start at its end)"
                     )
         return found
     return _offsets(options["startingOffsets"] or default, bounds, "startingOffsets")
@@ -61,13 +61,13 @@ def batch_ranges(options: Options, bounds: AllBounds, first_at: FirstAt) -> Rang
     """Return what a batch reads.
 
     Raises:
-        ConfigError: as :func:`starting_offsets`, or a begin lies behind its end.
+        ConfigError: as :func:`starting_offsets`, or a start lies after its end.
     """
     begins = starting_offsets(options, bounds, first_at, EARLIEST)
     ends = ending_offsets(options, bounds, first_at)
     for queue, begin in begins.items():
         if begin > ends[queue] and options.given("endingOffsets"):
-            raise ConfigError(f"{queue}: begins at {begin}, behind its end at {ends[queue]}")
+            raise ConfigError(f"{queue}: starts at {begin}, after its end at {ends[queue]}")
     return {queue: (begin, max(begin, ends[queue])) for queue, begin in begins.items()}
 
 

@@ -1,4 +1,4 @@
-"""Rows of a DataFrame as messages, and what is wrong with those that cannot be.
+"""Turns rows of a DataFrame into messages, and explains why a row cannot be one.
 
 Source: spark.md 3.9, 4.4.
 """
@@ -15,7 +15,7 @@ from triomq.protocol.filters.tags import is_selectable
 from triomq.protocol.record.message import RESERVED_PROPERTY_NAMES, Message
 from triomq.spark.schema import ROW_ID
 
-#: How much of an incoming batch becomes Python objects at a time.
+#: Part of an incoming batch that becomes Python objects at a time.
 SLICE_ROWS: Final = 1000
 SLICE_BYTES: Final = 256 * 1024
 _SEPARATORS: Final = ("\x01", "\x02")
@@ -23,14 +23,14 @@ _SEPARATORS: Final = ("\x01", "\x02")
 
 @dataclass(frozen=True, slots=True)
 class RowIds:
-    """How row ids begin: who writes, in which micro-batch, in which partition."""
+    """The start of row ids: writer, micro-batch, partition."""
 
     writer: str
     epoch: int
     partition: int
 
     def of(self, row: int, body: bytes) -> str:
-        """Return the id of a row: the same for the same row of a repeated task."""
+        """Return the id of a row; a repeated task gives the row the same id."""
         return f"{self.writer}:{self.epoch}:{self.partition}:{row}:{zlib.crc32(body):08x}"
 
 
@@ -40,9 +40,9 @@ class OutgoingRow(NamedTuple):
     Attributes:
         number: of the row in its partition, from 0.
         message: what to send.
-        queue_id, broker: where to, if the row says so.
-        is_keyed: it has a sharding key, which chooses the queue.
-        goes_alone: it cannot be in a batch: delayed, or long enough to be compressed.
+        queue_id, broker: the target, if the row names one.
+        is_keyed: a sharding key chooses the queue.
+        goes_alone: cannot be in a batch: delayed, or long enough to be compressed.
     """
 
     number: int
@@ -54,7 +54,7 @@ class OutgoingRow(NamedTuple):
 
 
 class RowEncoder:
-    """Makes messages of the rows of one partition."""
+    """Turns the rows of one partition into messages."""
 
     def __init__(
         self,
@@ -66,15 +66,15 @@ class RowEncoder:
         compress_above: int = 4096,
         is_read_back: bool = False,
     ) -> None:
-        """Take what stays the same.
+        """Create an encoder.
 
         Args:
-            columns: those to write.
-            ids: for the row ids.
-            topic: instead of the column.
-            id_column: the user's own row ids.
-            compress_above: bodies from here on go alone; 0: none does.
-            is_read_back: the rows were read from RocketMQ: its own properties are left out, not refused.
+            columns: columns to write.
+            ids: start of the row ids.
+            topic: replaces the column ``topic``.
+            id_column: column with the user's own row ids.
+            compress_above: bodies of at least this many bytes go alone; 0: none does.
+            is_read_back: the rows were read from RocketMQ: its system properties are dropped, not rejected.
         """
         self._columns = [name for name in columns if not (name == "topic" and topic)]
         if is_read_back:
@@ -93,7 +93,7 @@ class RowEncoder:
         Args:
             batch: an Arrow record batch.
             first: number of its first row.
-            skip_bad: count rows that cannot be messages instead of failing.
+            skip_bad: count rows that cannot be messages instead of raising.
 
         Raises:
             MessageIllegalError: a row cannot be a message; the text names partition, row, column and defect.
@@ -139,12 +139,12 @@ class RowEncoder:
         return OutgoingRow(number, message, queue_id, get("broker"), bool(sharding_key), alone)
 
     def bad(self, number: int, column: str, defect: str) -> MessageIllegalError:
-        """Make the error for a row; values are not shown."""
+        """Return the error for a row; it shows no values."""
         return MessageIllegalError(f"partition {self._ids.partition}, row {number}, column '{column}': {defect}")
 
     def _checked_body(self, number: int, body: bytes | None) -> bytes:
         if not body:
-            raise self.bad(number, "body", "is null" if body is None else "is empty: RocketMQ refuses empty messages")
+            raise self.bad(number, "body", "is null" if body is None else "is empty: RocketMQ rejects empty messages")
         if len(body) > DEFAULT_MAX_MESSAGE_BYTES:
             raise self.bad(number, "body", f"has {len(body)} bytes, at most {DEFAULT_MAX_MESSAGE_BYTES} are allowed")
         return body
@@ -179,7 +179,7 @@ class RowEncoder:
         if not RESERVED_PROPERTY_NAMES.isdisjoint(properties):
             if not self._is_read_back:
                 names = ", ".join(sorted(RESERVED_PROPERTY_NAMES.intersection(properties)))
-                raise self.bad(number, "properties", f"has names of RocketMQ's own: {names}")
+                raise self.bad(number, "properties", f"has names that RocketMQ reserves: {names}")
             properties = {name: text for name, text in properties.items() if name not in RESERVED_PROPERTY_NAMES}
         for name, text in properties.items():
             if not name or text is None:
@@ -209,7 +209,7 @@ class RowEncoder:
 
 
 def slices(batch: Any, most_bytes: int = SLICE_BYTES) -> Iterator[Any]:
-    """Cut an Arrow batch, which may have 64 MiB, into pieces that are small as Python objects, without copying."""
+    """Cut an Arrow batch, which may have 64 MiB, into pieces that are small as Python objects; copies nothing."""
     rows = batch.num_rows
     if not rows:
         return
@@ -219,7 +219,7 @@ def slices(batch: Any, most_bytes: int = SLICE_BYTES) -> Iterator[Any]:
 
 
 def _values(batch: Any, name: str) -> list[Any]:
-    """Return the values of a column as Python objects, the body as bytes also where it is text."""
+    """Return the values of a column as Python objects; the body as bytes even if it is text."""
     column = batch.column(name)
     values: list[Any] = (column.cast("binary") if name == "body" else column).to_pylist()
     return values

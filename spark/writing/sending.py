@@ -1,7 +1,7 @@
-"""Sends the rows of one task: in batches, several sends under way, tried again until a time is over.
+"""Sends the rows of one task in batches, with several sends in flight, and retries for a limited time.
 
-Rows for the same queue (a sharding key, or the column ``queueId``) stay in order: their queue has one send under way at
-most.  All others take whatever queue comes next.  Delivery is at least once: a send whose answer got lost is repeated.
+Rows for the same queue (a sharding key, or the column ``queueId``) stay in order: a queue has at most one send in
+flight.  All other rows take the next queue in turn.  Delivery is at least once: a send without an answer is repeated.
 
 Source: spark.md 3.9.
 """
@@ -26,9 +26,9 @@ from triomq.spark.writing.batch_encoding import EncodedRows
 from triomq.spark.writing.rows import OutgoingRow, RowEncoder
 
 T = TypeVar("T")
-#: Of all rows that wait for others of their topic or queue; there may be thousands of these.
-_MOST_WAITING_BYTES: Final = 32 * 1024**2
-#: What a row takes in memory beside its body, about.
+#: Limit for all rows that wait for others of their topic or queue; there may be thousands of queues.
+_MAX_WAITING_BYTES: Final = 32 * 1024**2
+#: Approximate memory of a row besides its body.
 _ROW_BYTES: Final = 2048
 
 
@@ -40,7 +40,7 @@ class SendCounts:
         rows, body_bytes: sent.
         skipped: rows that could not be messages.
         not_flushed: sends that were stored, but not flushed or copied in time.
-        retries: by name of the error that the try before had.
+        retries: by name of the error that caused them.
     """
 
     rows: int = 0
@@ -70,13 +70,13 @@ class Sender:
     """Sends rows through one producer."""
 
     def __init__(self, producer: Producer, options: Options, encoder: RowEncoder) -> None:
-        """Take an open producer, and the encoder of the rows, which makes the errors of rows."""
+        """Take an open producer, and the encoder of the rows, which also creates the errors for rows."""
         self._producer = producer
         self._options = options
         self._encoder = encoder
         self._open: dict[tuple[str, MessageQueue | None], _Unit] = {}
         self._waiting_bytes = 0
-        self._under_way: set[Future[None]] = set()
+        self._in_flight: set[Future[None]] = set()
         self._lanes: dict[MessageQueue, Future[None]] = {}
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
         self._turns: defaultdict[tuple[str, int], int] = defaultdict(int)
@@ -85,12 +85,12 @@ class Sender:
         self.counts = SendCounts()
 
     def send(self, rows: Iterable[OutgoingRow | EncodedRows]) -> None:
-        """Send all rows, one by one or encoded; return when brokers have stored all of them.
+        """Send all rows, encoded or one by one; return when brokers have stored all of them.
 
         Raises:
             MessageIllegalError: a row cannot be a message, and bad rows are not skipped.
-            RequestTimeoutError: a broker did not answer, or refused because it was busy, for too long.
-            BrokerResponseError: it refused.
+            RequestTimeoutError: a broker did not answer, or was busy, for too long.
+            BrokerResponseError: a broker rejected the rows.
         """
         most = self._options["batchMessages"]
         most_bytes = self._options["batchSendBytes"]
@@ -103,13 +103,13 @@ class Sender:
                     else:
                         self._add(pool, row, most, most_bytes)
                 self._submit_all(pool)
-                self._finish(self._under_way)
+                self._finish(self._in_flight)
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
     def _add(self, pool: ThreadPoolExecutor, row: OutgoingRow, most: int, most_bytes: int) -> None:
-        """Put a row to those that are sent together; send them when they are enough."""
+        """Add a row to its batch, and send the batch when it is full."""
         unit = self._unit_for(row)
         size = len(row.message.body)
         if unit.rows and (row.goes_alone or unit.size + size > most_bytes):
@@ -120,7 +120,7 @@ class Sender:
         self._waiting_bytes += size + _ROW_BYTES
         if row.goes_alone or len(unit.rows) >= most:
             self._submit(pool, unit)
-        elif self._waiting_bytes > _MOST_WAITING_BYTES:
+        elif self._waiting_bytes > _MAX_WAITING_BYTES:
             self._submit_all(pool)
 
     def _unit_for(self, row: OutgoingRow) -> _Unit:
@@ -132,7 +132,7 @@ class Sender:
         return unit
 
     def _queue_of(self, row: OutgoingRow) -> MessageQueue | None:
-        """Return the queue a row must go to; ``None``: any."""
+        """Return the queue that a row must go to; ``None``: any."""
         if row.queue_id is None and not row.is_keyed:
             return None
         topic = row.message.topic
@@ -148,18 +148,18 @@ class Sender:
         ]  # fmt: skip
         if not fitting:
             listed = ", ".join(map(str, queues[:16]))
-            raise self._encoder.bad(row.number, "queueId", f"there is no such queue; those of the topic: {listed}")
+            raise self._encoder.bad(row.number, "queueId", f"the topic has no such queue; it has: {listed}")
         turn = self._turns[topic, row.queue_id]
         self._turns[topic, row.queue_id] = turn + (row.broker is None)
         return fitting[turn % len(fitting)]
 
     def _submit_all(self, pool: ThreadPoolExecutor) -> None:
-        """Start the sends of all rows that wait."""
+        """Send all batches that wait."""
         for unit in list(self._open.values()):
             self._submit(pool, unit)
 
     def _submit(self, pool: ThreadPoolExecutor, unit: _Unit) -> None:
-        """Start the send of a unit; wait before it while there is one of the same queue."""
+        """Start the send of a batch, after the previous one of the same queue has finished."""
         del self._open[unit.topic, unit.queue]
         self._waiting_bytes -= unit.size + _ROW_BYTES * len(unit.rows)
         if unit.queue is not None and (before := self._lanes.get(unit.queue)) is not None:
@@ -171,22 +171,22 @@ class Sender:
     def _start(
         self, pool: ThreadPoolExecutor, rows: int, action: Callable[..., None], *arguments: object
     ) -> "Future[None]":
-        """Start a send; wait before it while there are enough of them."""
+        """Start a send, after waiting for a free place."""
         self._pace.wait(rows)
-        while len(self._under_way) >= self._options["sendsInFlight"]:
-            done, _ = wait(self._under_way, return_when=FIRST_COMPLETED)
+        while len(self._in_flight) >= self._options["sendsInFlight"]:
+            done, _ = wait(self._in_flight, return_when=FIRST_COMPLETED)
             self._finish(done)
         future = pool.submit(action, *arguments)
-        self._under_way.add(future)
+        self._in_flight.add(future)
         return future
 
     def _finish(self, futures: set[Future[None]]) -> None:
         for future in tuple(futures):
             future.result()
-            self._under_way.discard(future)
+            self._in_flight.discard(future)
 
     def _send_unit(self, unit: _Unit) -> None:
-        """Send a unit; in a thread of the pool."""
+        """Send a batch; runs in a thread of the pool."""
         messages = [row.message for row in unit.rows]
         try:
             self._retried(lambda: self._send_once(messages, unit.queue), unit.where)
@@ -194,7 +194,7 @@ class Sender:
             if len(unit.rows) == 1:
                 self._refused(unit.rows[0], exc)
                 return
-            for row in unit.rows:  # to find the row that the broker does not like
+            for row in unit.rows:  # to find the row that the broker rejects
                 self._send_unit(_Unit(unit.topic, unit.queue, [row], len(row.message.body)))
             return
         with self._counting:
@@ -202,7 +202,7 @@ class Sender:
             self.counts.body_bytes += unit.size
 
     def _send_encoded(self, rows: EncodedRows, begin: int, end: int) -> None:
-        """Send some encoded rows; in a thread of the pool."""
+        """Send encoded rows; runs in a thread of the pool."""
         body = rows.body(begin, end)
         where = f"topic {rows.topic}, rows {rows.first + begin} to {rows.first + end - 1}"
         try:
@@ -217,7 +217,7 @@ class Sender:
 
     def _refused(self, row: OutgoingRow, error: MessageRefusedError) -> None:
         if self._options["badRows"] == "fail":
-            raise self._encoder.bad(row.number, "body", f"the broker refuses the message: {error}") from error
+            raise self._encoder.bad(row.number, "body", f"the broker rejects the message: {error}") from error
         with self._counting:
             self.counts.skipped += 1
 
@@ -242,7 +242,7 @@ class Sender:
                 )
 
     def _retried(self, action: Callable[[], T], what: str) -> T:
-        """Try until it succeeds, a broker is unreachable for ``readTimeoutMs`` or busy for ``taskTimeoutMs``."""
+        """Retry until success, or until a broker was away for ``readTimeoutMs`` or busy for ``taskTimeoutMs``."""
         busy = Retry(self._options["taskTimeoutMs"] / 1000, f"sending to {what} (option 'taskTimeoutMs')")
         away = Retry(self._options["readTimeoutMs"] / 1000, f"sending to {what} (option 'readTimeoutMs')")
         while True:
@@ -256,7 +256,7 @@ class Sender:
 
 
 class Pace:
-    """Keeps a task to so many rows per second; 0: no limit."""
+    """Limits a task to a number of rows per second; 0: no limit."""
 
     def __init__(
         self,
@@ -270,7 +270,7 @@ class Pace:
         self._free_at = clock()
 
     def wait(self, rows: int) -> None:
-        """Wait until these rows may go."""
+        """Wait until this many rows may be sent."""
         if not self._rows_per_s:
             return
         now = self._clock()

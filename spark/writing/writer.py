@@ -1,7 +1,7 @@
 """Batch and streaming writers: Arrow batches in, messages out, counts back to the driver.
 
-``abort`` cannot take messages back.  The writer of a stream is made anew for its ``commit``, so that only what is in
-the options is known there.
+``abort`` cannot unsend messages.  Spark creates another writer for the ``commit`` of a stream, which therefore knows
+nothing but the options.
 
 Source: spark.md 1.5, 1.6, 3.9.
 """
@@ -35,16 +35,16 @@ LOGGER: Final = logging.getLogger("triomq.spark.writing.writer")
 
 _GROUP: Final = "TRIOMQ_SPARK"
 _WRITER_ID_LENGTH: Final = 12
-#: How much of an incoming batch, which may be 64 MiB, is encoded at once.
+#: Part of an incoming batch, which may have 64 MiB, that is encoded at once.
 _PIECE_BYTES: Final = 1024**2
 _NEVER: Final = 2**31 - 1
-#: Columns that together tell that a DataFrame was read from RocketMQ.
+#: A DataFrame with both columns was read from RocketMQ.
 _READ_BACK: Final = frozenset(("msgId", "queueOffset"))
 
 
 @dataclass
 class WriteResult(WriterCommitMessage):
-    """What a task wrote."""
+    """What one task wrote."""
 
     partition: int
     counts: SendCounts
@@ -61,7 +61,7 @@ class WriteTask:
 
     @classmethod
     def prepare(cls, options: Options, schema: StructType) -> "WriteTask":
-        """Check the schema; choose the writer's id, which is then the same for repeated tasks.
+        """Check the schema and choose the writer's id, which repeated tasks share.
 
         Raises:
             ConfigError: a column is missing, unknown or of a wrong type.
@@ -100,7 +100,7 @@ class WriteTask:
         sender.counts.skipped += encoder.skipped
         if sender.counts.skipped:
             LOGGER.warning(
-                "rows skipped that cannot be messages partition=%d rows=%d", partition, sender.counts.skipped
+                "skipped rows that cannot be messages partition=%d rows=%d", partition, sender.counts.skipped
             )
         return WriteResult(partition, sender.counts)
 
@@ -150,7 +150,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def log_totals(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Log one line with the counts of all tasks that ended well."""
+    """Log the total counts of all successful tasks."""
     results = [message.counts for message in messages if isinstance(message, WriteResult)]
     retries: Counter[str] = Counter()
     for counts in results:
@@ -169,7 +169,7 @@ def log_totals(what: str, messages: Sequence[WriterCommitMessage | None]) -> Non
 def _rows(
     batches: Iterator[Any], quick: BatchEncoder, encoder: RowEncoder, *, skip_bad: bool
 ) -> Iterator[OutgoingRow | EncodedRows]:
-    """Yield all rows, a slice at a time: encoded at once, or one by one if a row of it needs that."""
+    """Yield all rows slice by slice: encoded together, or one by one if a row of the slice needs that."""
     first = 0
     for batch in batches:
         for piece in slices(batch, _PIECE_BYTES):
@@ -188,5 +188,5 @@ def _unique_ids(ip: str) -> Callable[[int], Sequence[str]]:
 
 def _context() -> TaskContext:
     context = TaskContext.get()
-    assert context is not None  # a task is what Spark calls this in
+    assert context is not None  # Spark calls this in a task
     return context

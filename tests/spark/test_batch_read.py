@@ -167,7 +167,7 @@ def test_a_topic_that_shrank_after_planning_is_data_loss(spark: "SparkSession", 
     topics.admin.delete_topic(topic)
     topics.make(1, topic)
     topics.send(topic, numbered(30, 500))
-    with pytest.raises(PythonException, match=rf"70 messages of {topic}@broker-a:0 are gone.*failOnDataLoss"):
+    with pytest.raises(PythonException, match=rf"70 messages of {topic}@broker-a:0 are lost.*failOnDataLoss"):
         strict.count()
     assert lenient.count() == 30
 

@@ -71,7 +71,7 @@ def test_retention_that_passed_the_checkpoint_is_told_exactly_or_passed_over(
     fill(topics, topic)
     low, end = expire(topics, tap, topic, 100), 100 + MESSAGES
     words = (
-        rf"{low - 100} messages of {topic}@broker-a:0 are gone: offset 100 was wanted, the broker has {low} to {end}"
+        rf"{low - 100} messages of {topic}@broker-a:0 are lost: offset 100 was wanted, the broker has {low} to {end}"
     )
     with pytest.raises(StreamingQueryException, match=words):
         drain(read_stream(spark, topics, **options), checkpoint("log"), checkpoint("sink"))
@@ -111,7 +111,7 @@ def test_retention_during_a_task_is_told_exactly_or_passed_over(
         else:
             with pytest.raises(StreamingQueryException) as caught:
                 drain(frame, checkpoint("log"), checkpoint("sink"))
-            told = re.search(rf"(\d+) messages of {topic}@broker-a:0 are gone: offset (\d+) was", str(caught.value))
+            told = re.search(rf"(\d+) messages of {topic}@broker-a:0 are lost: offset (\d+) was", str(caught.value))
             assert told is not None
             assert int(told[1]) + int(told[2]) == first_offset(topics, topic)
     finally:
@@ -131,7 +131,7 @@ def test_a_topic_made_again_and_longer_than_the_checkpoint_is_noticed(
     topics.admin.delete_topic(topic)
     topics.make(1, topic)
     topics.send(topic, numbered(50, 500))
-    words = rf"an unknown number of messages of {topic}@broker-a:0 are gone.*made again; the broker has 0 to 50"
+    words = rf"an unknown number of messages of {topic}@broker-a:0 are lost.*recreated; the broker has 0 to 50"
     with pytest.raises(StreamingQueryException, match=words):
         drain(read_stream(spark, topics, **options), checkpoint("log"), checkpoint("sink"))
     drain(read_stream(spark, topics, **options, failOnDataLoss="false"), checkpoint("log"), checkpoint("sink"))

@@ -1,5 +1,5 @@
-"""What the jobs have in common.
+"""What the jobs share.
 
-It is a package of its own because ``spark-submit`` puts the folder of the program first on the path: a module beside
-the jobs would hide one of the same name from everybody, as trio's ``outcome``.
+It is a package of its own because ``spark-submit`` puts the folder of the program first on the path: a module next to
+the jobs would hide any module of the same name, such as trio's dependency ``outcome``.
 """

@@ -1,4 +1,4 @@
-"""What all jobs have in common on the command line."""
+"""Arguments that the jobs share."""
 
 import argparse
 import os
@@ -25,10 +25,10 @@ START_TEXT: Final = "earliest, latest, or a time: milliseconds since 1970 or ISO
 
 
 class JobParser(argparse.ArgumentParser):
-    """Parser of a job: errors on one line, options are never guessed from a beginning."""
+    """Parser of a job: errors take one line, options must be written in full."""
 
     def __init__(self, job: str, description: str) -> None:
-        """Take the module's name and what it does."""
+        """Take the name of the job's module and the description for ``--help``."""
         super().__init__(
             prog=f"python -m triomq.spark.jobs.{job}",
             description=description,
@@ -37,28 +37,28 @@ class JobParser(argparse.ArgumentParser):
         )
         path = Path(jobs.__file__).with_name(f"{job}.py")
         add = self.add_argument
-        add("--print-path", action=_Print, text=str(path), help="print the path of this job's file, and end")
+        add("--print-path", action=_Print, text=str(path), help="print the path of this job's file and exit")
         add(
             "--print-submit",
             action=_Print,
             text=" ".join([*(f"--conf {name}={value}" for name, value in submit_settings().items()), str(path)]),
-            help="print the words for spark-submit that run this job quietly, and end",
+            help="print the spark-submit arguments that run this job quietly and exit",
         )
         add(
             "--namesrv",
             metavar="HOST:PORT",
             default=os.environ.get(NAMESRV_VARIABLE),
-            help=f"name server, several with ; between (${NAMESRV_VARIABLE})",
+            help=f"name servers, separated by ; (${NAMESRV_VARIABLE})",
         )
         add(
             "--option",
             metavar="NAME=VALUE",
             action="append",
             default=[],
-            help="an option of the data source, see docs/spark.md; may be repeated",
+            help="option of the data source, see docs/spark.md; repeatable",
         )
-        add("--json", action="store_true", help="write one line of JSON at the end, and no progress")
-        add("--master", help=f"Spark's master (that of spark-submit, else {DEFAULT_MASTER})")
+        add("--json", action="store_true", help="print one line of JSON at the end and no progress")
+        add("--master", help=f"Spark master (that of spark-submit, else {DEFAULT_MASTER})")
 
     def error(self, message: str) -> NoReturn:
         """End with code 2 and one line."""
@@ -66,7 +66,7 @@ class JobParser(argparse.ArgumentParser):
 
 
 class _Print(argparse.Action):
-    """Writes a text and ends, as ``--version`` does."""
+    """Prints a text and exits, like ``--version``."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, text: str, help: str) -> None:  # noqa: A002
         super().__init__(option_strings, dest=argparse.SUPPRESS, nargs=0, help=help)
@@ -78,31 +78,37 @@ class _Print(argparse.Action):
 
 
 def parse_interval(text: str) -> str:
-    """Return ``10 seconds``, ``1 hour 30 minutes``, as Spark reads it; it would complain only when all has started.
+    """Check an interval such as ``10 seconds`` or ``1 hour 30 minutes``; Spark itself checks it only after its start.
 
     Raises:
-        ArgumentTypeError: it is no such interval.
+        ArgumentTypeError: the text is not an interval.
     """
     if _INTERVAL.fullmatch(text.strip()) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no interval: write a number and a unit, such as '10 seconds'")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an interval: write a number and a unit, such as '10 seconds'"
+        )
     return text
 
 
 def add_stream_arguments(parser: JobParser, *, own_checkpoint: str) -> None:
-    """Add what jobs that read a topic as a stream have in common; ``own_checkpoint`` is where it is if not given."""
+    """Add the arguments of jobs that read a topic as a stream; ``own_checkpoint`` describes the default checkpoint."""
     add = parser.add_argument
     add("--subscribe", metavar="TOPIC[,TOPIC]", required=True, help="topics to read")
-    add("--from", dest="start", metavar="START", default="earliest", help=f"where a first run begins: {START_TEXT}")
+    add("--from", dest="start", metavar="START", default="earliest", help=f"where the first run starts: {START_TEXT}")
     add("--tags", metavar="A||B", help="only messages with these tags")
-    add("--checkpoint", metavar="DIR", help=f"where the next run finds how far this one came ({own_checkpoint})")
-    add("--follow", action="store_true", help="go on until a signal; else end with what there is at the start")
+    add("--checkpoint", metavar="DIR", help=f"folder for progress, so that the next run continues ({own_checkpoint})")
+    add(
+        "--follow",
+        action="store_true",
+        help="run until a signal (default: end with the messages that exist at the start)",
+    )
     add(
         "--trigger",
         metavar="INTERVAL",
         type=parse_interval,
         help="with --follow: time between micro-batches, such as '10 seconds'",
     )
-    add("--max-per-trigger", metavar="N", type=parse_positive, help="offsets in a micro-batch, at most")
+    add("--max-per-trigger", metavar="N", type=parse_positive, help="maximum number of offsets in a micro-batch")
 
 
 def stream_options(arguments: argparse.Namespace) -> dict[str, str]:
@@ -112,7 +118,7 @@ def stream_options(arguments: argparse.Namespace) -> dict[str, str]:
         ConfigError: they do not fit together, or ``--from`` is invalid.
     """
     if arguments.trigger is not None and not arguments.follow:
-        raise ConfigError("--trigger is for --follow")
+        raise ConfigError("--trigger needs --follow")
     options = {"subscribe": arguments.subscribe, **start_options("starting", arguments.start)}
     if arguments.tags is not None:
         options["tags"] = arguments.tags
@@ -122,10 +128,10 @@ def stream_options(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def start_options(edge: str, start: str | None) -> dict[str, str]:
-    """Return the options for one end of a range: ``starting`` or ``ending``, a word, a time or nothing.
+    """Return the options for one edge of a range, ``starting`` or ``ending``: a word, a time, or ``None``.
 
     Raises:
-        ConfigError: it is neither a word nor a time.
+        ConfigError: the text is neither a known word nor a time.
     """
     if start is None:
         return {}

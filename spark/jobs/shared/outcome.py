@@ -1,6 +1,6 @@
-"""What a job has done, as tables or one line of JSON, and errors as one line.
+"""The result of a job as tables or one line of JSON, and errors as one line.
 
-Spark wraps an error of a Python source into its own, several times, each with a traceback.
+Spark wraps an error of a Python source several times, each with a traceback.
 """
 
 import re
@@ -10,16 +10,16 @@ from typing import Any, Final
 
 from triomq.cli.output import Cell, write_json, write_table
 
-_LONGEST_ERROR: Final = 2000
+_MAX_ERROR_LENGTH: Final = 2000
 _NO_PACKAGE: Final = re.compile(r"No module named '(?:triomq|orjson|trio)\b")
 _NO_PACKAGE_HINT: Final = (
     "; install it on all nodes, or make a zip with 'python -m triomq.spark.archive triomq-spark.zip' and give "
     "spark-submit --py-files triomq-spark.zip"
 )
-#: How Python's traceback ends, inside of what the JVM says.
+#: The end of Python's traceback, inside the JVM's text.
 _OUR_ERROR: Final = re.compile(r"^(?:triomq\.[\w.]+|[A-Za-z_.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
 _OURS_FIRST: Final = re.compile(r"triomq\.protocol\.errors\.\w+: (.+)")
-#: The last reason of the JVM's own; py4j's text begins with the call that failed, which says nothing.
+#: The last cause that the JVM gives; the start of py4j's text, the failed call, does not help.
 _JVM_CAUSE: Final = re.compile(r"^(?:: |Caused by: )(?:[\w$]+\.)*([\w$]+): (.+)$", re.MULTILINE)
 
 
@@ -29,12 +29,12 @@ class Outcome:
 
     Attributes:
         job: its name.
-        rows: messages read or written; ``None``: not known, since a batch did not end.
-        body_bytes: of their bodies.
+        rows: messages read or written; ``None``: unknown, since a batch did not finish.
+        body_bytes: total size of their bodies.
         batches: micro-batches; ``None``: not a stream.
-        seconds: without the start of Spark.
+        seconds: run time without the start of Spark.
         more: further counts of this job by name.
-        table: what the job found: columns and rows.
+        table: result of the job: columns and rows.
     """
 
     job: str
@@ -46,7 +46,7 @@ class Outcome:
     table: tuple[Sequence[str], Sequence[Sequence[Cell]]] | None = None
 
     def counts(self) -> dict[str, Cell]:
-        """Return the counts by name, those that make sense for the job."""
+        """Return the counts of the job by name."""
         counts: dict[str, Cell] = {"job": self.job, "rows": self.rows, "bytes": self.body_bytes}
         if self.batches is not None:
             counts["batches"] = self.batches
@@ -56,7 +56,7 @@ class Outcome:
         return counts
 
     def write(self, *, as_json: bool) -> None:
-        """Write tables, the counts last, or one line of JSON."""
+        """Print tables, the counts last, or one line of JSON."""
         counts = self.counts()
         if as_json:
             found: dict[str, Any] = dict(counts)
@@ -71,7 +71,7 @@ class Outcome:
 
 
 def one_line(error: BaseException) -> str:
-    """Return what a user has to know of an error: ours inside of Spark's if there is one."""
+    """Return the essence of an error: our error inside Spark's if there is one."""
     text = str(error)
     if found := _OURS_FIRST.search(text) or _last(_OUR_ERROR, text):
         line = found[1]
@@ -80,7 +80,7 @@ def one_line(error: BaseException) -> str:
     else:
         line = next(iter(text.strip().splitlines()), type(error).__name__)
     hint = _NO_PACKAGE_HINT if _NO_PACKAGE.search(line) else ""
-    return " ".join(line.split())[:_LONGEST_ERROR] + hint
+    return " ".join(line.split())[:_MAX_ERROR_LENGTH] + hint
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:

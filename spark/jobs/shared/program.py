@@ -1,4 +1,4 @@
-"""What runs a job: its command line, session, signals, counts and exit code."""
+"""Runs a job: command line, session, signals, counts and exit code."""
 
 import argparse
 import sys
@@ -23,21 +23,21 @@ from triomq.spark.options.options import Use, parse_options
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What a job may fail with: the sink or source, the JVM or the connection to it, the file system.
+#: Expected failures: source or sink, the JVM or the connection to it, the file system.
 EXPECTED_ERRORS: Final = (TriomqError, PySparkException, Py4JError, OSError)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What a job gets.
+    """Everything a running job needs.
 
     Attributes:
         spark: the session.
-        arguments: as parsed.
+        arguments: parsed arguments.
         read_options, write_options: checked options of the data source.
-        stopper: tells whether a signal came.
-        outcome: where the job counts.
-        say: writes a line of progress.
+        stopper: knows whether a signal arrived.
+        outcome: takes the job's counts.
+        say: prints a line of progress.
     """
 
     spark: "SparkSession"
@@ -57,9 +57,9 @@ class Job:
         name: of its module.
         description: for ``--help``.
         add_arguments: adds its own arguments.
-        prepare: checks what argparse cannot, and returns its options for each use of the data source; raises
+        prepare: checks what argparse cannot, and returns the options for each use of the data source; raises
             ``ConfigError``.
-        run: does it, until all is done or a signal came.
+        run: does the work until it is finished or a signal arrives.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Job:
 
 
 def run_job(job: Job, argv: Sequence[str] | None) -> int:
-    """Run a job and return its exit code: nothing was started if that is 2."""
+    """Run a job and return its exit code; with code 2 nothing was started."""
     parser = JobParser(job.name, job.description)
     job.add_arguments(parser)
     try:
@@ -79,7 +79,7 @@ def run_job(job: Job, argv: Sequence[str] | None) -> int:
             options = _checked_options(arguments, job.prepare(arguments))
         except (ConfigError, ValueError) as exc:
             parser.error(str(exc))
-    except SystemExit as exc:  # argparse ends by itself; callers want a number
+    except SystemExit as exc:  # argparse exits; callers want a number
         return int(exc.code or 0)
     outcome = Outcome(job=job.name)
     with Stopper() as stopper:
@@ -134,13 +134,13 @@ def _stop(spark: "SparkSession") -> None:
     try:
         spark.stop()
     except (Py4JError, OSError):
-        return  # the JVM is gone, as after a SIGTERM of spark-submit
+        return  # the JVM has ended, for example by a SIGTERM to spark-submit
 
 
 def _checked_options(
     arguments: argparse.Namespace, by_use: Mapping[Use, Mapping[str, str]]
 ) -> dict[Use, dict[str, str]]:
-    """Add what all jobs know, and check it before Spark starts: that takes seconds."""
+    """Add the common options and check all of them before Spark starts, which takes seconds."""
     given = as_pairs(arguments.option)
     found = {}
     for use, options in by_use.items():

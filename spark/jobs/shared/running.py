@@ -1,7 +1,7 @@
-"""Batches and streams that tell how far they are and end at a signal.
+"""Runs batches and streams that report progress and end at a signal.
 
-A batch blocks the main thread, which must be this one: Spark finds data sources by the session of the thread.  So it is
-another thread that watches.
+A batch blocks the main thread, and must run there: Spark finds data sources by the session of the thread.  So another
+thread watches it.
 """
 
 import tempfile
@@ -38,15 +38,15 @@ def _metrics(body: "Column") -> tuple["Column", "Column"]:
 
 
 def write_topic(run: Run, frame: "DataFrame", rate: int | None) -> None:
-    """Write a frame to a topic and count it; at a signal its tasks are cancelled.
+    """Write a frame to a topic and count its rows; a signal cancels the tasks.
 
     Args:
-        run: the job's.
+        run: of the job.
         frame: with the columns of a write.
-        rate: rows per second of all tasks together, about; ``None``: no limit.
+        rate: approximate rows per second of all tasks together; ``None``: no limit.
 
     Raises:
-        PySparkException: it failed, or was cancelled.
+        PySparkException: the write failed or was cancelled.
     """
     options = dict(run.write_options)
     if rate is not None:
@@ -67,13 +67,13 @@ def write_topic(run: Run, frame: "DataFrame", rate: int | None) -> None:
 
 
 def _watch(run: Run, done: threading.Event) -> None:
-    """Say how many tasks are done, once a second at most and only if it changed; cancel them at a signal."""
+    """Report changes of the number of finished tasks, at most once a second; cancel the tasks at a signal."""
     context = run.spark.sparkContext
     tracker = context.statusTracker()
     said, said_at = "", time.monotonic()
     while not done.wait(_POLL_S):
         if run.stopper.signal is not None:
-            context.cancelAllJobs()  # at each turn: a cancelled job may be followed by another one
+            context.cancelAllJobs()  # repeatedly: another job may follow a cancelled one
         elif time.monotonic() - said_at >= _SAY_INTERVAL_S:
             stages = [stage for one in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(one)) is not None]
             text = ", ".join(
@@ -87,7 +87,7 @@ def _watch(run: Run, done: threading.Event) -> None:
 
 
 class Tally(PrintProgress):
-    """Counts a query's rows and bytes, as observed, and knows when it heard all of it."""
+    """Counts the observed rows and bytes of a query, and knows when the counts are complete."""
 
     def __init__(self, say: Callable[[str], object]) -> None:
         super().__init__(write=say)
@@ -98,7 +98,7 @@ class Tally(PrintProgress):
         self.more: Counter[str] = Counter()
 
     def onQueryProgress(self, event: "QueryProgressEvent") -> None:  # noqa: N802  # Spark's names
-        """Add what a micro-batch had."""
+        """Add the counts of a micro-batch."""
         super().onQueryProgress(event)
         progress = event.progress
         metrics = progress.observedMetrics.get(_METRICS)
@@ -109,22 +109,22 @@ class Tally(PrintProgress):
             self.more.update({name: int(value) for name, value in metrics.asDict().items() if name not in _COUNTED})
 
     def onQueryTerminated(self, event: "QueryTerminatedEvent") -> None:  # noqa: N802
-        """Take note: no progress comes after it."""
+        """Note that no more progress follows."""
         self.ended.set()
 
 
 def observed(frame: "DataFrame", *more: "Column") -> "DataFrame":
-    """Return a frame, with a column ``body``, whose rows, bytes and further sums a :class:`Tally` counts."""
+    """Return the frame with metrics for a :class:`Tally`: rows, bytes of the column ``body``, and further sums."""
     return frame.observe(_METRICS, *_metrics(col("body")), *more)
 
 
 def run_stream(
     run: Run, writer: "DataStreamWriter", checkpoint: str | None, *, enough_rows: int | None = None
 ) -> Tally:
-    """Run a query until it ends, a signal comes, or it has written enough rows; count in ``run.outcome``.
+    """Run a query until it ends, a signal arrives, or it has written enough rows; count in ``run.outcome``.
 
     Raises:
-        StreamingQueryException: it failed.
+        StreamingQueryException: the query failed.
     """
     tally = Tally(run.say)
     run.spark.streams.addListener(tally)
@@ -149,7 +149,7 @@ def run_stream(
 
 
 def _stop(spark: "SparkSession", query: "StreamingQuery", tally: Tally) -> None:
-    """Stop a query, and wait for what it has still to tell, unless the JVM ends: then every moment counts."""
+    """Stop a query and wait for its last progress, unless the JVM is ending."""
     if _has_ended(spark):
         return
     if query.isActive:
@@ -160,7 +160,7 @@ def _stop(spark: "SparkSession", query: "StreamingQuery", tally: Tally) -> None:
 
 
 def _has_ended(spark: "SparkSession") -> bool:
-    """Whether the context was stopped by somebody else: the JVM, after a SIGTERM of ``spark-submit``."""
+    """Whether something else stopped the context: the JVM, after a SIGTERM to ``spark-submit``."""
     try:
         return not spark.sparkContext.defaultParallelism
     except (Py4JError, OSError):
@@ -177,7 +177,7 @@ def _folder(checkpoint: str | None) -> Iterator[str]:
 
 
 def with_trigger(writer: "DataStreamWriter", *, follow: bool, interval: str | None) -> "DataStreamWriter":
-    """Return the writer with the trigger that the arguments ask for."""
+    """Return the writer with the trigger that the arguments select."""
     if not follow:
         return writer.trigger(availableNow=True)
     return writer.trigger(processingTime=interval) if interval is not None else writer

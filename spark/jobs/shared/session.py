@@ -1,4 +1,4 @@
-"""The Spark session of a job: quiet, small, and with this interpreter for local workers.
+"""The Spark session of a job: quiet, small, and with this Python interpreter for local workers.
 
 Source: spark.md 7 (3, 12), 8.
 """
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
-#: A task that fails is tried again, as on a cluster; with ``local[*]`` it would end the job.
+#: A failed task is retried, as on a cluster; with ``local[*]`` it would end the job.
 DEFAULT_MASTER: Final = "local[*,4]"
 JAVA_HINT: Final = (
-    "Spark needs Java 17 or newer, and could not start it: install it (Debian and Ubuntu: apt install "
-    "openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME to where it is"
+    "Spark needs Java 17 or newer and could not start it: install it (Debian and Ubuntu: apt install "
+    "openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME to its folder"
 )
 _DRIVER_MEMORY: Final = "1g"
 _STOP_TIMEOUT: Final = "30s"
 _PY_FILES: Final = "spark.submit.pyFiles"
 _LOOPBACK: Final = "127.0.0.1"
-#: What writes an error with the JVM's whole stack as JSON before it is raised: we tell it on one line.
+#: These loggers write an error with the JVM's whole stack as JSON before it is raised; we report it on one line.
 _QUERY_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
 def submit_settings() -> dict[str, str]:
-    """Return the settings that have to be there before the JVM starts, so that it is quiet from the first line."""
+    """Return the settings that the JVM needs at its start to be quiet from the first line."""
     return {
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
         "spark.ui.showConsoleProgress": "false",
@@ -43,14 +43,14 @@ def submit_settings() -> dict[str, str]:
 
 
 def open_session(job: str, master: str | None) -> "SparkSession":
-    """Start a session, or take the one that ``spark-submit`` has prepared, and register the data source.
+    """Start a session, or use the one of ``spark-submit``, and register the data source.
 
     Args:
-        job: its name, part of the application's name.
-        master: Spark's master; ``None``: that of ``spark-submit``, else the cores of this machine.
+        job: name of the job, part of the application's name.
+        master: Spark master; ``None``: that of ``spark-submit``, else the cores of this machine.
 
     Raises:
-        ConfigError: there is no Java, or it is too old.
+        ConfigError: Java is missing or too old.
     """
     from pyspark.sql import SparkSession
 
@@ -62,7 +62,7 @@ def open_session(job: str, master: str | None) -> "SparkSession":
         master = master or DEFAULT_MASTER
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         if master.startswith("local"):
-            os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)  # nobody else has to reach this JVM
+            os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)  # no other host needs to reach this JVM
         for name, value in submit_settings().items():
             builder = builder.config(name, value)
         builder = builder.config("spark.driver.memory", _DRIVER_MEMORY)
@@ -77,14 +77,14 @@ def open_session(job: str, master: str | None) -> "SparkSession":
     context = spark.sparkContext
     _set_defaults(spark)
     if context.getConf().get(_PY_FILES):
-        # Spark 4.3 does not give these files to the process of a stream's reader, which runs beside the driver.
+        # Spark 4.3 does not pass these files to the process of a stream's reader, which runs next to the driver.
         context.environment.setdefault("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     register(spark)
     return spark
 
 
 def _set_defaults(spark: "SparkSession") -> None:
-    """Set what neither the command line nor the cluster's configuration has set."""
+    """Set defaults for what neither the command line nor the cluster's configuration sets."""
     context = spark.sparkContext
     defaults = {
         "spark.sql.shuffle.partitions": str(2 * context.defaultParallelism),

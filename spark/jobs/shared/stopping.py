@@ -1,8 +1,8 @@
-"""Signals: the first SIGINT or SIGTERM asks a job to end in order, the second ends it at once.
+"""Signals: the first SIGINT or SIGTERM ends a job in an orderly way, the second one immediately.
 
-The handler only records the signal: an exception out of it would leave the connection to the JVM in the middle of an
-answer.  Under ``spark-submit`` the JVM gets the SIGTERM, and our output goes through it, so it is asked to tell us that
-it ends, and to wait until the counts are written.
+The handler only records the signal: an exception from it would leave the connection to the JVM in the middle of an
+answer.  With ``spark-submit`` the JVM gets the SIGTERM, and our output passes through the JVM.  So a shutdown hook
+tells us when the JVM ends, and makes it wait until the counts are printed.
 """
 
 import os
@@ -26,12 +26,12 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopper:
-    """Takes note of the signals while its block runs; to be used in the main thread.
+    """Records signals while its block runs; for the main thread.
 
     Attributes:
-        signal: the first one that came.
-        finished: set when the block is done.
-        waiting: held by whoever waits for ``finished``; the block's end waits for it in turn.
+        signal: the first signal.
+        finished: set at the end of the block.
+        waiting: held while something waits for ``finished``; the end of the block waits for it in turn.
     """
 
     def __init__(self) -> None:
@@ -50,23 +50,23 @@ class Stopper:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.finished.set()
-        with self.waiting:  # so that whoever waited has its answer before this process ends
+        with self.waiting:  # so that the waiter has its answer before this process ends
             pass
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
     def rearm(self) -> None:
-        """Install the handlers again: a new Spark context takes SIGINT for itself."""
+        """Install the handlers again: a new Spark context replaces that of SIGINT."""
         if self.signal is None:
             for number in _SIGNALS:
                 signal.signal(number, self._note)
 
     def wait(self, timeout_s: float) -> bool:
-        """Return whether a signal came, at once or within a time."""
+        """Wait for a signal; return whether one arrived."""
         return self._event.wait(timeout_s)
 
     def note(self, number: int) -> None:
-        """Take note of a signal that another process got for us."""
+        """Record a signal that another process received for us."""
         if self.signal is None:
             self.signal = number
         self._event.set()
@@ -78,30 +78,30 @@ class Stopper:
 
 
 class _Hook:
-    """Runs in the JVM's shutdown, called back by it in a thread of its own."""
+    """The JVM's shutdown hook, called in a thread of its own."""
 
     def __init__(self, stopper: Stopper) -> None:
         self._stopper = stopper
 
     def run(self) -> None:
-        """Let the job end, and wait for it."""
+        """End the job and wait for it."""
         with self._stopper.waiting:
             self._stopper.note(signal.SIGTERM)
             self._stopper.finished.wait(_JVM_WAIT_S)
 
     class Java:
-        """What py4j makes of it."""
+        """Tells py4j which interface this is."""
 
         implements: ClassVar = ["java.lang.Runnable"]
 
 
 @contextmanager
 def told_by_jvm(spark: "SparkSession", stopper: Stopper) -> Iterator[None]:
-    """Let the stopper know, while the block runs, when the JVM of ``spark-submit`` ends."""
+    """Notify the stopper if the JVM of ``spark-submit`` ends while the block runs."""
     if SUBMITTED not in os.environ:
         yield
         return
-    gateway = spark.sparkContext._gateway  # noqa: SLF001  # as PySpark's own listeners do; nothing public gives it
+    gateway = spark.sparkContext._gateway  # noqa: SLF001  # as PySpark's own listeners do; there is no public way
     assert gateway is not None
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]  # PySpark has no types for it
     runtime = gateway.jvm.java.lang.Runtime.getRuntime()

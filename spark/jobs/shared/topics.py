@@ -16,7 +16,7 @@ from triomq.spark.retry import is_missing_topic
 
 
 class _SignalledError(Exception):
-    """A signal came during a pause."""
+    """A signal arrived during a pause."""
 
 
 def find_topics(options: Mapping[Use, Mapping[str, str]], stopper: Stopper) -> None:
@@ -24,7 +24,7 @@ def find_topics(options: Mapping[Use, Mapping[str, str]], stopper: Stopper) -> N
 
     Args:
         options: of the data source, by use.
-        stopper: knows whether a signal came.
+        stopper: knows whether a signal arrived.
 
     Raises:
         NoRouteError: a topic does not exist; for a write, no broker creates it either.

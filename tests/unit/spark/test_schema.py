@@ -39,7 +39,7 @@ def test_any_of_our_columns_in_any_order_may_be_wanted() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (schema(Tags=StringType()), "no column 'Tags'"),
+        (schema(Tags=StringType()), "column 'Tags' does not exist"),
         (schema(queueOffset=IntegerType()), "'queueOffset' is bigint, not int"),
         (schema(body=StringType()), r"cast\(body as string\)"),
     ],
@@ -78,5 +78,5 @@ def test_what_cannot_be_written_is_told(frame: StructType, words: str) -> None:
 
 
 def test_a_missing_id_column_is_told() -> None:
-    with pytest.raises(ConfigError, match="no column 'order'; there are: body"):
+    with pytest.raises(ConfigError, match="column 'order' does not exist; the columns are: body"):
         check_write_schema(schema(body=StringType()), topic="T", id_column="order")

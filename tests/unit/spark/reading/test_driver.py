@@ -327,7 +327,7 @@ def test_a_topic_made_again_shorter_begins_anew() -> None:
     setting.brokers.queue_bounds[Q0] = (0, 30)
     following = setting.latest(end)
     assert planned(setting, end, following) == {Q0: (0, 30)}
-    with pytest.raises(DataLossError, match="made again"):
+    with pytest.raises(DataLossError, match="recreated"):
         setting.restart(failOnDataLoss="true").latest_offset(end, None)
 
 
@@ -403,7 +403,7 @@ def test_a_queue_that_left_the_route_unread_fails_the_query_or_is_read_on_if_it_
     setting.brokers.queue_bounds[Q0] = (0, 100)
     del setting.brokers.queue_bounds[Q1]
     setting.latest(end, after_s=31)
-    with pytest.raises(DataLossError, match=r"T@a:1 are gone.* the route does not have the queue"):
+    with pytest.raises(DataLossError, match=r"T@a:1 are lost.* the queue is no longer in the route"):
         setting.latest(end, after_s=91)
 
 
@@ -422,7 +422,7 @@ def test_a_queue_that_left_the_route_before_a_restart_is_asked_for_or_told_as_un
         caplog.clear()
     setting.brokers.kept = {Q1: 57}
     setting.restart().prepare_available_now()
-    with pytest.raises(DataLossError, match="7 messages of T@a:1 are gone"):
+    with pytest.raises(DataLossError, match="7 messages of T@a:1 are lost"):
         setting.latest(end)
 
 
@@ -437,7 +437,7 @@ def test_a_topic_that_the_options_leave_out_now_is_told(
     start["q"]["Other"] = {"a": {"0": 5}}
     setting.latest(start, after_s=91)
     setting.latest(start, after_s=91)
-    assert caplog.text.count("the options leave it out queue=Other@a:0 offset=5") == 1
+    assert caplog.text.count("the options do not select it queue=Other@a:0 offset=5") == 1
 
 
 def test_the_queues_of_a_broker_that_is_away_wait(caplog: pytest.LogCaptureFixture) -> None:

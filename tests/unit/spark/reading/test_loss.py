@@ -76,7 +76,7 @@ def test_loss_that_is_accepted_is_logged_with_its_count(caplog: pytest.LogCaptur
 
 
 def test_a_loss_that_nobody_can_count_is_told_as_such(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(DataLossError, match="an unknown number of messages of T@broker-a:3 are gone"):
+    with pytest.raises(DataLossError, match="an unknown number of messages of T@broker-a:3 are lost"):
         report_loss(QUEUE, 10, None, "the topic was made again", fail=True)
     report_loss(QUEUE, 10, None, "the topic was made again", fail=False)
     assert "lost=unknown" in caplog.text
@@ -92,4 +92,4 @@ def test_a_begin_outside_moves_to_the_first_message() -> None:
 
 
 def test_a_queue_that_is_known_to_be_another_one_begins_at_its_first_message() -> None:
-    assert check_begin(15, 0, 20, made_again=True) == (0, None)
+    assert check_begin(15, 0, 20, recreated=True) == (0, None)

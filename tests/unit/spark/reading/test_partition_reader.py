@@ -201,7 +201,7 @@ def test_a_refusal_is_an_error_at_once(queue: FakeQueue) -> None:
 
 def test_a_broker_that_stands_still_is_an_error_in_the_end(queue: FakeQueue) -> None:
     queue.still = True
-    with pytest.raises(RequestTimeoutError, match="stands still at offset 0"):
+    with pytest.raises(RequestTimeoutError, match="makes no progress at offset 0"):
         offsets()
 
 
@@ -209,7 +209,7 @@ def test_a_broker_that_stands_still_is_an_error_in_the_end(queue: FakeQueue) -> 
 def test_what_a_slave_does_not_have_is_not_lost(queue: FakeQueue, has: tuple[int, int]) -> None:
     queue.is_slave = True
     queue.low, queue.high = has
-    with pytest.raises(RequestTimeoutError, match=r"readTimeoutMs.*a slave, in the place of .* at offset (95|0)$"):
+    with pytest.raises(RequestTimeoutError, match=r"readTimeoutMs.*a slave, instead of .* at offset (95|0)$"):
         offsets(failOnDataLoss="false")
 
 

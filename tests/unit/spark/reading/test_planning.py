@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triomq.protocol.message_queue import MessageQueue
-from triomq.spark.reading.planning import LEAST_PIECE, SMALL_RANGE, Partition, plan_partitions
+from triomq.spark.reading.planning import MIN_PIECE, SMALL_RANGE, Partition, plan_partitions
 
 QUEUES = st.builds(MessageQueue, st.sampled_from(["A", "B"]), st.sampled_from(["x", "y", "z"]), st.integers(0, 7))
 RANGES = st.dictionaries(
@@ -54,7 +54,7 @@ def test_eight_partitions_of_two_queues_are_of_like_size() -> None:
 def test_pieces_do_not_get_tiny() -> None:
     partitions = plan_partitions({queue("a", 0): (0, 3500)}, least=100)
     assert len(partitions) == 3
-    assert all(partition[0].size >= LEAST_PIECE for partition in partitions)
+    assert all(partition[0].size >= MIN_PIECE for partition in partitions)
 
 
 def test_small_queues_are_apart_if_partitions_are_asked_for() -> None:

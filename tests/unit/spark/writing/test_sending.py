@@ -202,7 +202,7 @@ def test_a_refusal_ends_the_task(producer: FakeProducer) -> None:
 def test_the_row_that_a_broker_refuses_is_found(producer: FakeProducer) -> None:
     """Scenario 31: also where only the broker knows."""
     producer.refused = b"2"
-    with pytest.raises(MessageIllegalError, match="partition 5, row 2, column 'body': the broker refuses"):
+    with pytest.raises(MessageIllegalError, match="partition 5, row 2, column 'body': the broker rejects"):
         sender(producer).send(rows(4))
     producer.sends.clear()
     made = sender(producer, badRows="skip")
@@ -256,7 +256,7 @@ def test_encoded_rows_are_tried_again(producer: FakeProducer) -> None:
 
 def test_the_encoded_row_that_a_broker_refuses_is_found(producer: FakeProducer) -> None:
     producer.refused = b"2"
-    with pytest.raises(MessageIllegalError, match="partition 5, row 102, column 'body': the broker refuses"):
+    with pytest.raises(MessageIllegalError, match="partition 5, row 102, column 'body': the broker rejects"):
         sender(producer).send([encoded(4)])
     producer.sends.clear()
     made = sender(producer, badRows="skip")

@@ -45,5 +45,5 @@ def test_rows_that_are_skipped_are_told(monkeypatch: pytest.MonkeyPatch, caplog:
     done = task.run(iter([bad]), "w", 0, 3)
     assert (done.counts.rows, done.counts.skipped) == (2, 2)
     assert [record.getMessage() for record in caplog.records] == [
-        "rows skipped that cannot be messages partition=3 rows=2"
+        "skipped rows that cannot be messages partition=3 rows=2"
     ]

@@ -39,8 +39,8 @@ def test_an_interval_is_as_spark_reads_it(text: str) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--trigger", "soon"), "argument --trigger: 'soon' is no interval"),
-        (("--trigger", "10"), "argument --trigger: '10' is no interval"),
+        (("--trigger", "soon"), "argument --trigger: 'soon' is not an interval"),
+        (("--trigger", "10"), "argument --trigger: '10' is not an interval"),
         (("--max-per-trigger", "0"), "argument --max-per-trigger: '0' is not a whole number above 0"),
     ],
 )
@@ -54,7 +54,7 @@ def test_a_wrong_value_is_told_with_the_name_on_the_command_line(
 
 
 def test_a_trigger_without_follow_and_a_start_that_is_none_are_refused() -> None:
-    with pytest.raises(ConfigError, match="--trigger is for --follow"):
+    with pytest.raises(ConfigError, match="--trigger needs --follow"):
         stream_options(parse("--subscribe", "T", "--trigger", "1 second"))
     with pytest.raises(ConfigError, match="--from soon is neither milliseconds"):
         stream_options(parse("--subscribe", "T", "--from", "soon"))
