@@ -1,4 +1,4 @@
-"""Logging of the programs (the library adds no handler): one line per event, as text or JSON; floods are cut short."""
+"""Logging of the programs (the library adds no handler): a line per event, as text or JSON, repeats suppressed."""
 
 import logging
 import re
@@ -18,8 +18,8 @@ class RepeatFilter(logging.Filter):
     """Passes ``burst`` records of one kind per window and counts the others.
 
     A kind is a logger with its constant text.  What a peer can vary (its port, its bytes) is in the arguments, so a
-    hostile peer cannot make more kinds, and the code bounds the memory.  The next record of the kind has the count as
-    its attribute ``suppressed``.
+    hostile peer cannot create kinds, and the memory is bounded.  The first record of the next window has the count
+    as its attribute ``suppressed``.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class LineFormatter(logging.Formatter):
         return f"{seconds}.{int(record.msecs):03}Z"
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
-        """Return the line; a peer's text must not look like a line of ours, nor control the terminal that shows it."""
+        """Return the line; text from a peer must neither imitate a log line nor control a terminal."""
         line = super().formatMessage(record)
         if suppressed := getattr(record, "suppressed", 0):
             line += f" (and {suppressed} more like this)"
@@ -98,14 +98,14 @@ _OWN_FIELDS: Final = frozenset(("time", "level", "logger", "event", "message", "
 
 
 def reopen_log_file() -> None:
-    """Open the log file again under its name, if it was moved away."""
+    """Reopen the log file if it was renamed or removed."""
     for handler in logging.getLogger("triomq").handlers:
         if (reopen := getattr(handler, "reopenIfNeeded", None)) is not None:
             reopen()
 
 
 def configure(level: str, log_file: str | None = None, log_format: str = "text") -> None:
-    """Log everything of triomq from ``level`` on to stderr, or to a file that may be renamed while it is in use.
+    """Log triomq's records from ``level`` up to stderr, or to a file that may be renamed while it is in use.
 
     Raises:
         ConfigError: the file cannot be opened.
@@ -119,7 +119,7 @@ def configure(level: str, log_file: str | None = None, log_format: str = "text")
         try:
             handler = WatchedFileHandler(log_file, encoding="utf-8")
         except OSError as exc:
-            raise ConfigError(f"log file {log_file}: {exc.strerror}; give another one with --log-file") from exc
+            raise ConfigError(f"log file {log_file}: {exc.strerror}; choose another one with --log-file") from exc
     handler.setFormatter(JsonFormatter() if log_format == "json" else LineFormatter())
     handler.addFilter(RepeatFilter())
     logger = logging.getLogger("triomq")

@@ -45,7 +45,7 @@ def test_the_readable_line_names_the_durability(tmp_path: Path) -> None:
         line = read_line(broker)
         broker.terminate()
         broker.communicate(timeout=5)
-    assert f"store {tmp_path / 's'}, durability sync (answered messages are on the disk), pid {broker.pid}" in line
+    assert f"store {tmp_path / 's'}, durability sync (acknowledged messages are on the disk), pid {broker.pid}" in line
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

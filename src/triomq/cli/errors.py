@@ -1,4 +1,4 @@
-"""Errors as users see them: one line that says what to do, and an exit code."""
+"""Errors as users see them: one line with a hint, and an exit code."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -9,11 +9,11 @@ from triomq.protocol import errors as e
 
 
 class UsageError(e.ConfigError):
-    """Options that cannot be used together, or input that cannot be read."""
+    """Options that do not fit together, or unreadable input."""
 
 
 class IncompleteError(e.TriomqError):
-    """A command ended before it had done what it was asked for."""
+    """A command ended before it was done."""
 
 
 _EXIT_CODES: Final[Mapping[type[BaseException], ExitCode]] = {
@@ -38,7 +38,7 @@ _HINTS: Final[Mapping[type[BaseException], str]] = {
 
 
 _REMARK_HINTS: Final = {"bigger than the max delay": "the limit is set by triomq broker --timer-max-delay"}
-"""What a broker's text contains, and what helps."""
+"""Parts of brokers' texts, and hints."""
 
 
 def exit_code_of(error: BaseException) -> ExitCode:
@@ -50,22 +50,19 @@ def exit_code_of(error: BaseException) -> ExitCode:
 
 
 def is_expected(error: BaseException) -> bool:
-    """Whether a line is enough for the user; anything else is a defect of ours and needs its traceback."""
+    """Whether one line is enough for the user; any other error is a defect and needs its traceback."""
     return isinstance(error, e.TriomqError | OSError)
 
 
 def one_line(error: BaseException) -> str:
-    """Return the error's text on one line, with what to do if the text does not say it.
-
-    Brokers have a word in it: control characters are made visible.
-    """
+    """Return the error's text on one line, with a hint; control characters from brokers are escaped."""
     text = escape_controls(" ".join(str(error).split())) or type(error).__name__
     hint = _HINTS.get(type(error)) or next((hint for part, hint in _REMARK_HINTS.items() if part in text), None)
     return f"{text}; {hint}" if hint else text
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """Give the errors of a group, or the error itself."""
+    """Yield the errors of a group, or the error itself."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaves(inner)

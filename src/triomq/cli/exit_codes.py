@@ -1,10 +1,10 @@
-"""What the exit code of a command says; scripts depend on it, so no number ever changes its meaning."""
+"""The exit codes of commands; scripts depend on them, so no code ever changes its meaning."""
 
 from enum import IntEnum
 from typing import Final
 
 SIGNAL_BASE: Final = 128
-"""A client command that a signal ended gives this plus the signal's number, as shells count."""
+"""A client command ended by a signal exits with this plus the signal's number, as in shells."""
 
 
 class ExitCode(IntEnum):
@@ -12,15 +12,15 @@ class ExitCode(IntEnum):
 
     OK = 0
     FAILED = 1
-    """A server refused, not everything was done, or a store cannot be opened."""
+    """A server refused, the work is incomplete, or a store cannot be opened."""
     USAGE = 2
-    """A wrong option, name or setting, or an address that cannot be had: nothing was done."""
+    """A wrong option, name or setting, or an address that cannot be bound: nothing was done."""
     UNREACHABLE = 3
     """No name server or broker answered."""
     INTERRUPTED = 130
     """Ctrl-C (SIGINT)."""
     OUTPUT_CLOSED = 141
-    """Whoever read the output went away, as in ``triomq consume T | head -1``."""
+    """The reader closed the output, as in ``triomq consume T | head -1``."""
     TERMINATED = 143
     """SIGTERM."""
 

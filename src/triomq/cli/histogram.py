@@ -1,15 +1,15 @@
-"""Counts durations in little memory, however many there are."""
+"""Counts any number of durations in little memory."""
 
 import math
 from typing import Final
 
 _PER_DOUBLING: Final = 32
-"""Buckets for each doubling: a percentile is at most 2.2 % off."""
+"""Buckets per doubling: the error of a percentile is at most 2.2 %."""
 _SMALLEST_S: Final = 1e-6
 
 
 class Histogram:
-    """Durations in buckets that grow with the duration."""
+    """Durations in exponential buckets."""
 
     __slots__ = ("_buckets", "count", "longest_s")
 
@@ -26,7 +26,7 @@ class Histogram:
         self.longest_s = max(self.longest_s, duration_s)
 
     def percentile_s(self, percent: float) -> float | None:
-        """Return a duration that ``percent`` of all do not exceed, ``None`` if there is none."""
+        """Return a percentile, ``None`` without durations."""
         wanted = self.count * percent / 100
         passed = 0
         for bucket in sorted(self._buckets):
@@ -36,6 +36,6 @@ class Histogram:
         return None
 
     def percentile_ms(self, percent: float) -> float | None:
-        """As :meth:`percentile_s`, in milliseconds with three places."""
+        """Return a percentile in milliseconds, with three decimals."""
         found = self.percentile_s(percent)
         return None if found is None else round(found * 1000, 3)

@@ -1,6 +1,6 @@
-"""Sends messages to brokers in order: retries, and refusals that cost only the message they are about.
+"""Send messages to brokers in order, with retries; a refused message does not affect the others.
 
-A queue has one request under way at a time, so a later message never overtakes an earlier one, whatever fails.
+A queue has one request in flight at a time, so a later message never overtakes an earlier one.
 """
 
 from collections.abc import Iterator
@@ -27,16 +27,16 @@ _RETRY_FOR_S: Final = 3.0
 _FIRST_PAUSE_S: Final = 0.1
 _MAX_REQUEST_BYTES: Final = 2 * 1024**2
 _MESSAGE_BYTES: Final = 512
-"""Estimate of what a message takes in a request besides its body."""
+"""Estimated size of a message in a request without its body."""
 _RETRY_CODES: Final = frozenset((ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR))
 
 
 class Batch(NamedTuple):
-    """Messages to be sent in order.
+    """Messages to send in order.
 
     Attributes:
         messages: the messages.
-        lines: the number of the input line of each, empty for generated messages.
+        lines: their input lines; empty for generated messages.
     """
 
     messages: list[Message]
@@ -48,7 +48,7 @@ class Batch(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Which input lines these are, as the beginning of an error text."""
+        """Their input lines, as a prefix for an error text."""
         if not self.lines:
             return ""
         first, last = self.lines[0], self.lines[-1]
@@ -56,10 +56,7 @@ class Batch(NamedTuple):
 
 
 class OrderedSender:
-    """Sends batches and counts what became of their messages.
-
-    After an error nothing more is sent, unless ``keep_going``.
-    """
+    """Sends batches and counts the results; an error ends the sending, unless ``keep_going``."""
 
     def __init__(self, producer: Producer, stopper: Stopper, tally: Tally, *, keep_going: bool) -> None:
         self._producer = producer
@@ -68,7 +65,7 @@ class OrderedSender:
         self._keep_going = keep_going
 
     def refuse(self, error: TriomqError, messages: int = 1, place: str = "") -> None:
-        """Count messages as failed, and stop if the first error is to end everything."""
+        """Count messages as failed, and stop unless ``keep_going``."""
         self._tally.failed_with(error, messages, place)
         if not self._keep_going:
             self._stopper.set()
@@ -85,7 +82,7 @@ class OrderedSender:
                 if len(part.messages) == 1 or not _is_refusal(exc):
                     self.refuse(exc, len(part.messages), part.place)
                     continue
-                for index in range(len(part.messages)):  # one message spoiled the request: send the others
+                for index in range(len(part.messages)):  # one message caused it: send the others
                     await self.send(part.part(index, index + 1), queue)
 
     async def _request(self, messages: list[Message], queue: MessageQueue | None) -> None:
@@ -112,7 +109,7 @@ class OrderedSender:
 
 
 def _requests(batch: Batch) -> Iterator[Batch]:
-    """Split a batch by size; a body that is worth compressing goes alone, since a batch is not compressed."""
+    """Split a batch by size; a body worth compressing is sent alone, because batches are not compressed."""
     start = size = 0
     for index, message in enumerate(batch.messages):
         length = len(message.body)
@@ -128,7 +125,7 @@ def _requests(batch: Batch) -> Iterator[Batch]:
 
 
 def _is_refusal(error: TriomqError) -> bool:
-    """Whether nothing of the request was stored, because of what is in it."""
+    """Whether the request was rejected as a whole because of its contents."""
     if isinstance(error, BrokerResponseError):
         return error.code == ResponseCode.MESSAGE_ILLEGAL
     return isinstance(error, MessageIllegalError | ProtocolError)

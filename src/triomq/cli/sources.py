@@ -1,4 +1,4 @@
-"""Where ``triomq produce`` takes its messages from: lines of stdin, or a generator."""
+"""The messages of ``triomq produce``: lines of stdin, or generated."""
 
 import base64
 import os
@@ -17,41 +17,41 @@ from triomq.protocol.record.message import Message
 
 _READ_BYTES: Final = 64 * 1024
 _MAX_LINE_BYTES: Final = 8 * 1024**2
-"""Twice the largest body a broker takes: room for its base64 and its properties."""
+"""Twice the largest body that a broker accepts: room for base64 and properties."""
 _OURS: Final = frozenset(("body", "body_base64", "tags", "keys", "properties"))
 _OF_CONSUME: Final = frozenset(
     ("topic", "broker", "queue_id", "queue_offset", "message_id", "offset_message_id", "born_ms", "stored_ms", "tries")
 )
-"""What ``consume --json`` writes besides: the message gets new values for these."""
+"""Other fields of ``consume --json``: the new message gets its own values."""
 
 
 class Source(Protocol):
-    """Gives messages to several tasks."""
+    """Supplies messages to several tasks."""
 
     @property
     def total(self) -> int | None:
-        """How many messages there will be, ``None`` if nobody knows."""
+        """The number of messages, ``None`` if unknown."""
 
     tasks: int
-    """How many tasks take messages: what can be read at once is shared out evenly."""
+    """The number of tasks that take messages; input that is available at once is divided among them."""
 
     async def take(self, limit: int) -> Batch:
-        """Return the next messages, up to ``limit``, as soon as there is one; none at the end.
+        """Wait for messages and return up to ``limit``; none at the end.
 
         Raises:
-            UsageError: a line cannot be read; the next call goes on behind it.
+            UsageError: a line cannot be read; the next call continues after it.
         """
 
 
 class GeneratedSource:
-    """``count`` messages with bodies of ``size`` bytes that say which they are."""
+    """``count`` messages with numbered bodies of ``size`` bytes."""
 
     def __init__(self, options: ProduceOptions, count: int) -> None:
         self.total: int | None = count
         self.tasks = 1
         self._options = options
         self._next = 0
-        # Text that zlib shortens about as much as it shortens words, and that is made once.
+        # Made once; zlib compresses it about as well as plain text.
         self._filler = base64.b64encode(os.urandom(options.size * 3 // 4 + 1))
 
     async def take(self, limit: int) -> Batch:
@@ -63,7 +63,7 @@ class GeneratedSource:
 
 
 class LineSource:
-    """Lines of bytes; blank ones are counted and left out, as no message may be empty.
+    """Lines of bytes; blank ones are skipped, because a message must not be empty.
 
     Attributes:
         total: always ``None``.
@@ -84,7 +84,7 @@ class LineSource:
         self._is_end = False
         self._share = 1
         self._line_number = 0
-        self._refusal: TriomqError | None = None  # of the line behind the messages that were returned last
+        self._refusal: TriomqError | None = None  # of the line after the messages returned last
 
     async def take(self, limit: int) -> Batch:
         """Read messages; see :class:`Source`."""
@@ -103,7 +103,7 @@ class LineSource:
                 except TriomqError as exc:
                     if not batch.messages:
                         raise
-                    self._refusal = exc  # those before it are to be sent first
+                    self._refusal = exc  # send the messages before it first
         return batch
 
     async def _fill(self) -> None:
@@ -137,12 +137,12 @@ class LineSource:
 
 
 async def read_stdin() -> bytes:
-    """Return what stdin has next, b"" at its end; may be cancelled, though the reading thread then stays."""
+    """Return the next bytes of stdin, b"" at its end; a cancelled call leaves its thread reading."""
     return await trio.to_thread.run_sync(os.read, 0, _READ_BYTES, abandon_on_cancel=True)
 
 
 def make_message(options: ProduceOptions, body: bytes) -> Message:
-    """Return a message with what the command line says of all messages."""
+    """Return a message with the fields that the command line sets for all messages."""
     return Message(
         options.topic,
         body,
@@ -155,15 +155,15 @@ def make_message(options: ProduceOptions, body: bytes) -> Message:
 
 
 def read_json_line(options: ProduceOptions, line: bytes, line_number: int) -> Message:
-    """Return the message of one line; what the line does not say, the command line says.
+    """Return the message of one line; the command line supplies fields that the line does not have.
 
     Raises:
-        UsageError: it is no such object.
+        UsageError: it is not such an object.
     """
     try:
         found = orjson.loads(line.decode())
     except UnicodeDecodeError as exc:
-        raise UsageError(f"line {line_number}: not UTF-8: binary bodies go into body_base64") from exc
+        raise UsageError(f"line {line_number}: not UTF-8: write binary bodies as body_base64") from exc
     except ValueError as exc:
         raise UsageError(f"line {line_number}: not JSON: {exc}") from exc
     try:
@@ -174,14 +174,14 @@ def read_json_line(options: ProduceOptions, line: bytes, line_number: int) -> Me
 
 def _message(options: ProduceOptions, found: Any) -> Message:
     if not isinstance(found, dict):
-        raise TypeError("it is no JSON object")
+        raise TypeError("not a JSON object")
     if unknown := found.keys() - _OURS - _OF_CONSUME:
         raise ValueError(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(sorted(_OURS))}")
     tags, properties, keys = found.get("tags"), found.get("properties") or {}, found.get("keys") or ()
     if not isinstance(tags, str | None):
         raise TypeError("tags must be text")
     if not isinstance(properties, dict) or not all(isinstance(value, str) for value in properties.values()):
-        raise TypeError("properties must be an object of texts")
+        raise TypeError("properties must be an object with text values")
     if not isinstance(keys, str | list | tuple) or not all(isinstance(key, str) for key in keys):
         raise TypeError("keys must be text or a list of texts")
     return Message(
@@ -201,4 +201,4 @@ def _body(found: Mapping[str, Any]) -> bytes:
         return text.encode()
     if isinstance(encoded, str) and text is None:
         return base64.b64decode(encoded, validate=True)
-    raise ValueError("it needs either body or body_base64, as text")
+    raise ValueError("either body or body_base64 is required, as text")

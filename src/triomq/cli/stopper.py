@@ -1,4 +1,4 @@
-"""Ends waiting for input without ending the requests that are under way."""
+"""Stop waiting for input without cancelling requests in flight."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,10 +7,10 @@ import trio
 
 
 class Stopper:
-    """Says that no new work is to be begun.
+    """Tells tasks to begin no new work.
 
     Attributes:
-        is_set: whether it was said.
+        is_set: whether :meth:`set` was called.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Stopper:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Make a block that ends early when :meth:`set` is called; look at :attr:`is_set` after it."""
+        """Run a block that :meth:`set` ends early; check :attr:`is_set` after it."""
         with trio.CancelScope() as scope:
             self._scopes.add(scope)
             if self.is_set:
@@ -37,7 +37,7 @@ class Stopper:
 
 
 class Pacer:
-    """Lets a number of messages per second pass; time in which there was nothing to send is not made up for."""
+    """Limits the messages per second; does not make up for time without messages."""
 
     def __init__(self, rate: float | None, stopper: Stopper) -> None:
         self._rate = rate
@@ -45,7 +45,7 @@ class Pacer:
         self._due = 0.0
 
     async def wait(self, messages: int) -> None:
-        """Wait until so many messages may go, or the stopper is set."""
+        """Wait until so many messages may be sent, or the stopper is set."""
         if self._rate is None:
             return
         now = trio.current_time()
@@ -57,4 +57,4 @@ class Pacer:
 
 
 _MAKE_UP_S = 0.05
-"""How late a message may be and the next ones still follow at once: what the timer of a busy machine costs."""
+"""A delay up to this is made up for: timers are late on a busy machine."""

@@ -1,4 +1,4 @@
-"""What became of the messages that ``triomq produce`` sends."""
+"""Counts the results of ``triomq produce``."""
 
 from typing import Any, Final
 
@@ -15,14 +15,14 @@ class Tally:
     """Counts of messages and the latency of requests.
 
     Attributes:
-        sent: messages that a broker stored.
+        sent: messages stored by a broker.
         failed: messages that could not be read or sent.
-        unsent: messages that were read, but not sent, because the command had to end.
-        unanswered: messages whose requests were under way when the command had to end: perhaps stored.
-        sent_bytes: total length of the bodies that were sent.
+        unsent: messages read but not sent when the command had to end.
+        unanswered: messages in flight when the command had to end: perhaps stored.
+        sent_bytes: total length of their bodies.
         latencies: of the requests.
-        first_error: why the first message failed.
-        first_place: which input line that was, as the beginning of a text.
+        first_error: the first failure.
+        first_place: its input line, as a prefix for its text.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Tally:
         self.ended = trio.current_time()
 
     def failed_with(self, error: TriomqError, messages: int = 1, place: str = "") -> None:
-        """Count messages that were not sent; ``place`` says which lines they were."""
+        """Count messages that were not sent; ``place`` names their input lines."""
         self.failed += messages
         if self.first_error is None:
             self.first_error, self.first_place = error, place
@@ -56,7 +56,7 @@ class Tally:
         return None if self.first_error is None else self.first_place + one_line(self.first_error)
 
     def summary(self, topic: str, skipped: int) -> dict[str, Any]:
-        """Return everything, as ``--json`` writes it."""
+        """Return the output of ``--json``."""
         seconds = self.ended - self.began
         return {
             "topic": topic,

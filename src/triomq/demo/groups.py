@@ -1,4 +1,4 @@
-"""Consumes the flights: groups of two members, each counting what it gets."""
+"""Consume the flights with groups of two members, which count what they receive."""
 
 import time
 from collections import Counter
@@ -22,14 +22,14 @@ _ASSIGN_S: Final = 15.0
 
 
 class StalledError(TriomqError):
-    """The consumers did not come as far as they should."""
+    """The consumers did not make the expected progress."""
 
 
 class Member:
     """One consumer of a group.
 
     Attributes:
-        by_carrier: flights it got.
+        by_carrier: flights received.
         checksum: sum of their lines' CRC-32.
     """
 
@@ -40,7 +40,7 @@ class Member:
         self._group = group
 
     def queues(self) -> int:
-        """Return how many queues it holds, the one for repeated messages not counted."""
+        """Return how many queues it holds, without that of the retry topic."""
         return sum(queue.topic == TOPIC for queue in self.consumer.statistics().queues)
 
     async def handle(self, messages: list[MessageExt], _context: ConsumeContext) -> None:
@@ -56,12 +56,12 @@ class Member:
 
 
 class Group:
-    """Members with one subscription.
+    """The members of a group.
 
     Attributes:
-        sent_at: during the live part the times of sending, by number; ``None`` in the bulk.
-        live_latencies: from the call of send to the handler.
-        bulk_latencies: from the creation of a batch to the handler, the wait in the backlog included.
+        sent_at: in the live part, when each flight was sent, by number; ``None`` in the bulk.
+        live_latencies: from send to handler.
+        bulk_latencies: from the creation of a batch to the handler, including the time in the backlog.
     """
 
     def __init__(self, name: str, expression: str, expected: Expected) -> None:
@@ -75,7 +75,7 @@ class Group:
 
     @property
     def consumed(self) -> int:
-        """Flights that the members got together."""
+        """Flights received by all members."""
         return sum(member.by_carrier.total() for member in self.members)
 
     def expected_of(self, flights: Sequence[Flight]) -> int:
@@ -83,13 +83,13 @@ class Group:
         return sum(flight.carrier in self.expected.by_carrier for flight in flights)
 
     def note_live(self, messages: list[MessageExt], sent_at: list[float]) -> None:
-        """Measure how long live flights were on their way."""
+        """Record the latency of live flights."""
         now = trio.current_time()
         for message in messages:
             self.live_latencies.add(now - sent_at[int(message.properties[NUMBER_PROPERTY])])
 
     def differences(self) -> list[str]:
-        """Compare what came with the data; nothing if all came, once and unchanged."""
+        """Compare the received flights with the data; nothing if all arrived once, unchanged."""
         got: Counter[str] = Counter()
         for member in self.members:
             got += member.by_carrier
@@ -103,7 +103,7 @@ class Group:
         return wrong
 
     async def wait_consumed(self, count: int) -> None:
-        """Wait until so many flights came, or none came for 20 s."""
+        """Wait until so many flights arrived, or none arrived for 20 s."""
         seen, seen_at = -1, trio.current_time()
         while self.consumed < count and trio.current_time() < seen_at + _STALLED_S:
             if self.consumed != seen:
@@ -111,13 +111,13 @@ class Group:
             await trio.sleep(_POLL_S)
 
     async def wait_balanced(self, queues: int) -> None:
-        """Wait until each member has its share of the queues: what moves later might come twice.
+        """Wait until each member has its share of the queues: a later move could deliver messages twice.
 
         Raises:
-            StalledError: that did not happen within 15 s.
+            StalledError: this took over 15 s.
         """
         with trio.move_on_after(_ASSIGN_S):
-            while any(member.queues() != queues // MEMBERS for member in self.members):  # noqa: ASYNC110  # it tells no event
+            while any(member.queues() != queues // MEMBERS for member in self.members):  # noqa: ASYNC110  # there is no event
                 await trio.sleep(_POLL_S)
             return
         held = [member.queues() for member in self.members]
@@ -126,7 +126,7 @@ class Group:
 
 @asynccontextmanager
 async def open_groups(groups: list[Group], namesrv: str) -> AsyncGenerator[None]:
-    """Start all members; with the block they leave, and what they consumed is stored."""
+    """Run all members while the block runs; they store their offsets when they leave."""
     async with AsyncExitStack() as stack:
         for group in groups:
             for member in group.members:

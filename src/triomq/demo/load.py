@@ -1,8 +1,7 @@
-"""Sends the flights.
+"""Send the flights.
 
-All flights of one aircraft go to one queue, in order: the tail number is the sharding key.  That is also so where
-flights are sent in batches, because a batch is made of flights of one queue only, and each queue has one task that
-waits for the answer before it sends the next batch.
+The tail number is the sharding key: all flights of an aircraft go to one queue, in order.  Batches keep that order: a
+batch is for one queue, and the queue's only task waits for each answer before it sends the next batch.
 """
 
 from collections.abc import Sequence
@@ -22,10 +21,10 @@ NUMBER_PROPERTY: Final = "demo_number"
 
 
 class Sending:
-    """What was sent.
+    """Sends flights and measures it.
 
     Attributes:
-        sent: flights that the broker stored.
+        sent: flights stored by the broker.
         live_latencies: of requests with one flight each.
         bulk_latencies: of requests with up to :data:`BATCH` flights.
         sent_at: when each live flight was sent, by its number.
@@ -41,7 +40,7 @@ class Sending:
         self._producer = producer
 
     async def send_live(self, flights: Sequence[Flight]) -> None:
-        """Send one by one, :data:`LIVE_RATE` per second, as they would come from an airport."""
+        """Send one by one, :data:`LIVE_RATE` per second, as from an airport."""
         began = trio.current_time()
         for number, flight in enumerate(flights):
             await trio.sleep_until(began + number / LIVE_RATE)
@@ -58,7 +57,7 @@ class Sending:
             self.sent += 1
 
     async def send_bulk(self, flights: Sequence[Flight]) -> None:
-        """Send as fast as it goes."""
+        """Send as fast as possible."""
         began = trio.current_time()
         queues = await self._producer.publish_queues(TOPIC)
         waiting: dict[MessageQueue, list[Message]] = {queue: [] for queue in queues}

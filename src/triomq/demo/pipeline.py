@@ -1,7 +1,7 @@
 """``python -m triomq.demo.pipeline``: Spark writes the flights to a topic, reads them back, and counts them.
 
-Broker and jobs are processes, started as a user would start them.  The totals that the aggregate job wrote are compared
-with those of the source file, which this process reads without Spark.
+Broker and jobs are processes, started as by a user.  This process reads the source file without Spark and compares its
+totals with those of the aggregate job.
 """
 
 import argparse

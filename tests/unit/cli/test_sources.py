@@ -107,8 +107,8 @@ def test_every_message_is_delayed_as_the_command_line_says(words: list[str], exp
     ("line", "complaint"),
     [
         (b"{", "unexpected end"),
-        (b"[]", "no JSON object"),
-        (b'{"body":"\xff"}', "not UTF-8: binary bodies go into body_base64"),
+        (b"[]", "not a JSON object"),
+        (b'{"body":"\xff"}', "not UTF-8: write binary bodies as body_base64"),
         (b'{"body":"x","properties":{"TAGS":"t"}}', "TAGS"),
         (b"{}", "either body or body_base64"),
         (b'{"body":1}', "either body or body_base64"),

@@ -1,8 +1,7 @@
 """The command line: all commands with their options, for argparse.
 
-No module of the options imports anything of a broker or client: which module runs a command, and which class holds its
-options, are names, imported when they are needed.  So ``triomq broker`` is ready without loading the client, and
-``--help`` without loading either.
+The modules of the options import neither broker nor client: the module that runs a command and the class of its options
+are names, imported when needed.  So ``triomq broker`` does not load the client, and ``--help`` loads neither.
 """
 
 import dataclasses
@@ -25,7 +24,7 @@ Runner = Callable[[Options], int]
 
 
 class Invocation(NamedTuple):
-    """What is to be run: ``module:function`` with these options."""
+    """A command to run: ``module:function`` with these options."""
 
     runner: str
     name: str
@@ -36,7 +35,7 @@ def parse(argv: Sequence[str]) -> Invocation:
     """Read a command line, without the program's name.
 
     Raises:
-        SystemExit: it asked for help or the version, or is wrong: the text was written.
+        SystemExit: it is wrong, or asks for help or the version; the text has been written.
     """
     words, parser = _join_relative_times(argv), build_parser()
     parser.check_names(words)
@@ -82,7 +81,7 @@ def _frozen(value: Any) -> Any:  # a Namespace has no types
 
 
 def _join_relative_times(argv: Sequence[str]) -> list[str]:
-    """Make ``--from -10m`` and ``--to -10m`` one word: argparse would take ``-10m`` for an option."""
+    """Make ``--from -10m`` and ``--to -10m`` one word: argparse would read ``-10m`` as an option."""
     words: list[str] = []
     for word in argv:
         if words and words[-1] in ("--from", "--to") and values.is_relative_time(word):

@@ -1,4 +1,4 @@
-"""``triomq broker``: a broker with its name server, until a signal ends it."""
+"""``triomq broker``: run a broker with its name server until a signal ends it."""
 
 import json
 import logging
@@ -28,16 +28,16 @@ from triomq.storage.delays import DEFAULT_DELAY_LEVELS, DelayLevels
 LOGGER: Final = logging.getLogger("triomq.cli.commands.broker")
 
 _DURABILITY_TEXTS: Final[Mapping[Durability, str]] = {
-    Durability.ASYNC: "answered messages survive a crash of the broker, not a power loss",
-    Durability.SYNC: "answered messages are on the disk",
+    Durability.ASYNC: "acknowledged messages survive a crash of the broker, not a power loss",
+    Durability.SYNC: "acknowledged messages are on the disk",
 }
 
 
 def run(options: BrokerOptions) -> int:
-    """Serve; the first signal ends it in order, a second one at once.
+    """Serve until a signal; the first one stops the broker in order, a second one at once.
 
     Raises:
-        ConfigError: an impossible setting, or an address that cannot be had.
+        ConfigError: an invalid setting, or an address that cannot be bound.
         StoreError: the store cannot be opened.
     """
     config = make_config(options)
@@ -47,10 +47,10 @@ def run(options: BrokerOptions) -> int:
 
 
 def make_config(options: BrokerOptions) -> BrokerConfig:
-    """Turn the command line into settings.
+    """Convert the options to settings.
 
     Raises:
-        ConfigError: a value is impossible, or would open the broker to a network without ``--insecure``.
+        ConfigError: a value is invalid, or needs ``--insecure`` because it opens the broker to a network.
     """
     first = Listener(
         broker=_address("--listen", options.listen),
@@ -93,7 +93,7 @@ def parse_listener(text: str) -> Listener:
     """Read ``NAME,namesrv=HOST:PORT,broker=HOST:PORT[,advertise=HOST[:PORT]]``.
 
     Raises:
-        UsageError: it is not written like that.
+        UsageError: it has another form.
     """
     name, *settings = text.split(",")
     found = dict(setting.partition("=")[::2] for setting in settings)
@@ -117,7 +117,7 @@ def _check_listeners(listeners: Sequence[Listener]) -> None:
             raise UsageError(f"cannot listen on {address}: {exc.strerror}") from exc
     names = [listener.name for listener in listeners]
     if len(set(names)) != len(names):
-        raise UsageError(f"--listener: each needs a name of its own, not {', '.join(names[1:])} ({names[0]} is taken)")
+        raise UsageError(f"--listener: names must be unique, not {', '.join(names[1:])} ({names[0]} is taken)")
 
 
 def _address(option: str, text: str) -> Address:
@@ -129,7 +129,7 @@ def _address(option: str, text: str) -> Address:
 
 def _advertised(option: str, text: str | None) -> str | None:
     if text is not None and ":" in text and _address(option, text).port == 0:
-        raise UsageError(f"{option} {text}: clients cannot connect to port 0; leave the port out, or give the real one")
+        raise UsageError(f"{option} {text}: clients cannot connect to port 0; omit the port, or give the real one")
     return text
 
 
@@ -148,9 +148,9 @@ async def _serve(config: BrokerConfig, options: BrokerOptions) -> None:
 
 
 class _Life:
-    """What the first signal means: before the broker is ready, give up starting; after it, stop in order.
+    """Handles signals: the first one cancels the start of the broker, or stops it in order once it is ready.
 
-    SIGHUP opens the log file again instead, if there is one.
+    SIGHUP only reopens the log file, if there is one.
     """
 
     def __init__(self, starting: trio.CancelScope, *, reopens_log: bool) -> None:
@@ -175,7 +175,7 @@ class _Life:
 
 
 def _announce(broker: Broker, *, as_json: bool) -> None:
-    """Write the line scripts wait for."""
+    """Write the line that scripts wait for."""
     config = broker.config
     more = {listener.name: list(map(str, broker.addresses[listener.name])) for listener in config.listeners[1:]}
     listening, namesrv = (str(address) for address in broker.addresses[config.listeners[0].name])
@@ -201,4 +201,4 @@ def _announce(broker: Broker, *, as_json: bool) -> None:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
-        LOGGER.warning("nobody reads the ready line: stdout is closed")
+        LOGGER.warning("ready line not written: stdout is closed")

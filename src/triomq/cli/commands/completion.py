@@ -1,4 +1,4 @@
-"""``triomq completion``: prints a script that completes commands and options in bash or zsh."""
+"""``triomq completion``: print a script that completes commands and options in bash or zsh."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -36,7 +36,7 @@ def run(options: CompletionOptions) -> int:
 
 
 def _words(path: str, parser: Parser) -> Iterator[tuple[str, list[str]]]:
-    """Give each command with the words that may follow it."""
+    """Yield each command with the words that may follow it."""
     names = {} if parser.commands is None else parser.commands.choices
     yield path, [*names, *parser.option_names()]
     for name, child in names.items():

@@ -1,4 +1,4 @@
-"""``triomq produce``: sends the lines of stdin, or generated messages."""
+"""``triomq produce``: send the lines of stdin, or generated messages."""
 
 import sys
 from collections.abc import AsyncGenerator
@@ -26,14 +26,14 @@ GENERATED_IN_FLIGHT: Final = 32
 LINES_IN_FLIGHT: Final = 16
 _LINES_PER_REQUEST: Final = 1000
 _PACE_S: Final = 0.05
-"""With ``--rate`` a request holds at most what may be sent in this time."""
+"""With ``--rate`` a request holds at most the messages of this time."""
 _FINISH_S: Final = 1.0
-"""How long requests under way may take after an interrupt."""
+"""How long requests in flight may take after an interrupt."""
 _REFRESH_S: Final = 0.1
 
 
 def run(options: ProduceOptions) -> int:
-    """Send everything; write what became of it, also after Ctrl-C."""
+    """Send everything and write a summary, also after Ctrl-C."""
 
     async def command(interrupt: Interrupt) -> int:
         return await _produce(options, interrupt)
@@ -61,15 +61,15 @@ async def _produce(options: ProduceOptions, interrupt: Interrupt) -> int:
             for share in queues:
                 workers.start_soon(_work, source, sender, pacer, _batch_limit(options), share)
     skipped = source.skipped if isinstance(source, LineSource) else 0
-    return _tell(options, tally, skipped)
+    return _write_summary(options, tally, skipped)
 
 
 async def _shares(options: ProduceOptions, producer: Producer) -> list[list[MessageQueue | None]]:
-    """Return the queues that each task sends to in turn; no queue belongs to two, which keeps the order of lines."""
+    """Return the queues of each task; no queue belongs to two tasks, which keeps the order of lines."""
     if options.count is not None:
         return [[None]] * (options.in_flight or GENERATED_IN_FLIGHT)
     queues: list[MessageQueue | None] = [*await producer.publish_queues(options.topic)]
-    shuffle(queues)  # else many short runs would all fill the first queue
+    shuffle(queues)  # otherwise many short runs would fill the first queue only
     tasks = min(options.in_flight or LINES_IN_FLIGHT, len(queues))
     return [queues[task::tasks] for task in range(tasks)]
 
@@ -84,7 +84,7 @@ def _batch_limit(options: ProduceOptions) -> int:
 async def _work(
     source: Source, sender: OrderedSender, pacer: Pacer, limit: int, queues: list[MessageQueue | None]
 ) -> None:
-    """Send what the source gives, one request after the other."""
+    """Send the messages of the source, one request at a time."""
     for queue in cycle(queues):
         try:
             batch = await source.take(limit)
@@ -103,7 +103,7 @@ async def _stop_at_interrupt(interrupt: Interrupt, stopper: Stopper, scope: trio
     scope.deadline = trio.current_time() + _FINISH_S
 
 
-def _tell(options: ProduceOptions, tally: Tally, skipped: int) -> int:
+def _write_summary(options: ProduceOptions, tally: Tally, skipped: int) -> int:
     summary = tally.summary(options.topic, skipped)
     if options.json:
         write_json(summary)
@@ -117,7 +117,7 @@ def _tell(options: ProduceOptions, tally: Tally, skipped: int) -> int:
 
 
 def _progress(tally: Tally, total: int | None) -> AbstractAsyncContextManager[None]:
-    """Show on a terminal how it goes, unless somebody types the messages there."""
+    """Show progress on a terminal, unless the messages are typed there."""
     if not sys.stderr.isatty() or (total is None and sys.stdin.isatty()):
         return nullcontext()
     return _show_progress(tally, total)

@@ -1,4 +1,4 @@
-"""``triomq store``: info, check, dump, repair, export, import; on a store that no broker runs on."""
+"""``triomq store``: info, check, dump, repair, export, import, on a store that no broker uses."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ from triomq.cli.arguments.store_options import (
 from triomq.cli.arguments.values import time_text
 from triomq.cli.errors import UsageError
 from triomq.cli.exit_codes import ExitCode
-from triomq.cli.output import Cell, escape_json, progress_bar, write_json, write_table, write_text
+from triomq.cli.output import escape_json, progress_bar, write_json, write_records, write_table, write_text
 from triomq.protocol.errors import StoreError
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.record import decode_record
@@ -47,18 +47,21 @@ from triomq.storage.tools.store_repair import RepairPlan, plan_repair
 from triomq.storage.tools.store_repair import repair as repair_store
 
 _BODY_SHOWN: Final = 60
-_MOST_BODY_BYTES: Final = MAX_FRAME_BYTES - 2 * 64 * 1024  # a frame holds it with its record, and a header
+_MOST_BODY_BYTES: Final = MAX_FRAME_BYTES - 2 * 64 * 1024  # the rest of a frame is for the record and a header
 _PROGRESS_STEP: Final = 1000
-_ROWS_OF_A_TABLE: Final = 1000  # all of them are in memory, for the widths of the columns
+_ROWS_OF_A_TABLE: Final = 1000  # the widths of the columns need all rows in memory
 
 
 def info(options: StoreOptions) -> int:
-    """Write what kind of store it is and what is in it."""
+    """Write the sizes, files and queues of the store."""
     with _stopped(options) as store, progress_bar("reading") as progress:
         log = store.log
         units = (newest_unit(queue) for queue in store.queues)
         known = max((unit.physical_offset for unit in units if unit is not None), default=-1)
-        first, last = find_ends(log, known, progress) or (None, None)  # units that were not on the disk may be missing
+        first, last = find_ends(log, known, progress) or (
+            None,
+            None,
+        )  # a power loss may lose units
         found: dict[str, Any] = {
             "store": str(store.root),
             "closed_properly": store.is_clean,
@@ -71,12 +74,9 @@ def info(options: StoreOptions) -> int:
             "newest_stored_ms": last[1].store_timestamp if last is not None else -1,
             "messages": sum(queue.max_offset - queue.min_offset for queue in store.queues),
         }
-        queues: list[dict[str, Cell]] = [
+        queues = [
             {
-                "topic": queue.topic,
-                "queue_id": queue.queue_id,
-                "min_offset": queue.min_offset,
-                "max_offset": queue.max_offset,
+                **_fields(queue, "topic", "queue_id", "min_offset", "max_offset"),
                 "messages": queue.max_offset - queue.min_offset,
             }
             for queue in sorted(store.queues, key=lambda queue: (queue.topic, queue.queue_id))
@@ -87,13 +87,12 @@ def info(options: StoreOptions) -> int:
     else:
         write_table(("WHAT", "VALUE"), [[name, _shown(name, value)] for name, value in found.items()])
         write_text("\n")
-        columns = ("TOPIC", "QUEUE", "MIN", "MAX", "MESSAGES")
-        write_table(columns, [list(queue.values()) for queue in queues])
+        write_records(("TOPIC", "QUEUE", "MIN", "MAX", "MESSAGES"), queues, as_json=False)
     return ExitCode.OK
 
 
 def check(options: StoreOptions) -> int:
-    """Verify the store and write what is wrong."""
+    """Verify the store and write its problems."""
     with _stopped(options) as store:
         report = _check(store)
     if options.json:
@@ -122,23 +121,19 @@ def dump(options: StoreDumpOptions) -> int:
         is_cut = count is None and next(messages, None) is not None
     write_table(("STORED", "TOPIC", "QUEUE", "OFFSET", "POSITION", "SIZE", "TAG", "KEYS", "BODY"), rows)
     if is_cut:
-        write_text(f"the first {len(rows)} only: --json writes all, --count N as many\n")
+        write_text(f"only the first {len(rows)} are shown; --json writes all, --count N as many\n")
     return ExitCode.OK
 
 
 def repair(options: StoreRepairOptions) -> int:
-    """Write what a repair would do, or do it."""
+    """Plan a repair, and do it with ``--apply``."""
     done: dict[str, Any] = {}
     with _stopped(options, writable=options.apply) as store:
         plan = plan_repair(store, _check(store))
         if options.apply and not plan.is_empty:
             with progress_bar("building queues") as progress:
                 result = repair_store(store, plan, progress)
-            done = {
-                "units_built": result.units_built,
-                "records_ignored": result.records_ignored,
-                "offsets_set": result.offsets_set,
-            }
+            done = _fields(result, "units_built", "records_ignored", "offsets_set")
     if options.json:
         write_json({"applied": options.apply, **_plan(plan), **done})
         return ExitCode.OK
@@ -159,11 +154,11 @@ def export(options: StoreExportOptions) -> int:
                     count += 1
             if not count:
                 raise UsageError(f"the store has no message of topic {options.topic!r}")
-    return _tell_count(options, "exported", count)
+    return _write_count(options, "exported", count)
 
 
 def import_(options: StoreImportOptions) -> int:
-    """Put messages from a file into a store."""
+    """Append messages from a file to a store."""
     read = read_msgpack if _format(options.format, options.file) == "msgpack" else read_json_lines
     with Path(options.file).open("rb") as file, progress_bar("importing") as progress:
         size = Path(options.file).stat().st_size
@@ -175,7 +170,7 @@ def import_(options: StoreImportOptions) -> int:
 
         with MessageStore(_config(options)) as store:
             count = import_messages(store, read(file), stored)
-    return _tell_count(options, "imported", count)
+    return _write_count(options, "imported", count)
 
 
 # --- reading ------------------------------------------------------------------------------------------------
@@ -190,7 +185,7 @@ def _stopped(options: StoreOptions, *, writable: bool = False) -> StoppedStore:
 
 
 def _config(options: StoreOptions) -> StoreConfig:
-    """Return the settings of a store that is there already, else the defaults; with room for all that clients take."""
+    """Return the settings of an existing store, else the defaults; with the largest bodies that clients accept."""
     root = _root(options)
     config = StoreConfig(root=root)
     if (root / "commitlog").is_dir():
@@ -198,7 +193,7 @@ def _config(options: StoreOptions) -> StoreConfig:
             config = store.config
             if (layout := find_index_layout(store)) is not None:
                 config = replace(config, index_slots=layout.slots, index_units=layout.max_units)
-    return replace(config, max_message_size_bytes=_MOST_BODY_BYTES)  # it may come from a broker with another limit
+    return replace(config, max_message_size_bytes=_MOST_BODY_BYTES)  # a file may have larger ones
 
 
 def _check(store: StoppedStore) -> CheckReport:
@@ -207,7 +202,7 @@ def _check(store: StoppedStore) -> CheckReport:
 
 
 def _messages(store: StoppedStore, progress: Progress | None) -> Iterator[MessageExt]:
-    """Give all good messages in the order of the log."""
+    """Yield the good messages in the order of the log."""
     for found in walk(store.log, store.file_system, progress=progress):
         if not isinstance(found, Damage):
             record = store.log.look_message(found[0])
@@ -236,10 +231,7 @@ def _format(chosen: str | None, file: str) -> str:
 
 @contextmanager
 def _replaced(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that takes the place of ``path`` once the block has done all; until then that is as it was.
-
-    What is no plain file, such as a pipe, is written itself.
-    """
+    """Open a file that replaces ``path`` when the block succeeds; pipes and the like are written directly."""
     is_plain = path.is_file() or not path.exists()
     target = path.resolve()  # a link stays one
     scratch = target.with_name(f"{target.name}.{os.getpid()}.tmp") if is_plain else path
@@ -250,7 +242,7 @@ def _replaced(path: Path) -> Iterator[BinaryIO]:
                 yield file
                 if is_plain:
                     file.flush()
-                    os.fsync(file.fileno())  # else a power loss may leave neither what was there nor what is
+                    os.fsync(file.fileno())  # otherwise a power loss may lose both the old and the new file
             if is_plain:
                 scratch.replace(target)
         finally:
@@ -294,22 +286,16 @@ def _shown(name: str, value: Any) -> str:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
+def _fields(record: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
+
+
 def _report(report: CheckReport) -> dict[str, Any]:
     return {
         "sound": not report.problems,
-        "records": report.records,
-        "record_bytes": report.record_bytes,
-        "units": report.units,
-        "index_units": report.index_units,
-        "log_end": report.log_end,
+        **_fields(report, "records", "record_bytes", "units", "index_units", "log_end"),
         "problems": [
-            {
-                "kind": problem.kind.value,
-                "place": problem.place,
-                "offset": problem.offset,
-                "text": problem.text,
-                "count": problem.count,
-            }
+            {"kind": problem.kind.value, **_fields(problem, "place", "offset", "text", "count")}
             for problem in report.problems
         ],
     }
@@ -323,23 +309,20 @@ def _write_problems(report: CheckReport) -> None:
 
 def _plan(plan: RepairPlan) -> dict[str, Any]:
     return {
-        "cut_at": plan.cut_at,
-        "cut_bytes": plan.cut_bytes,
-        "queues": plan.queues,
-        "index_files": plan.index_files,
+        **_fields(plan, "cut_at", "cut_bytes", "queues", "index_files"),
         "offsets": [stored._asdict() for stored in plan.offsets],
-        "losses": [{"place": loss.place, "offset": loss.offset, "text": loss.text} for loss in plan.losses],
+        "losses": [_fields(loss, "place", "offset", "text") for loss in plan.losses],
     }
 
 
 def _plan_lines(plan: RepairPlan, *, is_done: bool) -> Iterator[str]:
     verb = "" if is_done else "would be "
     if plan.cut_at is not None:
-        yield f"commit log: {verb}cut at {plan.cut_at}, {plan.cut_bytes} bytes behind it cleared"
+        yield f"commit log: {verb}cut at {plan.cut_at}, {plan.cut_bytes} bytes after it cleared"
     for name in plan.queues:
-        yield f"consume queue {name}: {verb}deleted and built again from the commit log"
+        yield f"consume queue {name}: {verb}deleted and rebuilt from the commit log"
     for name in plan.index_files:
-        yield f"index file {name}: {verb}deleted; a broker makes it again"
+        yield f"index file {name}: {verb}deleted; a broker rebuilds it"
     for stored in plan.offsets:
         yield f"offset of group {stored.group} in {stored.topic}:{stored.queue_id}: {verb}set to {stored.offset}"
     for loss in plan.losses:
@@ -353,7 +336,7 @@ def _plan_lines(plan: RepairPlan, *, is_done: bool) -> Iterator[str]:
         yield "nothing was changed; triomq store repair --apply does it"
 
 
-def _tell_count(options: StoreExportOptions | StoreImportOptions, verb: str, count: int) -> int:
+def _write_count(options: StoreExportOptions | StoreImportOptions, verb: str, count: int) -> int:
     if options.json:
         write_json({"file": options.file, verb: count})
     else:

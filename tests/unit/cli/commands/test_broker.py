@@ -99,7 +99,7 @@ def test_a_listener_that_lacks_something_is_refused_with_the_form(text: str) -> 
         (("--listen", "0.0.0.0:10911"), "--insecure"),
         (("--advertise", "host:0"), "clients cannot connect to port 0"),
         (("--advertise", "::1"), "--advertise: "),
-        (("--listener", "default,namesrv=127.0.0.1:1,broker=127.0.0.1:2"), "a name of its own"),
+        (("--listener", "default,namesrv=127.0.0.1:1,broker=127.0.0.1:2"), "names must be unique"),
         (("--commit-log-file-size", "1"), "commit_log_file_size_bytes is 1"),
         (("--retention-bytes", "1MiB"), "must be at least 1073741824 (commit_log_file_size_bytes)"),
     ],

@@ -155,7 +155,7 @@ def test_a_table_says_that_it_is_cut(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("triomq.cli.commands.store._ROWS_OF_A_TABLE", 4)
-    assert said(capsys, "dump", "--store", str(root)).splitlines()[-1].startswith("the first 4 only")
+    assert said(capsys, "dump", "--store", str(root)).splitlines()[-1].startswith("only the first 4 are shown")
     assert len(said(capsys, "dump", "--store", str(root), "--count", "6").splitlines()) == 7
 
 
@@ -164,7 +164,7 @@ def test_repair_tells_and_only_when_asked_does(root: Path, capsys: pytest.Captur
     for path in (root / "consumequeue/T/0").iterdir():
         path.unlink()
     text = said(capsys, "repair", "--store", str(root))
-    assert "consume queue T:0: would be deleted and built again" in text
+    assert "consume queue T:0: would be deleted and rebuilt" in text
     assert "nothing was changed" in text
     assert not queue_file(root, "T", 0).exists()
     (found,) = told(capsys, "repair", "--apply", "--store", str(root))
@@ -175,7 +175,7 @@ def test_repair_tells_and_only_when_asked_does(root: Path, capsys: pytest.Captur
 def test_repair_of_apaches_store_after_a_power_loss(unpack: Unpack, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
     root = unpack("store-powerloss")
     text = said(capsys, "repair", "--apply", "--store", str(root))
-    assert text.startswith("commit log: cut at 264202, 100 bytes behind it cleared\n")
+    assert text.startswith("commit log: cut at 264202, 100 bytes after it cleared\n")
     assert "would" not in text
     offsets = root / "config" / "consumerOffset.json"
     offsets.write_text('{"offsetTable":{"FixtureTopic@G":{0:100000}}}')
