@@ -14,13 +14,13 @@ from typing import Final, TypeAlias
 
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.errors import IllegalNameError, MessageIllegalError, ProtocolError, StoreError
+from triomq.protocol.failure_log import FailureLog
 from triomq.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import PropertyName, get_property, set_property
 from triomq.protocol.record.record import decode_record, tags_code_of
 from triomq.storage.append import Entry
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
-from triomq.storage.failure_log import FailureLog
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.record_copies import Copies, CopyReader
 

@@ -23,7 +23,7 @@ from triomq.broker.services.flush import FlushRuns, GroupCommit
 from triomq.broker.services.saving import save_now
 from triomq.broker.signals import Signal
 from triomq.protocol.errors import StoreError
-from triomq.storage.failure_log import FailureLog
+from triomq.protocol.failure_log import FailureLog
 from triomq.storage.message_store import MessageStore
 
 LOGGER: Final = logging.getLogger("triomq.broker.delayed.service")

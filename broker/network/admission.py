@@ -4,7 +4,7 @@ import logging
 import resource
 from typing import Final
 
-from triomq.storage.failure_log import FailureLog
+from triomq.protocol.failure_log import FailureLog
 from triomq.storage.message_store import MessageStore
 
 LOGGER: Final = logging.getLogger("triomq.broker.network.admission")

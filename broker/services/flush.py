@@ -22,9 +22,9 @@ from triomq.broker.network.steps import Steps
 from triomq.broker.signals import Signal
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import StoreError
+from triomq.protocol.failure_log import FailureLog
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.frame import FrameSplitter
-from triomq.storage.failure_log import FailureLog
 from triomq.storage.files.file_system import is_unopened
 from triomq.storage.flush import FlushPlan
 from triomq.storage.message_store import MessageStore

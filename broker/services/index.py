@@ -12,7 +12,7 @@ import trio
 from triomq.broker.paged_read import run_paged_read
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.errors import StoreError
-from triomq.storage.failure_log import FailureLog
+from triomq.protocol.failure_log import FailureLog
 from triomq.storage.index.message_index import MessageIndex
 
 LOGGER: Final = logging.getLogger("triomq.broker.services.index")

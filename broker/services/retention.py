@@ -16,8 +16,8 @@ import trio
 
 from triomq.broker.signals import Signal
 from triomq.protocol.errors import StoreError
+from triomq.protocol.failure_log import FailureLog
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
-from triomq.storage.failure_log import FailureLog
 from triomq.storage.message_store import MessageStore
 from triomq.storage.retention import Deletion, Retention
 

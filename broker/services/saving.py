@@ -12,7 +12,7 @@ import trio
 from triomq.broker.saved_table import SavedTable
 from triomq.broker.signals import Signal
 from triomq.protocol.errors import StoreError
-from triomq.storage.failure_log import FailureLog
+from triomq.protocol.failure_log import FailureLog
 
 LOGGER: Final = logging.getLogger("triomq.broker.services.saving")
 

@@ -16,8 +16,8 @@ from triomq.client.connection.pool import ConnectionObserver, is_reported
 from triomq.protocol.bodies.client import HeartbeatData, ProducerData
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import BrokerResponseError, ClientError
+from triomq.protocol.failure_log import FailureLog
 from triomq.protocol.requests.groups import UnregisterClientRequestHeader
-from triomq.protocol.trouble_log import TroubleLog
 
 LOGGER: Final = logging.getLogger("triomq.client.cluster.groups")
 
@@ -43,7 +43,15 @@ class Groups(ConnectionObserver):
         self._wanted = trio.Event()
         self._beating: Counter[str] = Counter()  # addresses with a heartbeat under way
         self._unreached: set[str] = set()  # addresses whose last heartbeat failed
-        self._troubles = TroubleLog(LOGGER)
+        self._connections_log = FailureLog(
+            LOGGER,
+            "broker unreachable, retrying address=%s error=%s",
+            logging.WARNING,
+            recovery="broker reachable again address=%s",
+        )
+        self._heartbeats_log = FailureLog(
+            LOGGER, "heartbeat failed broker=%s error=%s", logging.WARNING, recovery="heartbeat works again broker=%s"
+        )
 
     def start(self, client_id: str, nursery: trio.Nursery) -> None:
         """Send heartbeats from now on."""
@@ -52,7 +60,7 @@ class Groups(ConnectionObserver):
 
     def connected(self, address: str) -> None:
         """A connection was made: announce the groups on it."""
-        self._troubles.end((address, "lost"), "broker reachable again address=%s", address)
+        self._connections_log.worked(address, key=address)
         if address in self._brokers.addresses():
             self.wake(address)
 
@@ -66,7 +74,7 @@ class Groups(ConnectionObserver):
     def unreachable(self, address: str, reason: str) -> None:
         """Warn once for all tasks of consumers, which retry until it works; other callers get the error."""
         if self.consumers and self._requests.is_open and address in self._brokers.addresses():
-            self._troubles.begin((address, "lost"), "broker unreachable, retrying address=%s error=%s", address, reason)
+            self._connections_log.failed(address, reason, key=address)
 
     def wake(self, address: str = "") -> None:
         """Send heartbeats soon, unless ``address`` is given and is being sent one."""
@@ -141,7 +149,7 @@ class Groups(ConnectionObserver):
         else:
             self.broker_versions[address] = version
             self._unreached.discard(address)
-            self._troubles.end((address, "heartbeat"), "heartbeat works again broker=%s", address)
+            self._heartbeats_log.worked(address, key=address)
         finally:
             self._beating[address] -= 1
 
@@ -150,7 +158,7 @@ class Groups(ConnectionObserver):
         is_repeated = address in self._unreached
         self._unreached.add(address)
         if isinstance(error, BrokerResponseError) or (is_repeated and not (self.consumers and is_reported(error))):
-            self._troubles.begin((address, "heartbeat"), "heartbeat failed broker=%s error=%s", address, error)
+            self._heartbeats_log.failed(address, error, key=address)
 
     async def _leave(self, producer_group: str | None = None, consumer_group: str | None = None) -> None:
         """Unregister where there is a connection: other brokers have dropped this client already."""

@@ -31,9 +31,9 @@ from triomq.protocol.errors import (
     ProtocolError,
     TriomqError,
 )
+from triomq.protocol.failure_log import FailureLog
 from triomq.protocol.names import AUTO_CREATE_TOPIC
 from triomq.protocol.requests.topics import GetRouteInfoRequestHeader
-from triomq.protocol.trouble_log import TroubleLog
 
 LOGGER: Final = logging.getLogger("triomq.client.cluster.routes")
 
@@ -61,7 +61,9 @@ class Routes:
         self._known: dict[str, TopicRouteData] = {}
         self._fetches: dict[str, _Fetch] = {}
         self._published: set[str] = set()
-        self._troubles = TroubleLog(LOGGER)
+        self._log = FailureLog(
+            LOGGER, "routes not updated topics=%d error=%s", logging.WARNING, recovery="routes are updated again"
+        )
 
     def start(self, nursery: trio.Nursery) -> None:
         """Poll the routes in use from now on; requests for routes run in the nursery."""
@@ -193,10 +195,10 @@ class Routes:
                 except (BrokerResponseError, ProtocolError) as exc:
                     LOGGER.warning("route not updated topic=%s error=%s", topic, exc)
                 except ClientError as exc:
-                    self._troubles.begin(None, "routes not updated topics=%d error=%s", len(topics), exc)
+                    self._log.failed(len(topics), exc)
                     break
                 else:
-                    self._troubles.end(None, "routes are updated again")
+                    self._log.worked()
 
     def _polled(self) -> set[str]:
         topics = set(self._published)

@@ -13,6 +13,7 @@ from triomq.client.config import ClientConfig
 from triomq.client.connection.connection import Connection, RequestHandler
 from triomq.client.connection.dial import dial
 from triomq.protocol.errors import ClientClosedError, ConnectError, ConnectionLostError
+from triomq.protocol.failure_log import FailureLog
 
 LOGGER: Final = logging.getLogger("triomq.client.connection.pool")
 
@@ -20,6 +21,12 @@ LOGGER: Final = logging.getLogger("triomq.client.connection.pool")
 def is_reported(error: Exception) -> bool:
     """Whether the client instance logs this failure itself, once for all its tasks."""
     return isinstance(error, ConnectError | ConnectionLostError)
+
+
+def log_retry(log: FailureLog, key: str, error: Exception) -> None:
+    """Log that an operation failed and will be retried, as a warning unless :func:`is_reported`."""
+    level = logging.INFO if is_reported(error) else logging.WARNING
+    log.failed(key, error, key=key, cause=str(error), level=level)
 
 
 class ConnectionObserver:

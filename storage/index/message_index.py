@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from triomq.protocol.errors import IndexDamagedError, StoreError
+from triomq.protocol.failure_log import FailureLog
 from triomq.protocol.record.index_unit import key_hash, key_hashes
 from triomq.protocol.record.record import RecordKind
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.config import Durability, StoreConfig
-from triomq.storage.failure_log import FailureLog
 from triomq.storage.files.checkpoint import Checkpoint
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.flush import FlushPlan

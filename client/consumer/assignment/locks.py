@@ -17,10 +17,11 @@ from typing import Final
 
 import trio
 
+from triomq.client.connection.pool import log_retry
 from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.processing.process_queue import QueueLock
 from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS, QueueRequests
-from triomq.client.consumer.requests.troubles import RetryLog
+from triomq.protocol.failure_log import FailureLog
 from triomq.protocol.message_queue import MessageQueue
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.assignment.locks")
@@ -37,7 +38,7 @@ class LockKeeper:
         self._config = config
         self._held: dict[MessageQueue, QueueLock] = {}
         self._asked: set[MessageQueue] = set()  # queues that brokers may have locked for this member
-        self._troubles = RetryLog(LOGGER, "queues not locked, retrying broker=%s error=%s")
+        self._failures = FailureLog(LOGGER, "queues not locked, retrying broker=%s error=%s")
         self._serial: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
 
     async def acquire(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, QueueLock]:
@@ -51,9 +52,9 @@ class LockKeeper:
                 try:
                     given = await self._requests.lock(wanted, self._config.lock_timeout_s)
                 except REMOTE_ERRORS as exc:
-                    self._troubles.failed(broker_name, exc)
+                    log_retry(self._failures, broker_name, exc)
                     return
-                self._troubles.worked(broker_name)
+                self._failures.worked(key=broker_name)
                 self._asked.difference_update(wanted)
                 self._asked |= given.intersection(wanted)
                 for queue in given.intersection(wanted):
@@ -128,9 +129,9 @@ class LockKeeper:
                     given = await self._requests.lock(held, self._config.lock_timeout_s) if held else frozenset()
                 except REMOTE_ERRORS as exc:
                     complete = False
-                    self._troubles.failed(broker_name, exc)
+                    log_retry(self._failures, broker_name, exc)
                     return
-                self._troubles.worked(broker_name)
+                self._failures.worked(key=broker_name)
                 gone = [queue for queue in held if not self._renew(queue, now, revived, is_given=queue in given)]
             if gone:
                 LOGGER.warning("locks lost broker=%s queues=%d", broker_name, len(gone))

@@ -11,6 +11,7 @@ from typing import Final
 import trio
 
 from triomq.client.cluster.instance import ClientInstance
+from triomq.client.connection.pool import log_retry
 from triomq.client.consumer.assignment.locks import LockKeeper
 from triomq.client.consumer.assignment.strategies import AllocateStrategy, allocate, allocate_averagely, plan
 from triomq.client.consumer.offsets.first_offsets import FirstOffsets
@@ -19,10 +20,10 @@ from triomq.client.consumer.processing.process_queue import NO_LOCK, QueueLock
 from triomq.client.consumer.pulling.pull_context import PullContext
 from triomq.client.consumer.pulling.pull_loop import PullLoop
 from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS
-from triomq.client.consumer.requests.troubles import RetryLog
 from triomq.client.consumer.statistics import TopicCounters
 from triomq.client.consumer.subscription import Subscription, Subscriptions
 from triomq.protocol.errors import ClientError
+from triomq.protocol.failure_log import FailureLog
 from triomq.protocol.message_queue import MessageQueue
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.assignment.strategies")
@@ -108,7 +109,7 @@ class Rebalancer:
         #: Queues of each topic when it was first known whether the topic exists.
         self._known_at_start: dict[str, frozenset[MessageQueue]] = {}
         self._missing: set[str] = set()
-        self._troubles = RetryLog(LOGGER, "rebalance failed, retrying topic=%s error=%s")
+        self._failures = FailureLog(LOGGER, "rebalance failed, retrying topic=%s error=%s")
 
     def loop(self, queue: MessageQueue) -> PullLoop:
         """Return the pull loop of a queue.
@@ -240,7 +241,7 @@ class Rebalancer:
         for topic in self._known_at_start.keys() - set(self._subscriptions.topics):
             del self._known_at_start[topic]
             self._missing.discard(topic)
-            self._troubles.worked(topic)
+            self._failures.worked(key=topic)
             self._membership.forget(topic)
         if gone := [queue for queue in self.loops if queue.topic not in self._subscriptions]:
             await self._give_up(gone)
@@ -260,9 +261,9 @@ class Rebalancer:
                 complete &= await self._rebalance(topic)
             except REMOTE_ERRORS as exc:  # one topic's failure does not stop the others
                 complete = False
-                self._troubles.failed(topic, exc)
+                log_retry(self._failures, topic, exc)
             else:
-                self._troubles.worked(topic)
+                self._failures.worked(key=topic)
         return complete
 
     async def _rebalance(self, topic: str) -> bool:

@@ -23,12 +23,13 @@ from trio.to_thread import run_sync as run_in_thread
 
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.config import ClientConfig
+from triomq.client.connection.pool import log_retry
 from triomq.client.consumer.offsets.offset_store import OffsetStore
 from triomq.client.consumer.offsets.remote_offsets import RemoteOffsetStore
 from triomq.client.consumer.requests.queue_requests import QueueRequests
-from triomq.client.consumer.requests.troubles import RetryLog
 from triomq.protocol.bodies.client import LocalOffsets, MessageModel
 from triomq.protocol.errors import ClientError, ConfigError, ProtocolError
+from triomq.protocol.failure_log import FailureLog
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset
 
@@ -148,7 +149,7 @@ class LocalOffsetStore(OffsetStore):
         self._file = file
         self._stored = dict(stored)
         self._saving = trio.Lock()
-        self._troubles = RetryLog(LOGGER, "offsets not stored, retrying file=%s error=%s")
+        self._failures = FailureLog(LOGGER, "offsets not stored, retrying file=%s error=%s")
 
     async def persist(self, queues: Iterable[MessageQueue], *, changed_only: bool) -> None:
         """Write the file if something changed, but not with ``changed_only``: the next full interval does it.
@@ -195,9 +196,9 @@ class LocalOffsetStore(OffsetStore):
                 # Not abandoned when cancelled: the next write would collide with this one.
                 await run_in_thread(self._file.save, wanted)
             except OSError as exc:
-                self._troubles.failed(str(self._file.path), exc)
+                log_retry(self._failures, str(self._file.path), exc)
                 return exc
-            self._troubles.worked(str(self._file.path))
+            self._failures.worked(key=str(self._file.path))
             self._stored = wanted
             return None
 

@@ -15,10 +15,11 @@ from typing import Final, NamedTuple
 
 import trio
 
+from triomq.client.connection.pool import log_retry
 from triomq.client.consumer.offsets.offset_store import OffsetStore, for_each
 from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS, QueueRequests
-from triomq.client.consumer.requests.troubles import RetryLog
 from triomq.protocol.errors import TriomqError
+from triomq.protocol.failure_log import FailureLog
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset
 
@@ -56,7 +57,7 @@ class RemoteOffsetStore(OffsetStore):
         self._recent: defaultdict[MessageQueue, deque[QueueOffset]] = defaultdict(partial(deque, maxlen=_MAX_RECENT))
         self._aside: dict[MessageQueue, _Aside] = {}
         self._doubtful: dict[MessageQueue, float] = {}  # until when; inf: the broker has not answered since
-        self._troubles = RetryLog(LOGGER, "offsets not stored, retrying broker=%s error=%s")
+        self._failures = FailureLog(LOGGER, "offsets not stored, retrying broker=%s error=%s")
 
     def forget(self, queue: MessageQueue) -> None:
         """Remove a queue from memory."""
@@ -138,11 +139,11 @@ class RemoteOffsetStore(OffsetStore):
             try:
                 await self._requests.commit_oneway(queue, queue_offset)
             except REMOTE_ERRORS as exc:
-                self._troubles.failed(broker_name, exc)
+                log_retry(self._failures, broker_name, exc)
                 return  # the other queues would fail too
             self._told[queue] = queue_offset
             self._note_sent(queue, queue_offset)
-        self._troubles.worked(broker_name)
+        self._failures.worked(key=broker_name)
 
     async def persist_now(self, queues: Iterable[MessageQueue]) -> None:
         """Store the progress of these queues concurrently, and wait until the brokers have it for good.

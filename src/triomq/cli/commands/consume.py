@@ -23,6 +23,7 @@ from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.pull import TOOLS_GROUP
 from triomq.client.nursery import open_service_nursery
 from triomq.protocol.errors import BrokerResponseError, ClientError, TriomqError
+from triomq.protocol.failure_log import FailureLog
 
 LOGGER: Final = logging.getLogger("triomq.cli.commands.consume")
 
@@ -168,9 +169,12 @@ async def _read(options: ConsumeOptions, output: Output) -> None:
         PullConsumer(TOOLS_GROUP, namesrv=options.namesrv, config=client_config(options)) as pull,
         open_service_nursery() as nursery,
     ):
+        failures = FailureLog(
+            LOGGER, "pull failed, retrying broker=%s error=%s", logging.WARNING, recovery="pull works again broker=%s"
+        )
         for queue in await pull.queues(options.topic):
             queue_offset = await _start_offset(pull, queue, options)
-            nursery.start_soon(_read_queue, pull, queue, queue_offset, options, output)
+            nursery.start_soon(_read_queue, pull, queue, queue_offset, options, output, failures)
         await output.done.wait()
 
 
@@ -185,15 +189,22 @@ def _milliseconds(time: datetime) -> int:
 
 
 async def _read_queue(
-    pull: PullConsumer, queue: MessageQueue, queue_offset: int, options: ConsumeOptions, output: Output
+    pull: PullConsumer,
+    queue: MessageQueue,
+    queue_offset: int,
+    options: ConsumeOptions,
+    output: Output,
+    failures: FailureLog,
 ) -> None:
+    broker_name = queue.broker_name
     while True:
         try:
             found = await pull.pull(queue, queue_offset, options.tag, _BATCH, _HOLD_S, _PULL_BYTES)
         except (ClientError, BrokerResponseError) as exc:
-            LOGGER.warning("pull failed, trying again queue=%s error=%s", queue, exc)
+            failures.failed(broker_name, exc, key=broker_name)
             await trio.sleep(_RETRY_S)
             continue
+        failures.worked(broker_name, key=broker_name)
         if found.messages:
             await output.write(found.messages)
         queue_offset = found.next_begin_offset

@@ -1,5 +1,7 @@
 import errno
 import threading
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -10,10 +12,13 @@ from triomq.cli.arguments.client_options import ConsumeOptions
 from triomq.cli.commands import consume
 from triomq.cli.commands.consume import Output
 from triomq.cli.errors import UsageError
-from triomq.protocol.errors import UnsupportedCompressionError
+from triomq.client import MessageQueue
+from triomq.client.consumer.pull import PullResult, PullStatus
+from triomq.protocol.errors import ConnectError, UnsupportedCompressionError
 from triomq.protocol.host import encode_host
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.record import decode_record, encode_record
+from triomq.protocol.units import QueueOffset
 
 
 @pytest.fixture(autouse=True)
@@ -118,3 +123,48 @@ def test_options_for_members_need_a_group(words: list[str]) -> None:
     assert isinstance(options, ConsumeOptions)
     with pytest.raises(UsageError, match=f"^{words[0]}: .*give --group"):
         consume.run(options)
+
+
+class FakePull:
+    """A pull consumer of two queues whose broker cannot be reached three times."""
+
+    def __init__(self, output: Output) -> None:
+        self.output = output
+        self.failures = 3
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        return [MessageQueue(topic, "broker-a", queue_id) for queue_id in range(2)]
+
+    async def min_offset(self, _queue: MessageQueue) -> int:
+        return 0
+
+    async def pull(self, _queue: MessageQueue, _offset: int, *_: object) -> PullResult:
+        await trio.lowlevel.checkpoint()
+        self.failures -= 1
+        if self.failures >= 0:
+            raise ConnectError("no connection")
+        if self.failures < -2:
+            self.output.done.set()
+            await trio.sleep_forever()
+        return PullResult(PullStatus.NO_NEW_MESSAGE, [], QueueOffset(0), QueueOffset(0), QueueOffset(0), 0)
+
+
+async def test_lost_broker_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    output = Output(lambda message: message.body, None)
+
+    @asynccontextmanager
+    async def connect(*_: object, **__: object) -> AsyncGenerator[FakePull, None]:
+        yield FakePull(output)
+
+    monkeypatch.setattr(consume, "PullConsumer", connect)
+    options = parse(["consume", "T", "--namesrv", "a:1", "--from", "earliest"]).options
+    assert isinstance(options, ConsumeOptions)
+    async with trio.open_nursery() as nursery:
+        await consume._read(options, output)
+        nursery.cancel_scope.cancel()
+    assert caplog.messages == [
+        "pull failed, retrying broker=broker-a error=no connection",
+        "pull works again broker=broker-a",
+    ]

@@ -1,0 +1,39 @@
+import logging
+
+import pytest
+
+from triomq.protocol.failure_log import FailureLog
+
+
+@pytest.fixture
+def log() -> FailureLog:
+    return FailureLog(logging.getLogger("triomq.test"), "cannot write %s", logging.WARNING, recovery="can write %s")
+
+
+def test_failure_is_logged_once_until_a_success(log: FailureLog, caplog: pytest.LogCaptureFixture) -> None:
+    log.worked("a")
+    for _ in range(2):
+        for name in ("a", "b"):
+            log.failed(name)
+        log.worked("c")
+    assert caplog.messages == ["cannot write a", "can write c"] * 2
+    assert {each.levelno for each in caplog.records} == {logging.WARNING}
+
+
+def test_keys_fail_independently(log: FailureLog, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        for name in ("a", "b"):
+            log.failed(name, key=name)
+    log.worked("a", key="a")
+    log.failed("b", key="b")
+    assert caplog.messages == ["cannot write a", "cannot write b", "can write a"]
+
+
+def test_another_cause_is_logged(log: FailureLog, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    for cause in ("x", "x", "y"):
+        log.failed(cause, cause=cause, level=logging.INFO if cause == "x" else None)
+    assert [(each.levelno, each.message) for each in caplog.records] == [
+        (logging.INFO, "cannot write x"),
+        (logging.WARNING, "cannot write y"),
+    ]
