@@ -9,12 +9,14 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
 from pyspark.sql.functions import col, count, count_if, from_json, lit, row_number, window
 from pyspark.sql.functions import sum as total
 
+from triomq.cli.arguments.parser import add_option
 from triomq.spark.jobs.shared.arguments import JobParser, add_stream_arguments, parse_interval, stream_options
 from triomq.spark.jobs.shared.program import Job, Run, run_job
 from triomq.spark.jobs.shared.running import observed, run_stream, with_trigger
@@ -35,19 +37,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _add_arguments(parser: JobParser) -> None:
     add_stream_arguments(parser, own_checkpoint="PATH/checkpoint")
-    add = parser.add_argument
-    add("--path", metavar="DIR", required=True, help="folder of the results, Parquet")
-    add("--time", metavar="FIELD", default="time_hour", help="member of the JSON with the event time (time_hour)")
-    add("--by", metavar="FIELD", default="carrier", help="member to group by (carrier)")
-    add("--value", metavar="FIELD", default="dep_delay", help="member to take the mean of (dep_delay)")
-    add("--window", metavar="DURATION", type=parse_interval, default="1 day", help="length of a window (1 day)")
-    add(
-        "--watermark",
-        metavar="DURATION",
-        type=parse_interval,
-        default="1 day",
-        help="how late rows may come in event time (1 day)",
-    )
+    add = partial(add_option, parser)
+    add("--path DIR", "folder of the results, Parquet", required=True)
+    add("--time FIELD", "member of the JSON with the event time (time_hour)", "time_hour")
+    add("--by FIELD", "member to group by (carrier)", "carrier")
+    add("--value FIELD", "member to take the mean of (dep_delay)", "dep_delay")
+    add("--window DURATION", "length of a window (1 day)", "1 day", read=parse_interval)
+    add("--watermark DURATION", "how late rows may arrive in event time (1 day)", "1 day", read=parse_interval)
 
 
 def _prepare(arguments: argparse.Namespace) -> Mapping[Use, Mapping[str, str]]:

@@ -6,10 +6,12 @@ Files get each message once: Spark's file sink ignores a micro-batch that it has
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.functions import col, to_json
 
+from triomq.cli.arguments.parser import add_option
 from triomq.protocol.errors import ConfigError
 from triomq.spark.jobs.shared.arguments import JobParser, add_stream_arguments, stream_options
 from triomq.spark.jobs.shared.program import Job, Run, run_job
@@ -30,11 +32,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _add_arguments(parser: JobParser) -> None:
     add_stream_arguments(parser, own_checkpoint="temporary: the next run starts again")
-    add = parser.add_argument
-    add("--to", choices=("parquet", "csv", _CONSOLE), default=_CONSOLE, help=f"format of the output ({_CONSOLE})")
-    add("--path", metavar="DIR", help="folder of the files")
-    add("--columns", metavar="A,B", help=f"columns, of: {', '.join(READ_TYPES)} (all)")
-    add("--text", action="store_true", help="write the body as text; always for csv and console")
+    add = partial(add_option, parser)
+    add(f"--to parquet|csv|{_CONSOLE}", f"format of the output ({_CONSOLE})", _CONSOLE)
+    add("--path DIR", "folder of the files")
+    add("--columns A,B", f"columns, of: {', '.join(READ_TYPES)} (all)")
+    add("--text", "write the body as text; always for csv and console")
 
 
 def _prepare(arguments: argparse.Namespace) -> Mapping[Use, Mapping[str, str]]:

@@ -6,12 +6,13 @@ The body of a message is the JSON of the row, unless ``--body`` names a column.
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.functions import col, struct, to_json
 
-from triomq.cli.arguments.values import parse_positive
+from triomq.cli.arguments.parser import add_option
 from triomq.protocol.errors import ConfigError
 from triomq.spark.jobs.shared.arguments import JobParser
 from triomq.spark.jobs.shared.program import Job, Run, run_job
@@ -31,24 +32,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _add_arguments(parser: JobParser) -> None:
-    add = parser.add_argument
-    add("files", metavar="FILE", nargs="*", help="files or folders, as Spark reads them")
-    add("--topic", required=True, help="topic to write")
-    add("--format", choices=_FORMATS, help="format of the files (by the name of the first one)")
-    add("--schema", metavar="DDL", help="columns of the files, such as 'carrier string, delay double' (inferred)")
-    add("--null", metavar="TEXT", help="text that means null in CSV files, such as NA (empty)")
-    add("--body", metavar="COLUMN", help="column with the body (JSON of all columns)")
-    add("--keys", metavar="COLUMN", help="column with the message's key")
-    add("--tags", metavar="COLUMN", help="column with the message's tag")
-    add("--sharding-key", metavar="COLUMN", help="rows with equal values go to one queue, in order")
-    add(
-        "--id",
-        metavar="COLUMN",
-        help="column with a unique id for deduplication, see docs/spark.md (derived from the row)",
-    )
-    add("--rate-source", action="store_true", help="instead of files: generated rows with a timestamp and a number")
-    add("--rows", metavar="N", type=parse_positive, help="with --rate-source: end after N rows (at a signal)")
-    add("--rate", metavar="N", type=parse_positive, help="approximate rows per second (no limit; --rate-source: 1000)")
+    parser.add_argument("files", metavar="FILE", nargs="*", help="files or folders, as Spark reads them")
+    add = partial(add_option, parser)
+    add("--topic TOPIC", "topic to write", required=True)
+    add(f"--format {'|'.join(_FORMATS)}", "format of the files (by the name of the first one)")
+    add("--schema DDL", "columns of the files, such as 'carrier string, delay double' (inferred)")
+    add("--null TEXT", "text that means null in CSV files, such as NA (empty)")
+    add("--body COLUMN", "column with the body (JSON of all columns)")
+    add("--keys COLUMN", "column with the message's key")
+    add("--tags COLUMN", "column with the message's tag")
+    add("--sharding-key COLUMN", "rows with equal values go to one queue, in order")
+    add("--id COLUMN", "column with a unique id for deduplication, see docs/spark.md (derived from the row)")
+    add("--rate-source", "instead of files: generated rows with a timestamp and a number")
+    add("--rows N", "with --rate-source: end after N rows (at a signal)")
+    add("--rate N", "approximate rows per second (no limit; --rate-source: 1000)")
 
 
 def _prepare(arguments: argparse.Namespace) -> Mapping[Use, Mapping[str, str]]:

@@ -7,11 +7,12 @@ ran twice.
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.functions import coalesce, col
 
-from triomq.cli.arguments.values import parse_positive
+from triomq.cli.arguments.parser import add_option
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.record.properties import PropertyName
 from triomq.spark.jobs.shared.arguments import JobParser, start_options
@@ -31,13 +32,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _add_arguments(parser: JobParser) -> None:
-    add = parser.add_argument
-    add("--subscribe", metavar="TOPIC", required=True, help="topic to read")
-    add("--topic", required=True, help="topic to write")
-    add("--from", dest="start", metavar="TIME", help=f"first store time: {_TIME} (the first message)")
-    add("--to", dest="end", metavar="TIME", help="end before this store time (all messages that exist at the start)")
-    add("--tags", metavar="A||B", help="only messages with these tags")
-    add("--rate", metavar="N", type=parse_positive, help="approximate messages per second (no limit)")
+    add = partial(add_option, parser)
+    add("--subscribe TOPIC", "topic to read", required=True)
+    add("--topic TOPIC", "topic to write", required=True)
+    add("--from TIME", f"first store time: {_TIME} (the first message)", read=str, dest="start")
+    text = "end before this store time (all messages that exist at the start)"
+    add("--to TIME", text, read=str, dest="end")
+    parser.add_argument("--tags", metavar="A||B", help="only messages with these tags")
+    add("--rate N", "approximate messages per second (no limit)")
 
 
 def _prepare(arguments: argparse.Namespace) -> Mapping[Use, Mapping[str, str]]:

@@ -5,11 +5,11 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from triomq.cli.arguments.parser import usage_line
-from triomq.cli.arguments.values import parse_positive
+from triomq.cli.arguments.parser import add_option, usage_line
 from triomq.cli.exit_codes import ExitCode
 from triomq.protocol.errors import ConfigError
 from triomq.spark import jobs
@@ -44,21 +44,12 @@ class JobParser(argparse.ArgumentParser):
             text=" ".join([*(f"--conf {name}={value}" for name, value in submit_settings().items()), str(path)]),
             help="print the spark-submit arguments that run this job quietly and exit",
         )
-        add(
-            "--namesrv",
-            metavar="HOST:PORT",
-            default=os.environ.get(NAMESRV_VARIABLE),
-            help=f"name servers, separated by ; (${NAMESRV_VARIABLE})",
-        )
-        add(
-            "--option",
-            metavar="NAME=VALUE",
-            action="append",
-            default=[],
-            help="option of the data source, see docs/spark.md; repeatable",
-        )
-        add("--json", action="store_true", help="print one line of JSON at the end and no progress")
-        add("--master", help=f"Spark master (that of spark-submit, else {DEFAULT_MASTER})")
+        namesrv = os.environ.get(NAMESRV_VARIABLE)
+        add_option(self, "--namesrv HOST:PORT", f"name servers, separated by ; (${NAMESRV_VARIABLE})", namesrv)
+        text = "option of the data source, see docs/spark.md; repeatable"
+        add_option(self, "--option NAME=VALUE...", text, read=str)
+        add_option(self, "--json", "print one line of JSON at the end and no progress")
+        add_option(self, "--master MASTER", f"Spark master (that of spark-submit, else {DEFAULT_MASTER})")
 
     def error(self, message: str) -> NoReturn:
         """End with code 2 and one line."""
@@ -92,23 +83,15 @@ def parse_interval(text: str) -> str:
 
 def add_stream_arguments(parser: JobParser, *, own_checkpoint: str) -> None:
     """Add the arguments of jobs that read a topic as a stream; ``own_checkpoint`` describes the default checkpoint."""
-    add = parser.add_argument
-    add("--subscribe", metavar="TOPIC[,TOPIC]", required=True, help="topics to read")
-    add("--from", dest="start", metavar="START", default="earliest", help=f"where the first run starts: {START_TEXT}")
-    add("--tags", metavar="A||B", help="only messages with these tags")
-    add("--checkpoint", metavar="DIR", help=f"folder for progress, so that the next run continues ({own_checkpoint})")
-    add(
-        "--follow",
-        action="store_true",
-        help="run until a signal (default: end with the messages that exist at the start)",
-    )
-    add(
-        "--trigger",
-        metavar="INTERVAL",
-        type=parse_interval,
-        help="with --follow: time between micro-batches, such as '10 seconds'",
-    )
-    add("--max-per-trigger", metavar="N", type=parse_positive, help="maximum number of offsets in a micro-batch")
+    add = partial(add_option, parser)
+    add("--subscribe TOPIC[,TOPIC]", "topics to read", required=True)
+    add("--from START", f"where the first run starts: {START_TEXT}", "earliest", dest="start")
+    parser.add_argument("--tags", metavar="A||B", help="only messages with these tags")
+    add("--checkpoint DIR", f"folder for progress, so that the next run continues ({own_checkpoint})")
+    add("--follow", "run until a signal (default: end with the messages that exist at the start)")
+    text = "with --follow: time between micro-batches, such as '10 seconds'"
+    add("--trigger INTERVAL", text, read=parse_interval)
+    add("--max-per-trigger N", "maximum number of offsets in a micro-batch")
 
 
 def stream_options(arguments: argparse.Namespace) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""``python -m triomq.spark.options.table``: the options and columns as the tables of docs/spark.md."""
+"""``python -m tests.unit.spark.options.tables``: the options and columns as the tables of docs/spark.md."""
 
 import sys
 from collections.abc import Iterable, Sequence
