@@ -63,6 +63,7 @@ class MessageStore:
         *,
         file_system: FileSystem | None = None,
         clock_ms: Callable[[], int] = system_clock_ms,
+        clock_s: Callable[[], float] = time.monotonic,
         tags_code_of: TagsCodeOf | None = None,
     ) -> None:
         """Make a closed store; no file is touched.
@@ -70,7 +71,8 @@ class MessageStore:
         Args:
             config: settings.
             file_system: access to files; tests pass another one.
-            clock_ms: clock for store times.
+            clock_ms: wall clock for store times and the names of index files.
+            clock_s: monotonic clock for durations.
             tags_code_of: returns the tags code of a record whose unit was lost; by default the hash of its tags, and
                 the delivery time for delayed messages.
         """
@@ -79,6 +81,7 @@ class MessageStore:
         self._file_system = file_system or FileSystem()
         self._directory = StoreDirectory(config.root, self._file_system)
         self._clock_ms = clock_ms
+        self._clock_s = clock_s
         self._tags_code_of = tags_code_of or stored_tags_code(config.delay_levels)
         self._refusal = Refusal(config)
         self._checkpoint = self._checkpoint_on_disk = Checkpoint()
@@ -334,6 +337,7 @@ class MessageStore:
             self._deleted,
             checkpoint,
             self._tags_code_of,
+            self._clock_s,
         )
         report = recovery.run(clean=clean, progress=progress)
         vouched = recovery.checkpoint.indexes
@@ -378,9 +382,9 @@ class MessageStore:
             SYNCED_FILL_PIECE_BYTES if waits_for_flush else FILL_PIECE_BYTES,
         )
         self.queues = QueueTable(self.config, self._file_system, directory.consume_queue, directory.scratch)
-        self.cold_reads = ColdReads(self.commit_log, self.config, self._file_system)
+        self.cold_reads = ColdReads(self.commit_log, self.config, self._file_system, self._clock_s)
         log, paths = (self.commit_log, self.cold_reads), (directory.index, directory.scratch)
-        self.index = MessageIndex(self.config, self._file_system, *log, *paths, self._clock_ms)
+        self.index = MessageIndex(self.config, self._file_system, *log, *paths, self._clock_ms, self._clock_s)
         self._deleted = DeletedTopics(directory.config / "deletedTopics.json", self._file_system)
         self._dispatcher = Dispatcher(wait_for_flush=waits_for_flush)
         self._reader = StoreReader(self.config, self.commit_log, self.queues, self.cold_reads)

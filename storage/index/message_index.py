@@ -10,7 +10,6 @@ Source: IndexService.java; store.md 4, 5.4, 5.7.
 """
 
 import logging
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -61,6 +60,7 @@ class MessageIndex:
     """
 
     __slots__ = (
+        "_clock_s",
         "_cold",
         "_is_enabled",
         "_is_position_known",
@@ -83,6 +83,7 @@ class MessageIndex:
         directory: Path,
         scratch: Path,
         clock_ms: Callable[[], int],
+        clock_s: Callable[[], float],
     ) -> None:
         """Set up the index of ``log``; opens nothing.
 
@@ -94,6 +95,7 @@ class MessageIndex:
             directory: need not exist before the first file.
             scratch: path of a new file until it is complete; same file system, another directory.
             clock_ms: clock for the names of new files.
+            clock_s: monotonic clock, seconds.
         """
         self._log = log
         self._cold = cold
@@ -101,6 +103,7 @@ class MessageIndex:
         self._waits_for_flush = config.durability is Durability.SYNC
         self._reader = KeyReader(log)
         self.files = IndexFiles(config, file_system, directory, scratch, clock_ms)
+        self._clock_s = clock_s
         self._skip = 0  # keys of the record at ``position`` that are indexed already
         self._is_position_known = True
         self._refusals = FailureLog(LOGGER, "messages are not indexed for now: %s", logging.WARNING)
@@ -173,9 +176,9 @@ class MessageIndex:
 
     def catch_up_before_close(self) -> None:
         """Index everything, for a few seconds at most; the rest is indexed after the next start."""
-        deadline = time.monotonic() + _CLOSE_LIMIT_S
+        deadline = self._clock_s() + _CLOSE_LIMIT_S
         while self.catch_up(self._log.max_offset):
-            if time.monotonic() > deadline:
+            if self._clock_s() > deadline:
                 LOGGER.warning("index not complete position=%d log_end=%d", self.position, self._log.max_offset)
                 return
 

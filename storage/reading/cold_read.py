@@ -12,8 +12,7 @@ that the kernel is asked about a window at a time, and what it says of a whole w
 consumer which catches up asks once for many reads.
 """
 
-import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, HALVED_UNIT, REPEATED, UNIT, UNIT_SIZE
@@ -70,10 +69,16 @@ def finish(read: PagedRead[Found]) -> Found:
 class ColdReads:
     """Tells what must be read from the disk before messages can be."""
 
-    __slots__ = ("_config", "_file_system", "_log", "_warm_reads", "_warm_until")
+    __slots__ = ("_clock_s", "_config", "_file_system", "_log", "_warm_reads", "_warm_until")
 
-    def __init__(self, log: CommitLog, config: StoreConfig, file_system: FileSystem) -> None:
-        """Prepare for a store; what an earlier process wrote, or this one long ago, may be on disk only."""
+    def __init__(
+        self, log: CommitLog, config: StoreConfig, file_system: FileSystem, clock_s: Callable[[], float]
+    ) -> None:
+        """Prepare for a store; ``clock_s`` is monotonic, seconds.
+
+        What an earlier process wrote, or this one long ago, may be on disk only.
+        """
+        self._clock_s = clock_s
         self._log = log
         self._config = config
         self._file_system = file_system
@@ -94,7 +99,7 @@ class ColdReads:
         """
         begin, end, until = self._warm_reads.get(id(queue), _NEVER)
         looked_at = max_msg_nums if codes is None else max(max_msg_nums, _UNITS_SCANNED)
-        if begin <= queue_offset < end - looked_at and time.monotonic() < until:
+        if begin <= queue_offset < end - looked_at and self._clock_s() < until:
             return []
         if not queue.min_offset <= queue_offset < queue.max_offset:
             return []
@@ -224,7 +229,7 @@ class ColdReads:
         if are_units_warm and self._are_records_warm(units):
             if len(self._warm_reads) >= _MAX_REMEMBERED:
                 self._warm_reads.clear()
-            until = time.monotonic() + _REMEMBERED_S
+            until = self._clock_s() + _REMEMBERED_S
             self._warm_reads[id(queue)] = queue_offset, queue_offset + len(units) // UNIT_SIZE, until
             return []
         units = units[: looked_at * UNIT_SIZE]
@@ -272,7 +277,7 @@ class ColdReads:
 
     def _are_windows_warm(self, units: memoryview, max_bytes: int | None) -> bool:
         """Whether all records that one read gives lie in windows that were just now in memory; nothing is asked."""
-        now, warm_until = time.monotonic(), self._warm_until
+        now, warm_until = self._clock_s(), self._warm_until
         _, room = self._config.transfer_limits(max_bytes)
         file_id = begin = end = 0
         for offset, size, upper, _ in _iter_units(units):
@@ -306,7 +311,7 @@ class ColdReads:
 
     def _is_warm(self, file: MappedFile, start: int, end: int, written_to: int) -> bool:
         """Whether all windows that hold a part of [start, end) are or were just now in memory, as far as written."""
-        now, number = time.monotonic(), start // _WINDOW_BYTES
+        now, number = self._clock_s(), start // _WINDOW_BYTES
         while number * _WINDOW_BYTES < end:
             key = (id(file), number)
             if self._warm_until.get(key, 0.0) < now:

@@ -13,7 +13,7 @@ Source: CommitLog.java, recoverNormally, recoverAbnormally; store.md 5.3-5.6, 11
 """
 
 import logging
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -111,7 +111,10 @@ class Recovery:
         deleted: DeletedTopics,
         checkpoint: Checkpoint,
         tags_code_of: TagsCodeOf,
+        clock_s: Callable[[], float],
     ) -> None:
+        """Prepare a recovery; ``clock_s`` is monotonic, seconds."""
+        self._clock_s = clock_s
         self._config = config
         self._file_system = file_system
         self._log = log
@@ -140,7 +143,7 @@ class Recovery:
         Raises:
             StoreFullError, StoreError: a file cannot be read or changed.
         """
-        started = time.monotonic()
+        started = self._clock_s()
         log = self._log
         if not log.files.files:
             for queue in self._queues:
@@ -148,7 +151,7 @@ class Recovery:
             log.resume(0)
             self._deleted.restrict(0, 0)
             self._sync(0)
-            return RecoveryReport(clean=clean, seconds=time.monotonic() - started)
+            return RecoveryReport(clean=clean, seconds=self._clock_s() - started)
         scan = self._scan(progress, clean=clean)
         self._heal(scan)
         self._truncate(scan)
@@ -176,7 +179,7 @@ class Recovery:
             units_removed=self._units_removed,
             repaired_queues=tuple(self._repaired),
             ignored_records=self._dispatcher.ignored_records,
-            seconds=time.monotonic() - started,
+            seconds=self._clock_s() - started,
         )
 
     def _scan(self, progress: Progress | None, *, clean: bool) -> LogScan:

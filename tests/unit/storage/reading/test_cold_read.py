@@ -3,7 +3,8 @@
 import errno
 import mmap
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,8 @@ class Memory(FileSystem):
             self.pages |= {(id(file.map), page) for page in range(start // 4096, -(-end // 4096))}
 
 
-def reads(store: MessageStore, memory: Memory) -> ColdReads:
-    return ColdReads(store.commit_log, store.config, memory)
+def reads(store: MessageStore, memory: Memory, clock_s: Callable[[], float] = time.monotonic) -> ColdReads:
+    return ColdReads(store.commit_log, store.config, memory, clock_s)
 
 
 def old(maker: StoreMaker, count: int = 100, **settings: Any) -> tuple[MessageStore, ConsumeQueue]:
@@ -244,13 +245,10 @@ def test_queues_whose_records_lie_far_apart_side_by_side_share_one_look_at_each_
     assert sum(looks[1:]) < looks[0]
 
 
-def test_a_window_in_memory_is_not_asked_for_again_for_a_moment(
-    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_window_in_memory_is_not_asked_for_again_for_a_moment(maker: StoreMaker) -> None:
     now = 100.0
-    monkeypatch.setattr("triomq.storage.reading.cold_read.time.monotonic", lambda: now)
     store, queue = old(maker)
-    cold = reads(store, memory := Memory())
+    cold = reads(store, memory := Memory(), lambda: now)
     files = [*queue.files.files, *store.commit_log.files.files]
     memory.load([ColdRange(file, 0, file.size) for file in files])
     assert cold.find(queue, 0, 16, None) == []
