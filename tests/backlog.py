@@ -1,4 +1,4 @@
-"""Stores with a long backlog, written without a broker: 300,000 messages a second."""
+"""Write stores with a long backlog without a broker: 300,000 messages per second."""
 
 from pathlib import Path
 from typing import Final
@@ -14,10 +14,10 @@ _NUMBER_BYTES: Final = 8
 
 
 def write_backlog(root: Path, topic: str, queues: int, messages: int, body_bytes: int = 100) -> None:
-    """Store so many messages in each queue of a new topic; a broker that opens the store makes the topic known.
+    """Store ``messages`` in each queue of a new topic; a broker that opens the store registers the topic.
 
-    A body begins with its queue offset, 8 digits, and goes on with zeros.  There are no keys; give the broker
-    ``--no-index``, else it looks for them in all of the log.
+    A body is the queue offset in 8 digits, then zero bytes.  There are no keys; start the broker with ``--no-index``,
+    otherwise it searches the whole log for them.
     """
     padding = bytes(body_bytes - _NUMBER_BYTES)
     with MessageStore(StoreConfig(root=root, index=False, disk_full_ratio=100)) as store:

@@ -1,4 +1,4 @@
-"""Starts our broker as a user would, for tests that need it as a process of its own."""
+"""Run our broker as a separate process, started as by a user."""
 
 import json
 import select
@@ -23,7 +23,7 @@ class Broker:
     namesrv: str
     store: str
     pid: int
-    log: Path  # what it wrote to stderr
+    log: Path  # its stderr
     process: subprocess.Popen[str] = field(repr=False)
     stopped: bool = False
 
@@ -31,23 +31,23 @@ class Broker:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """Stop it and check how it ended; where the block failed already, only make sure that it is gone."""
+        """Stop it and check its exit; if the block failed, only kill it."""
         if kind is None:
             self.stop()
         elif not self.stopped:
             self.kill()
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill it, as in a crash."""
         self.stopped = True
         self.process.kill()
         self.process.communicate()
 
     def stop(self) -> None:
-        """End it by SIGTERM; a second call does nothing.
+        """Stop it with SIGTERM; a second call does nothing.
 
         Raises:
-            AssertionError: it did not end with code 0 within 5 s or logged a traceback; the text has its log.
+            AssertionError: it did not exit with code 0 within 5 s, or logged a traceback; the text contains the log.
         """
         if self.stopped:
             return
@@ -67,19 +67,19 @@ class Broker:
         assert "Traceback" not in self.log.read_text(encoding="utf-8"), self.tail()
 
     def tail(self) -> str:
-        """The end of what it logged."""
+        """The end of its log."""
         return self.log.read_text(encoding="utf-8", errors="replace")[-4000:]
 
 
 def start_broker(
     command: Sequence[str | Path], folder: Path, *, environment: Mapping[str, str] | None = None
 ) -> Broker:
-    """Start ``command``, which must print the line that ``triomq broker --json`` prints once it is ready.
+    """Start ``command``, which must print the ready line of ``triomq broker --json``.
 
     ``folder`` gets the log.
 
     Raises:
-        AssertionError: no such line came within 30 s; the text holds the log.
+        AssertionError: no such line within 30 s; the text contains the log.
     """
     log = folder / "broker.log"
     with log.open("w", encoding="utf-8") as stderr:

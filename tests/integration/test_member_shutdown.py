@@ -1,4 +1,4 @@
-"""Members that leave while their handlers run, on our broker, by all faces of the client."""
+"""Members that leave while their handlers run, on our broker, by all facades of the client."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.faces import FACES, Admin, LitePullConsumer, Producer, PushConsumer, use_face
+from tests.facades import FACADES, Admin, LitePullConsumer, Producer, PushConsumer, use_facade
 from tests.integration.broker_wire import namesrv_address, running
 from triomq.broker.server import Broker
 from triomq.client import Message, MessageExt
@@ -17,9 +17,9 @@ GROUP = "G"
 MESSAGES = 200
 
 
-@pytest.fixture(params=FACES, autouse=True)
-def face(request: pytest.FixtureRequest) -> Iterator[None]:
-    with use_face(request.param):
+@pytest.fixture(params=FACADES, autouse=True)
+def facade(request: pytest.FixtureRequest) -> Iterator[None]:
+    with use_facade(request.param):
         yield
 
 
@@ -46,7 +46,7 @@ async def committed(address: str) -> int:
 async def test_a_member_that_leaves_ends_its_handlers_and_the_next_one_misses_and_repeats_nothing(
     tmp_path: Path, orderly: bool
 ) -> None:
-    """C.2 scenario 65; the handlers of the face that blocks are plain functions."""
+    """C.2 scenario 65; the handlers of the facade that blocks are plain functions."""
     handled: Counter[bytes] = Counter()
     running_now = 0
     changed = trio.Event()

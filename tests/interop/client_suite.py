@@ -3,14 +3,14 @@
 Each scenario is a coroutine function of a name server's address.  It makes topics and groups of its own, so
 all of them share one broker.  Waiting is for a condition; the limit is the runner's.
 
-Each runs on the three faces of the client: its clients come from ``tests.faces``.
+Each runs on the three facades of the client: its clients come from ``tests.facades``.
 
 Here are those of the admin tool; the others are beside this file.
 """
 
 from typing import Final
 
-from tests.faces import Admin, Producer, PushConsumer
+from tests.facades import Admin, Producer, PushConsumer
 from tests.interop.suite_consuming import CONSUMING
 from tests.interop.suite_groups import GROUPS
 from tests.interop.suite_pulling import PULLING

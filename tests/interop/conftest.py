@@ -1,4 +1,4 @@
-"""Brokers for the interop tests: ours, and unmodified Apache ones started by the kit."""
+"""Brokers for the interop tests: ours, and unmodified Apache brokers started by the kit."""
 
 import signal
 from collections.abc import Iterator
@@ -10,13 +10,13 @@ from tests.processes import Broker, start_triomq
 
 _SUITE = ("client_suite", "suite_consuming", "suite_groups", "suite_pulling", "suite_retrying", "suite_sending")
 for name in (*_SUITE, "suite_tools"):
-    pytest.register_assert_rewrite(f"tests.interop.{name}")  # else a failed assert there tells no values
+    pytest.register_assert_rewrite(f"tests.interop.{name}")  # so that a failed assert there shows its values
 
-TIMEOUT_S = 1200  # a first run also downloads and builds the kit; each step has a limit of its own
+TIMEOUT_S = 1200  # the first run also downloads and builds the kit; each step has its own limit
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests of this folder a limit in which the kit can be built."""
+    """Set a time limit that allows for building the kit."""
     for item in items:
         if item.path.is_relative_to(KIT.parent) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))
@@ -24,9 +24,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def apache_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheBrokers]:
-    """Apache brokers by version, each started at first use; all end with the session."""
+    """Apache brokers by version, each started at first use and stopped with the session."""
     brokers = ApacheBrokers(tmp_path_factory.mktemp("apache"))
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was started is ended
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: fixtures stop their processes
     yield brokers
     brokers.stop_all()
     signal.signal(signal.SIGTERM, before)
@@ -34,6 +34,6 @@ def apache_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheB
 
 @pytest.fixture(scope="module")
 def triomq_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """Our broker, one for each test file; at the end it must exit with code 0 within 5 s of SIGTERM."""
+    """Our broker, one per test file; at the end it must exit with code 0 within 5 s of SIGTERM."""
     with start_triomq(tmp_path_factory.mktemp("triomq")) as broker:
         yield broker

@@ -1,4 +1,4 @@
-"""Runs the programs of the conformance kit (``kit/README.md``) and reads what they print."""
+"""Run the programs of the conformance kit (``kit/README.md``) and read their output."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 KIT: Final = Path(__file__).parent / "kit"
-START_TIMEOUT_S: Final = 600  # a first start brings the jars
+START_TIMEOUT_S: Final = 600  # the first start downloads the jars
 RUN_TIMEOUT_S: Final = 1100
 STOP_TIMEOUT_S: Final = 60
 
@@ -21,7 +21,7 @@ Verdicts = Mapping[str, Mapping[str, Any]]
 
 
 def run(command: Sequence[str | Path], timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Run one program of the kit; its whole process group ends with the time limit."""
+    """Run one program of the kit; kill its process group at the time limit."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -37,7 +37,7 @@ def run(command: Sequence[str | Path], timeout_s: float) -> subprocess.Completed
         os.killpg(process.pid, signal.SIGKILL)
         stdout, stderr = process.communicate()
         raise AssertionError(f"{command} took more than {timeout_s} s\n{stdout}\n{stderr}") from None
-    except BaseException:  # the session is being ended: leave nothing behind
+    except BaseException:  # the session is ending: leave no process
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         raise
@@ -45,7 +45,7 @@ def run(command: Sequence[str | Path], timeout_s: float) -> subprocess.Completed
 
 
 def java_classpath(version: str) -> str:
-    """The jars of a version of the Java client, for programs of the tests' own; built by the kit at the first call."""
+    """Return the jars of a version of the Java client, for other test programs; the first call builds the kit."""
     built = run([KIT / "run.sh", "--client", version, "list"], START_TIMEOUT_S)
     assert built.returncode == 0, built.stderr
     folder = Path(os.environ.get("CONFORMANCE_BUILD") or KIT / "target")
@@ -56,25 +56,25 @@ def java_classpath(version: str) -> str:
 def run_scenarios(
     program: Sequence[str], namesrv: str, scenarios: Iterable[str], logs: Path, *options: str
 ) -> dict[str, dict[str, Any]]:
-    """Run scenarios of the Java or the Go kit in one process; returns what it said of each, by name.
+    """Run scenarios of the Java or the Go kit in one process; return the verdict of each, by name.
 
-    ``program`` is the kit's script with the options that come first, such as ``("run.sh", "--client", "5")``.
+    ``program`` is the kit's script with its first options, such as ``("run.sh", "--client", "5")``.
 
     Raises:
-        AssertionError: the kit did not build, or did not end in time; the text holds its output.
+        AssertionError: the kit could not be built, or ran too long; the text contains its output.
     """
     script, *first = program
     common = ("--namesrv", namesrv, "--strict", "--json", "--logs", str(logs))
     done = run([KIT / script, *first, *common, *options, *scenarios], RUN_TIMEOUT_S)
-    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    verdicts = {line["scenario"]: line for line in told if "scenario" in line}
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    verdicts = {line["scenario"]: line for line in lines if "scenario" in line}
     assert verdicts, f"{script} ended with code {done.returncode}\n{done.stdout}{done.stderr}"
     return verdicts
 
 
 def check_verdict(verdicts: Verdicts, scenario: str) -> None:
-    """Fail with the detail and the log of the scenario unless it passed; SKIP is not enough."""
-    assert scenario in verdicts, f"the kit said nothing of {scenario}"
+    """Fail with the detail and the log of the scenario unless it passed; SKIP fails too."""
+    assert scenario in verdicts, f"the kit did not report {scenario}"
     verdict = verdicts[scenario]
     if verdict["verdict"] != "PASS":
         log = Path(verdict["log"]) if verdict.get("log") else None
@@ -83,7 +83,7 @@ def check_verdict(verdicts: Verdicts, scenario: str) -> None:
 
 
 def wanted_scenarios(request: pytest.FixtureRequest, **same: object) -> list[str]:
-    """The scenarios that the tests of this session ask for, with these other parameters, in their order.
+    """Return the scenarios of this session's tests with these other parameters, in order.
 
     So ``pytest -k send_sync`` runs one scenario, not all.
     """
@@ -109,13 +109,13 @@ class ApacheBroker:
 
 @dataclass
 class ApacheBrokers:
-    """Starts Apache brokers below ``folder`` and ends what it started."""
+    """Starts and stops Apache brokers below ``folder``."""
 
     folder: Path
     running: dict[str, ApacheBroker] = field(default_factory=dict)
 
     def get(self, version: str) -> ApacheBroker:
-        """The broker of this version that all tests of the session share."""
+        """Return the broker of this version that all tests of the session share."""
         if version not in self.running:
             self.running[version] = self.start(version, self.folder / version)
         return self.running[version]
@@ -123,43 +123,43 @@ class ApacheBrokers:
     def start(
         self, version: str, folder: Path, settings: Mapping[str, object] | None = None, *, acl: bool = False
     ) -> ApacheBroker:
-        """Start a name server and a broker; a store may lie in ``folder / "store-broker"``.
+        """Start a name server and a broker; ``folder / "store-broker"`` may contain a store.
 
-        With ``acl`` it asks for signatures; the accounts are in the kit's README.
+        With ``acl`` it requires signatures; the accounts are in the kit's README.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / ".run-apache").touch()  # tells the script that it may use a folder with a store in it
+        (folder / ".run-apache").touch()  # allows the script to use a folder with a store
         options = [word for name, value in (settings or {}).items() for word in ("--set", f"{name}={value}")]
         options += ["--acl"] if acl else []
         done = run([KIT / "run-apache.sh", "start", folder, "--version", version, *options], START_TIMEOUT_S)
         if done.returncode != 0:
             self.stop(folder)
             raise AssertionError(f"Apache {version} did not start\n{done.stdout}{done.stderr}")
-        told = json.loads(done.stdout)
+        found = json.loads(done.stdout)
         return ApacheBroker(
-            version=version, namesrv=told["namesrv"], broker=told["broker"], folder=folder, pids=told["pids"]
+            version=version, namesrv=found["namesrv"], broker=found["broker"], folder=folder, pids=found["pids"]
         )
 
     def stop(self, folder: Path) -> None:
-        """End the processes of one folder and remove their files, the store included."""
+        """Stop the processes of one folder and remove its files, including the store."""
         if (folder / "state").exists():
-            # Nothing of it is needed any more, so it need not take the 10 to 20 s of an orderly end.
+            # its files are not needed: killing saves the 10 to 20 s of an orderly stop
             done = run([KIT / "run-apache.sh", "stop", folder, "--kill", "--purge"], STOP_TIMEOUT_S)
             assert done.returncode == 0, done.stderr
 
     def stop_broker(self, folder: Path, *, kill: bool) -> None:
-        """End the broker of one folder and leave its store there; an orderly end may take 20 s."""
+        """Stop the broker of one folder and keep its store; an orderly stop may take 20 s."""
         done = run([KIT / "run-apache.sh", "stop-broker", folder, *(["--kill"] if kill else [])], STOP_TIMEOUT_S)
         assert done.returncode == 0, done.stderr
 
     def start_broker(self, folder: Path) -> None:
-        """Start the broker of one folder again: the same ports, the same store."""
+        """Restart the broker of one folder with the same ports and store."""
         done = run([KIT / "run-apache.sh", "start-broker", folder], START_TIMEOUT_S)
         assert done.returncode == 0, done.stderr
 
     def stop_all(self) -> None:
-        """End the shared brokers."""
-        with ExitStack() as stack:  # one that does not end must not keep the others alive
+        """Stop the shared brokers."""
+        with ExitStack() as stack:  # if one does not stop, the others still must
             for broker in self.running.values():
                 stack.callback(self.stop, broker.folder)
             self.running.clear()

@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from tests.faces import Admin, Producer, PushConsumer
+from tests.facades import Admin, Producer, PushConsumer
 from tests.interop.suite_tools import Inbox, Scenario, consume, fresh, new_topic, send_all, send_numbered
 from triomq.client import (
     ClientConfig,

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.faces import Admin, LitePullConsumer, PullConsumer, PushConsumer
+from tests.facades import Admin, LitePullConsumer, PullConsumer, PushConsumer
 from tests.interop.suite_tools import Inbox, Scenario, fresh, new_topic, poll_bodies, send_all, send_numbered, until
 from triomq.client import ConsumerConfig, LitePullConfig, Message, MessageExt
 

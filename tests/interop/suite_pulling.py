@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 import trio
 
-from tests.faces import LitePullConsumer, Producer, PullConsumer
+from tests.facades import LitePullConsumer, Producer, PullConsumer
 from tests.interop.suite_tools import Scenario, fresh, new_topic, poll_bodies, send_all, send_numbered
 from triomq.client import ClientConfig, LitePullConfig, Message, MessageModel
 from triomq.protocol.errors import ClientError, ConfigError, NoRouteError

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from tests.faces import PushConsumer
+from tests.facades import PushConsumer
 from tests.interop.suite_tools import Inbox, Scenario, consume, fresh, new_topic, send_all, send_numbered
 from triomq.client import ConsumeContext, ConsumerConfig, ConsumeStatus, Message, MessageExt
 from triomq.protocol.record.properties import PropertyName

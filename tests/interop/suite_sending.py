@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 import trio
 
-from tests.faces import Producer, PushConsumer
+from tests.facades import Producer, PushConsumer
 from tests.interop.suite_tools import (
     Inbox,
     Scenario,

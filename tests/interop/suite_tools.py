@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import trio
 
-from tests.faces import Admin, LitePullConsumer, Producer, PushConsumer
+from tests.facades import Admin, LitePullConsumer, Producer, PushConsumer
 from triomq.client import ConsumeContext, Message, MessageExt, SendResult
 from triomq.protocol.errors import NoRouteError
 

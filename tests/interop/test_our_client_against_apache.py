@@ -1,11 +1,11 @@
-"""One suite of our client against our broker, by all its faces, and against Apache ones (C.2 scenario 69)."""
+"""One suite of our client against our broker, by all its facades, and against Apache ones (C.2 scenario 69)."""
 
 from collections.abc import Iterator
 
 import pytest
 import trio
 
-from tests.faces import FACES, Producer, use_face
+from tests.facades import FACADES, Producer, use_facade
 from tests.interop.client_suite import SCENARIOS
 from tests.interop.suite_tools import Scenario, fresh, new_topic
 from triomq.client import Message
@@ -14,9 +14,9 @@ from triomq.client.consumer.range_reader import RangeReader, ReadLimits
 from triomq.protocol.record.record import decode_records
 
 SCENARIO_LIMIT_S = 60
-#: Broker and face; the faces differ inside the client only, so one of them is enough for Apache's brokers.
+#: Broker and facade; the facades differ inside the client only, so one of them is enough for Apache's brokers.
 PLACES = (
-    *(pytest.param(("triomq", face), id=f"triomq-{face}") for face in FACES),
+    *(pytest.param(("triomq", facade), id=f"triomq-{facade}") for facade in FACADES),
     pytest.param(("apache-4.9.7", "trio"), id="apache-4.9.7", marks=pytest.mark.jvm),
     pytest.param(("apache-5.5.0", "trio"), id="apache-5.5.0", marks=pytest.mark.jvm),
 )
@@ -24,18 +24,18 @@ PLACES = (
 
 @pytest.fixture(scope="module", params=PLACES)
 def place(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """The name server's address of each kind of broker, and the face to use there."""
-    broker, face = request.param
+    """The name server's address of each kind of broker, and the facade to use there."""
+    broker, facade = request.param
     kind, _, version = broker.partition("-")
     if kind == "triomq":
-        return request.getfixturevalue("triomq_broker").namesrv, face
-    return request.getfixturevalue("apache_brokers").get(version).namesrv, face
+        return request.getfixturevalue("triomq_broker").namesrv, facade
+    return request.getfixturevalue("apache_brokers").get(version).namesrv, facade
 
 
 @pytest.fixture
 def namesrv(place: tuple[str, str]) -> Iterator[str]:
-    address, face = place
-    with use_face(face):
+    address, facade = place
+    with use_facade(facade):
         yield address
 
 

@@ -1,8 +1,8 @@
-"""One Spark session, one JVM and one broker for all modules; a topic of its own for each test.
+"""One Spark session, JVM and broker for all modules; each test has its own topic.
 
-Only ``test_jobs`` ends the session, for jobs start their own, and modules with special brokers have a fixture for them.
-With ``pytest -n 2 --dist loadfile`` each worker has a session and a broker.  Workers of Spark run this interpreter.  A
-task that fails is tried again, as on a cluster, but once only.
+Only ``test_jobs`` stops the session, because jobs start their own; modules that need other brokers have fixtures.  With
+``pytest -n 2 --dist loadfile`` each worker has a session and a broker.  Spark's workers run this interpreter.  A failed
+task is tried once more.
 """
 
 import os
@@ -25,12 +25,12 @@ FEW_TESTS = 15
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give what Spark does time: a first job alone takes 7 s, and a minute on a machine with much else to do."""
+    """Raise the time limit: a first job takes 7 s, on a busy machine a minute."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(300))
-            # Sockets that PySpark leaves to the garbage collector, and what it uses of pandas.
+            # PySpark leaves sockets to the garbage collector and uses deprecated parts of pandas.
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
             item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning"))
             item.add_marker(pytest.mark.filterwarnings("ignore::FutureWarning"))
@@ -38,9 +38,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_jvms(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Hand options on to each JVM that runs a driver, in this process tree.
+    """Set the options of every driver JVM in this process tree.
 
-    Few tests do without an archive of classes: making it takes longer than they do.
+    A few tests alone do without the archive of classes: creating it takes longer than they do.
     """
     assert request.config.cache is not None
     tests = sum(Path(__file__).parent in item.path.parents for item in request.session.items)
@@ -52,14 +52,14 @@ def _quick_jvms(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def ended_sessions() -> Iterator[None]:
-    """Stop the session that is left at the end."""
+    """Stop the last session at the end."""
     yield
     stop_session()
 
 
 @pytest.fixture(scope="module")
 def spark(ended_sessions: None) -> Iterator["SparkSession"]:
-    """The session that the modules share, since the first jobs of one take long; its streams end with the module."""
+    """The session shared by the modules, because its first jobs are slow; streams end with their module."""
     from pyspark.sql import SparkSession
 
     from triomq.spark import register

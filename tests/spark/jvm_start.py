@@ -1,7 +1,7 @@
-"""Lets Spark's JVMs start in half the time: they compile quickly, and take Spark's classes from an archive.
+"""Halves the start time of Spark's JVMs: quick compilation, and Spark's classes from an archive.
 
-``python -m tests.spark.jvm_start`` does a bit of all that the tests do with Spark, so that a JVM which archives
-its classes has them loaded.
+``python -m tests.spark.jvm_start`` uses Spark as the tests do, so that a JVM that archives its
+classes loads them first.
 """
 
 import fcntl
@@ -15,18 +15,18 @@ from typing import Final
 
 import pyspark
 
-#: For a JVM that lives for minutes: compiling as well as it can costs more than it brings.
+#: Full optimization does not pay in a JVM that runs for minutes.
 QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 MAKE_S: Final = 240
 
 
 def options(cache: Path) -> str:
-    """Return the options for Spark's JVMs; the first call with a cache makes the archive.
+    """Return the options for Spark's JVMs; the first call with a cache creates the archive.
 
-    A JVM that finds that the archive is not for it goes without.
+    A JVM that the archive does not fit ignores it.
     """
     archive = cache / f"{_fingerprint()}.jsa"
-    with (cache / "lock").open("w") as lock:  # of two processes that want it one makes it
+    with (cache / "lock").open("w") as lock:  # only one process creates it
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not archive.exists():
             for other in cache.glob("*.jsa"):
@@ -53,7 +53,7 @@ def _make(archive: Path) -> None:
 
 
 def _fingerprint() -> str:
-    """What the classes depend on."""
+    """Return a hash of what the classes depend on."""
     java = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=MAKE_S, check=True).stderr
     return hashlib.sha256(f"{java} {pyspark.__version__} {pyspark.__file__}".encode()).hexdigest()[:16]
 

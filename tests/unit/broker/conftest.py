@@ -1,4 +1,4 @@
-"""A broker without sockets: real tables, a real store with small files, and connections that note what is sent."""
+"""A broker without sockets: real tables, a real store with small files, and connections that record what is sent."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,7 +20,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def make_broker(tmp_path: Path, clock: Clock) -> Iterator[MakeBroker]:
-    """Open brokers on one store, one after the other; settings are those of ``BrokerConfig`` and ``StoreConfig``."""
+    """Open brokers on one store, one at a time; settings are those of ``BrokerConfig`` and ``StoreConfig``."""
     stores: list[MessageStore] = []
 
     def make(store_settings: Mapping[str, Any] | None = None, **settings: Any) -> Broker:

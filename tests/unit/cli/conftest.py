@@ -6,7 +6,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def logger() -> Iterator[logging.Logger]:
-    """The logger of all of triomq: commands configure it, and after the test it is as it was before."""
+    """The logger ``triomq``, which commands configure; restored after the test."""
     logger = logging.getLogger("triomq")
     before = (logger.level, logger.handlers[:], logger.propagate)
     yield logger

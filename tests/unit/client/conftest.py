@@ -13,7 +13,7 @@ from triomq.client.facades import portal
 
 @pytest.fixture
 def cancelled_at_every_await() -> CancelledAtEveryAwait:
-    """A generator that runs a function again and again, cancelled before it starts, at its 1st pause, its 2nd, ...
+    """Returns a generator that runs a function repeatedly, cancelled before it starts, at its 1st pause, its 2nd, ...
 
     It yields after each run, for looking at what is left behind, and ends when a run was not stopped any more.
     """
@@ -22,7 +22,7 @@ def cancelled_at_every_await() -> CancelledAtEveryAwait:
 
 @pytest.fixture
 def make_broker(nursery: trio.Nursery) -> BrokerFactory:
-    """A function that starts one more fake broker with a name."""
+    """Returns a function that starts another fake broker."""
 
     async def make(name: str) -> FakeBroker:
         broker = FakeBroker(nursery, name)
@@ -42,14 +42,14 @@ async def fake_broker(make_broker: BrokerFactory) -> FakeBroker:
 
 @pytest.fixture
 def remote() -> Iterator[BrokerThread]:
-    """A fake broker "broker-a" with the topic "Topic", in a thread of its own."""
+    """A fake broker "broker-a" with the topic "Topic", in its own thread."""
     with BrokerThread.running() as broker:
         yield broker
 
 
 @pytest.fixture
 def no_thread_is_left_behind() -> Iterator[None]:
-    """After the test the thread of the faces must have ended."""
+    """Check that the thread of the facades has ended after the test."""
     yield
     assert portal._portal is None
     assert "triomq" not in {thread.name for thread in threading.enumerate()}

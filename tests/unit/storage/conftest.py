@@ -1,4 +1,4 @@
-"""Stores in temporary directories, and the directories an Apache 4.9.7 broker wrote."""
+"""Stores in temporary directories, and directories written by an Apache 4.9.7 broker."""
 
 import json
 import lzma
@@ -17,7 +17,7 @@ FIXTURES: Final = Path(__file__).parents[2] / "fixtures" / "store-4.9.7"
 
 @pytest.fixture
 def maker(tmp_path: Path) -> Iterator[StoreMaker]:
-    """Makes stores."""
+    """Creates stores."""
     maker = StoreMaker(tmp_path)
     yield maker
     maker.close()
@@ -31,13 +31,13 @@ def store(maker: StoreMaker) -> MessageStore:
 
 @pytest.fixture
 def faulty() -> FaultyFileSystem:
-    """A file system that can be told to fail."""
+    """A file system with injected failures."""
     return FaultyFileSystem()
 
 
 @pytest.fixture
 def unpack(tmp_path: Path) -> Callable[[str], Path]:
-    """Gives the path of a fresh copy of a directory that Apache 4.9.7 wrote, with its modification times."""
+    """Returns the path of a fresh copy of a directory written by Apache 4.9.7, with its modification times."""
 
     def unpack(name: str) -> Path:
         with tarfile.open(FIXTURES / f"{name}.tar.xz") as archive:
@@ -49,7 +49,7 @@ def unpack(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def expected() -> dict[str, Any]:
-    """What Apache's own classes say of these directories."""
+    """The contents of these directories according to Apache's classes."""
     with lzma.open(FIXTURES / "expected.json.xz") as file:
         content: dict[str, Any] = json.load(file)
     return content

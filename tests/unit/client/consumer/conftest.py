@@ -1,4 +1,4 @@
-"""A cluster in memory, an instance that reaches it, and what stands on them."""
+"""A cluster in memory, a connected instance, and consumers on them."""
 
 import pytest
 

@@ -1,7 +1,7 @@
-"""The clients on trio, blocking, and on asyncio, all used from trio: so one suite tests all three faces.
+"""The trio, blocking and asyncio clients, all used from trio, so that one suite tests all three facades.
 
-What is imported from here makes clients of the face that :func:`use_face` names, of trio without it.  Handlers, which
-are coroutine functions for the trio loop of the test, are called there from wherever the face calls handlers.
+The classes imported from here create clients of the facade that :func:`use_facade` names, by default of trio.  Handlers
+are coroutine functions that run in the test's trio loop, wherever the facade calls them.
 """
 
 import asyncio
@@ -17,39 +17,39 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 import trio
 
 import triomq.client
-from triomq.client import asyncio as asyncio_face
-from triomq.client import sync as sync_face
+from triomq.client import asyncio as asyncio_facade
+from triomq.client import sync as sync_facade
 from triomq.client.consumer.handlers import is_async
 
-FACES: Final = ("trio", "sync", "asyncio")
+FACADES: Final = ("trio", "sync", "asyncio")
 
 
 class Carrier(Protocol):
-    """How calls from trio reach a face, and how its handlers reach trio."""
+    """Carries calls from trio to a facade, and calls of handlers back to trio."""
 
-    face: Any
+    facade: Any
 
     async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any: ...
 
-    def bring(self, handler: Callable[..., Awaitable[Any]], token: trio.lowlevel.TrioToken) -> Callable[..., Any]: ...
+    def wrap(self, handler: Callable[..., Awaitable[Any]], token: trio.lowlevel.TrioToken) -> Callable[..., Any]: ...
 
 
 class SyncCarrier:
     """Calls in worker threads; handlers are plain functions."""
 
-    face: Any = sync_face
+    facade: Any = sync_facade
 
     async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return await trio.to_thread.run_sync(partial(function, *args, **kwargs), abandon_on_cancel=True)
 
-    def bring(self, handler: Callable[..., Awaitable[Any]], token: trio.lowlevel.TrioToken) -> Callable[..., Any]:
+    def wrap(self, handler: Callable[..., Awaitable[Any]], token: trio.lowlevel.TrioToken) -> Callable[..., Any]:
         return lambda *args: trio.from_thread.run(handler, *args, trio_token=token)
 
 
 class AsyncioCarrier:
-    """Calls in a loop of asyncio in a thread; handlers are coroutine functions in that loop."""
+    """Calls in an asyncio loop in a thread; handlers are coroutine functions in that loop."""
 
-    face: Any = asyncio_face
+    facade: Any = asyncio_facade
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -65,19 +65,19 @@ class AsyncioCarrier:
             raise
         return future.result()
 
-    def bring(self, handler: Callable[..., Awaitable[Any]], token: trio.lowlevel.TrioToken) -> Callable[..., Any]:
-        async def bring(*args: Any) -> Any:
+    def wrap(self, handler: Callable[..., Awaitable[Any]], token: trio.lowlevel.TrioToken) -> Callable[..., Any]:
+        async def wrapped(*args: Any) -> Any:
             return await asyncio.to_thread(trio.from_thread.run, handler, *args, trio_token=token)
 
-        return bring
+        return wrapped
 
 
 _carrier: ContextVar[Carrier | None] = ContextVar("carrier", default=None)
 
 
 @contextmanager
-def use_face(name: str) -> Iterator[None]:
-    """Let what is made in this block be of that face."""
+def use_facade(name: str) -> Iterator[None]:
+    """Create clients of this facade in the block."""
     if name == "trio":
         yield
         return
@@ -96,7 +96,7 @@ def use_face(name: str) -> Iterator[None]:
 
 
 class Carried:
-    """A client of another face, as a trio client."""
+    """A client of another facade, as a trio client."""
 
     def __init__(self, kind: str, carrier: Carrier, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._trio_class = getattr(triomq.client, kind)
@@ -104,8 +104,8 @@ class Carried:
         for name in ("on_message", "on_messages"):
             handler = kwargs.get(name)
             if handler is not None and is_async(handler):
-                kwargs = {**kwargs, name: carrier.bring(handler, trio.lowlevel.current_trio_token())}
-        self._target = getattr(carrier.face, kind)(*args, **kwargs)
+                kwargs = {**kwargs, name: carrier.wrap(handler, trio.lowlevel.current_trio_token())}
+        self._target = getattr(carrier.facade, kind)(*args, **kwargs)
         self._is_asyncio = isinstance(carrier, AsyncioCarrier)
 
     async def __aenter__(self) -> Self:
@@ -129,7 +129,7 @@ class Carried:
 
 
 def _in_a_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a plain function of a face: they wait for a moment, which trio does not allow in its own thread."""
+    """Call a blocking function of a facade in a thread: trio does not allow it in its own."""
     with ThreadPoolExecutor(1) as executor:
         return executor.submit(function, *args, **kwargs).result()
 
@@ -153,4 +153,4 @@ else:
     PullConsumer = _maker("PullConsumer")
     PushConsumer = _maker("PushConsumer")
 
-__all__ = ["FACES", "Admin", "LitePullConsumer", "Producer", "PullConsumer", "PushConsumer", "use_face"]
+__all__ = ["FACADES", "Admin", "LitePullConsumer", "Producer", "PullConsumer", "PushConsumer", "use_facade"]
