@@ -9,6 +9,7 @@ Source: behaviour.md A.1, A.20.
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from random import Random
 from typing import Final
 
 import trio
@@ -97,6 +98,7 @@ class Broker:
         store: MessageStore,
         clock_ms: Callable[[], int] = now_ms,
         steady_clock_ms: Callable[[], int] = steady_ms,
+        random: Random | None = None,
     ) -> None:
         self.config: Final = config
         self.store: Final = store
@@ -104,7 +106,7 @@ class Broker:
         self.statistics: Final = BrokerStatistics(clock_ms())
         self._clock_ms = clock_ms
         self._build_pulls()
-        self._build_tables(steady_clock_ms)
+        self._build_tables(steady_clock_ms, random or Random())  # noqa: S311  # spreads load, protects nothing
         self._build_delays()
         self._build_services()
         self.admission: Final = Admission(store, config.max_connections)
@@ -129,7 +131,7 @@ class Broker:
         is_sync = config.store.durability is Durability.SYNC
         self.group_commit = GroupCommit(store, self.steps, config.sync_flush_timeout_s) if is_sync else None
 
-    def _build_tables(self, steady_clock_ms: Callable[[], int]) -> None:
+    def _build_tables(self, steady_clock_ms: Callable[[], int], random: Random) -> None:
         config, clock_ms = self.config, self._clock_ms
         self._changed = Signal()
         self.topics = TopicTable(
@@ -140,6 +142,7 @@ class Broker:
             auto_create=config.auto_create_topic,
             clock_ms=clock_ms,
             on_change=self._changed.set,
+            random=random,
         )
         settings = SubscriptionGroupTable(
             self._json_table("subscriptionGroup"),

@@ -5,6 +5,7 @@ Source: behaviour.md A.2; TopicConfigManager.java.
 
 import logging
 from collections.abc import Callable, Iterable
+from random import Random
 from typing import Final
 
 from triomq.broker.saved_table import ConfigTable
@@ -39,6 +40,7 @@ class TopicTable(ConfigTable[TopicConfig]):
 
     Attributes:
         system_topics: topics that clients may not change.
+        random: chooses the queue of a message whose sender names none.
     """
 
     _FIELD = "topicConfigTable"
@@ -54,9 +56,11 @@ class TopicTable(ConfigTable[TopicConfig]):
         auto_create: bool,
         clock_ms: Callable[[], int],
         on_change: Callable[[], None],
+        random: Random,
     ) -> None:
         super().__init__(table, clock_ms=clock_ms, on_change=on_change)
         self._auto_create = auto_create
+        self.random: Final = random
         self._built_in = [
             _config(SELF_TEST_TOPIC, 1),
             _config(BENCHMARK_TOPIC, 1024),

@@ -3,8 +3,8 @@
 Source: behaviour.md A.3, A.7; SendMessageProcessor.java.
 """
 
-import random
 from dataclasses import dataclass
+from random import Random
 from typing import Final, NamedTuple, TypeAlias
 
 from triomq.broker.config import BrokerConfig
@@ -93,7 +93,7 @@ class SendProcessor:
         if topic in FORBIDDEN_TOPICS:
             raise RequestRefusedError(ResponseCode.NO_PERMISSION, f"the topic[{topic}] is forbidden for clients")
         config = self.topics.get(topic) or self._create_topic(header)
-        queue_id = _choose_queue(config, header.queue_id)
+        queue_id = _choose_queue(config, header.queue_id, self.topics.random)
         if config.topic_filter_type is TopicFilterType.MULTI_TAG:
             header.sys_flag |= MessageSysFlag.MULTI_TAGS
         queue = self.store.queue(topic, queue_id)
@@ -214,7 +214,7 @@ class SendProcessor:
         return (header.reconsume_times or 0) >= retry_limit(group, header.max_reconsume_times, command.version)
 
 
-def _choose_queue(config: TopicConfig, queue_id: int) -> int:
+def _choose_queue(config: TopicConfig, queue_id: int, random: Random) -> int:
     """Check the queue that the sender names, or choose one.
 
     The topic's write permission is not checked, as in RocketMQ: clients avoid such queues because of the route.
@@ -224,7 +224,7 @@ def _choose_queue(config: TopicConfig, queue_id: int) -> int:
             raise RequestRefusedError(
                 ResponseCode.NO_PERMISSION, f"topic[{config.topic_name}] has no queue to write to"
             )
-        return random.randrange(config.write_queue_nums)  # noqa: S311  # spreads load, protects nothing
+        return random.randrange(config.write_queue_nums)
     if queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
         raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"request queueId[{queue_id}] is illegal")
     return queue_id

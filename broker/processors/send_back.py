@@ -3,7 +3,6 @@
 Source: behaviour.md A.7, store.md 8.5; AbstractSendMessageProcessor.java.
 """
 
-import random
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -85,7 +84,7 @@ class SendBackProcessor:
             raise RequestRefusedError(ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] is not writable")
         # RocketMQ uses the group's number only, but nobody consumes a queue that the topic does not have.
         queues = min(group.retry_queue_nums, max(topic.write_queue_nums, 1))
-        return _Target(topic.topic_name, random.randrange(queues), header.delay_level)  # noqa: S311  # protects nothing
+        return _Target(topic.topic_name, self.topics.random.randrange(queues), header.delay_level)
 
     def _store_copy(self, group: str, message: MessageExt, target: _Target) -> None:
         """Store the message in its new place.

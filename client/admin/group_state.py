@@ -6,7 +6,6 @@ ours adds what only it knows: locks, when an offset last moved, how long a queue
 Source: behaviour.md A.15, B.17; users.md 7 to 9.
 """
 
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -14,6 +13,7 @@ import trio
 
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.requests.queue_requests import QueueRequests
+from triomq.client.environment import wall_clock_ms
 from triomq.protocol.bodies.client import ConsumerRunningInfo, MessageModel, ProcessQueueInfo
 from triomq.protocol.bodies.group_health import (
     STALL_AFTER_S,
@@ -109,7 +109,7 @@ async def read_group_state(
     """Ask the members what they do, through the first of these brokers that reaches them, and compare."""
     client_ids = [] if members is None else [connection.client_id for connection in members.connection_set]
     infos = await _running_infos(instance, brokers, group, set(client_ids))
-    report = GroupReport(infos, time.time_ns() // 1_000_000, consume_enabled=consume_enabled)
+    report = GroupReport(infos, wall_clock_ms(), consume_enabled=consume_enabled)
     is_shared = members is None or members.message_model is MessageModel.CLUSTERING
     queues = []
     for lag in lags:

@@ -4,7 +4,6 @@ Source: behaviour.md B.2, wire.md 11.
 """
 
 import os
-import secrets
 import socket
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -18,6 +17,7 @@ from triomq.client.cluster.route import BrokerTable
 from triomq.client.cluster.routes import Routes
 from triomq.client.config import ClientConfig, parse_namesrv
 from triomq.client.connection.broker_requests import RequestServer
+from triomq.client.environment import RANDOM
 from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.protocol.errors import ConfigError
 
@@ -55,7 +55,7 @@ class ClientInstance(OpenOnce):
     async def _run(self) -> AsyncGenerator[None, None]:
         self.client_ip = self.config.client_ip or _outward_ip()
         # Made here and not in __init__, so that a forked child that enters its own instance has its own id.
-        name = self.config.instance_name or f"{os.getpid()}#{secrets.token_hex(8)}"
+        name = self.config.instance_name or f"{os.getpid()}#{RANDOM.getrandbits(64):016x}"
         unit = f"@{self.config.unit_name}" if self.config.unit_name else ""
         self.client_id = f"{self.client_ip}@{name}{unit}"
         async with open_service_nursery() as nursery:

@@ -27,7 +27,8 @@ from triomq.client.consumer.pulling.progress import Progress
 from triomq.client.consumer.pulling.pull_context import ConsumeService, PullContext
 from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.consumer.running_info import running_info
-from triomq.client.consumer.subscription import Subscriptions, wall_clock_ms
+from triomq.client.consumer.subscription import Subscriptions
+from triomq.client.environment import wall_clock_ms
 from triomq.protocol.bodies.client import (
     ConsumeMessageDirectlyResult,
     ConsumerData,

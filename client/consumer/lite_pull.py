@@ -23,7 +23,8 @@ from triomq.client.consumer.pulling.pull_loop import PullLoop
 from triomq.client.consumer.queries import QueueQueries
 from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.consumer.statistics import LitePullStatistics
-from triomq.client.consumer.subscription import Subscriptions, wall_clock_ms
+from triomq.client.consumer.subscription import Subscriptions
+from triomq.client.environment import wall_clock_ms
 from triomq.client.nursery import open_service_nursery
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.errors import ClientError, ConfigError

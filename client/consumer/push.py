@@ -29,7 +29,8 @@ from triomq.client.consumer.processing.workers import concurrent_service
 from triomq.client.consumer.pulling.progress import HandlerProgress
 from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.consumer.statistics import ConsumerStatistics
-from triomq.client.consumer.subscription import Subscriptions, wall_clock_ms
+from triomq.client.consumer.subscription import Subscriptions
+from triomq.client.environment import wall_clock_ms
 from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.errors import ClientClosedError, ConfigError

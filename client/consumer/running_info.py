@@ -3,7 +3,6 @@
 Source: behaviour.md B.17, wire.md 9.9.
 """
 
-import time
 from collections.abc import Mapping
 from typing import Final
 
@@ -13,6 +12,7 @@ from triomq.client.consumer.processing.process_queue import NO_LOCK
 from triomq.client.consumer.pulling.pull_loop import PullLoop
 from triomq.client.consumer.statistics import TopicCounters
 from triomq.client.consumer.subscription import Subscriptions
+from triomq.client.environment import wall_clock_ms
 from triomq.protocol.bodies.client import ConsumerRunningInfo, ConsumeStatus, ProcessQueueInfo
 from triomq.protocol.message_queue import MessageQueue
 
@@ -81,4 +81,4 @@ def _status(counters: TopicCounters, now: float) -> ConsumeStatus:
 
 def _wall_clock_ms(at: float) -> int:
     """Return a time of trio's clock as milliseconds since 1970; 0.0 is never."""
-    return round((time.time() - trio.current_time() + at) * 1000) if at else 0
+    return wall_clock_ms() + round((at - trio.current_time()) * 1000) if at else 0

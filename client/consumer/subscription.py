@@ -3,7 +3,6 @@
 Source: behaviour.md A.11 (tag expressions), B.5 step 2 (retry topic), B.7 (versions); wire.md 9.3.
 """
 
-import time
 from collections.abc import Mapping
 from typing import Final
 
@@ -13,11 +12,6 @@ from triomq.protocol.errors import ConfigError
 from triomq.protocol.filters.tags import SUBSCRIBE_ALL, TagFilter
 from triomq.protocol.names import retry_topic, validate_topic
 from triomq.protocol.record.message import MessageExt
-
-
-def wall_clock_ms() -> int:
-    """Return the time in milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 class Subscription:

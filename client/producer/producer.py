@@ -5,10 +5,8 @@ Source: behaviour.md B.3.
 
 import logging
 import os
-import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from secrets import randbits
 from typing import Final
 
 import trio
@@ -17,6 +15,7 @@ from triomq.client.cluster.groups import LEAVE_S
 from triomq.client.cluster.instance import ClientInstance, use_instance
 from triomq.client.cluster.route import Queues
 from triomq.client.config import ClientConfig
+from triomq.client.environment import RANDOM, wall_clock_ms
 from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.client.producer.auto_batch import AutoBatch
 from triomq.client.producer.config import ProducerConfig
@@ -93,9 +92,8 @@ class Producer(OpenOnce):
     async def _run(self) -> AsyncGenerator[None, None]:
         async with use_instance(self._namesrv, self._config, self._given_instance) as instance:
             instance.groups.add_producer(self.group)
-            self._next_id = UniqueIdGenerator(
-                pack_ip(instance.client_ip), os.getpid(), randbits(32), lambda: time.time_ns() // 1_000_000
-            ).next
+            ip, random_bits = pack_ip(instance.client_ip), RANDOM.getrandbits(32)
+            self._next_id = UniqueIdGenerator(ip, os.getpid(), random_bits, wall_clock_ms).next
             self._delivery = Delivery(instance, self.group, self._settings)
             try:
                 async with open_service_nursery() as nursery:

@@ -3,13 +3,12 @@
 Source: behaviour.md B.3, wire.md 5.1.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
-from random import randrange
 from typing import Final, NamedTuple
 
 from triomq.client.cluster.route import DEFAULT_TOPIC_QUEUES, MASTER_ID, Queues, publish_queues
+from triomq.client.environment import RANDOM, wall_clock_ms
 from triomq.protocol.bodies.route import TopicRouteData
 from triomq.protocol.codes import VERSION, LanguageCode, MessageSysFlag, RequestCode
 from triomq.protocol.errors import IllegalNameError, MessageIllegalError, NoRouteError
@@ -83,7 +82,7 @@ class TopicPlan:
         ]
         self._targets = targets
         self._targets_by_queue = {target.queue: target for target in targets}
-        self._next = count(randrange(2**16)).__next__  # noqa: S311  # producers shall not start all at one queue
+        self._next = count(RANDOM.randrange(2**16)).__next__  # producers start at different queues
         self.broker_names = frozenset(target.queue.broker_name for target in targets)
 
     def choose(self) -> Target:
@@ -169,7 +168,7 @@ def batch_request(body: bytes, message_ids: str, *, wait_store_ok: bool) -> Outg
 
 
 def _now() -> str:
-    return str(time.time_ns() // 1_000_000)
+    return str(wall_clock_ms())
 
 
 def check_topic(topic: str) -> None:

@@ -3,9 +3,9 @@
 Source: behaviour.md B.3; SelectMessageQueueByHash.java.
 """
 
-import random
 from collections.abc import Callable, Sequence
 
+from triomq.client.environment import RANDOM
 from triomq.protocol.errors import MessageIllegalError
 from triomq.protocol.java import java_hash
 from triomq.protocol.message_queue import MessageQueue
@@ -30,7 +30,7 @@ def select_by_hash(queues: Sequence[MessageQueue], message: Message, key: object
 
 def select_by_random(queues: Sequence[MessageQueue], _message: Message, _key: object) -> MessageQueue:
     """Choose any queue; all are equally likely."""
-    return random.choice(queues)  # noqa: S311  # nothing secret
+    return RANDOM.choice(queues)
 
 
 def _hash_code(key: object) -> int:

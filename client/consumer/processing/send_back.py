@@ -9,8 +9,6 @@ Source: behaviour.md A.7, B.14 and C.4 (7, 8); DefaultMQPushConsumerImpl.sendMes
 """
 
 import logging
-import time
-from random import sample
 from typing import Final
 
 import trio
@@ -19,6 +17,7 @@ from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.route import DEFAULT_TOPIC_QUEUES, publish_queues
 from triomq.client.consumer.config import DEAD_LETTER, ConsumerConfig
 from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS
+from triomq.client.environment import RANDOM, wall_clock_ms
 from triomq.client.producer.send_result import STATUS_BY_CODE
 from triomq.protocol.codes import MessageSysFlag, RequestCode
 from triomq.protocol.errors import BrokerResponseError, NoRouteError
@@ -112,7 +111,7 @@ class SendBack:
         route = await self._instance.routes.topic_route(topic)
         queues = publish_queues(topic, route)
         last_error: Exception = NoRouteError(f"topic {topic!r} has no queue that can be written")
-        for queue in (sample(queues, len(queues)) * _TRIES)[:_TRIES]:
+        for queue in (RANDOM.sample(queues, len(queues)) * _TRIES)[:_TRIES]:
             try:
                 return await self._send_once(message, queue, failures, max_failures)
             except REMOTE_ERRORS as exc:
@@ -131,7 +130,7 @@ class SendBack:
             default_topic_queue_nums=DEFAULT_TOPIC_QUEUES,
             queue_id=queue.queue_id,
             sys_flag=message.sys_flag & _COMPRESSION_BITS,  # the body is sent as stored
-            born_timestamp=time.time_ns() // 1_000_000,
+            born_timestamp=wall_clock_ms(),
             flag=message.flag,
             properties=_copy_properties(message, delay_level).decode(),
             reconsume_times=failures,

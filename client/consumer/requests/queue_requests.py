@@ -7,12 +7,12 @@ Source: wire.md 5.2 (pull), 5.4 to 5.6 (offsets), 5.12 (members), 5.13 (locks).
 
 import re
 from collections.abc import Sequence
-from random import sample
 from typing import Final, NamedTuple
 
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.requests import raise_for_code
 from triomq.client.consumer.requests.pull import Pull, PullResult, PullStatus, RawPull
+from triomq.client.environment import RANDOM
 from triomq.protocol.bodies.client import ConsumerIdList, LockBatchRequestBody, LockBatchResponseBody
 from triomq.protocol.bodies.statistics import TopicOffset, TopicStatsTable
 from triomq.protocol.codes import RequestCode
@@ -204,7 +204,7 @@ class QueueRequests:
         route = instance.routes.known(topic)
         names = [] if route is None else sorted({broker.broker_name for broker in route.broker_datas})
         error: ClientError | BrokerResponseError = NoRouteError(f"no broker is known for topic {topic!r}")
-        for name in sample(names, len(names)):
+        for name in RANDOM.sample(names, len(names)):
             address = instance.brokers.find(name)
             if address is None:
                 continue

@@ -1,6 +1,7 @@
 """The table of topics: system topics, creation by sending, changes, saving."""
 
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import orjson
@@ -20,7 +21,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def opened(path: Path, **settings: Any) -> TopicTable:
-    settings = {"auto_create": True, "default_queues": 8, "on_change": lambda: None, **settings}
+    settings = {"auto_create": True, "default_queues": 8, "on_change": lambda: None, "random": Random(1), **settings}
     table = TopicTable(JsonTable(path), cluster_name="C", broker_name="B", clock_ms=lambda: NOW_MS, **settings)
     table.load()
     return table
