@@ -79,7 +79,7 @@ def entry(  # noqa: PLR0913  # the fields of a record
 
 
 _Packed: TypeAlias = tuple[list[bytes], list[tuple[int, int]], dict[ConsumeQueue, list[bytes]], int]
-"""Parts of the records, place of each message, units of each queue, and the physical offset behind the last record."""
+"""Parts of the records, place of each message, units of each queue, and the physical offset after the last record."""
 
 
 class Appender:
@@ -119,7 +119,7 @@ class Appender:
         self.messages_put = 0
 
     def append(self, entries: Sequence[Entry], *, are_copies: bool = False) -> list[tuple[int, int]]:
-        """Store messages one behind the other, in one file and with one store time, or none of them.
+        """Store messages one after the other, in one file and with one store time, or none of them.
 
         Args:
             entries: the messages.
@@ -131,7 +131,7 @@ class Appender:
         Raises:
             MessageIllegalError: a length or a number is above its limit, or the messages do not fit into one append.
             StoreFullError: the disk is full.
-            StoreError: the disk refuses.
+            StoreError: the disk reports an error.
         """
         if not entries:
             return []

@@ -1,4 +1,4 @@
-"""Show appended messages to consumers: at once, or when they are on the disk.
+"""Show appended messages to consumers: at once, or once they are on the disk.
 
 The index of keys follows the log by itself: ``index.message_index``.
 Source: DefaultMessageStore.java, doDispatch; store.md 3.3.
@@ -15,7 +15,7 @@ WITHOUT_UNIT: Final = frozenset({int(MessageSysFlag.TRANSACTION_PREPARED), int(M
 
 
 class Dispatcher:
-    """Shows appended messages to consumers: at once, or when they are on the disk."""
+    """Shows appended messages to consumers: at once, or once they are on the disk."""
 
     __slots__ = ("_pending", "_wait_for_flush")
 

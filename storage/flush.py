@@ -70,7 +70,7 @@ class FlushPlan:
         self.queue_positions: list[tuple[ConsumeQueue, int, int]] = []
 
     def add(self, sequence: MappedFileQueue, begin: int, end: int) -> None:
-        """Let ``run`` sync the files that hold [begin, end) of a sequence, and its directory if that changed."""
+        """Have ``run`` sync the files that hold [begin, end) of a sequence, and its directory if that changed."""
         self._files += [file for file in sequence.files if file.end > begin and file.start < end]
         if not sequence.is_directory_synced:
             self._changed.append(sequence)
@@ -101,8 +101,7 @@ class FlushPlan:
         """Wait until everything is on the disk.  May run in a worker thread.
 
         Raises:
-            StoreError: the disk refuses; the store takes no further messages, if there was more than no way to open
-                a file.
+            StoreError: the disk reports an error; unless only opening a file failed, the store takes no more messages.
         """
         with nullcontext() if self.log is None else self.log.syncing:
             if self.log is not None and self.log.sync_failure is not None:

@@ -109,7 +109,7 @@ class Deletion:
         """Delete the oldest file of a sequence.
 
         Raises:
-            StoreError: the disk refuses; the file is still there.
+            StoreError: the disk reports an error; the file is still there.
         """
         file = sequence.remove_oldest()
         self._files.append(file)
@@ -120,7 +120,7 @@ class Deletion:
         return len(self._files)
 
     def is_certain(self, sequence: MappedFileQueue) -> bool:
-        """Whether no deleted file of a sequence can come back behind a power cut."""
+        """Whether no deleted file of a sequence can come back after a power cut."""
         return sequence not in self._sequences
 
     @property
@@ -135,7 +135,7 @@ class Deletion:
             ``False`` if a file is still read: call it again later.
 
         Raises:
-            StoreError: the disk refuses; the files may come back with the next start.
+            StoreError: the disk reports an error; the files may come back with the next start.
         """
         while self._sequences:
             self._sequences[-1].sync_directory()
@@ -149,7 +149,7 @@ class Retention:
 
     Attributes:
         deleted_files: of the commit log, since the store was opened.
-        held: deletions that could not be finished, because a reader still has views, or the disk refuses.
+        held: deletions that could not be finished, because a reader still has views, or the disk reports an error.
     """
 
     def __init__(self, store: MessageStore, followers: Sequence[Callable[[int], object]] = ()) -> None:
@@ -175,8 +175,8 @@ class Retention:
     def plan(self) -> list[Reason]:
         """Measure disk and files, and decide for one run.
 
-        As long as the disk refuses to make the last deletion certain there is none: if that file came back behind a
-        power cut, and not those behind it, the log would end there.
+        While the last deletion cannot be synced, there is none: if that file came back after a
+        power cut, and not those after it, the log would end there.
 
         Raises:
             StoreError: something cannot be measured.
@@ -203,7 +203,7 @@ class Retention:
         """Delete the oldest file of the commit log, which ``plan`` has chosen.
 
         Raises:
-            StoreError: the disk refuses; the file is still there.
+            StoreError: the disk reports an error; the file is still there.
         """
         deletion = Deletion()
         file = deletion.take_oldest(self._store.commit_log.files)
@@ -249,7 +249,7 @@ class Retention:
         return not cold
 
     def correct_queues(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Let queues begin with the first message that is still in the commit log."""
+        """Start queues with the first message that is still in the commit log."""
         log_begin = self._store.commit_log.min_offset
         for queue in queues:
             if queue.files.files:
@@ -259,12 +259,12 @@ class Retention:
         """Delete the oldest file of each queue if all its messages are gone; call it until nothing was deleted.
 
         Raises:
-            StoreError: the disk refuses the first of them; nothing was deleted.
+            StoreError: the first one cannot be deleted; nothing was deleted.
         """
         deletion = Deletion()
         for queue in queues:
             files = queue.files.files
-            # A file behind which no unit lies is the one being written, even if it is full.
+            # A file after which no unit is is the one being written, even if it is full.
             if files and files[0].end <= queue.min_offset * UNIT_SIZE and files[0].end < queue.end_position:
                 try:
                     deletion.take_oldest(queue.files)
@@ -275,10 +275,10 @@ class Retention:
         return deletion
 
     def follow(self, refused_queues: Iterable[ConsumeQueue] = ()) -> None:
-        """Tell the followers where the log begins; call it when the queues behind were corrected and cleaned.
+        """Notify the followers where the log begins; call it when the queues after were corrected and cleaned.
 
         Args:
-            refused_queues: those of them with which that was not possible; they stay behind.
+            refused_queues: those of them with which that was not possible; they stay after.
 
         Raises:
             StoreError: a follower cannot delete; it is told again next time.
@@ -293,7 +293,7 @@ class Retention:
         """Free the space of files whose readers are done; may run in a worker thread while nothing else is called.
 
         Raises:
-            StoreError: the disk refuses one of them.
+            StoreError: one of them cannot be deleted.
         """
         refusals: list[StoreError] = []
         held = []
@@ -316,7 +316,7 @@ class Retention:
         ``RetentionService``.
 
         Raises:
-            StoreError: the disk refuses; a later run begins anew.
+            StoreError: the disk reports an error; a later run starts again.
         """
         self.finish_held()
         reasons = self.plan()
@@ -331,7 +331,7 @@ class Retention:
         return len(reasons)
 
     def _finish(self, deletion: Deletion) -> None:
-        self.held.append(deletion)  # also if the disk refuses
+        self.held.append(deletion)  # also if the deletion failed
         if deletion.finish():
             self.held.remove(deletion)
 

@@ -55,7 +55,7 @@ def are_intact(
     topic_field: bytes,
     queue_id: int,
 ) -> bool:
-    """Whether all records are certainly intact and match their units; if not, ask ``find_damage``.
+    """Whether all records are definitely intact and match their units; if not, ask ``find_damage``.
 
     Never fails, and never returns ``True`` where ``find_damage`` finds something.
 
@@ -90,7 +90,7 @@ def are_intact(
 
 
 class IntactWalk:
-    """Walks over consecutive records of a commit log, many at a time, as long as all of them are intact.
+    """Walks over consecutive records of a commit log, many at a time, while all of them are intact.
 
     Lists cost less than a generator when millions of records are read.
     """

@@ -80,7 +80,7 @@ HEADS: Final = (
     _head(IPV4_HOST_LENGTH, IPV6_HOST_LENGTH),
     _head(IPV6_HOST_LENGTH, IPV6_HOST_LENGTH),
 )
-"""By the host bits of ``sys_flag``, shifted right by ``HOST_BITS_SHIFT``; ``sys_flag`` lies at one place in all."""
+"""By the host bits of ``sys_flag``, shifted right by ``HOST_BITS_SHIFT``; ``sys_flag`` is at one place in all."""
 
 BLANK_HEAD: Final = head_struct("size", "magic")
 """The head of a blank record: the bytes to the end of the file, and ``BLANK_MAGIC``."""

@@ -1,7 +1,7 @@
 """The commit log: every record of the store, one after the other, in files of one size.
 
 A record never crosses a file border: what does not fit is preceded by a blank record that ends the file.  At least
-8 bytes, a blank record, stay free behind every message.  Source: CommitLog.java; store.md 2.
+8 bytes, a blank record, stay free after every message.  Source: CommitLog.java; store.md 2.
 """
 
 from mmap import mmap
@@ -16,7 +16,7 @@ from triomq.storage.files.mapped_file import MappedFile
 from triomq.storage.files.mapped_file_queue import MappedFileQueue
 
 MIN_BLANK_BYTES: Final = 8
-"""Room that must stay free behind a message for the blank record."""
+"""Room that must stay free after a message for the blank record."""
 
 _JOINED_PART_BYTES: Final = 1024  # longer ones go straight into the map: joining would copy them twice
 _FILL_STEP_BYTES: Final = 256 * 1024
@@ -73,7 +73,7 @@ class CommitLog:
         self.store_timestamp = 0
         self.syncing = Lock()
         self.sync_failure: StoreError | None = None
-        self._message_limit = files.file_size - MIN_BLANK_BYTES  # no message ends behind it
+        self._message_limit = files.file_size - MIN_BLANK_BYTES  # no message ends after it
         self._map: mmap
         self._current: MappedFile | None = None
         self._at = self._limit = 0
@@ -84,7 +84,7 @@ class CommitLog:
         return self.files.start if self.files.files else -1
 
     def resume(self, offset: int) -> None:
-        """Continue behind the records that were found and checked; all of them count as flushed."""
+        """Continue after the records that were found and checked; all of them count as flushed."""
         self.max_offset = self.own_from = self.flushed_offset = offset
         self._current = None
         self._at = self._limit = 0
@@ -98,7 +98,7 @@ class CommitLog:
 
         Raises:
             MessageIllegalError: no file can hold so many.
-            StoreFullError, StoreError: no space, or the file system refuses; no byte was written.
+            StoreFullError, StoreError: no space, or the file system reports an error; no byte was written.
         """
         if self._at + size > self._limit:
             self._make_room(size)
@@ -130,13 +130,13 @@ class CommitLog:
         self.max_offset += size
 
     def check(self, physical_offset: int, *, check_crc: bool) -> RecordCheck:
-        """Look at a place of the log, also behind its end: recovery finds the end with this.  Never fails.
+        """Look at a place of the log, also past its end: recovery finds the end with this.  Never fails.
 
         A record that names another place as its own is what an older, longer log left there: not a record.
         """
         file = self.files.file_at(physical_offset)
         if file is None:
-            return RecordCheck(RecordKind.END, 0, "behind the last file")
+            return RecordCheck(RecordKind.END, 0, "past the last file")
         found = check_record(file.map, physical_offset - file.start, file.size, check_crc=check_crc)
         if found.kind is RecordKind.MESSAGE and found.physical_offset != physical_offset:
             return RecordCheck(RecordKind.BAD, 0, f"record of position {found.physical_offset}")

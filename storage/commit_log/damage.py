@@ -1,8 +1,8 @@
 """Damaged places of the commit log: what is known of them, and how the log is made whole again.
 
 A torn or corrupt record costs only itself.  The scan continues at the next record that proves itself:
-magic, own position, lengths that add up, CRC.  Nothing false can pass, because whatever lies behind the end of the log
-is cleared before it grows again, so a record that proves itself was written there and belongs there.  Only behind the
+magic, own position, lengths that add up, CRC.  Nothing false can pass, because whatever lies past the end of the log
+is cleared before it grows again, so a record that proves itself was written there and belongs there.  Only after the
 last such record is the torn tail, which is cut.
 
 The bytes in between become one record of the topic ``-`` with the flag of a rolled back transaction, which no queue
@@ -83,7 +83,7 @@ def fill(files: MappedFileQueue, parts: Sequence[DamagedPart], file_system: File
     """Replace damaged parts by records that everybody can read over, after copies were made.
 
     Raises:
-        StoreFullError, StoreError: the disk refuses; what is replaced has its copy.
+        StoreFullError, StoreError: the disk reports an error; what is replaced has its copy.
     """
     pieces: list[_Piece] = []
     for part in parts:

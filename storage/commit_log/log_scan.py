@@ -1,4 +1,4 @@
-"""Walking over the records of the commit log, from a place where one begins to the last one that is good."""
+"""Walk over the records of the commit log, from a place where one begins to the last one that is good."""
 
 import logging
 import time
@@ -24,7 +24,7 @@ _MAGIC_AT: Final = head_offset("magic")
 
 
 class ProgressLog:
-    """Tells the log now and then how far a long walk is: pass it as ``progress``."""
+    """Logs the progress of a long walk now and then: pass it as ``progress``."""
 
     __slots__ = ("_clock_s", "_next_s")
 
@@ -78,7 +78,7 @@ class LogScan:
         check_crc: bool = True,
         progress: Progress | None = None,
     ) -> None:
-        """Walk from ``begin`` to behind the last good record, at most to ``stop``."""
+        """Walk from ``begin`` to the end of the last good record, at most to ``stop``."""
         self._log = log
         self._stop = stop if stop is not None else log.files.files[-1].end if log.files.files else begin
         self._check_crc = check_crc
@@ -97,7 +97,7 @@ class LogScan:
                 yield record.physical_offset, record
 
     def runs(self) -> Iterator[list[RecordCheck]]:
-        """Give the same messages, some at a time: this object tells of the walk as far as the last run given.
+        """Yield the same messages in batches: this object describes the walk up to the last run returned.
 
         Damage between two messages ends a run.
         """
@@ -117,7 +117,7 @@ class LogScan:
                 return
 
     def _plain(self) -> list[RecordCheck]:
-        """Go on over the next records of one file that need no closer look, if there are any."""
+        """Continue over the next records of one file that need no closer look, if there are any."""
         file = self._log.files.file_at(self.end)
         if file is None:
             return []
@@ -139,8 +139,8 @@ class LogScan:
             self._progress(end - self.begin, self._stop - self.begin)
 
     def _step_over(self, offset: int, damaged: RecordCheck) -> bool:
-        """Go to the next record that proves itself; ``False`` if there is none before the stop."""
-        found = self._behind(offset, damaged) or self._next_proven(offset)
+        """Continue at the next record that proves itself; ``False`` if there is none before the stop."""
+        found = self._after(offset, damaged) or self._next_proven(offset)
         if found is None:
             return False
         path = next(at.path for at in self._log.files.files if offset < at.end)
@@ -149,8 +149,8 @@ class LogScan:
         self.end = begin
         return True
 
-    def _behind(self, offset: int, damaged: RecordCheck) -> RecordCheck | None:
-        """Return the record behind damaged ones whose lengths agree: what is in a body may look like a record."""
+    def _after(self, offset: int, damaged: RecordCheck) -> RecordCheck | None:
+        """Return the record after damaged ones whose lengths agree: what is in a body may look like a record."""
         while damaged.kind is RecordKind.BAD and damaged.size and offset < self._stop:
             offset += damaged.size
             damaged = self._log.check(offset, check_crc=True)
@@ -162,7 +162,7 @@ class LogScan:
             while position < file.size and (position := file.find(_MAGIC, position)) >= 0:
                 found_at = file.start + position - _MAGIC_AT
                 position += 1
-                if found_at >= self._stop:  # there may be millions of records behind it
+                if found_at >= self._stop:  # there may be millions of records after it
                     return None
                 record = self._log.check(found_at, check_crc=True)
                 if record.kind is RecordKind.MESSAGE:

@@ -1,4 +1,4 @@
-"""Walking over the whole commit log of a stopped store: its messages, and what is damaged between and behind them.
+"""Walk over the whole commit log of a stopped store: its messages, and what is damaged between and after them.
 
 ``log_scan`` decides what is damage and where the log continues, as at startup.
 """
@@ -19,9 +19,9 @@ class Damage(NamedTuple):
     """A part of the log in which there is no good record.
 
     Attributes:
-        offset, end: where it lies, as physical offsets.
+        offset, end: where it is, as physical offsets.
         reason: what is wrong at its begin.
-        is_tail: no good record lies behind it; a start of the store cuts it off.
+        is_tail: no good record lies after it; a start of the store cuts it off.
     """
 
     offset: int
@@ -38,7 +38,7 @@ def walk(
     Args:
         log: its files are loaded; where it ends need not be known.
         file_system: reports where files have holes.
-        check_crc: also compare bodies with their CRC; those behind damage are compared anyway.
+        check_crc: also compare bodies with their CRC; those after damage are compared anyway.
         progress: called now and then.
 
     Raises:
@@ -78,7 +78,7 @@ def find_ends(
 
 
 def _data_end(log: CommitLog, file_system: FileSystem, offset: int) -> int:
-    """Return the end of what is not zero behind ``offset``; ``offset`` if all of it is."""
+    """Return the end of what is not zero after ``offset``; ``offset`` if all of it is."""
     found = offset
     for file in log.files.files:
         if file.end > offset:

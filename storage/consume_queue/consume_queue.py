@@ -1,4 +1,4 @@
-"""One consume queue: for each message of (topic, queue id), in order, 20 bytes that say where its record lies.
+"""One consume queue: for each message of (topic, queue id), in order, 20 bytes that say where its record is.
 
 Numbers of units are queue offsets; ``queue_offset * 20`` is a position in the sequence of files.
 Source: ConsumeQueue.java; store.md 3.
@@ -15,7 +15,7 @@ from triomq.storage.files.mapped_file import MappedFile
 from triomq.storage.files.mapped_file_queue import MappedFileQueue
 
 _LOST_AT_ONCE: Final = 16 * 1024
-_MAX_CHECKED_RANGES: Final = 4  # so many readers keep their own range
+_MAX_CHECKED_RANGES: Final = 4  # as many readers keep their own range
 _MAX_UNITS_IN_ONE_READ: Final = 1024  # 800 in RocketMQ, or as many as a client asks for; Java clients ask for no more
 _pack_unit = UNIT.pack
 _pack_unit_into = UNIT.pack_into
@@ -55,7 +55,7 @@ class CheckedUnits:
 
 
 def lost_units(count: int, topic: str, log_file_size: int, physical_offset: int, size: int) -> bytes:
-    """Return ``count`` packed units of lost messages, which neither our reader nor RocketMQ's takes for messages.
+    """Return ``count`` packed units of lost messages, which neither our reader nor RocketMQ's mistakes for messages.
 
     These are blank units, except before an intact message in the commit log's very first file.  There RocketMQ takes a
     blank unit, whose offset is 0, for one of a deleted file, and skips up to 800 intact messages.  So units within one
@@ -68,7 +68,7 @@ def lost_units(count: int, topic: str, log_file_size: int, physical_offset: int,
         count: number of consecutive lost messages.
         topic: topic of the queue.
         log_file_size: of each file of the commit log.
-        physical_offset, size: record of the intact message behind them.
+        physical_offset, size: record of the intact message after them.
     """
     repeated = 0
     if physical_offset < log_file_size and topic not in WAITING_TOPICS:
@@ -77,7 +77,7 @@ def lost_units(count: int, topic: str, log_file_size: int, physical_offset: int,
 
 
 class ConsumeQueue:
-    """The units of one queue; nothing lies on disk before the first one.
+    """The units of one queue; nothing is on disk before the first one.
 
     ``next_offset`` runs ahead of ``max_offset`` while messages wait for a flush (durability sync).
 
@@ -165,7 +165,7 @@ class ConsumeQueue:
         """Map the files of the next ``count`` units and make sure that the disk cannot refuse one.
 
         Raises:
-            StoreFullError, StoreError: no space, or the file system refuses; nothing has changed for readers.
+            StoreFullError, StoreError: no space, or the file system reports an error; nothing has changed for readers.
         """
         if self.refusal is not None:
             raise StoreError(
@@ -174,7 +174,7 @@ class ConsumeQueue:
         current = self._current
         if current is None:
             self._begins(self)
-            current = self.files.create_next(0)  # a queue that begins later was begun with begin_at()
+            current = self.files.create_next(0)  # a queue that begins later was begun with start_at()
             self._enter(current, 0)
         file = current
         needed = file.start + self._position + UNIT_SIZE * count
@@ -210,7 +210,7 @@ class ConsumeQueue:
     def append_units(self, units: bytes, physical_end: int) -> None:
         """Write packed units for which ``reserve`` has made room, or ``has_room`` has found some.
 
-        No record of theirs ends behind ``physical_end``; ``max_offset`` is left to the caller.
+        No record of theirs ends after ``physical_end``; ``max_offset`` is left to the caller.
         """
         position, end = self._position, self._position + len(units)
         if end > self._limit:
@@ -267,7 +267,7 @@ class ConsumeQueue:
         return [self.unit(queue_offset) or (0, 0, 0) for queue_offset in queue_offsets]
 
     def lose(self, begin: int, end: int) -> None:
-        """Note that the messages of [begin, end) are lost; there is a unit behind them."""
+        """Note that the messages of [begin, end) are lost; there is a unit after them."""
         following = self.unit(end)
         assert following is not None, "at the end of a queue units are cut"
         units = self._lost(end - begin, following.physical_offset, following.size)
@@ -282,7 +282,7 @@ class ConsumeQueue:
         self.checked.clear()
 
     def resume(self, next_offset: int, max_physical_offset: int) -> None:
-        """Continue behind ``next_offset`` units that are on disk and checked; all of them become visible."""
+        """Continue after ``next_offset`` units that are on disk and checked; all of them become visible."""
         self.next_offset = self.max_offset = next_offset
         self.max_physical_offset = max_physical_offset
         self.checked.clear()
@@ -295,7 +295,7 @@ class ConsumeQueue:
             file.assume_reserved(position - file.start)
             self._enter(file, position - file.start)
 
-    def begin_at(self, queue_offset: int, physical_offset: int, size: int) -> None:
+    def start_at(self, queue_offset: int, physical_offset: int, size: int) -> None:
         """Start an empty queue in the middle: units before ``queue_offset`` in its file become lost ones.
 
         ``physical_offset`` and ``size`` are those of the record that comes first.

@@ -114,7 +114,7 @@ class QueueTable:
 
         Raises:
             StoreError: something cannot be deleted.  The queues are empty, but take no messages until a later call
-                succeeds: those would lie before or behind what is left of the old files.
+                succeeds: those would lie before or after what is left of the old files.
         """
         queues = self.of_topic(topic)
         destroyed = 0
@@ -144,7 +144,7 @@ class QueueTable:
         return destroyed
 
     def remove_preallocated_files(self) -> None:
-        """Delete the files behind the end of each queue, as a clean stop does.
+        """Delete the files past the end of each queue, as a clean stop does.
 
         Raises:
             StoreError: a file cannot be deleted.

@@ -15,7 +15,7 @@ from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 
 _COMPARED_AT_ONCE: Final = 1024
 _BLANKS: Final = BLANK_UNIT * _COMPARED_AT_ONCE
-_BEHIND_ALL: Final = 2**63 - 1
+_AFTER_ALL: Final = 2**63 - 1
 
 
 def first_offset(queue: ConsumeQueue) -> int:
@@ -34,21 +34,21 @@ def newest_unit(queue: ConsumeQueue) -> ConsumeQueueUnit | None:
 
 def oldest_unit(queue: ConsumeQueue) -> ConsumeQueueUnit | None:
     """Return the first unit that is not lost."""
-    return queue.unit(behind_lost(queue, first_offset(queue)))
+    return queue.unit(after_lost(queue, first_offset(queue)))
 
 
 def physical_offset_of(queue: ConsumeQueue, number: int) -> int:
     """Return where the record of a unit begins; a lost one counts as the next that is not, so that all of them ascend.
 
-    Behind lost units without any other it is behind every record.
+    After lost units without any other it is after every record.
     """
     unit = queue.unit(number)
     if unit is not None and unit.is_lost:
-        unit = queue.unit(behind_lost(queue, number))
-    return _BEHIND_ALL if unit is None else unit.physical_offset
+        unit = queue.unit(after_lost(queue, number))
+    return _AFTER_ALL if unit is None else unit.physical_offset
 
 
-def behind_lost(queue: ConsumeQueue, number: int) -> int:
+def after_lost(queue: ConsumeQueue, number: int) -> int:
     """Return the first unit from ``number`` on that is not lost; the end of the queue if there is none."""
     while (units := queue.units_from(number, _COMPARED_AT_ONCE)) is not None:
         if bytes(units) != _BLANKS[: len(units)]:  # a view is compared one by one
@@ -60,16 +60,16 @@ def behind_lost(queue: ConsumeQueue, number: int) -> int:
 
 
 def find_begin(first: int, end: int, log_begin: int, physical_offset: Callable[[int], int]) -> int:
-    """Return the first unit of [first, end) whose record is at or behind ``log_begin``, else ``end``."""
+    """Return the first unit of [first, end) whose record is at or after ``log_begin``, else ``end``."""
     if physical_offset(first) >= log_begin:  # nothing has expired, so no other unit needs a look
         return first
     return first + bisect_left(range(first, end), log_begin, key=physical_offset)
 
 
 def correct_min_offset(queue: ConsumeQueue, log_begin: int) -> None:
-    """Set ``min_offset`` to the first message whose record is at or behind ``log_begin``."""
+    """Set ``min_offset`` to the first message whose record is at or after ``log_begin``."""
     number = find_begin(first_offset(queue), queue.max_offset, log_begin, partial(physical_offset_of, queue))
-    queue.min_offset = behind_lost(queue, number)
+    queue.min_offset = after_lost(queue, number)
 
 
 def parts_with_units(queue: ConsumeQueue, begins: Sequence[int], ends: Sequence[int]) -> list[int]:
@@ -111,18 +111,18 @@ def record_before(queue: ConsumeQueue, log: CommitLog, physical_offset: int) -> 
     """Return where the queue's last record before ``physical_offset`` begins, or -1."""
     first = first_offset(queue)
     units = range(first, queue.max_offset)
-    behind = bisect_left(units, physical_offset, key=lambda number: physical_offset_of(queue, number))
-    if not behind:
+    after = bisect_left(units, physical_offset, key=lambda number: physical_offset_of(queue, number))
+    if not after:
         return -1
-    found = physical_offset_of(queue, units[behind - 1])
+    found = physical_offset_of(queue, units[after - 1])
     return found if log.check(found, check_crc=False).kind is RecordKind.MESSAGE else -1
 
 
 def last_stored_before(queue: ConsumeQueue, log: CommitLog, timestamp: int) -> int:
     """Return the physical offset of the queue's last record with a store time up to ``timestamp``, or -1."""
     units = range(first_offset(queue), queue.max_offset)
-    behind = bisect_right(units, timestamp, key=lambda n: log.store_time(physical_offset_of(queue, n)))
-    if not behind:
+    after = bisect_right(units, timestamp, key=lambda n: log.store_time(physical_offset_of(queue, n)))
+    if not after:
         return -1
-    physical_offset = physical_offset_of(queue, units[behind - 1])
+    physical_offset = physical_offset_of(queue, units[after - 1])
     return physical_offset if log.store_time(physical_offset) >= 0 else -1

@@ -23,7 +23,7 @@ _SAFETY_MS: Final = 3000
 
 
 class Checkpoint(NamedTuple):
-    """Store times (ms) of the last messages that are on the disk for certain.
+    """Store times (ms) of the last messages that are known to be on the disk.
 
     Attributes:
         physic: in the commit log.
@@ -47,7 +47,7 @@ class Checkpoint(NamedTuple):
             ``False`` if the disk is too full to create the file: there is none then, which is safe.
 
         Raises:
-            StoreError: the disk refuses for another reason.
+            StoreError: another error of the disk.
         """
         try:
             with translated("write", path):

@@ -44,17 +44,17 @@ class DeletedTopics:
         """Forget everything of ``topic`` before ``log_end``; on disk when this returns.
 
         Raises:
-            StoreError: the disk refuses; nothing is forgotten.
+            StoreError: the disk reports an error; nothing is forgotten.
         """
         offsets = {**self._offsets, topic: log_end}
         self._table.save({"offsetTable": offsets})
         self._offsets = offsets
 
     def restrict(self, log_begin: int, log_end: int) -> None:
-        """Adapt to a log of which the beginning expired, or the end was lost and will be written anew.
+        """Adapt to a log of which the beginning expired, or the end was lost and will be written again.
 
         Raises:
-            StoreError: the disk refuses.
+            StoreError: the disk reports an error.
         """
         offsets = {topic: min(end, log_end) for topic, end in self._offsets.items()}
         offsets = {topic: end for topic, end in offsets.items() if end > log_begin}

@@ -75,7 +75,7 @@ class FileSystem:
     """The real file system."""
 
     def make_directories(self, path: Path) -> None:
-        """Create ``path`` and its parents; what exists is fine."""
+        """Create ``path`` and its parents; existing ones are kept."""
         path.mkdir(parents=True, exist_ok=True)
 
     def list_directory(self, path: Path) -> list[DirectoryEntry]:
@@ -89,7 +89,7 @@ class FileSystem:
             return []
         with scan:
             for entry in scan:
-                if entry.is_dir():  # mostly known without a call of the system
+                if entry.is_dir():  # usually known without a call of the system
                     entries.append(DirectoryEntry(entry.name, is_file=False, is_directory=True, size_bytes=0))
                     continue
                 try:
@@ -103,13 +103,13 @@ class FileSystem:
         return sorted(entries)
 
     def exists(self, path: Path) -> bool:
-        """Tell whether there is anything at ``path``."""
+        """Return whether anything exists at ``path``."""
         return os.path.lexists(path)
 
     def create_file(self, scratch: Path, size_bytes: int, path: Path) -> OpenFile:
         """Make a file of zeros at ``scratch``, without reserving space, that ``rename`` will put at ``path``.
 
-        So nobody ever sees it shorter there.  ``FileExistsError`` if ``path`` exists.
+        So it never appears shorter there.  ``FileExistsError`` if ``path`` exists.
         """
         if self.exists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
@@ -135,7 +135,7 @@ class FileSystem:
         os.posix_fallocate(file.fileno(), start, length)
 
     def read(self, file: OpenFile, start: int, length: int) -> bytes:
-        """Return what stands from ``start`` on, as far as the file goes; the system reads no more than that."""
+        """Return the bytes from ``start`` on, as far as the file goes; the system reads no more than that."""
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         return os.pread(file.fileno(), length, start)
 
@@ -175,17 +175,17 @@ class FileSystem:
     def read_into_memory(self, file: OpenFile, start: int, end: int) -> None:
         """Read [start, end), waiting for the disk, so that mappings have it too.
 
-        Where somebody has cut the file that is an error: to touch such a page would kill the process.
+        Where the file was truncated that is an error: to touch such a page would kill the process.
         """
         buffer = bytearray(min(end - start, len(_ZEROS)))
         while start < end:
             count = os.preadv(file.fileno(), [memoryview(buffer)[: end - start]], start)
             if count == 0:
-                raise OSError(errno.EIO, f"nothing is at {start}, somebody has cut the file", str(file.path))
+                raise OSError(errno.EIO, f"no data at {start}, the file was truncated", str(file.path))
             start += count
 
     def read_ahead(self, file: OpenFile, start: int, end: int) -> None:
-        """Let the system begin to read [start, end) into memory."""
+        """Start reading [start, end) into memory."""
         os.posix_fadvise(file.fileno(), start, end - start, os.POSIX_FADV_WILLNEED)
 
     def modified_ms(self, file: OpenFile) -> int:

@@ -33,7 +33,7 @@ class JsonTable:
 
     @property
     def backup_path(self) -> Path:
-        """Where the generation before lies."""
+        """Path of the previous generation."""
         return self.path.with_name(self.path.name + ".bak")
 
     def load(self) -> Any:
@@ -63,7 +63,7 @@ class JsonTable:
         """Replace the table by ``table``, a value ``json`` can write; ``encode`` and ``write`` in one.
 
         Raises:
-            StoreFullError, StoreError: the disk refuses; the table is still there as it was.
+            StoreFullError, StoreError: the disk reports an error; the table is unchanged.
         """
         self.write(encode(table))
 
@@ -71,7 +71,7 @@ class JsonTable:
         """Replace the table by what ``encode`` returned.  May run in a worker thread, one call at a time.
 
         Raises:
-            StoreFullError, StoreError: the disk refuses; the table is still there as it was.
+            StoreFullError, StoreError: the disk reports an error; the table is unchanged.
         """
         files = self._file_system
         scratch = self.path.with_name(self.path.name + ".tmp")

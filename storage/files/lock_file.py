@@ -91,8 +91,8 @@ class LockFile:
     def _error(self, exc: OSError, owner: int) -> StoreError:
         if exc.errno not in _BUSY:
             return store_error(exc, "lock", self.path)
-        who = f"process {owner}" if owner else "another process"
-        return StoreLockedError(f"{self.path.parent} is in use by {who}: stop it, or choose another directory")
+        user = f"process {owner}" if owner else "another process"
+        return StoreLockedError(f"{self.path.parent} is in use by {user}: stop it, or choose another directory")
 
 
 def _owner(number: int) -> int:

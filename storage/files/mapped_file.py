@@ -28,7 +28,7 @@ class MappedFile:
     Attributes:
         start: position of its first byte in the sequence; the file's name.
         size: length in bytes, in whole used by the mapping.
-        path: where it lies.
+        path: where it is.
         reserved: everything before this position of the file may be written without the disk refusing it.
         filled: everything before this position was written once, by ``fill`` with zeros at least.
         on_unmap: called with the file after the pool unmapped it; whoever keeps ``map`` must drop it.
@@ -128,7 +128,7 @@ class MappedFile:
         """Return what the disk has there, without a mapping; "" if the file was deleted; may be called in any thread.
 
         Raises:
-            StoreError: it cannot be read, or somebody has cut it.
+            StoreError: it cannot be read, or it was truncated.
         """
         file = self.file_if_there()
         if file is None:
@@ -136,7 +136,7 @@ class MappedFile:
         with translated("read", self.path):
             content = self._file_system.read(file, start, length)
         if len(content) < length:
-            raise StoreError(f"cannot read {self.path}: nothing is at {start}, somebody has cut the file")
+            raise StoreError(f"cannot read {self.path}: no data at {start}, the file was truncated")
         return content
 
     @property
@@ -176,7 +176,7 @@ class MappedFile:
 
     @property
     def end(self) -> int:
-        """Position of the sequence behind the file."""
+        """Position of the sequence after the file."""
         return self.start + self.size
 
     def modified_ms(self) -> int:
@@ -213,7 +213,7 @@ class MappedFile:
         """Let the system read ahead of what is touched through the mapping, as it does by default, or not.
 
         This helps readers that read a file from its start.  A write into a part that was never written would wait until
-        up to 8 MiB behind it were filled with zeros: 20 to 30 ms, for a file of 6 MB all of it.
+        up to 8 MiB after it were filled with zeros: 20 to 30 ms, for a file of 6 MB all of it.
         """
         self._in_order = in_order
         if self._map is not None:
@@ -229,7 +229,7 @@ class MappedFile:
 
         Raises:
             StoreFullError: the disk has not even room up to ``position``.
-            StoreError: the file system refuses for another reason.
+            StoreError: another error of the file system.
         """
         if position <= self.reserved:
             return
@@ -253,7 +253,7 @@ class MappedFile:
     def fill(self, position: int, step_bytes: int, piece_bytes: int) -> None:
         """Write zeros from where the file was never written up to ``position`` and the next multiple of a step.
 
-        The first write to a page of a reserved file through a mapping costs several times what it does behind this:
+        The first write to a page of a reserved file through a mapping costs several times what it does after this:
         the system finds, clears and notes each page alone.  And the blocks were written once, which saves the next
         flush a note in the journal of the file system.  No more is filled than is reserved.
 
@@ -263,7 +263,7 @@ class MappedFile:
             piece_bytes: the system keeps the pages of one call together, and flushes all of them if one was changed.
 
         Raises:
-            StoreFullError, StoreError: the disk refuses.
+            StoreFullError, StoreError: the disk reports an error.
         """
         if position <= self.filled:
             return
@@ -285,7 +285,7 @@ class MappedFile:
         )
 
     def find(self, pattern: bytes, position: int) -> int:
-        """Return where ``pattern``, without zero bytes, stands next, from ``position`` on, or -1.
+        """Return where ``pattern``, without zero bytes, occurs next, from ``position`` on, or -1.
 
         Holes of the file are not read, not even one byte: in a full tmpfs that kills the process.
 

@@ -27,7 +27,7 @@ class FoundFiles(NamedTuple):
         starts: of the sequence itself.
         empty_starts: of files that have no byte: a power cut leaves them where a file was made and nothing of it
             reached the disk.
-        stray_starts: of files with content behind a missing or empty one.
+        stray_starts: of files with content after a missing or empty one.
     """
 
     starts: list[int]
@@ -127,7 +127,7 @@ class MappedFileQueue:
             self.files.append(MappedFile(self._file_system, file, start, self.file_size, self._pool))
 
     def create_next(self, start: int) -> MappedFile:
-        """Add a new file of zeros; without files it begins at ``start``, else behind the newest.
+        """Add a new file of zeros; without files it begins at ``start``, else after the newest.
 
         Raises:
             StoreFullError, StoreError: it cannot be made; nothing is left of it.
@@ -194,7 +194,7 @@ class MappedFileQueue:
         """Wait until the directory's entries are on the disk; may run in a worker thread.
 
         Raises:
-            StoreError: the disk refuses.
+            StoreError: the disk reports an error.
         """
         with translated("sync", self.directory):
             try:
@@ -214,7 +214,7 @@ class MappedFileQueue:
         self.directory_changes += 1
         entries = list_store_directory(self._file_system, self.directory)
         names = sorted(entry.name for entry in entries if entry.is_file and _is_file_name(entry.name))
-        for name in reversed(names):  # those that are left, if one refuses, are without gaps
+        for name in reversed(names):  # those that are left, if one cannot be deleted, have no gaps
             with translated("delete", self.directory / name):
                 self._file_system.unlink(self.directory / name)
         with translated("delete", self.directory):

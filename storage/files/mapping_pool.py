@@ -31,7 +31,7 @@ class MappingPool:
     __slots__ = ("_files", "limit")
 
     def __init__(self, limit: int) -> None:
-        """Let ``limit`` files be mapped, or ``MIN_MAPPED_FILES`` if that is more."""
+        """Allow ``limit`` mapped files, or ``MIN_MAPPED_FILES`` if that is more."""
         self.limit = max(limit, MIN_MAPPED_FILES)
         self._files: dict[Unmappable, None] = {}
 

@@ -25,7 +25,7 @@ NO_UNITS: Final = IndexHeader(0, 0, PhysicalOffset(0), PhysicalOffset(0), 0, 1)
 MAX_DIFF_S: Final = 2**31 - 1
 _WORDS: Final = UNIT_SIZE // 4  # of a unit: hash, offset (two of them), time, previous unit
 _RESERVE_STEP_BYTES: Final = 1024**2
-_WINDOW_BYTES: Final = 16 * 1024  # read together: the units of one key are mostly far apart
+_WINDOW_BYTES: Final = 16 * 1024  # read together: the units of one key are usually far apart
 _CHAIN_STEPS_AT_ONCE: Final = 2048  # 1 ms
 
 
@@ -55,7 +55,7 @@ class IndexFile:
     """An index file; it is mapped when it is needed first.
 
     Attributes:
-        path: where it lies; its name is the local time at which it was made.
+        path: where it is; its name is the local time at which it was made.
         header: what it says of itself.
     """
 
@@ -120,7 +120,7 @@ class IndexFile:
         """Remove the file.
 
         Raises:
-            StoreError: the disk refuses.
+            StoreError: the disk reports an error.
         """
         with translated("delete", self.path):
             self._file_system.unlink(self.path)
@@ -150,7 +150,7 @@ class IndexFile:
         """Add units, at least one and at most ``room``: hash, physical offset and store time (ms) of each.
 
         Raises:
-            StoreFullError, StoreError: the disk refuses, or the file is damaged; nothing of it was added.
+            StoreFullError, StoreError: the disk reports an error, or the file is damaged; nothing of it was added.
         """
         layout, header = self._layout, self.header
         mapped = self._map()
@@ -235,7 +235,7 @@ class IndexFile:
                 yield ()
 
     def _load(self, mapped: MappedFile, at: int) -> PagedRead[range]:
-        """Bring what lies around a slot or a unit into memory; return where units may begin there."""
+        """Bring the surroundings of a slot or a unit into memory; return where units may begin there."""
         begin = at // _WINDOW_BYTES * _WINDOW_BYTES
         written_to = self._layout.units_at + UNIT_SIZE * self.header.index_count
         end = min(begin + _WINDOW_BYTES + UNIT_SIZE, written_to)
@@ -255,7 +255,9 @@ class IndexFile:
             return
         ends = self.unit(1).physical_offset, self.unit(header.index_count - 1).physical_offset
         if ends != (header.begin_physical_offset, header.end_physical_offset):
-            raise IndexDamagedError(f"{self.path}: its units reach from {ends[0]} to {ends[1]}, its header says else")
+            raise IndexDamagedError(
+                f"{self.path}: its units reach from {ends[0]} to {ends[1]}, which contradicts its header"
+            )
 
     def _map(self) -> MappedFile:
         if self._mapped is None:

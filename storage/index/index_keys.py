@@ -69,7 +69,7 @@ class KeyReader:
         """Return the keys of up to ``max_records`` records of one file, from ``begin`` on and before ``end``.
 
         A place without a record is passed over, up to the next record that proves itself.  A record that begins before
-        ``stop`` is the last one if it ends there or behind.
+        ``stop`` is the last one if it ends there or after.
         """
         batch = IndexBatch(begin)
         file = self._log.files.file_at(begin)
@@ -88,7 +88,7 @@ class KeyReader:
         return batch
 
     def has_keys_between(self, after: int, end: int, max_records: int) -> bool:
-        """Whether a record behind the one at ``after``, -1 for none, and before ``end`` has keys.
+        """Whether a record after the one at ``after``, -1 for none, and before ``end`` has keys.
 
         Looked at are ``max_records`` of one file and as many of the next one.
         """
@@ -120,9 +120,9 @@ class KeyReader:
                 break
             tail = content[tail_at:end]
             properties_at = tail[0] + 3
-            before, found, behind = tail.rpartition(_UNIQUE_KEY_NEEDLE)
+            before, found, after = tail.rpartition(_UNIQUE_KEY_NEEDLE)
             if found and tail.find(_KEYS_NEEDLE) < 0 and (before[-1] == _END_BYTE or len(before) == properties_at):
-                key = behind.partition(_PROPERTY_END)[0]
+                key = after.partition(_PROPERTY_END)[0]
                 shares = shares_of(tail[: properties_at - 2])
                 length = len(key)
                 if shares and 0 < length <= KEY_WIDTH and key.isascii():
@@ -140,7 +140,7 @@ class KeyReader:
         return left, at
 
     def _add(self, batch: IndexBatch, tail: bytes, physical_offset: int, timestamp: int) -> None:
-        """Add the keys of any record; it ends with ``tail``: topic and properties, each behind its length."""
+        """Add the keys of any record; it ends with ``tail``: topic and properties, each after its length."""
         topic = tail[: tail[0] + 1]
         properties = tail[tail[0] + 3 :]
         unique_key = get_property(properties, _UNIQUE_KEY)
@@ -170,7 +170,7 @@ class KeyReader:
         if found.kind is RecordKind.BLANK:
             return left
         if found.kind is not RecordKind.MESSAGE or found.size > left:
-            batch.damage = f"{found.reason or 'a record behind the end'} at {physical_offset}"
+            batch.damage = f"{found.reason or 'a record past the end'} at {physical_offset}"
             following = next(iter(LogScan(self._log, physical_offset, stop=physical_offset + left)), None)
             return following[0] - physical_offset if following is not None else left
         if found.sys_flag & _ROLLBACK != _ROLLBACK:

@@ -114,7 +114,7 @@ class MessageIndex:
         """Load the files of a recovered log; delete those that cannot be trusted and return their names.
 
         Args:
-            checkpoint_timestamp: after a crash, only full files that end by then are certain to be on the disk.
+            checkpoint_timestamp: after a crash, only full files that end by then are known to be on the disk.
             clean: the previous shutdown was clean.
 
         Raises:

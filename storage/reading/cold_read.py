@@ -1,15 +1,15 @@
-"""Reading old messages without a page fault in the thread that serves everybody.
+"""Reading old messages without a page fault in the thread that serves all clients.
 
 A page of a mapped file that is not in memory is read while the thread that touches it stands still, and a disk that
 cannot read it kills the process (SIGBUS).  So before a read the kernel is asked whether the pages are there
-(``mincore``); those that are not are read with ``pread`` in a worker thread, where a failure is an error.
+(``mincore``); those that are not are read with ``pread`` in a worker thread, where a failure raises an error.
 
-A ``PagedRead`` is a read of the store in steps: it yields what must be in memory before it can continue, so that its
+A ``PagedRead`` is a read of the store in steps: it yields what must be in memory before it continues, so that its
 caller decides which task waits for the disk.
 
-What was written a moment ago is in memory, and nobody is asked: the usual read costs two comparisons more.  Behind
-that the kernel is asked about a window at a time, and what it says of a whole window holds for a moment, so that a
-consumer which catches up asks once for many reads.
+Recently written data is in memory, so the usual read costs two comparisons and no question.  For older data the
+kernel is asked about one window at a time, and its answer for a whole window is remembered for a moment: a consumer
+that catches up asks once for many reads.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -49,7 +49,7 @@ class ColdRange(NamedTuple):
     file: MappedFile
     start: int
     end: int
-    ahead_to: int = 0  # the kernel may begin with what lies behind, up to here
+    ahead_to: int = 0  # the kernel may read ahead up to here
 
 
 PagedRead = Generator[Sequence[ColdRange], None, Found]
@@ -67,7 +67,7 @@ def finish(read: PagedRead[Found]) -> Found:
 
 
 class ColdReads:
-    """Tells what must be read from the disk before messages can be."""
+    """Finds what must be read from the disk before messages can be returned."""
 
     __slots__ = ("_clock_s", "_config", "_file_system", "_log", "_warm_reads", "_warm_until")
 
@@ -83,7 +83,7 @@ class ColdReads:
         self._config = config
         self._file_system = file_system
         self._warm_until: dict[tuple[int, int], float] = {}  # file's id and number of a window
-        self._warm_reads: dict[int, tuple[int, int, float]] = {}  # queue's id: begin and end of its warm messages
+        self._warm_reads: dict[int, tuple[int, int, float]] = {}  # queue's id: start and end of its warm messages
 
     def find(
         self,
@@ -93,7 +93,7 @@ class ColdReads:
         codes: frozenset[int] | None,
         max_bytes: int | None = None,
     ) -> list[ColdRange]:
-        """Return what ``get_message`` with the same arguments would have to wait for, mostly nothing.
+        """Return what ``get_message`` with the same arguments would have to wait for, usually nothing.
 
         Read it, and ask again: only when the units of the queue are in memory the records they name are known.
         """
@@ -118,7 +118,7 @@ class ColdReads:
         codes: frozenset[int] | None,
         max_bytes: int | None = None,
     ) -> PagedRead[None]:
-        """Go on where ``find`` has found something, and that was read."""
+        """Continue where ``find`` has found something, and that was read."""
         for _ in range(_READ_ROUNDS - 1):
             ranges = self.find(queue, queue_offset, max_msg_nums, codes, max_bytes)
             if not ranges:
@@ -126,7 +126,7 @@ class ColdReads:
             yield ranges
 
     def load_units(self, queue: ConsumeQueue, queue_offset: int, count: int = 1) -> PagedRead[None]:
-        """Let units of some messages be read."""
+        """Load the units of some messages."""
         if cold := list(self._cold_units(queue, queue_offset, count)):
             yield cold
 
@@ -139,14 +139,14 @@ class ColdReads:
         return self._is_resident(file, at, at + UNIT_SIZE)
 
     def load_records(self, physical_offsets: Sequence[int]) -> PagedRead[None]:
-        """Let the records that begin at these places be read, if any do."""
+        """Load the records at these offsets, if there are any."""
         for _ in range(_LOG_ROUNDS):
             cold = [self._cold_record(offset) for offset in physical_offsets]
             if found := [part for part in cold if part is not None]:
                 yield found
 
     def load_log(self, begin: int) -> PagedRead[int]:
-        """Let the log be read from a place on, some of it, and return up to where that is in memory."""
+        """Load some of the log from an offset on; return up to where it is in memory."""
         file = self._log.files.file_at(begin) if begin < self._hot_from() else None
         if file is None:
             return self._log.max_offset
@@ -157,7 +157,7 @@ class ColdReads:
         return file.start + end
 
     def load_messages(self, queue: ConsumeQueue, queue_offsets: Sequence[int], most_bytes: int) -> PagedRead[None]:
-        """Let units and records of some messages of a queue be read, up to so many bytes of records."""
+        """Load units and records of some messages of a queue, up to ``most_bytes`` of records."""
         oldest = min(queue_offsets)
         yield from self.load_units(queue, oldest)
         unit = queue.unit(oldest)
@@ -299,7 +299,7 @@ class ColdReads:
         return True
 
     def _are_records_warm(self, units: memoryview) -> bool:
-        """Whether all that lies between the first and the last record of some units is in memory."""
+        """Whether everything between the first and the last record of some units is in memory."""
         begin, _, _, _ = HALVED_UNIT.unpack_from(units)
         last, size, _, _ = HALVED_UNIT.unpack_from(units, len(units) - UNIT_SIZE)
         file, end = self._log.files.file_at(begin), last + size
@@ -329,7 +329,7 @@ class ColdReads:
 
 
 def _joined(records: Sequence[tuple[int, int]], file_size: int) -> list[tuple[int, int]]:
-    """Return begin and end of records, those together that lie near one another in one file."""
+    """Return start and end of records, those together that lie near one another in one file."""
     parts: list[tuple[int, int]] = []
     for offset, size in records:
         if parts and 0 <= offset - parts[-1][1] <= _GAP_BYTES and offset // file_size == parts[-1][0] // file_size:
@@ -347,7 +347,7 @@ def _with_read_ahead(parts: list[ColdRange]) -> list[ColdRange]:
 
 
 def read_ranges(ranges: Sequence[ColdRange], file_system: FileSystem | None = None) -> None:
-    """Bring ranges into memory, and let the kernel begin with what may be wanted next; in a worker thread.
+    """Load ranges into memory, and start reading ahead what may be wanted next; in a worker thread.
 
     Raises:
         StoreError: the disk cannot read: touching these pages would kill the process.

@@ -54,7 +54,7 @@ class GetMessageResult(NamedTuple):
         status: how it ended.
         next_begin_offset: queue offset of the next read.
         min_offset, max_offset: of the queue.
-        buffers: the records as stored, read-only views of the commit log; records that all lie behind one another
+        buffers: the records as stored, read-only views of the commit log; records that all lie after one another
             share a view.  A view stays valid, also when its file is deleted.
         message_count, size_bytes: of all buffers.
     """

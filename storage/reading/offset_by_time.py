@@ -1,4 +1,4 @@
-"""Finding the message that was stored at, or nearest to, a time.
+"""Find the message that was stored at, or nearest to, a time.
 
 Source: ConsumeQueue.java, getOffsetInQueueByTime; store.md 7.5.
 """
@@ -19,17 +19,17 @@ def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int, cold: Co
     """
     first = queue.min_offset
     for file in tuple(queue.files.files):  # retention may delete some meanwhile
-        behind = min(file.end // UNIT_SIZE, queue.max_offset)
-        if behind <= first:
+        end = min(file.end // UNIT_SIZE, queue.max_offset)
+        if end <= first:
             continue
         begin = max(file.start // UNIT_SIZE, first)
-        if behind < queue.max_offset:
-            yield from cold.load_units(queue, behind - 1)
-            newest = physical_offset_of(queue, behind - 1)
+        if end < queue.max_offset:
+            yield from cold.load_units(queue, end - 1)
+            newest = physical_offset_of(queue, end - 1)
             yield from cold.load_records((newest,))
             if log.store_time(newest) < timestamp:
                 continue
-        return (yield from _nearest(log, queue, file.start // UNIT_SIZE, range(begin, behind), timestamp, cold))
+        return (yield from _nearest(log, queue, file.start // UNIT_SIZE, range(begin, end), timestamp, cold))
     return first
 
 

@@ -99,11 +99,11 @@ class CopyReader:
                     field = content[topic_at + 1 + content[topic_at] : at + size]
                     own, is_placed, place = field.rpartition(_REAL_PLACE)
                     if is_placed and (field[0] << 8 | field[1]) + _PROPERTIES_AT == len(field) <= _MAX_FIELD_BYTES:
-                        before, is_tagged, behind = own.rpartition(_TAGS_NEEDLE)
+                        before, is_tagged, after = own.rpartition(_TAGS_NEEDLE)
                         if not is_tagged:
                             tags_code: int | None = 0
                         elif before[-1] == _SEPARATOR or len(before) == _PROPERTIES_AT:
-                            tags_code = code_of(behind.partition(_END)[0])
+                            tags_code = code_of(after.partition(_END)[0])
                         else:
                             tags_code = None
                         queue = queue_of(place)

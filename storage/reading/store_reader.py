@@ -46,7 +46,7 @@ class StoreReader:
         return queue.min_offset if queue is not None else 0
 
     def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """Return the queue offset behind the last message; 0 for a queue that does not exist."""
+        """Return the queue offset after the last message; 0 for a queue that does not exist."""
         queue = self._queues.find(topic, queue_id)
         return queue.max_offset if queue is not None else 0
 

@@ -21,7 +21,7 @@ ACROSS_SECTORS: Final = frozenset((25, 51, 76, 102))
 
 
 def drop_dangling_units(queue: ConsumeQueue, log: CommitLog, *, check_crc: bool) -> list[ConsumeQueueUnit]:
-    """Cut units off the end until one points to a record that is there, and not one of the next queue; return them.
+    """Cut units off the end until one points to an existing record of this queue; return them.
 
     Raises:
         StoreError: a file cannot be changed.
@@ -79,7 +79,7 @@ def mend_torn_unit(queue: ConsumeQueue, queue_offset: int, wanted: bytes) -> boo
 
 
 def truncate_queue(queue: ConsumeQueue, log_end: int) -> int:
-    """Cut off the units of records that end behind ``log_end``; return how many were cut.
+    """Cut off the units of records that end after ``log_end``; return how many were cut.
 
     Raises:
         StoreError: a file cannot be changed.
@@ -96,7 +96,7 @@ def truncate_queue(queue: ConsumeQueue, log_end: int) -> int:
 
 
 def cut_queue(queue: ConsumeQueue, next_offset: int) -> None:
-    """Let the queue end before unit ``next_offset`` and clear on disk what lies behind.
+    """End the queue before unit ``next_offset`` and clear on disk what follows.
 
     RocketMQ leaves it there, and units of lost messages can come back to life at the start after the next.
 
@@ -149,7 +149,7 @@ def lose_units(queue: ConsumeQueue, begin: int, end: int) -> int:
 
 
 def _cut_if_shorter(queue: ConsumeQueue, end: int) -> int:
-    """Let the queue end at ``end``, or earlier, so that it does not end with lost messages."""
+    """End the queue at ``end``, or earlier, so that it does not end with lost messages."""
     cut = queue.next_offset - end
     if cut:
         first = first_offset(queue)

@@ -1,7 +1,7 @@
 """Which records get a unit, and which number, when queues are built from the start of the commit log.
 
 A record's CRC covers its body only, so a flipped bit can give it another number.  Taken as it is, one that is too high
-would take the places of all intact records up to it.  Therefore a number that does not follow the one before, as behind
+would take the places of all intact records up to it.  Therefore a number that does not follow the one before, as after
 lost or expired records, is believed only when the queue's next record has a higher one, or there is none.
 """
 
@@ -25,10 +25,10 @@ Ignore = Callable[[RecordCheck, str], None]
 
 
 class QueueNumbers:
-    """Gives records, which come in the order of the log, to their queues; call ``finish`` behind the last one.
+    """Gives records, which come in the order of the log, to their queues; call ``finish`` after the last one.
 
     Attributes:
-        held: by queue, the record whose number is not yet believed.  As long as there is none, a record that has its
+        held: by queue, the record whose number is not yet believed.  While there is none, a record that has its
             queue's next number may be given to it without asking here.
         bridged: queues that continue after missing messages.
     """
@@ -59,7 +59,7 @@ class QueueNumbers:
                 self.held[queue] = held
             return
         if held is not None and held.queue_offset >= number:
-            self._ignore(held, f"number {held.queue_offset}, but {number} comes behind it")
+            self._ignore(held, f"number {held.queue_offset}, but {number} follows it")
         if number == queue.next_offset:
             self._append(queue, record)
         else:
@@ -83,7 +83,7 @@ class QueueNumbers:
         had_units = bool(queue.files.files)
         if queue.max_physical_offset <= self._log_begin:
             cut_queue(queue, 0)  # nothing of it is left but units of expired records
-            queue.begin_at(record.queue_offset, physical_offset, record.size)
+            queue.start_at(record.queue_offset, physical_offset, record.size)
         elif missing <= max(queue.files.file_size // UNIT_SIZE, lost_bytes // MIN_RECORD_BYTES):
             queue.append_lost(missing, physical_offset, record.size)
         else:

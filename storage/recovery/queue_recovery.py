@@ -1,4 +1,4 @@
-"""Find out where a consume queue ends after a restart.
+"""Find where a consume queue ends after a restart.
 
 Source: ConsumeQueue.java, recover; store.md 3.6, 5.5.
 """
@@ -17,7 +17,7 @@ from triomq.storage.recovery.queue_cuts import cut_queue
 
 _FILES_CHECKED: Final = 3
 _COUNTED_AT_ONCE: Final = 512
-_SEARCHED_AT_ONCE: Final = 64 * 1024 // UNIT_SIZE  # so much is reserved ahead, and may have been read by somebody
+_SEARCHED_AT_ONCE: Final = 64 * 1024 // UNIT_SIZE  # so much is reserved ahead, and may be in memory
 _ZEROS: Final = bytes(_SEARCHED_AT_ONCE * UNIT_SIZE)
 _SIZE_AT: Final = 8
 _SIZE_END: Final = 12
@@ -37,7 +37,7 @@ class LastUnit(NamedTuple):
     Attributes:
         number: of the units up to it.
         first, last: of these units; ``None`` if ``first`` was not read together with ``last``.
-        is_end: nothing but zeros is behind it.
+        is_end: nothing but zeros is after it.
     """
 
     number: int
@@ -47,7 +47,7 @@ class LastUnit(NamedTuple):
 
 
 def resume_queue(queue: ConsumeQueue, file_system: FileSystem) -> tuple[QueueEnds | None, bool]:
-    """After a clean exit: continue behind the last unit; files behind it, and files without a unit, are deleted.
+    """After a clean exit: continue after the last unit; files after it, and files without a unit, are deleted.
 
     Everything was on the disk then, so nothing but both ends is looked at: 300,000 units of each queue would have to be
     read from the disk for a start.  A damaged one between them is found by whoever reads it.  No file is mapped: of ten
@@ -78,9 +78,9 @@ def resume_queue(queue: ConsumeQueue, file_system: FileSystem) -> tuple[QueueEnd
 
 
 def recover_queue(queue: ConsumeQueue, file_system: FileSystem, checked_from: int) -> None:
-    """After a crash: continue before the first unit that is none; files behind it, and files without one, are deleted.
+    """After a crash: continue at the first invalid unit; later files, and files without a unit, are deleted.
 
-    The last three files are looked at, and those before as long as they begin with a record at or behind
+    The last three files are checked, and earlier ones that start with a record at or after
     ``checked_from``, a physical offset.
 
     Raises:
@@ -99,7 +99,7 @@ def recover_queue(queue: ConsumeQueue, file_system: FileSystem, checked_from: in
 
 
 def ends_intact(queue: ConsumeQueue, log: CommitLog, last: ConsumeQueueUnit) -> bool:
-    """Whether the record that the last unit names is certainly whole; ``False`` proves nothing."""
+    """Whether the record that the last unit names is definitely whole; ``False`` proves nothing."""
     offset, size, _ = last
     file = log.files.file_at(offset)
     if file is None or not MIN_RECORD_BYTES <= size <= file.end - offset:

@@ -1,14 +1,14 @@
-"""Start of a store: where the commit log ends, and consume queues that fit to it.
+"""Recover a store at its start: find the end of the commit log and make the consume queues match it.
 
-After a clean exit everything has its consume queue unit, so the walk over the log begins at the last record that has
-one.  After a crash it begins where, by the checkpoint, log and queues were on the disk for certain, and every record
-from there on gets its unit if it is missing.  The log ends behind the last good record; what lies behind is cleared on
-disk, as an old record there could be taken for a new one later.  Damage before it costs only what is damaged, see
+After a clean exit every record has its consume queue unit, so the walk over the log starts at the last record with a
+unit.  After a crash it starts where the checkpoint proves that log and queues were on the disk, and every later record
+gets its unit if that is missing.  The log ends after the last good record; the rest is cleared on disk, because an old
+record there could later be mistaken for a new one.  Damage before the end costs only the damaged records, see
 ``damage``.
 
-Differences to RocketMQ 4.9.7: after a clean exit it checks the last three files, after a crash it starts at the begin
-of a file; it ends the log at the first damaged record; it leaves stale bytes behind the end, and misplaces units
-behind a gap.
+Differences from RocketMQ 4.9.7: after a clean exit it checks the last three files, after a crash it starts at the
+start of a file; it ends the log at the first damaged record, leaves stale bytes past the end, and misplaces units
+after a gap.
 Source: CommitLog.java, recoverNormally, recoverAbnormally; store.md 5.3-5.6, 11.
 """
 
@@ -54,7 +54,7 @@ from triomq.storage.recovery.redispatch import Redispatcher
 LOGGER: Final = logging.getLogger("triomq.storage.recovery.recovery")
 
 #: RocketMQ writes its checkpoint also when an index file is full; then only units older than the last thorough flush
-#: of the queues, a minute at most, are on the disk for certain.  Source: store.md 5.2, 5.9.
+#: of the queues, a minute at most, are known to be on the disk.  Source: store.md 5.2, 5.9.
 _QUEUE_FLUSH_LAG_MS: Final = 60_000
 
 
@@ -67,10 +67,10 @@ class RecoveryReport:
         scan_begin, log_end: the part of the commit log that was walked over, as physical offsets.
         records: messages in it.
         stopped_by: why the log ends there, "" at the end of the last file.
-        truncated_bytes: cleared behind the end of the log: more than 0 means that something was damaged or torn.
+        truncated_bytes: cleared past the end of the log: more than 0 means that something was damaged or torn.
         damage: parts of the log that held no record, each with file, offset and reason.
         lost_messages: units of consume queues that pointed there.
-        removed_files: commit log files behind the end.
+        removed_files: commit log files past the end.
         units_added, units_removed: in consume queues; one of which a part was missing counts as added.
         repaired_queues: queues that had lost units in the middle, as ``topic:queue_id``.
         ignored_records: records that cannot belong to a queue.
@@ -122,7 +122,7 @@ class Recovery:
         self._deleted = deleted
         self._tags_code_of = tags_code_of
         self.checkpoint = checkpoint
-        self._dispatcher = Redispatcher(queues, deleted, tags_code_of, partial(_tell_ignored, log))
+        self._dispatcher = Redispatcher(queues, deleted, tags_code_of, partial(_log_ignored, log))
         self._unsettled: list[ConsumeQueue] = []  # of which more was or is to be looked at than both ends
         self._shortened: list[ConsumeQueue] = []  # their last units named no record
         self._units_removed = 0
@@ -211,7 +211,7 @@ class Recovery:
         return scan
 
     def _begin_after_crash(self) -> int:
-        """Let the queues end with their good units; return where the walk begins."""
+        """End the queues with their good units; return where the walk begins."""
         first_file = self._first_file()
         self._recover_queues(first_file)
         return max(first_file, self._last_vouched_record())
@@ -258,7 +258,7 @@ class Recovery:
         return log.min_offset
 
     def _recover_queues(self, checked_from: int | None) -> int:
-        """Let queues end with a unit whose record is there; return where the first record may begin that has none.
+        """End the queues with a unit whose record is there; return where the first record may begin that has none.
 
         After a crash units are looked at from the record at ``checked_from`` on, see ``recover_queue``.
         """
@@ -336,7 +336,7 @@ class Recovery:
         self._damage += scan.damage
 
     def _truncate(self, scan: LogScan) -> None:
-        """Let log and queues end where the walk ended."""
+        """End log and queues where the walk ended."""
         log = self._log
         files = log.files.files
         self._removed_files = log.files.remove_from(max(sum(file.start <= scan.end for file in files), 1))
@@ -380,7 +380,7 @@ class Recovery:
 
     def _sync(self, scan_begin: int) -> None:
         plan = FlushPlan(self._file_system, _ignore)
-        plan.add(self._log.files, scan_begin, self._log.max_offset + 1)  # 1: a file that was cleared from its begin
+        plan.add(self._log.files, scan_begin, self._log.max_offset + 1)  # 1: a file that was cleared from its start
         for queue in self._queues:
             plan.add(queue.files, 0, queue.end_position + 1)
         plan.run()
@@ -391,7 +391,7 @@ def _ignore(error: Exception) -> None:
     """A failed sync during start-up raises; there is no running store to warn."""
 
 
-def _tell_ignored(log: CommitLog, record: RecordCheck, reason: str) -> None:
+def _log_ignored(log: CommitLog, record: RecordCheck, reason: str) -> None:
     file = log.files.file_at(record.physical_offset)
     LOGGER.warning(
         "record left out of its consume queue file=%s offset=%d topic=%r queue_id=%d reason=%s",

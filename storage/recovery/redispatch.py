@@ -59,7 +59,7 @@ class Redispatcher:
         self.bridged: set[ConsumeQueue] = set()
 
     def begin(self, log_begin: int | None) -> None:
-        """Expect records, in the order of the log; call ``finish`` behind them.
+        """Expect records, in the order of the log; call ``finish`` after them.
 
         ``log_begin`` is given if they come from the start of the log: then messages missing before a record are lost.
         """

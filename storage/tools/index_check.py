@@ -1,4 +1,4 @@
-"""Verifying the index files of a stopped store: each unit names a record that has a key with its hash, at its time,
+"""Verify the index files of a stopped store: each unit names a record that has a key with its hash, at its time,
 and is reached from its slot.
 
 Sizes are not recorded: if they are not RocketMQ's defaults, they are derived from the position of the first unit.
@@ -64,7 +64,7 @@ def check_index(
 
     Args:
         store: is open.
-        log_end: behind it is nothing but what a repair cuts off.
+        log_end: after it is nothing but what a repair cuts off.
         fillers: parts of the log, in order, where lost messages were: their units stay.
         progress: called now and then, with units.
 
@@ -84,11 +84,11 @@ def check_index(
     done = 0
     for file, header in files:
         if slots is None:
-            yield IndexEntry(file.path, 0, "its first unit is not where the file says that it begins")
+            yield IndexEntry(file.path, 0, "its first unit is not where its header says")
             continue
         units_at = HEADER.size + SLOT_SIZE * slots
         if header.index_count * UNIT_SIZE + units_at > file.size:
-            yield IndexEntry(file.path, 0, f"it says {header.index_count} units, for which it is too short")
+            yield IndexEntry(file.path, 0, f"its header says {header.index_count} units, but the file is too short")
             continue
         for entry in _check_file(store, file, header, slots, log_end, fillers):
             done += 1
@@ -152,7 +152,7 @@ def _check_file(
             elif not reason and offset >= log_end:
                 reason = f"its record, at {offset}, is in the damaged end of the log"
             if not reason and unit.previous_unit != newest[slot]:
-                reason = f"its chain leads on to unit {unit.previous_unit} instead of {newest[slot]}"
+                reason = f"its chain continues with unit {unit.previous_unit} instead of {newest[slot]}"
             yield IndexEntry(file.path, number, reason)
         newest[slot] = number
     if store.is_clean and (reason := _header_reason(header, offset, target.record)) and not _is_in(fillers, offset):
@@ -178,7 +178,7 @@ def _header_reason(header: IndexHeader, last_offset: int, last: RecordCheck) -> 
 def _slots_reason(file: MappedFile, newest: "array[int]", *, is_clean: bool) -> str:
     """Return which slot does not lead to its newest unit, "" if all do.
 
-    A process that was killed may have left slots that lead to units behind the end: these are no
+    A process that was killed may have left slots that lead to units past the end: these are no
     problem, because such a file is rebuilt.
     """
     found = array("i", bytes(file.view[HEADER.size : HEADER.size + SLOT_SIZE * len(newest)]))

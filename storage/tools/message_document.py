@@ -131,7 +131,7 @@ def import_messages(store: MessageStore, documents: Iterable[Any], stored: Calla
 
     Raises:
         MessageIllegalError: a document is none, and which; the ones before it are stored.
-        StoreFullError, StoreError: the disk refuses; the ones before are stored.
+        StoreFullError, StoreError: the disk reports an error; the ones before are stored.
     """
     count = 0
     try:

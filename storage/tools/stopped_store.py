@@ -64,7 +64,7 @@ class StoppedStore:
         deleted: topics of which older records no longer count.
         checkpoint: as it was left.
         is_clean: the last shutdown was clean.
-        strays: files that are empty, or lie behind a missing one; the next start of a broker gets rid of them.
+        strays: files that are empty, or lie after a missing one; the next start of a broker gets rid of them.
     """
 
     def __init__(self, root: Path, *, writable: bool = False) -> None:
@@ -131,7 +131,7 @@ class StoppedStore:
         """Change stored offsets; the others stay.
 
         Raises:
-            StoreFullError, StoreError: the disk refuses; all of them are as they were.
+            StoreFullError, StoreError: the disk reports an error; all of them are as they were.
         """
         table = JsonTable(self._directory.config / _OFFSETS_TABLE, self.file_system)
         content = table.load()
@@ -147,7 +147,7 @@ class StoppedStore:
         Else it would take them as they are then, and give the numbers of messages that they lack to new ones.
 
         Raises:
-            StoreError: the disk refuses.
+            StoreError: the disk reports an error.
         """
         was_clean = self._directory.mark_running()
         Checkpoint().save(self.file_system, self._directory.checkpoint)
@@ -195,7 +195,7 @@ class StoppedStore:
         """Delete index files; a broker rebuilds them from the commit log.
 
         Raises:
-            StoreError: the disk refuses.
+            StoreError: the disk reports an error.
         """
         directory = self._directory.index
         for name in names:
@@ -239,7 +239,7 @@ class StoppedStore:
         self.strays += (directory / file_name(start) for start in sorted(found.empty_starts + found.stray_starts))
 
     def _find_end(self, queue: ConsumeQueue) -> None:
-        """Let the queue end behind the last unit of its last file that has any."""
+        """End the queue after the last unit of its last file that has any."""
         for file in reversed(queue.files.files):
             count = count_good_units(file, self.file_system)
             if count or file.start == queue.files.start:

@@ -33,11 +33,11 @@ class ProblemKind(Enum):
     """What can be wrong."""
 
     RECORD = "record"
-    """Part of the commit log is damaged, with good records behind it: these messages are lost."""
+    """Part of the commit log is damaged, with good records after it: these messages are lost."""
     TAIL = "tail"
     """The commit log ends with something torn; the next start cuts it off."""
     STRAY_FILE = "stray file"
-    """A file is empty, or lies behind a missing one; the next start deletes it, or sets it aside."""
+    """A file is empty, or lies after a missing one; the next start deletes it, or sets it aside."""
     MISSING_UNIT = "missing unit"
     """A record has no unit in its consume queue: consumers do not see it."""
     WRONG_UNIT = "wrong unit"
@@ -45,7 +45,7 @@ class ProblemKind(Enum):
     INDEX = "index"
     """A unit of an index file points to no record with its key, or a file is none."""
     OFFSET = "offset"
-    """A consumer group's offset is behind the end of its queue."""
+    """A consumer group's offset is past the end of its queue."""
 
 
 @dataclass(slots=True)
@@ -118,7 +118,7 @@ class _Checker:
     def run(self, progress: Progress | None) -> CheckReport:
         store, report = self._store, self._report
         for path in store.strays:
-            report.problems.append(Problem(ProblemKind.STRAY_FILE, str(path), int(path.name), "empty, or behind a gap"))
+            report.problems.append(Problem(ProblemKind.STRAY_FILE, str(path), int(path.name), "empty, or after a gap"))
         for found in walk(store.log, store.file_system, progress=progress):
             if isinstance(found, Damage):
                 kind = ProblemKind.TAIL if found.is_tail else ProblemKind.RECORD
@@ -206,7 +206,7 @@ class _Checker:
         if unit.tags_code == record.tags_code:
             return
         # Of a message that waits it is the delivery time, which depends on the levels or the turns of waiting of then,
-        # and lies before the store time if the clock had been set back.
+        # and is before the store time if the clock had been set back.
         if queue.topic in WAITING_TOPICS and unit.tags_code > _MAX_HASH:
             return
         text = f"tags code {unit.tags_code} instead of {record.tags_code}"

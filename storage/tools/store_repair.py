@@ -1,8 +1,8 @@
-"""Repairing a stopped store from what its commit log still holds.
+"""Repair a stopped store from what its commit log still holds.
 
-The plan tells everything that would be done; carrying it out changes nothing else, but that offsets follow a queue
+The plan lists everything that would be done; carrying it out changes nothing else, but that offsets follow a queue
 which is shorter when it was built again.  What is lost in the middle of the log stays lost: a start after a crash
-replaces it by records that everybody reads over, and so does a repair, see ``damage``.  RocketMQ ends the log there.
+replaces it by records that all readers skip, and so does a repair, see ``damage``.  RocketMQ ends the log there.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class RepairPlan:
         queues: consume queues, as ``topic:queue_id``, that are deleted and rebuilt.
         index_files: deleted files: the first bad one and all later ones; a broker rebuilds them.
         offsets: groups whose offset is set back, with the new one.
-        fillers: parts of the log that are replaced by records that everybody reads over, after a copy was made.
+        fillers: parts of the log that are replaced by records that all readers skip, after a copy was made.
         losses: messages in the middle of the log that are lost: what was in these parts, and whole records of queues
             that cannot be, which stay.
     """
@@ -61,7 +61,7 @@ class RepairReport:
     Attributes:
         units_built: in the consume queues of the plan.
         records_ignored: records whose number cannot be that of their queue; consumers do not see them.
-        offsets_set: stored offsets that were behind the end of their queue, in the end.
+        offsets_set: stored offsets that were past the end of their queue, in the end.
     """
 
     units_built: int
@@ -101,7 +101,7 @@ def _damaged_part(store: StoppedStore, loss: Problem) -> DamagedPart:
 
 
 def _offsets_ahead(store: StoppedStore) -> list[StoredOffset]:
-    """Return the stored offsets that are behind the end of their queue, as they have to be."""
+    """Return the stored offsets that are past the end of their queue, as they have to be."""
     ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in store.queues}
     return [
         stored._replace(offset=end)
@@ -175,7 +175,7 @@ def _ignore(error: StoreError) -> None:
 
 
 class _Builder:
-    """Builds consume queues anew from all records of the log."""
+    """Rebuilds consume queues from all records of the log."""
 
     def __init__(self, store: StoppedStore, names: Sequence[str]) -> None:
         self.units_built = 0

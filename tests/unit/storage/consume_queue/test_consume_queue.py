@@ -113,7 +113,7 @@ def test_a_read_ends_with_its_file_the_visible_units_and_its_limit(tmp_path: Pat
 
 def test_a_queue_that_begins_in_the_middle_is_filled_with_blank_units(tmp_path: Path) -> None:
     queue = make(tmp_path)
-    queue.begin_at(13, 2300, 100)
+    queue.start_at(13, 2300, 100)
     assert queue.files.start == 200
     assert bytes(queue.files.files[0].view) == BLANK_UNIT * 3 + bytes(40)
     assert (queue.min_offset, queue.max_offset, queue.next_offset) == (13, 13, 13)
@@ -124,7 +124,7 @@ def test_a_queue_that_begins_in_the_middle_is_filled_with_blank_units(tmp_path: 
 
 def test_a_queue_that_begins_with_a_file_needs_no_blank_unit(tmp_path: Path) -> None:
     queue = make(tmp_path)
-    queue.begin_at(10, 2000, 100)
+    queue.start_at(10, 2000, 100)
     assert queue.files.start == 200
     assert not any(queue.files.files[0].view)
 

@@ -130,7 +130,7 @@ def test_a_queue_without_files_stays_empty(tmp_path: Path) -> None:
 
 def test_blank_units_count_as_units_but_not_as_messages(tmp_path: Path) -> None:
     queue = make(tmp_path)
-    queue.begin_at(8, 1800, 100)
+    queue.start_at(8, 1800, 100)
     queue = loaded(tmp_path)
     recover_queue(queue, FileSystem(), 2**62)
     assert (queue.next_offset, queue.max_physical_offset) == (8, 0)
@@ -146,7 +146,7 @@ def test_the_first_message_behind_many_lost_ones_is_found_at_once(
     scratch = tmp_path / "scratch"
     files = MappedFileQueue(FileSystem(), tmp_path / "q", 2_000_000, reserve_step_bytes=100, scratch=scratch)
     queue = ConsumeQueue("T", 0, files, LOG_FILE_SIZE)
-    queue.begin_at(90_000, 1000, 100)
+    queue.start_at(90_000, 1000, 100)
     fill(queue, 1)
     looked_at: list[int] = []
     unit = ConsumeQueue.unit
@@ -187,7 +187,7 @@ def test_min_offset_is_the_first_message_the_log_still_has(tmp_path: Path) -> No
 
 def test_blank_units_stay_hidden_even_if_the_log_begins_at_zero(tmp_path: Path) -> None:
     queue = make(tmp_path)
-    queue.begin_at(8, 1800, 100)
+    queue.start_at(8, 1800, 100)
     fill(queue, 2)
     correct_min_offset(queue, 0)
     assert queue.min_offset == 8
@@ -367,7 +367,7 @@ def test_lost_messages_in_the_middle_hide_no_other(tmp_path: Path, log_begin: in
 @pytest.mark.parametrize("log_file_size", [LOG_FILE_SIZE, 10**6])
 def test_lost_messages_at_the_begin_and_the_end_are_hidden(tmp_path: Path, log_file_size: int) -> None:
     queue = make(tmp_path, log_file_size=log_file_size)
-    queue.begin_at(4, 1400, 100)
+    queue.start_at(4, 1400, 100)
     fill(queue, 1)
     queue.append_lost(3, 1800, 100)
     correct_min_offset(queue, 0)
@@ -440,7 +440,7 @@ def test_a_queue_without_a_record_in_any_of_many_damaged_parts_is_hardly_looked_
     assert parts_with_units(queue, [200_000], [200_100]) == []
     assert looks == 0
     few = make(tmp_path / "few")
-    few.begin_at(7, 50_000, 100)
+    few.start_at(7, 50_000, 100)
     few.append_visible(50_000, 100, 7)
     assert parts_with_units(few, begins, [begin + 10 for begin in begins]) == []
     assert looks < 10

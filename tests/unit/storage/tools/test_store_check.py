@@ -212,8 +212,8 @@ def test_apaches_index_is_verified_with_the_sizes_of_its_full_files(unpack: Unpa
         (0, struct.pack(">i", 5), 3, "has no key with hash 5"),  # and two chains are broken
         (4, struct.pack(">q", 7), 1, "no record at 7"),
         (12, struct.pack(">i", 10_000), 1, "10000 s after the start"),
-        (16, struct.pack(">i", 149), 1, "leads on to unit 149"),
-        (16, struct.pack(">i", 1), 1, "leads on to unit 1 instead of"),
+        (16, struct.pack(">i", 149), 1, "continues with unit 149"),
+        (16, struct.pack(">i", 1), 1, "continues with unit 1 instead of"),
     ],
 )
 def test_every_part_of_an_index_unit_is_verified(
@@ -304,7 +304,7 @@ def test_an_index_file_may_be_full_but_not_fuller(maker: StoreMaker) -> None:
     overwrite(first, 36, struct.pack(">i", 151))
     (problem,) = checked(store.config.root).problems
     assert (problem.place, problem.offset) == (str(first), 0)
-    assert "it says 151 units, for which it is too short" in problem.text
+    assert "its header says 151 units, but the file is too short" in problem.text
 
 
 def test_an_index_of_unknown_sizes_is_named(maker: StoreMaker) -> None:
