@@ -84,11 +84,11 @@ def wanted_columns(schema: "StructType") -> tuple[str, ...]:
     for field in schema.fields:
         found, wanted = field.dataType.simpleString(), READ_TYPES.get(field.name)
         if wanted is None:
-            raise ConfigError(f"schema: column {field.name!r} does not exist; the columns are: {_table()}")
+            raise ConfigError(f"schema: column {field.name!r} does not exist; the columns are: {read_ddl()}")
         if found != wanted:
             hint = "; read it as binary and use cast(body as string)" if field.name == "body" else ""
             raise ConfigError(
-                f"schema: column {field.name!r} is {wanted}, not {found}{hint}; the columns are: {_table()}"
+                f"schema: column {field.name!r} is {wanted}, not {found}{hint}; the columns are: {read_ddl()}"
             )
     return tuple(field.name for field in schema.fields)
 
@@ -128,10 +128,6 @@ def check_write_schema(schema: "StructType", *, topic: str | None, id_column: st
 def _may_be_ignored(name: str, types: dict[str, str]) -> bool:
     """Whether the broker sets a column itself: the DataFrame was read from RocketMQ then."""
     return name in IGNORED_ON_WRITE and types[name] == READ_TYPES[name]
-
-
-def _table() -> str:
-    return read_ddl()
 
 
 def ddl_of(names: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from py4j.protocol import Py4JError
@@ -12,13 +13,16 @@ from pyspark.errors import PySparkException
 
 from triomq.cli.exit_codes import SIGNAL_BASE, ExitCode
 from triomq.cli.output import write_text
+from triomq.client.sync import Producer, PullConsumer
 from triomq.protocol.errors import ConfigError, TriomqError
+from triomq.spark.connections import borrow_client, close_clients
 from triomq.spark.jobs.shared.arguments import JobParser
 from triomq.spark.jobs.shared.outcome import Outcome, as_pairs, one_line
 from triomq.spark.jobs.shared.session import open_session
 from triomq.spark.jobs.shared.stopping import Stopper, told_by_jvm
-from triomq.spark.jobs.shared.topics import find_topics
-from triomq.spark.options.options import Use, parse_options
+from triomq.spark.options.options import OPTIONS, Use, parse_options
+from triomq.spark.reading.discovery import Discovery
+from triomq.spark.retry import is_missing_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -156,14 +160,47 @@ def _for_use(given: Mapping[str, str], use: Use, *, alone: bool) -> dict[str, st
     """Return the user's options: of a job that reads and writes, each side gets those that it knows."""
     if alone:
         return dict(given)
-    return {name: value for name, value in given.items() if not _is_only_for_others(name, use)}
-
-
-def _is_only_for_others(name: str, use: Use) -> bool:
-    from triomq.spark.options.options import OPTIONS
-
-    return any(option.name.lower() == name.lower() and use not in option.uses for option in OPTIONS)
+    only_others = {option.name.lower() for option in OPTIONS if use not in option.uses}
+    return {name: value for name, value in given.items() if name.lower() not in only_others}
 
 
 def _say_nothing(_text: str) -> None:
     """Take the lines of progress where the output is JSON."""
+
+
+class _SignalledError(Exception):
+    """A signal arrived during a pause."""
+
+
+def find_topics(options: Mapping[Use, Mapping[str, str]], stopper: Stopper) -> None:
+    """Return once all topics are found, or at a signal; a task would report a wrong address or name much later.
+
+    Args:
+        options: of the data source, by use.
+        stopper: knows whether a signal arrived.
+
+    Raises:
+        NoRouteError: a topic does not exist; for a write, no broker creates it either.
+        RequestTimeoutError: no name server answered within 5 s, or none knew a broker within ``planTimeoutMs``.
+    """
+
+    def pause(pause_s: float) -> None:
+        if stopper.wait(pause_s):
+            raise _SignalledError
+
+    try:
+        for use, texts in options.items():
+            given = parse_options(texts, use)
+            with borrow_client(given) as instance, PullConsumer(given["readGroup"], instance=instance) as consumer:
+                discovery = Discovery(given, instance, consumer, sleep=pause)
+                if use is not Use.WRITE:
+                    discovery.queues(discovery.retry())
+                    continue
+                discovery.reach_name_server()
+                with Producer(given["readGroup"], instance=instance) as producer:
+                    find = partial(producer.publish_queues, given["topic"])
+                    discovery.retry().call(find, is_final=is_missing_topic)
+    except _SignalledError:
+        return
+    finally:
+        close_clients()

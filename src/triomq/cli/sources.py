@@ -3,7 +3,7 @@
 import base64
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 import orjson
 import trio
@@ -25,37 +25,20 @@ _OF_CONSUME: Final = frozenset(
 """Other fields of ``consume --json``: the new message gets its own values."""
 
 
-class Source(Protocol):
-    """Supplies messages to several tasks."""
-
-    @property
-    def total(self) -> int | None:
-        """The number of messages, ``None`` if unknown."""
-
-    tasks: int
-    """The number of tasks that take messages; input that is available at once is divided among them."""
-
-    async def take(self, limit: int) -> Batch:
-        """Wait for messages and return up to ``limit``; none at the end.
-
-        Raises:
-            UsageError: a line cannot be read; the next call continues after it.
-        """
-
-
 class GeneratedSource:
-    """``count`` messages with numbered bodies of ``size`` bytes."""
+    """``count`` messages with numbered bodies of ``size`` bytes; has the attributes of :class:`LineSource`."""
 
     def __init__(self, options: ProduceOptions, count: int) -> None:
         self.total: int | None = count
         self.tasks = 1
+        self.skipped = 0
         self._options = options
         self._next = 0
         # Made once; zlib compresses it about as well as plain text.
         self._filler = base64.b64encode(os.urandom(options.size * 3 // 4 + 1))
 
     async def take(self, limit: int) -> Batch:
-        """Make messages."""
+        """Return the next messages, up to ``limit``; none at the end."""
         first, self._next = self._next, min(self._next + limit, self.total or 0)
         size, filler = self._options.size, self._filler
         bodies = [(b"%d " % number + filler)[:size] for number in range(first, self._next)]
@@ -66,7 +49,8 @@ class LineSource:
     """Lines of bytes; blank ones are skipped, because a message must not be empty.
 
     Attributes:
-        total: always ``None``.
+        total: the number of messages, unknown here.
+        tasks: the number of tasks that take messages; input that is available at once is divided among them.
         skipped: blank lines so far.
     """
 
@@ -87,7 +71,11 @@ class LineSource:
         self._refusal: TriomqError | None = None  # of the line after the messages returned last
 
     async def take(self, limit: int) -> Batch:
-        """Read messages; see :class:`Source`."""
+        """Wait for messages and return up to ``limit``; none at the end.
+
+        Raises:
+            UsageError: a line cannot be read; the next call continues after it.
+        """
         batch = Batch([], [])
         async with self._lock:
             refusal, self._refusal = self._refusal, None
@@ -134,6 +122,9 @@ class LineSource:
             else:
                 messages.append(make_message(options, line))
             numbers.append(self._line_number)
+
+
+Source: TypeAlias = GeneratedSource | LineSource
 
 
 async def read_stdin() -> bytes:

@@ -60,8 +60,7 @@ async def _produce(options: ProduceOptions, interrupt: Interrupt) -> int:
             pacer = Pacer(options.rate, stopper)
             for share in queues:
                 workers.start_soon(_work, source, sender, pacer, _batch_limit(options), share)
-    skipped = source.skipped if isinstance(source, LineSource) else 0
-    return _write_summary(options, tally, skipped)
+    return _write_summary(options, tally, source.skipped)
 
 
 async def _shares(options: ProduceOptions, producer: Producer) -> list[list[MessageQueue | None]]:

@@ -11,8 +11,8 @@ from triomq.protocol.bodies.route import BrokerData, ClusterInfo
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import NoRouteError, RequestTimeoutError
 from triomq.spark import connections
+from triomq.spark.jobs.shared.program import find_topics
 from triomq.spark.jobs.shared.stopping import Stopper
-from triomq.spark.jobs.shared.topics import find_topics
 from triomq.spark.options.options import Use
 from triomq.spark.reading import discovery
 
