@@ -58,7 +58,7 @@ async def _result_of(call: Call[T]) -> T:
         call.cancel()
         while not future.done():
             with suppress(asyncio.CancelledError):  # one is enough
-                await asyncio.wait([future])  # noqa: ASYNC102  # asyncio: nothing is cancelled unless it is asked
+                await asyncio.wait([future])  # noqa: ASYNC102  # asyncio cancels nothing implicitly
         future.exception()  # seen
         raise
     return future.result()
@@ -131,7 +131,7 @@ class _Home:
                     token.run_sync_soon(ended.set)
 
             async def call() -> Any:
-                return await handler(*args)  # one that cannot be called with these fails here, not in the loop
+                return await handler(*args)  # wrong arguments raise here, not in the loop
 
             def start() -> None:
                 tasks.append(self._loop.create_task(call(), context=self._context.copy()))
@@ -243,7 +243,7 @@ class LitePullConsumer(_QueueQueries[TrioLitePullConsumer]):
     def __init__(self) -> None: ...
 
     async def poll(self, wait_s: float = 5.0) -> list[MessageExt]:
-        """Return the messages of one pull; none if none came in time.  See the trio class.
+        """Return the messages of one pull; none if none arrived in time.  See the trio class.
 
         A call that is cancelled has taken nothing: messages are taken by ``poll_nowait`` here, between two steps
         of the caller's loop, so a cancellation cannot come between the taking and the return.

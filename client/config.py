@@ -26,7 +26,7 @@ class ClientConfig:
     client_ip: str | None = None  # clientIP; None: the address of the interface that leads outside
     instance_name: str | None = None  # instanceName; None: process id and 64 random bits, new for each instance
     unit_name: str | None = None  # unitName
-    api_timeout_s: float = 3.0  # mqClientApiTimeout: requests that are no sends and no pulls
+    api_timeout_s: float = 3.0  # mqClientApiTimeout: requests other than sends and pulls
     connect_timeout_s: float = 3.0  # connectTimeoutMillis
     poll_namesrv_interval_s: float = 30.0  # pollNameServerInterval: routes of the topics in use
     heartbeat_interval_s: float = 30.0  # heartbeatBrokerInterval
@@ -34,7 +34,7 @@ class ClientConfig:
     rebalance_interval_s: float = 20.0  # rocketmq.client.rebalance.waitInterval
     idle_timeout_s: float = 120.0  # clientChannelMaxIdleTimeSeconds: unused connections are closed
     max_frame_bytes: int = MAX_FRAME_BYTES  # com.rocketmq.remoting.frameMaxLength
-    send_buffer_limit_bytes: int = 1024**2  # per connection; who wants to send more waits
+    send_buffer_limit_bytes: int = 1024**2  # per connection; further senders wait
     advertise: Literal["as-advertised", "as-dialled"] = "as-advertised"
     header_format: SerializeType = SerializeType.JSON  # rocketmq.serialize.type; MSGPACK: if the broker reads it
     credentials: Credentials | None = None  # AclClientRPCHook: every request is signed for this account

@@ -1,4 +1,4 @@
 """Administration: topics, groups, offsets, messages, dead letters.
 
-Everything here is a request somebody made; nothing runs in the background.
+Each call sends requests; nothing runs in the background.
 """

@@ -25,26 +25,26 @@ READ_WRITE: Final = 6
 
 
 class Admin(GroupAdmin):
-    """Asks name servers and brokers for what they know, and changes topics and groups.
+    """Reads and changes topics, groups and offsets on name servers and brokers.
 
     ::
 
         async with Admin(namesrv="127.0.0.1:9876") as admin:
             await admin.create_topic("Topic", queues=8)
 
-    All methods raise ``NameServerError`` if no name server answers, ``BrokerResponseError`` if a broker refuses and
-    other ``ClientError`` if it cannot be reached.
+    All methods raise ``NameServerError`` if no name server answers, ``BrokerResponseError`` if a broker rejects the
+    request, and another ``ClientError`` if a broker cannot be reached.
     """
 
     async def topics(self) -> list[str]:
-        """Return the names of all topics, those of the system included, sorted."""
+        """Return the names of all topics, including system topics, sorted."""
         return await self._entered().routes.topics()
 
     async def topic_route(self, topic: str) -> TopicRouteData:
-        """Return where a topic is, as the name server knows it now.
+        """Return the current route of a topic from the name server.
 
         Raises:
-            NoRouteError: nowhere; the text tells similar topics.
+            NoRouteError: the topic does not exist; the text names similar topics.
         """
         return await self._entered().routes.topic_route(topic, refresh=True)
 
@@ -57,18 +57,18 @@ class Admin(GroupAdmin):
         order: bool = False,
         cluster: str | None = None,
     ) -> None:
-        """Create a topic on all masters, or change it.
+        """Create or change a topic on all masters.
 
         Args:
-            topic: its name.
-            queues: on each broker, for reading and for writing.
+            topic: name of the topic.
+            queues: number of read and of write queues on each broker.
             perm: bits of ``Permission``.
             order: keep the order of queues while brokers are away.
-            cluster: on the brokers of this cluster only.
+            cluster: only on the brokers of this cluster.
 
         Raises:
-            IllegalNameError: the name.
-            ConfigError: no queue, or no such cluster.
+            IllegalNameError: the name is not valid.
+            ConfigError: ``queues`` is not above 0, or the cluster does not exist.
         """
         validate_topic(topic)
         if queues <= 0:
@@ -81,7 +81,7 @@ class Admin(GroupAdmin):
         """Delete a topic on all masters and name servers; messages stay in the commit log until they expire.
 
         Raises:
-            NameServerError: a name server could not be told, so clients may still find the topic there.
+            NameServerError: a name server did not confirm, so clients may still find the topic there.
         """
         for address in await self._masters():
             await self._ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, TopicRequestHeader(topic))
@@ -96,10 +96,10 @@ class Admin(GroupAdmin):
             raise NameServerError(f"topic {topic!r} deleted, but not on these name servers: {'; '.join(failed)}")
 
     async def topic_config(self, topic: str, broker_name: str | None = None) -> TopicConfig:
-        """Return how a broker keeps a topic: the named one, or the first by name.
+        """Return the configuration of a topic on a broker: the named one, or the first by name.
 
         Raises:
-            NoRouteError: no broker has it, or not the named one.
+            NoRouteError: no broker, or not the named one, has the topic.
         """
         masters = _masters_of(await self.topic_route(topic))
         name = broker_name or min(masters, default="")
@@ -111,14 +111,14 @@ class Admin(GroupAdmin):
         response = await instance.requests.invoke(address, command)
         if response.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return TopicConfig.decode(raise_for_code(response, address).body)
-        response = await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)  # 4.x tells all of them at once
+        response = await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)  # 4.x has no request for a single topic
         config = TopicConfigSerializeWrapper.decode(response.body).topic_config_table.get(topic)
         if config is None:
             raise TopicNotExistError(int(ResponseCode.TOPIC_NOT_EXIST), f"no topic {topic} in its table", address)
         return config
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
-        """Return first and next offset, and time of the last message, of each queue, sorted by queue."""
+        """Return minimum and maximum offset and the time of the last message of each queue, sorted by queue."""
         found: dict[MessageQueue, TopicOffset] = {}
         for address in _masters_of(await self.topic_route(topic)).values():
             response = await self._ask(address, RequestCode.GET_TOPIC_STATS_INFO, TopicRequestHeader(topic))
@@ -135,24 +135,24 @@ class Admin(GroupAdmin):
         end_ms: int = END_OF_TIME_MS,
         unique: bool = False,
     ) -> list[MessageExt]:
-        """Return the newest messages of a topic with a key, oldest first; brokers look through few dozen at most.
+        """Return the newest messages of a topic with a key, oldest first; a broker returns at most 64.
 
         Args:
-            topic: its name.
-            key: one of their keys.
-            max_messages: how many at most.
-            begin_ms: when they were stored at the earliest.
-            end_ms: when they were stored at the latest.
+            topic: name of the topic.
+            key: one of the messages' keys.
+            max_messages: maximum number of messages.
+            begin_ms: earliest store time.
+            end_ms: latest store time.
             unique: ``key`` is the id that the producer gave to the message.
 
         Raises:
             NoRouteError: no broker has the topic.
-            ConfigError: ``max_messages`` is not above 0, or ``key`` is empty or holds a blank.
+            ConfigError: ``max_messages`` is not above 0, or ``key`` is empty or contains a space.
         """
         if max_messages <= 0:
             raise ConfigError(f"max_messages: {max_messages} must be above 0")
         if not key or " " in key:
-            raise ConfigError(f"key {key!r}: must not be empty nor hold a blank, which separates keys")
+            raise ConfigError(f"key {key!r}: must be neither empty nor contain a space, which separates keys")
         header = QueryMessageRequestHeader(topic, key, max_messages, begin_ms, end_ms, unique)
         return await find_by_key(self._entered(), _masters_of(await self.topic_route(topic)), header)
 
@@ -160,8 +160,8 @@ class Admin(GroupAdmin):
         """Return one message.
 
         Args:
-            message_id: the offset id, which tells where it is stored; with ``topic`` also the id its producer gave it.
-            topic: where to look for the producer's id first; the newest message with it is returned.
+            message_id: the offset id, which names the place of the message; with ``topic`` also the producer's id.
+            topic: topic in which the producer's id is looked up; the newest message with it is returned.
 
         Raises:
             QueryNotFoundError: no message has this id.
@@ -176,11 +176,11 @@ class Admin(GroupAdmin):
         return await find_by_place(instance, message_id, known)
 
     async def min_offset(self, queue: MessageQueue) -> QueueOffset:
-        """Return the offset of the first message in a queue; 0 if the queue is unknown."""
+        """Return the offset of the first message of a queue; 0 if the queue is unknown."""
         return await self._queue_offset(RequestCode.GET_MIN_OFFSET, queue)
 
     async def max_offset(self, queue: MessageQueue) -> QueueOffset:
-        """Return the offset that the next message in a queue will get; 0 if the queue is unknown."""
+        """Return the offset of the next message of a queue; 0 if the queue is unknown."""
         return await self._queue_offset(RequestCode.GET_MAX_OFFSET, queue)
 
     async def _queue_offset(self, code: int, queue: MessageQueue) -> QueueOffset:
@@ -188,13 +188,13 @@ class Admin(GroupAdmin):
         await self.topic_route(queue.topic)
         address = instance.brokers.find(queue.broker_name)
         if address is None:
-            raise NoRouteError(f"queue {queue}: no route leads to its broker")
+            raise NoRouteError(f"queue {queue}: its broker is in no known route")
         header = QueueRequestHeader(queue.topic, queue.queue_id, queue.broker_name)
         return OffsetResponseHeader.decode((await self._ask(address, code, header)).ext_fields).offset
 
 
 def _masters_of(route: TopicRouteData) -> dict[str, str]:
-    """Return the masters' addresses by broker name, sorted by name."""
+    """Return the addresses of masters by broker name, sorted by name."""
     masters = {
         broker.broker_name: broker.broker_addrs[MASTER_ID]
         for broker in route.broker_datas

@@ -1,4 +1,4 @@
-"""What all of administration stands on: an instance, the clusters, requests to brokers.
+"""The base of administration: an instance, the clusters, requests to brokers.
 
 Source: wire.md 7 and 8.
 """
@@ -17,7 +17,7 @@ from triomq.protocol.wire.headers import Header
 
 
 class ClusterAdmin(OpenOnce):
-    """Knows the clusters, and asks their brokers; see :class:`triomq.client.admin.admin.Admin`."""
+    """Reads the clusters and sends requests to their brokers; see :class:`triomq.client.admin.admin.Admin`."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class ClusterAdmin(OpenOnce):
         instance: ClientInstance | None = None,
         config: ClientConfig | None = None,
     ) -> None:
-        """Take name servers, or an instance to share; nothing happens before it is entered."""
+        """Take name servers or an instance to share; nothing is connected before it is entered."""
         self._namesrv = namesrv
         self._given_instance = instance
         self._config = config
@@ -55,13 +55,13 @@ class ClusterAdmin(OpenOnce):
         return await instance.requests.ask(address, code, header, body)
 
     async def _masters(self, cluster: str | None = None) -> list[str]:
-        """Return the addresses of all masters by broker name, of one cluster if it is named."""
+        """Return the addresses of all masters, or those of one cluster, by broker name."""
         info = await self.cluster()
         names: Iterable[str] = info.broker_addr_table
         if cluster is not None:
             if cluster not in info.cluster_addr_table:
                 known = ", ".join(sorted(info.cluster_addr_table)) or "none"
-                raise ConfigError(f"cluster {cluster!r} is not known to the name server; it knows: {known}")
+                raise ConfigError(f"cluster {cluster!r} does not exist; the name server knows: {known}")
             names = info.cluster_addr_table[cluster]
         brokers = [info.broker_addr_table[name] for name in sorted(names) if name in info.broker_addr_table]
         found = [broker.broker_addrs[MASTER_ID] for broker in brokers if MASTER_ID in broker.broker_addrs]

@@ -23,14 +23,14 @@ from triomq.protocol.requests.offsets import GetConsumeStatsRequestHeader
 
 
 class GroupAdmin(ClusterAdmin):
-    """The part of :class:`triomq.client.admin.admin.Admin` that is about consumer groups."""
+    """The methods of :class:`triomq.client.admin.admin.Admin` for consumer groups."""
 
     async def groups(self) -> list[str]:
-        """Return the names of all consumer groups that a broker has settings for, sorted."""
+        """Return the names of all consumer groups with settings on a broker, sorted."""
         return sorted(await self.group_configs())
 
     async def group_configs(self) -> dict[str, SubscriptionGroupConfig]:
-        """Return the settings of all consumer groups; of several brokers with one group the last by name."""
+        """Return the settings of all consumer groups; if several brokers have a group, those of the last by name."""
         found: dict[str, SubscriptionGroupConfig] = {}
         for address in await self._masters():
             response = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
@@ -38,10 +38,10 @@ class GroupAdmin(ClusterAdmin):
         return found
 
     async def create_group(self, config: SubscriptionGroupConfig, *, cluster: str | None = None) -> None:
-        """Create a consumer group on all masters (of a cluster), or change it.
+        """Create or change a consumer group on all masters (of a cluster).
 
         Raises:
-            IllegalNameError: its name.
+            IllegalNameError: the name is not valid.
         """
         validate_group(config.group_name)
         body = config.encode()
@@ -49,17 +49,17 @@ class GroupAdmin(ClusterAdmin):
             await self._ask(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
 
     async def delete_group(self, group: str, *, remove_offsets: bool = True) -> None:
-        """Delete a consumer group on all masters, with its offsets unless told otherwise."""
+        """Delete a consumer group on all masters, by default with its offsets."""
         header = DeleteSubscriptionGroupRequestHeader(group, remove_offsets, remove_offsets)
         for address in await self._masters():
             await self._ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
 
     async def group_lag(self, group: str, topic: str | None = None) -> list[GroupLag]:
-        """Return how far a group is in each queue, sorted by queue; nothing if it never committed an offset.
+        """Return the progress of a group in each queue, sorted by queue; empty if it never committed an offset.
 
         Args:
-            group: its name.
-            topic: this topic only.
+            group: name of the group.
+            topic: only this topic.
         """
         rows = []
         for address in await self._masters():
@@ -85,10 +85,10 @@ class GroupAdmin(ClusterAdmin):
         return sorted(rows)
 
     async def group_members(self, group: str) -> ConsumerConnection:
-        """Return who is connected for a consumer group, to whichever broker, and what they subscribed to.
+        """Return the connections of a consumer group to all brokers, and their subscriptions.
 
         Raises:
-            ConsumerNotOnlineError: nobody.
+            ConsumerNotOnlineError: the group has no member online.
         """
         merged: ConsumerConnection | None = None
         for address in await self._masters():
@@ -117,23 +117,23 @@ class GroupAdmin(ClusterAdmin):
                 RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerGroupRequestHeader(group)
             )
             response = await instance.requests.invoke(address, command)
-            if response.code == ResponseCode.SUCCESS:  # another code says that there is none
+            if response.code == ResponseCode.SUCCESS:  # other codes: the group has none
                 ids.update(ConsumerIdList.decode(response.body).consumer_id_list)
         return sorted(ids)
 
     async def group_state(self, group: str, topic: str | None = None) -> GroupState:
-        """Return who is in a group, who owns which queue, and what is wrong; asks each member what it does.
+        """Return the members of a group, the owner of each queue, and problems; asks each member for its state.
 
         Args:
-            group: its name.
-            topic: the queues of this topic only.
+            group: name of the group.
+            topic: only the queues of this topic.
         """
         lags = await self.group_lag(group, topic)
         try:
             members = await self.group_members(group)
         except ConsumerNotOnlineError:
             members = None
-        if topic is None and members is not None:  # brokers tell of topics with offsets only
+        if topic is None and members is not None:  # brokers return only topics with offsets
             told = {row.queue.topic for row in lags}
             for subscribed in sorted(members.subscription_table.keys() - told):
                 lags += await self.group_lag(group, subscribed)
@@ -148,17 +148,17 @@ class GroupAdmin(ClusterAdmin):
         )
 
     async def reset_offsets(self, group: str, topic: str, to: Start, *, dry_run: bool = False) -> OffsetReset:
-        """Let a group go on elsewhere in a topic; members that are online are told, and do it in about 10 s.
+        """Set the offsets of a group in a topic; members that are online follow within about 10 s.
 
         Args:
-            group: its name.
-            topic: which of its topics.
-            to: ``"earliest"``, ``"latest"``, or the time of the first message wanted.
-            dry_run: only tell what would be done.
+            group: name of the group.
+            topic: name of the topic.
+            to: ``"earliest"``, ``"latest"``, or the store time of the first message wanted.
+            dry_run: only return what would change.
 
         Raises:
-            ConfigError: ``to``.
-            NoRouteError: no such topic.
+            ConfigError: ``to`` is something else.
+            NoRouteError: the topic does not exist.
         """
         validate_group(group)
         instance = self._entered()
@@ -169,16 +169,16 @@ class GroupAdmin(ClusterAdmin):
         return OffsetReset(changes, is_online)
 
     async def dead_letter_counts(self) -> list[DeadLetterCount]:
-        """Return how many dead letters each group has, sorted by group; groups that never had any are left out."""
+        """Return the number of dead letters of each group that ever had any, sorted by group."""
         instance, prefix = self._entered(), DEAD_LETTER_PREFIX
         groups = [topic.removeprefix(prefix) for topic in await instance.routes.topics() if topic.startswith(prefix)]
         return [await dead_letters.count_dead_letters(instance, group) for group in groups]
 
     async def dead_letters(self, group: str, limit: int = 100) -> list[DeadLetter]:
-        """Return the oldest dead letters of a group; none if it is unknown.
+        """Return the oldest dead letters of a group; none if the group is unknown.
 
         Raises:
-            ClientError: their topic may not be read.
+            ClientError: their topic is not readable.
         """
         return await dead_letters.read_dead_letters(self._entered(), group, limit)
 
@@ -193,18 +193,18 @@ class GroupAdmin(ClusterAdmin):
     ) -> Redrive:
         """Send the dead letters of a group back to their original topics, oldest first.
 
-        When this is cancelled, what was sent is noted all the same; the message under way may come twice.
+        A cancelled call still records its progress; the message in flight may be sent twice.
 
         Args:
-            group: whose.
-            limit: no more than so many; ``None``: all.
-            again: also those that were sent back before.
+            group: name of the group.
+            limit: maximum number of messages; ``None``: all.
+            again: include those that were sent back before.
             dry_run: send nothing.
-            on_sent: called with each message that was sent back, or would be.
+            on_sent: called with each message that was, or would be, sent back.
 
         Raises:
-            NoRouteError: an original topic is gone; what is before it was sent back.
-            ClientError: the topic of the dead letters may not be read.
+            NoRouteError: an original topic no longer exists; messages before this one were sent back.
+            ClientError: the topic of the dead letters is not readable.
         """
         return await dead_letters.redrive(
             self._entered(), group, limit=limit, again=again, dry_run=dry_run, on_sent=on_sent

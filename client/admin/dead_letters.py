@@ -1,9 +1,8 @@
-"""Dead letters: messages that a group gave up, in the topic ``%DLQ%`` + group.
+"""Dead letters: messages that a group gave up on, in the topic ``%DLQ%`` + group.
 
-They stay there until they expire.  How far they were sent back is kept as the offset of :data:`TOOLS_GROUP` in that
-topic, so a second run goes on behind the first.  What is sent back is a new message to the original topic: body, tags,
-keys, flag, sharding key and the user's properties are those of the old one; what RocketMQ noted about retries, delays
-and transactions is left out.
+They stay there until they expire.  Progress of sending them back is stored as the offset of :data:`TOOLS_GROUP` in that
+topic, so a second run continues after the first.  A new message with the old body, tags, keys, flag, sharding key and
+user properties is sent to the original topic, without RocketMQ's notes about retries, delays and transactions.
 
 Source: behaviour.md A.7, 0.3; wire.md 10.4.
 """
@@ -26,14 +25,14 @@ from triomq.protocol.record.compression import DEFAULT_MAX_OUTPUT_BYTES
 from triomq.protocol.record.message import Message, MessageExt
 from triomq.protocol.record.properties import PropertyName
 
-#: In whose name dead letters are sent back.
+#: Producer group that sends dead letters back.
 REDRIVE_GROUP: Final = "triomq-redrive"
 _REDRIVE_SETTINGS: Final = ProducerConfig(max_message_size_bytes=DEFAULT_MAX_OUTPUT_BYTES)
 
 LOGGER: Final = logging.getLogger("triomq.client.admin.dead_letters")
 
 _BATCH: Final = 32
-_LONGEST_ID: Final = "0" * 56  # as a producer gives it
+_LONGEST_ID: Final = "0" * 56  # the longest that producers generate
 _COMMIT_S: Final = 2.0
 _TIMERS: Final = frozenset(
     (
@@ -46,7 +45,7 @@ _TIMERS: Final = frozenset(
 
 
 class DeadLetterCount(NamedTuple):
-    """How many dead letters a group has, and how many of them were sent back already."""
+    """Number of dead letters of a group, and how many of them were sent back."""
 
     group: str
     messages: int
@@ -54,7 +53,7 @@ class DeadLetterCount(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """One dead letter; ``original_topic`` is ``None`` if it does not say where it came from."""
+    """One dead letter; ``original_topic`` is ``None`` if it does not name one."""
 
     message: MessageExt
     original_topic: str | None
@@ -62,12 +61,12 @@ class DeadLetter(NamedTuple):
 
 
 class Redrive(NamedTuple):
-    """What a run did, or would do.
+    """What a run did or would do.
 
     Attributes:
         sent: messages sent back.
-        skipped: messages that do not say where they came from, or cannot be sent again: their compressed body is
-            damaged, or their properties are what no producer may send; they stay where they are.
+        skipped: messages that stay: they do not name an original topic, their compressed body is damaged, or producers
+            may not send their properties.
         left: messages that are yet to be sent back.
     """
 
@@ -77,7 +76,7 @@ class Redrive(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """A queue of dead letters: first, first that was not sent back, end."""
+    """A queue of dead letters: first offset, first that was not sent back, end."""
 
     queue: MessageQueue
     begin: int
@@ -89,7 +88,7 @@ async def count_dead_letters(instance: ClientInstance, group: str) -> DeadLetter
     """Count the dead letters of a group.
 
     Raises:
-        ClientError: their topic may not be read.
+        ClientError: their topic is not readable.
     """
     async with PullConsumer(TOOLS_GROUP, instance=instance) as pull:
         spans = await _spans(pull, group)
@@ -102,7 +101,7 @@ async def read_dead_letters(instance: ClientInstance, group: str, limit: int) ->
     """Return the oldest dead letters of a group, at most ``limit``.
 
     Raises:
-        ClientError: their topic may not be read.
+        ClientError: their topic is not readable.
     """
     found: list[DeadLetter] = []
     async with PullConsumer(TOOLS_GROUP, instance=instance) as pull:
@@ -126,19 +125,19 @@ async def redrive(
     dry_run: bool,
     on_sent: Callable[[MessageExt], None],
 ) -> Redrive:
-    """Send dead letters back to their original topics; those that die meanwhile are left for the next run.
+    """Send dead letters back to their original topics; new ones are left for the next run.
 
-    What was sent is noted also when this is cancelled; a message that was under way just then may come twice.
+    A cancelled call still records its progress; the message in flight may be sent twice.
 
     Raises:
-        NoRouteError: an original topic is gone.
+        NoRouteError: an original topic no longer exists.
         UnsupportedCompressionError: the package for the compression of a body is not installed.
-        ClientError: the topic of the dead letters may not be read.
+        ClientError: the topic of the dead letters is not readable.
     """
     run = _Run(instance, limit, on_sent)
     async with (
         PullConsumer(TOOLS_GROUP, instance=instance) as pull,
-        # what the broker took once, compressed perhaps, is not to be refused here
+        # the broker accepted it once, perhaps compressed: do not reject it here
         Producer(REDRIVE_GROUP, instance=instance, settings=_REDRIVE_SETTINGS) as producer,
     ):
         for span in await _spans(pull, group):
@@ -159,7 +158,7 @@ class _Run:
         return self._limit is not None and self.sent >= self._limit
 
     async def queue(self, pull: PullConsumer, producer: Producer | None, span: _Span, begin: int) -> None:
-        """Send those of a queue back, from an offset on; without a producer only count them."""
+        """Send back the dead letters of a queue from an offset on; without a producer only count them."""
         done = noted = begin
         try:
             while done < span.end and not self._is_over():
@@ -187,19 +186,19 @@ class _Run:
         try:
             new = as_new(message, topic)
             encode_message_properties(new, _LONGEST_ID)
-        except (ProtocolError, MessageIllegalError) as exc:  # perhaps that is why it died
+        except (ProtocolError, MessageIllegalError) as exc:  # possibly the reason why it is a dead letter
             LOGGER.warning("dead letter not sent back message=%s error=%s", message.message_id, exc)
             self.skipped += 1
             return
         if producer is not None:
-            await self._instance.routes.topic_route(topic)  # an error if it is gone: sending would make it anew
+            await self._instance.routes.topic_route(topic)  # raises if it was deleted: a send would create it again
             await producer.send(new)
         self.sent += 1
         self._on_sent(message)
 
 
 async def _note(pull: PullConsumer, span: _Span, done: int) -> int:
-    """Store how far a queue was sent back; never less than before."""
+    """Store the progress in a queue; it never decreases."""
     await pull.commit(span.queue, max(done, span.pending))
     return done
 
@@ -209,10 +208,10 @@ async def _spans(pull: PullConsumer, group: str) -> list[_Span]:
     topic = dead_letter_topic(group)
     try:
         queues = await pull.queues(topic)
-    except NoRouteError:  # nothing ever died
+    except NoRouteError:  # there never was a dead letter
         return []
     if not queues:
-        raise ClientError(f"topic {topic!r} may not be read; allow it: triomq topic create '{topic}' --queues 1")
+        raise ClientError(f"topic {topic!r} is not readable; to allow it: triomq topic create '{topic}' --queues 1")
     for queue in queues:
         begin, end = await pull.min_offset(queue), await pull.max_offset(queue)
         pending = min(max(await pull.committed(queue) or 0, begin), end)
@@ -221,22 +220,22 @@ async def _spans(pull: PullConsumer, group: str) -> list[_Span]:
 
 
 async def _read(pull: PullConsumer, span: _Span, queue_offset: int) -> tuple[list[MessageExt], int]:
-    """Return some messages of a queue from an offset on, and the offset behind them."""
+    """Return some messages of a queue from an offset on, and the offset after them."""
     found = await pull.pull(span.queue, queue_offset, max_messages=_BATCH)
     messages = [message for message in found.messages if message.queue_offset < span.end]
-    if found.next_begin_offset <= queue_offset:  # nothing is there any more: the rest expired meanwhile
+    if found.next_begin_offset <= queue_offset:  # the rest has expired meanwhile
         return messages, span.end
     return messages, min(found.next_begin_offset, span.end)
 
 
 def original_topic(message: MessageExt) -> str | None:
-    """Return the topic that a dead letter was sent to first, ``None`` if it does not say."""
+    """Return the original topic of a dead letter, ``None`` if it does not name one."""
     properties = message.properties
     return properties.get(PropertyName.RETRY_TOPIC) or properties.get(PropertyName.DLQ_ORIGIN_TOPIC)
 
 
 def as_new(message: MessageExt, topic: str) -> Message:
-    """Return a dead letter as a message that was never consumed.
+    """Return a dead letter as a new message.
 
     Raises:
         ProtocolError: its compressed body is damaged.
@@ -251,5 +250,5 @@ def as_new(message: MessageExt, topic: str) -> Message:
         flag=message.flag,
         sharding_key=message.properties.get(PropertyName.SHARDING_KEY),
     )
-    object.__setattr__(new, "tags", message.tags)  # other producers may set tags that ``Message`` refuses
+    object.__setattr__(new, "tags", message.tags)  # other producers may set tags that ``Message`` rejects
     return new

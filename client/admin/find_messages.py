@@ -1,6 +1,6 @@
-"""Looking messages up on brokers: by key, by the producer's id, by place.
+"""Finds messages on brokers by key, by the producer's id, or by place.
 
-Brokers compare hashes of keys only, and know nothing of each other: here what they answer is compared and merged.
+Brokers compare only hashes of keys, and each knows only its own messages, so their answers are filtered and merged.
 
 Source: MQAdminImpl.java; wire.md 5.3, 5.7.
 """
@@ -19,31 +19,31 @@ from triomq.protocol.record.record import decode_record, decode_records
 from triomq.protocol.requests.messages import QueryMessageRequestHeader, ViewMessageRequestHeader
 
 END_OF_TIME_MS: Final = 2**63 - 1
-"""The latest time there is in the protocol."""
+"""The latest time of the protocol."""
 
 _TIME_STEP_MS: Final = 1000
-_MOST_OF_A_BROKER: Final = 64  # maxMsgsNumBatch
+_MAX_OF_A_BROKER: Final = 64  # maxMsgsNumBatch
 
 
 async def find_by_key(
     instance: ClientInstance, brokers: Mapping[str, str], header: QueryMessageRequestHeader
 ) -> list[MessageExt]:
-    """Return messages that have the key that ``header`` asks for, oldest first.
+    """Return messages with the key in ``header``, oldest first.
 
     Args:
-        instance: whose connections are used.
-        brokers: address by name of those to ask.
-        header: what is asked; the newest ``max_num`` of all brokers are returned.
+        instance: connections to use.
+        brokers: addresses by name of the brokers to ask.
+        header: the query; the newest ``max_num`` messages of all brokers are returned.
 
     Raises:
-        BrokerResponseError: a broker refused.
+        BrokerResponseError: a broker rejected the query.
         ClientError: a broker was not reached.
         ProtocolError: an answer cannot be read.
     """
     found: list[MessageExt] = []
-    # Brokers cut times to seconds and compare hashes: what they find besides must not take the place of what is meant.
+    # Brokers round times to seconds and compare hashes: unwanted results must not displace wanted ones.
     begin_ms = max(header.begin_timestamp - _TIME_STEP_MS, 0)
-    wider = replace(header, begin_timestamp=begin_ms, max_num=max(header.max_num, _MOST_OF_A_BROKER))
+    wider = replace(header, begin_timestamp=begin_ms, max_num=max(header.max_num, _MAX_OF_A_BROKER))
     for name, address in brokers.items():
         response = await instance.requests.invoke(address, instance.requests.command(RequestCode.QUERY_MESSAGE, wider))
         if response.code == ResponseCode.QUERY_NOT_FOUND:
@@ -69,16 +69,16 @@ def _by_time(message: MessageExt) -> tuple[int, str, int]:
 async def find_by_place(
     instance: ClientInstance, offset_message_id: str, brokers: Iterable[tuple[str, str]]
 ) -> MessageExt:
-    """Return the message whose place in a commit log the id tells.
+    """Return the message at the place in a commit log that the id names.
 
     Args:
-        instance: whose connections are used.
-        offset_message_id: names a broker's address and a place.
-        brokers: names and addresses that are known.
+        instance: connections to use.
+        offset_message_id: contains a broker's address and a physical offset.
+        brokers: known names and addresses.
 
     Raises:
-        QueryNotFoundError: the text is no such id, or the broker has no message there.
-        BrokerResponseError, ClientError: the broker refused, or was not reached.
+        QueryNotFoundError: the text is not such an id, or the broker has no message there.
+        BrokerResponseError, ClientError: the broker rejected the request, or was not reached.
     """
     try:
         host, port, offset = parse_offset_message_id(offset_message_id)
@@ -87,7 +87,7 @@ async def find_by_place(
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     command = instance.requests.command(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset))
     response = await instance.requests.invoke(address, command)
-    if response.code == ResponseCode.SYSTEM_ERROR:  # what brokers say of a place without message
+    if response.code == ResponseCode.SYSTEM_ERROR:  # the answer of brokers for a place without a message
         raise _not_found(f"broker {address} has no message with the id {offset_message_id}: {response.remark}")
     message = decode_record(raise_for_code(response, address).body)
     message.broker_name = next((name for name, known in brokers if known == address), "")

@@ -1,7 +1,7 @@
-"""How a consumer group is doing: its members, who owns which queue, what is wrong.
+"""The state of a consumer group: members, owners of queues, problems.
 
-Works with any broker: lag and members come from its tables, the rest from the members themselves (307).  A broker of
-ours adds what only it knows: locks, when an offset last moved, how long a queue has stood still.
+Works with any broker: lag and members come from its tables, the rest from the members (request 307).  Our broker adds
+what only a broker knows: locks, the time of the last commit, how long a queue has been stalled.
 
 Source: behaviour.md A.15, B.17; users.md 7 to 9.
 """
@@ -32,23 +32,23 @@ from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.requests.groups import GetConsumerRunningInfoRequestHeader
 from triomq.protocol.units import Timestamp
 
-#: How long a member may take to say what it does; brokers give up on it after 10 s.
+#: Limit for the answer of a member; brokers give up after 10 s.
 _ANSWER_S: Final = 5.0
 _AT_ONCE: Final = 32
 
 
 class GroupLag(NamedTuple):
-    """Where a group stands in one queue.
+    """The position of a group in one queue.
 
     Attributes:
-        queue: which.
-        broker_offset: what the queue's next message gets.
-        consumer_offset: what the group consumes next.
-        lag: messages between the two.
-        last_timestamp: store time (ms) of the last message it consumed, 0 if none.
-        lock_owner: who has locked the queue; this and the following are ``None`` at Apache's brokers.
+        queue: the queue.
+        broker_offset: offset of the queue's next message.
+        consumer_offset: offset that the group consumes next.
+        lag: number of messages between the two.
+        last_timestamp: store time (ms) of the last consumed message, 0 if none.
+        lock_owner: client id with the lock of the queue; this and the following are ``None`` on Apache's brokers.
         progress_timestamp: when (ms) the offset last changed, 0 if not since the broker started.
-        stalled_timestamp: since when (ms) messages have waited without progress, 0 if not for long.
+        stalled_timestamp: since when (ms) messages have waited without progress, 0 if the queue is not stalled.
     """
 
     queue: MessageQueue
@@ -65,11 +65,11 @@ class QueueState(NamedTuple):
     """One queue of a group.
 
     Attributes:
-        position: where the group stands.
-        owners: client ids of the members that have taken the queue: one, but for moments; all, if they broadcast.
-        lock_owner: who has locked it, if the broker or a member says so.
-        progress_ms: when the group last got on with it, ``None`` if nobody knows.
-        stall: why it does not get on although messages wait; ``None``: it does, or none wait.
+        position: the group's position.
+        owners: client ids of the members that hold the queue: normally one; when broadcasting, all.
+        lock_owner: client id with the lock, if the broker or a member reports it.
+        progress_ms: time of the last progress, ``None`` if unknown.
+        stall: why waiting messages are not consumed; ``None``: they are, or none wait.
     """
 
     position: GroupLag
@@ -83,11 +83,11 @@ class GroupState(NamedTuple):
     """A group at one moment.
 
     Attributes:
-        group: its name.
-        members: who is connected and what they subscribe to; ``None``: nobody.
+        group: name of the group.
+        members: connections and subscriptions; ``None``: no member is online.
         queues: sorted.
-        duplicate_client_ids: ids that more than one connection has: give each member its own.
-        subscription_differences: topics that members subscribe to differently, so that messages are missed.
+        duplicate_client_ids: ids of more than one connection; each member needs its own.
+        subscription_differences: topics with different subscriptions of members, so that messages are missed.
     """
 
     group: str
@@ -106,7 +106,7 @@ async def read_group_state(
     members: ConsumerConnection | None,
     consume_enabled: bool,
 ) -> GroupState:
-    """Ask the members what they do, through the first of these brokers that reaches them, and compare."""
+    """Ask the members for their state, through the first broker that reaches them, and compare."""
     client_ids = [] if members is None else [connection.client_id for connection in members.connection_set]
     infos = await _running_infos(instance, brokers, group, set(client_ids))
     report = GroupReport(infos, wall_clock_ms(), consume_enabled=consume_enabled)
@@ -124,7 +124,7 @@ async def read_group_state(
 
 
 def _locked_by(report: GroupReport, owners: Iterable[tuple[str, ProcessQueueInfo]]) -> str | None:
-    """Return who says that it has the lock; Java's concurrent consumers, which take none, say so too."""
+    """Return the member that reports the lock; Java's concurrent consumers report it without having one."""
     return next((name for name, held in owners if held.locked and report.is_orderly(name)), None)
 
 
@@ -147,14 +147,14 @@ async def _running_infos(
 async def _running_info(
     instance: ClientInstance, brokers: Sequence[str], group: str, client_id: str
 ) -> ConsumerRunningInfo | None:
-    """Return what a member does, ``None`` if it does not tell."""
+    """Return the state of a member, ``None`` if it does not answer."""
     code, header = RequestCode.GET_CONSUMER_RUNNING_INFO, GetConsumerRunningInfoRequestHeader(group, client_id)
     with trio.move_on_after(_ANSWER_S):
         for address in brokers:
             try:
                 response = await instance.requests.ask(address, code, header, timeout_s=_ANSWER_S)
                 return ConsumerRunningInfo.decode(response.body)
-            except (BrokerResponseError, ClientError, ProtocolError):  # it is not connected there, or does not answer
+            except (BrokerResponseError, ClientError, ProtocolError):  # not connected there, or no answer
                 continue
     return None
 
@@ -162,11 +162,11 @@ async def _running_info(
 async def _stall(
     instance: ClientInstance, group: str, report: GroupReport, lag: GroupLag, lock_owner: str | None
 ) -> Stall | None:
-    """Return why a queue with messages does not get on, ``None`` if it does."""
+    """Return why a queue with messages makes no progress, ``None`` if it does."""
     stall = explain_stall(report, lag.queue, lock_owner)
     if stall.cause is StallCause.NO_MEMBER:
         return stall
-    if lag.stalled_timestamp is not None:  # the broker watches it
+    if lag.stalled_timestamp is not None:  # the broker detects stalls
         return stall if lag.stalled_timestamp else None
     if _gets_on(report, lag.queue):
         return None
@@ -180,7 +180,7 @@ async def _stall(
 
 
 def _gets_on(report: GroupReport, queue: MessageQueue) -> bool:
-    """Whether an owner says that it handled messages of the queue lately, and not in vain."""
+    """Whether an owner reports that it recently handled messages of the queue with success."""
     for client_id, held in report.owners(queue):
         is_recent = report.now_ms - held.last_consume_timestamp <= STALL_AFTER_S * 1000
         if is_recent and not (report.is_orderly(client_id) and report.failures_per_s(client_id, queue.topic)):
@@ -193,7 +193,7 @@ def _differences(
     infos: Mapping[str, ConsumerRunningInfo | None],
     doubled: Collection[str],
 ) -> tuple[SubscriptionDifference, ...]:
-    """Compare what the broker knows of each connection, else what the members say themselves."""
+    """Compare the broker's subscriptions of each connection, or those that the members report."""
     named = []
     for connection in [] if members is None else members.connection_set:
         info = infos.get(connection.client_id)

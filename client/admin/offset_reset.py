@@ -1,8 +1,8 @@
-"""Sets a group's offsets in a topic, whether its members are online or not.
+"""Sets the offsets of a group in a topic, with or without members online.
 
-Members that are online keep their offsets in memory and would store them again over anything that somebody else stores,
-so they are told by the broker to go on elsewhere (222); they do it after they have let running handlers end, some 10 s
-later.  Without members the offsets are stored at once.
+Online members keep offsets in memory and would overwrite offsets that others store.  So the broker tells them where to
+continue (request 222), which they do about 10 s later, after running handlers.  Without members the offsets are stored
+directly.
 
 Source: behaviour.md A.15 (222), B.17; wire.md 7.9.
 """
@@ -21,11 +21,11 @@ from triomq.protocol.requests.offsets import ResetOffsetRequestHeader
 from triomq.protocol.units import QueueOffset
 
 _BEGIN: Final = 0
-_END: Final = -1  # what 222 takes for the end of the queue
+_END: Final = -1  # means the end of the queue in request 222
 
 
 class OffsetChange(NamedTuple):
-    """One queue; ``before`` is ``None`` if the group had no offset in it."""
+    """One queue; ``before`` is ``None`` if the group had no offset there."""
 
     queue: MessageQueue
     before: int | None
@@ -33,11 +33,11 @@ class OffsetChange(NamedTuple):
 
 
 class OffsetReset(NamedTuple):
-    """What was done, or would be.
+    """What was or would be done.
 
     Attributes:
-        changes: all queues of the topic, sorted, also those that stay where they are.
-        is_online: the group has members: they were told, and go on there in about 10 s.
+        changes: all queues of the topic, sorted, including unchanged ones.
+        is_online: the group has members, which continue there within about 10 s.
     """
 
     changes: tuple[OffsetChange, ...]
@@ -47,10 +47,10 @@ class OffsetReset(NamedTuple):
 async def plan_reset(
     instance: ClientInstance, group: str, topic: str, to: Start, *, is_online: bool
 ) -> tuple[OffsetChange, ...]:
-    """Return where a group is in a topic and where it is to go; ``is_online``: its broker will tell its members.
+    """Return the current and new offsets of a group in a topic; ``is_online``: the broker notifies its members.
 
     Raises:
-        ConfigError: ``to``.
+        ConfigError: ``to`` is not a known position.
         NoRouteError: the topic does not exist.
     """
     policy = StartPolicy.parse(to)
@@ -61,7 +61,7 @@ async def plan_reset(
     known: dict[str, frozenset[int]] = {}
     for queue in await instance.routes.subscribe_queues(topic):
         before = await requests.committed(queue)
-        if before == 0:  # brokers before 5.0 say so too if there is none
+        if before == 0:  # brokers before 5.0 also answer 0 if there is no offset
             if queue.broker_name not in known:
                 known[queue.broker_name] = await requests.stored_queue_ids(queue)
             if queue.queue_id not in known[queue.broker_name]:
@@ -72,7 +72,7 @@ async def plan_reset(
 
 async def _target(requests: QueueRequests, queue: MessageQueue, policy: StartPolicy, *, is_online: bool) -> QueueOffset:
     if policy.timestamp is not None:
-        if not is_online:  # else the broker searches, which finds any message of several of a millisecond
+        if not is_online:  # the broker's own search may find any message of the millisecond
             return await first_stored_at(requests, queue, policy.timestamp)
         return await requests.search_offset(queue, policy.timestamp)
     if policy.position is StartPosition.EARLIEST:
@@ -81,10 +81,10 @@ async def _target(requests: QueueRequests, queue: MessageQueue, policy: StartPol
 
 
 async def carry_out(instance: ClientInstance, group: str, changes: Sequence[OffsetChange], to: Start) -> None:
-    """Reset the offsets: through the members, or in their place.
+    """Reset the offsets, through the members or directly.
 
     Raises:
-        BrokerResponseError: a broker refuses it.
+        BrokerResponseError: a broker rejects the request.
     """
     by_broker: dict[str, list[OffsetChange]] = {}
     for change in changes:
@@ -92,7 +92,7 @@ async def carry_out(instance: ClientInstance, group: str, changes: Sequence[Offs
     requests = QueueRequests(instance, group)
     for broker_name, there in by_broker.items():
         for change in there:
-            if change.before is None:  # brokers refuse to reset a topic in which an offset is missing
+            if change.before is None:  # brokers reject the reset of a topic in which an offset is missing
                 await requests.commit(change.queue, QueueOffset(change.after))
         try:
             await _tell_members(instance, group, broker_name, there[0].queue.topic, to)
@@ -102,10 +102,10 @@ async def carry_out(instance: ClientInstance, group: str, changes: Sequence[Offs
 
 
 async def _tell_members(instance: ClientInstance, group: str, broker_name: str, topic: str, to: Start) -> None:
-    """Let the broker tell the members where to go on; brokers of 5.x also store it themselves.
+    """Let the broker notify the members of new offsets; brokers 5.x also store them.
 
     Raises:
-        ConsumerNotOnlineError: there are none.
+        ConsumerNotOnlineError: the group has no member online.
     """
     address = instance.brokers.find(broker_name, only_this=True)
     if address is None:

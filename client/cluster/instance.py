@@ -79,7 +79,7 @@ class ClientInstance(OpenOnce):
                 self.groups.start(self.client_id, nursery)
                 self.routes.start(nursery)
                 task_status.started()
-                await trio.lowlevel.checkpoint_if_cancelled()  # then nobody will set the event
+                await trio.lowlevel.checkpoint_if_cancelled()  # the event would never be set
                 scope.shield = True
                 await leaving.wait()
                 self.requests.close()

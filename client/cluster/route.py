@@ -118,12 +118,12 @@ def dialled_address(advertised: str, name_server: str) -> str:
     """Return the port of an advertised address at the host where the name server was reached."""
     try:
         return join_address(split_address(name_server)[0], split_address(advertised)[1])
-    except ConfigError:  # a broker advertised nonsense: dialling it tells
+    except ConfigError:  # not an address: dialling it gives the error
         return advertised
 
 
 def explain_no_broker(topic: str, asked: Sequence[str]) -> str:
-    """Say that nobody serves a topic, nor any other one: whether it exists cannot be told then."""
+    """Return the error text if no broker is registered: whether the topic exists is unknown then."""
     return (
         f"topic {topic!r} has no route: no broker is registered (name server asked: {', '.join(asked)}); "
         "is the broker running, and is this its name server?"
@@ -154,7 +154,7 @@ def explain_no_route(topic: str, asked: Sequence[str], topics: Sequence[str] | N
 
 
 def same_route(one: TopicRouteData | None, other: TopicRouteData) -> bool:
-    """Whether two routes tell the same, in whatever order."""
+    """Whether two routes are equal, in any order."""
     return one is not None and _sorted_form(one) == _sorted_form(other)
 
 

@@ -136,7 +136,7 @@ class Routes:
         """
         route = await self.find(topic)
         if route is None:
-            template = await self.find(AUTO_CREATE_TOPIC, refresh=True)  # nobody polls it
+            template = await self.find(AUTO_CREATE_TOPIC, refresh=True)  # it is not polled
             if template is None:
                 raise await self._no_route(topic)
             route = default_route(template)
@@ -171,7 +171,7 @@ class Routes:
     async def _no_route(self, topic: str) -> NoRouteError:
         """Return the error for a topic without route: which name servers were asked, and what the reason may be.
 
-        Brokers that are away take their topics with them, so without a broker the error says nothing of the topic.
+        Without a registered broker nobody can tell whether the topic exists, so the error does not mention it.
         """
         asked = self._requests.name_servers.addresses
         topics: list[str] | None = None

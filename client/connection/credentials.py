@@ -1,4 +1,4 @@
-"""Where an account comes from, so that it stands in no program text, command line or plan."""
+"""Sources of an account, so that it appears in no program, command line or query plan."""
 
 import os
 from pathlib import Path
@@ -14,10 +14,10 @@ SOURCES_TEXT: Final = "env:NAME or file:PATH"
 
 
 def check_source(source: str) -> str:
-    """Return ``source`` if it may be given to :func:`load_credentials`; nothing is read.
+    """Return ``source`` if :func:`load_credentials` accepts it; nothing is read.
 
     Raises:
-        ConfigError: it names no source.  Its text is not repeated: it may be a secret.
+        ConfigError: it names no source.  The error does not repeat the text, which may be a secret.
     """
     kind, _, name = source.partition(":")
     if kind not in {_ENVIRONMENT, _FILE} or not name:
@@ -26,13 +26,13 @@ def check_source(source: str) -> str:
 
 
 def load_credentials(source: str) -> Credentials:
-    """Read an account from ``env:NAME`` or ``file:PATH``; see ``parse_credentials`` for what must be there.
+    """Read an account from ``env:NAME`` or ``file:PATH``; see ``parse_credentials`` for the format.
 
     In an environment variable the lines may be joined by ``;``.
 
     Raises:
-        ConfigError: there is no such variable or file, or it does not hold an account; the text names the source, never
-            what it holds.
+        ConfigError: the variable or file does not exist, or contains no account; the error names the source, never its
+            content.
     """
     kind, _, name = check_source(source).partition(":")
     if kind == _ENVIRONMENT:

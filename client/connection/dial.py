@@ -21,7 +21,7 @@ async def dial(address: str, timeout_s: float, hint: str = "") -> socket.socket:
             stream = await trio.open_tcp_stream(*split_address(address))
         except OSError as exc:
             reason = _connect_reason(exc)
-        except (ConfigError, UnicodeError) as exc:  # the latter: what no host can be called
+        except (ConfigError, UnicodeError) as exc:  # UnicodeError: not a possible host name
             reason = str(exc)
         else:
             sock = socket.socket(fileno=stream.socket.detach())

@@ -30,7 +30,7 @@ def log_retry(log: FailureLog, key: str, error: Exception) -> None:
 
 
 class ConnectionObserver:
-    """Is told of the connections of an instance, and ignores it; methods of subclasses must not block."""
+    """Ignores events of the connections of an instance; methods of subclasses must not block."""
 
     def connected(self, address: str) -> None:
         """A connection was made."""
@@ -74,7 +74,7 @@ class ConnectionTable:
             on_request: gets the peers' own requests.
             probe: see :class:`Connection`.
             target: returns for an address which one to dial, and a hint for the error if that fails.
-            observer: is told of new, lost and failed connections.
+            observer: notified of new, lost and failed connections.
         """
         self._config = config
         self._nursery = nursery

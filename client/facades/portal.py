@@ -18,7 +18,7 @@ from triomq.protocol.errors import ClientClosedError, ClientError
 
 P = ParamSpec("P")
 T = TypeVar("T")
-#: How long a cancelled client may still take to say goodbye to its brokers.
+#: How long a cancelled client may take to unregister from its brokers.
 _FINAL_GRACE_S: Final = 1.0
 
 

@@ -263,7 +263,7 @@ class QueueRequests:
             if address is None:
                 asked = ", ".join(instance.requests.name_servers.addresses)
                 raise NoRouteError(
-                    f"queue {queue}: no route leads to its broker (name server asked: {asked}); is the broker running?"
+                    f"queue {queue}: its broker is in no known route (name servers: {asked}); is the broker running?"
                 )
         return address
 
