@@ -1,7 +1,7 @@
 """Run the client commands: signals, settings of the connections."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Final, TypeVar
 
 import trio
@@ -47,28 +47,25 @@ def run_command(command: Command) -> int:
     return trio.run(_run_watched, command)
 
 
-def run_until_signal(work: Callable[[], Awaitable[int]]) -> int:
-    """Run work that a signal cancels; return its exit code, or the signal's."""
+def run_until_signal(work: Callable[[], Awaitable[int | None]]) -> int:
+    """Run work that a signal cancels; return its exit code (``None`` means success), or the signal's."""
 
     async def command(interrupt: Interrupt) -> int:
         with trio.CancelScope() as scope:
             async with open_service_nursery() as nursery:
                 nursery.start_soon(cancel_at, interrupt.came, scope)
-                return await work()
+                return await work() or ExitCode.OK
         return interrupt.exit_code  # work was cancelled
 
     return run_command(command)
 
 
 def client_command(work: Callable[[_O], Awaitable[int | None]]) -> Callable[[_O], int]:
-    """Turn a coroutine function into the runner of a command; a signal cancels it, and no exit code means success."""
+    """Turn a coroutine function into the runner of a command, see :func:`run_until_signal`."""
 
     @wraps(work)
     def run(options: _O) -> int:
-        async def command() -> int:
-            return await work(options) or ExitCode.OK
-
-        return run_until_signal(command)
+        return run_until_signal(partial(work, options))
 
     return run
 

@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -73,12 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     write_text(DURATION_TEXT)
     configure("warning")
     folder = Path(tempfile.mkdtemp(prefix="triomq-pipeline-"))
-
-    async def demo() -> int:
-        return await _run(folder, options.flights)
-
     try:
-        return run_until_signal(demo)
+        return run_until_signal(partial(_run, folder, options.flights))
     except BaseException as exc:  # noqa: BLE001  # boundary: defects are raised again
         return report_error("triomq pipeline", exc)
     finally:

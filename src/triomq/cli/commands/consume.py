@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 import trio
@@ -51,11 +52,7 @@ def run(options: ConsumeOptions) -> int:
         ):
             if is_given:
                 raise UsageError(f"{option}: it is for members of a group; give --group too")
-
-    async def command(interrupt: Interrupt) -> int:
-        return await _consume(options, interrupt)
-
-    return run_command(command)
+    return run_command(partial(_consume, options))
 
 
 class Output:

@@ -1,6 +1,7 @@
 """``triomq dlq``: list, redrive."""
 
 import sys
+from functools import partial
 from typing import Final
 
 import trio
@@ -52,11 +53,7 @@ async def list_letters(options: DlqListOptions) -> None:
 
 def redrive(options: DlqRedriveOptions) -> int:
     """Send dead letters back; a signal ends it after the current message."""
-
-    async def command(interrupt: Interrupt) -> int:
-        return await _redrive(options, interrupt)
-
-    return run_command(command)
+    return run_command(partial(_redrive, options))
 
 
 class _Count:

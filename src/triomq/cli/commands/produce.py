@@ -3,6 +3,7 @@
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
 from itertools import cycle
 from random import shuffle
 from typing import Final
@@ -34,11 +35,7 @@ _REFRESH_S: Final = 0.1
 
 def run(options: ProduceOptions) -> int:
     """Send everything and write a summary, also after Ctrl-C."""
-
-    async def command(interrupt: Interrupt) -> int:
-        return await _produce(options, interrupt)
-
-    return run_command(command)
+    return run_command(partial(_produce, options))
 
 
 async def _produce(options: ProduceOptions, interrupt: Interrupt) -> int:
