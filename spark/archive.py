@@ -28,7 +28,7 @@ _NATIVE_PACKAGES: Final = frozenset(("orjson",))
 _NATIVE_SUFFIXES: Final = tuple(EXTENSION_SUFFIXES)
 _LEFT_OUT: Final = frozenset(("__pycache__", "demo"))
 _REQUIREMENT: Final = re.compile(r"[A-Za-z0-9._-]+")
-#: A fixed time, so that the same files give the same bytes; the earliest that zips can store.
+#: Fixed, so that the same files produce the same bytes; the earliest time that zips can store.
 _TIME: Final = (1980, 1, 1, 0, 0, 0)
 _LOADER: Final = '''\
 """Made by triomq.spark.archive: copies the native module out of the zip, loads it, and takes its names."""
@@ -140,7 +140,7 @@ def _files_of(name: str) -> Iterator[tuple[str, bytes]]:
             continue
         data = file.read_binary()
         if name in _NATIVE_PACKAGES and file.name == "__init__.py":
-            continue  # the loader takes its place
+            continue  # replaced by the loader
         if is_native:
             yield str(file.parent / "__init__.py"), _loader(file.name)
         yield str(file), data

@@ -21,7 +21,7 @@ ROW_ID: Final = "ROW_ID"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: Spark's type as ``simpleString`` writes it, and what it means."""
+    """A column: its name, its type as ``simpleString`` in Spark, its meaning."""
 
     name: str
     type: str

@@ -69,7 +69,7 @@ class RocketMQDataSource(DataSource):
 
 @dataclass
 class RangesPartition(InputPartition):
-    """What one task reads."""
+    """The ranges that one task reads."""
 
     ranges: Partition
 

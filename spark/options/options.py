@@ -253,6 +253,6 @@ def _unknown(key: str, use: Use) -> str:
     near += get_close_matches(key.lower(), [name.lower() for name in names], n=3, cutoff=0.6)
     near = list(dict.fromkeys(near))
     hint = f"; near: {', '.join(_BY_KEY[name].name for name in near)}" if near else ""
-    # The key may be a value that was given in the place of a name, so only what looks like a name is repeated.
+    # The key may be a value given instead of a name, so the error repeats only what looks like a name.
     shown = f" '{key}'" if len(key) <= 40 and key.replace(".", "").isalnum() else ""
     return f"unknown option{shown}{hint}; options of {use.value}: {', '.join(names)}"

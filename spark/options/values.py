@@ -1,6 +1,6 @@
-"""How the text of an option becomes a value.  Parsers raise ``ValueError`` with what is wrong, never with the text.
+"""Parsers of option values.  They raise ``ValueError`` with the defect, never with the text.
 
-The text itself may be a secret given under the wrong name, and what an error says goes to logs and the event log.
+The text may be a secret given under the wrong name, and errors are written to logs and the event log.
 """
 
 import json
@@ -41,7 +41,7 @@ def number(least: int, most: int = 2**63 - 1) -> Callable[[str], int]:
 
 
 def range_text(least: int, most: int = 2**63 - 1) -> str:
-    """Say which numbers are possible."""
+    """Describe the possible numbers."""
     return f"a whole number of {least} or more" if most == 2**63 - 1 else f"a whole number, {least} to {most}"
 
 
@@ -64,24 +64,24 @@ def choice(*words: str) -> Callable[[str], str]:
 
 
 def plain(text: str) -> str:
-    """Take any text."""
+    """Return the text unchanged."""
     return text
 
 
 def name_server(text: str) -> str:
     """Read ``host:port;host:port``."""
-    if _ADDRESSES.fullmatch(text) is None:  # errors tell addresses, so what cannot be one must not pass for it
-        raise ValueError("has characters that no address has")
+    if _ADDRESSES.fullmatch(text) is None:  # errors show addresses, so nothing else may pass as one
+        raise ValueError("has characters that an address cannot have")
     return _checked(text, lambda: parse_namesrv(text), "must be host:port, or several of them joined by ;")
 
 
 def credentials(text: str) -> str:
-    """Accept where an account is to be read."""
-    return _checked(text.strip(), lambda: check_source(text.strip()), "names no source")
+    """Check the source of an account."""
+    return _checked(text.strip(), lambda: check_source(text.strip()), "does not name a source")
 
 
 def secret(text: str) -> str:
-    """Accept a part of an account."""
+    """Read a part of an account."""
     return text.strip()
 
 
@@ -107,7 +107,7 @@ def group(text: str) -> str:
 
 def tags(text: str) -> str:
     """Read a tag expression."""
-    return _checked(text, lambda: TagFilter.parse_strictly(text), "is no tag expression: A || B, or *")
+    return _checked(text, lambda: TagFilter.parse_strictly(text), "is not a tag expression: A || B, or *")
 
 
 def pattern(text: str) -> str:
@@ -115,7 +115,7 @@ def pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as exc:
-        raise ValueError(f"is no regular expression: {exc.msg} at position {exc.pos}") from None
+        raise ValueError(f"is not a regular expression: {exc.msg} at position {exc.pos}") from None
     return text
 
 
@@ -123,12 +123,12 @@ def duration_s(text: str) -> float:
     """Read ``2s``, ``500ms``, ``15m``, ``1h``."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
-        raise ValueError("is no duration: a number and ms, s, m, h or d, such as 15m")
+        raise ValueError("is not a duration: a number and ms, s, m, h or d, such as 15m")
     return float(match[1]) * _UNITS_S[match[2]]
 
 
 def time_ms(text: str) -> int:
-    """Read milliseconds since 1970, or a time of ISO 8601, UTC unless it says otherwise."""
+    """Read milliseconds since 1970, or a time of ISO 8601, by default in UTC."""
     if re.fullmatch(r"\d{1,18}", text):
         return int(text)
     try:
@@ -170,7 +170,7 @@ def assignment(text: str) -> tuple[MessageQueue, ...]:
                 raise ValueError(f"has no list of queue numbers at {path}")
             for queue_id in ids:
                 if not isinstance(queue_id, int) or isinstance(queue_id, bool) or queue_id < 0:
-                    raise ValueError(f"has something else than queue numbers at {path}")
+                    raise ValueError(f"must have only queue numbers at {path}")
                 queues.append(MessageQueue(topic_name, broker, queue_id))
     return tuple(sorted(set(queues)))
 
@@ -191,7 +191,7 @@ def _by_queue(value: Any, least: int, what: str) -> dict[MessageQueue, int]:
 
 def _members(value: Any, path: str) -> list[tuple[str, Any]]:
     if not isinstance(value, Mapping) or not value:
-        raise ValueError(f"must be an object that is not empty at {path}")
+        raise ValueError(f"must be a non-empty object at {path}")
     return list(value.items())
 
 
@@ -200,7 +200,7 @@ def _json(text: str) -> Any:
         return json.loads(text)
     except ValueError as exc:
         where = f" at position {exc.pos}" if isinstance(exc, json.JSONDecodeError) else ""
-        raise ValueError(f"is not readable as JSON{where}") from None
+        raise ValueError(f"is not JSON{where}") from None
 
 
 def _checked(text: str, check: Callable[[], object], refusal: str) -> str:

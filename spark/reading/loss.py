@@ -20,7 +20,7 @@ LOGGER: Final = logging.getLogger("triomq.spark.reading.loss")
 
 
 class Judgement(NamedTuple):
-    """Where to continue (the end of the range if it is done), and how many offsets were lost."""
+    """The next offset to read (the end of the range if done), and the number of lost offsets."""
 
     next_offset: int
     lost: int
@@ -45,7 +45,7 @@ def judge(answer: RawPull, position: int, end: int, *, is_filtered: bool) -> Jud
         moved = min(low, end)
     elif not (answer.status is PullStatus.NO_NEW_MESSAGE and position < answer.next_begin_offset < high):
         moved = end  # the queue is shorter than before: nothing more can come
-    # else a consume queue file was deleted, and the broker returns the first offset of the next one
+    # otherwise a consume queue file was deleted, and the broker returns the first offset of the next one
     return Judgement(moved, moved - position)
 
 

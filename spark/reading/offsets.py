@@ -23,7 +23,7 @@ Ranges = dict[MessageQueue, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """Where a micro-batch ends.
+    """The end of a micro-batch.
 
     Attributes:
         ends: exclusive end of each queue.

@@ -1,8 +1,8 @@
-"""The properties of many records at once: names and values as flat Arrow arrays.
+"""The properties of many records as flat Arrow arrays of names and values.
 
 The rules are those of ``protocol.properties``: parts end at 0x02, a value starts after the part's first 0x01, parts
-with an empty name or value are skipped, of equal names the last wins.  All of them are masks over arrays of
-positions here.
+with an empty name or value are skipped, of equal names the last wins.  Here all of these are masks over arrays
+of positions.
 
 Source: spark.md 3.5 (d), (e); wire.md 10.3.
 """
@@ -16,24 +16,24 @@ import pyarrow as pa
 
 Ints = npt.NDArray[np.int64]
 _MAP: Final = pa.map_(pa.string(), pa.string())
-#: Up to so many different names a sum of their bits cannot wrap: a record has fewer than 2**13 properties.
+#: With up to 48 names a sum of their bits cannot overflow: a record has fewer than 2**13 properties.
 _BITS: Final = 48
 _NAME_END: Final = 1
 _PART_END: Final = 2
 
 
 class Properties:
-    """What the records of a chunk have as properties."""
+    """The properties of the records of a chunk."""
 
-    def __init__(self, encoded: Any, on_ill_formed: Callable[[int], Exception] | None) -> None:
-        """Take the encoded properties of each record, as an array of binary.
+    def __init__(self, encoded: Any, on_invalid_utf8: Callable[[int], Exception] | None) -> None:
+        """Parse the properties of all records.
 
         Args:
-            encoded: one value for each record, none of them null, in one buffer from its beginning.
-            on_ill_formed: makes the error to raise for a record with ill-formed UTF-8; ``None``: U+FFFD replaces it.
+            encoded: binary array with the properties of each record, without nulls, in one buffer from its start.
+            on_invalid_utf8: makes the error to raise for a record with invalid UTF-8; ``None``: U+FFFD replaces it.
         """
         self._count = len(encoded)
-        encoded = _well_formed(encoded, on_ill_formed)
+        encoded = _well_formed(encoded, on_invalid_utf8)
         _, offset_buffer, data = encoded.buffers()
         self._data = data if data is not None else pa.py_buffer(b"")
         offsets: Ints = np.frombuffer(offset_buffer, np.int32, self._count + 1).astype(np.int64)
@@ -88,7 +88,7 @@ class Properties:
         if len(self._known) > _BITS:
             keys = self._records * len(self._known) + self._codes
             return len(np.unique(keys)) != len(keys)
-        # The sum of a record's bits differs from their union exactly if one is there twice.
+        # The sum of a record's bits differs from their union if and only if a name is repeated.
         bits = np.left_shift(np.int64(1), self._codes)
         first = np.flatnonzero(np.diff(self._records, prepend=-1))
         return bool((np.add.reduceat(bits, first) != np.bitwise_or.reduceat(bits, first)).any())
@@ -101,7 +101,7 @@ def _split(data: npt.NDArray[np.uint8], offsets: Ints) -> tuple[Ints, Ints, Ints
     end = np.sort(np.concatenate([cuts, offsets[1:]]), kind="stable")
     per_record = 1 + np.diff(np.searchsorted(cuts, offsets))
     records = np.repeat(np.arange(len(offsets) - 1), per_record)
-    marks = np.append(np.flatnonzero(data == _NAME_END), len(data))  # the last one stands for "none"
+    marks = np.append(np.flatnonzero(data == _NAME_END), len(data))  # the last one means "none"
     name_end = marks[np.searchsorted(marks[:-1], begin)]
     good = (name_end > begin) & (name_end + 1 < end)
     if good.all():
@@ -109,8 +109,8 @@ def _split(data: npt.NDArray[np.uint8], offsets: Ints) -> tuple[Ints, Ints, Ints
     return records[good], begin[good], name_end[good], end[good]
 
 
-def _well_formed(encoded: Any, on_ill_formed: Callable[[int], Exception] | None) -> Any:
-    """Return the same with U+FFFD for what is ill-formed UTF-8."""
+def _well_formed(encoded: Any, on_invalid_utf8: Callable[[int], Exception] | None) -> Any:
+    """Return the same with U+FFFD for what is invalid UTF-8."""
     try:
         encoded.cast(pa.string())
     except pa.ArrowInvalid:
@@ -120,7 +120,7 @@ def _well_formed(encoded: Any, on_ill_formed: Callable[[int], Exception] | None)
     texts = []
     for index, value in enumerate(encoded.to_pylist()):
         text = value.decode("utf-8", "replace").encode()
-        if on_ill_formed is not None and text != value:
-            raise on_ill_formed(index)
+        if on_invalid_utf8 is not None and text != value:
+            raise on_invalid_utf8(index)
         texts.append(text)
     return pa.array(texts, pa.binary())

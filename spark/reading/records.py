@@ -1,7 +1,7 @@
-"""The records of a chunk: where their parts are, and their fixed fields as arrays.
+"""The records of a chunk: the positions of their parts, and their fixed fields as arrays.
 
-A loop finds where each record begins; all other steps are numpy's, for all records at once.  Arrow copies bodies and
-texts out of the chunk in C.
+A loop finds the start of each record; numpy does all other steps for all records at once, and Arrow copies bodies and
+texts out of the chunk.
 
 Source: spark.md 3.5 (a) to (c); protocol/record/layout.py.
 """
@@ -58,7 +58,7 @@ _COMPRESSED: Final = int(MessageSysFlag.COMPRESSED)
 
 @dataclass(slots=True)
 class _Positions:
-    """Where the parts of each record are in the chunk."""
+    """Positions of the parts of each record in the chunk."""
 
     starts: Ints
     body: Ints
@@ -69,19 +69,19 @@ class _Positions:
 
 
 class Records:
-    """The records of a chunk that are wanted: fixed fields as arrays, and positions of the rest."""
+    """The wanted records of a chunk: fixed fields as arrays, and positions of the rest."""
 
     def __init__(
         self, queue: MessageQueue, chunk: bytes, begin: int, end: int, *, strict_properties: bool = False
     ) -> None:
-        """Find the records with offsets from ``begin`` to ``end`` whose offset is above those before them.
+        """Find the records with ascending offsets from ``begin`` to ``end``.
 
         Args:
-            queue: for errors, and for the columns that are the same for all.
-            chunk: records one after the other.
+            queue: for errors, and for columns with one value.
+            chunk: concatenated records.
             begin: first offset wanted.
             end: first offset not wanted.
-            strict_properties: fail on ill-formed UTF-8 in properties instead of replacing it.
+            strict_properties: fail on invalid UTF-8 in properties instead of replacing it.
 
         Raises:
             ProtocolError: a record is damaged.
@@ -103,7 +103,7 @@ class Records:
         self._shift: Ints = self._born_shift + np.where(self.sys_flag & STORE_HOST_V6, IPV6_EXTRA_BYTES, 0)
         self._check(
             self.front["size"] >= MIN_RECORD_BYTES + self._shift
-        )  # else its flags claim longer hosts than it has
+        )  # otherwise its flags claim longer hosts than it has
         self.rear = self._gather(starts + _REAR_AT + self._shift, _REAR)
         self.positions = self._locate(starts)
         self._strict = strict_properties
@@ -111,11 +111,11 @@ class Records:
 
     @property
     def count(self) -> int:
-        """How many records."""
+        """The number of records."""
         return len(self.positions.starts)
 
     def slice(self, begin: int, end: int) -> "Records":
-        """Return some of the records."""
+        """Return a range of the records."""
         part = object.__new__(Records)
         part.queue, part._chunk, part._bytes = self.queue, self._chunk, self._bytes
         part.front, part.rear, part.sys_flag = self.front[begin:end], self.rear[begin:end], self.sys_flag[begin:end]
@@ -145,7 +145,7 @@ class Records:
         )  # fmt: skip
 
     def compressed(self) -> Ints:
-        """Return which records have a compressed body."""
+        """Return the indices of records with a compressed body."""
         return np.flatnonzero(self.sys_flag & _COMPRESSED)
 
     def bodies(self) -> Any:
@@ -153,7 +153,7 @@ class Records:
         return self._slices(self.positions.body, self.positions.body_end, pa.binary())
 
     def bodies_with(self, decompressed: Sequence[bytes]) -> Any:
-        """Return the bodies, with these in place of the compressed ones."""
+        """Return the bodies, with the compressed ones replaced."""
         stored = self.bodies()
         if not decompressed:
             return stored
@@ -166,7 +166,7 @@ class Records:
         """Return one compressed body, decompressed.
 
         Raises:
-            ProtocolError, UnsupportedCompressionError: it cannot be; the text names queue and offset.
+            ProtocolError, UnsupportedCompressionError: with the queue and offset in their text.
         """
         body = self._chunk[int(self.positions.body[index]) : int(self.positions.body_end[index])]
         try:
@@ -180,14 +180,14 @@ class Records:
 
     @property
     def properties(self) -> Properties:
-        """The properties, taken apart once."""
+        """The properties, parsed once."""
         if self._properties is None:
             encoded = self._slices(self.positions.properties, self.positions.end, pa.binary())
-            self._properties = Properties(encoded, self._ill_formed if self._strict else None)
+            self._properties = Properties(encoded, self._invalid_utf8 if self._strict else None)
         return self._properties
 
     def offset_ids(self) -> list[str]:
-        """Return for each record the id that tells where it is stored."""
+        """Return the offset message id of each record."""
         at = self.positions.starts + _STORE_HOST_AT + self._born_shift
         lengths = IPV4_HOST_LENGTH + self._shift - self._born_shift
         return [
@@ -197,11 +197,9 @@ class Records:
             )
         ]
 
-    def _ill_formed(self, index: int) -> ProtocolError:
+    def _invalid_utf8(self, index: int) -> ProtocolError:
         offset = self.front["queue_offset"][index]
-        return ProtocolError(
-            f"{self.queue} offset {offset}: its properties are ill-formed UTF-8 (option 'badProperties')"
-        )
+        return ProtocolError(f"{self.queue} offset {offset}: its properties are invalid UTF-8 (option 'badProperties')")
 
     def _gather(self, at: Ints, dtype: np.dtype[Any]) -> Any:
         """Copy one struct from each position."""
@@ -212,7 +210,7 @@ class Records:
         return everywhere[at].view(dtype)
 
     def _locate(self, starts: Ints) -> _Positions:
-        """Find the parts and check that they lie inside their record."""
+        """Find the parts and check that they are inside their record."""
         ends = starts + self.front["size"]
         body = starts + HEAD.size + self._shift
         lengths: Ints = self.rear["body_length"].astype(np.int64)
@@ -250,7 +248,7 @@ class Records:
         return both.take(pa.array(np.arange(0, 2 * count, 2)))
 
     def _hosts(self, at: Ints, longer: Ints) -> Any:
-        """Return addresses as text, each different one made once."""
+        """Return addresses as text, each distinct one formatted once."""
         if longer.any():
             known: dict[bytes, str | None] = {}
             texts = []
@@ -265,7 +263,7 @@ class Records:
 
 
 def _host_text(host: bytes) -> str | None:
-    """Return ``ip:port``; ``None`` for a port that cannot be, which must not stop a queue."""
+    """Return ``ip:port``; ``None`` for an invalid port, which must not stop a queue."""
     try:
         return format_host(host)
     except ProtocolError:
@@ -273,10 +271,10 @@ def _host_text(host: bytes) -> str | None:
 
 
 def _record_starts(queue: MessageQueue, chunk: bytes) -> list[int]:
-    """Return where each record begins.
+    """Return the start of each record.
 
     Raises:
-        ProtocolError: there is no record where one must begin, or it is truncated.
+        ProtocolError: a record is missing or truncated.
     """
     starts: list[int] = []
     append = starts.append

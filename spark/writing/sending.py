@@ -34,7 +34,7 @@ _ROW_BYTES: Final = 2048
 
 @dataclass(slots=True)
 class SendCounts:
-    """What a task did.
+    """The counts of a task.
 
     Attributes:
         rows, body_bytes: sent.
@@ -52,7 +52,7 @@ class SendCounts:
 
 @dataclass(slots=True)
 class _Unit:
-    """What one send carries."""
+    """The rows of one send."""
 
     topic: str
     queue: MessageQueue | None

@@ -44,7 +44,7 @@ _READ_BACK: Final = frozenset(("msgId", "queueOffset"))
 
 @dataclass
 class WriteResult(WriterCommitMessage):
-    """What one task wrote."""
+    """The counts of one task."""
 
     partition: int
     counts: SendCounts
@@ -52,7 +52,7 @@ class WriteResult(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """What all tasks of a write need; pickled with the writer."""
+    """The settings of all tasks of a write; pickled with the writer."""
 
     options: Options
     columns: tuple[str, ...]

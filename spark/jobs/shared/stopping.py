@@ -78,7 +78,7 @@ class Stopper:
 
 
 class _Hook:
-    """The JVM's shutdown hook, called in a thread of its own."""
+    """The JVM's shutdown hook, called in a separate thread."""
 
     def __init__(self, stopper: Stopper) -> None:
         self._stopper = stopper

@@ -31,7 +31,7 @@ def escape_json(line: bytes) -> bytes:
 
 
 def write_json(value: Mapping[str, Any]) -> None:
-    """Write one JSON object on a line of its own."""
+    """Write a JSON object as one line."""
     write_text(json_bytes(value).decode())
 
 

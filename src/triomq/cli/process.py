@@ -1,4 +1,4 @@
-"""What commands ask of their process: signals, open files, garbage collection."""
+"""Settings of the process: signals, open files, garbage collection."""
 
 import gc
 import logging

@@ -1,1 +1,1 @@
-"""``python -m triomq.demo``: a broker, a producer and two consumer groups with real data, and what came of it."""
+"""``python -m triomq.demo``: a broker, a producer and two consumer groups with real data, and the results."""

@@ -20,7 +20,7 @@ from triomq.cli.arguments.store_arguments import add_store
 from triomq.cli.exit_codes import EXIT_CODES_TEXT
 
 Runner = Callable[[Options], int]
-"""What ``Invocation.runner`` names."""
+"""The function that ``Invocation.runner`` names."""
 
 
 class Invocation(NamedTuple):

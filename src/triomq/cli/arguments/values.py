@@ -211,7 +211,7 @@ def _time(text: str) -> datetime | None:
 
 
 def is_relative_time(text: str) -> bool:
-    """Whether the text is a time ago, such as ``-10m``."""
+    """Whether the text is a relative time such as ``-10m``."""
     return _RELATIVE_TIME.fullmatch(text) is not None
 
 

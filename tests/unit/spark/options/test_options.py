@@ -59,7 +59,7 @@ def test_names_of_other_connectors_lead_to_ours(name: str, ours: str) -> None:
     [
         ({"accessKey": "hush"}, "accessKey and secretKey belong together; given: accessKey"),
         ({"secretKey": "hush", "securityToken": "hush"}, "given: secretKey, securityToken"),
-        ({"credentials": "hush"}, "'credentials' names no source; possible: env:NAME or file:PATH"),
+        ({"credentials": "hush"}, "'credentials' does not name a source; possible: env:NAME or file:PATH"),
         ({"credentials": "env:A", "accessKey": "hush", "secretKey": "hush"}, "credentials or accessKey and secretKey"),
     ],
 )
