@@ -10,6 +10,7 @@ after one that failed.  Where a file cannot even be opened, nothing was tried: a
 Source: MappedFileQueue.java, flush; store.md 5.9.
 """
 
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import Path
@@ -54,7 +55,7 @@ class FlushPlan:
         "store_timestamp",
     )
 
-    def __init__(self, file_system: FileSystem, on_failure: Callable[[StoreError], None]) -> None:
+    def __init__(self, file_system: FileSystem, on_failure: Callable[[StoreError], None] | None = None) -> None:
         """Make an empty plan; ``on_failure`` is called in the thread of ``run``."""
         self._file_system = file_system
         self._on_failure = on_failure
@@ -112,7 +113,8 @@ class FlushPlan:
                 if not is_unopened(exc):
                     if self.log is not None:
                         self.log.sync_failure = exc
-                    self._on_failure(exc)
+                    if self._on_failure is not None:
+                        self._on_failure(exc)
                 raise
         self.complete = True
 
@@ -146,6 +148,19 @@ class FlushPlan:
                 self._file_system.sync_directory(directory)
             except FileNotFoundError:  # the topic was deleted meanwhile
                 return
+
+
+def sync_files(file_system: FileSystem, parts: Iterable[tuple[MappedFileQueue, int]]) -> None:
+    """Sync each sequence from a position on, and the directories that changed; wait for the disk.
+
+    Raises:
+        StoreError: the disk reports an error.
+    """
+    plan = FlushPlan(file_system)
+    for files, start in parts:
+        plan.add(files, start, sys.maxsize)
+    plan.run()
+    plan.finish()
 
 
 def fill_commit_log_plan(plan: FlushPlan, log: CommitLog, least_pages: int) -> bool:

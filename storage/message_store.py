@@ -24,7 +24,6 @@ from triomq.storage.dispatch import Dispatcher
 from triomq.storage.files.checkpoint import Checkpoint, load_checkpoint
 from triomq.storage.files.deleted_topics import DeletedTopics
 from triomq.storage.files.file_system import DiskSpace, FileSystem, translated
-from triomq.storage.files.mapped_file_queue import MappedFileQueue
 from triomq.storage.flush import FlushPlan, fill_commit_log_plan, fill_consume_queue_plan
 from triomq.storage.index.message_index import MessageIndex
 from triomq.storage.reading.cold_read import ColdReads
@@ -371,16 +370,8 @@ class MessageStore:
         for queue in self.queues:
             queue.detach()
         waits_for_flush = self.config.durability is Durability.SYNC
-        self.commit_log = CommitLog(
-            MappedFileQueue(
-                self._file_system,
-                directory.commit_log,
-                self.config.commit_log_file_size_bytes,
-                reserve_step_bytes=self.config.reserve_step_bytes,
-                scratch=directory.scratch,
-            ),
-            SYNCED_FILL_PIECE_BYTES if waits_for_flush else FILL_PIECE_BYTES,
-        )
+        fill_bytes = SYNCED_FILL_PIECE_BYTES if waits_for_flush else FILL_PIECE_BYTES
+        self.commit_log = CommitLog(directory.commit_log_files(self.config), fill_bytes)
         self.queues = QueueTable(self.config, self._file_system, directory.consume_queue, directory.scratch)
         self.cold_reads = ColdReads(self.commit_log, self.config, self._file_system, self._clock_s)
         log, paths = (self.commit_log, self.cold_reads), (directory.index, directory.scratch)

@@ -156,7 +156,7 @@ class Retention:
         """Prepare for ``store``, which must be open.
 
         Args:
-            store: whose files.
+            store: the store whose files are deleted.
             followers: what else depends on the commit log, such as a key index: each is called with the physical offset
                 at which the log begins, whenever that has changed and the consume queues have followed.
         """
@@ -169,14 +169,14 @@ class Retention:
         self._requested_runs = 0
 
     def request(self) -> None:
-        """Let the next twenty runs delete as in a delete hour.  Source: executeDeleteFilesManually."""
+        """Make the next twenty runs delete as in a delete hour.  Source: executeDeleteFilesManually."""
         self._requested_runs = _RUNS_PER_REQUEST
 
     def plan(self) -> list[Reason]:
         """Measure disk and files, and decide for one run.
 
-        While the last deletion cannot be synced, there is none: if that file came back after a
-        power cut, and not those after it, the log would end there.
+        Decides for nothing while the last deletion is not synced: if that file came back after a power cut, but not the
+        next ones, the log would end there.
 
         Raises:
             StoreError: something cannot be measured.
@@ -264,7 +264,7 @@ class Retention:
         deletion = Deletion()
         for queue in queues:
             files = queue.files.files
-            # A file after which no unit is is the one being written, even if it is full.
+            # The file with the last unit is still being written, even if it is full.
             if files and files[0].end <= queue.min_offset * UNIT_SIZE and files[0].end < queue.end_position:
                 try:
                     deletion.take_oldest(queue.files)
@@ -275,13 +275,13 @@ class Retention:
         return deletion
 
     def follow(self, refused_queues: Iterable[ConsumeQueue] = ()) -> None:
-        """Notify the followers where the log begins; call it when the queues after were corrected and cleaned.
+        """Notify the followers where the log begins; call it after the queues were corrected and their files deleted.
 
         Args:
-            refused_queues: those of them with which that was not possible; they stay after.
+            refused_queues: queues whose files could not be deleted; they remain behind.
 
         Raises:
-            StoreError: a follower cannot delete; it is told again next time.
+            StoreError: a follower cannot delete; the next call notifies it again.
         """
         log_begin = self._store.commit_log.min_offset
         for follower in self._followers:

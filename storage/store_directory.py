@@ -13,7 +13,7 @@ from triomq.storage.consume_queue.queue_table import QueueLayout, QueueTable
 from triomq.storage.files.checkpoint import CHECKPOINT
 from triomq.storage.files.file_system import FileSystem, list_store_directory, store_error, translated
 from triomq.storage.files.lock_file import LockFile
-from triomq.storage.files.mapped_file_queue import FoundFiles, check_directory
+from triomq.storage.files.mapped_file_queue import FoundFiles, MappedFileQueue, check_directory
 
 _SCRATCH: Final = "new-file.tmp"
 
@@ -60,6 +60,16 @@ class StoreDirectory:
         self.config = root / "config"
         self.scratch = root / _SCRATCH
         self.quarantine = root / QUARANTINE
+
+    def commit_log_files(self, config: StoreConfig) -> MappedFileQueue:
+        """Return the sequence of commit log files; none is loaded."""
+        return MappedFileQueue(
+            self._file_system,
+            self.commit_log,
+            config.commit_log_file_size_bytes,
+            reserve_step_bytes=config.reserve_step_bytes,
+            scratch=self.scratch,
+        )
 
     def acquire(self, *, to_read: bool = False) -> None:
         """Create the directory if it is missing and take its lock; ``to_read`` as for the lock file.

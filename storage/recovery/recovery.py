@@ -38,7 +38,7 @@ from triomq.storage.delays import TagsCodeOf
 from triomq.storage.files.checkpoint import CHECKPOINT, Checkpoint
 from triomq.storage.files.deleted_topics import DeletedTopics
 from triomq.storage.files.file_system import FileSystem
-from triomq.storage.flush import FlushPlan
+from triomq.storage.flush import sync_files
 from triomq.storage.recovery.queue_cuts import (
     ACROSS_SECTORS,
     cut_queue,
@@ -323,15 +323,13 @@ class Recovery:
         """
         if not scan.damage:
             return
-        plan = FlushPlan(self._file_system, _ignore)
-        for queue in self._shortened:
-            plan.add(queue.files, 0, queue.end_position + 1)
+        changed = [(queue.files, 0) for queue in self._shortened]
         begins, ends = [part.begin for part in scan.damage], [part.end for part in scan.damage]
         for queue in self._queues:
             if lost := lose_parts(queue, begins, ends):
                 self._lost_messages += lost
-                plan.add(queue.files, 0, queue.end_position + 1)
-        plan.run()
+                changed.append((queue.files, 0))
+        sync_files(self._file_system, changed)
         fill(self._log.files, scan.damage, self._file_system, self._config.root / QUARANTINE)
         self._damage += scan.damage
 
@@ -379,16 +377,8 @@ class Recovery:
         self._heal(scan)
 
     def _sync(self, scan_begin: int) -> None:
-        plan = FlushPlan(self._file_system, _ignore)
-        plan.add(self._log.files, scan_begin, self._log.max_offset + 1)  # 1: a file that was cleared from its start
-        for queue in self._queues:
-            plan.add(queue.files, 0, queue.end_position + 1)
-        plan.run()
-        plan.finish()
-
-
-def _ignore(error: Exception) -> None:
-    """A failed sync during start-up raises; there is no running store to warn."""
+        queues = ((queue.files, 0) for queue in self._queues)
+        sync_files(self._file_system, [(self._log.files, scan_begin), *queues])
 
 
 def _log_ignored(log: CommitLog, record: RecordCheck, reason: str) -> None:

@@ -25,7 +25,7 @@ from triomq.storage.files.checkpoint import Checkpoint, load_checkpoint
 from triomq.storage.files.deleted_topics import DeletedTopics
 from triomq.storage.files.file_system import FileSystem, OpenFile, list_store_directory, translated
 from triomq.storage.files.json_table import JsonTable
-from triomq.storage.files.mapped_file_queue import FoundFiles, MappedFileQueue, file_name
+from triomq.storage.files.mapped_file_queue import FoundFiles, file_name
 from triomq.storage.recovery.queue_recovery import count_good_units
 from triomq.storage.store_directory import StoreDirectory
 
@@ -212,15 +212,7 @@ class StoppedStore:
             raise StoreLayoutError(f"{self.root} has files of a size no store has: {exc}") from exc
         self.queues = QueueTable(self.config, files, directory.consume_queue, directory.scratch)
         layout = directory.check(self.config, self.queues)
-        self.log = CommitLog(
-            MappedFileQueue(
-                files,
-                directory.commit_log,
-                self.config.commit_log_file_size_bytes,
-                reserve_step_bytes=self.config.reserve_step_bytes,
-                scratch=directory.scratch,
-            )
-        )
+        self.log = CommitLog(directory.commit_log_files(self.config))
         self._leave_strays(directory.commit_log, layout.log)
         self.log.files.load(FoundFiles(layout.log.starts, [], []))
         self.log.max_offset = self.log.files.files[-1].end if layout.log.starts else 0

@@ -9,18 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from triomq.protocol.codes import TRANSACTION_MASK
-from triomq.protocol.errors import StoreError
-from triomq.protocol.record.record import RecordCheck, RecordKind
+from triomq.protocol.record.record import RecordKind
 from triomq.storage.commit_log.damage import QUARANTINE, DamagedPart, fill
 from triomq.storage.commit_log.log_scan import Progress
 from triomq.storage.commit_log.log_walk import Damage, walk
-from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.delays import stored_tags_code
-from triomq.storage.dispatch import WITHOUT_UNIT
-from triomq.storage.flush import FlushPlan
+from triomq.storage.flush import sync_files
 from triomq.storage.recovery.queue_cuts import lose_parts
-from triomq.storage.recovery.queue_numbers import QueueNumbers
+from triomq.storage.recovery.redispatch import Redispatcher
 from triomq.storage.tools.stopped_store import StoppedStore, StoredOffset
 from triomq.storage.tools.store_check import CheckReport, Problem, ProblemKind, queues_to_rebuild
 
@@ -128,10 +124,10 @@ def repair(store: StoppedStore, plan: RepairPlan, progress: Progress | None = No
     """
     if plan.cut_at is not None:
         _cut(store, plan.cut_at)
-    builder = _Builder(store, plan.queues)
+    builder = None
     if plan.queues:
         with store.rebuilding():
-            builder.run(progress)
+            builder = _rebuild(store, plan.queues, progress)
     if plan.index_files:
         store.delete_index_files(plan.index_files)
     _fill(store, plan.fillers)
@@ -139,7 +135,9 @@ def repair(store: StoppedStore, plan: RepairPlan, progress: Progress | None = No
     if ahead:
         store.save_offsets(ahead)
     return RepairReport(
-        units_built=builder.units_built, records_ignored=builder.records_ignored, offsets_set=len(ahead)
+        units_built=builder.units_added if builder else 0,
+        records_ignored=builder.ignored_records if builder else 0,
+        offsets_set=len(ahead),
     )
 
 
@@ -147,7 +145,7 @@ def _cut(store: StoppedStore, offset: int) -> None:
     files = store.log.files
     files.remove_from(max(sum(file.start <= offset for file in files.files), 1))
     files.files[-1].zero_from(offset - files.files[-1].start)
-    _sync(store, [store.log.files.files[-1].start])
+    sync_files(store.file_system, [(files, files.files[-1].start)])
 
 
 def _fill(store: StoppedStore, parts: Sequence[DamagedPart]) -> None:
@@ -155,62 +153,26 @@ def _fill(store: StoppedStore, parts: Sequence[DamagedPart]) -> None:
     if not parts:
         return
     begins, ends = [part.begin for part in parts], [part.end for part in parts]
-    _sync(store, [], [queue for queue in store.queues if lose_parts(queue, begins, ends)])
+    sync_files(store.file_system, [(queue.files, 0) for queue in store.queues if lose_parts(queue, begins, ends)])
     fill(store.log.files, parts, store.file_system, store.root / QUARANTINE)
-    _sync(store, begins[:1])
+    sync_files(store.file_system, [(store.log.files, begins[0])])
 
 
-def _sync(store: StoppedStore, log_begins: Sequence[int], queues: Sequence[ConsumeQueue] = ()) -> None:
-    plan = FlushPlan(store.file_system, _ignore)
-    for begin in log_begins:
-        plan.add(store.log.files, begin, store.log.files.files[-1].end)
+def _rebuild(store: StoppedStore, names: Sequence[str], progress: Progress | None) -> Redispatcher:
+    """Rebuild consume queues, named ``topic:queue_id``, from all records of the log."""
+    queues = [store.queues.get(topic, int(number)) for topic, _, number in (name.rpartition(":") for name in names)]
+    begins = {(queue.topic, queue.queue_id): store.begin_of(queue.topic, queue.queue_id) for queue in queues}
     for queue in queues:
-        plan.add(queue.files, 0, queue.end_position)
-    plan.run()
-    plan.finish()
-
-
-def _ignore(error: StoreError) -> None:
-    """A failed sync raises; there is no running store to warn."""
-
-
-class _Builder:
-    """Rebuilds consume queues from all records of the log."""
-
-    def __init__(self, store: StoppedStore, names: Sequence[str]) -> None:
-        self.units_built = 0
-        self.records_ignored = 0
-        self._store = store
-        self._queues = [store.queues.get(topic, int(number)) for topic, _, number in _split(names)]
-        self._begins = {queue: store.begin_of(queue.topic, queue.queue_id) for queue in self._queues}
-        self._tags_code_of = stored_tags_code(store.config.delay_levels)
-
-    def run(self, progress: Progress | None) -> None:
-        store = self._store
-        wanted = {(queue.topic, queue.queue_id): queue for queue in self._queues}
-        for queue in self._queues:
-            queue.destroy()
-        numbers = QueueNumbers(store.log.min_offset, self._append, self._ignore)
-        for found in walk(store.log, store.file_system, check_crc=False, progress=progress):
-            if isinstance(found, Damage):
-                continue
+        queue.destroy()
+    tags_code_of = stored_tags_code(store.config.delay_levels)
+    builder = Redispatcher(store.queues, store.deleted, tags_code_of, lambda record, reason: None)
+    builder.begin(store.log.min_offset)
+    for found in walk(store.log, store.file_system, check_crc=False, progress=progress):
+        if not isinstance(found, Damage):
             offset, record = found
-            target = wanted.get((record.topic, record.queue_id))
-            if target is None or record.sys_flag & TRANSACTION_MASK in WITHOUT_UNIT:
-                continue
-            if offset >= self._begins[target]:
-                numbers.add(target, record)
-        numbers.finish()
-        _sync(store, [], self._queues)
-
-    def _append(self, queue: ConsumeQueue, record: RecordCheck) -> None:
-        queue.append_visible(record.physical_offset, record.size, self._tags_code_of(record))
-        self.units_built += 1
-
-    def _ignore(self, record: RecordCheck, reason: str) -> None:
-        del record, reason
-        self.records_ignored += 1
-
-
-def _split(names: Sequence[str]) -> list[tuple[str, str, str]]:
-    return [name.rpartition(":") for name in names]
+            begin = begins.get((record.topic, record.queue_id))
+            if begin is not None and offset >= begin:
+                builder.dispatch((record,))
+    builder.finish()
+    sync_files(store.file_system, [(queue.files, 0) for queue in queues])
+    return builder
