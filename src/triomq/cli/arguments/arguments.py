@@ -63,14 +63,9 @@ def build_parser() -> Parser:
     add_message(commands)
     add_dlq(commands)
     add_store(commands)
-    completion = add_command(
-        commands,
-        "completion",
-        "completion:run",
-        "triomq.cli.arguments.options:CompletionOptions",
-        "print a script that completes commands and options in your shell",
-        log_level="warning",
-    )
+    options_type = "triomq.cli.arguments.options:CompletionOptions"
+    text = "print a script that completes commands and options in your shell"
+    completion = add_command(commands, "completion", "completion:run", options_type, text)
     completion.add_argument("shell", choices=("bash", "zsh"))
     add_client_command(commands, "ping", "ping:run", "ClientOptions", "ask whether name server and brokers answer")
     return parser

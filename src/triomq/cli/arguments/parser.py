@@ -106,7 +106,9 @@ def add_option(
         parser.add_argument(name, metavar=value, type=read, default=default, help=text, **settings)
 
 
-def add_command(commands: Commands, name: str, runner: str, options_type: str, text: str, *, log_level: str) -> Parser:
+def add_command(
+    commands: Commands, name: str, runner: str, options_type: str, text: str, *, log_level: str = "warning"
+) -> Parser:
     """Add a command with the options of all commands.
 
     Args:
@@ -128,7 +130,7 @@ def add_command(commands: Commands, name: str, runner: str, options_type: str, t
 def add_client_command(commands: Commands, name: str, runner: str, options_type: str, text: str) -> Parser:
     """Add a command that reaches brokers; ``options_type`` is a class of ``client_options``."""
     options_type = f"triomq.cli.arguments.client_options:{options_type}"
-    parser = add_command(commands, name, runner, options_type, text, log_level="warning")
+    parser = add_command(commands, name, runner, options_type, text)
     default = os.environ.get(NAMESRV_VARIABLE) or DEFAULT_NAMESRV
     text = f"name server, several with ; between (${NAMESRV_VARIABLE}, else {DEFAULT_NAMESRV})"
     add_option(parser, "--namesrv HOST:PORT", text, default, read=values.parse_namesrv)

@@ -32,6 +32,6 @@ def add_store(commands: Commands) -> None:
 def _add_store_command(commands: Commands, name: str, options_type: str, text: str) -> Parser:
     runner = {"import": "import_"}.get(name, name)
     options_type = f"triomq.cli.arguments.store_options:{options_type}"
-    parser = add_command(commands, name, f"store:{runner}", options_type, text, log_level="warning")
+    parser = add_command(commands, name, f"store:{runner}", options_type, text)
     add_option(parser, "--store DIR", "folder of the store (that of triomq broker)")
     return parser

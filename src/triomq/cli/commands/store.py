@@ -144,7 +144,7 @@ def repair(options: StoreRepairOptions) -> int:
 
 def export(options: StoreExportOptions) -> int:
     """Write the messages of a topic to a file."""
-    encode = msgpack_bytes if _format(options.format, options.file) == "msgpack" else json_line
+    encode = msgpack_bytes if _is_msgpack(options) else json_line
     count = 0
     with _stopped(options) as store, progress_bar("reading") as progress:
         with _replaced(Path(options.file)) as file:
@@ -159,7 +159,7 @@ def export(options: StoreExportOptions) -> int:
 
 def import_(options: StoreImportOptions) -> int:
     """Append messages from a file to a store."""
-    read = read_msgpack if _format(options.format, options.file) == "msgpack" else read_json_lines
+    read = read_msgpack if _is_msgpack(options) else read_json_lines
     with Path(options.file).open("rb") as file, progress_bar("importing") as progress:
         size = Path(options.file).stat().st_size
         is_sized = file.seekable()  # a pipe is not
@@ -223,10 +223,8 @@ def _wanted(store: StoppedStore, options: StoreDumpOptions, progress: Progress |
             yield message
 
 
-def _format(chosen: str | None, file: str) -> str:
-    if chosen is not None:
-        return chosen
-    return "msgpack" if file.endswith((".msgpack", ".mp")) else "jsonl"
+def _is_msgpack(options: StoreExportOptions | StoreImportOptions) -> bool:
+    return options.format == "msgpack" if options.format else options.file.endswith((".msgpack", ".mp"))
 
 
 @contextmanager
