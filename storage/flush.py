@@ -5,8 +5,8 @@
 3. The owner's thread completes the plan: offsets and checkpoint move on.
 
 After a failed sync the kernel may have dropped the data, so nothing may count as stored any more: the store refuses
-further messages from then on.  It tells that only once: so flushes of the log go one after the other, and none succeeds
-after one that failed.  Where a file cannot even be opened, nothing was tried: another flush makes up for it.
+further messages from then on.  The kernel reports it only once, so flushes of the log run one at a time, and none
+succeeds after a failed one.  Where a file cannot even be opened, nothing was tried: another flush makes up for it.
 Source: MappedFileQueue.java, flush; store.md 5.9.
 """
 

@@ -97,7 +97,7 @@ class CommitLog:
         """Make sure that ``size`` bytes can be appended to one file without the disk refusing them.
 
         Raises:
-            MessageIllegalError: no file can hold so many.
+            MessageIllegalError: no file can hold that many bytes.
             StoreFullError, StoreError: no space, or the file system reports an error; no byte was written.
         """
         if self._at + size > self._limit:

@@ -44,7 +44,7 @@ class Checkpoint(NamedTuple):
         """Write the file in place, so that an existing one needs no space and, being in one sector, cannot tear.
 
         Returns:
-            ``False`` if the disk is too full to create the file: there is none then, which is safe.
+            ``False`` if the disk is too full to create the file; running without one is safe.
 
         Raises:
             StoreError: another error of the disk.

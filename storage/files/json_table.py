@@ -103,7 +103,7 @@ class JsonTable:
         try:
             return fastjson.loads(content), ""
         except ProtocolError as exc:
-            return None, f"{path} is no JSON: {exc}"
+            return None, f"{path} is not JSON: {exc}"
 
 
 def encode(table: Any) -> bytes:

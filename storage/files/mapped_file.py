@@ -156,7 +156,7 @@ class MappedFile:
             self._pool.add(self)
 
     def unmap(self) -> None:
-        """Let go of the mapping, which ends with the last view of it; only for a file of a pool."""
+        """Drop the mapping, which ends with its last view; only for a file of a pool."""
         assert self._pool is not None, "others have no way to be mapped again"
         self._pool.discard(self)
         self._map = self._view = None
@@ -189,7 +189,7 @@ class MappedFile:
             return self._file_system.modified_ms(self.file)
 
     def leave(self) -> None:
-        """Leave the pool, as the file was deleted: a mapping that there is ends by ``release`` only."""
+        """Leave the pool because the file was deleted: from now on only ``release`` ends its mapping."""
         if self._pool is not None:
             self._pool.discard(self)
             self.on_unmap = None
@@ -210,7 +210,7 @@ class MappedFile:
         return True
 
     def expect_order(self, *, in_order: bool) -> None:
-        """Let the system read ahead of what is touched through the mapping, as it does by default, or not.
+        """Enable or disable read-ahead for accesses through the mapping; it is enabled by default.
 
         This helps readers that read a file from its start.  A write into a part that was never written would wait until
         up to 8 MiB after it were filled with zeros: 20 to 30 ms, for a file of 6 MB all of it.

@@ -164,7 +164,7 @@ class MappedFileQueue:
         return self.files[number] if 0 <= number < len(self.files) else None
 
     def expect_order(self, *, in_order: bool) -> None:
-        """Let the system read ahead in the files there are, or not, see ``MappedFile.expect_order``."""
+        """Enable or disable read-ahead for all files, see ``MappedFile.expect_order``."""
         for file in self.files:
             file.expect_order(in_order=in_order)
 

@@ -1,7 +1,7 @@
-"""How many files may be mapped at once, whatever there is.
+"""Limit how many files are mapped at once.
 
-Each mapping holds an open file.  A store can have ten thousands of consume queues, of which most rest; a process has
-some thousand open files, which its connections need too.
+Each mapping holds an open file.  A store can have tens of thousands of consume queues, most of them idle; a process may
+open a few thousand files, and its connections need some of them.
 """
 
 import resource
@@ -11,7 +11,7 @@ MIN_MAPPED_FILES: Final = 64
 """So many files added last are mapped still: one step may use a quarter as many queues, each with two files."""
 
 _MAX_MAPPED_FILES: Final = 32_768  # half of the mappings that Linux allows a process (vm.max_map_count)
-_LEFT_FOR_OTHERS: Final = 256  # open files, where there are so many
+_LEFT_FOR_OTHERS: Final = 256  # open files, if the limit allows
 
 
 class Unmappable(Protocol):
@@ -25,7 +25,7 @@ class MappingPool:
     """The mapped files among those that may be unmapped; when they are too many, the one mapped first goes.
 
     A file that is used again is mapped again, which takes some 20 us.  No use is noted, as that would cost every use
-    something: a busy file goes as well, once in so many mappings of others as there is room for.
+    something: a busy file is unmapped too, once per ``limit`` mappings of others.
     """
 
     __slots__ = ("_files", "limit")

@@ -135,7 +135,7 @@ class IndexFile:
         return IndexUnit(*UNIT.unpack_from(self._map().view, self._layout.units_at + UNIT_SIZE * number))
 
     def load_slots(self) -> PagedRead[None]:
-        """Let the slots be read if that was not done yet: whoever appends units touches any of them.
+        """Load the slots unless that was done before: appending units touches any of them.
 
         Raises:
             StoreError: the file cannot be mapped.
@@ -173,7 +173,7 @@ class IndexFile:
         HEADER.pack_into(mapped.map, 0, *self.header)
 
     def _take_slots(self, mapped: MappedFile, hashes: Sequence[int], first: int) -> "array[int]":
-        """Let the slots of ``hashes`` point at the units from ``first`` on; return what they pointed at.
+        """Point the slots of ``hashes`` at the units from ``first`` on; return what they pointed at.
 
         The value is as in the file, most significant byte first.
         """

@@ -1,7 +1,7 @@
-"""Reading old messages without a page fault in the thread that serves all clients.
+"""Read old messages without a page fault in the thread that serves all clients.
 
-A page of a mapped file that is not in memory is read while the thread that touches it stands still, and a disk that
-cannot read it kills the process (SIGBUS).  So before a read the kernel is asked whether the pages are there
+A page of a mapped file that is not in memory is read while the thread that touches it is blocked, and a read
+error of the disk kills the process (SIGBUS).  So before a read the kernel is asked whether the pages are there
 (``mincore``); those that are not are read with ``pread`` in a worker thread, where a failure raises an error.
 
 A ``PagedRead`` is a read of the store in steps: it yields what must be in memory before it continues, so that its

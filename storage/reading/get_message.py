@@ -84,10 +84,10 @@ def get_message(
         config: for the limits of one read.
         queue: may be empty.
         queue_offset: any number; what to ask for next is in the result.
-        max_msg_nums: at most so many messages; the store's own limits hold too.
+        max_msg_nums: maximum number of messages; the store's own limits hold too.
         codes: hash codes of the wanted tags, ``None`` for all messages.
-        max_bytes: what the reader says it takes: at most so many bytes of records, unless the first is longer, and the
-            store's limits for such readers instead of those for all.
+        max_bytes: limit in bytes that the reader asks for; only the first record may exceed it.  The store then
+            applies its limits for such readers.
     """
     low, high = queue.min_offset, queue.max_offset
     if not low <= queue_offset < high:

@@ -66,10 +66,10 @@ def mend_torn_unit(queue: ConsumeQueue, queue_offset: int, wanted: bytes) -> boo
     border = _SECTOR - at % _SECTOR
     if border < _SIZE_END:  # its start is missing: of the rest, the tags code identifies it best
         wanted = wanted[:_SIZE_END] + found[_SIZE_END:]
-        is_torn = not any(found[:border]) and found[border:] == wanted[border:]
+        torn = bytes(border) + wanted[border:]
     else:
-        is_torn = not any(found[border:]) and found[:border] == wanted[:border]
-    if not is_torn or found == wanted:
+        torn = wanted[:border] + bytes(UNIT_SIZE - border)
+    if found == wanted or found != torn:
         return False
     file.map[at : at + UNIT_SIZE] = wanted
     if queue_offset == queue.next_offset - 1:

@@ -114,8 +114,8 @@ def find_index_layout(store: StoppedStore) -> IndexLayout | None:
 def _open_files(store: StoppedStore) -> tuple[list[tuple[MappedFile, IndexHeader]], list[tuple[Path, int]]]:
     """Return the index files with their headers, and path and length of those that are too short for one."""
     files, short = [], []
-    for name in store.index_names():
-        path = store.root / "index" / name
+    for name in store.directory.index_names():
+        path = store.directory.index / name
         with translated("open", path):
             size_bytes = path.stat().st_size
             if size_bytes < HEADER.size:

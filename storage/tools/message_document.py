@@ -1,4 +1,4 @@
-"""Messages as documents, to take them out of a store and into another one: lines of JSON, or msgpack.
+"""Messages as documents, to move them from one store into another: lines of JSON, or msgpack.
 
 A document is a map of all fields of a record.  In JSON, a body that is not UTF-8 or is compressed is base64.
 """
@@ -86,7 +86,7 @@ def read_json_lines(file: BinaryIO) -> Iterator[Any]:
     """Yield the document of each line that is not blank.
 
     Raises:
-        MessageIllegalError: a line is no JSON, or too long.
+        MessageIllegalError: a line is not JSON, or too long.
     """
     number = 0
     while line := file.readline(_MAX_LINE_BYTES + 1):
@@ -97,14 +97,14 @@ def read_json_lines(file: BinaryIO) -> Iterator[Any]:
             try:
                 yield orjson.loads(line)
             except orjson.JSONDecodeError as exc:
-                raise MessageIllegalError(f"line {number} is no JSON: {exc}") from exc
+                raise MessageIllegalError(f"line {number} is not JSON: {exc}") from exc
 
 
 def read_msgpack(file: BinaryIO) -> Iterator[Any]:
     """Give the values of a file, one after the other.
 
     Raises:
-        MessageIllegalError: it is no msgpack, or ends in the middle of a value.
+        MessageIllegalError: the file is not msgpack, or ends in the middle of a value.
     """
     unpacker = msgpack.Unpacker(file, max_buffer_size=_MAX_LINE_BYTES)
     end = 0  # of the last whole value
@@ -113,9 +113,9 @@ def read_msgpack(file: BinaryIO) -> Iterator[Any]:
             end = unpacker.tell()
             yield value
     except (ValueError, msgpack.UnpackException) as exc:
-        raise MessageIllegalError(f"no msgpack: {exc or type(exc).__name__}") from exc
+        raise MessageIllegalError(f"not msgpack: {exc or type(exc).__name__}") from exc
     if unpacker.tell() != end or unpacker.read_bytes(1):  # unlike the file's length, this works with a pipe too
-        raise MessageIllegalError(f"no msgpack: the file ends in the middle of the message at byte {end}")
+        raise MessageIllegalError(f"not msgpack: the file ends in the middle of the message at byte {end}")
 
 
 def import_messages(store: MessageStore, documents: Iterable[Any], stored: Callable[[int], object]) -> int:
@@ -130,8 +130,8 @@ def import_messages(store: MessageStore, documents: Iterable[Any], stored: Calla
         stored: called with the number of messages so far, after each.
 
     Raises:
-        MessageIllegalError: a document is none, and which; the ones before it are stored.
-        StoreFullError, StoreError: the disk reports an error; the ones before are stored.
+        MessageIllegalError: a document is invalid, with its number; earlier ones are stored.
+        StoreFullError, StoreError: the disk reports an error; earlier ones are stored.
     """
     count = 0
     try:
@@ -150,7 +150,7 @@ def import_messages(store: MessageStore, documents: Iterable[Any], stored: Calla
 
 def _put(store: MessageStore, document: Any) -> None:
     if not isinstance(document, dict):
-        raise TypeError("it is no map")
+        raise TypeError("not a map")
     for name in _INTEGERS:
         if type(document[name]) is not int:
             raise TypeError(f"{name} must be a whole number")
@@ -188,7 +188,7 @@ def _body(document: Document) -> bytes:
         return body.encode()
     if isinstance(encoded, str) and body is None:
         return base64.b64decode(encoded, validate=True)
-    raise ValueError("it needs either body or body_base64")
+    raise ValueError("either body or body_base64 is required")
 
 
 def _host_text(host: bytes) -> str:
@@ -199,5 +199,5 @@ def _host_text(host: bytes) -> str:
 def _host(text: Any) -> bytes:
     ip, separator, port = str(text).rpartition(":")
     if not separator or not port.isdecimal():
-        raise ValueError(f"{text!r} is no host: it needs address and port")
+        raise ValueError(f"{text!r} is not a host: an address and a port are required")
     return encode_host(ip.strip("[]"), int(port))

@@ -1,7 +1,7 @@
 """A store that no broker runs on, ours or Apache's, opened as it is: nothing is recovered.
 
-Its sizes are found out from its files.  Reading changes nothing but the file ``lock``, and not even that where nothing
-may be written.
+File sizes are derived from the files.  Reading changes nothing but the file ``lock``, and not even that on a
+read-only file system.
 """
 
 import mmap
@@ -23,7 +23,7 @@ from triomq.storage.consume_queue.queue_table import QueueTable
 from triomq.storage.consume_queue.unit_search import correct_min_offset
 from triomq.storage.files.checkpoint import Checkpoint, load_checkpoint
 from triomq.storage.files.deleted_topics import DeletedTopics
-from triomq.storage.files.file_system import FileSystem, OpenFile, list_store_directory, translated
+from triomq.storage.files.file_system import FileSystem, OpenFile, list_store_directory
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.files.mapped_file_queue import FoundFiles, file_name
 from triomq.storage.recovery.queue_recovery import count_good_units
@@ -46,7 +46,7 @@ class ReadOnlyFileSystem(FileSystem):
 
 
 class StoredOffset(NamedTuple):
-    """How far a consumer group is in a queue."""
+    """Stored offset of a consumer group in a queue."""
 
     group: str
     topic: str
@@ -58,13 +58,14 @@ class StoppedStore:
     """Files of a store; use it in a ``with`` block.
 
     Attributes:
-        config: with the sizes that the files have.
-        log: the commit log; where it ends is not known, ``max_offset`` is the end of its last file.
+        config: with the sizes of the files on disk.
+        log: the commit log; its end is unknown, so ``max_offset`` is the end of the last file.
         queues: all consume queues with the units that are on disk; damaged ones may be among them.
         deleted: topics of which older records no longer count.
         checkpoint: as it was left.
+        directory: its paths.
         is_clean: the last shutdown was clean.
-        strays: files that are empty, or lie after a missing one; the next start of a broker gets rid of them.
+        strays: files that are empty, or follow a missing one; the next start of a broker removes them.
     """
 
     def __init__(self, root: Path, *, writable: bool = False) -> None:
@@ -76,7 +77,7 @@ class StoppedStore:
         """
         self.root = root
         self.file_system = FileSystem() if writable else ReadOnlyFileSystem()
-        self._directory = StoreDirectory(root, self.file_system)
+        self.directory = StoreDirectory(root, self.file_system)
         self._is_open = False
         self.config: StoreConfig
         self.log: CommitLog
@@ -91,31 +92,31 @@ class StoppedStore:
 
         Raises:
             StoreLockedError: a broker runs on it.
-            StoreLayoutError: it is no store, or a file is none of a store.
+            StoreLayoutError: this is no store, or a file does not belong to one.
             StoreError: it cannot be locked or read.
         """
-        if not self._directory.commit_log.is_dir():
-            raise StoreLayoutError(f"{self.root} is no store: it has no directory {self._directory.commit_log.name}")
-        self._directory.acquire(to_read=isinstance(self.file_system, ReadOnlyFileSystem))
+        if not self.directory.commit_log.is_dir():
+            raise StoreLayoutError(f"{self.root} is no store: it has no directory {self.directory.commit_log.name}")
+        self.directory.acquire(to_read=isinstance(self.file_system, ReadOnlyFileSystem))
         try:
             self._load()
         except BaseException:
-            self._directory.release()
+            self.directory.release()
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._directory.release()
+        self.directory.release()
 
     def stored_offsets(self) -> list[StoredOffset]:
-        """Return how far the consumer groups are.
+        """Return the stored offsets of all consumer groups.
 
         Raises:
             StoreLayoutError: the table is damaged.
         """
-        table = JsonTable(self._directory.config / _OFFSETS_TABLE, self.file_system)
+        table = JsonTable(self.directory.config / _OFFSETS_TABLE, self.file_system)
         content = table.load()
         offsets = content.get("offsetTable") if isinstance(content, dict) else {}
         found = []
@@ -133,7 +134,7 @@ class StoppedStore:
         Raises:
             StoreFullError, StoreError: the disk reports an error; all of them are as they were.
         """
-        table = JsonTable(self._directory.config / _OFFSETS_TABLE, self.file_system)
+        table = JsonTable(self.directory.config / _OFFSETS_TABLE, self.file_system)
         content = table.load()
         for stored in offsets:
             queues = content["offsetTable"][f"{stored.topic}@{stored.group}"]
@@ -142,19 +143,19 @@ class StoppedStore:
 
     @contextmanager
     def rebuilding(self) -> Iterator[None]:
-        """Let a broker look at the whole log if the block, which deletes queues, does not come to its end.
+        """Make the next broker read the whole log if the block, which deletes queues, does not complete.
 
-        Else it would take them as they are then, and give the numbers of messages that they lack to new ones.
+        Otherwise it would accept incomplete queues and give the numbers of missing messages to new ones.
 
         Raises:
             StoreError: the disk reports an error.
         """
-        was_clean = self._directory.mark_running()
-        Checkpoint().save(self.file_system, self._directory.checkpoint)
+        was_clean = self.directory.mark_running()
+        Checkpoint().save(self.file_system, self.directory.checkpoint)
         yield
-        self.checkpoint.save(self.file_system, self._directory.checkpoint)
+        self.checkpoint.save(self.file_system, self.directory.checkpoint)
         if was_clean:
-            self._directory.mark_closed()
+            self.directory.mark_closed()
 
     def begin_of(self, topic: str, queue_id: int) -> int:
         """Return the physical offset before which records of a queue do not count: those of a topic that was deleted.
@@ -178,34 +179,12 @@ class StoppedStore:
         Raises:
             StoreLayoutError: the table is damaged.
         """
-        content = JsonTable(self._directory.config / _TOPICS_TABLE, self.file_system).load()
+        content = JsonTable(self.directory.config / _TOPICS_TABLE, self.file_system).load()
         table = content.get("topicConfigTable") if isinstance(content, dict) else None
         return frozenset(map(str, table)) if isinstance(table, dict) else None
 
-    def index_names(self) -> list[str]:
-        """Return the names of the index files, from the oldest to the newest.
-
-        Raises:
-            StoreLayoutError: their directory cannot be read.
-        """
-        entries = list_store_directory(self.file_system, self._directory.index)
-        return [entry.name for entry in entries if entry.is_file and entry.name.isascii() and entry.name.isdecimal()]
-
-    def delete_index_files(self, names: Iterable[str]) -> None:
-        """Delete index files; a broker rebuilds them from the commit log.
-
-        Raises:
-            StoreError: the disk reports an error.
-        """
-        directory = self._directory.index
-        for name in names:
-            with translated("delete", directory / name):
-                self.file_system.unlink(directory / name)
-        with translated("sync", directory):
-            self.file_system.sync_directory(directory)
-
     def _load(self) -> None:
-        directory, files = self._directory, self.file_system
+        directory, files = self.directory, self.file_system
         try:
             self.config = _config(self.root, directory, files)
         except ConfigError as exc:

@@ -108,7 +108,7 @@ def _offsets_ahead(store: StoppedStore) -> list[StoredOffset]:
 
 def _bad_index_files(store: StoppedStore, report: CheckReport) -> tuple[str, ...]:
     bad = [Path(problem.place).name for problem in report.problems if problem.kind is ProblemKind.INDEX]
-    return tuple(name for name in store.index_names() if name >= min(bad)) if bad else ()
+    return tuple(name for name in store.directory.index_names() if name >= min(bad)) if bad else ()
 
 
 def repair(store: StoppedStore, plan: RepairPlan, progress: Progress | None = None) -> RepairReport:
@@ -129,7 +129,7 @@ def repair(store: StoppedStore, plan: RepairPlan, progress: Progress | None = No
         with store.rebuilding():
             builder = _rebuild(store, plan.queues, progress)
     if plan.index_files:
-        store.delete_index_files(plan.index_files)
+        store.directory.delete_index_files(plan.index_files)
     _fill(store, plan.fillers)
     ahead = _offsets_ahead(store)  # those of the plan, and of queues that are shorter now
     if ahead:

@@ -343,7 +343,7 @@ def test_messages_of_a_broker_that_takes_longer_ones_can_be_imported(
         (("check", "--store", "{tmp}/none"), 1, "is no store: it has no directory commitlog"),
         (("export", "None", "{tmp}/file", "--store", "{root}"), 2, "no message of topic 'None'"),
         (("import", "{tmp}/none", "--store", "{root}"), 1, "No such file"),
-        (("import", "{tmp}/bad", "--store", "{root}"), 2, "line 1 is no JSON"),
+        (("import", "{tmp}/bad", "--store", "{root}"), 2, "line 1 is not JSON"),
         (("dump", "--from", "yesterday"), 2, "invalid time"),
         (("dump", "--queue", "-1"), 2, "--queue"),
     ],

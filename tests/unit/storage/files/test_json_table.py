@@ -81,7 +81,7 @@ def test_no_table_and_no_backup_is_fine(path: Path, damage: bytes | None, caplog
 def test_damage_without_a_backup_does_not_pass_as_an_empty_table(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"{broken")
-    with pytest.raises(StoreLayoutError, match=r"topics\.json is no JSON.*restore the file"):
+    with pytest.raises(StoreLayoutError, match=r"topics\.json is not JSON.*restore the file"):
         JsonTable(path).load()
 
 
@@ -89,7 +89,7 @@ def test_two_damaged_generations_are_an_error(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"")
     JsonTable(path).backup_path.write_bytes(b"{broken")
-    with pytest.raises(StoreLayoutError, match=r"topics\.json\.bak is no JSON"):
+    with pytest.raises(StoreLayoutError, match=r"topics\.json\.bak is not JSON"):
         JsonTable(path).load()
 
 

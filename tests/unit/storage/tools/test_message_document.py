@@ -119,7 +119,7 @@ def test_json_is_readable(maker: StoreMaker) -> None:
         ({"properties": {"a": 1}}, "map of texts"),
         ({"properties": [1]}, "map of texts"),
         ({"properties": {"a": "b\x01"}}, "separator"),
-        ({"born_host": "nonsense"}, "is no host"),
+        ({"born_host": "nonsense"}, "is not a host"),
         ({"born_host": "1.2.3:5"}, "1.2.3"),
         ({"body": None}, "either body or body_base64"),
         ({"body": None, "body_base64": "%"}, "base64"),
@@ -144,7 +144,7 @@ def test_a_missing_field_and_no_map_are_named(maker: StoreMaker) -> None:
     del good["tries"]
     with pytest.raises(MessageIllegalError, match="message 1: 'tries' is missing"):
         import_messages(store, [good], nothing)
-    with pytest.raises(MessageIllegalError, match="message 1: it is no map"):
+    with pytest.raises(MessageIllegalError, match="message 1: not a map"):
         import_messages(store, [7], nothing)
 
 
@@ -162,7 +162,7 @@ def test_a_full_disk_is_no_fault_of_the_message(maker: StoreMaker, monkeypatch: 
 
 def test_blank_lines_are_left_out_and_others_must_be_json() -> None:
     assert list(read_json_lines(io.BytesIO(b'{"a":1}\n\n  \n[2]'))) == [{"a": 1}, [2]]
-    with pytest.raises(MessageIllegalError, match="line 2 is no JSON"):
+    with pytest.raises(MessageIllegalError, match="line 2 is not JSON"):
         list(read_json_lines(io.BytesIO(b"{}\n{")))
 
 
@@ -174,5 +174,5 @@ def test_a_line_without_end_is_not_read_into_memory(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("content", [b"\xc1", b"\x81\xa1", b"\x93\x01"])
 def test_what_is_no_msgpack_or_torn_is_refused(content: bytes) -> None:
-    with pytest.raises(MessageIllegalError, match="no msgpack"):
+    with pytest.raises(MessageIllegalError, match="not msgpack"):
         list(read_msgpack(io.BytesIO(b"\x01" + content)))
