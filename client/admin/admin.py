@@ -1,30 +1,62 @@
-"""Administration: topics, groups, clusters, offsets.
+"""Administration: topics, groups, clusters, offsets, messages, dead letters.
 
 Source: wire.md 7 and 8, behaviour.md A.15.
 """
 
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
-from triomq.client.admin.admin_groups import GroupAdmin
+from triomq.client.admin import dead_letters, offset_reset
+from triomq.client.admin.dead_letters import DeadLetter, DeadLetterCount, Redrive
 from triomq.client.admin.find_messages import END_OF_TIME_MS, find_by_key, find_by_place
+from triomq.client.admin.group_state import GroupLag, GroupState, lags_of, merge_members, read_group_state
+from triomq.client.admin.offset_reset import OffsetReset
+from triomq.client.cluster.instance import ClientInstance, use_instance
 from triomq.client.cluster.requests import raise_for_code
-from triomq.client.cluster.route import MASTER_ID
-from triomq.protocol.bodies.route import TopicConfig, TopicConfigSerializeWrapper, TopicRouteData
-from triomq.protocol.bodies.statistics import TopicOffset, TopicStatsTable
+from triomq.client.cluster.route import masters_of_cluster, masters_of_route
+from triomq.client.config import ClientConfig
+from triomq.client.consumer.config import Start
+from triomq.client.consumer.pull import TOOLS_GROUP
+from triomq.client.consumer.requests.queue_requests import QueueRequests
+from triomq.client.nursery import OpenOnce
+from triomq.protocol.bodies.client import ConsumerIdList
+from triomq.protocol.bodies.route import (
+    ClusterInfo,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+    TopicRouteData,
+)
+from triomq.protocol.bodies.statistics import ConsumerConnection, ConsumeStats, TopicOffset, TopicStatsTable
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.errors import ClientError, ConfigError, NameServerError, NoRouteError, TopicNotExistError
+from triomq.protocol.errors import (
+    ClientClosedError,
+    ClientError,
+    ConfigError,
+    ConsumerNotOnlineError,
+    NameServerError,
+    NoBrokerError,
+    NoRouteError,
+    TopicNotExistError,
+    TriomqError,
+)
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.names import AUTO_CREATE_TOPIC, validate_topic
+from triomq.protocol.names import AUTO_CREATE_TOPIC, validate_group, validate_topic
 from triomq.protocol.record.message import MessageExt
+from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, DeleteSubscriptionGroupRequestHeader
 from triomq.protocol.requests.messages import QueryMessageRequestHeader
-from triomq.protocol.requests.offsets import OffsetResponseHeader, QueueRequestHeader
+from triomq.protocol.requests.offsets import GetConsumeStatsRequestHeader
 from triomq.protocol.requests.topics import CreateTopicRequestHeader, TopicRequestHeader
 from triomq.protocol.units import QueueOffset
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.headers import Header
 
 READ_WRITE: Final = 6
 
 
-class Admin(GroupAdmin):
+class Admin(OpenOnce):
     """Reads and changes topics, groups and offsets on name servers and brokers.
 
     ::
@@ -35,6 +67,37 @@ class Admin(GroupAdmin):
     All methods raise ``NameServerError`` if no name server answers, ``BrokerResponseError`` if a broker rejects the
     request, and another ``ClientError`` if a broker cannot be reached.
     """
+
+    def __init__(
+        self,
+        *,
+        namesrv: str | Sequence[str] | None = None,
+        instance: ClientInstance | None = None,
+        config: ClientConfig | None = None,
+    ) -> None:
+        """Take name servers or an instance to share; nothing is connected before it is entered."""
+        self._namesrv = namesrv
+        self._given_instance = instance
+        self._config = config
+        self._instance: ClientInstance | None = None
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncGenerator[None, None]:
+        async with use_instance(self._namesrv, self._config, self._given_instance) as instance:
+            self._instance = instance
+            try:
+                yield
+            finally:
+                self._instance = None
+
+    async def cluster(self) -> ClusterInfo:
+        """Return all brokers by cluster and name."""
+        return await self._entered().routes.cluster()
+
+    def _entered(self) -> ClientInstance:
+        if self._instance is None:
+            raise ClientClosedError("the admin is not open: use it inside its async with block")
+        return self._instance
 
     async def topics(self) -> list[str]:
         """Return the names of all topics, including system topics, sorted."""
@@ -49,13 +112,7 @@ class Admin(GroupAdmin):
         return await self._entered().routes.topic_route(topic, refresh=True)
 
     async def create_topic(
-        self,
-        topic: str,
-        queues: int = 4,
-        perm: int = READ_WRITE,
-        *,
-        order: bool = False,
-        cluster: str | None = None,
+        self, topic: str, queues: int = 4, perm: int = READ_WRITE, *, order: bool = False, cluster: str | None = None
     ) -> None:
         """Create or change a topic on all masters.
 
@@ -74,8 +131,7 @@ class Admin(GroupAdmin):
         if queues <= 0:
             raise ConfigError(f"queues: {queues} must be above 0")
         header = CreateTopicRequestHeader(topic, AUTO_CREATE_TOPIC, queues, queues, int(perm), order=order)
-        for address in await self._masters(cluster):
-            await self._ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        await self._ask_masters(RequestCode.UPDATE_AND_CREATE_TOPIC, header, cluster=cluster)
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic on all masters and name servers; messages stay in the commit log until they expire.
@@ -83,11 +139,9 @@ class Admin(GroupAdmin):
         Raises:
             NameServerError: a name server did not confirm, so clients may still find the topic there.
         """
-        for address in await self._masters():
-            await self._ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, TopicRequestHeader(topic))
-        instance = self._entered()
+        await self._ask_masters(RequestCode.DELETE_TOPIC_IN_BROKER, TopicRequestHeader(topic))
         failed = []
-        for name_server in instance.requests.name_servers.addresses:
+        for name_server in self._entered().requests.name_servers.addresses:
             try:
                 await self._ask(name_server, RequestCode.DELETE_TOPIC_IN_NAMESRV, TopicRequestHeader(topic))
             except ClientError as exc:
@@ -101,14 +155,14 @@ class Admin(GroupAdmin):
         Raises:
             NoRouteError: no broker, or not the named one, has the topic.
         """
-        masters = _masters_of(await self.topic_route(topic))
+        masters = masters_of_route(await self.topic_route(topic))
         name = broker_name or min(masters, default="")
         if name not in masters:
             raise NoRouteError(f"topic {topic!r} has no master {name!r}; its brokers: {', '.join(masters) or 'none'}")
-        address = masters[name]
-        instance = self._entered()
-        command = instance.requests.command(RequestCode.GET_TOPIC_CONFIG, TopicRequestHeader(topic))
-        response = await instance.requests.invoke(address, command)
+        address, requests = masters[name], self._entered().requests
+        response = await requests.invoke(
+            address, requests.command(RequestCode.GET_TOPIC_CONFIG, TopicRequestHeader(topic))
+        )
         if response.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return TopicConfig.decode(raise_for_code(response, address).body)
         response = await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)  # 4.x has no request for a single topic
@@ -120,7 +174,7 @@ class Admin(GroupAdmin):
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """Return minimum and maximum offset and the time of the last message of each queue, sorted by queue."""
         found: dict[MessageQueue, TopicOffset] = {}
-        for address in _masters_of(await self.topic_route(topic)).values():
+        for address in masters_of_route(await self.topic_route(topic)).values():
             response = await self._ask(address, RequestCode.GET_TOPIC_STATS_INFO, TopicRequestHeader(topic))
             found.update(TopicStatsTable.decode(response.body).offset_table)
         return dict(sorted(found.items()))
@@ -149,12 +203,8 @@ class Admin(GroupAdmin):
             NoRouteError: no broker has the topic.
             ConfigError: ``max_messages`` is not above 0, or ``key`` is empty or contains a space.
         """
-        if max_messages <= 0:
-            raise ConfigError(f"max_messages: {max_messages} must be above 0")
-        if not key or " " in key:
-            raise ConfigError(f"key {key!r}: must be neither empty nor contain a space, which separates keys")
         header = QueryMessageRequestHeader(topic, key, max_messages, begin_ms, end_ms, unique)
-        return await find_by_key(self._entered(), _masters_of(await self.topic_route(topic)), header)
+        return await find_by_key(self._entered(), masters_of_route(await self.topic_route(topic)), header)
 
     async def message(self, message_id: str, topic: str | None = None) -> MessageExt:
         """Return one message.
@@ -167,37 +217,180 @@ class Admin(GroupAdmin):
             QueryNotFoundError: no message has this id.
             NoRouteError: no broker has the topic.
         """
-        if topic is not None:
-            found = await self.find_messages(topic, message_id, unique=True)
-            if found:
-                return found[-1]
+        if topic is not None and (found := await self.find_messages(topic, message_id, unique=True)):
+            return found[-1]
         instance = self._entered()
         known = [(name, address) for address, (name, _) in instance.brokers.addresses().items()]
         return await find_by_place(instance, message_id, known)
 
     async def min_offset(self, queue: MessageQueue) -> QueueOffset:
         """Return the offset of the first message of a queue; 0 if the queue is unknown."""
-        return await self._queue_offset(RequestCode.GET_MIN_OFFSET, queue)
+        await self.topic_route(queue.topic)  # the broker may have moved
+        return await QueueRequests(self._entered(), TOOLS_GROUP).min_offset(queue)
 
     async def max_offset(self, queue: MessageQueue) -> QueueOffset:
         """Return the offset of the next message of a queue; 0 if the queue is unknown."""
-        return await self._queue_offset(RequestCode.GET_MAX_OFFSET, queue)
+        await self.topic_route(queue.topic)  # the broker may have moved
+        return await QueueRequests(self._entered(), TOOLS_GROUP).max_offset(queue)
 
-    async def _queue_offset(self, code: int, queue: MessageQueue) -> QueueOffset:
+    async def groups(self) -> list[str]:
+        """Return the names of all consumer groups with settings on a broker, sorted."""
+        return sorted(await self.group_configs())
+
+    async def group_configs(self) -> dict[str, SubscriptionGroupConfig]:
+        """Return the settings of all consumer groups; if several brokers have a group, those of the last by name."""
+        found: dict[str, SubscriptionGroupConfig] = {}
+        for response in await self._ask_masters(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG):
+            found |= SubscriptionGroupWrapper.decode(response.body).subscription_group_table
+        return found
+
+    async def create_group(self, config: SubscriptionGroupConfig, *, cluster: str | None = None) -> None:
+        """Create or change a consumer group on all masters (of a cluster).
+
+        Raises:
+            IllegalNameError: the name is not valid.
+        """
+        validate_group(config.group_name)
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        await self._ask_masters(code, body=config.encode(), cluster=cluster)
+
+    async def delete_group(self, group: str, *, remove_offsets: bool = True) -> None:
+        """Delete a consumer group on all masters, by default with its offsets."""
+        header = DeleteSubscriptionGroupRequestHeader(group, remove_offsets, remove_offsets)
+        await self._ask_masters(RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+
+    async def group_lag(self, group: str, topic: str | None = None) -> list[GroupLag]:
+        """Return the progress of a group in each queue (of a topic), sorted; empty if it never committed an offset."""
+        header = GetConsumeStatsRequestHeader(group, topic)
+        answers = await self._ask_masters(RequestCode.GET_CONSUME_STATS, header, without=(TopicNotExistError,))
+        return sorted(lag for answer in answers for lag in lags_of(ConsumeStats.decode(answer.body)))
+
+    async def group_members(self, group: str) -> ConsumerConnection:
+        """Return the connections of a consumer group to all brokers, and their subscriptions.
+
+        Raises:
+            ConsumerNotOnlineError: the group has no member online.
+        """
+        code, header = RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupRequestHeader(group)
+        answers = await self._ask_masters(code, header, without=(ConsumerNotOnlineError,))
+        if not answers:
+            raise ConsumerNotOnlineError(int(ResponseCode.CONSUMER_NOT_ONLINE), f"group {group!r} has no member online")
+        return merge_members([ConsumerConnection.decode(answer.body) for answer in answers])
+
+    async def group_member_ids(self, group: str) -> list[str]:
+        """Return the client ids of the members of a consumer group, sorted as its members sort them."""
+        ids: set[str] = set()
+        requests, header = self._entered().requests, ConsumerGroupRequestHeader(group)
+        for address in await self._masters():
+            command = requests.command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+            response = await requests.invoke(address, command)
+            if response.code == ResponseCode.SUCCESS:  # other codes: the group has none
+                ids.update(ConsumerIdList.decode(response.body).consumer_id_list)
+        return sorted(ids)
+
+    async def group_state(self, group: str, topic: str | None = None) -> GroupState:
+        """Return members, owner of each queue (of a topic), and problems of a group; asks each member for its state."""
+        lags = await self.group_lag(group, topic)
+        try:
+            members = await self.group_members(group)
+        except ConsumerNotOnlineError:
+            members = None
+        if topic is None and members is not None:  # brokers return only topics with offsets
+            told = {row.queue.topic for row in lags}
+            for subscribed in sorted(members.subscription_table.keys() - told):
+                lags += await self.group_lag(group, subscribed)
+        config = (await self.group_configs()).get(group)
+        return await read_group_state(
+            self._entered(),
+            await self._masters(),
+            group,
+            lags=sorted(lags),
+            members=members,
+            consume_enabled=config is None or config.consume_enable,
+        )
+
+    async def reset_offsets(self, group: str, topic: str, to: Start, *, dry_run: bool = False) -> OffsetReset:
+        """Set the offsets of a group in a topic; members that are online follow within about 10 s.
+
+        Args:
+            group: name of the group.
+            topic: name of the topic.
+            to: ``"earliest"``, ``"latest"``, or the store time of the first message wanted.
+            dry_run: only return what would change.
+
+        Raises:
+            ConfigError: ``to`` is something else.
+            NoRouteError: the topic does not exist.
+        """
+        validate_group(group)
         instance = self._entered()
-        await self.topic_route(queue.topic)
-        address = instance.brokers.find(queue.broker_name)
-        if address is None:
-            raise NoRouteError(f"queue {queue}: its broker is in no known route")
-        header = QueueRequestHeader(queue.topic, queue.queue_id, queue.broker_name)
-        return OffsetResponseHeader.decode((await self._ask(address, code, header)).ext_fields).offset
+        is_online = bool(await self.group_member_ids(group))
+        changes = await offset_reset.plan_reset(instance, group, topic, to, is_online=is_online)
+        if not dry_run:
+            await offset_reset.carry_out(instance, group, changes, to)
+        return OffsetReset(changes, is_online)
 
+    async def dead_letter_counts(self) -> list[DeadLetterCount]:
+        """Return the number of dead letters of each group that ever had any, sorted by group."""
+        return await dead_letters.count_dead_letters(self._entered())
 
-def _masters_of(route: TopicRouteData) -> dict[str, str]:
-    """Return the addresses of masters by broker name, sorted by name."""
-    masters = {
-        broker.broker_name: broker.broker_addrs[MASTER_ID]
-        for broker in route.broker_datas
-        if MASTER_ID in broker.broker_addrs
-    }
-    return dict(sorted(masters.items()))
+    async def dead_letters(self, group: str, limit: int = 100) -> list[DeadLetter]:
+        """Return the oldest dead letters of a group; none if the group is unknown.
+
+        Raises:
+            ClientError: their topic is not readable.
+        """
+        return await dead_letters.read_dead_letters(self._entered(), group, limit)
+
+    async def redrive(
+        self,
+        group: str,
+        *,
+        limit: int | None = None,
+        again: bool = False,
+        dry_run: bool = False,
+        on_sent: Callable[[MessageExt], None] = lambda _message: None,
+    ) -> Redrive:
+        """Send the dead letters of a group back to their original topics, oldest first.
+
+        A cancelled call still records its progress; the message in flight may be sent twice.
+
+        Args:
+            group: name of the group.
+            limit: maximum number of messages; ``None``: all.
+            again: include those that were sent back before.
+            dry_run: send nothing.
+            on_sent: called with each message that was, or would be, sent back.
+
+        Raises:
+            NoRouteError: an original topic no longer exists; messages before this one were sent back.
+            ClientError: the topic of the dead letters is not readable.
+        """
+        instance = self._entered()
+        return await dead_letters.redrive(instance, group, limit=limit, again=again, dry_run=dry_run, on_sent=on_sent)
+
+    async def _ask(self, address: str, code: int, header: Header | None = None, body: bytes = b"") -> RemotingCommand:
+        return await self._entered().requests.ask(address, code, header, body)
+
+    async def _ask_masters(
+        self,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        cluster: str | None = None,
+        without: tuple[type[TriomqError], ...] = (),
+    ) -> list[RemotingCommand]:
+        """Send a request to all masters (of a cluster); return their answers, leaving out errors of one kind."""
+        answers = []
+        for address in await self._masters(cluster):
+            with suppress(*without):
+                answers.append(await self._ask(address, code, header, body))
+        return answers
+
+    async def _masters(self, cluster: str | None = None) -> list[str]:
+        found = masters_of_cluster(await self.cluster(), cluster)
+        if not found:
+            current = self._entered().requests.name_servers.current
+            raise NoBrokerError(f"name server {current} knows no running master broker")
+        return found

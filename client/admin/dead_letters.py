@@ -20,7 +20,7 @@ from triomq.client.producer.producer import Producer
 from triomq.client.producer.publish import encode_message_properties
 from triomq.protocol.errors import ClientError, MessageIllegalError, NoRouteError, ProtocolError
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.names import dead_letter_topic
+from triomq.protocol.names import DEAD_LETTER_PREFIX, dead_letter_topic
 from triomq.protocol.record.compression import DEFAULT_MAX_OUTPUT_BYTES
 from triomq.protocol.record.message import Message, MessageExt
 from triomq.protocol.record.properties import PropertyName
@@ -84,17 +84,23 @@ class _Span(NamedTuple):
     end: int
 
 
-async def count_dead_letters(instance: ClientInstance, group: str) -> DeadLetterCount:
-    """Count the dead letters of a group.
+async def count_dead_letters(instance: ClientInstance) -> list[DeadLetterCount]:
+    """Count the dead letters of each group that ever had any, sorted by group.
 
     Raises:
-        ClientError: their topic is not readable.
+        ClientError: a topic of dead letters is not readable.
     """
+    counts, prefix = [], DEAD_LETTER_PREFIX
+    groups = [topic.removeprefix(prefix) for topic in await instance.routes.topics() if topic.startswith(prefix)]
     async with PullConsumer(TOOLS_GROUP, instance=instance) as pull:
-        spans = await _spans(pull, group)
-    return DeadLetterCount(
-        group, sum(span.end - span.begin for span in spans), sum(span.pending - span.begin for span in spans)
-    )
+        for group in groups:
+            spans = await _spans(pull, group)
+            total, sent_back = (
+                sum(span.end - span.begin for span in spans),
+                sum(span.pending - span.begin for span in spans),
+            )
+            counts.append(DeadLetterCount(group, total, sent_back))
+    return counts
 
 
 async def read_dead_letters(instance: ClientInstance, group: str, limit: int) -> list[DeadLetter]:

@@ -12,7 +12,7 @@ from typing import Final
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.requests import raise_for_code
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.errors import ProtocolError, QueryNotFoundError
+from triomq.protocol.errors import ConfigError, ProtocolError, QueryNotFoundError
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.message_id import parse_offset_message_id
 from triomq.protocol.record.record import decode_record, decode_records
@@ -39,7 +39,12 @@ async def find_by_key(
         BrokerResponseError: a broker rejected the query.
         ClientError: a broker was not reached.
         ProtocolError: an answer cannot be read.
+        ConfigError: ``max_num`` is not above 0, or the key is empty or contains a space.
     """
+    if header.max_num <= 0:
+        raise ConfigError(f"max_messages: {header.max_num} must be above 0")
+    if not header.key or " " in header.key:
+        raise ConfigError(f"key {header.key!r}: must be neither empty nor contain a space, which separates keys")
     found: list[MessageExt] = []
     # Brokers round times to seconds and compare hashes: unwanted results must not displace wanted ones.
     begin_ms = max(header.begin_timestamp - _TIME_STEP_MS, 0)

@@ -6,7 +6,7 @@ what only a broker knows: locks, the time of the last commit, how long a queue h
 Source: behaviour.md A.15, B.17; users.md 7 to 9.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import trio
@@ -25,7 +25,7 @@ from triomq.protocol.bodies.group_health import (
     explain_stall,
     subscription_differences,
 )
-from triomq.protocol.bodies.statistics import ConsumerConnection
+from triomq.protocol.bodies.statistics import ConsumerConnection, ConsumeStats
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import BrokerResponseError, ClientError, ProtocolError
 from triomq.protocol.message_queue import MessageQueue
@@ -95,6 +95,31 @@ class GroupState(NamedTuple):
     queues: tuple[QueueState, ...]
     duplicate_client_ids: tuple[str, ...]
     subscription_differences: tuple[SubscriptionDifference, ...]
+
+
+def lags_of(stats: ConsumeStats) -> Iterator[GroupLag]:
+    """Yield the positions in a broker's answer."""
+    for queue, found in stats.offset_table.items():
+        yield GroupLag(
+            queue,
+            found.broker_offset,
+            found.consumer_offset,
+            max(0, found.broker_offset - found.consumer_offset),
+            found.last_timestamp,
+            found.lock_owner,
+            found.progress_timestamp,
+            found.stalled_timestamp,
+        )
+
+
+def merge_members(answers: Sequence[ConsumerConnection]) -> ConsumerConnection:
+    """Return the members that several brokers report, each once."""
+    merged, *others = answers
+    for found in others:
+        known = {connection.client_id for connection in merged.connection_set}
+        merged.connection_set += [one for one in found.connection_set if one.client_id not in known]
+        merged.subscription_table |= found.subscription_table
+    return merged
 
 
 async def read_group_state(

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from triomq.client.config import join_address, split_address
-from triomq.protocol.bodies.route import QueueData, TopicRouteData
+from triomq.protocol.bodies.route import ClusterInfo, QueueData, TopicRouteData
 from triomq.protocol.codes import Permission
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.message_queue import MessageQueue
@@ -21,6 +21,28 @@ DEFAULT_TOPIC_QUEUES: Final = 4
 Queues = tuple[MessageQueue, ...]
 
 
+def masters_of_route(route: TopicRouteData) -> dict[str, str]:
+    """Return the addresses of masters by broker name, sorted by name."""
+    brokers = sorted(route.broker_datas, key=lambda broker: broker.broker_name)
+    return {one.broker_name: one.broker_addrs[MASTER_ID] for one in brokers if MASTER_ID in one.broker_addrs}
+
+
+def masters_of_cluster(info: ClusterInfo, cluster: str | None = None) -> list[str]:
+    """Return the addresses of all masters, or those of one cluster, by broker name.
+
+    Raises:
+        ConfigError: the cluster does not exist.
+    """
+    names: Iterable[str] = info.broker_addr_table
+    if cluster is not None:
+        if cluster not in info.cluster_addr_table:
+            known = ", ".join(sorted(info.cluster_addr_table)) or "none"
+            raise ConfigError(f"cluster {cluster!r} does not exist; the name server knows: {known}")
+        names = info.cluster_addr_table[cluster]
+    brokers = [info.broker_addr_table[name] for name in sorted(names) if name in info.broker_addr_table]
+    return [broker.broker_addrs[MASTER_ID] for broker in brokers if MASTER_ID in broker.broker_addrs]
+
+
 def publish_queues(topic: str, route: TopicRouteData) -> Queues:
     """Return the queues to send to, sorted: those of writable queue data whose broker has a master.
 
@@ -28,7 +50,7 @@ def publish_queues(topic: str, route: TopicRouteData) -> Queues:
     """
     if route.order_topic_conf:
         return _order_queues(topic, route.order_topic_conf)
-    masters = {broker.broker_name for broker in route.broker_datas if MASTER_ID in broker.broker_addrs}
+    masters = masters_of_route(route)
     return tuple(
         sorted(
             MessageQueue(topic, data.broker_name, queue_id)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Final, NamedTuple
 
-from triomq.client.cluster.route import DEFAULT_TOPIC_QUEUES, MASTER_ID, Queues, publish_queues
+from triomq.client.cluster.route import DEFAULT_TOPIC_QUEUES, Queues, masters_of_route, publish_queues
 from triomq.client.environment import RANDOM, wall_clock_ms
 from triomq.protocol.bodies.route import TopicRouteData
 from triomq.protocol.codes import VERSION, LanguageCode, MessageSysFlag, RequestCode
@@ -73,7 +73,7 @@ class TopicPlan:
     def __init__(self, group: str, topic: str, known: TopicRouteData | None, route: TopicRouteData) -> None:
         """Take the route to use, and the one that is known to the instance and that it was made from."""
         self.route = known
-        masters = {broker.broker_name: broker.broker_addrs.get(MASTER_ID) for broker in route.broker_datas}
+        masters = masters_of_route(route)
         self.queues: Queues = publish_queues(topic, route)
         targets = [
             Target(group, queue, address)
