@@ -55,6 +55,15 @@ async def test_a_pull_waits_only_if_it_is_told_to(cluster_with_messages: FakeClu
     assert (second.ext_fields["sysFlag"], second.ext_fields["suspendTimeoutMillis"]) == ("6", "7000")
 
 
+async def test_a_pull_sends_its_limit_of_bytes(cluster_with_messages: FakeCluster, instance: ClientInstance) -> None:
+    async with PullConsumer("G", instance=instance) as consumer:
+        await consumer.pull(QUEUE, 0, max_messages=1_024)
+        await consumer.pull(QUEUE, 0, max_messages=1_024, max_bytes=1_048_576)
+    first, second = cluster_with_messages.of(RequestCode.PULL_MESSAGE)
+    assert "triomqMaxTransferBytes" not in first.ext_fields
+    assert (second.ext_fields["maxMsgNums"], second.ext_fields["triomqMaxTransferBytes"]) == ("1024", "1048576")
+
+
 async def test_an_offset_out_of_range_is_told_not_handled(
     cluster_with_messages: FakeCluster, instance: ClientInstance
 ) -> None:
