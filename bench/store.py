@@ -142,7 +142,7 @@ def _start(root: Path) -> tuple[tuple[float, float], int, int]:
     assert report is not None, "the store is open"
     assert not report.truncated_bytes, "nothing of a whole log is cut"
     store.close()
-    return seconds, report.records, report.log_end - report.scan_begin
+    return seconds, report.records, report.log_end - report.scan_start
 
 
 @contextlib.contextmanager

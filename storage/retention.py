@@ -22,7 +22,7 @@ from triomq.protocol.errors import StoreError
 from triomq.protocol.record.consume_queue_unit import UNIT, UNIT_SIZE
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
-from triomq.storage.consume_queue.unit_search import correct_min_offset, find_begin, first_offset, physical_offset_of
+from triomq.storage.consume_queue.unit_search import correct_min_offset, find_start, first_offset, physical_offset_of
 from triomq.storage.files.file_system import DiskSpace
 from triomq.storage.files.mapped_file import MappedFile
 from triomq.storage.files.mapped_file_queue import MappedFileQueue
@@ -164,7 +164,7 @@ class Retention:
         self.held: list[Deletion] = []
         self._store = store
         self._followers = followers
-        self._followed_begin = -1  # unknown: an earlier process may have been killed between log and queues
+        self._followed_start = -1  # unknown: an earlier process may have been killed between log and queues
         self._refused_queues: tuple[ConsumeQueue, ...] = ()
         self._requested_runs = 0
 
@@ -214,12 +214,12 @@ class Retention:
     @property
     def is_behind(self) -> bool:
         """Whether the commit log begins elsewhere than the queues and followers know."""
-        return self._followed_begin != self._store.commit_log.min_offset or bool(self._refused_queues)
+        return self._followed_start != self._store.commit_log.min_offset or bool(self._refused_queues)
 
     @property
     def queues_behind(self) -> list[ConsumeQueue]:
         """The queues that have to follow the commit log; those that could not, if the log begins where it did then."""
-        is_known = self._followed_begin == self._store.commit_log.min_offset
+        is_known = self._followed_start == self._store.commit_log.min_offset
         return list(self._refused_queues if is_known else self._store.queues)
 
     def reading_for(self, queues: Iterable[ConsumeQueue]) -> Callable[[], None] | None:
@@ -230,30 +230,30 @@ class Retention:
         cold = [
             (tuple(queue.files.files), queue.max_offset)
             for queue in queues
-            if queue.files.files and not self._is_begin_in_memory(queue)
+            if queue.files.files and not self._is_start_in_memory(queue)
         ]
-        return partial(_read_begins, cold, self._store.commit_log.min_offset) if cold else None
+        return partial(_read_starts, cold, self._store.commit_log.min_offset) if cold else None
 
-    def _is_begin_in_memory(self, queue: ConsumeQueue) -> bool:
+    def _is_start_in_memory(self, queue: ConsumeQueue) -> bool:
         """Whether all units are in memory that a search for the start of the log reads."""
-        log_begin = self._store.commit_log.min_offset
+        log_start = self._store.commit_log.min_offset
         cold: list[int] = []
 
         def physical_offset(number: int) -> int:
             if self._store.cold_reads.is_unit_in_memory(queue, number):
                 return physical_offset_of(queue, number)
             cold.append(number)
-            return log_begin
+            return log_start
 
-        find_begin(first_offset(queue), queue.max_offset, log_begin, physical_offset)
+        find_start(first_offset(queue), queue.max_offset, log_start, physical_offset)
         return not cold
 
     def correct_queues(self, queues: Iterable[ConsumeQueue]) -> None:
         """Start queues with the first message that is still in the commit log."""
-        log_begin = self._store.commit_log.min_offset
+        log_start = self._store.commit_log.min_offset
         for queue in queues:
             if queue.files.files:
-                correct_min_offset(queue, log_begin)
+                correct_min_offset(queue, log_start)
 
     def delete_queue_files(self, queues: Iterable[ConsumeQueue]) -> Deletion:
         """Delete the oldest file of each queue if all its messages are gone; call it until nothing was deleted.
@@ -283,10 +283,10 @@ class Retention:
         Raises:
             StoreError: a follower cannot delete; the next call notifies it again.
         """
-        log_begin = self._store.commit_log.min_offset
+        log_start = self._store.commit_log.min_offset
         for follower in self._followers:
-            follower(log_begin)
-        self._followed_begin = log_begin
+            follower(log_start)
+        self._followed_start = log_start
         self._refused_queues = tuple(refused_queues)
 
     def finish_held(self) -> None:
@@ -336,13 +336,13 @@ class Retention:
             self.held.remove(deletion)
 
 
-def _read_begins(queues: Sequence[tuple[Sequence[MappedFile], int]], log_begin: int) -> None:
+def _read_starts(queues: Sequence[tuple[Sequence[MappedFile], int]], log_start: int) -> None:
     """Read the units of queues, of which files and end are given, that a search for the start of the log reads."""
     for files, end in queues:
 
         def physical_offset(number: int, files: Sequence[MappedFile] = files) -> int:
             file_number, at = divmod(number * UNIT_SIZE - files[0].start, files[0].size)
             unit = files[file_number].read(at, UNIT_SIZE)
-            return int(UNIT.unpack(unit)[0]) if unit else log_begin  # deleted meanwhile
+            return int(UNIT.unpack(unit)[0]) if unit else log_start  # deleted meanwhile
 
-        find_begin(files[0].start // UNIT_SIZE, end, log_begin, physical_offset)
+        find_start(files[0].start // UNIT_SIZE, end, log_start, physical_offset)

@@ -42,13 +42,13 @@ class DamagedPart(NamedTuple):
 
     Attributes:
         path: the file it begins in.
-        begin, end: physical offsets; ``end`` is where the next intact record begins.
-        reason: what is wrong at ``begin``.
+        start, end: physical offsets; ``end`` is where the next intact record begins.
+        reason: what is wrong at ``start``.
         store_timestamp: of the next intact record, ms.
     """
 
     path: Path
-    begin: int
+    start: int
     end: int
     reason: str
     store_timestamp: int
@@ -90,8 +90,8 @@ def fill(files: MappedFileQueue, parts: Sequence[DamagedPart], file_system: File
         LOGGER.warning(
             "commit log damaged file=%s offset=%d bytes=%d reason=%s",
             part.path,
-            part.begin,
-            part.end - part.begin,
+            part.start,
+            part.end - part.start,
             part.reason,
         )
         pieces += _pieces(files, part)
@@ -113,13 +113,13 @@ class _Piece(NamedTuple):
 
 
 def _pieces(files: MappedFileQueue, part: DamagedPart) -> Iterator[_Piece]:
-    begin = part.begin
-    while begin < part.end:
-        file = files.file_at(begin)
+    start = part.start
+    while start < part.end:
+        file = files.file_at(start)
         assert file is not None, "the scan has read there"
         end = min(part.end, file.end)
-        yield _Piece(file, begin - file.start, end - file.start, part.store_timestamp)
-        begin = end
+        yield _Piece(file, start - file.start, end - file.start, part.store_timestamp)
+        start = end
 
 
 def _fill(files: MappedFileQueue, piece: _Piece) -> None:

@@ -46,7 +46,7 @@ class LogScan:
     Where there is no record, it continues at the next one that proves itself, see ``damage``.
 
     Attributes:
-        begin: where the walk starts.
+        start: where the walk starts.
         end: end of the last good record so far; a blank record counts up to the next file.
         records: how many messages were seen.
         store_timestamp: of the last one, ms; 0 without one.
@@ -61,10 +61,10 @@ class LogScan:
         "_report_at",
         "_stop",
         "_walk",
-        "begin",
         "damage",
         "end",
         "records",
+        "start",
         "stopped_by",
         "store_timestamp",
     )
@@ -72,20 +72,20 @@ class LogScan:
     def __init__(
         self,
         log: CommitLog,
-        begin: int,
+        start: int,
         *,
         stop: int | None = None,
         check_crc: bool = True,
         progress: Progress | None = None,
     ) -> None:
-        """Walk from ``begin`` to the end of the last good record, at most to ``stop``."""
+        """Walk from ``start`` to the end of the last good record, at most to ``stop``."""
         self._log = log
-        self._stop = stop if stop is not None else log.files.files[-1].end if log.files.files else begin
+        self._stop = stop if stop is not None else log.files.files[-1].end if log.files.files else start
         self._check_crc = check_crc
         self._progress = progress
         self._walk = IntactWalk(check_crc=check_crc)
-        self._report_at = begin + _PROGRESS_STEP_BYTES
-        self.begin = self.end = begin
+        self._report_at = start + _PROGRESS_STEP_BYTES
+        self.start = self.end = start
         self.records = 0
         self.store_timestamp = 0
         self.damage: list[DamagedPart] = []
@@ -136,7 +136,7 @@ class LogScan:
     def _report(self, end: int) -> None:
         self._report_at = end + _PROGRESS_STEP_BYTES
         if self._progress is not None:
-            self._progress(end - self.begin, self._stop - self.begin)
+            self._progress(end - self.start, self._stop - self.start)
 
     def _step_over(self, offset: int, damaged: RecordCheck) -> bool:
         """Continue at the next record that proves itself; ``False`` if there is none before the stop."""
@@ -144,9 +144,9 @@ class LogScan:
         if found is None:
             return False
         path = next(at.path for at in self._log.files.files if offset < at.end)
-        begin = found.physical_offset
-        self.damage.append(DamagedPart(path, offset, begin, damaged.reason, found.store_timestamp))
-        self.end = begin
+        start = found.physical_offset
+        self.damage.append(DamagedPart(path, offset, start, damaged.reason, found.store_timestamp))
+        self.end = start
         return True
 
     def _after(self, offset: int, damaged: RecordCheck) -> RecordCheck | None:

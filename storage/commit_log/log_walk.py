@@ -20,7 +20,7 @@ class Damage(NamedTuple):
 
     Attributes:
         offset, end: where it is, as physical offsets.
-        reason: what is wrong at its begin.
+        reason: what is wrong at its start.
         is_tail: no good record lies after it; a start of the store cuts it off.
     """
 
@@ -47,7 +47,7 @@ def walk(
     scan = LogScan(log, log.files.start, check_crc=check_crc, progress=progress)
     for offset, record in scan:
         for part in scan.damage:
-            yield Damage(part.begin, part.end, part.reason, is_tail=False)
+            yield Damage(part.start, part.end, part.reason, is_tail=False)
         scan.damage.clear()
         yield offset, record
     if scan.stopped_by and (end := _data_end(log, file_system, scan.end)) > scan.end:
@@ -72,8 +72,8 @@ def find_ends(
         return log.check(offset, check_crc=False).kind is RecordKind.MESSAGE
 
     starts = [file.start for file in reversed(log.files.files)]  # a record begins at each, if the log is so long
-    begin = max(next(filter(is_message, starts), 0), known if is_message(known) else 0, first[0])
-    last = deque(LogScan(log, begin, check_crc=False, progress=progress), maxlen=1)
+    start = max(next(filter(is_message, starts), 0), known if is_message(known) else 0, first[0])
+    last = deque(LogScan(log, start, check_crc=False, progress=progress), maxlen=1)
     return first, last[0] if last else first
 
 

@@ -59,50 +59,50 @@ def after_lost(queue: ConsumeQueue, number: int) -> int:
     return number
 
 
-def find_begin(first: int, end: int, log_begin: int, physical_offset: Callable[[int], int]) -> int:
-    """Return the first unit of [first, end) whose record is at or after ``log_begin``, else ``end``."""
-    if physical_offset(first) >= log_begin:  # nothing has expired, so no other unit needs a look
+def find_start(first: int, end: int, log_start: int, physical_offset: Callable[[int], int]) -> int:
+    """Return the first unit of [first, end) whose record is at or after ``log_start``, else ``end``."""
+    if physical_offset(first) >= log_start:  # nothing has expired, so no other unit needs a look
         return first
-    return first + bisect_left(range(first, end), log_begin, key=physical_offset)
+    return first + bisect_left(range(first, end), log_start, key=physical_offset)
 
 
-def correct_min_offset(queue: ConsumeQueue, log_begin: int) -> None:
-    """Set ``min_offset`` to the first message whose record is at or after ``log_begin``."""
-    number = find_begin(first_offset(queue), queue.max_offset, log_begin, partial(physical_offset_of, queue))
+def correct_min_offset(queue: ConsumeQueue, log_start: int) -> None:
+    """Set ``min_offset`` to the first message whose record is at or after ``log_start``."""
+    number = find_start(first_offset(queue), queue.max_offset, log_start, partial(physical_offset_of, queue))
     queue.min_offset = after_lost(queue, number)
 
 
-def parts_with_units(queue: ConsumeQueue, begins: Sequence[int], ends: Sequence[int]) -> list[int]:
+def parts_with_units(queue: ConsumeQueue, starts: Sequence[int], ends: Sequence[int]) -> list[int]:
     """Return which parts of the log hold records of a queue by its units, as their numbers.
 
     There may be a thousand parts and ten thousand queues: so neither each part is looked for, nor each unit.
 
     Args:
         queue: any queue.
-        begins, ends: physical offsets of the parts, which are in the order of the log and do not overlap.
+        starts, ends: physical offsets of the parts, which are in the order of the log and do not overlap.
 
     Raises:
         StoreError: a file cannot be mapped.
     """
     found: list[int] = []
-    if queue.max_physical_offset <= begins[0]:
+    if queue.max_physical_offset <= starts[0]:
         return found
     part, number = 0, first_offset(queue)
-    while part < len(begins):
+    while part < len(starts):
         units = range(number, queue.next_offset)
-        number += bisect_left(units, begins[part], key=lambda number: physical_offset_of(queue, number))
+        number += bisect_left(units, starts[part], key=lambda number: physical_offset_of(queue, number))
         packed = queue.units_from(number, _COMPARED_AT_ONCE)
         if packed is None:
             break
         offsets = [offset for offset, size, _ in UNIT.iter_unpack(packed) if size != BLANK_SIZE]
         at = 0
-        while at < len(offsets) and (part := bisect_right(ends, offsets[at], part)) < len(begins):
-            if begins[part] <= offsets[at]:
+        while at < len(offsets) and (part := bisect_right(ends, offsets[at], part)) < len(starts):
+            if starts[part] <= offsets[at]:
                 found.append(part)
                 at = bisect_left(offsets, ends[part], at)
                 part += 1
             else:
-                at = bisect_left(offsets, begins[part], at)
+                at = bisect_left(offsets, starts[part], at)
         number += len(packed) // UNIT_SIZE
     return found
 

@@ -50,14 +50,14 @@ class DeletedTopics:
         self._table.save({"offsetTable": offsets})
         self._offsets = offsets
 
-    def restrict(self, log_begin: int, log_end: int) -> None:
+    def restrict(self, log_start: int, log_end: int) -> None:
         """Adapt to a log of which the beginning expired, or the end was lost and will be written again.
 
         Raises:
             StoreError: the disk reports an error.
         """
         offsets = {topic: min(end, log_end) for topic, end in self._offsets.items()}
-        offsets = {topic: end for topic, end in offsets.items() if end > log_begin}
+        offsets = {topic: end for topic, end in offsets.items() if end > log_start}
         if offsets != self._offsets:
             self._table.save({"offsetTable": offsets})
             self._offsets = offsets

@@ -117,13 +117,13 @@ def cut_queue(queue: ConsumeQueue, next_offset: int) -> None:
     queue.max_physical_offset = newest.physical_offset + newest.size if newest is not None else 0
 
 
-def lose_parts(queue: ConsumeQueue, begins: Sequence[int], ends: Sequence[int]) -> int:
+def lose_parts(queue: ConsumeQueue, starts: Sequence[int], ends: Sequence[int]) -> int:
     """Note that the messages in parts of the log are lost, as ``parts_with_units`` takes them; return how many.
 
     Raises:
         StoreError: a file cannot be mapped.
     """
-    return sum(lose_units(queue, begins[number], ends[number]) for number in parts_with_units(queue, begins, ends))
+    return sum(lose_units(queue, starts[number], ends[number]) for number in parts_with_units(queue, starts, ends))
 
 
 def lose_units(queue: ConsumeQueue, begin: int, end: int) -> int:

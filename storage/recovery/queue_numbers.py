@@ -33,11 +33,11 @@ class QueueNumbers:
         bridged: queues that continue after missing messages.
     """
 
-    __slots__ = ("_append", "_ignore", "_log_begin", "bridged", "held")
+    __slots__ = ("_append", "_ignore", "_log_start", "bridged", "held")
 
-    def __init__(self, log_begin: int, append: Append, ignore: Ignore) -> None:
-        """Expect the records of a log that begins at ``log_begin``."""
-        self._log_begin = log_begin
+    def __init__(self, log_start: int, append: Append, ignore: Ignore) -> None:
+        """Expect the records of a log that begins at ``log_start``."""
+        self._log_start = log_start
         self._append = append
         self._ignore = ignore
         self.held: dict[ConsumeQueue, RecordCheck] = {}
@@ -81,7 +81,7 @@ class QueueNumbers:
         missing = record.queue_offset - queue.next_offset
         lost_bytes = physical_offset - queue.max_physical_offset  # no more messages than this can be missing
         had_units = bool(queue.files.files)
-        if queue.max_physical_offset <= self._log_begin:
+        if queue.max_physical_offset <= self._log_start:
             cut_queue(queue, 0)  # nothing of it is left but units of expired records
             queue.start_at(record.queue_offset, physical_offset, record.size)
         elif missing <= max(queue.files.file_size // UNIT_SIZE, lost_bytes // MIN_RECORD_BYTES):

@@ -88,7 +88,7 @@ def recover_queue(queue: ConsumeQueue, file_system: FileSystem, checked_from: in
     """
     files = queue.files.files
     number = max(len(files) - _FILES_CHECKED, 0)
-    while number > 0 and not _begins_before(files[number], checked_from):
+    while number > 0 and not _starts_before(files[number], checked_from):
         number -= 1
     end = files[number].start if files else 0
     for file in files[number:]:
@@ -192,6 +192,6 @@ def _count_good(units: bytes) -> int:
     return negative.start() if negative is not None else count
 
 
-def _begins_before(file: MappedFile, physical_offset: int) -> bool:
+def _starts_before(file: MappedFile, physical_offset: int) -> bool:
     first = ConsumeQueueUnit._make(UNIT.unpack_from(file.map))
     return _is_unit(first) and not first.is_lost and first.physical_offset < physical_offset

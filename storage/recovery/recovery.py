@@ -64,7 +64,7 @@ class RecoveryReport:
 
     Attributes:
         clean: the previous shutdown was clean.
-        scan_begin, log_end: the part of the commit log that was walked over, as physical offsets.
+        scan_start, log_end: the part of the commit log that was walked over, as physical offsets.
         records: messages in it.
         stopped_by: why the log ends there, "" at the end of the last file.
         truncated_bytes: cleared past the end of the log: more than 0 means that something was damaged or torn.
@@ -79,7 +79,7 @@ class RecoveryReport:
     """
 
     clean: bool
-    scan_begin: int = 0
+    scan_start: int = 0
     log_end: int = 0
     records: int = 0
     stopped_by: str = ""
@@ -160,14 +160,14 @@ class Recovery:
         for queue in self._queues if has_changed else self._unsettled:
             correct_min_offset(queue, log.min_offset)
         if not clean or has_changed:
-            self._sync(min([scan.begin, *(part.begin for part in self._damage)]))
+            self._sync(min([scan.start, *(part.start for part in self._damage)]))
         log.files.expect_order(in_order=False)  # from now on they are written, and what is old is not read through them
         for queue in self._queues:
             queue.flushed_position = queue.end_position
             queue.files.expect_order(in_order=False)
         return RecoveryReport(
             clean=clean,
-            scan_begin=scan.begin,
+            scan_start=scan.start,
             log_end=scan.end,
             records=scan.records,
             stopped_by=scan.stopped_by,
@@ -192,35 +192,35 @@ class Recovery:
                 files.expect_order(in_order=False)  # a page or two of each is all that is needed
             dropped_from = self._recover_queues(None)
             wanted_from = max((queue.max_physical_offset for queue in self._queues), default=0)
-            begin = self._last_record(wanted_from)
+            start = self._last_record(wanted_from)
             if dropped_from < self._log.files.files[-1].end:  # a record or its unit is damaged: look which of them
                 # Killed meanwhile, the next start must look there, too: it finds only that the queue ends earlier.
                 Checkpoint().save(self._file_system, self._config.root / CHECKPOINT)
                 before = max(record_before(queue, log, dropped_from) for queue in self._queues)
-                wanted_from = begin = max(before, log.min_offset)
+                wanted_from = start = max(before, log.min_offset)
             log.files.expect_order(in_order=True)
         else:
-            wanted_from = begin = self._begin_after_crash()
-        scan = self._walk(begin, wanted_from, progress)
+            wanted_from = start = self._start_after_crash()
+        scan = self._walk(start, wanted_from, progress)
         if not clean and scan.store_timestamp < self.checkpoint.physic:
             LOGGER.warning("checkpoint is ahead of the log, nothing is taken from it times=%s", self.checkpoint)
             self.checkpoint = Checkpoint()  # that of another store, or the disk has lost what it had confirmed
-            if begin > log.min_offset:
-                begin = self._begin_after_crash()
-                scan = self._walk(begin, begin, progress)
+            if start > log.min_offset:
+                start = self._start_after_crash()
+                scan = self._walk(start, start, progress)
         return scan
 
-    def _begin_after_crash(self) -> int:
+    def _start_after_crash(self) -> int:
         """End the queues with their good units; return where the walk begins."""
         first_file = self._first_file()
         self._recover_queues(first_file)
         return max(first_file, self._last_vouched_record())
 
-    def _walk(self, begin: int, wanted_from: int, progress: Progress | None) -> LogScan:
+    def _walk(self, start: int, wanted_from: int, progress: Progress | None) -> LogScan:
         """Read the log to its end, and build units that are missing for records from ``wanted_from`` on."""
-        log_begin = self._log.min_offset
-        self._dispatcher.begin(log_begin if wanted_from <= log_begin else None)
-        scan = LogScan(self._log, begin, check_crc=self._config.check_crc_on_recover, progress=progress)
+        log_start = self._log.min_offset
+        self._dispatcher.start(log_start if wanted_from <= log_start else None)
+        scan = LogScan(self._log, start, check_crc=self._config.check_crc_on_recover, progress=progress)
         units_in_file = self._config.consume_queue_file_size_bytes // UNIT_SIZE
         for run in scan.runs():
             is_wanted = run[0].physical_offset >= wanted_from
@@ -258,7 +258,7 @@ class Recovery:
         return log.min_offset
 
     def _recover_queues(self, checked_from: int | None) -> int:
-        """End the queues with a unit whose record is there; return where the first record may begin that has none.
+        """End the queues with a unit whose record is there; return where the first record may start that has none.
 
         After a crash units are looked at from the record at ``checked_from`` on, see ``recover_queue``.
         """
@@ -298,8 +298,8 @@ class Recovery:
 
     def _is_settled(self, queue: ConsumeQueue, ends: QueueEnds) -> bool:
         """Whether nothing of a queue has expired or is dangling, so that it needs no further check."""
-        log_begin = max(self._log.min_offset, self._deleted.end_of(queue.topic))
-        return ends.first.physical_offset >= log_begin and ends_intact(queue, self._log, ends.last)
+        log_start = max(self._log.min_offset, self._deleted.end_of(queue.topic))
+        return ends.first.physical_offset >= log_start and ends_intact(queue, self._log, ends.last)
 
     def _last_record(self, known_end: int) -> int:
         """Return the start of the last record that has a unit, or of the log if none has."""
@@ -324,9 +324,9 @@ class Recovery:
         if not scan.damage:
             return
         changed = [(queue.files, 0) for queue in self._shortened]
-        begins, ends = [part.begin for part in scan.damage], [part.end for part in scan.damage]
+        starts, ends = [part.start for part in scan.damage], [part.end for part in scan.damage]
         for queue in self._queues:
-            if lost := lose_parts(queue, begins, ends):
+            if lost := lose_parts(queue, starts, ends):
                 self._lost_messages += lost
                 changed.append((queue.files, 0))
         sync_files(self._file_system, changed)
@@ -369,16 +369,16 @@ class Recovery:
         for headless in dispatcher.headless:
             cut_queue(headless, 0)
         LOGGER.warning("consume queues have lost units, reading the commit log again queues=%s", self._repaired)
-        dispatcher.begin(log.min_offset)
+        dispatcher.start(log.min_offset)
         scan = LogScan(log, log.min_offset, stop=log_end, check_crc=False, progress=progress)
         for run in scan.runs():
             dispatcher.dispatch(record for record in run if self._queues.find(record.topic, record.queue_id) in wanted)
         dispatcher.finish()
         self._heal(scan)
 
-    def _sync(self, scan_begin: int) -> None:
+    def _sync(self, scan_start: int) -> None:
         queues = ((queue.files, 0) for queue in self._queues)
-        sync_files(self._file_system, [(self._log.files, scan_begin), *queues])
+        sync_files(self._file_system, [(self._log.files, scan_start), *queues])
 
 
 def _log_ignored(log: CommitLog, record: RecordCheck, reason: str) -> None:

@@ -58,13 +58,13 @@ class Redispatcher:
         self.headless: set[ConsumeQueue] = set()
         self.bridged: set[ConsumeQueue] = set()
 
-    def begin(self, log_begin: int | None) -> None:
+    def start(self, log_start: int | None) -> None:
         """Expect records, in the order of the log; call ``finish`` after them.
 
-        ``log_begin`` is given if they come from the start of the log: then messages missing before a record are lost.
+        ``log_start`` is given if they come from the start of the log: then messages missing before a record are lost.
         """
         self.gaps.clear()
-        self._numbers = None if log_begin is None else QueueNumbers(log_begin, self._append, self._pass_over)
+        self._numbers = None if log_start is None else QueueNumbers(log_start, self._append, self._pass_over)
 
     def dispatch(self, records: Iterable[RecordCheck]) -> None:
         """Write the units of records if they are missing.

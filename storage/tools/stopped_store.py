@@ -157,7 +157,7 @@ class StoppedStore:
         if was_clean:
             self.directory.mark_closed()
 
-    def begin_of(self, topic: str, queue_id: int) -> int:
+    def start_of(self, topic: str, queue_id: int) -> int:
         """Return the physical offset before which records of a queue do not count: those of a topic that was deleted.
 
         Apache's broker notes no deletion.  But a queue whose first unit has number 0 had no record before that one.

@@ -108,7 +108,7 @@ class _Checker:
         self._good_end = store.log.files.files[-1].end if store.log.files.files else 0
         self._matched: Counter[ConsumeQueue] = Counter()
         self._problems: dict[tuple[ProblemKind, str], Problem] = {}
-        self._begins: dict[tuple[str, int], int] = {}
+        self._starts: dict[tuple[str, int], int] = {}
         self._last_without_queue: dict[tuple[str, int], int] = {}
         self._deleted_until: dict[str, int] = {}
         self._fillers: list[range] = []
@@ -175,11 +175,11 @@ class _Checker:
                 self._fillers.append(range(offset, offset + record.size))
             return
         name = record.topic, record.queue_id
-        begin = self._begins.get(name)
-        if begin is None:
-            begin = self._begins[name] = self._store.begin_of(*name)
-        if offset < begin:
-            self._deleted_until[record.topic] = min(begin, self._deleted_until.get(record.topic, begin))
+        start = self._starts.get(name)
+        if start is None:
+            start = self._starts[name] = self._store.start_of(*name)
+        if offset < start:
+            self._deleted_until[record.topic] = min(start, self._deleted_until.get(record.topic, start))
             return
         queue = self._store.queues.find(*name)
         unit = queue.unit(record.queue_offset) if queue is not None else None

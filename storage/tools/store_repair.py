@@ -152,26 +152,26 @@ def _fill(store: StoppedStore, parts: Sequence[DamagedPart]) -> None:
     """Replace damaged parts; units go first, because later runs do not look for units that name fillers."""
     if not parts:
         return
-    begins, ends = [part.begin for part in parts], [part.end for part in parts]
-    sync_files(store.file_system, [(queue.files, 0) for queue in store.queues if lose_parts(queue, begins, ends)])
+    starts, ends = [part.start for part in parts], [part.end for part in parts]
+    sync_files(store.file_system, [(queue.files, 0) for queue in store.queues if lose_parts(queue, starts, ends)])
     fill(store.log.files, parts, store.file_system, store.root / QUARANTINE)
-    sync_files(store.file_system, [(store.log.files, begins[0])])
+    sync_files(store.file_system, [(store.log.files, starts[0])])
 
 
 def _rebuild(store: StoppedStore, names: Sequence[str], progress: Progress | None) -> Redispatcher:
     """Rebuild consume queues, named ``topic:queue_id``, from all records of the log."""
     queues = [store.queues.get(topic, int(number)) for topic, _, number in (name.rpartition(":") for name in names)]
-    begins = {(queue.topic, queue.queue_id): store.begin_of(queue.topic, queue.queue_id) for queue in queues}
+    starts = {(queue.topic, queue.queue_id): store.start_of(queue.topic, queue.queue_id) for queue in queues}
     for queue in queues:
         queue.destroy()
     tags_code_of = stored_tags_code(store.config.delay_levels)
     builder = Redispatcher(store.queues, store.deleted, tags_code_of, lambda record, reason: None)
-    builder.begin(store.log.min_offset)
+    builder.start(store.log.min_offset)
     for found in walk(store.log, store.file_system, check_crc=False, progress=progress):
         if not isinstance(found, Damage):
             offset, record = found
-            begin = begins.get((record.topic, record.queue_id))
-            if begin is not None and offset >= begin:
+            start = starts.get((record.topic, record.queue_id))
+            if start is not None and offset >= start:
                 builder.dispatch((record,))
     builder.finish()
     sync_files(store.file_system, [(queue.files, 0) for queue in queues])

@@ -47,7 +47,7 @@ def repaired(root: Path) -> None:
     with StoppedStore(root) as store:
         report = check(store)
         assert plan_repair(store, report).is_empty
-    lost = {(loss.place, loss.offset) for loss in plan.losses} - {(str(p.path), p.begin) for p in plan.fillers}
+    lost = {(loss.place, loss.offset) for loss in plan.losses} - {(str(p.path), p.start) for p in plan.fillers}
     assert {(problem.place, problem.offset) for problem in report.problems} <= lost
 
 

@@ -40,15 +40,15 @@ class DeletedFiles:
         self.gone = self.going = 0
         self.ends: dict[tuple[str, int], int] = {}
 
-    def expire(self, history: list[Stored], log_begin: int, durable_end: int) -> list[Stored]:
+    def expire(self, history: list[Stored], log_start: int, durable_end: int) -> list[Stored]:
         """Return what is left of a history if the log begins there; -1: nothing is left but what nobody flushed.
 
         A file may also be missing whose name never reached the disk: then nothing in it did for certain.
         """
-        begin = self.going if log_begin < 0 else log_begin
+        begin = self.going if log_start < 0 else log_start
         is_expected = self.gone <= begin and (begin <= self.going or durable_end <= self.going)
         assert is_expected, f"the log begins at {begin}, not from {self.gone} to {self.going}"
-        self.gone = self.going = max(log_begin, 0)
+        self.gone = self.going = max(log_start, 0)
         for stored in history:
             if stored.has_unit and stored.physical_offset < begin:
                 queue = stored.topic, stored.queue_id

@@ -87,7 +87,7 @@ class Crashed:
 
     def damaged(self, parts: Iterable[DamagedPart]) -> set[bytes]:
         """Return what stands in damaged parts before a recovery."""
-        return {self._disk.read_file(part.path)[part.begin % FILE :][: part.end - part.begin] for part in parts}
+        return {self._disk.read_file(part.path)[part.start % FILE :][: part.end - part.start] for part in parts}
 
 
 def hurt_record(crashed: Crashed) -> None:

@@ -215,7 +215,7 @@ def test_dispatching_a_whole_log_again_changes_nothing(unpack: Unpack, maker: St
     (root / "checkpoint").unlink()
     store = maker(root)
     assert store.recovery is not None
-    assert store.recovery.scan_begin == 0
+    assert store.recovery.scan_start == 0
     assert store.recovery.records == 154
     assert store.recovery.units_added == 0
     store.close()
@@ -230,7 +230,7 @@ def test_a_killed_brokers_directory_gets_its_missing_unit_and_loses_its_empty_fi
     report = maker(root).recovery
     assert report is not None
     assert not report.clean
-    assert report.scan_begin == 131072  # the last file whose first record the checkpoint covers
+    assert report.scan_start == 131072  # the last file whose first record the checkpoint covers
     assert report.log_end == 271552
     assert report.units_added == 1
     assert report.truncated_bytes == 0

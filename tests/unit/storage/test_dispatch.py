@@ -70,7 +70,7 @@ def test_an_empty_queue_begins_in_the_middle_only_if_nothing_came_before(
     redispatcher.dispatch([record(7, 1700)])
     queue = queues.get("T", 0)
     assert redispatcher.gaps == {queue: 7}
-    redispatcher.begin(0)
+    redispatcher.start(0)
     redispatcher.dispatch([record(7, 1700)])
     redispatcher.finish()
     assert (queue.min_offset, queue.max_offset) == (7, 8)

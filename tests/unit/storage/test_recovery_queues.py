@@ -57,7 +57,7 @@ def test_a_lost_queue_is_built_from_the_begin_of_the_log_if_the_walk_meets_it(ma
         store.destroy()
         shutil.rmtree(copy / "consumequeue" / "U")
         again = maker(copy)
-        assert report(again).scan_begin > 0
+        assert report(again).scan_start > 0
         assert report(again).repaired_queues == (("U:0",) if meets else ())
         assert bodies(again, "U") == wanted
 
@@ -82,7 +82,7 @@ def test_lost_units_in_the_middle_are_repaired_from_the_log(maker: StoreMaker) -
     for start in range(2000, 9000, 1000):
         overwrite(queue_file(copy, "T", start), 0, bytes(1000))
     again = maker(copy)
-    assert report(again).scan_begin > 0
+    assert report(again).scan_start > 0
     assert report(again).repaired_queues == ("T:0",)
     assert report(again).units_added == 352
     assert bodies(again) == bodies(store)

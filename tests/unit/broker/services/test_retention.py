@@ -55,7 +55,7 @@ def fill(broker: Broker, peer: Peer, count: int = 10) -> None:
         os.utime(file.path, (0, 0))
 
 
-def log_begin(broker: Broker) -> int:
+def log_start(broker: Broker) -> int:
     return min(int(path.name) for path in (broker.config.store.root / "commitlog").iterdir())
 
 
@@ -94,7 +94,7 @@ async def test_a_pull_behind_the_minimum_is_told_the_minimum(broker: Broker, pee
 async def test_nothing_is_deleted_at_another_hour(broker: Broker, peer: Peer, autojump_clock: MockClock) -> None:
     fill(broker, peer)
     await run_for(broker, 200)
-    assert log_begin(broker) == 0
+    assert log_start(broker) == 0
 
 
 async def test_old_files_go_at_their_hour_but_not_right_after_the_start(
@@ -103,23 +103,23 @@ async def test_old_files_go_at_their_hour_but_not_right_after_the_start(
     fill(broker, peer)
     clock.now_ms += 2 * 3_600_000
     await run_for(broker, 59)
-    assert log_begin(broker) == 0
+    assert log_start(broker) == 0
     await run_for(broker, 120)
-    assert log_begin(broker) == broker.store.commit_log.files.files[-1].start > 0
+    assert log_start(broker) == broker.store.commit_log.files.files[-1].start > 0
 
 
 async def test_a_tool_may_ask_for_it_at_any_time(broker: Broker, peer: Peer, autojump_clock: MockClock) -> None:
     fill(broker, peer)
     assert peer.get(RequestCode.DELETE_EXPIRED_COMMITLOG).code == ResponseCode.SUCCESS
     await run_for(broker, 10)
-    assert log_begin(broker) > 0
+    assert log_start(broker) > 0
 
 
 async def test_files_go_with_a_pause_between(broker: Broker, peer: Peer, autojump_clock: MockClock) -> None:
     fill(broker, peer, 40)
     broker.retention.request()
     await run_for(broker, 0.55)
-    assert 4 <= log_begin(broker) // LOG_FILE <= 6
+    assert 4 <= log_start(broker) // LOG_FILE <= 6
     await run_for(broker, 1)
 
 
@@ -141,9 +141,9 @@ async def test_a_refusing_disk_is_told_once_and_tried_again(
         await run_for(broker, 100)
     assert len(caplog.records) == 1
     assert "not deleted for now: cannot delete" in caplog.text
-    assert log_begin(broker) == 0
+    assert log_start(broker) == 0
     await run_for(broker, 100)
-    assert log_begin(broker) > 0
+    assert log_start(broker) > 0
 
 
 def fill_queues(broker: Broker, peer: Peer) -> None:
@@ -184,11 +184,11 @@ async def test_a_log_file_that_cannot_be_deleted_keeps_no_queue_from_following(
         for _ in range(2):
             with pytest.raises(StoreError, match=rf"cannot delete .*commitlog/{3 * LOG_FILE:020d}"):
                 await broker.retention.clean()
-        assert log_begin(broker) == 3 * LOG_FILE
+        assert log_start(broker) == 3 * LOG_FILE
         assert begins(broker) == [(3, 2)] * 3
         assert not broker.retention.retention.is_behind
     await broker.retention.clean()
-    assert log_begin(broker) > 3 * LOG_FILE
+    assert log_start(broker) > 3 * LOG_FILE
 
 
 @pytest.mark.parametrize(("name", "first"), [("unlink", (9, 0)), ("read", (0, 0))])
@@ -211,7 +211,7 @@ async def test_a_queue_that_cannot_follow_keeps_no_other_from_it(
             with pytest.raises(StoreError, match=r"cannot .*T/0/.*Operation not permitted"):
                 await broker.retention.clean()
         assert begins(broker) == [first, (9, 8), (9, 8)]
-        assert followed == [log_begin(broker)] * 2
+        assert followed == [log_start(broker)] * 2
         assert broker.retention.retention.is_behind
         assert broker.retention.retention.queues_behind == [broker.store.queue("T", 0)]
     await broker.retention.clean()

@@ -64,7 +64,7 @@ def test_a_damaged_record_costs_only_its_message(maker: StoreMaker, kind: str, q
         shutil.rmtree(copy / "consumequeue")
     again = maker(copy)
     [part] = report(again).damage
-    assert (part.path, part.begin, part.end) == (log_file(copy, start), offset, offset + size)
+    assert (part.path, part.start, part.end) == (log_file(copy, start), offset, offset + size)
     assert part.reason
     assert report(again).truncated_bytes == 0
     assert bodies(again) == wanted[:HURT] + wanted[HURT + 1 :]
@@ -225,7 +225,7 @@ def test_damage_up_to_the_end_of_a_file_becomes_a_blank_record(maker: StoreMaker
     overwrite(log_file(copy, 65536), 0, bytes(10))
     again = maker(copy)
     [part] = report(again).damage
-    assert part.begin == last
+    assert part.start == last
     assert len(bodies(again)) + len(bodies(again, "U")) == 198
     assert report(again).lost_messages == 2
     third = maker(maker.killed_copy(again))

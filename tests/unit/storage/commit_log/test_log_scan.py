@@ -12,7 +12,7 @@ def test_a_walk_gives_every_message_and_ends_behind_the_last(store: MessageStore
     places = [put(store, body=bytes(15_000)) for _ in range(10)]
     scan = LogScan(store.commit_log, 0)
     assert [offset for offset, _ in scan] == [place.physical_offset for place in places]
-    assert (scan.begin, scan.end, scan.records) == (0, store.commit_log.max_offset, 10)
+    assert (scan.start, scan.end, scan.records) == (0, store.commit_log.max_offset, 10)
     assert scan.store_timestamp == places[-1].store_timestamp
     assert "magic 0x00000000" in scan.stopped_by
 
@@ -66,7 +66,7 @@ def test_what_looks_like_a_record_in_the_body_of_a_damaged_one_is_no_message(sto
         store.commit_log.files.files[0].map[offset + 8] ^= 1  # the CRC
     scan = LogScan(store.commit_log, 0)
     assert [offset for offset, _ in scan] == [end]
-    assert [(part.begin, part.end) for part in scan.damage] == [(0, end)]
+    assert [(part.start, part.end) for part in scan.damage] == [(0, end)]
 
 
 @pytest.mark.parametrize("damaged", [[0], [1], [3, 4, 5], list(range(9)), [8]])
@@ -83,8 +83,8 @@ def test_a_walk_steps_over_damage_to_the_next_record_that_proves_itself(
     offsets = [place.physical_offset for place in places]
     assert [offset for offset, _ in scan] == [offset for n, offset in enumerate(offsets) if n not in damaged]
     [part] = scan.damage
-    assert (part.begin, part.end) == (offsets[damaged[0]], offsets[damaged[-1] + 1])
-    assert part.path == store.commit_log.files.directory / f"{part.begin - part.begin % 65536:020d}"
+    assert (part.start, part.end) == (offsets[damaged[0]], offsets[damaged[-1] + 1])
+    assert part.path == store.commit_log.files.directory / f"{part.start - part.start % 65536:020d}"
     assert "magic" in part.reason
 
 
@@ -120,7 +120,7 @@ def test_no_record_whose_body_was_changed_proves_itself_behind_damage(store: Mes
     content[places[2].physical_offset + 88] ^= 0xFF  # its body
     scan = LogScan(store.commit_log, 0, check_crc=check_crc)
     assert [offset for offset, _ in scan] == [places[0].physical_offset, places[3].physical_offset]
-    assert [(part.begin, part.end) for part in scan.damage] == [(places[1].physical_offset, places[3].physical_offset)]
+    assert [(part.start, part.end) for part in scan.damage] == [(places[1].physical_offset, places[3].physical_offset)]
 
 
 def test_a_log_without_files_has_nothing_to_walk(store: MessageStore) -> None:

@@ -19,7 +19,7 @@ def queue(tmp_path: Path) -> ConsumeQueue:
     return QueueTable(config, FileSystem(), tmp_path / "consumequeue", tmp_path / "scratch").get("T", 0)
 
 
-def taken(queue: ConsumeQueue, numbers: list[int], log_begin: int = 0) -> tuple[list[int], list[int]]:
+def taken(queue: ConsumeQueue, numbers: list[int], log_start: int = 0) -> tuple[list[int], list[int]]:
     """Return the numbers that got a unit, and those of records that were ignored."""
     ignored: list[int] = []
 
@@ -29,10 +29,10 @@ def taken(queue: ConsumeQueue, numbers: list[int], log_begin: int = 0) -> tuple[
 
     def ignore(record: RecordCheck, reason: str) -> None:
         assert reason
-        assert numbers[(record.physical_offset - log_begin) // SIZE] == record.queue_offset
+        assert numbers[(record.physical_offset - log_start) // SIZE] == record.queue_offset
         ignored.append(record.queue_offset)
 
-    followed = QueueNumbers(log_begin, append, ignore)
+    followed = QueueNumbers(log_start, append, ignore)
     for place, number in enumerate(numbers):
         record = RecordCheck(
             RecordKind.MESSAGE,
@@ -40,7 +40,7 @@ def taken(queue: ConsumeQueue, numbers: list[int], log_begin: int = 0) -> tuple[
             topic="T",
             queue_id=0,
             queue_offset=QueueOffset(number),
-            physical_offset=PhysicalOffset(log_begin + place * SIZE),
+            physical_offset=PhysicalOffset(log_start + place * SIZE),
         )
         followed.add(queue, record)
     followed.finish()
@@ -79,5 +79,5 @@ def test_no_loss_explains_more_than_a_file_of_missing_messages_where_few_bytes_a
 
 def test_what_is_left_of_expired_messages_is_no_gap(queue: ConsumeQueue) -> None:
     taken(queue, [0, 1, 2])
-    assert taken(queue, [2**40, 2**40 + 1], log_begin=1000) == ([2**40, 2**40 + 1], [])
+    assert taken(queue, [2**40, 2**40 + 1], log_start=1000) == ([2**40, 2**40 + 1], [])
     assert queue.min_offset == 2**40

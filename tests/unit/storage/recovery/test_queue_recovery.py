@@ -180,9 +180,9 @@ def test_cutting_at_a_file_border_leaves_no_empty_file(tmp_path: Path) -> None:
 
 def test_min_offset_is_the_first_message_the_log_still_has(tmp_path: Path) -> None:
     queue = fill(make(tmp_path), 12)
-    for log_begin, wanted in ((-1, 0), (0, 0), (1000, 0), (1001, 1), (1850, 9), (2100, 11), (2101, 12), (10**6, 12)):
-        correct_min_offset(queue, log_begin)
-        assert queue.min_offset == wanted, log_begin
+    for log_start, wanted in ((-1, 0), (0, 0), (1000, 0), (1001, 1), (1850, 9), (2100, 11), (2101, 12), (10**6, 12)):
+        correct_min_offset(queue, log_start)
+        assert queue.min_offset == wanted, log_start
 
 
 def test_blank_units_stay_hidden_even_if_the_log_begins_at_zero(tmp_path: Path) -> None:
@@ -352,15 +352,15 @@ def test_a_unit_of_an_expired_record_is_no_dangling_one(maker: StoreMaker) -> No
     assert (again.reader.min_offset_in_queue("T", 0), again.reader.max_offset_in_queue("T", 0)) == (1, 1)
 
 
-@pytest.mark.parametrize("log_begin", [0, 1, 1000, 1150, 1200, 1250, 5000])
+@pytest.mark.parametrize("log_start", [0, 1, 1000, 1150, 1200, 1250, 5000])
 @pytest.mark.parametrize("log_file_size", [LOG_FILE_SIZE, 10**6])
-def test_lost_messages_in_the_middle_hide_no_other(tmp_path: Path, log_begin: int, log_file_size: int) -> None:
+def test_lost_messages_in_the_middle_hide_no_other(tmp_path: Path, log_start: int, log_file_size: int) -> None:
     queue = fill(make(tmp_path, log_file_size=log_file_size), 3)
     queue.append_lost(1500, 151_300, 100)
     fill(queue, 2)
     real = [0, 1, 2, 1503, 1504]
-    correct_min_offset(queue, log_begin)
-    kept = [number for number in real if 1000 + number * 100 >= log_begin]
+    correct_min_offset(queue, log_start)
+    kept = [number for number in real if 1000 + number * 100 >= log_start]
     assert queue.min_offset == (kept[0] if kept else 1505)
 
 

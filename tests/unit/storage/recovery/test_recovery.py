@@ -129,7 +129,7 @@ def test_records_before_the_checkpoint_are_not_read_again_after_a_crash(maker: S
     store.flush()
     put(store, "T")
     copy = maker(maker.killed_copy(store))
-    assert report(copy).scan_begin == vouched.physical_offset
+    assert report(copy).scan_start == vouched.physical_offset
     assert report(copy).records == 3
 
 
@@ -139,13 +139,13 @@ def test_the_walk_begins_not_before_the_last_file_the_checkpoint_covers(maker: S
     copy = maker.killed_copy(store)
     Checkpoint(maker.clock.now_ms, maker.clock.now_ms).save(FileSystem(), copy / "checkpoint")
     again = maker(copy)
-    assert report(again).scan_begin == 0  # everything is younger than the three seconds of safety
+    assert report(again).scan_start == 0  # everything is younger than the three seconds of safety
     maker.clock.now_ms += 3000
     put(store)
     store.flush()
     later = maker.killed_copy(store)
     Checkpoint(maker.clock.now_ms, maker.clock.now_ms).save(FileSystem(), later / "checkpoint")
-    assert report(maker(later)).scan_begin == 131072
+    assert report(maker(later)).scan_start == 131072
 
 
 @pytest.mark.parametrize("ahead_ms", [1, 10**9, 2**62])
@@ -160,13 +160,13 @@ def test_a_checkpoint_ahead_of_the_log_vouches_for_nothing(maker: StoreMaker, ah
     Checkpoint(times, times, times).save(FileSystem(), copy / "checkpoint")
     overwrite(queue_file(copy, "T", 1000), 3 * 20, bytes(1000 - 3 * 20))  # of records before the last one of U
     again = maker(copy)
-    assert report(again).scan_begin == 0
+    assert report(again).scan_start == 0
     assert report(again).units_added == 22
     assert bodies(again, "T") == bodies(store, "T")
     assert bodies(again, "U") == bodies(store, "U")
     assert put(again, "T").queue_offset == 75
     third = maker(maker.killed_copy(again))
-    assert report(third).scan_begin > 0, "the recovery has written a checkpoint of this log"
+    assert report(third).scan_start > 0, "the recovery has written a checkpoint of this log"
 
 
 def test_a_torn_record_ends_the_log_and_is_cleared(maker: StoreMaker) -> None:
