@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import trio
 
-from triomq.broker.network.refusal import RequestRefusedError
+from triomq.broker.network.refusal import RefusedError
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from triomq.protocol.wire.command import RemotingCommand
 
@@ -83,7 +83,7 @@ class ClientRequests:
         """Send a request; ``done`` is called once, with the answer or the reason why there is none.
 
         Raises:
-            RequestRefusedError: too many requests are unanswered.
+            RefusedError: too many requests are unanswered.
         """
         self._check_room(1)
         opaque = self._next_opaque()
@@ -101,7 +101,7 @@ class ClientRequests:
         """Send a request to several clients, by client id; ``done`` is called with all answers.
 
         Raises:
-            RequestRefusedError: too many requests are unanswered; none was sent.
+            RefusedError: too many requests are unanswered; none was sent.
         """
         self._check_room(len(connections))
         answers: dict[str, RemotingCommand | NoAnswer] = {}
@@ -116,7 +116,7 @@ class ClientRequests:
 
     def _check_room(self, count: int) -> None:
         if len(self._pending) + count > LIMIT:
-            raise RequestRefusedError(ResponseCode.SYSTEM_BUSY, f"{LIMIT} requests wait for clients")
+            raise RefusedError(f"{LIMIT} requests wait for clients", ResponseCode.SYSTEM_BUSY)
 
     def handle_answer(self, connection: Sender, response: RemotingCommand) -> bool:
         """Hand an answer to whoever asked; return ``False`` if this client was not asked."""

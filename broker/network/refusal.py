@@ -18,10 +18,10 @@ from triomq.protocol.wire.command import RemotingCommand
 LOGGER: Final = logging.getLogger("triomq.broker.network.refusal")
 
 
-class RequestRefusedError(TriomqError):
+class RefusedError(TriomqError):
     """The request is answered with ``code`` and ``remark``; the connection stays open."""
 
-    def __init__(self, code: int, remark: str) -> None:
+    def __init__(self, remark: str, code: int = ResponseCode.SYSTEM_ERROR) -> None:
         self.code = code
         self.remark = remark
         super().__init__(f"{remark} ({code})")
@@ -64,7 +64,7 @@ class Refusals:
 
 def response_code(error: TriomqError) -> int:
     """Return the response code for an error of a processor."""
-    if isinstance(error, RequestRefusedError):
+    if isinstance(error, RefusedError):
         return error.code
     for kind, code in _CODES:
         if isinstance(error, kind):
@@ -74,5 +74,5 @@ def response_code(error: TriomqError) -> int:
 
 def remark_of(error: BaseException) -> str:
     """Return the remark for an error, short enough for any header."""
-    text = error.remark if isinstance(error, RequestRefusedError) else str(error) or type(error).__name__
+    text = error.remark if isinstance(error, RefusedError) else str(error) or type(error).__name__
     return text if len(text) <= _MAX_REMARK else text[:_MAX_REMARK] + "..."

@@ -11,7 +11,7 @@ from triomq.broker.delayed.levels import DelayOffsetTable
 from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.refusal import RequestRefusedError
+from triomq.broker.network.refusal import RefusedError
 from triomq.broker.pulls.pull_answers import PullAnswers
 from triomq.broker.services.retention import RetentionService
 from triomq.broker.statistics.counters import BrokerStatistics
@@ -54,10 +54,7 @@ class TopicProcessors:
         _check_range(f"perm of topic[{header.topic}]", header.perm, _ALL_PERMISSIONS)
         filter_type = TopicFilterType.__members__.get(header.topic_filter_type)
         if filter_type is None:
-            raise RequestRefusedError(
-                ResponseCode.SYSTEM_ERROR,
-                f"topicFilterType[{header.topic_filter_type}] is illegal: SINGLE_TAG or MULTI_TAG",
-            )
+            raise RefusedError(f"topicFilterType[{header.topic_filter_type}] is illegal: SINGLE_TAG or MULTI_TAG")
         topics.put(
             TopicConfig(
                 topic_name=header.topic,
@@ -105,7 +102,7 @@ class TopicProcessors:
         topic = TopicRequestHeader.decode(command.ext_fields).topic
         config = self.topics.get(topic)
         if config is None:
-            raise RequestRefusedError(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic}")
+            raise RefusedError(f"No topic in this broker. topic: {topic}", ResponseCode.TOPIC_NOT_EXIST)
         return command.reply(body=fastjson.dumps({"attributes": {}, **config.to_json()}))
 
 
@@ -137,9 +134,7 @@ class GroupProcessors:
         group = GroupRequestHeader.decode(command.ext_fields).group
         config = self._settings.get(group)
         if config is None:
-            raise RequestRefusedError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {group}"
-            )
+            raise RefusedError(f"No group in this broker. group: {group}", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         return command.reply(body=config.encode())
 
     def delete_subscription_group(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
@@ -186,12 +181,12 @@ class StoreProcessors:
 
     def update_broker_config(self, _connection: Connection, _command: RemotingCommand) -> RemotingCommand:
         """Refuse to change settings of a running broker: some of them are paths and limits that protect it."""
-        raise RequestRefusedError(
-            ResponseCode.NO_PERMISSION,
+        raise RefusedError(
             "settings of a running triomq broker cannot be changed by request: start it with other options",
+            ResponseCode.NO_PERMISSION,
         )
 
 
 def _check_range(what: str, value: int, limit: int) -> None:
     if not 0 <= value <= limit:
-        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"{what} is illegal: {value}, must be 0 to {limit}")
+        raise RefusedError(f"{what} is illegal: {value}, must be 0 to {limit}")

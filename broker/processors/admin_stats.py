@@ -11,7 +11,7 @@ from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.groups import Groups
 from triomq.broker.groups.members import Member
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.refusal import RequestRefusedError
+from triomq.broker.network.refusal import RefusedError
 from triomq.broker.services.stalls import StallWatch
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
@@ -56,7 +56,7 @@ class StatisticsProcessors:
         topic = TopicRequestHeader.decode(command.ext_fields).topic
         config = self.topics.get(topic)
         if config is None:
-            raise RequestRefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+            raise RefusedError(f"topic[{topic}] not exist", ResponseCode.TOPIC_NOT_EXIST)
         table = {}
         for queue_id in range(config.write_queue_nums):
             max_offset = self.store.reader.max_offset_in_queue(topic, queue_id)
@@ -118,7 +118,7 @@ class StatisticsProcessors:
         header = QueryConsumeTimeSpanRequestHeader.decode(command.ext_fields)
         config = self.topics.get(header.topic)
         if config is None:
-            raise RequestRefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
+            raise RefusedError(f"topic[{header.topic}] not exist", ResponseCode.TOPIC_NOT_EXIST)
         spans = []
         for queue_id in range(config.write_queue_nums):
             spans.append((yield from self._time_span(header.group, header.topic, queue_id)))  # noqa: PERF401  # it yields
@@ -149,9 +149,7 @@ class StatisticsProcessors:
         header = ViewBrokerStatsDataRequestHeader.decode(command.ext_fields)
         data = self.statistics.window_stats(header.stats_name, header.stats_key, self.config.cluster_name)
         if data is None:
-            raise RequestRefusedError(
-                ResponseCode.SYSTEM_ERROR, f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
-            )
+            raise RefusedError(f"The stats <{header.stats_name}> <{header.stats_key}> not exist")
         return command.reply(body=data.encode())
 
     def get_consumer_connection_list(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
@@ -159,7 +157,7 @@ class StatisticsProcessors:
         name = ConsumerGroupRequestHeader.decode(command.ext_fields).consumer_group
         group = self.groups.consumers.get(name)
         if group is None:
-            raise RequestRefusedError(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
+            raise RefusedError(f"the consumer group[{name}] not online", ResponseCode.CONSUMER_NOT_ONLINE)
         body = ConsumerConnection(
             connection_set=_connections(group.members.items()),
             subscription_table={topic: each.data for topic, each in group.subscriptions.items()},
@@ -174,7 +172,7 @@ class StatisticsProcessors:
         name = ProducerGroupRequestHeader.decode(command.ext_fields).producer_group
         members = self.groups.producers.get(name)
         if members is None:
-            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
+            raise RefusedError(f"the producer group[{name}] not exist")
         return command.reply(body=ProducerConnection(_connections(members.items())).encode())
 
     def get_all_producer_info(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:

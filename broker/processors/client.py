@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from triomq.broker.groups.groups import Groups
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.refusal import RequestRefusedError
+from triomq.broker.network.refusal import RefusedError
 from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies.client import (
     CheckClientRequestBody,
@@ -18,7 +18,6 @@ from triomq.protocol.bodies.client import (
     LockBatchRequestBody,
     LockBatchResponseBody,
 )
-from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import IllegalNameError
 from triomq.protocol.filters.filter_types import check_filter_type
 from triomq.protocol.names import retry_topic
@@ -70,7 +69,7 @@ class ClientProcessors:
         header = ConsumerGroupRequestHeader.decode(command.ext_fields)
         group = self._groups.consumers.get(header.consumer_group)
         if group is None:
-            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}")
+            raise RefusedError(f"no consumer for this group, {header.consumer_group}")
         return command.reply(body=ConsumerIdList(group.client_ids()).encode())
 
     def check_client_config(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:

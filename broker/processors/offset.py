@@ -6,7 +6,7 @@ QueryMessageProcessor.java.
 
 from triomq.broker.groups.groups import Groups
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.refusal import RequestRefusedError
+from triomq.broker.network.refusal import RefusedError
 from triomq.broker.topics import TopicTable
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.names import validate_group
@@ -44,13 +44,13 @@ class OffsetProcessors:
         if queue_offset is not None:
             return _offset(command, queue_offset)
         if header.set_zero_if_not_found is False:  # 5.x callers that do not want the 0 below
-            raise RequestRefusedError(ResponseCode.QUERY_NOT_FOUND, "Not found, do not set to zero")
+            raise RefusedError("Not found, do not set to zero", ResponseCode.QUERY_NOT_FOUND)
         store = self._store
         if store.reader.min_offset_in_queue(header.topic, header.queue_id) > 0 or (
             yield from self._first_is_on_disk(header.topic, header.queue_id)
         ):
-            raise RequestRefusedError(
-                ResponseCode.QUERY_NOT_FOUND, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+            raise RefusedError(
+                "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first", ResponseCode.QUERY_NOT_FOUND
             )
         return _offset(command, 0)
 
@@ -70,12 +70,10 @@ class OffsetProcessors:
         """
         header = UpdateConsumerOffsetRequestHeader.decode(command.ext_fields)
         if self._topics.get(header.topic) is None:
-            raise RequestRefusedError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")
+            raise RefusedError(f"Topic {header.topic} not exist!", ResponseCode.TOPIC_NOT_EXIST)
         validate_group(header.consumer_group)
         if header.queue_id < 0 or header.commit_offset < 0:
-            raise RequestRefusedError(
-                ResponseCode.SYSTEM_ERROR, f"queueId[{header.queue_id}] or offset[{header.commit_offset}] is illegal"
-            )
+            raise RefusedError(f"queueId[{header.queue_id}] or offset[{header.commit_offset}] is illegal")
         self._groups.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         return command.reply()
 
@@ -96,9 +94,8 @@ class OffsetProcessors:
             if topic in found and self._topics.get(topic) is not None and (live is None or topic in live.subscriptions)
         ]
         if not topics:
-            raise RequestRefusedError(
-                ResponseCode.SYSTEM_ERROR,
-                f"nothing to clone: group {header.src_group} has no offsets in {header.topic or 'any topic'}",
+            raise RefusedError(
+                f"nothing to clone: group {header.src_group} has no offsets in {header.topic or 'any topic'}"
             )
         for topic in topics:
             for queue_id, queue_offset in found[topic].items():

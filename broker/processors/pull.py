@@ -8,7 +8,7 @@ from typing import Final
 
 from triomq.broker.groups.groups import Groups
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.refusal import RequestRefusedError
+from triomq.broker.network.refusal import RefusedError
 from triomq.broker.pulls.paged_reads import PagedReads
 from triomq.broker.pulls.pull_answers import PullAnswers
 from triomq.broker.pulls.pull_hold import Pull
@@ -68,33 +68,26 @@ class PullProcessor:
         """Return the tag codes that the pull wants; ``None``: all.
 
         Raises:
-            RequestRefusedError: group, topic, queue or subscription do not allow the pull.
+            RefusedError: group, topic, queue or subscription do not allow the pull.
             SubscriptionParseError: the expression in the request cannot be read.
         """
         group = self.groups.settings.get_or_create(header.consumer_group)
         if group is None:
-            raise RequestRefusedError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            raise RefusedError(
                 f"subscription group [{header.consumer_group}] does not exist",
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             )
         if not group.consume_enable:
-            raise RequestRefusedError(
-                ResponseCode.NO_PERMISSION, f"subscription group no permission, {header.consumer_group}"
-            )
+            raise RefusedError(f"subscription group no permission, {header.consumer_group}", ResponseCode.NO_PERMISSION)
         topic = self.topics.get(header.topic)
         if topic is None:
-            raise RequestRefusedError(
-                ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!"
-            )
+            raise RefusedError(f"topic[{header.topic}] not exist, apply first please!", ResponseCode.TOPIC_NOT_EXIST)
         if not topic.perm & _READ:
-            raise RequestRefusedError(
-                ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden"
-            )
+            raise RefusedError(f"the topic[{header.topic}] pulling message is forbidden", ResponseCode.NO_PERMISSION)
         if not 0 <= header.queue_id < topic.read_queue_nums:
-            raise RequestRefusedError(
-                ResponseCode.SYSTEM_ERROR,
+            raise RefusedError(
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] topicConfig.readQueueNums:"
-                f"[{topic.read_queue_nums}] consumer:[{connection.peer}]",
+                f"[{topic.read_queue_nums}] consumer:[{connection.peer}]"
             )
         if header.sys_flag & _SUBSCRIPTION:
             return parse_filter(header.subscription, header.expression_type).codes
@@ -104,23 +97,23 @@ class PullProcessor:
         """Return the tag codes of the subscription in the group's heartbeats."""
         group = self.groups.consumers.get(header.consumer_group)
         if group is None:
-            raise RequestRefusedError(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist: send a heartbeat first"
+            raise RefusedError(
+                "the consumer's group info not exist: send a heartbeat first", ResponseCode.SUBSCRIPTION_NOT_EXIST
             )
         if not broadcast_enabled and group.message_model is MessageModel.BROADCASTING:
-            raise RequestRefusedError(
-                ResponseCode.NO_PERMISSION,
+            raise RefusedError(
                 f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
+                ResponseCode.NO_PERMISSION,
             )
         subscription = group.subscriptions.get(header.topic)
         if subscription is None:
-            raise RequestRefusedError(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+            raise RefusedError(
                 f"the consumer's subscription not exist: {header.consumer_group} does not subscribe to {header.topic}",
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
             )
         if subscription.data.sub_version < header.sub_version:
-            raise RequestRefusedError(
-                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest: send a heartbeat first"
+            raise RefusedError(
+                "the consumer's subscription not latest: send a heartbeat first", ResponseCode.SUBSCRIPTION_NOT_LATEST
             )
         if subscription.tag_filter is None:
             raise UnsupportedFilterError(subscription.data.expression_type)

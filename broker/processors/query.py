@@ -7,7 +7,7 @@ from typing import Final
 
 from triomq.broker.groups.groups import Groups
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.refusal import RequestRefusedError
+from triomq.broker.network.refusal import RefusedError
 from triomq.protocol.bodies.statistics import ConsumeQueueData, QueryConsumeQueueResponseBody
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.requests.messages import (
@@ -67,7 +67,7 @@ class QueryProcessors:
         header = ViewMessageRequestHeader.decode(command.ext_fields)
         (record,) = yield from self._store.reader.look_up((header.offset,))
         if record is None:
-            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}")
+            raise RefusedError(f"can not find message by the offset, {header.offset}")
         return command.reply(body=record)
 
     def query_consume_queue(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
@@ -76,7 +76,7 @@ class QueryProcessors:
         topic, queue_id, index = header.topic, header.queue_id, header.index
         queue = self._store.queues.find(topic, queue_id)
         if queue is None:
-            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
+            raise RefusedError(f"{queue_id}@{topic} is not exist!")
         begin, end = (
             self._store.reader.min_offset_in_queue(topic, queue_id),
             self._store.reader.max_offset_in_queue(topic, queue_id),

@@ -12,7 +12,7 @@ from typing import Final
 from triomq.broker.groups.groups import Groups
 from triomq.broker.network.client_requests import ClientRequests, NoAnswer
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.refusal import Refusals, RequestRefusedError
+from triomq.broker.network.refusal import Refusals, RefusedError
 from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies.client import GetConsumerStatusBody, ResetOffsetBody
 from triomq.protocol.codes import LanguageCode, RequestCode, ResponseCode
@@ -53,10 +53,10 @@ class RelayProcessors:
         body = ResetOffsetBody((yield from self._reset_targets(header)))
         group = self.groups.consumers.get(header.group)
         if group is None:
-            raise RequestRefusedError(
-                ResponseCode.CONSUMER_NOT_ONLINE,
+            raise RefusedError(
                 f"Consumer not online, so can not reset offset, Group: {header.group} Topic: {header.topic} "
                 f"Timestamp: {header.timestamp}",
+                ResponseCode.CONSUMER_NOT_ONLINE,
             )
         LOGGER.info("offset reset group=%s topic=%s timestamp=%d", header.group, header.topic, header.timestamp)
         content = body.encode_for_cpp() if command.language == LanguageCode.CPP else body.encode()
@@ -68,15 +68,12 @@ class RelayProcessors:
     def _reset_targets(self, header: ResetOffsetRequestHeader) -> PagedRead[dict[MessageQueue, int]]:
         config = self.topics.get(header.topic)
         if config is None:
-            raise RequestRefusedError(
-                ResponseCode.SYSTEM_ERROR,
-                f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}",
-            )
+            raise RefusedError(f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}")
         reader, targets = self.store.reader, {}
         for queue_id in range(config.write_queue_nums):
             current = self.groups.offsets.query(header.group, header.topic, queue_id)
             if current is None:
-                raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group}> not exist")
+                raise RefusedError(f"THe consumer group <{header.group}> not exist")
             if header.timestamp == _END_OF_QUEUE:
                 target = reader.max_offset_in_queue(header.topic, queue_id)
             else:
@@ -91,9 +88,7 @@ class RelayProcessors:
         header = GetConsumerStatusRequestHeader.decode(command.ext_fields)
         group = self.groups.consumers.get(header.group)
         if group is None:
-            raise RequestRefusedError(
-                ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{header.group}]"
-            )
+            raise RefusedError(f"No Any Consumer online in the consumer group: [{header.group}]")
         if header.client_addr:
             members = {header.client_addr: self._member(header.group, header.client_addr)}
         else:
@@ -127,7 +122,7 @@ class RelayProcessors:
         if header.msg_id:
             (record,) = yield from self.store.reader.look_up((parse_offset_message_id(header.msg_id)[2],))
         if record is None:
-            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"no message with id {header.msg_id}")
+            raise RefusedError(f"no message with id {header.msg_id}")
         fields = {**command.ext_fields, "brokerName": self.broker_name}
         self._forward(connection, command, header.consumer_group, header.client_id or "", fields, record)
 
@@ -159,5 +154,5 @@ class RelayProcessors:
     def _member(self, group: str, client_id: str) -> Connection:
         member = self.groups.consumers.connection_of(group, client_id)
         if member is None:
-            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
+            raise RefusedError(f"The Consumer <{group}> <{client_id}> not online")
         return member

@@ -9,7 +9,7 @@ Source: behaviour.md A.17; wire.md 8, 9.4, 9.5; RouteInfoManager.java, DefaultRe
 from typing import Final
 
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.refusal import RequestRefusedError
+from triomq.broker.network.refusal import RefusedError
 from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies.route import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
 from triomq.protocol.codes import ResponseCode
@@ -37,10 +37,10 @@ class RouteProcessors:
         header = GetRouteInfoRequestHeader.decode(command.ext_fields)
         config = self._topics.get(header.topic)
         if config is None:
-            raise RequestRefusedError(
-                ResponseCode.TOPIC_NOT_EXIST,
+            raise RefusedError(
                 f"No topic route info in name server for the topic: {header.topic}\n"
                 "Create it, or send to it while the broker creates topics by itself (autoCreateTopicEnable).",
+                ResponseCode.TOPIC_NOT_EXIST,
             )
         queue_data = QueueData(
             broker_name=self._broker_name,
@@ -97,4 +97,4 @@ class RouteProcessors:
         """Refuse a query of the key-value table (101, 219), which does not exist here."""
         header = KvConfigRequestHeader.decode(command.ext_fields)
         key = f" Key: {header.key}" if header.key is not None else ""
-        raise RequestRefusedError(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace}{key}")
+        raise RefusedError(f"No config item, Namespace: {header.namespace}{key}", ResponseCode.QUERY_NOT_FOUND)

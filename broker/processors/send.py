@@ -12,7 +12,7 @@ from triomq.broker.delayed.levels import Schedule
 from triomq.broker.delayed.timer import Timer
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.refusal import RequestRefusedError
+from triomq.broker.network.refusal import RefusedError
 from triomq.broker.services.flush import GroupCommit
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
@@ -91,7 +91,7 @@ class SendProcessor:
     def _send(self, connection: Connection, command: RemotingCommand, header: SendHeader) -> RemotingCommand | None:
         topic = header.topic
         if topic in FORBIDDEN_TOPICS:
-            raise RequestRefusedError(ResponseCode.NO_PERMISSION, f"the topic[{topic}] is forbidden for clients")
+            raise RefusedError(f"the topic[{topic}] is forbidden for clients", ResponseCode.NO_PERMISSION)
         config = self.topics.get(topic) or self._create_topic(header)
         queue_id = _choose_queue(config, header.queue_id, self.topics.random)
         if config.topic_filter_type is TopicFilterType.MULTI_TAG:
@@ -107,9 +107,7 @@ class SendProcessor:
     def _create_topic(self, header: SendHeader) -> TopicConfig:
         config = self.topics.create_by_sending(header.topic, header.default_topic, header.default_topic_queue_nums)
         if config is None:
-            raise RequestRefusedError(
-                ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!"
-            )
+            raise RefusedError(f"topic[{header.topic}] not exist, apply first please!", ResponseCode.TOPIC_NOT_EXIST)
         return config
 
     def _store_one(
@@ -179,13 +177,13 @@ class SendProcessor:
         Raises:
             MessageIllegalError: level or time is not a number, the time is too far away, or the message cancels another
                 one, which is not supported yet.
-            RequestRefusedError: it is the first half of a transaction, which is not supported yet.
+            RefusedError: it is the first half of a transaction, which is not supported yet.
         """
         level = requested_level(properties)
         # Clients before 4.6.1 leave this property on messages that they send to a retry topic.
         is_retry = level > 0 and (header.reconsume_times or 0) > 0
         if get_property(properties, b"TRAN_MSG") == b"true" and not is_retry:
-            raise RequestRefusedError(ResponseCode.NO_PERMISSION, "transactional messages are not available yet")
+            raise RefusedError("transactional messages are not available yet", ResponseCode.NO_PERMISSION)
         if header.sys_flag & TRANSACTION_MASK in WITHOUT_UNIT:
             return _AT_ONCE
         if level:
@@ -203,14 +201,12 @@ class SendProcessor:
         """Whether a message for a retry topic has been tried as often as its group allows.
 
         Raises:
-            RequestRefusedError: the group does not exist and may not be created.
+            RefusedError: the group does not exist and may not be created.
         """
         name = header.topic.removeprefix(RETRY_PREFIX)
         group = self.settings.get_or_create(name)
         if group is None:
-            raise RequestRefusedError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}"
-            )
+            raise RefusedError(f"subscription group not exist, {name}", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         return (header.reconsume_times or 0) >= retry_limit(group, header.max_reconsume_times, command.version)
 
 
@@ -221,12 +217,10 @@ def _choose_queue(config: TopicConfig, queue_id: int, random: Random) -> int:
     """
     if queue_id < 0:
         if config.write_queue_nums <= 0:
-            raise RequestRefusedError(
-                ResponseCode.NO_PERMISSION, f"topic[{config.topic_name}] has no queue to write to"
-            )
+            raise RefusedError(f"topic[{config.topic_name}] has no queue to write to", ResponseCode.NO_PERMISSION)
         return random.randrange(config.write_queue_nums)
     if queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
-        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"request queueId[{queue_id}] is illegal")
+        raise RefusedError(f"request queueId[{queue_id}] is illegal")
     return queue_id
 
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from triomq.broker.delayed.levels import Schedule
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.refusal import RequestRefusedError, remark_of
+from triomq.broker.network.refusal import RefusedError, remark_of
 from triomq.broker.processors.send import answer_stored, ensure_dead_letter_topic, retry_limit
 from triomq.broker.services.flush import GroupCommit
 from triomq.broker.statistics.counters import BrokerStatistics
@@ -58,15 +58,15 @@ class SendBackProcessor:
         header = ConsumerSendMsgBackRequestHeader.decode(command.ext_fields)
         group = self.settings.get_or_create(header.group)
         if group is None:
-            raise RequestRefusedError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {header.group}"
+            raise RefusedError(
+                f"subscription group not exist, {header.group}", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
             )
         if group.retry_queue_nums <= 0:  # the group wants no retries
             return command.reply()
         target = self._retry_target(header, group)
         (record,) = yield from self.store.reader.look_up((header.offset,))
         if record is None:
-            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+            raise RefusedError(f"look message by offset failed, {header.offset}")
         message = decode_record(record)
         limit = retry_limit(group, header.max_reconsume_times, command.version)
         if header.delay_level < 0 or message.reconsume_times >= limit:
@@ -81,7 +81,7 @@ class SendBackProcessor:
         sys_flag = _UNIT_SUB if header.unit_mode else 0
         topic = self.topics.ensure(retry_topic(header.group), group.retry_queue_nums, sys_flag)
         if not topic.perm & Permission.WRITE:
-            raise RequestRefusedError(ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] is not writable")
+            raise RefusedError(f"the topic[{topic.topic_name}] is not writable", ResponseCode.NO_PERMISSION)
         # RocketMQ uses the group's number only, but nobody consumes a queue that the topic does not have.
         queues = min(group.retry_queue_nums, max(topic.write_queue_nums, 1))
         return _Target(topic.topic_name, self.topics.random.randrange(queues), header.delay_level)
@@ -90,7 +90,7 @@ class SendBackProcessor:
         """Store the message in its new place.
 
         Raises:
-            RequestRefusedError: the store refuses it; the code is SYSTEM_ERROR for every reason.
+            RefusedError: the store refuses it; the code is SYSTEM_ERROR for every reason.
         """
         properties = message.encoded_properties
         first_topic = get_property(properties, _RETRY_TOPIC)
@@ -120,7 +120,7 @@ class SendBackProcessor:
                 self.store.append([copy])
                 self.statistics.put(target.topic, 1, len(message.stored_body))
         except (MessageIllegalError, StoreError) as exc:
-            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark_of(exc)) from exc
+            raise RefusedError(remark_of(exc)) from exc
         counted_for = first_topic.decode("utf-8", "replace")
         if self.topics.get(counted_for) is not None:  # the message may contain any name, each time another
             self.statistics.send_back(group, counted_for)

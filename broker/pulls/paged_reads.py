@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import trio
 
 from triomq.broker.network.connection import Connection, Processor
-from triomq.broker.network.refusal import Refusals, RequestRefusedError
+from triomq.broker.network.refusal import Refusals, RefusedError
 from triomq.broker.network.steps import Steps
 from triomq.broker.paged_read import run_paged_read
 from triomq.protocol.codes import CommandFlag, ResponseCode
@@ -60,7 +60,7 @@ class PagedReads:
 
         Raises:
             TriomqError: what the paged read raises.
-            RequestRefusedError: too many requests wait already.
+            RefusedError: too many requests wait already.
         """
         ranges: Sequence[ColdRange] = ()
         for _ in range(_MAX_STEPS):
@@ -87,12 +87,10 @@ class PagedReads:
         ``check`` is called before each step; what it raises is the answer.
 
         Raises:
-            RequestRefusedError: too many requests wait already.
+            RefusedError: too many requests wait already.
         """
         if self.waiting >= _MAX_WAITING:
-            raise RequestRefusedError(
-                ResponseCode.SYSTEM_BUSY, f"{self.waiting} requests wait for the disk: try again later"
-            )
+            raise RefusedError(f"{self.waiting} requests wait for the disk: try again later", ResponseCode.SYSTEM_BUSY)
         self.waiting += 1
         self._steps.nursery.start_soon(self._finish, connection, command, read, ranges, check)
 
@@ -128,9 +126,9 @@ class PagedReads:
         """Refuse to continue for a peer that does not read: other answers may be as long, and there may be many.
 
         Raises:
-            RequestRefusedError: too much is unread.
+            RefusedError: too much is unread.
         """
         if connection.unread_bytes > self._unread_high_bytes:
-            raise RequestRefusedError(
-                ResponseCode.SYSTEM_BUSY, f"{connection.unread_bytes} bytes of answers are unread: try again later"
+            raise RefusedError(
+                f"{connection.unread_bytes} bytes of answers are unread: try again later", ResponseCode.SYSTEM_BUSY
             )

@@ -17,7 +17,7 @@ from typing import Final
 from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.groups import Groups
 from triomq.broker.network.client_requests import ClientRequests, NoAnswer
-from triomq.broker.network.refusal import RequestRefusedError
+from triomq.broker.network.refusal import RefusedError
 from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies.client import ConsumerRunningInfo, MessageModel
 from triomq.protocol.bodies.group_health import GroupReport, explain_stall
@@ -152,7 +152,7 @@ class StallWatch:
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
         try:
             self.client_requests.ask_all(asked, code, fields, _ANSWER_S, done)
-        except RequestRefusedError:
+        except RefusedError:
             self._log(group, queues, dict.fromkeys(members))
 
     def _log(self, group: str, queues: list[MessageQueue], members: dict[str, ConsumerRunningInfo | None]) -> None:

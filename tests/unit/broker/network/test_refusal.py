@@ -2,7 +2,7 @@
 
 import pytest
 
-from triomq.broker.network.refusal import RequestRefusedError, remark_of, response_code
+from triomq.broker.network.refusal import RefusedError, remark_of, response_code
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import (
     ConfigError,
@@ -20,7 +20,7 @@ from triomq.protocol.errors import (
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (RequestRefusedError(ResponseCode.NO_PERMISSION, "no"), ResponseCode.NO_PERMISSION),
+        (RefusedError("no", ResponseCode.NO_PERMISSION), ResponseCode.NO_PERMISSION),
         (MessageIllegalError("large"), ResponseCode.MESSAGE_ILLEGAL),
         (IllegalNameError("blank"), ResponseCode.SYSTEM_ERROR),
         (SubscriptionParseError("||"), ResponseCode.SUBSCRIPTION_PARSE_FAILED),
@@ -36,12 +36,12 @@ def test_an_error_has_the_code_that_clients_act_on(error: TriomqError, code: int
 
 
 def test_a_refusal_keeps_code_and_remark_apart_from_its_text() -> None:
-    error = RequestRefusedError(17, "topic[T] not exist")
+    error = RefusedError("topic[T] not exist", 17)
     assert (error.code, error.remark, str(error)) == (17, "topic[T] not exist", "topic[T] not exist (17)")
 
 
 def test_the_remark_of_a_refusal_is_what_the_refusal_says() -> None:
-    assert remark_of(RequestRefusedError(17, "topic[T] not exist")) == "topic[T] not exist"
+    assert remark_of(RefusedError("topic[T] not exist", 17)) == "topic[T] not exist"
 
 
 def test_a_remark_is_never_empty_and_never_long() -> None:
