@@ -13,7 +13,7 @@ SECONDS = 3.0
 
 
 @pytest.mark.timeout(180)
-def test_groups_lose_and_disorder_nothing_while_members_and_the_broker_come_and_go(tmp_path: Path) -> None:
+def test_groups_lose_and_reorder_nothing_during_churn(tmp_path: Path) -> None:
     with Chaos(tmp_path, SEED, SECONDS, 960, [*Mode]) as chaos:
         outcome = chaos.run()
     assert outcome.is_good, describe(outcome)
@@ -29,7 +29,7 @@ def test_a_seed_decides_the_plan() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_plan_ends_only_members_that_there_are_and_never_all_of_a_group(seed: int) -> None:
+def test_plan_stops_only_live_members_and_never_a_whole_group(seed: int) -> None:
     members = {mode: {0, 1} for mode in Mode}
     for event in plan_events(seed, 60, [*Mode]):
         _apply(event, members[event.mode])

@@ -52,7 +52,7 @@ def test_an_acknowledged_message_that_nobody_handled_is_lost(mode: Mode) -> None
     assert not found.is_good
 
 
-def test_a_message_handled_before_its_predecessor_is_out_of_order() -> None:
+def test_message_handled_before_predecessor_is_out_of_order() -> None:
     late, early = attempt(0, 2), attempt(1, 1)
     assert verdict(late, early).out_of_order == [(late, early)] * 2  # of the key, and of the queue
     assert not verdict(late, early).is_good
@@ -68,7 +68,7 @@ def test_keys_of_one_queue_are_held_in_its_order() -> None:
     assert verdict(first, second).out_of_order == [(first, second)]
 
 
-def test_a_failure_does_not_let_the_next_message_through_but_the_last_one_does() -> None:
+def test_successor_is_allowed_only_after_final_failure() -> None:
     again = attempt(0, 3, failures=1)
     assert not verdict(attempt(0, 1, succeeded=False), attempt(1, 2), again).is_good
     given_up = attempt(0, 1, succeeded=False, failures=MAX_FAILURES)

@@ -183,7 +183,7 @@ def test_spoiled_frames_are_commands_or_protocol_errors() -> None:
 
 
 @pytest.mark.parametrize("frame", FRAMES)
-def test_a_frame_with_any_one_bit_flipped_is_a_command_or_a_protocol_error(frame: bytes) -> None:
+def test_single_bit_flip_yields_command_or_protocol_error(frame: bytes) -> None:
     for index in range(len(frame) * 8):
         spoiled = bytearray(frame)
         spoiled[index // 8] ^= 1 << index % 8
@@ -205,7 +205,7 @@ def test_garbage_is_a_command_or_a_protocol_error() -> None:
         check(rng.randbytes(rng.randint(0, 80)))
 
 
-def test_spoiled_frames_never_take_much_more_memory_than_they_are_long() -> None:
+def test_corrupt_frames_use_memory_in_proportion_to_length() -> None:
     """What a length field claims is not allocated: no frame here has a kilobyte, many claim gigabytes."""
     frames = list(spoiled_frames(COUNT // 5))
     most_bytes = 0

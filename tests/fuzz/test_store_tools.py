@@ -72,7 +72,7 @@ def use_tools(maker: StoreMaker, root: Path, wanted: Bodies) -> bool:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_tools_neither_fail_nor_invent_messages_whatever_is_damaged(maker: StoreMaker, clean: bool) -> None:
+def test_store_tools_survive_damage_and_invent_no_messages(maker: StoreMaker, clean: bool) -> None:
     source, wanted = original(maker, clean=clean)
     used = 0
     for seed in SEEDS:

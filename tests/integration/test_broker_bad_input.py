@@ -232,9 +232,7 @@ async def test_an_illegal_group_name_is_refused_wherever_it_stands(
         assert broker.groups.settings.get(group) is None
 
 
-async def test_a_body_or_properties_above_the_limit_are_refused_and_the_connection_goes_on(
-    root: Path, mock_clock: MockClock
-) -> None:
+async def test_oversized_body_is_rejected_and_connection_stays_open(root: Path, mock_clock: MockClock) -> None:
     """C.2 scenario 5."""
     async with bystander(root) as (broker, _), connected(broker_port(broker)) as wire:
         response = await wire.put("T", bytes(4 * 1024**2 + 1))
@@ -262,7 +260,7 @@ async def test_a_failure_inside_a_processor_is_its_requests_own(
 
 
 @pytest.mark.parametrize("code", list(RequestCode))
-async def test_a_request_without_header_and_with_rubbish_as_body_is_answered(
+async def test_headerless_request_with_garbage_body_is_answered(
     root: Path, mock_clock: MockClock, caplog: pytest.LogCaptureFixture, code: int
 ) -> None:
     async with bystander(root) as (broker, _), connected(broker_port(broker)) as wire:

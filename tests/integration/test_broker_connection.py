@@ -62,7 +62,7 @@ async def test_a_message_goes_through(root: Path, mock_clock: MockClock) -> None
         assert message.born_host == f"127.0.0.1:{socket_name[1]}"
 
 
-async def test_all_frames_of_one_read_are_answered_in_order_with_one_write(
+async def test_frames_of_one_read_are_answered_in_order_in_one_write(
     root: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushes: list[str] = []
@@ -113,7 +113,7 @@ async def test_the_answer_has_the_serialisation_of_its_request(
             assert response.serialize_type == serialize_type
 
 
-async def test_a_oneway_request_gets_no_answer_whatever_becomes_of_it(root: Path, mock_clock: MockClock) -> None:
+async def test_oneway_request_never_gets_a_response(root: Path, mock_clock: MockClock) -> None:
     oneway = int(CommandFlag.ONEWAY)
     async with running(root) as broker, connected(broker_port(broker)) as wire:
         for code, fields in (
@@ -141,7 +141,7 @@ async def test_an_unknown_request_is_answered_with_code_3(root: Path, mock_clock
                 assert response.remark == f" request type {code} not supported"
 
 
-async def test_an_answer_that_nobody_asked_for_is_counted_and_dropped(root: Path, mock_clock: MockClock) -> None:
+async def test_unsolicited_response_is_counted_and_dropped(root: Path, mock_clock: MockClock) -> None:
     async with running(root) as broker, connected(broker_port(broker)) as wire:
         await wire.send(request(ResponseCode.SUCCESS, opaque=77, flag=int(CommandFlag.RESPONSE)))
         assert await wire.works()
@@ -193,7 +193,7 @@ async def test_each_listener_tells_its_own_address(root: Path, mock_clock: MockC
         assert told == {f"127.0.0.1:{broker_port(broker)}", "elsewhere.invalid:5"}
 
 
-async def test_connections_above_the_limit_are_closed_and_the_others_stay(root: Path, mock_clock: MockClock) -> None:
+async def test_connections_above_limit_are_closed_and_others_kept(root: Path, mock_clock: MockClock) -> None:
     async with running(root, max_connections=1) as broker, connected(broker_port(broker)) as first:
         assert await first.works()
         async with connected(broker_port(broker)) as second:
@@ -202,7 +202,7 @@ async def test_connections_above_the_limit_are_closed_and_the_others_stay(root: 
         assert broker.statistics.refused_connections == 1
 
 
-async def test_a_request_is_answered_although_its_sender_sends_no_more(root: Path, mock_clock: MockClock) -> None:
+async def test_request_is_answered_after_sender_half_closes(root: Path, mock_clock: MockClock) -> None:
     async with running(root) as broker, connected(broker_port(broker)) as wire:
         await wire.send(request(SEND, send_fields(), b"last words"))
         await wire.stream.send_eof()
@@ -220,7 +220,7 @@ async def hold_pull(broker: Any, wire: Any, **fields: Any) -> None:
     await until(lambda: broker.pull_hold.held == before + 1)
 
 
-async def test_a_held_pull_is_answered_by_the_send_that_ends_its_wait(root: Path, mock_clock: MockClock) -> None:
+async def test_held_pull_is_answered_by_the_send_that_satisfies_it(root: Path, mock_clock: MockClock) -> None:
     """C.2 scenario 21.  No clock ticks here, so no timer can have answered it."""
     async with running(root) as broker, connected(broker_port(broker)) as consumer:
         broker.topics.put(TopicConfig(topic_name="T"))
@@ -381,7 +381,7 @@ async def test_a_peer_that_does_not_read_is_stopped_and_then_closed(root: Path, 
         assert broker.statistics.stalled_peers == 1
 
 
-async def test_pulls_that_wait_fill_no_memory_for_a_peer_that_does_not_read(root: Path, mock_clock: MockClock) -> None:
+async def test_held_pulls_use_no_memory_for_non_reading_peer(root: Path, mock_clock: MockClock) -> None:
     limit, body_bytes, pulls = 1024**2, 60_000, 500
     async with running(root, unread_high_bytes=limit) as broker:
         async with connected(broker_port(broker)) as other, connected(broker_port(broker)) as deaf:
@@ -424,7 +424,7 @@ async def test_an_error_nobody_thought_of_ends_one_connection_only(
 
 
 @pytest.mark.parametrize("steps_at_once", [3, 0])
-async def test_an_answer_that_no_frame_can_hold_gives_way_to_one_that_says_so(
+async def test_oversized_response_is_replaced_by_an_error_response(
     root: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, steps_at_once: int
 ) -> None:
     monkeypatch.setattr("triomq.broker.pulls.paged_reads._MAX_STEPS", steps_at_once)  # 0: answered in a task of its own
@@ -453,7 +453,7 @@ async def test_a_peer_that_reads_again_is_served_again(root: Path, mock_clock: M
         assert await wire.works()
 
 
-async def test_what_a_peer_sent_before_it_closed_counts_although_it_takes_no_answers(
+async def test_requests_sent_before_peer_close_are_processed(
     root: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Go's client commits its last offsets like that: with an answer wanted, and the socket closed at once."""

@@ -76,7 +76,7 @@ async def test_a_full_disk_refuses_and_room_lets_the_broker_go_on(small_disk: Pa
             assert await read_all(wire) == stored
 
 
-async def test_a_disk_that_is_full_when_the_broker_ends_and_starts_loses_nothing(small_disk: Path) -> None:
+async def test_full_disk_at_shutdown_and_startup_loses_nothing(small_disk: Path) -> None:
     with trio.fail_after(30):
         async with running(small_disk / "store", STORE) as broker, connected(broker_port(broker)) as wire:
             stored, _ = await fill(wire)
@@ -86,7 +86,7 @@ async def test_a_disk_that_is_full_when_the_broker_ends_and_starts_loses_nothing
             assert (await send(wire, 1)).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
-async def test_the_watermark_refuses_before_the_disk_is_full_and_retention_makes_room(small_disk: Path) -> None:
+async def test_watermark_rejects_sends_until_retention_frees_space(small_disk: Path) -> None:
     settings = {**STORE, "disk_full_ratio": 60, "disk_clean_ratio": 50, "clean_interval_s": 0.1}
     with trio.fail_after(30):
         async with (

@@ -13,9 +13,7 @@ from triomq.protocol.errors import TriomqError
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_consumers_go_on_by_themselves_after_a_kill_and_only_see_things_twice(
-    tmp_path: Path, orderly: bool
-) -> None:
+async def test_broker_kill_costs_consumers_only_duplicates(tmp_path: Path, orderly: bool) -> None:
     """C.2 scenario 66; in order, what is seen twice is seen twice in order."""
     seen: list[int] = []
 

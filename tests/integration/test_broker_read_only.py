@@ -37,7 +37,7 @@ async def read_all(broker: Broker) -> list[int]:
     return sorted(found)
 
 
-async def test_a_disk_that_becomes_read_only_ends_the_broker_and_loses_nothing_acknowledged(tmp_path: Path) -> None:
+async def test_disk_turning_read_only_loses_no_acked_message(tmp_path: Path) -> None:
     image, store = tmp_path / "image", tmp_path / "store"
     with image.open("wb") as file:
         file.truncate(IMAGE_BYTES)
@@ -60,7 +60,7 @@ async def test_a_disk_that_becomes_read_only_ends_the_broker_and_loses_nothing_a
             assert await read_all(broker) == [*found, 100]
 
 
-async def test_a_store_on_a_read_only_disk_is_refused_and_not_changed(tmp_path: Path) -> None:
+async def test_store_on_read_only_disk_is_rejected_unchanged(tmp_path: Path) -> None:
     store = tmp_path / "store"
     with mounted(store, "-t", "tmpfs", "-o", "size=16m", "triomq-test"), trio.fail_after(LIMIT_S):
         with start_triomq(tmp_path, *OPTIONS) as broker:

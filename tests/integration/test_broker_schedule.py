@@ -37,7 +37,7 @@ async def test_a_delayed_message_survives_a_restart_and_comes_once(tmp_path: Pat
         assert broker.store.reader.max_offset_in_queue("T", 0) == 1
 
 
-async def test_a_message_with_a_time_of_its_own_survives_a_restart_and_comes_once(tmp_path: Path) -> None:
+async def test_timer_message_survives_restart_and_is_delivered_once(tmp_path: Path) -> None:
     pull = {**pull_fields("T"), "sysFlag": 6}
     async with running(tmp_path) as broker, connected(broker_port(broker)) as wire:
         await wire.put("T", b"late", i="TIMER_DELAY_SEC\x0160")

@@ -123,7 +123,7 @@ async def test_the_end_does_not_wait_for_a_peer_that_does_not_read(root: Path, a
     await deaf.aclose()
 
 
-async def test_senders_that_wait_for_the_disk_are_answered_before_the_end(root: Path) -> None:
+async def test_shutdown_answers_sends_waiting_for_flush(root: Path) -> None:
     messages = 20
     async with running(root, store={"durability": Durability.SYNC}) as broker:
         wires = [await trio.open_tcp_stream("127.0.0.1", broker_port(broker)) for _ in range(messages)]
@@ -136,7 +136,7 @@ async def test_senders_that_wait_for_the_disk_are_answered_before_the_end(root: 
     assert sorted(map(int, await bodies(root, 32))) == list(range(messages))
 
 
-async def test_with_durability_sync_a_message_is_on_disk_before_it_is_answered_or_shown(
+async def test_sync_durability_flushes_before_answer_and_visibility(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
@@ -158,7 +158,7 @@ async def test_with_durability_sync_a_message_is_on_disk_before_it_is_answered_o
             assert (await consumer.next()).code == ResponseCode.SUCCESS
 
 
-async def test_a_disk_that_confirms_too_late_is_told_and_the_message_counts_all_the_same(
+async def test_late_flush_is_reported_and_message_is_kept(
     root: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on = threading.Event()
@@ -187,7 +187,7 @@ async def test_a_disk_that_confirms_too_late_is_told_and_the_message_counts_all_
 # --- what cannot start --------------------------------------------------------------------------------------
 
 
-async def test_a_second_broker_on_one_store_is_refused_and_the_first_goes_on(root: Path) -> None:
+async def test_second_broker_on_same_store_is_rejected(root: Path) -> None:
     async with running(root) as broker, connected(broker_port(broker)) as wire:
         await wire.put("T")
         with pytest.raises(StoreLockedError, match=str(os.getpid())):
@@ -236,7 +236,7 @@ async def test_a_store_that_is_a_file_is_refused_by_name(tmp_path_factory: pytes
     assert root.read_bytes() == b"no directory"
 
 
-async def test_a_damaged_table_is_refused_and_the_store_is_given_free(root: Path) -> None:
+async def test_damaged_table_is_rejected_and_lock_released(root: Path) -> None:
     (root / "config").mkdir(parents=True)
     table = root / "config" / "consumerOffset.json"
     table.write_bytes(b'{"offsetTable": 7')
@@ -305,9 +305,7 @@ async def test_an_unreadable_store_is_refused_by_name(root: Path, disk: Disk) ->
         pass
 
 
-async def test_a_full_disk_refuses_messages_with_code_14_until_there_is_room(
-    root: Path, mock_clock: MockClock, disk: Disk
-) -> None:
+async def test_full_disk_rejects_sends_with_code_14_until_freed(root: Path, mock_clock: MockClock, disk: Disk) -> None:
     """What was stored before stays and can be consumed all the time; nothing of a refused message is stored."""
     step = {"reserve_step_bytes": 4096, "consume_queue_reserve_step_bytes": 20}
     async with running(root, store=step) as broker, connected(broker_port(broker)) as wire:
@@ -345,7 +343,7 @@ async def test_a_broker_flushes_while_its_disk_is_full(root: Path, mock_clock: M
     assert (await bodies(root, 10))[-1] == b"after"
 
 
-async def test_a_batch_that_does_not_fit_on_the_disk_is_not_stored_in_part(
+async def test_batch_exceeding_disk_space_is_not_stored_partially(
     root: Path, mock_clock: MockClock, disk: Disk
 ) -> None:
     async with running(root, store={"reserve_step_bytes": 4096}) as broker, connected(broker_port(broker)) as wire:
@@ -358,7 +356,7 @@ async def test_a_batch_that_does_not_fit_on_the_disk_is_not_stored_in_part(
         assert broker.store.reader.max_offset_in_queue("T", 0) == 11
 
 
-async def test_tables_that_cannot_be_saved_are_saved_later_and_the_broker_goes_on(
+async def test_failed_table_save_is_retried_while_broker_runs(
     root: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     refused = {"count": 0, "is_full": True}
@@ -392,7 +390,7 @@ async def test_tables_that_cannot_be_saved_are_saved_later_and_the_broker_goes_o
     assert b'"T"' in (root / "config" / "topics.json").read_bytes()
 
 
-async def test_tables_that_cannot_be_saved_at_the_end_do_not_keep_the_messages_from_the_disk(
+async def test_failed_table_save_at_shutdown_still_flushes_messages(
     root: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*_: Any) -> None:

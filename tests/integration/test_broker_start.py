@@ -27,9 +27,7 @@ async def leave(root: Path, count: int) -> None:
     (root / "abort").touch()
 
 
-async def test_offsets_of_messages_that_a_crash_has_cost_are_taken_back_and_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_offsets_of_messages_lost_in_crash_are_lowered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     await leave(tmp_path, 3)
     JsonTable(tmp_path / "config" / "consumerOffset.json").save({"offsetTable": {"T@G": {0: 9}}})
     JsonTable(tmp_path / "config" / "delayOffset.json").save({"offsetTable": {18: 5}})
@@ -46,7 +44,7 @@ async def test_offsets_of_messages_that_a_crash_has_cost_are_taken_back_and_told
     assert JsonTable(tmp_path / "config" / "delayOffset.json").load()["offsetTable"] == {"18": 1}
 
 
-async def test_offsets_that_were_taken_back_are_on_the_disk_before_messages_get_their_numbers(tmp_path: Path) -> None:
+async def test_lowered_offsets_are_persisted_before_new_messages(tmp_path: Path) -> None:
     await leave(tmp_path, 3)
     tables = {name: JsonTable(tmp_path / "config" / f"{name}.json") for name in TABLES}
     tables["consumerOffset"].save({"offsetTable": {"T@G": {0: 9}}})
@@ -59,7 +57,7 @@ async def test_offsets_that_were_taken_back_are_on_the_disk_before_messages_get_
     assert saved["timerProgress"] == {"timeMs": 1, "queueOffset": -1, "firstOffset": 0}
 
 
-async def test_a_table_that_cannot_be_saved_at_the_start_is_saved_later(
+async def test_failed_table_save_at_startup_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await leave(tmp_path, 3)
@@ -91,7 +89,7 @@ async def test_a_long_start_tells_how_far_it_is(
     assert told == ["reading the commit log scanned_mib=0 total_mib=16"] * 2
 
 
-async def test_a_long_start_is_given_up_when_it_is_cancelled_and_the_next_one_does_it_again(
+async def test_cancelled_startup_aborts_and_next_startup_repeats_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await leave(tmp_path, 10)

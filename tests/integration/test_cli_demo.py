@@ -38,7 +38,7 @@ def test_the_demo_counts_right_and_leaves_its_store(tmp_path: Path) -> None:
     assert not Path("/proc", pid[1]).exists()
 
 
-def test_an_interrupted_demo_leaves_no_process_and_if_asked_no_file(tmp_path: Path) -> None:
+def test_interrupted_demo_cleans_up_processes_and_files(tmp_path: Path) -> None:
     with subprocess.Popen(
         (*DEMO, "--remove"),
         stdout=subprocess.PIPE,

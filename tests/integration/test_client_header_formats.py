@@ -53,7 +53,7 @@ def formats(requests: list[RemotingCommand], *, of_name_server: bool) -> set[int
 
 
 @pytest.mark.parametrize("header_format", list(SerializeType))
-async def test_producer_push_consumer_and_admin_work_in_each_header_format(
+async def test_clients_and_admin_support_every_header_format(
     namesrv: str, requests: list[RemotingCommand], header_format: SerializeType
 ) -> None:
     received: dict[bytes, str] = {}

@@ -118,9 +118,7 @@ async def test_a_group_without_members_is_reset_at_once(broker: Broker, namesrv:
     assert broker.groups.offsets.of_group(GROUP) == {"T": {0: 0, 1: 0}}
 
 
-async def test_a_group_without_members_is_reset_to_the_first_of_all_messages_of_a_millisecond(
-    broker: Broker, namesrv: str, admin: Admin
-) -> None:
+async def test_offline_group_resets_to_first_message_of_millisecond(broker: Broker, namesrv: str, admin: Admin) -> None:
     queue, other = await admin.topic_stats("T")
     async with Producer("P", namesrv=namesrv) as producer, PullConsumer(GROUP, namesrv=namesrv) as pull:
         await producer.send_batch([Message("T", b"%d" % number) for number in range(30)], queue=queue)
@@ -133,7 +131,7 @@ async def test_a_group_without_members_is_reset_to_the_first_of_all_messages_of_
         assert broker.groups.offsets.of_group(GROUP) == {"T": {0: wanted, 1: 0}}
 
 
-async def test_members_that_are_online_consume_again_from_where_they_were_reset_to(namesrv: str, admin: Admin) -> None:
+async def test_online_members_resume_from_reset_offset(namesrv: str, admin: Admin) -> None:
     """C.2 scenario 61."""
     await send(namesrv, b"1", b"2", b"3")
     seen: list[MessageExt] = []
@@ -145,7 +143,7 @@ async def test_members_that_are_online_consume_again_from_where_they_were_reset_
     assert sorted(message.body for message in seen[3:6]) == [b"1", b"2", b"3"]
 
 
-async def test_a_lite_pull_member_goes_on_in_both_queues_where_it_was_reset_to(namesrv: str, admin: Admin) -> None:
+async def test_lite_pull_member_resumes_both_queues_after_reset(namesrv: str, admin: Admin) -> None:
     """C.2 scenario 61, of a member that polls with auto-commit: what it polled before does not undo the reset."""
     await send(namesrv, b"1", b"2", b"3")
     async with LitePullConsumer(GROUP, namesrv=namesrv, start="earliest") as member:
@@ -159,7 +157,7 @@ async def test_a_lite_pull_member_goes_on_in_both_queues_where_it_was_reset_to(n
         assert await _poll(member, 3) == [b"1", b"2", b"3"]
 
 
-async def test_a_pull_consumer_is_no_member_and_finds_a_reset_in_the_stored_offset(namesrv: str, admin: Admin) -> None:
+async def test_pull_consumer_reads_reset_from_stored_offset(namesrv: str, admin: Admin) -> None:
     await send(namesrv, b"1", b"2", b"3")
     async with PullConsumer(GROUP, namesrv=namesrv) as pull:
         for queue in await pull.queues("T"):
@@ -265,7 +263,7 @@ async def test_a_dead_letter_of_unknown_origin_is_left_where_it_is(namesrv: str,
     assert await dead.redrive(GROUP) == (0, 0, 0)
 
 
-async def test_a_dead_letter_that_cannot_be_sent_again_holds_up_no_other(
+async def test_failed_dead_letter_resend_does_not_block_others(
     broker: Broker, namesrv: str, dead: Admin, caplog: pytest.LogCaptureFixture
 ) -> None:
     compressed, host = 1, encode_host("127.0.0.1", 1)
@@ -286,9 +284,7 @@ async def test_a_dead_letter_that_cannot_be_sent_again_holds_up_no_other(
     assert {large, b"behind"} <= {message.body for message in await messages_of(namesrv, "T")}
 
 
-async def test_dead_letters_that_may_not_be_read_are_an_error_that_says_how_to_allow_it(
-    namesrv: str, admin: Admin
-) -> None:
+async def test_unreadable_dead_letters_raise_error_with_remedy(namesrv: str, admin: Admin) -> None:
     await admin.create_topic("%DLQ%G", queues=1, perm=2)
     async with Admin(namesrv=namesrv) as fresh:
         with pytest.raises(ClientError, match="triomq topic create '%DLQ%G'"):

@@ -78,7 +78,7 @@ async def test_members_share_eight_queues_soon_after_each_change(namesrv: str) -
         await wait_for(lambda: shares(first, second) == [[0, 1, 2, 3], [4, 5, 6, 7]], SOON_S)
 
 
-async def test_no_queue_moves_when_all_members_lose_the_broker_and_come_back(
+async def test_no_queue_moves_when_all_members_reconnect_to_broker(
     broker: Broker, namesrv: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As by its restart (C.2 scenario 66), and not for the moment in which only one of them is back."""
@@ -120,7 +120,7 @@ async def test_of_five_members_on_three_queues_three_have_one_each(namesrv: str)
         await wait_for(lambda: shares(*members) == [[], [], [0], [1], [2]], 30)
 
 
-async def test_the_queues_of_a_killed_busy_orderly_member_move_at_once(broker: Broker, namesrv: str) -> None:
+async def test_queues_of_killed_busy_orderly_member_move_immediately(broker: Broker, namesrv: str) -> None:
     """C.2 scenarios 33 and 55: also if it dies with unread messages in its socket, which resets the connection."""
     await make_topic(namesrv, 4)
     command = (sys.executable, MEMBER, namesrv, GROUP, "T", "orderly")
@@ -151,7 +151,7 @@ async def test_an_unknown_group_has_no_members_to_tell(broker: Broker) -> None:
     assert answer.remark.startswith("no consumer for this group")
 
 
-async def test_a_heartbeat_over_a_socket_makes_the_group_and_its_retry_topic(broker: Broker) -> None:
+async def test_heartbeat_over_socket_creates_group_and_retry_topic(broker: Broker) -> None:
     """C.2 scenario 31."""
     body = HeartbeatData("c1", [], [ConsumerData(group_name="New")]).encode()
     async with connected(broker_port(broker)) as client:
@@ -167,7 +167,7 @@ async def test_a_heartbeat_over_a_socket_makes_the_group_and_its_retry_topic(bro
     assert b'"%RETRY%New":{' in bytes(topics.body)
 
 
-async def test_a_stored_offset_above_the_end_is_corrected_and_consumption_goes_on(broker: Broker, namesrv: str) -> None:
+async def test_stored_offset_beyond_end_is_corrected(broker: Broker, namesrv: str) -> None:
     """C.2 scenario 60, with a shorter time for running handlers to end."""
     await make_topic(namesrv, 1)
     async with Producer("P", namesrv=namesrv) as producer:

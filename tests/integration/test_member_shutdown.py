@@ -43,9 +43,7 @@ async def committed(address: str) -> int:
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_a_member_that_leaves_ends_its_handlers_and_the_next_one_misses_and_repeats_nothing(
-    tmp_path: Path, orderly: bool
-) -> None:
+async def test_leaving_member_hands_over_without_loss_or_repeat(tmp_path: Path, orderly: bool) -> None:
     """C.2 scenario 65; the handlers of the facade that blocks are plain functions."""
     handled: Counter[bytes] = Counter()
     running_now = 0
@@ -92,7 +90,7 @@ async def test_a_member_that_leaves_ends_its_handlers_and_the_next_one_misses_an
             assert await committed(address) == MESSAGES
 
 
-async def test_a_lite_pull_member_that_leaves_hands_over_what_it_committed(tmp_path: Path) -> None:
+async def test_leaving_lite_pull_member_hands_over_committed_offsets(tmp_path: Path) -> None:
     """C.2 scenario 65: what was polled and not committed comes again, nothing is missing."""
     with trio.fail_after(30):
         async with running(tmp_path / "store") as broker:

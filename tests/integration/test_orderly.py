@@ -74,7 +74,7 @@ async def send_orders(address: str) -> None:
                 await producer.send(Message("T", b"%d:%d" % (order, step)), selector=select_by_hash, key=order)
 
 
-async def test_every_order_keeps_its_steps_while_a_member_joins_and_leaves(root: Path) -> None:
+async def test_order_steps_stay_in_sequence_during_join_and_leave(root: Path) -> None:
     """C.2 scenario 59; nothing comes twice, because handlers end before a queue changes hands."""
     async with running(root) as broker:
         address, orders = namesrv_address(broker), Orders()
@@ -89,7 +89,7 @@ async def test_every_order_keeps_its_steps_while_a_member_joins_and_leaves(root:
         assert list(orders.steps.values()) == [list(range(STEPS))] * ORDERS
 
 
-async def test_no_step_comes_twice_when_a_lone_member_loses_its_connection(root: Path) -> None:
+async def test_lone_member_losing_connection_repeats_no_step(root: Path) -> None:
     """Nobody else can have had the queues, so progress that the broker was not told of yet counts."""
     async with running(root) as broker:
         address, orders = namesrv_address(broker), Orders()
@@ -106,7 +106,7 @@ async def test_no_step_comes_twice_when_a_lone_member_loses_its_connection(root:
         assert sum(broker.groups.offsets.of_group(GROUP)["T"].values()) == STEPS * ORDERS
 
 
-async def test_the_first_message_after_an_assignment_comes_within_a_second(root: Path) -> None:
+async def test_first_message_arrives_within_a_second_of_assignment(root: Path) -> None:
     """C.2 scenario 55: also when the queues were another member's until it left."""
     async with running(root) as broker:
         address, orders = namesrv_address(broker), Orders()
@@ -123,7 +123,7 @@ async def test_the_first_message_after_an_assignment_comes_within_a_second(root:
 
 @pytest.mark.parametrize("declared", [True, None])
 @pytest.mark.parametrize("aborted", [False, True])
-async def test_locks_are_freed_when_a_member_that_stops_with_its_connection_has_died(
+async def test_connection_bound_locks_are_released_when_member_dies(
     root: Path, declared: bool | None, aborted: bool
 ) -> None:
     """Only a plain FIN shows that a process has died; a member behind a reset connection may still consume."""
@@ -151,7 +151,7 @@ async def test_locks_are_freed_when_a_member_that_stops_with_its_connection_has_
 
 
 @pytest.mark.parametrize("closed_by_peer", [True, False])
-async def test_no_queue_of_a_member_whose_connection_is_cut_is_given_away(root: Path, closed_by_peer: bool) -> None:
+async def test_disconnected_member_keeps_its_queues(root: Path, closed_by_peer: bool) -> None:
     """Handlers outlive a connection: another member that keeps asking must not get the queues meanwhile."""
     queues = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(4)]
     body = LockBatchRequestBody("thief", GROUP, queues).encode()

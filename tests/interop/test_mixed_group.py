@@ -132,7 +132,7 @@ def group(request: pytest.FixtureRequest, triomq_broker: Broker, classpath: str,
         yield made
 
 
-async def test_java_and_python_members_share_queues_through_joins_leaves_and_kills(group: Group) -> None:
+async def test_java_and_python_members_share_queues_through_churn(group: Group) -> None:
     """C.2 scenarios 32, 33 and 55: the locks of a killed member are freed, those of a Java member when they end."""
     sent: list[int] = []
     done = trio.Event()

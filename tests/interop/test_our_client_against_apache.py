@@ -39,9 +39,7 @@ def namesrv(place: tuple[str, str]) -> Iterator[str]:
         yield address
 
 
-async def test_a_reader_that_says_how_much_it_takes_gets_it_from_ours_and_thirty_two_from_apache(
-    request: pytest.FixtureRequest, namesrv: str
-) -> None:
+async def test_triomq_honours_large_pull_and_apache_caps_it_at_32(request: pytest.FixtureRequest, namesrv: str) -> None:
     """Apache's brokers pass over the field that says it."""
     broker, _ = request.node.callspec.params["place"]
     topic = await new_topic(namesrv, queues=1)

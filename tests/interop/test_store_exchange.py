@@ -143,7 +143,7 @@ def start_apache(brokers: ApacheBrokers, store: Path) -> ApacheBroker:
     ("name", "kill"),
     [("store-normal", False), ("store-crash", True), ("store-powerloss", True), ("store-trimmed", False)],
 )
-def test_a_store_goes_from_apache_to_us_and_back_and_to_us_again(
+def test_store_survives_exchange_with_apache_both_ways(
     name: str, kill: bool, tmp_path: Path, apache_brokers: ApacheBrokers
 ) -> None:
     """Each broker delivers all that the one before it wrote, and writes on; all end in order, or all are killed."""
@@ -170,9 +170,7 @@ def test_a_store_goes_from_apache_to_us_and_back_and_to_us_again(
         check(within(LIMIT_S, read_all, ours.namesrv, TOPIC), third, sent)
 
 
-def test_messages_that_wait_for_their_time_stay_when_apache_deletes_a_topic(
-    tmp_path: Path, apache_brokers: ApacheBrokers
-) -> None:
+def test_delayed_messages_survive_topic_deletion_by_apache(tmp_path: Path, apache_brokers: ApacheBrokers) -> None:
     """It then deletes the queues of all topics that the table does not name, and the table was Apache's."""
     store = unpack("store-normal", tmp_path / "ours")
     with start_triomq(store.parent, *FIXTURE_SIZES) as ours:
@@ -214,9 +212,7 @@ def damage(store: Path, row: Row, at: int, content: bytes) -> None:
         file.write(content)
 
 
-def test_apache_delivers_all_that_is_intact_in_a_store_that_we_have_healed(
-    tmp_path: Path, apache_brokers: ApacheBrokers
-) -> None:
+def test_apache_delivers_all_intact_messages_of_repaired_store(tmp_path: Path, apache_brokers: ApacheBrokers) -> None:
     folder = tmp_path / "ours"
     folder.mkdir()
     with start_triomq(folder, *FIXTURE_SIZES) as ours:

@@ -43,7 +43,7 @@ def test_schema_refuses_what_is_not_a_service(
         validator.validate(broken)
 
 
-def test_service_runs_the_command_of_the_image_with_the_advertised_address_from_the_environment(
+def test_service_runs_image_command_with_address_from_env(
     compose: dict[str, Any],
 ) -> None:
     of_image = last("CMD").words()
@@ -55,7 +55,7 @@ def test_health_check_is_that_of_the_image(compose: dict[str, Any]) -> None:
     assert compose["services"]["broker"]["healthcheck"]["test"] == ["CMD", *last("HEALTHCHECK").words()]
 
 
-def test_every_exposed_port_is_published_under_its_own_number_and_on_loopback_unless_told(
+def test_exposed_ports_are_published_on_loopback_by_default(
     compose: dict[str, Any],
 ) -> None:
     expected = [f"${{TRIOMQ_BIND:-127.0.0.1}}:{port}:{port}" for port in last("EXPOSE").words()]

@@ -135,7 +135,7 @@ def health(image: Sandbox, namesrv: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_commands_install_a_package_that_is_not_the_working_tree(image: Sandbox) -> None:
+def test_commands_install_built_package_not_working_tree(image: Sandbox) -> None:
     python = Path(image.place("/opt/triomq/bin/python"))
     script = "import json, lz4, triomq.broker, zstandard; print(json.dumps(triomq.broker.__file__))"
     done = subprocess.run(

@@ -80,7 +80,7 @@ def test_room_without_a_loop_loads_neither_trio_nor_socket(room: str) -> None:
 
 
 @pytest.mark.parametrize("room", ["broker", "client"])
-def test_room_on_the_hot_path_loads_neither_construct_nor_asyncio(room: str) -> None:
+def test_hot_path_package_imports_no_construct_or_asyncio(room: str) -> None:
     loaded = loaded_by(f"triomq.{room}", left_out="triomq.client.asyncio")  # imported only by users of asyncio
     assert not top_level(loaded) & {"construct", "asyncio"}
 

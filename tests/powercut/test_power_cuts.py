@@ -20,7 +20,7 @@ SEEDS = range(100_000, 100_400)
 EXHAUSTIVE_SEEDS = 4
 
 
-def test_nothing_acknowledged_is_lost_and_nothing_invented_at_random_power_cuts(tmp_path: Path) -> None:
+def test_power_cuts_lose_no_acked_and_invent_no_messages(tmp_path: Path) -> None:
     cuts = acknowledged = 0
     for seed in SEEDS:
         try:
@@ -39,7 +39,7 @@ def test_power_may_be_cut_at_every_boundary_of_a_life(capsys: pytest.CaptureFixt
     assert lives_run > 50 * EXHAUSTIVE_SEEDS
 
 
-def test_a_failing_seed_is_named_with_the_command_that_replays_it(
+def test_failing_seed_is_reported_with_its_replay_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def planted(_: Life) -> None:
@@ -84,7 +84,7 @@ def test_the_model_disk_answers_every_call_itself() -> None:
     assert calls <= set(vars(ModelDisk))
 
 
-def test_the_model_disk_forgets_what_was_not_synced_in_whole_sectors(tmp_path: Path) -> None:
+def test_model_disk_drops_unsynced_data_in_whole_sectors(tmp_path: Path) -> None:
     disk = ModelDisk(tmp_path, Random(1))
     file = disk.create_file(tmp_path / "scratch", 4 * SECTOR, tmp_path / "file")
     disk.rename(tmp_path / "scratch", tmp_path / "file")

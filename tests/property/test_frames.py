@@ -81,7 +81,7 @@ def test_frames_come_back_however_the_stream_is_cut(
 
 @REPEATABLE
 @given(st.data(), st.binary(max_size=200), st.sampled_from([8, 40, 2**24]))
-def test_garbage_gives_the_same_frames_and_the_same_error_however_it_is_cut(
+def test_garbage_yields_same_frames_and_error_for_any_split(
     data: st.DataObject, garbage: bytes, max_frame_bytes: int
 ) -> None:
     frames, error, pending = split_all([garbage], max_frame_bytes)
@@ -94,7 +94,7 @@ def test_garbage_gives_the_same_frames_and_the_same_error_however_it_is_cut(
 
 @REPEATABLE
 @given(st.data(), st.lists(FRAME_PARTS, max_size=6), st.binary(max_size=60), st.integers(4, 40))
-def test_frames_that_are_received_in_place_are_those_that_are_split(
+def test_frames_received_in_place_equal_split_frames(
     data: st.DataObject, parts: list[tuple[int, bytes, bytes]], garbage: bytes, long_bytes: int
 ) -> None:
     stream = b"".join(build_frame(*part) for part in parts) + garbage
@@ -118,7 +118,7 @@ def test_no_more_waits_than_one_frame_of_the_limit(pieces: list[bytes], max_fram
 
 @REPEATABLE
 @given(INT32, st.integers(8, 2**24))
-def test_a_length_is_refused_exactly_if_it_is_outside_the_limits(length: int, max_frame_bytes: int) -> None:
+def test_length_is_rejected_exactly_when_outside_limits(length: int, max_frame_bytes: int) -> None:
     _, error = FrameSplitter(max_frame_bytes).split(length.to_bytes(4, "big", signed=True))
     assert (error is None) == (4 <= length <= max_frame_bytes - 4)
     assert isinstance(error, FrameTooLargeError) == (length < 0 or length > max_frame_bytes - 4)
@@ -126,7 +126,7 @@ def test_a_length_is_refused_exactly_if_it_is_outside_the_limits(length: int, ma
 
 @REPEATABLE
 @given(COMMANDS)
-def test_a_command_comes_back_from_each_serialisation_as_it_was(command: RemotingCommand) -> None:
+def test_command_round_trips_through_every_serialisation(command: RemotingCommand) -> None:
     (frame,), error = FrameSplitter().split(command.encode())
     assert error is None
     assert fields_of(RemotingCommand.decode(frame)) == fields_of(command)

@@ -78,9 +78,7 @@ def test_header_writes_text_under_distinct_names(cls: type[Header], data: st.Dat
 @pytest.mark.parametrize("cls", CLASSES)
 @REPEATABLE
 @given(data=st.data())
-def test_header_of_any_text_is_read_or_is_a_protocol_error_that_names_class_and_field(
-    cls: type[Header], data: st.DataObject
-) -> None:
+def test_any_text_header_is_read_or_error_names_its_field(cls: type[Header], data: st.DataObject) -> None:
     written = data.draw(headers_of(cls).map(Header.encode).filter(bool))  # a class may have optional fields only
     name = data.draw(st.sampled_from(sorted(written)))
     written[name] = data.draw(NUMBER_LIKE)

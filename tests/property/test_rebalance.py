@@ -56,9 +56,7 @@ def test_order_and_repetition_of_the_input_do_not_matter(
 
 @given(queues=QUEUES, members=MEMBERS)
 @REPEATABLE
-def test_a_member_that_leaves_moves_only_its_own_queues_on_the_ring(
-    queues: set[MessageQueue], members: set[str]
-) -> None:
+def test_leaving_member_moves_only_its_own_queues_on_hash_ring(queues: set[MessageQueue], members: set[str]) -> None:
     leaver, *rest = sorted(members)
     for member in rest:
         before = allocate(allocate_consistent_hash, queues, members, member)

@@ -70,7 +70,7 @@ def restartable(apache: ApacheBrokers, broker: ApacheBroker) -> Restartable:
 # Scenarios 1, 3, 4, 6, 8, 15, 28, 40 and 44; pytest runs them here again, with the broker of this module.
 test_columns = test_batch_read.test_all_columns_of_all_messages_are_what_was_sent
 test_positions = test_batch_read.test_json_positions_give_exactly_their_ranges
-test_bounds = test_batch_read.test_a_position_outside_its_queue_is_an_error_with_its_bounds
+test_bounds = test_batch_read.test_out_of_range_offset_error_names_the_bounds
 test_times = test_batch_read.test_times_bound_the_rows
 test_tags = test_batch_read.test_tags_are_filtered_and_equal_hashes_told_apart
 test_bytes_of_tags = test_scale.test_tags_are_filtered_by_the_broker
@@ -80,5 +80,5 @@ test_written_columns = test_write.test_all_columns_of_all_rows_become_messages
 test_sharding_keys = test_write.test_rows_of_a_sharding_key_stay_in_order_in_one_queue
 test_delays = test_write.test_delayed_rows_arrive_later
 test_columns_by_java = test_read_by_java.test_java_reads_all_columns_of_all_rows
-test_begins_without_broker = test_faults.test_what_begins_while_the_only_broker_is_away_tells_topic_and_name_server
+test_begins_without_broker = test_faults.test_start_without_broker_names_topic_and_name_server
 test_broker_away = test_faults.test_a_broker_that_was_away_is_waited_for_but_not_for_ever

@@ -56,7 +56,7 @@ def test_json_positions_give_exactly_their_ranges(spark: "SparkSession", topics:
     assert found == {(0, o) for o in range(5)} | {(1, o) for o in range(10, 100)} | {(2, 99)}
 
 
-def test_a_position_outside_its_queue_is_an_error_with_its_bounds(spark: "SparkSession", topics: Topics) -> None:
+def test_out_of_range_offset_error_names_the_bounds(spark: "SparkSession", topics: Topics) -> None:
     """Scenario 3."""
     topic = topics.make(1)
     topics.send(topic, numbered(10))

@@ -146,7 +146,7 @@ def kill_reader(cluster: Cluster, killed: list[int]) -> Callable[[RemotingComman
     return before
 
 
-def test_an_executor_killed_in_the_middle_of_a_task_costs_nothing(
+def test_executor_killed_during_task_loses_nothing(
     cluster: Cluster, package: str, topics: Topics, topic: str, tap: Tap, tmp_path: Path
 ) -> None:
     """Scenarios 37 and 47, consume: what the test before sent is in the sink, each message once."""
@@ -174,9 +174,7 @@ def test_an_executor_killed_in_the_middle_of_a_task_costs_nothing(
     assert sorted(json.loads(row["body"])["n"] for row in rows) == list(range(ROWS))
 
 
-def test_executors_without_the_package_are_told_which_file_to_pass(
-    cluster: Cluster, package: str, topics: Topics
-) -> None:
+def test_executors_without_package_name_the_file_to_pass(cluster: Cluster, package: str, topics: Topics) -> None:
     """Scenario 48: the driver has it, on its own path."""
     topic = topics.make(1)
     topics.send(topic, [b"x"])

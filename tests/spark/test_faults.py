@@ -123,9 +123,7 @@ def test_a_driver_killed_in_any_phase_resumes(spark: "SparkSession", topics: Top
 
 @pytest.mark.slow
 @pytest.mark.timeout(KILLED_S + 180)
-def test_rows_sent_again_after_the_driver_was_killed_have_their_ids_again(
-    spark: "SparkSession", topics: Topics, killed: Path
-) -> None:
+def test_rows_resent_after_driver_kill_keep_their_ids(spark: "SparkSession", topics: Topics, killed: Path) -> None:
     """Scenario 30: killed when all rows of batch 0 were sent and nobody had noted it."""
     files = Files(killed, "written")
     target = f"{files.topic}-sink"
@@ -145,9 +143,7 @@ def test_rows_sent_again_after_the_driver_was_killed_have_their_ids_again(
 
 @pytest.mark.slow
 @pytest.mark.timeout(KILLED_S + 180)
-def test_a_killed_worker_fails_the_query_where_tasks_are_not_repeated(
-    spark: "SparkSession", topics: Topics, tmp_path: Path
-) -> None:
+def test_killed_worker_fails_query_without_task_retries(spark: "SparkSession", topics: Topics, tmp_path: Path) -> None:
     """Scenarios 22 and 36, on ``local[2]``; the query resumes later."""
     folder = tmp_path / "killed-worker"
     folder.mkdir()
@@ -188,7 +184,7 @@ def restartable(tmp_path: Path) -> Iterator[Restartable]:
 
 
 @pytest.mark.slow
-def test_what_begins_while_the_only_broker_is_away_tells_topic_and_name_server(
+def test_start_without_broker_names_topic_and_name_server(
     spark: "SparkSession", restartable: Restartable, checkpoint: Folder
 ) -> None:
     """Scenario 44; Apache's name server is still there, but has forgotten the topic with its broker."""

@@ -95,9 +95,7 @@ def test_help_and_usage_errors_start_nothing(name: str, capsys: pytest.CaptureFi
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_flights_go_from_a_file_into_windows_and_files_and_to_another_topic(
-    topics: Topics, run: Run, tmp_path: Path
-) -> None:
+def test_flights_flow_from_file_to_windows_and_other_topic(topics: Topics, run: Run, tmp_path: Path) -> None:
     """Scenarios 24 and 51: produce, consume, aggregate with late rows in a second run, replay."""
     topic, copy = topics.make(1), topics.make(1)
     source = tmp_path / "flights.csv"
@@ -155,7 +153,7 @@ def test_a_query_that_fails_gives_code_1_one_line_and_counts(
     assert f"{topic}@broker-a:0 has the offsets 0 to 0, not 7" in counts["said"][0]
 
 
-def test_rows_that_cannot_be_sent_give_code_1_one_line_and_counts(topics: Topics, run: Run, tmp_path: Path) -> None:
+def test_unsendable_rows_exit_with_code_1_one_line_and_counts(topics: Topics, run: Run, tmp_path: Path) -> None:
     """Scenario 51."""
     source = tmp_path / "rows.json"
     source.write_text('{"text": "a"}\n{"other": 1}\n')

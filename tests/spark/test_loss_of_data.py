@@ -59,7 +59,7 @@ def offsets(spark: "SparkSession", sink: str) -> list[int]:
     return sorted(row.queueOffset for row in spark.read.parquet(sink).select("queueOffset").collect())
 
 
-def test_retention_that_passed_the_checkpoint_is_told_exactly_or_passed_over(
+def test_retention_beyond_checkpoint_is_reported_or_skipped(
     spark: "SparkSession", small: tuple[Topics, Tap], checkpoint: Folder
 ) -> None:
     """Scenario 41."""
@@ -80,7 +80,7 @@ def test_retention_that_passed_the_checkpoint_is_told_exactly_or_passed_over(
 
 
 @pytest.mark.parametrize("lenient", [False, True], ids=["fails", "goes on"])
-def test_retention_during_a_task_is_told_exactly_or_passed_over(
+def test_retention_during_task_is_reported_exactly_or_skipped(
     spark: "SparkSession", small: tuple[Topics, Tap], checkpoint: Folder, lenient: bool
 ) -> None:
     """Scenario 42: files go after the task's first pulls; the relay holds the next one until they are gone."""
@@ -119,7 +119,7 @@ def test_retention_during_a_task_is_told_exactly_or_passed_over(
     assert is_passed.is_set()
 
 
-def test_a_topic_made_again_and_longer_than_the_checkpoint_is_noticed(
+def test_recreated_topic_longer_than_checkpoint_is_detected(
     spark: "SparkSession", topics: Topics, checkpoint: Folder
 ) -> None:
     """Scenario 43: its first message is two minutes younger than the checkpoint."""
@@ -139,9 +139,7 @@ def test_a_topic_made_again_and_longer_than_the_checkpoint_is_noticed(
     assert sorted(bytes(row.body) for row in rows) == numbered(30) + numbered(50, 500)
 
 
-def test_an_address_that_nobody_listens_at_is_told_with_who_gave_it(
-    spark: "SparkSession", tmp_path: Path, checkpoint: Folder
-) -> None:
+def test_unreachable_address_error_names_its_source(spark: "SparkSession", tmp_path: Path, checkpoint: Folder) -> None:
     """Scenario 44: in a task of a plan that was made before, in ``load`` and in ``start``."""
     with Tap() as tap, start_triomq(tmp_path, "--advertise", tap.address) as broker, Topics(broker.namesrv) as topics:
         tap.target = broker.broker

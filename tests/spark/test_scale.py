@@ -134,7 +134,7 @@ def test_a_broker_that_stays_busy_is_told_with_its_code(
     assert topics.bodies(topic) == []
 
 
-def test_a_micro_batch_of_one_message_costs_one_pull_and_no_connection(
+def test_single_message_micro_batch_costs_one_pull(
     spark: "SparkSession", tapped: tuple[Topics, Tap], checkpoint: Callable[[str], str]
 ) -> None:
     """Scenario 25, what can be counted; ``python -m bench spark`` has the times."""
@@ -151,7 +151,7 @@ def test_a_micro_batch_of_one_message_costs_one_pull_and_no_connection(
     assert tap.connections - connections <= 1 + WORKERS  # the stream's reader and each worker
 
 
-def test_a_writer_killed_between_two_sends_repeats_rows_with_their_ids(
+def test_killed_writer_repeats_rows_with_the_same_ids(
     spark: "SparkSession", tapped: tuple[Topics, Tap], checkpoint: Callable[[str], str]
 ) -> None:
     """Scenario 29: the task is tried again; no message is missing, and what is there twice can be told."""

@@ -96,7 +96,7 @@ def test_three_brokers_share_the_pulls_of_one_job(spark: "SparkSession", three: 
         assert max(served.values()) <= 0.4 * len(part), served
 
 
-def test_a_stream_reads_new_queues_and_a_new_broker_from_their_first_messages(
+def test_stream_reads_new_queues_and_broker_from_first_message(
     spark: "SparkSession", three: Brokers, checkpoint: Callable[[str], str]
 ) -> None:
     """Scenarios 20 and 49 while the query runs: 4 queues on two brokers become 8 on three.

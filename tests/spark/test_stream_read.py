@@ -64,7 +64,7 @@ def test_available_now_reads_what_was_there_at_its_start(
     assert bodies(spark, checkpoint("sink")) == numbered(begin + 30)
 
 
-def test_latest_reads_what_comes_later_also_in_queues_and_topics_that_come_later(
+def test_latest_reads_later_messages_queues_and_topics(
     spark: "SparkSession", topics: Topics, checkpoint: Folder
 ) -> None:
     """Scenarios 17, 20 and 21: messages before the start are not read, those of new queues are from their first."""
@@ -149,7 +149,7 @@ def test_few_messages_wait_for_more_or_for_the_delay(spark: "SparkSession", topi
     assert bodies(spark, checkpoint("sink")) == numbered(200)
 
 
-def test_a_restart_goes_on_whatever_the_start_says_and_takes_new_topics_from_their_first(
+def test_restart_ignores_start_option_and_reads_all_new_topics(
     spark: "SparkSession", topics: Topics, checkpoint: Folder
 ) -> None:
     """Scenario 26."""
@@ -165,7 +165,7 @@ def test_a_restart_goes_on_whatever_the_start_says_and_takes_new_topics_from_the
     assert bodies(spark, checkpoint("sink")) == numbered(20) + numbered(5, 100) + numbered(10, 1000)
 
 
-def test_a_restart_with_fewer_queues_goes_on_and_drops_no_message_silently(
+def test_restart_with_fewer_queues_drops_no_message_silently(
     spark: "SparkSession", topics: Topics, checkpoint: Folder
 ) -> None:
     """Scenario 26: queues that the route has no more were read, or what is left of them is data loss."""
@@ -187,9 +187,7 @@ def test_a_restart_with_fewer_queues_goes_on_and_drops_no_message_silently(
     assert bodies(spark, checkpoint("sink")) == numbered(50) + numbered(6, 50)[::2]
 
 
-def test_offsets_of_the_first_version_are_read_and_others_refused(
-    spark: "SparkSession", topics: Topics, checkpoint: Folder
-) -> None:
+def test_only_first_version_offsets_are_accepted(spark: "SparkSession", topics: Topics, checkpoint: Folder) -> None:
     """Scenario 27: there was no version before the first; the text is what its first release wrote."""
     topic = topics.make(1)
     topics.send(topic, numbered(30))

@@ -29,7 +29,7 @@ def test_what_is_no_address_is_refused_with_the_text(text: str) -> None:
         Address.parse(text)
 
 
-def test_an_ipv6_address_without_brackets_is_refused_with_the_right_spelling() -> None:
+def test_unbracketed_ipv6_address_is_rejected_with_example() -> None:
     with pytest.raises(ConfigError, match=r"brackets, as in \[::1\]:9876"):
         Address.parse("::1:9876")
 

@@ -52,7 +52,7 @@ def test_the_system_topics_are_rocketmqs(table: TopicTable, topic: str, queues: 
     assert topic in table.system_topics
 
 
-def test_a_topic_created_by_sending_gets_what_the_sender_asks_for_and_the_templates_rights(
+def test_auto_created_topic_uses_sender_queues_and_template(
     table: TopicTable,
 ) -> None:
     """C.2 scenario 1."""
@@ -70,7 +70,7 @@ def test_no_more_queues_are_created_than_the_template_has(table: TopicTable, ask
 
 
 @pytest.mark.parametrize("template", ["SELF_TEST_TOPIC", "no such topic"])
-def test_a_template_without_the_right_to_inherit_creates_nothing(table: TopicTable, template: str) -> None:
+def test_template_without_inherit_permission_creates_no_topic(table: TopicTable, template: str) -> None:
     assert table.create_by_sending("T", template, 4) is None
     assert table.get("T") is None
 
@@ -82,12 +82,12 @@ def test_without_automatic_creation_there_is_no_template(path: Path) -> None:
     assert table.create_by_sending("T", "TBW102", 4) is None
 
 
-def test_a_saved_template_goes_when_automatic_creation_is_turned_off(path: Path, table: TopicTable) -> None:
+def test_saved_template_is_removed_when_auto_create_is_off(path: Path, table: TopicTable) -> None:
     table.write(table.encode())
     assert opened(path, auto_create=False).get("TBW102") is None
 
 
-def test_a_retry_topic_is_created_by_sending_even_without_automatic_creation(path: Path) -> None:
+def test_retry_topic_is_created_on_send_without_auto_create(path: Path) -> None:
     config = opened(path, auto_create=False).create_by_sending("%RETRY%G", "TBW102", 4)
     assert config is not None
     assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (1, 1, 6)
@@ -115,7 +115,7 @@ def test_other_topics_can_be_changed_by_a_client(table: TopicTable) -> None:
         table.check_changeable("T T")
 
 
-def test_every_change_raises_the_data_version_and_asks_for_saving(table: TopicTable) -> None:
+def test_every_change_raises_data_version_and_requests_save(table: TopicTable) -> None:
     counters = [table.data_version.counter]
     for change in (
         lambda: table.put(TopicConfig(topic_name="T")),
@@ -187,7 +187,7 @@ def test_a_file_with_something_else_is_refused_by_name(path: Path, content: obje
         opened(path)
 
 
-def test_topics_that_have_data_but_no_configuration_are_adopted(table: TopicTable) -> None:
+def test_topics_with_data_but_no_configuration_are_adopted(table: TopicTable) -> None:
     table.adopt([("lost", 0), ("lost", 2), ("TBW102", 9), ("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0)])
     lost = table.get("lost")
     assert lost is not None

@@ -25,7 +25,7 @@ class Clock:
         return self.now
 
 
-def test_a_flood_of_one_kind_is_cut_and_counted_and_others_pass() -> None:
+def test_repeated_log_records_are_throttled_and_others_pass() -> None:
     clock = Clock()
     repeats = RepeatFilter(burst=3, window_s=10, clock_s=clock)
     passed = [repeats.filter(record("bad frame peer=%s", f"1.2.3.4:{port}")) for port in range(100)]
@@ -62,7 +62,7 @@ def test_logging_goes_to_stderr_from_the_level_on(logger: logging.Logger, monkey
 
 
 @pytest.mark.parametrize("package", ["triomq.client", "triomq.broker"])
-def test_warnings_reach_stderr_in_a_program_that_does_not_configure_logging(package: str) -> None:
+def test_warnings_reach_stderr_without_logging_config(package: str) -> None:
     program = f"import logging, {package}; log = logging.getLogger('{package}.x'); log.warning('loud'); log.info('low')"
     done = subprocess.run((sys.executable, "-c", program), capture_output=True, check=True, timeout=30)
     assert (done.stdout, done.stderr) == (b"", b"loud\n")

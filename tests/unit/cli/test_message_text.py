@@ -34,13 +34,13 @@ def stored(body: bytes, sys_flag: int = 0) -> MessageExt:
     return message
 
 
-def test_a_body_goes_to_a_pipe_as_it_is_and_to_a_terminal_made_harmless() -> None:
+def test_body_is_raw_in_a_pipe_and_escaped_on_a_terminal() -> None:
     message = stored(b"\x1b[2J\xff")
     assert body_line(message) == b"\x1b[2J\xff\n"
     assert terminal_line(message) == "\\x1b[2J\ufffd\n".encode()
 
 
-def test_a_long_line_tells_when_and_where_the_message_was_stored() -> None:
+def test_long_format_shows_store_time_and_place() -> None:
     assert long_line(stored(b"a\nb")) == b"1970-01-01T00:00:02.345Z broker-a:3@17 tag=t keys=k,l a\\nb\n"
 
 
@@ -79,9 +79,7 @@ def test_the_form_is_chosen_by_option_then_by_where_it_goes() -> None:
 
 
 @pytest.mark.parametrize(("sys_flag", "reason"), [(1, "zlib"), (0x401, "0x400")])
-def test_a_body_that_cannot_be_decompressed_is_shown_as_it_is_stored(
-    sys_flag: int, reason: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_undecompressable_body_is_shown_as_stored(sys_flag: int, reason: str, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing takes it for what was sent."""
     message = stored(b"no zlib", sys_flag)
     assert body_line(message) == terminal_line(message) == b"no zlib\n"

@@ -93,7 +93,7 @@ async def test_a_refused_message_costs_only_itself() -> None:
     assert (tally.failed, tally.error_text, stopper.is_set) == (2, "line 3: too long", False)
 
 
-async def test_the_first_refused_message_ends_it_after_those_before_it() -> None:
+async def test_first_rejection_stops_sending_after_earlier_messages() -> None:
     producer = FakeProducer(refuses(3))
     sender, tally, _ = make(producer)
     await sender.send(batch(1, 6), QUEUE)

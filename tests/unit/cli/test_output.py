@@ -52,7 +52,7 @@ def test_a_table_on_a_terminal_shows_brackets_as_they_are(
     assert "[red]a[/red]" in capsys.readouterr().out
 
 
-def test_a_table_on_a_terminal_has_no_emoji_where_there_are_colons(
+def test_terminal_table_does_not_render_colons_as_emoji(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)

@@ -76,7 +76,7 @@ def test_a_log_file_that_cannot_be_opened_is_a_wrong_setting(capsys: pytest.Capt
     assert "--log-file" in capsys.readouterr().err
 
 
-def test_streams_that_were_closed_before_the_start_are_empty_and_lead_nowhere(tmp_path: Path) -> None:
+def test_closed_standard_streams_do_not_fail_command(tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
     command = (sys.executable, "-m", "triomq.cli", "store", "info", "--store", str(tmp_path))
     done = subprocess.run(
@@ -89,7 +89,7 @@ def test_streams_that_were_closed_before_the_start_are_empty_and_lead_nowhere(tm
 
 
 @pytest.mark.parametrize(("words", "written"), [([], b"\\xe4 \\u4e2d\n"), (["--json"], "ä 中\n".encode())])
-def test_text_that_the_locale_has_no_character_for_is_no_failure(
+def test_text_unsupported_by_locale_does_not_fail(
     words: list[str], written: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(_options: object) -> int:

@@ -59,7 +59,7 @@ async def test_input_without_text_gives_no_message(text: bytes) -> None:
     assert await read_all(LineSource(options(), Stopper(), reader(text))) == []
 
 
-async def test_a_line_that_is_too_long_is_refused_before_it_fills_the_memory() -> None:
+async def test_overlong_line_is_rejected_before_it_fills_memory() -> None:
     source = LineSource(options(), Stopper(), reader(b"short\n", *[b"x" * 1024**2] * 20))
     assert [message.body for message in (await source.take(5)).messages] == [b"short"]
     with pytest.raises(UsageError, match=r"line 2 is longer than"):
@@ -121,7 +121,7 @@ def test_every_message_is_delayed_as_the_command_line_says(words: list[str], exp
         (b'{"body":"x","properties":[]}', ""),
     ],
 )
-def test_a_json_line_that_is_no_message_is_refused_with_its_number(line: bytes, complaint: str) -> None:
+def test_invalid_json_message_is_rejected_with_line_number(line: bytes, complaint: str) -> None:
     if complaint:
         with pytest.raises(UsageError, match=complaint) as error:
             read_json_line(options("--json-lines"), line, 17)

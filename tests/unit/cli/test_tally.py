@@ -6,7 +6,7 @@ from triomq.protocol.errors import NoRouteError
 from triomq.protocol.record.message import Message
 
 
-async def test_a_summary_tells_sent_and_failed_messages_and_the_latency(autojump_clock: MockClock) -> None:
+async def test_summary_reports_sent_and_failed_counts_and_latency(autojump_clock: MockClock) -> None:
     tally = Tally()
     await trio.sleep(2)
     tally.succeeded([Message("T", b"abc"), Message("T", b"de")], 0.5)

@@ -117,7 +117,7 @@ def test_a_coroutine_sends_and_asks(remote: BrokerThread) -> None:
     assert len(remote.broker.of(RequestCode.UNREGISTER_CLIENT)) == 2
 
 
-def test_a_cancelled_call_has_ended_in_trio_when_the_cancellation_goes_on() -> None:
+def test_cancelled_call_ends_in_trio_before_caller_resumes() -> None:
     async def main() -> None:
         async with AsyncSlow(slow_to="work") as slow:
             task = asyncio.create_task(slow.do("work"))
@@ -133,7 +133,7 @@ def test_a_cancelled_call_has_ended_in_trio_when_the_cancellation_goes_on() -> N
     asyncio.run(main())
 
 
-def test_a_call_that_does_not_mind_its_cancellation_is_waited_for() -> None:
+def test_call_ignoring_cancellation_is_awaited() -> None:
     async def main() -> None:
         async with AsyncSlow() as slow:
             task = asyncio.create_task(slow.finish_all_the_same())
@@ -148,7 +148,7 @@ def test_a_call_that_does_not_mind_its_cancellation_is_waited_for() -> None:
     asyncio.run(main())
 
 
-def test_a_handler_that_exits_ends_the_program_not_the_thread_of_other_clients(remote: BrokerThread) -> None:
+def test_exiting_handler_ends_program_but_not_other_clients(remote: BrokerThread) -> None:
     async def main() -> None:
         async with AsyncExiting():
             pass
@@ -178,7 +178,7 @@ def test_opening_and_closing_can_be_cancelled(what: str) -> None:
     assert slow._target.ended == f"{what} was cancelled"
 
 
-def test_coroutine_handlers_run_in_the_loop_of_the_caller_with_its_context(queues: Queues) -> None:
+def test_coroutine_handlers_run_in_caller_loop_and_context(queues: Queues) -> None:
     variable = contextvars.ContextVar("variable", default="unset")
     seen: list[tuple[int, bool, str]] = []
 
@@ -204,7 +204,7 @@ def test_coroutine_handlers_run_in_the_loop_of_the_caller_with_its_context(queue
     assert queues.committed["T", 0] == 3
 
 
-def test_messages_whose_handler_raises_or_is_cancelled_come_again(queues: Queues) -> None:
+def test_failed_or_cancelled_handler_gets_redelivery(queues: Queues) -> None:
     sent_back: list[int] = []
 
     async def main() -> None:
@@ -233,7 +233,7 @@ def test_messages_whose_handler_raises_or_is_cancelled_come_again(queues: Queues
     asyncio.run(main())
 
 
-def test_messages_of_a_handler_that_cannot_be_called_come_again(queues: Queues) -> None:
+def test_uncallable_handler_gets_redelivery(queues: Queues) -> None:
     async def main() -> None:
         done, loop = asyncio.Event(), asyncio.get_running_loop()
 
@@ -251,7 +251,7 @@ def test_messages_of_a_handler_that_cannot_be_called_come_again(queues: Queues) 
     asyncio.run(main())
 
 
-def test_a_handler_that_takes_longer_than_the_grace_time_is_cancelled(queues: Queues) -> None:
+def test_handler_exceeding_grace_time_is_cancelled(queues: Queues) -> None:
     ended: list[str] = []
 
     async def main() -> None:

@@ -82,7 +82,7 @@ def test_what_cannot_be_opened_leaves_nothing_behind() -> None:
         producer.send(Message("Topic", b"x"))
 
 
-def test_a_thread_that_cannot_start_is_an_error_and_keeps_nobody_waiting(
+def test_thread_start_failure_is_raised_and_blocks_nobody(
     remote: BrokerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -169,7 +169,7 @@ class BlockingFragile(sync._Blocking[Fragile]):
     linger = sync._blocking(Fragile.linger)
 
 
-def test_a_client_that_fails_inside_tells_at_the_next_call_and_when_it_is_left() -> None:
+def test_internal_failure_is_raised_on_next_call_and_on_exit() -> None:
     def block() -> None:
         with BlockingFragile() as fragile:
             fragile.fail()
@@ -181,7 +181,7 @@ def test_a_client_that_fails_inside_tells_at_the_next_call_and_when_it_is_left()
         block()
 
 
-def test_a_handler_that_exits_ends_its_own_client_only_and_the_thread_that_waits(remote: BrokerThread) -> None:
+def test_exiting_handler_ends_only_its_client_and_waiter(remote: BrokerThread) -> None:
     """As on trio, where it leaves the consumer's block."""
 
     def wait() -> None:
@@ -197,7 +197,7 @@ def test_a_handler_that_exits_ends_its_own_client_only_and_the_thread_that_waits
         assert producer.send(Message("Topic", b"x")).queue_offset == 0
 
 
-def test_a_call_that_still_runs_when_the_last_client_is_left_is_told_so() -> None:
+def test_call_running_when_last_client_closes_raises() -> None:
     errors: list[BaseException] = []
 
     def wait(fragile: BlockingFragile) -> None:
@@ -214,7 +214,7 @@ def test_a_call_that_still_runs_when_the_last_client_is_left_is_told_so() -> Non
     assert [type(error) for error in errors] == [ClientClosedError]
 
 
-def test_a_call_that_comes_when_the_last_client_was_just_left_is_told_so() -> None:
+def test_call_just_after_last_client_closes_raises() -> None:
     with BlockingFragile() as fragile:
         portal, guest = fragile._entered()
     for call in (portal.call, portal.call_plain):

@@ -27,7 +27,7 @@ def write(package: Path, heading: bytes) -> None:
         archive.writestr("flights.csv", b"\n".join([heading, *LINES]) + b"\n")
 
 
-def test_each_line_becomes_a_flight_with_its_carrier_and_tail_number(package: Path) -> None:
+def test_each_line_becomes_flight_with_carrier_and_tail_number(package: Path) -> None:
     write(package, b"year,carrier,tailnum,dest")
     flights = read_flights()
     assert flights == [Flight("UA", "N1", LINES[0]), Flight("DL", "N2", LINES[1]), Flight("UA", "N1", LINES[2])]

@@ -24,7 +24,7 @@ def test_everything_once_is_right_whoever_got_it() -> None:
     assert found.consumed == 3
 
 
-def test_missing_doubled_and_foreign_flights_are_told_by_carrier() -> None:
+def test_missing_repeated_and_foreign_flights_list_by_carrier() -> None:
     found = group()
     give(found, 0, FLIGHTS[0])
     give(found, 1, FLIGHTS[2])

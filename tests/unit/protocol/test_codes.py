@@ -73,12 +73,12 @@ def test_names_and_numbers_are_those_of_the_table(enum: type[IntEnum], table: st
 
 
 @pytest.mark.parametrize("enum", [RequestCode, ResponseCode])
-def test_every_code_fits_the_16_bits_of_go_and_of_binary_headers(enum: type[IntEnum]) -> None:
+def test_every_code_fits_16_bits(enum: type[IntEnum]) -> None:
     """Trap 4."""
     assert all(0 <= code < 2**15 for code in enum)
 
 
-def test_our_version_lets_java_filter_by_expression_and_fits_16_bits() -> None:
+def test_version_allows_java_expressions_and_fits_16_bits() -> None:
     """Trap 4: heartbeat responses with a version below 232 make Java refuse expressions; 4.9.7 is 393 + 2 * 7."""
     assert VERSION == 393 + 2 * 7
     assert 232 <= VERSION < 2**15

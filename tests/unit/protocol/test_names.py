@@ -36,7 +36,7 @@ def test_groups_of_every_broker_are_known() -> None:
     assert not is_system_group("orders-service")
 
 
-def test_forbidden_topics_are_those_of_the_specification_and_the_timers() -> None:
+def test_forbidden_topics_match_specification_and_timers() -> None:
     assert {
         "SCHEDULE_TOPIC_XXXX",
         "RMQ_SYS_TRANS_HALF_TOPIC",

@@ -41,7 +41,7 @@ def test_another_version_of_python_is_told_what_the_zip_is_for(path: Path) -> No
     assert "this is cpython-399" in done.stderr
 
 
-def test_the_zip_has_no_bytecode_no_demo_and_no_native_module_that_nobody_loads(path: Path) -> None:
+def test_zip_excludes_bytecode_demo_and_unused_native_modules(path: Path) -> None:
     names = zipfile.ZipFile(path).namelist()
     assert len(names) == len(set(names))
     assert not [name for name in names if "__pycache__" in name or name.startswith("triomq/demo/")]

@@ -22,12 +22,12 @@ def stderr_of(before: str, after: str = "") -> str:
     return done.stderr
 
 
-def test_warnings_reach_stderr_once_where_nobody_set_up_logging() -> None:
+def test_warnings_reach_stderr_once_without_logging_config() -> None:
     (line,) = stderr_of("").splitlines()
     assert line.endswith(" WARNING triomq.spark.reading.loss messages lost queue=T@b:0")
 
 
-def test_of_many_equal_warnings_all_those_of_lost_messages_are_told() -> None:
+def test_throttling_keeps_all_warnings_of_lost_messages() -> None:
     loop = "for number in range(100): logging.getLogger('triomq.spark.reading.{}').warning('text %d', number)"
     lines = stderr_of("", f"{loop.format('loss')}\n{loop.format('driver')}").splitlines()
     assert sum("spark.reading.loss text" in line for line in lines) == 100

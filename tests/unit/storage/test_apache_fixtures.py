@@ -142,7 +142,7 @@ def test_lookups_by_time_in_one_file_find_apaches_message(opened: MessageStore, 
 
 
 @pytest.mark.parametrize("name", ["store-normal", "store-crash", "store-trimmed"])
-def test_lookups_by_time_over_files_agree_where_modification_times_are_genuine(
+def test_time_lookups_match_apache_with_genuine_file_times(
     name: str, unpack: Unpack, maker: StoreMaker, expected: Expected
 ) -> None:
     store = maker(unpack(name))
@@ -186,7 +186,7 @@ def raw_properties(view: memoryview) -> bytes:
     return bytes(view[88 + body_length + 1 + topic_length + 2 :])
 
 
-def test_a_normally_closed_directory_is_opened_and_closed_without_a_change(unpack: Unpack, maker: StoreMaker) -> None:
+def test_cleanly_closed_directory_opens_and_closes_unchanged(unpack: Unpack, maker: StoreMaker) -> None:
     root = unpack("store-normal")
     before = contents(root)
     store = maker(root)
@@ -222,9 +222,7 @@ def test_dispatching_a_whole_log_again_changes_nothing(unpack: Unpack, maker: St
     assert contents(root / "consumequeue") == before
 
 
-def test_a_killed_brokers_directory_gets_its_missing_unit_and_loses_its_empty_file(
-    unpack: Unpack, maker: StoreMaker
-) -> None:
+def test_killed_broker_store_gains_unit_and_drops_empty_file(unpack: Unpack, maker: StoreMaker) -> None:
     root = unpack("store-crash")
     index = contents(root / "index")
     report = maker(root).recovery
@@ -252,7 +250,7 @@ def test_every_key_is_found_where_apache_finds_it(opened: MessageStore, told: Ex
 
 
 @pytest.mark.parametrize("name", ["store-normal", "store-trimmed"])
-def test_an_index_rebuilt_from_the_log_is_apaches_byte_for_byte(name: str, unpack: Unpack, maker: StoreMaker) -> None:
+def test_index_rebuilt_from_log_matches_apache_bytewise(name: str, unpack: Unpack, maker: StoreMaker) -> None:
     root = unpack(name)
     before = contents(root / "index")
     shutil.rmtree(root / "index")
@@ -260,9 +258,7 @@ def test_an_index_rebuilt_from_the_log_is_apaches_byte_for_byte(name: str, unpac
     assert list(contents(root / "index").values()) == list(before.values())
 
 
-def test_after_a_power_loss_everything_before_the_torn_message_is_there(
-    unpack: Unpack, maker: StoreMaker, expected: Expected
-) -> None:
+def test_power_loss_keeps_everything_before_torn_message(unpack: Unpack, maker: StoreMaker, expected: Expected) -> None:
     root = unpack("store-powerloss")
     store = maker(root)
     report = store.recovery
@@ -277,7 +273,7 @@ def test_after_a_power_loss_everything_before_the_torn_message_is_there(
     assert not any(last[264202 - 262144 :])
 
 
-def test_index_files_that_point_behind_the_end_go_and_the_others_stay(unpack: Unpack, maker: StoreMaker) -> None:
+def test_only_index_files_beyond_log_end_are_removed(unpack: Unpack, maker: StoreMaker) -> None:
     root = unpack("store-powerloss")
     before = contents(root / "index")
     report = maker(root).recovery
@@ -310,7 +306,7 @@ def test_messages_put_into_apaches_directory_follow_its_own(unpack: Unpack, make
     assert bodies[1] == b"ours"
 
 
-def test_consume_queue_extensions_are_refused_and_nothing_is_changed(
+def test_consume_queue_extensions_are_rejected_without_change(
     unpack: Unpack, maker: StoreMaker, faulty: FaultyFileSystem
 ) -> None:
     root = unpack("store-ext")

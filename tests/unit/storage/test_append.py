@@ -25,7 +25,7 @@ def batch(store: MessageStore, *messages: tuple[int, bytes, bytes, int], **field
     ]
 
 
-def test_numbers_of_each_queue_are_gapless_and_grow_with_the_log(store: MessageStore) -> None:
+def test_queue_offsets_are_gapless_and_follow_log_order(store: MessageStore) -> None:
     places = [(queue_id, put(store, "T", queue_id)) for queue_id in (0, 1, 0, 0, 1, 2, 0)]
     assert [place.queue_offset for queue_id, place in places if queue_id == 0] == [0, 1, 2, 3]
     assert [place.queue_offset for queue_id, place in places if queue_id == 1] == [0, 1]
@@ -40,9 +40,7 @@ def test_the_unit_carries_the_tags_code_it_was_given(store: MessageStore) -> Non
 
 
 @pytest.mark.parametrize(("bits", "has_unit"), [(0, True), (4, False), (8, True), (12, False)])
-def test_prepared_and_rolled_back_records_get_no_unit_and_no_number(
-    store: MessageStore, bits: int, has_unit: bool
-) -> None:
+def test_prepared_and_rolled_back_records_get_no_unit(store: MessageStore, bits: int, has_unit: bool) -> None:
     put(store)
     put(store)
     place = put(store, sys_flag=bits | 1)
@@ -181,7 +179,7 @@ def test_limits_for_new_messages_do_not_apply_to_copies(maker: StoreMaker) -> No
     assert len(store.append([large], are_copies=True)) == 1
 
 
-def test_messages_for_more_queues_than_are_surely_mapped_are_refused(
+def test_batch_for_more_queues_than_can_be_mapped_is_rejected(
     maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("triomq.storage.append._MAX_QUEUES", 2)
@@ -231,9 +229,7 @@ def test_a_closed_store_takes_nothing(store: MessageStore) -> None:
         store.queue("T", 0)
 
 
-def test_a_full_disk_refuses_the_message_and_lets_the_store_recover(
-    maker: StoreMaker, faulty: FaultyFileSystem
-) -> None:
+def test_full_disk_rejects_message_and_store_recovers(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     store = maker(file_system=faulty, reserve_step_bytes=4096, consume_queue_reserve_step_bytes=100)
     stored: list[bytes] = []
     refused = 0
@@ -280,7 +276,7 @@ SETTINGS: Final[dict[str, Any]] = {
 }
 
 
-def test_a_failure_of_any_single_call_loses_only_the_message_it_hits(maker: StoreMaker) -> None:
+def test_any_single_failing_call_loses_only_its_message(maker: StoreMaker) -> None:
     counting = FaultyFileSystem()
     store = maker(maker.root / "counted", file_system=counting, **SETTINGS)
     before_puts = len(counting.calls)
@@ -302,9 +298,7 @@ def test_a_failure_of_any_single_call_loses_only_the_message_it_hits(maker: Stor
         assert bodies(maker(store.config.root, **SETTINGS)) == stored
 
 
-def test_above_the_watermark_messages_are_refused_until_there_is_room(
-    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_above_watermark_are_rejected_until_freed(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     space = DiskSpace(used_bytes=901, available_bytes=99)
     monkeypatch.setattr(FileSystem, "space", lambda self, path: space)
     store = maker()
@@ -319,7 +313,7 @@ def test_above_the_watermark_messages_are_refused_until_there_is_room(
     put(store)
 
 
-def test_a_delayed_message_is_due_its_delay_after_its_store_time(maker: StoreMaker) -> None:
+def test_delayed_message_is_due_its_delay_after_store_time(maker: StoreMaker) -> None:
     store = maker()
     due = store.config.delay_levels.due_time(3)
     for _ in range(2):
@@ -329,7 +323,7 @@ def test_a_delayed_message_is_due_its_delay_after_its_store_time(maker: StoreMak
         assert unit.tags_code == stored.store_timestamp + 10_000 == maker.clock.now_ms + 10_000
 
 
-def test_a_delay_begins_now_though_store_times_are_ahead_of_a_clock_that_was_set_back(maker: StoreMaker) -> None:
+def test_delay_starts_at_current_clock_after_clock_set_back(maker: StoreMaker) -> None:
     store = maker()
     ahead = put(store).store_timestamp
     maker.clock.now_ms -= 60_000
@@ -347,7 +341,7 @@ RUNS: Final = st.lists(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(messages=RUNS)
-def test_a_run_leaves_the_same_bytes_as_its_messages_one_by_one(
+def test_run_writes_same_bytes_as_single_messages(
     messages: list[tuple[int, bytes, bytes, int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     files = []
@@ -384,7 +378,7 @@ def test_a_run_with_one_message_above_a_limit_is_not_begun(
     assert (store.commit_log.max_offset, store.reader.max_offset_in_queue("T", 0)) == (before, 1)
 
 
-def test_a_process_killed_while_it_writes_a_run_leaves_none_of_it(store: MessageStore) -> None:
+def test_process_killed_while_writing_a_run_leaves_none_of_it(store: MessageStore) -> None:
     put(store)
     log = store.commit_log
     end = log.max_offset
@@ -397,7 +391,7 @@ def test_a_process_killed_while_it_writes_a_run_leaves_none_of_it(store: Message
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM])
 @pytest.mark.parametrize("call", ["reserve", "create_file", "rename"])
 @pytest.mark.parametrize("kind", ["commitlog", "consumequeue"])
-def test_a_bad_disk_names_path_room_and_setting_and_is_forgiven_when_it_is_good_again(
+def test_disk_error_names_path_space_and_setting_and_clears(
     maker: StoreMaker, faulty: FaultyFileSystem, code: int, call: str, kind: str
 ) -> None:
     store = maker(file_system=faulty, reserve_step_bytes=4096)
@@ -424,7 +418,7 @@ def test_a_bad_disk_names_path_room_and_setting_and_is_forgiven_when_it_is_good_
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_zeros_that_the_disk_refuses_are_an_error_of_the_message_that_needs_them(
+def test_failed_zero_fill_fails_only_the_message_needing_it(
     maker: StoreMaker, faulty: FaultyFileSystem, count: int
 ) -> None:
     store = maker(file_system=faulty, commit_log_file_size_bytes=1024 * 1024)

@@ -24,7 +24,7 @@ def test_consume_queue_files_hold_whole_units() -> None:
     assert config(consume_queue_file_size_bytes=1001).consume_queue_file_size_bytes == 1020
 
 
-def test_a_record_is_limited_by_its_file_and_by_the_message_size() -> None:
+def test_record_is_limited_by_file_size_and_message_size() -> None:
     assert config(commit_log_file_size_bytes=65536).max_record_size_bytes == 65528
     assert config().max_record_size_bytes == 4 * 1024**2 + 65536
 

@@ -67,7 +67,7 @@ DAY = 86_400_000
         (b"TIMER_DELAY_SEC\x013\x02TIMER_OUT_MS\x0117", None),
     ],
 )
-def test_the_first_request_counts_unless_the_message_has_waited(properties: bytes, expected: int | None) -> None:
+def test_first_requested_delay_applies_unless_already_waited(properties: bytes, expected: int | None) -> None:
     assert requested_time(properties, NOW) == expected
 
 

@@ -64,9 +64,7 @@ def test_a_unit_behind_a_gap_is_never_misplaced(redispatcher: Redispatcher, queu
     assert redispatcher.gaps == {queue: 3}
 
 
-def test_an_empty_queue_begins_in_the_middle_only_if_nothing_came_before(
-    redispatcher: Redispatcher, queues: QueueTable
-) -> None:
+def test_empty_queue_begins_midway_only_if_nothing_precedes(redispatcher: Redispatcher, queues: QueueTable) -> None:
     redispatcher.dispatch([record(7, 1700)])
     queue = queues.get("T", 0)
     assert redispatcher.gaps == {queue: 7}
@@ -82,7 +80,7 @@ def test_a_number_that_is_taken_is_ignored(redispatcher: Redispatcher, queues: Q
     assert redispatcher.ignored_records == 1
 
 
-def test_of_many_records_without_a_place_only_the_first_are_told(queues: QueueTable, deleted: DeletedTopics) -> None:
+def test_only_first_of_many_placeless_records_are_reported(queues: QueueTable, deleted: DeletedTopics) -> None:
     told: list[int] = []
     redispatcher = Redispatcher(
         queues, deleted, lambda record: record.tags_code, lambda record, _: told.append(record.physical_offset)
@@ -132,12 +130,12 @@ def test_records_of_a_deleted_topic_are_passed_over(
         ("T", b"TIMER_OUT_MS\x01777", 7),
     ],
 )
-def test_the_tags_code_of_a_delayed_record_is_its_delivery_time(topic: str, properties: bytes, code: int) -> None:
+def test_tags_code_of_delayed_record_is_its_delivery_time(topic: str, properties: bytes, code: int) -> None:
     found = record(0, topic=topic, properties=properties, store_timestamp=50)
     assert stored_tags_code(DelayLevels("1s 1m"))(found) == code
 
 
-def test_waiting_messages_appear_in_order_and_each_queue_is_told_once(maker: StoreMaker) -> None:
+def test_flush_reveals_messages_in_order_and_notifies_once(maker: StoreMaker) -> None:
     queue = maker().queue("T", 0)
     arrived: list[int] = []
     queue.on_arrival = lambda queue: arrived.append(queue.max_offset)

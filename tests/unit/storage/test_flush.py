@@ -26,7 +26,7 @@ def test_an_empty_store_has_nothing_to_flush(store: MessageStore) -> None:
     assert store.flush_consume_queues_plan() is None
 
 
-def test_a_flush_moves_the_flushed_offset_to_the_end_it_was_planned_for(store: MessageStore) -> None:
+def test_flush_advances_flushed_offset_to_its_planned_end(store: MessageStore) -> None:
     put(store)
     plan = store.flush_plan()
     end = store.commit_log.max_offset
@@ -51,9 +51,7 @@ def test_a_plan_may_run_in_another_thread(store: MessageStore) -> None:
     assert store.flush_plan() is None
 
 
-def test_the_first_flush_of_a_file_also_syncs_the_directories_above(
-    maker: StoreMaker, faulty: FaultyFileSystem
-) -> None:
+def test_first_flush_of_file_also_syncs_parent_directories(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     store = maker(file_system=faulty)
     root = store.config.root
     put(store)
@@ -94,7 +92,7 @@ def test_consume_queues_have_the_same_rule(maker: StoreMaker) -> None:
     assert store.flush_consume_queues_plan(least_pages=100) is not None
 
 
-def test_a_thorough_queue_flush_writes_the_checkpoint_of_what_was_flushed(maker: StoreMaker) -> None:
+def test_full_queue_flush_writes_checkpoint_of_flushed_data(maker: StoreMaker) -> None:
     store = maker()
     first = put(store).store_timestamp
     store.flush()
@@ -178,9 +176,7 @@ def test_after_a_failed_sync_nothing_is_acknowledged_any_more(
     assert (store.config.root / "abort").exists()
 
 
-def test_a_flush_that_was_planned_before_another_failed_does_not_succeed(
-    maker: StoreMaker, faulty: FaultyFileSystem
-) -> None:
+def test_flush_planned_before_a_failed_flush_does_not_succeed(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     """The kernel tells only one of them of what it could not write."""
     store = maker(file_system=faulty, durability=Durability.SYNC)
     put(store)
@@ -230,7 +226,7 @@ def test_a_sync_that_fails_for_lack_of_rights_is_a_failure(maker: StoreMaker, fa
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE])
 @pytest.mark.parametrize("failing", ["open_file", "sync_directory"])
-def test_where_files_cannot_be_opened_a_later_flush_makes_up_for_it(
+def test_later_flush_recovers_when_files_could_not_be_opened(
     maker: StoreMaker, faulty: FaultyFileSystem, code: int, failing: str
 ) -> None:
     store = maker(file_system=faulty)
@@ -305,7 +301,7 @@ def test_sync_durability_shows_messages_only_after_their_flush(maker: StoreMaker
     assert arrived == [("T", 2), ("U", 1), ("U", 2)]
 
 
-def test_sync_durability_shows_messages_by_their_place_only_after_their_flush(maker: StoreMaker) -> None:
+def test_sync_durability_hides_position_lookups_until_flush(maker: StoreMaker) -> None:
     store = maker(durability=Durability.SYNC)
     place = put(store).physical_offset
     assert store.reader.look_message(place) is None

@@ -65,7 +65,7 @@ def test_an_empty_store_leaves_no_files_but_its_marks(maker: StoreMaker) -> None
     assert not (store.config.root / "consumequeue").exists()
 
 
-def test_files_made_for_refused_messages_are_gone_after_closing(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+def test_close_removes_files_of_rejected_messages(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     store = maker(file_system=faulty)
     faulty.fails = lambda number, name, path: name == "reserve" and "commitlog" in str(path)
     with pytest.raises(StoreFullError):
@@ -85,9 +85,7 @@ def test_files_made_for_refused_messages_are_gone_after_closing(maker: StoreMake
     assert maker().reader.max_offset_in_queue("T", 0) == 4
 
 
-def test_a_consume_queue_file_made_for_a_refused_batch_is_gone_after_closing(
-    maker: StoreMaker, faulty: FaultyFileSystem
-) -> None:
+def test_close_removes_queue_file_of_rejected_batch(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     store = maker(file_system=faulty)
     for _ in range(49):
         put(store)
@@ -100,7 +98,7 @@ def test_a_consume_queue_file_made_for_a_refused_batch_is_gone_after_closing(
     assert maker().reader.max_offset_in_queue("T", 0) == 49
 
 
-def test_a_close_that_the_disk_refuses_leaves_the_mark_of_a_crash(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+def test_failed_close_leaves_the_abort_marker(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     store = maker(file_system=faulty)
     put(store)
     faulty.code = errno.EIO
@@ -252,7 +250,7 @@ def test_after_sigkill_every_acknowledged_message_is_there(maker: StoreMaker) ->
         assert decode_records(found.buffers[0])[0].stored_body == b"%d" % number * 50
 
 
-def test_a_file_the_system_does_not_allow_is_an_error_at_the_sender(maker: StoreMaker) -> None:
+def test_disallowed_file_creation_is_an_error_for_the_sender(maker: StoreMaker) -> None:
     store = maker(commit_log_file_size_bytes=100_000)
     put(store, body=b"first")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -266,7 +264,7 @@ def test_a_file_the_system_does_not_allow_is_an_error_at_the_sender(maker: Store
     assert put(store, body=bytes(60_000)).queue_offset == 2
 
 
-def test_sparse_files_of_rocketmq_are_reserved_before_they_are_written(maker: StoreMaker) -> None:
+def test_sparse_rocketmq_files_are_reserved_before_writing(maker: StoreMaker) -> None:
     store = maker()
     put(store, body=bytes(10_000))
     store.close()
@@ -319,7 +317,7 @@ def test_a_full_disk_is_logged_once_until_there_is_room_again(
     assert len(caplog.records) == 2
 
 
-def test_messages_for_which_the_disk_has_no_room_are_logged_once(
+def test_messages_rejected_by_full_disk_are_logged_once(
     maker: StoreMaker, faulty: FaultyFileSystem, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = maker(file_system=faulty, reserve_step_bytes=4096, commit_log_file_size_bytes=1024 * 1024)

@@ -43,7 +43,7 @@ def test_queues_that_are_gone_are_built_again(maker: StoreMaker) -> None:
         assert (bodies(again, "T"), bodies(again, "U")) == wanted
 
 
-def test_a_lost_queue_is_built_from_the_begin_of_the_log_if_the_walk_meets_it(maker: StoreMaker) -> None:
+def test_lost_queue_is_rebuilt_from_log_begin_if_walk_meets_it(maker: StoreMaker) -> None:
     for meets in (True, False):
         store = filled(maker, 30)
         maker.clock.now_ms += 100_000
@@ -91,7 +91,7 @@ def test_lost_units_in_the_middle_are_repaired_from_the_log(maker: StoreMaker) -
     ]
 
 
-def test_a_queue_whose_units_and_old_records_are_gone_goes_on_with_its_numbers(maker: StoreMaker) -> None:
+def test_queue_without_units_or_old_records_keeps_its_offsets(maker: StoreMaker) -> None:
     store = filled(maker, 200, topics=("T",))
     copy = maker.killed_copy(store)
     shutil.rmtree(copy / "consumequeue")
@@ -110,7 +110,7 @@ def test_a_queue_whose_units_and_old_records_are_gone_goes_on_with_its_numbers(m
     assert maker(copy).queue("T", 0).min_offset == first_left
 
 
-def test_an_expired_rest_of_a_queue_is_dropped_for_what_the_log_still_has(maker: StoreMaker) -> None:
+def test_expired_remainder_of_queue_is_dropped_for_live_log(maker: StoreMaker) -> None:
     store = filled(maker, 200, topics=("T",))
     copy = maker.killed_copy(store)
     units = store.reader.queue_units("T", 0, 0, 200)
@@ -139,7 +139,7 @@ def test_a_number_left_out_by_the_log_becomes_a_lost_message(maker: StoreMaker) 
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_files_that_lie_in_the_place_of_another_queues_are_made_again(maker: StoreMaker, clean: bool) -> None:
+def test_misplaced_files_of_another_queue_are_rebuilt(maker: StoreMaker, clean: bool) -> None:
     store = maker()
     for number in range(20):
         put(store, queue_id=number % 2, body=body(number))
@@ -217,7 +217,7 @@ def append_raw(store: MessageStore, position: int, topic: str, queue_offset: int
     return len(record)
 
 
-def test_records_that_can_belong_to_no_queue_are_counted_and_passed_over(maker: StoreMaker) -> None:
+def test_records_without_valid_queue_are_counted_and_skipped(maker: StoreMaker) -> None:
     store = filled(maker, 4, topics=("T",))
     end = store.commit_log.max_offset
     for topic, queue_offset, queue_id in (("../../etc", 0, 0), ("T", 4, -1), ("T", 2, 0), ("T", 4, 0)):
@@ -278,7 +278,7 @@ def test_a_deleted_topic_stays_deleted(maker: StoreMaker) -> None:
         assert bodies(again, "U") == [body(number) for number in range(1, 20, 2)]
 
 
-def test_a_topic_made_again_begins_at_zero_and_survives_restarts(maker: StoreMaker) -> None:
+def test_recreated_topic_starts_at_zero_and_survives_restarts(maker: StoreMaker) -> None:
     store = filled(maker, 20)
     store.delete_topic("T")
     for number in range(3):
@@ -289,7 +289,7 @@ def test_a_topic_made_again_begins_at_zero_and_survives_restarts(maker: StoreMak
         assert bodies(maker(root), "T") == [b"new 0", b"new 1", b"new 2"]
 
 
-def test_files_of_a_deleted_topic_that_came_back_are_deleted_again(maker: StoreMaker) -> None:
+def test_resurrected_files_of_deleted_topic_are_deleted_again(maker: StoreMaker) -> None:
     store = filled(maker, 20)
     old = maker.killed_copy(store)
     store.delete_topic("T")
@@ -300,7 +300,7 @@ def test_files_of_a_deleted_topic_that_came_back_are_deleted_again(maker: StoreM
     assert bodies(maker(copy), "T") == [b"new"]
 
 
-def test_messages_behind_units_of_a_deleted_topic_that_rocketmq_made_again_stay(maker: StoreMaker) -> None:
+def test_messages_after_rocketmq_restored_units_are_kept(maker: StoreMaker) -> None:
     store = filled(maker, 20)
     root, deletions = store.config.root, store.config.root / "config" / "deletedTopics.json"
     old = maker.killed_copy(store)
@@ -367,7 +367,7 @@ def torn_units(before: bytes, behind: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 @pytest.mark.parametrize("topic", ["T", SCHEDULE_TOPIC])
-def test_a_unit_of_which_a_power_cut_has_left_one_part_is_made_whole(maker: StoreMaker, topic: str) -> None:
+def test_unit_torn_by_power_cut_is_repaired(maker: StoreMaker, topic: str) -> None:
     store = maker(consume_queue_file_size_bytes=4000)
     for number in range(199):
         if topic == "T":
@@ -390,7 +390,7 @@ def test_a_unit_of_which_a_power_cut_has_left_one_part_is_made_whole(maker: Stor
     assert torn == 18
 
 
-def test_a_unit_across_sectors_that_is_another_but_not_torn_stays(maker: StoreMaker) -> None:
+def test_differing_but_untorn_unit_across_sectors_is_kept(maker: StoreMaker) -> None:
     store = maker(consume_queue_file_size_bytes=4000)
     for number in range(30):
         put(store, body=body(number), tags="polygenelubricants")
@@ -402,9 +402,7 @@ def test_a_unit_across_sectors_that_is_another_but_not_torn_stays(maker: StoreMa
     assert again.reader.queue_units("T", 0, 25, 1)[0].tags_code == 7
 
 
-def test_a_start_that_is_killed_before_lost_files_of_a_queue_are_built_again_hides_no_message(
-    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_start_killed_before_queue_rebuild_hides_no_message(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     store = filled(maker, 300)
     maker.clock.now_ms += 100_000
     put(store, "U")

@@ -52,7 +52,7 @@ def moment(**fields: Any) -> Moment:
 # --- the plan ------------------------------------------------------------------------------------------------
 
 
-def test_old_files_go_in_the_delete_hour_up_to_the_first_that_is_younger() -> None:
+def test_delete_hour_removes_old_files_up_to_first_younger_one() -> None:
     assert plan(files(80, 72, 71, 90), moment(is_delete_hour=True), config()) == [Reason.AGE, Reason.AGE]
 
 
@@ -75,12 +75,12 @@ def test_above_75_percent_old_files_go_at_any_hour(used: int, reasons: list[Reas
 
 
 @pytest.mark.parametrize(("used", "count"), [(850, 0), (851, 1), (860, 1), (861, 2), (900, 5)])
-def test_above_85_percent_as_many_files_go_as_bring_the_disk_below_it(used: int, count: int) -> None:
+def test_retention_above_85_percent_deletes_only_enough_files(used: int, count: int) -> None:
     disk = DiskSpace(used, 1000 - used)
     assert plan(files(*[1] * 9), moment(disk=disk), config()) == [Reason.DISK] * count
 
 
-def test_without_forcible_cleaning_a_full_disk_costs_old_files_only() -> None:
+def test_full_disk_deletes_only_old_files_unless_forced() -> None:
     disk = DiskSpace(950, 50)
     assert plan(files(80, 1), moment(disk=disk), config(clean_file_forcibly=False)) == [Reason.AGE]
 
@@ -265,7 +265,7 @@ def test_the_length_of_the_log_is_kept_below_its_limit(maker: StoreMaker) -> Non
     assert retention.deleted_files == log_files(store)[0] // LOG_FILE > 5
 
 
-def test_a_full_disk_deletes_young_files_and_takes_messages_again(
+def test_full_disk_deletes_young_files_and_accepts_messages(
     maker: StoreMaker, disk: Callable[[DiskSpace], None]
 ) -> None:
     store = filled(maker, 400)
@@ -283,7 +283,7 @@ def test_a_full_disk_deletes_young_files_and_takes_messages_again(
     put(store)
 
 
-def test_a_reader_of_a_deleted_file_is_unharmed_and_its_space_comes_free_later(
+def test_reader_of_deleted_file_is_unaffected_and_space_freed(
     maker: StoreMaker, disk: Callable[[DiskSpace], None]
 ) -> None:
     store = filled(maker, 300)
@@ -305,9 +305,7 @@ def test_a_reader_of_a_deleted_file_is_unharmed_and_its_space_comes_free_later(
     assert retention.plan() == [Reason.DISK]
 
 
-def test_a_disk_that_refuses_to_delete_stops_the_run_and_is_asked_again(
-    maker: StoreMaker, faulty: FaultyFileSystem
-) -> None:
+def test_failed_deletion_stops_the_run_and_is_retried(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     store = maker(file_system=faulty)
     for number in range(300):
         put(store, body=body(number))
@@ -343,9 +341,7 @@ def test_each_deletion_is_on_the_disk_before_the_next(maker: StoreMaker, faulty:
         assert path.parent == directory
 
 
-def test_a_deletion_of_which_the_disk_was_not_certain_is_before_the_next(
-    maker: StoreMaker, faulty: FaultyFileSystem
-) -> None:
+def test_uncertain_deletion_is_repeated_before_the_next(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     """After a power cut the first file could be there again and the second not: then all behind it would not count."""
     store = maker(file_system=faulty)
     for number in range(400):
@@ -371,7 +367,7 @@ def test_a_deletion_of_which_the_disk_was_not_certain_is_before_the_next(
     assert ("sync_directory", directory) in faulty.calls
 
 
-def test_queue_files_that_a_killed_run_left_go_with_the_first_run(maker: StoreMaker) -> None:
+def test_next_run_deletes_queue_files_left_by_killed_run(maker: StoreMaker) -> None:
     store = filled(maker, 400)
     make_old(maker, store, 3)
     retention = requested(store)
@@ -384,7 +380,7 @@ def test_queue_files_that_a_killed_run_left_go_with_the_first_run(maker: StoreMa
     assert not queue_file(again.config.root, "T", 0).exists()
 
 
-def test_followers_learn_where_the_log_begins_once_and_after_the_queues(maker: StoreMaker) -> None:
+def test_log_begin_is_announced_once_and_after_queue_cleanup(maker: StoreMaker) -> None:
     store = filled(maker, 400)
     seen: list[tuple[int, bool]] = []
     retention = Retention(store, [lambda begin: seen.append((begin, queue_file(store.config.root, "T", 0).exists()))])

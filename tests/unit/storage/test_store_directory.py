@@ -32,9 +32,7 @@ def test_a_root_that_may_not_be_made_or_read_is_refused(maker: StoreMaker, fault
         maker(file_system=faulty)
 
 
-def test_what_is_above_the_root_need_not_be_readable_when_it_is_there(
-    maker: StoreMaker, faulty: FaultyFileSystem
-) -> None:
+def test_unreadable_parent_of_existing_root_is_accepted(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     root = maker.root / "store"
     faulty.fails = lambda number, name, path: name == "sync_directory" and path == maker.root
     faulty.code = 13
@@ -44,7 +42,7 @@ def test_what_is_above_the_root_need_not_be_readable_when_it_is_there(
     put(maker(file_system=faulty))
 
 
-def test_an_unreadable_root_is_refused_before_the_lock_is_tried(maker: StoreMaker) -> None:
+def test_unreadable_root_is_rejected_before_locking(maker: StoreMaker) -> None:
     class Unreadable(FileSystem):
         def list_directory(self, path: Path) -> None:  # type: ignore[override]  # for the test
             raise PermissionError(13, os.strerror(13))
@@ -54,7 +52,7 @@ def test_an_unreadable_root_is_refused_before_the_lock_is_tried(maker: StoreMake
     assert not (maker.root / "store" / "lock").exists()
 
 
-def test_a_second_store_on_the_directory_is_refused_and_disturbs_nothing(maker: StoreMaker) -> None:
+def test_second_store_on_directory_is_rejected_without_effect(maker: StoreMaker) -> None:
     store = maker()
     put(store)
     with pytest.raises(StoreLockedError, match=f"pid {os.getpid()}"):
@@ -94,7 +92,7 @@ def test_a_wrong_file_is_refused_before_anything_is_changed(maker: StoreMaker, n
 
 
 @pytest.mark.parametrize("name", ["commitlog", f"commitlog/{65536:020d}", "consumequeue", "consumequeue/T"])
-def test_a_link_that_leads_nowhere_is_refused_before_anything_is_changed(maker: StoreMaker, name: str) -> None:
+def test_dangling_link_is_rejected_before_any_change(maker: StoreMaker, name: str) -> None:
     store = filled(maker)
     store.close()
     root, away = store.config.root, maker.root / "away"
@@ -112,7 +110,7 @@ def test_a_link_that_leads_nowhere_is_refused_before_anything_is_changed(maker: 
     assert len(bodies(maker())) == 100
 
 
-def test_other_file_sizes_than_those_of_the_directory_are_refused(maker: StoreMaker) -> None:
+def test_file_sizes_differing_from_directory_are_rejected(maker: StoreMaker) -> None:
     store = maker()
     put(store)
     store.close()

@@ -39,7 +39,7 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
     assert again.to_json() == {"offsetTable": {1: 5, 18: 2**40}}
 
 
-def test_only_a_change_makes_it_dirty_and_a_level_at_its_begin_has_no_entry(tmp_path: Path) -> None:
+def test_only_changes_mark_dirty_and_unused_level_has_no_entry(tmp_path: Path) -> None:
     offsets = table(tmp_path)
     offsets.set(1, 0)
     assert not offsets.is_dirty

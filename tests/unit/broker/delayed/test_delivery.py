@@ -45,7 +45,7 @@ def test_the_place_is_written_where_it_is_found_fast(broker: Broker) -> None:
     assert with_real_place(PLACE + b"\x02A\x01b", queue) == b"A\x01b\x02REAL_TOPIC\x01U\x02REAL_QID\x017"
 
 
-def test_equal_ends_of_properties_do_not_hide_another_queue_id_before_them(broker: Broker) -> None:
+def test_equal_property_suffix_does_not_mask_other_queue_id(broker: Broker) -> None:
     for queue_id in (1, 2):
         copy = waiting(broker, b"REAL_QID\x01%d\x02REAL_TOPIC\x01T" % queue_id)
         assert copy is not None
@@ -118,7 +118,7 @@ def test_a_topic_that_is_being_deleted_holds_up_no_other(
     assert broker.store.reader.max_offset_in_queue("D", 1) == 1
 
 
-def test_what_the_store_refuses_is_told_once_until_it_takes_messages_again(
+def test_store_rejection_is_logged_once_until_store_accepts(
     broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = waiting(broker, PLACE)
@@ -135,9 +135,7 @@ def test_what_the_store_refuses_is_told_once_until_it_takes_messages_again(
     assert caplog.text.count("delayed messages are not delivered for now: no room") == 2
 
 
-def test_what_cannot_be_delivered_is_done_with_when_those_before_it_are(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_undeliverable_message_completes_after_predecessors(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     copies = [waiting(broker, PLACE), None, waiting(broker, PLACE), None, waiting(broker, PLACE), None]
     append = broker.store.append
     calls: list[int] = []

@@ -45,7 +45,7 @@ def deliver_all(broker: Broker, clock: Clock) -> None:
         pass
 
 
-def test_a_message_appears_after_its_delay_and_once_as_the_same_message(peer: Peer, clock: Clock) -> None:
+def test_delayed_message_is_delivered_once_and_unchanged(peer: Peer, clock: Clock) -> None:
     """C.2 scenario 14."""
     broker = peer.broker
     put(peer, more="\x02UNIQ_KEY\x01ID\x02TAGS\x01A\x02WAIT\x01true", queue_id=2, f=1, h=-5, g=17, j=3)
@@ -82,7 +82,7 @@ def test_levels_do_not_wait_for_each_other(peer: Peer, clock: Clock) -> None:
         assert bodies(peer.broker) == expected
 
 
-def test_one_call_delivers_a_bounded_number_of_a_level_and_the_next_goes_on(peer: Peer, clock: Clock) -> None:
+def test_each_call_delivers_a_bounded_number_per_level(peer: Peer, clock: Clock) -> None:
     for number in range(250):
         put(peer, b"%d" % number, 1 + number % 2)
     clock.now_ms += 5000
@@ -164,9 +164,7 @@ def reopened(root: Path, clock: Clock) -> Broker:
     return broker
 
 
-def test_a_killed_broker_repeats_only_what_it_delivered_since_the_offsets_were_saved(
-    peer: Peer, clock: Clock, tmp_path: Path
-) -> None:
+def test_killed_broker_repeats_only_deliveries_since_last_save(peer: Peer, clock: Clock, tmp_path: Path) -> None:
     broker = peer.broker
     for number in range(6):
         put(peer, b"%d" % number)
@@ -186,9 +184,7 @@ def test_a_killed_broker_repeats_only_what_it_delivered_since_the_offsets_were_s
     again.store.close()
 
 
-def test_units_that_are_built_again_after_a_crash_have_their_delivery_time(
-    peer: Peer, clock: Clock, tmp_path: Path
-) -> None:
+def test_units_rebuilt_after_crash_have_delivery_time(peer: Peer, clock: Clock, tmp_path: Path) -> None:
     """RocketMQ delivers them at once."""
     put(peer, level=3, more="\x02TAGS\x01A")
     shutil.copytree(peer.broker.config.store.root, tmp_path / "killed")
@@ -211,7 +207,7 @@ GOOD = b"DELAY\x011\x02REAL_TOPIC\x01T\x02REAL_QID\x010"
 
 
 @pytest.mark.parametrize("code", [tags_code("TagA"), tags_code("polygenelubricants"), 0])
-def test_a_unit_with_a_hash_instead_of_a_time_is_due_by_its_store_time(broker: Broker, clock: Clock, code: int) -> None:
+def test_unit_with_tags_hash_is_due_by_its_store_time(broker: Broker, clock: Clock, code: int) -> None:
     put_raw(broker, GOOD, code)
     assert broker.schedule.deliver(clock.now_ms + 500) == clock.now_ms + 1000
     assert messages(broker) == []
@@ -219,14 +215,14 @@ def test_a_unit_with_a_hash_instead_of_a_time_is_due_by_its_store_time(broker: B
     assert bodies(broker) == [b"raw"]
 
 
-def test_a_time_further_away_than_the_delay_of_its_level_counts_as_now(broker: Broker, clock: Clock) -> None:
+def test_delivery_time_beyond_level_delay_counts_as_now(broker: Broker, clock: Clock) -> None:
     """The clock was set back, or the levels were made shorter."""
     put_raw(broker, GOOD, clock.now_ms + 1001)
     assert broker.schedule.deliver(clock.now_ms) is None
     assert bodies(broker) == [b"raw"]
 
 
-def test_messages_sent_after_the_clock_was_set_back_wait_as_long_as_others(peer: Peer, clock: Clock) -> None:
+def test_message_sent_after_clock_set_back_waits_full_delay(peer: Peer, clock: Clock) -> None:
     peer.put("T", b"before")
     clock.now_ms -= 60_000
     put(peer, b"delayed")
@@ -284,9 +280,7 @@ def test_a_record_that_is_gone_is_left_behind(broker: Broker, clock: Clock, capl
     assert [record.message[:23] for record in caplog.records] == ["delayed message is miss"]
 
 
-def test_while_the_store_refuses_a_message_is_tried_again_and_none_is_lost(
-    peer: Peer, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rejected_delivery_is_retried_without_loss(peer: Peer, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     broker = peer.broker
     for number in range(3):
         put(peer, b"%d" % number)
@@ -302,7 +296,7 @@ def test_while_the_store_refuses_a_message_is_tried_again_and_none_is_lost(
 
 
 @pytest.mark.parametrize(("saved", "first"), [(99, 3), (-5, 0), (2, 2)])
-def test_saved_offsets_are_brought_into_the_range_of_their_queue(
+def test_saved_offsets_are_clamped_to_their_queue_range(
     make_broker: MakeBroker, clock: Clock, saved: int, first: int
 ) -> None:
     broker = make_broker()
@@ -332,7 +326,7 @@ def test_messages_that_retention_has_deleted_are_skipped(peer: Peer, clock: Cloc
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
-def test_offsets_are_not_saved_when_the_disk_did_not_take_what_was_delivered(
+def test_offsets_are_not_saved_when_flush_of_deliveries_fails(
     peer: Peer, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_lost: bool
 ) -> None:
     """It may be lost, also where only a file could not be opened: it is delivered again."""

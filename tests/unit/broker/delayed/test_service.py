@@ -114,7 +114,7 @@ async def test_one_task_sleeps_for_all_levels_until_the_first_is_due(
         assert times == sorted(unit.tags_code for unit in units)
 
 
-async def test_messages_that_are_due_at_nearly_the_same_time_are_delivered_together(
+async def test_messages_due_almost_together_are_delivered_together(
     peer: Peer, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = count_calls(peer.broker, monkeypatch)
@@ -165,7 +165,7 @@ async def test_a_turn_delivers_many_batches(peer: Peer, autojump_clock: MockCloc
         assert decode_records(pull.body)[0].stored_body == b"499"
 
 
-async def test_a_clock_that_is_set_forward_is_noticed_within_a_second(
+async def test_clock_set_forward_is_noticed_within_a_second(
     peer: Peer, clock: Clock, autojump_clock: MockClock
 ) -> None:
     async with delivering(peer.broker):
@@ -177,7 +177,7 @@ async def test_a_clock_that_is_set_forward_is_noticed_within_a_second(
         assert peer.broker.delivery.delivered == 1
 
 
-async def test_a_store_that_refuses_is_asked_again_and_no_faster_than_it_should(
+async def test_rejecting_store_is_retried_at_limited_rate(
     peer: Peer, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = count_calls(peer.broker, monkeypatch)
@@ -203,7 +203,7 @@ def saved(broker: Broker) -> bytes:
     return b"".join(path.read_bytes().split()) if path.exists() else b""
 
 
-async def test_offsets_are_saved_every_10_seconds_behind_the_messages(peer: Peer, mock_clock: MockClock) -> None:
+async def test_offsets_are_saved_every_10_s_after_their_messages(peer: Peer, mock_clock: MockClock) -> None:
     broker = peer.broker
     async with delivering(broker):
         await wait_all_tasks_blocked()
@@ -255,7 +255,7 @@ async def test_a_disk_that_refuses_the_table_is_tried_again(
     assert messages == ["progress of delayed messages is not saved for now: no room"]
 
 
-async def test_a_disk_that_loses_messages_ends_the_service_and_saves_nothing(
+async def test_disk_losing_messages_stops_service_and_saves_nothing(
     peer: Peer, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_plan: FlushPlan) -> None:
@@ -272,7 +272,7 @@ async def test_a_disk_that_loses_messages_ends_the_service_and_saves_nothing(
     assert saved(peer.broker) == b""
 
 
-async def test_nothing_is_saved_ahead_of_messages_that_cannot_be_flushed_for_now(
+async def test_offsets_are_not_saved_ahead_of_unflushed_messages(
     peer: Peer, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_plan: FlushPlan) -> None:
@@ -294,7 +294,7 @@ async def test_nothing_is_saved_ahead_of_messages_that_cannot_be_flushed_for_now
         await until(lambda: saved(peer.broker) != b"")
 
 
-async def test_what_a_stopping_broker_did_not_come_to_save_is_saved_at_its_end(
+async def test_pending_saves_are_completed_at_shutdown(
     peer: Peer, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = peer.broker
@@ -319,7 +319,7 @@ async def test_what_a_stopping_broker_did_not_come_to_save_is_saved_at_its_end(
     assert saved(broker) == b'{"offsetTable":{"1":1}}'
 
 
-async def test_with_durability_sync_consumers_see_a_delivered_message_when_it_is_on_the_disk(
+async def test_sync_durability_hides_delivered_message_until_flushed(
     make_broker: MakeBroker, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = make_broker({"durability": Durability.SYNC})

@@ -42,7 +42,7 @@ def deliver_all(broker: Broker, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("request_of", ["TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"])
-def test_a_message_appears_at_its_time_and_once_as_the_same_message(peer: Peer, clock: Clock, request_of: str) -> None:
+def test_timer_message_is_delivered_once_and_unchanged(peer: Peer, clock: Clock, request_of: str) -> None:
     broker, sent_ms = peer.broker, clock.now_ms
     value = {"TIMER_DELIVER_MS": sent_ms + 3000, "TIMER_DELAY_MS": 3000, "TIMER_DELAY_SEC": 3}[request_of]
     more = "\x02UNIQ_KEY\x01ID\x02TAGS\x01A\x02WAIT\x01true"
@@ -91,7 +91,7 @@ def test_a_time_in_the_past_is_now(peer: Peer, properties: str) -> None:
     assert len(peer.broker.timer) == 0
 
 
-def test_a_time_further_away_than_allowed_is_refused_as_rocketmq_does(make_broker: MakeBroker) -> None:
+def test_excessive_delay_is_rejected_like_in_rocketmq(make_broker: MakeBroker) -> None:
     peer = Peer(make_broker(timer_max_delay_s=60))
     put(peer, "TIMER_DELAY_SEC\x0160")
     response = peer.put("T", i="TIMER_DELAY_MS\x0160001")
@@ -103,7 +103,7 @@ def test_a_time_further_away_than_allowed_is_refused_as_rocketmq_does(make_broke
     assert len(peer.broker.timer) == 1
 
 
-def test_a_message_that_has_waited_does_not_wait_again_when_it_is_sent_on(peer: Peer) -> None:
+def test_delivered_timer_message_is_not_delayed_on_resend(peer: Peer) -> None:
     put(peer, "TIMER_DELAY_SEC\x0160\x02TIMER_OUT_MS\x0117")
     assert bodies(peer.broker) == [b"body"]
 
@@ -145,9 +145,7 @@ def test_a_clean_restart_loses_and_repeats_nothing(make_broker: MakeBroker, cloc
     assert broker.timer.progress.first_offset == 20
 
 
-def test_after_a_kill_only_what_was_delivered_since_the_last_save_comes_again(
-    make_broker: MakeBroker, clock: Clock
-) -> None:
+def test_kill_repeats_only_deliveries_since_last_save(make_broker: MakeBroker, clock: Clock) -> None:
     broker = make_broker()
     for second in (1, 2, 3):
         put(Peer(broker), f"TIMER_DELAY_SEC\x01{second}", b"%d" % second)
@@ -159,7 +157,7 @@ def test_after_a_kill_only_what_was_delivered_since_the_last_save_comes_again(
     assert bodies(broker) == [b"1", b"2", b"2", b"3"]
 
 
-def test_messages_with_numbers_of_ones_that_a_crash_has_cost_are_delivered(
+def test_messages_reusing_offsets_lost_in_crash_are_delivered(
     make_broker: MakeBroker, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = make_broker()
@@ -178,7 +176,7 @@ def test_messages_with_numbers_of_ones_that_a_crash_has_cost_are_delivered(
     assert bodies(broker) == [b"before", b"new"]
 
 
-def test_units_that_rocketmq_has_made_anew_are_read_from_their_records(broker: Broker, clock: Clock) -> None:
+def test_units_rebuilt_by_rocketmq_are_read_from_records(broker: Broker, clock: Clock) -> None:
     """Its recovery writes the hash of the tags where we write the time."""
     queue = broker.store.queue(TIMER, 0)
     properties = b"TIMER_OUT_MS\x01%d\x02REAL_TOPIC\x01T\x02REAL_QID\x010" % (clock.now_ms + 5000)
@@ -191,7 +189,7 @@ def test_units_that_rocketmq_has_made_anew_are_read_from_their_records(broker: B
     assert bodies(broker) == [b"body"]
 
 
-def test_a_message_that_waits_for_days_is_stored_anew_meanwhile(make_broker: MakeBroker, clock: Clock) -> None:
+def test_message_waiting_for_days_is_rewritten_meanwhile(make_broker: MakeBroker, clock: Clock) -> None:
     """Retention would delete it."""
     broker = make_broker(timer_max_delay_s=10 * DAY_S)
     put(Peer(broker), f"TIMER_DELAY_SEC\x01{5 * DAY_S}")
@@ -222,7 +220,7 @@ def test_a_count_that_the_sender_has_made_up_stops_no_delivery(
     assert message.properties["TIMER_ROLL_TIMES"] == "1"
 
 
-def test_after_the_clock_was_set_back_nothing_is_lost_or_repeated(make_broker: MakeBroker, clock: Clock) -> None:
+def test_clock_set_back_neither_loses_nor_repeats_messages(make_broker: MakeBroker, clock: Clock) -> None:
     broker = make_broker()
     put(Peer(broker), "TIMER_DELAY_SEC\x0110", b"first")
     clock.now_ms += 10_000
@@ -239,7 +237,7 @@ def test_after_the_clock_was_set_back_nothing_is_lost_or_repeated(make_broker: M
     assert len(make_broker().timer) == 0
 
 
-def test_while_the_store_refuses_a_message_is_tried_again_and_none_is_lost(peer: Peer, clock: Clock) -> None:
+def test_rejected_delivery_is_retried_without_loss(peer: Peer, clock: Clock) -> None:
     broker = peer.broker
     for number in range(3):
         put(peer, "TIMER_DELAY_SEC\x011", b"%d" % number)
@@ -254,7 +252,7 @@ def test_while_the_store_refuses_a_message_is_tried_again_and_none_is_lost(peer:
     assert bodies(broker) == [b"0", b"1", b"2"]
 
 
-def test_what_fits_into_a_file_is_delivered_when_the_disk_refuses_the_next_one(peer: Peer, clock: Clock) -> None:
+def test_full_next_file_still_delivers_what_fits_current_one(peer: Peer, clock: Clock) -> None:
     broker = peer.broker
     for number in range(10):
         put(peer, f"TIMER_DELAY_MS\x01{1000 + number}", bytes([number]) * 30_000)
@@ -275,7 +273,7 @@ def test_what_fits_into_a_file_is_delivered_when_the_disk_refuses_the_next_one(p
     assert [body[0] for body in bodies(broker)] == list(range(10))
 
 
-def test_one_call_delivers_a_bounded_number_and_the_next_goes_on(make_broker: MakeBroker, clock: Clock) -> None:
+def test_each_call_delivers_a_bounded_number(make_broker: MakeBroker, clock: Clock) -> None:
     peer = Peer(make_broker(HUGE))
     for number in range(600):
         put(peer, "TIMER_DELAY_SEC\x011", b"%d" % number)
@@ -297,9 +295,7 @@ def test_one_call_copies_a_bounded_number_of_bytes(make_broker: MakeBroker, cloc
     assert peer.broker.delivery.delivered == 5
 
 
-def test_a_record_that_is_gone_or_has_no_real_place_is_left_behind(
-    broker: Broker, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_missing_or_placeless_record_is_dropped(broker: Broker, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     queue = broker.store.queue(TIMER, 0)
     properties = b"TIMER_OUT_MS\x01%d" % clock.now_ms
     broker.store.append([entry(queue, b"bad", properties, tags_code=clock.now_ms, born_host=HOST, store_host=HOST)])
@@ -313,7 +309,7 @@ def test_a_record_that_is_gone_or_has_no_real_place_is_left_behind(
     assert "delayed message is missing" in caplog.text
 
 
-def test_only_a_message_that_is_due_before_all_others_wakes_the_service(peer: Peer, clock: Clock) -> None:
+def test_only_a_new_earliest_message_wakes_the_service(peer: Peer, clock: Clock) -> None:
     def wakes(delay_s: int) -> bool:
         peer.broker.delayed_arrived.clear()
         put(peer, f"TIMER_DELAY_SEC\x01{delay_s}")
@@ -326,7 +322,7 @@ def test_only_a_message_that_is_due_before_all_others_wakes_the_service(peer: Pe
 
 
 @pytest.mark.parametrize(("hours", "max_delay_s", "warned"), [(72, 3 * DAY_S, 0), (24, 3 * DAY_S, 1), (24, 3600, 0)])
-def test_a_retention_that_is_too_short_for_messages_that_wait_is_told(
+def test_retention_shorter_than_maximum_delay_is_logged(
     make_broker: MakeBroker, caplog: pytest.LogCaptureFixture, hours: int, max_delay_s: int, warned: int
 ) -> None:
     make_broker({"retention_hours": hours}, timer_max_delay_s=max_delay_s)

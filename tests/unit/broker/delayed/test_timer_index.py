@@ -18,7 +18,7 @@ STEPS = st.lists(st.one_of(st.tuples(st.integers(0, 30), st.integers(1, 5)), st.
 
 
 @given(STEPS)
-def test_messages_are_taken_in_the_order_of_time_and_queue_offset(steps: list[tuple[int, int] | int]) -> None:
+def test_messages_are_taken_by_time_then_queue_offset(steps: list[tuple[int, int] | int]) -> None:
     index, waiting, next_offset = TimerIndex(), [], 5
     for step in steps:
         if isinstance(step, tuple):

@@ -118,7 +118,7 @@ def test_the_json_form_is_rocketmqs(table: ConsumerOffsetTable) -> None:
     assert orjson.loads(table.encode()) == {"offsetTable": {"T@G": {"0": 1, "1": 2}}}
 
 
-def test_the_time_of_the_last_change_is_known_until_the_offset_is_deleted(path: Path) -> None:
+def test_last_change_time_is_kept_until_offset_deletion(path: Path) -> None:
     clock = Clock()
     table = ConsumerOffsetTable(JsonTable(path), clock_ms=clock)
     assert table.changed_ms("G", "T", 0) == 0
@@ -134,7 +134,7 @@ def test_the_time_of_the_last_change_is_known_until_the_offset_is_deleted(path: 
     assert table.changed_ms("G", "T", 0) == 0
 
 
-def test_offsets_behind_the_end_of_their_queue_are_taken_back_and_told(
+def test_offsets_beyond_queue_end_are_lowered_and_reported(
     table: ConsumerOffsetTable, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for topic, queue_id, offset in (("T", 0, 10), ("T", 1, 11), ("GONE", 0, 5), ("GONE", 1, 0)):

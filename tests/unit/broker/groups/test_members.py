@@ -117,7 +117,7 @@ def test_two_connections_with_one_client_id_are_reported(
     assert "client_id=same" in caplog.text
 
 
-def test_a_reconnected_member_is_not_reported_while_its_old_connection_is_silent(
+def test_reconnected_member_is_not_reported_as_duplicate(
     groups: ConsumerGroups, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     old, new = peer("192.0.2.1:1"), peer("192.0.2.1:2")
@@ -132,7 +132,7 @@ def test_a_reconnected_member_is_not_reported_while_its_old_connection_is_silent
     assert not caplog.messages
 
 
-def test_two_clients_of_one_host_with_one_client_id_are_reported_when_both_send_heartbeats(
+def test_duplicate_client_id_is_reported_when_both_heartbeat(
     groups: ConsumerGroups, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = peer("192.0.2.1:1"), peer("192.0.2.1:2")
@@ -147,7 +147,7 @@ def test_two_clients_of_one_host_with_one_client_id_are_reported_when_both_send_
     assert "client_id=client peers=192.0.2.1:1, 192.0.2.1:2" in line
 
 
-def test_who_leaves_is_told_to_those_that_stay_and_the_last_ends_the_group(groups: ConsumerGroups, told: Told) -> None:
+def test_leave_notifies_remaining_members_and_last_ends_group(groups: ConsumerGroups, told: Told) -> None:
     first, second = peer("a"), peer("b")
     groups.heartbeat(first, "client-a", data("T"))
     groups.heartbeat(second, "client-b", data("T"))
@@ -174,7 +174,7 @@ def test_a_closed_connection_leaves_all_its_groups(groups: ConsumerGroups, told:
     assert [group.name for group in groups] == ["G2"]
 
 
-def test_only_members_without_a_heartbeat_for_the_timeout_are_expired(groups: ConsumerGroups, clock: Clock) -> None:
+def test_only_members_without_timely_heartbeat_expire(groups: ConsumerGroups, clock: Clock) -> None:
     silent, lively = peer("a"), peer("b")
     for member in (silent, lively):
         groups.heartbeat(member, member.peer, data("T"))
@@ -195,7 +195,7 @@ def test_the_newest_heartbeat_says_how_a_group_consumes(groups: ConsumerGroups) 
     assert group.consume_from_where == "CONSUME_FROM_LAST_OFFSET"
 
 
-def test_a_subscription_of_the_same_version_does_not_replace_the_one_before(groups: ConsumerGroups) -> None:
+def test_subscription_of_same_version_is_not_replaced(groups: ConsumerGroups) -> None:
     member = peer("a")
     for expression in ("A", "B"):
         groups.heartbeat(member, "a", data("T", version=5, expression=expression))
@@ -204,7 +204,7 @@ def test_a_subscription_of_the_same_version_does_not_replace_the_one_before(grou
     assert group.subscriptions["T"].data.sub_string == "A"
 
 
-def test_a_newer_subscription_replaces_an_older_one_and_not_the_other_way_round(groups: ConsumerGroups) -> None:
+def test_only_newer_subscription_replaces_existing_one(groups: ConsumerGroups) -> None:
     member = peer("a")
     groups.heartbeat(member, "a", data("T", version=5, expression="A"))
     groups.heartbeat(member, "a", data("T", version=4, expression="B"))
@@ -254,7 +254,7 @@ def test_a_member_that_changes_its_mind_alone_is_no_difference(
     assert "differently" not in caplog.text
 
 
-def test_two_connections_with_one_client_id_are_reported_until_one_leaves(
+def test_duplicate_client_id_is_reported_until_one_leaves(
     groups: ConsumerGroups, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="triomq.broker.groups.members")
@@ -274,7 +274,7 @@ def test_two_connections_with_one_client_id_are_reported_until_one_leaves(
     assert "client id is unique again group=G client_id=same" in caplog.messages
 
 
-def test_members_with_one_client_id_that_subscribe_differently_are_told_apart_by_address(
+def test_differing_members_with_same_client_id_show_addresses(
     groups: ConsumerGroups,
 ) -> None:
     groups.heartbeat(peer("a"), "same", data("T", expression="A"))
@@ -345,9 +345,7 @@ def test_producers_are_known_by_group_until_they_leave(clock: Clock) -> None:
     assert groups.get("P") is None
 
 
-def test_a_producer_that_goes_is_looked_for_only_in_its_own_groups(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leaving_producer_is_looked_up_only_in_its_groups(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """One client may name a hundred thousand."""
     groups = ProducerGroups(clock_ms=clock)
     first, second = peer("a"), peer("b")
@@ -369,7 +367,7 @@ def test_a_producer_that_goes_is_looked_for_only_in_its_own_groups(
     assert groups.all() == {}
 
 
-def test_a_producer_without_a_heartbeat_for_the_timeout_leaves_its_group(clock: Clock) -> None:
+def test_producer_without_timely_heartbeat_leaves_its_group(clock: Clock) -> None:
     groups = ProducerGroups(clock_ms=clock)
     silent, lively = peer("a"), peer("b")
     groups.heartbeat(silent, "client-a", "P")

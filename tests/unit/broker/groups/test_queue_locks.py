@@ -60,7 +60,7 @@ def test_nobody_unlocks_the_queue_of_another(peer: Peer, another_peer: Peer) -> 
     assert peer.broker.groups.locks.owner("G", Q0) == "a"
 
 
-def test_a_queue_that_is_named_twice_is_unlocked_with_the_others(peer: Peer, another_peer: Peer) -> None:
+def test_queue_named_twice_is_unlocked_with_the_others(peer: Peer, another_peer: Peer) -> None:
     lock(peer, "a", Q0, Q0, Q1)
     unlock(peer, "a", Q0, Q0, Q1)
     assert lock(another_peer, "b", Q0, Q1) == [Q0, Q1]
@@ -76,7 +76,7 @@ def end(broker: Broker, peer: Peer, *, closed_by_peer: bool = True) -> None:
 
 @pytest.mark.parametrize("closed_by_peer", [True, False])
 @pytest.mark.parametrize("declared", [True, False])
-def test_only_a_plain_end_of_a_member_that_stops_with_it_frees_its_locks(
+def test_only_clean_close_releases_locks_of_declared_member(
     broker: Broker, peer: Peer, another_peer: Peer, clock: Clock, declared: bool, closed_by_peer: bool
 ) -> None:
     lock(peer, "a", Q0, ends_with_connection=declared)
@@ -90,7 +90,7 @@ def test_only_a_plain_end_of_a_member_that_stops_with_it_frees_its_locks(
     assert lock(another_peer, "b", Q0) == [Q0]
 
 
-def test_refused_members_hear_when_the_lock_of_a_lost_member_ends(
+def test_rejected_members_are_notified_when_lost_lock_expires(
     broker: Broker, peer: Peer, another_peer: Peer, clock: Clock
 ) -> None:
     heartbeat(another_peer, "b", "G")
@@ -118,7 +118,7 @@ def test_a_client_that_is_back_already_keeps_its_locks(broker: Broker, peer: Pee
     assert broker.groups.locks.owner("G", Q0) is None
 
 
-def test_a_lock_renewed_elsewhere_outlives_its_first_connection(broker: Broker, peer: Peer, another_peer: Peer) -> None:
+def test_lock_renewed_on_new_connection_outlives_the_first(broker: Broker, peer: Peer, another_peer: Peer) -> None:
     lock(peer, "a", Q0, Q1, ends_with_connection=True)
     lock(another_peer, "a", Q0, ends_with_connection=True)
     end(broker, peer)
@@ -134,7 +134,7 @@ def test_unregistering_frees_the_locks(broker: Broker, peer: Peer, another_peer:
 
 
 @pytest.mark.parametrize("was_refused", [True, False])
-def test_members_that_were_refused_a_queue_hear_when_it_is_free(
+def test_rejected_members_are_notified_when_queue_is_unlocked(
     peer: Peer, another_peer: Peer, was_refused: bool
 ) -> None:
     heartbeat(peer, "a", "G")
@@ -147,9 +147,7 @@ def test_members_that_were_refused_a_queue_hear_when_it_is_free(
     assert notices(another_peer) == ["G"] * was_refused
 
 
-def test_nobody_hears_of_free_queues_if_the_group_wants_no_notices(
-    broker: Broker, peer: Peer, another_peer: Peer
-) -> None:
+def test_unlock_notifications_respect_group_setting(broker: Broker, peer: Peer, another_peer: Peer) -> None:
     config = SubscriptionGroupConfig(group_name="G", notify_consumer_ids_changed_enable=False)
     broker.groups.settings.put(config)
     heartbeat(another_peer, "b", "G")

@@ -46,7 +46,7 @@ def test_a_group_is_created_by_use_with_rocketmqs_defaults(table: SubscriptionGr
     assert table.is_dirty
 
 
-def test_without_automatic_creation_only_system_groups_are_created(path: Path) -> None:
+def test_only_system_groups_are_created_without_auto_create(path: Path) -> None:
     table = opened(path, auto_create=False)
     assert table.get_or_create("G") is None
     assert table.get_or_create("CID_RMQ_SYS_TRANS") is not None

@@ -22,7 +22,7 @@ def admitted(broker: Broker, tries: int, already: int = 0) -> int:
 
 
 @pytest.mark.parametrize(("limit", "connections"), [(512, 192), (256, 128), (128, 64)])
-def test_open_files_that_the_store_may_need_are_not_taken_by_connections(
+def test_connections_leave_enough_file_descriptors_for_store(
     make_broker: MakeBroker,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

@@ -98,7 +98,7 @@ async def test_what_one_closes_is_not_read_any_more(
     assert sum(len(peer.received) for peer in peers) == 1
 
 
-async def test_other_tasks_have_their_turn_while_peers_never_stop_sending(
+async def test_busy_peers_do_not_starve_other_tasks(
     reader: ConnectionReader, peers: list[Peer], nursery: trio.Nursery
 ) -> None:
     for peer in peers:
@@ -114,9 +114,7 @@ async def test_other_tasks_have_their_turn_while_peers_never_stop_sending(
         await trio.lowlevel.checkpoint()
 
 
-async def test_at_the_end_all_are_closed_also_those_not_read_for_the_moment(
-    reader: ConnectionReader, peers: list[Peer]
-) -> None:
+async def test_shutdown_closes_all_peers_including_paused_ones(reader: ConnectionReader, peers: list[Peer]) -> None:
     reader.add(peers[0])
     with trio.CancelScope() as scope:
         scope.cancel()

@@ -55,14 +55,14 @@ async def test_too_many_open_files_only_delay_a_connection(
         assert "raise the limit of open files" in caplog.text
 
 
-async def test_a_connection_that_is_gone_before_it_is_accepted_is_passed_over(
+async def test_connection_aborted_before_accept_is_skipped(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with await first_accepted(Listener(errno.ECONNABORTED)):
         assert not caplog.records
 
 
-async def test_an_accepted_connection_neither_blocks_nor_waits_to_fill_packets() -> None:
+async def test_accepted_connection_is_non_blocking_with_nodelay() -> None:
     with await first_accepted(Listener()) as sock:
         assert not sock.getblocking()
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
@@ -84,7 +84,7 @@ def test_a_free_port_is_chosen_with_its_vip_port() -> None:
         assert sock.getsockname()[1] - vip.getsockname()[1] == VIP_PORT_DISTANCE
 
 
-def test_a_free_port_is_found_even_where_no_vip_port_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_port_is_found_without_a_vip_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sockets, "_listen_vip", lambda *_: None)
     sock, vip = listen_with_vip(LOOPBACK)
     with sock:
@@ -94,12 +94,12 @@ def test_a_free_port_is_found_even_where_no_vip_port_can_be_had(monkeypatch: pyt
 @pytest.mark.parametrize(
     ("host", "advice"), [("192.0.2.1", "not an address of this machine"), ("no such host", "not known")]
 )
-def test_an_address_that_cannot_be_had_is_refused_with_the_reason(host: str, advice: str) -> None:
+def test_unavailable_address_is_rejected_with_reason(host: str, advice: str) -> None:
     with pytest.raises(ConfigError, match=f"cannot listen on {host}:0: .*{advice}"):
         listen(Address(host, 0))
 
 
-def test_a_port_that_only_the_administrator_may_open_is_refused_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_privileged_port_is_rejected_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> socket.socket:
         raise PermissionError(errno.EACCES, "Permission denied")
 

@@ -85,7 +85,7 @@ def test_an_impossible_topic_is_refused(peer: Peer, fields: dict[str, Any]) -> N
     assert peer.broker.topics.names() == before
 
 
-def test_a_deleted_topic_is_gone_with_messages_offsets_and_figures(peer: Peer) -> None:
+def test_deleted_topic_loses_messages_offsets_and_statistics(peer: Peer) -> None:
     peer.put("T")
     peer.put("T2")
     for topic in ("T", "T2"):
@@ -117,7 +117,7 @@ def test_a_deleted_topic_does_not_come_back_with_a_restart(make_broker: MakeBrok
     assert again.store.reader.max_offset_in_queue("T", 0) == 0
 
 
-def test_a_topic_of_which_files_are_left_is_told_and_can_be_deleted_again(peer: Peer) -> None:
+def test_topic_with_leftover_files_is_reported_and_redeletable(peer: Peer) -> None:
     """No offset hides what comes after it; others send on."""
     peer.put("T")
     peer.broker.groups.offsets.commit("G", "T", 0, 1)
@@ -138,7 +138,7 @@ def test_a_topic_of_which_files_are_left_is_told_and_can_be_deleted_again(peer: 
     assert peer.put("T").ext_fields["queueOffset"] == "0"
 
 
-def test_a_topic_that_cannot_be_noted_as_deleted_keeps_messages_and_offsets(peer: Peer) -> None:
+def test_topic_with_unrecorded_deletion_keeps_its_data(peer: Peer) -> None:
     peer.put("T")
     peer.broker.groups.offsets.commit("G", "T", 0, 1)
     blocked = peer.broker.store.config.root / "config/deletedTopics.json.tmp"
@@ -154,9 +154,7 @@ def test_a_topic_that_is_not_there_is_deleted_with_success(peer: Peer) -> None:
     assert delete(peer, "unknown").code == ResponseCode.SUCCESS
 
 
-async def test_pulls_that_wait_for_a_deleted_topic_are_answered_and_others_wait_on(
-    peer: Peer, another_peer: Peer
-) -> None:
+async def test_deleting_topic_answers_only_its_held_pulls(peer: Peer, another_peer: Peer) -> None:
     for topic in ("T", "T2"):
         create(peer, topic=topic)
         assert another_peer.pull(topic, 0, sysFlag=6) is None
@@ -235,9 +233,7 @@ def test_an_impossible_group_is_refused(peer: Peer, body: bytes) -> None:
 @pytest.mark.parametrize(
     ("fields", "is_kept"), [({}, True), ({"removeOffset": "true"}, False), ({"cleanOffset": "true"}, False)]
 )
-def test_a_deleted_group_keeps_its_offsets_unless_that_is_asked_for(
-    peer: Peer, fields: dict[str, str], is_kept: bool
-) -> None:
+def test_deleted_group_keeps_offsets_unless_requested(peer: Peer, fields: dict[str, str], is_kept: bool) -> None:
     put_group(peer)
     peer.broker.groups.offsets.commit("G", "T", 0, 1)
     statistics = peer.broker.statistics

@@ -149,7 +149,7 @@ def test_groups_that_are_not_well_are_counted(peer: Peer, another_peer: Peer) ->
     assert told["triomqStalledQueues"] == "0"
 
 
-def test_levels_that_have_delivered_tell_their_next_and_last_offset(peer: Peer, clock: Clock) -> None:
+def test_delay_levels_report_next_and_last_offset_once_used(peer: Peer, clock: Clock) -> None:
     for level, count in ((1, 3), (2, 1)):
         for _ in range(count):
             peer.put("T", i=f"DELAY\x01{level}")

@@ -69,7 +69,7 @@ def consume_stats(peer: Peer, **fields: str) -> ConsumeStats:
     return ConsumeStats.decode(response.body)
 
 
-def test_what_a_group_has_yet_to_consume_is_told_for_every_read_queue(peer: Peer, clock: Clock) -> None:
+def test_group_lag_is_reported_for_every_read_queue(peer: Peer, clock: Clock) -> None:
     peer.broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=4))
     stored_ms = []
     for _ in range(3):
@@ -86,7 +86,7 @@ def test_what_a_group_has_yet_to_consume_is_told_for_every_read_queue(peer: Peer
     assert consume_stats(peer, topic="").offset_table == expected
 
 
-async def test_who_has_locked_a_queue_and_since_when_it_stands_still_is_told_too(peer: Peer, clock: Clock) -> None:
+async def test_lock_owner_and_stall_start_are_reported(peer: Peer, clock: Clock) -> None:
     peer.broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1))
     heartbeat(peer, "G", "T", model=MessageModel.CLUSTERING)
     peer.broker.groups.locks.lock("G", "client-1", peer.as_connection, [queue("T", 0)])
@@ -219,7 +219,7 @@ def test_the_time_span_of_a_group_is_that_of_each_write_queue(peer: Peer, clock:
     )
 
 
-def test_a_group_that_has_consumed_nothing_stands_at_the_first_message(peer: Peer, clock: Clock) -> None:
+def test_group_without_consumption_starts_at_first_message(peer: Peer, clock: Clock) -> None:
     began = clock.now_ms
     for _ in range(2):
         peer.put("T")
@@ -241,7 +241,7 @@ def lately(peer: Peer, name: str, key: str) -> RemotingCommand:
     return peer.get(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": name, "statsKey": key})
 
 
-def test_what_was_counted_lately_is_told_by_topic_group_and_broker(peer: Peer) -> None:
+def test_recent_counts_are_reported_by_topic_group_and_broker(peer: Peer) -> None:
     statistics = peer.broker.statistics
     statistics.sample(0.0)
     for _ in range(3):
@@ -273,7 +273,7 @@ def test_what_was_counted_lately_is_told_by_topic_group_and_broker(peer: Peer) -
         ("BROKER_NOPE", "DefaultCluster"),
     ],
 )
-def test_a_statistic_that_is_not_kept_is_refused_as_rocketmq_does(peer: Peer, name: str, key: str) -> None:
+def test_unknown_statistic_is_rejected_like_in_rocketmq(peer: Peer, name: str, key: str) -> None:
     peer.put("T")
     response = lately(peer, name, key)
     assert (response.code, response.remark) == (ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")

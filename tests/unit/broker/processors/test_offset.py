@@ -45,7 +45,7 @@ def test_a_caller_of_5x_can_ask_for_no_zero(peer: Peer) -> None:
     assert query(peer, setZeroIfNotFound="true") == (ResponseCode.SUCCESS, "0")
 
 
-def test_a_group_without_offset_on_a_queue_whose_begin_is_gone_must_decide_itself(peer: Peer) -> None:
+def test_offset_query_on_truncated_queue_returns_not_found(peer: Peer) -> None:
     """C.2 scenario 39, the broker's part."""
     for _ in range(3):
         peer.put("T")
@@ -55,7 +55,7 @@ def test_a_group_without_offset_on_a_queue_whose_begin_is_gone_must_decide_itsel
     assert "offset" not in response.ext_fields
 
 
-def test_a_group_without_offset_on_an_aged_queue_must_decide_itself(make_broker: MakeBroker) -> None:
+def test_offset_query_on_aged_queue_returns_not_found(make_broker: MakeBroker) -> None:
     peer = Peer(make_broker({"physical_memory_bytes": 1500, "in_memory_max_ratio": 100}))
     peer.put("T", bytes(900))
     assert query(peer) == (ResponseCode.SUCCESS, "0")

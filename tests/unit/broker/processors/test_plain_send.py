@@ -129,7 +129,7 @@ def test_a_run_is_numbered_and_answered_in_its_order(peer: Peer) -> None:
     assert (peer.broker.statistics.put_messages, peer.broker.statistics.put_bytes) == (5, 30)
 
 
-def test_what_came_before_another_request_is_stored_before_it_is_served(peer: Peer) -> None:
+def test_plain_sends_are_stored_before_a_following_request(peer: Peer) -> None:
     pull = RemotingCommand(RequestCode.PULL_MESSAGE, 3)
     answers, left = short_way(peer, request(PLAIN, opaque=1), request(PLAIN, opaque=2), pull)
     assert [answer.opaque for answer in answers] == [1, 2]
@@ -172,7 +172,7 @@ def test_unusual_commands_take_the_long_way(peer: Peer, rest: dict[str, int]) ->
     assert not is_plain(peer, PLAIN, **rest)
 
 
-def test_each_of_a_run_that_meets_a_limit_is_answered_for_itself(make_broker: MakeBroker) -> None:
+def test_size_limit_is_applied_to_each_message_of_a_run(make_broker: MakeBroker) -> None:
     broker = make_broker({"max_message_size_bytes": 100})
     broker.topics.put(TOPIC)
     peer = Peer(broker)
@@ -198,7 +198,7 @@ def test_a_region_is_written_as_json_whatever_is_in_it(make_broker: MakeBroker) 
     assert RemotingCommand.decode(frame).ext_fields["MSG_REGION"] == '100% "ours"'
 
 
-async def test_with_durability_sync_the_answers_of_a_run_wait_for_the_disk(make_broker: MakeBroker) -> None:
+async def test_sync_durability_run_is_answered_after_flush(make_broker: MakeBroker) -> None:
     peer = Peer(make_broker({"durability": Durability.SYNC}))
     peer.broker.topics.put(TOPIC)
     assert peer.broker.group_commit is not None
@@ -210,9 +210,7 @@ async def test_with_durability_sync_the_answers_of_a_run_wait_for_the_disk(make_
 
 
 @pytest.mark.parametrize("durability", Durability)
-def test_a_sender_who_does_not_wait_for_the_disk_is_answered_at_once(
-    make_broker: MakeBroker, durability: Durability
-) -> None:
+def test_send_opting_out_of_flush_is_answered_immediately(make_broker: MakeBroker, durability: Durability) -> None:
     peer = Peer(make_broker({"durability": durability}))
     peer.broker.topics.put(TOPIC)
     fields = {**PLAIN, "i": "UNIQ_KEY\x01C0A8\x02WAIT\x01false"}
@@ -247,7 +245,7 @@ def test_a_topic_of_many_tags_takes_the_long_way_to_its_flag(peer: Peer) -> None
     assert not is_plain(peer, PLAIN)
 
 
-def test_what_is_remembered_does_not_grow_with_what_peers_write(peer: Peer) -> None:
+def test_cache_does_not_grow_with_peer_input(peer: Peer) -> None:
     sends = peer.broker.processors.plain_sends
     for queue_id in ("0", "00", "000", "٣", "1", "-1", "4", "99999999", "x", ""):
         sends._find("T", queue_id)

@@ -92,7 +92,7 @@ async def test_a_pull_for_100_gets_32(peer: Peer, topic: str) -> None:
         ({"triomqMaxTransferBytes": 2**20, "subscription": "B"}, 40),
     ],
 )
-async def test_only_a_pull_that_says_in_our_field_what_it_takes_gets_more_than_32(
+async def test_only_explicit_size_field_raises_pull_above_32(
     peer: Peer, topic: str, fields: dict[str, Any], got: int
 ) -> None:
     """C.2 scenario 24 holds for all others."""
@@ -160,7 +160,7 @@ async def test_tags_with_one_hash_come_together(peer: Peer, topic: str) -> None:
 # --- holding ------------------------------------------------------------------------------------------------
 
 
-async def test_a_held_pull_gets_the_message_in_the_step_that_stores_it(
+async def test_held_pull_receives_message_in_the_step_that_stores_it(
     peer: Peer, another_peer: Peer, topic: str
 ) -> None:
     """C.2 scenario 21."""
@@ -174,9 +174,7 @@ async def test_a_held_pull_gets_the_message_in_the_step_that_stores_it(
     assert peer.broker.pull_hold.held == 0
 
 
-async def test_a_peer_that_does_not_read_is_told_to_pull_again_what_it_waited_for(
-    peer: Peer, another_peer: Peer, topic: str
-) -> None:
+async def test_held_pull_of_non_reading_peer_is_told_to_retry(peer: Peer, another_peer: Peer, topic: str) -> None:
     assert peer.pull(topic, 0, **HOLD) is None
     peer.put(topic)
     peer.broker.steps.end()
@@ -204,7 +202,7 @@ async def test_a_message_in_another_queue_wakes_nobody(peer: Peer, topic: str) -
     assert peer.broker.pull_hold.held == 1
 
 
-async def test_a_held_pull_waits_on_when_its_filter_refuses_what_came(peer: Peer, topic: str) -> None:
+async def test_held_pull_stays_held_when_filter_rejects_arrivals(peer: Peer, topic: str) -> None:
     assert peer.pull(topic, 0, subscription="A", **HOLD) is None
     fill(peer, 3, "B")
     peer.broker.steps.end()
@@ -215,7 +213,7 @@ async def test_a_held_pull_waits_on_when_its_filter_refuses_what_came(peer: Peer
     assert [message.queue_offset for message in decode_records(response.body)] == [3]
 
 
-async def test_a_held_pull_whose_filter_refuses_learns_soon_how_far_it_got(
+async def test_held_pull_with_rejecting_filter_soon_learns_progress(
     peer: Peer, topic: str, autojump_clock: MockClock
 ) -> None:
     assert peer.pull(topic, 0, subscription="A", **HOLD) is None
@@ -230,9 +228,7 @@ def expire(broker: Broker, after_s: float) -> None:
         broker.pulls._serve_held(pull, is_expired=True)
 
 
-async def test_a_held_pull_is_answered_when_its_time_is_over_and_not_before(
-    peer: Peer, topic: str, autojump_clock: MockClock
-) -> None:
+async def test_held_pull_is_answered_exactly_at_its_deadline(peer: Peer, topic: str, autojump_clock: MockClock) -> None:
     """C.2 scenario 25."""
     assert peer.pull(topic, 0, suspendTimeoutMillis=1500, **HOLD) is None
     expire(peer.broker, 1.4)
@@ -289,7 +285,7 @@ def serve(peer: Peer, command: RemotingCommand) -> None:
     assert peer.broker.processors.pulls.pull_message(peer.as_connection, command) is None
 
 
-async def test_a_pull_commits_the_offset_it_carries_also_when_it_is_held(peer: Peer, topic: str) -> None:
+async def test_pull_commits_its_offset_even_when_held(peer: Peer, topic: str) -> None:
     """C.2 scenario 29."""
     assert peer.pull(topic, 0, sysFlag=7, commitOffset=7) is None
     assert peer.broker.groups.offsets.query("G", topic, 0) == 7
@@ -431,7 +427,7 @@ async def test_what_is_delivered_is_counted(peer: Peer, topic: str) -> None:
 
 
 @pytest.mark.parametrize("header_format", list(SerializeType))
-def test_the_answer_with_messages_is_the_same_in_each_header_format(peer: Peer, header_format: SerializeType) -> None:
+def test_pull_response_is_identical_in_every_header_format(peer: Peer, header_format: SerializeType) -> None:
     peer.put("T")
     command = RemotingCommand(0, -5, 1, {}, remark="FOUND")
     command.ext_fields = {"maxOffset": "1", "minOffset": "0", "nextBeginOffset": "1", "suggestWhichBrokerId": "0"}

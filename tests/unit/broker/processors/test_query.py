@@ -192,9 +192,7 @@ async def test_indexing_stays_behind_a_crowd_but_not_without_limit(
         nursery.cancel_scope.cancel()
 
 
-async def test_what_is_on_the_disk_only_is_read_in_a_thread_before_it_is_indexed(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cold_log_is_read_in_thread_before_indexing(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     store = peer.broker.store
     for number in range(1200):
         put(peer, b"%d" % number, KEYS="all")

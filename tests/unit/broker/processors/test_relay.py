@@ -115,7 +115,7 @@ async def test_a_member_whose_offsets_cannot_be_read_is_left_out(peer: Peer, ano
         (RequestCode.CONSUME_MESSAGE_DIRECTLY, {"consumerGroup": "G", "clientId": "c1"}),
     ],
 )
-def test_who_is_not_online_and_what_is_not_stored_is_a_plain_error(
+def test_offline_member_or_missing_message_is_system_error(
     peer: Peer, another_peer: Peer, code: RequestCode, fields: dict[str, str]
 ) -> None:
     """C.4 (22)."""
@@ -136,7 +136,7 @@ async def test_running_info_is_the_members_answer_as_it_is(peer: Peer, another_p
     assert not peer.broker.client_requests
 
 
-async def test_a_message_is_sent_to_the_member_that_shall_consume_it_directly(peer: Peer, another_peer: Peer) -> None:
+async def test_message_is_relayed_to_member_for_direct_consumption(peer: Peer, another_peer: Peer) -> None:
     """C.2 scenario 62."""
     member(peer)
     message_id = another_peer.put("T", b"body").ext_fields["msgId"]

@@ -8,7 +8,7 @@ from triomq.protocol.bodies.route import ClusterInfo, TopicConfig, TopicRouteDat
 from triomq.protocol.codes import RequestCode, ResponseCode
 
 
-def test_a_route_names_queues_and_the_broker_in_one_line_of_standard_json(peer: Peer) -> None:
+def test_route_is_one_line_of_standard_json(peer: Peer) -> None:
     peer.broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=5, write_queue_nums=3, perm=6, topic_sys_flag=1))
     response = peer.get(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
     assert response.body == (
@@ -25,7 +25,7 @@ def test_every_client_gets_the_form_that_all_read(peer: Peer, version: int, stan
     assert orjson.loads(response.body)["brokerDatas"][0]["brokerAddrs"] == {"0": peer.advertised}
 
 
-def test_the_template_topic_is_routed_with_the_right_to_inherit(peer: Peer) -> None:
+def test_template_topic_route_has_inherit_permission(peer: Peer) -> None:
     route = TopicRouteData.decode(peer.get(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"}).body)
     assert [(data.perm, data.read_queue_nums) for data in route.queue_datas] == [(7, 8)]
 
@@ -95,7 +95,7 @@ def test_system_topics_are_listed_with_the_broker_to_ask(peer: Peer, code: int) 
     assert body["brokerAddr"] == peer.advertised
 
 
-def test_deleting_a_route_succeeds_and_leaves_a_topic_that_is_there(peer: Peer) -> None:
+def test_route_deletion_succeeds_and_keeps_existing_topic(peer: Peer) -> None:
     peer.put("T")
     for topic in ("T", "unknown"):
         assert peer.get(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic}).code == ResponseCode.SUCCESS

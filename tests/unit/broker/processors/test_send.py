@@ -33,7 +33,7 @@ def stored(peer: Peer, response: RemotingCommand) -> list[MessageExt]:
     return messages
 
 
-def test_a_message_is_stored_as_it_came_and_the_answer_says_where(peer: Peer) -> None:
+def test_message_is_stored_unchanged_and_response_names_place(peer: Peer) -> None:
     properties = "KEYS\x01k1 k2\x02TAGS\x01TagA\x02UNIQ_KEY\x01ID\x02own\x01ü"
     response = peer.put("T", b"\x00body", queue_id=2, i=properties, g=17, h=-5, j=3)
     (message,) = stored(peer, response)
@@ -48,7 +48,7 @@ def test_a_message_is_stored_as_it_came_and_the_answer_says_where(peer: Peer) ->
     assert response.remark is None
 
 
-def test_the_long_header_of_code_10_is_served_like_the_short_one(peer: Peer) -> None:
+def test_long_header_of_code_10_is_accepted_like_short_one(peer: Peer) -> None:
     header = SendMessageRequestHeader(
         producer_group="P", topic="T", default_topic="TBW102", default_topic_queue_nums=4, queue_id=1,
         sys_flag=0, born_timestamp=5, flag=0, properties="TAGS\x01A",
@@ -65,7 +65,7 @@ def test_sending_to_an_unknown_topic_creates_it(peer: Peer) -> None:
     assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (4, 4, 6)
 
 
-def test_without_automatic_creation_an_unknown_topic_is_refused(make_broker: MakeBroker) -> None:
+def test_unknown_topic_is_rejected_without_auto_create(make_broker: MakeBroker) -> None:
     """C.2 scenario 2."""
     peer = Peer(make_broker(auto_create_topic=False))
     response = peer.put("T")
@@ -74,7 +74,7 @@ def test_without_automatic_creation_an_unknown_topic_is_refused(make_broker: Mak
     assert peer.broker.topics.get("T") is None
 
 
-def test_a_sender_that_names_no_queue_gets_one_and_is_told_which(peer: Peer) -> None:
+def test_send_without_queue_gets_assigned_queue_in_response(peer: Peer) -> None:
     """C.2 scenario 3."""
     chosen = set()
     for _ in range(100):
@@ -92,7 +92,7 @@ def test_a_queue_the_topic_does_not_have_is_refused(peer: Peer) -> None:
     assert response.remark == "request queueId[4] is illegal"
 
 
-def test_a_topic_without_queues_to_write_refuses_a_sender_that_names_none(peer: Peer) -> None:
+def test_topic_without_write_queues_rejects_send_without_queue(peer: Peer) -> None:
     peer.broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=0))
     assert peer.put("T", queue_id=-1).code == ResponseCode.NO_PERMISSION
 
@@ -129,7 +129,7 @@ def test_the_template_topic_itself_takes_messages(peer: Peer) -> None:
     assert peer.put("TBW102").code == ResponseCode.SUCCESS
 
 
-def test_the_largest_body_is_taken_and_one_byte_more_is_refused(make_broker: MakeBroker) -> None:
+def test_largest_body_is_accepted_and_one_byte_more_rejected(make_broker: MakeBroker) -> None:
     """C.2 scenario 5."""
     peer = Peer(make_broker({"commit_log_file_size_bytes": 16 * 1024**2}))
     limit = 4 * 1024**2
@@ -152,7 +152,7 @@ def batch(count: int = 3) -> bytes:
     )
 
 
-def test_a_batch_gets_consecutive_offsets_and_each_message_its_own_properties(peer: Peer) -> None:
+def test_batch_gets_consecutive_offsets_and_own_properties(peer: Peer) -> None:
     """C.2 scenario 6."""
     peer.put("T", queue_id=1)
     response = peer.put("T", batch(), queue_id=1, m="true", i="WAIT\x01true\x02shared\x01s\x02UNIQ_KEY\x01whole")
@@ -181,7 +181,7 @@ def test_a_batch_is_known_by_its_flag_and_not_by_its_code(peer: Peer) -> None:
 @pytest.mark.parametrize(
     "fields", [{"i": "DELAY\x011"}, {"f": 4}, {"f": 8}, {"f": 12}], ids=["delay", "prepared", "commit", "rollback"]
 )
-def test_a_batch_can_neither_be_delayed_nor_be_part_of_a_transaction(peer: Peer, fields: dict[str, Any]) -> None:
+def test_batch_cannot_be_delayed_or_transactional(peer: Peer, fields: dict[str, Any]) -> None:
     """C.2 scenario 7."""
     assert peer.put("T", batch(), m="true", **fields).code == ResponseCode.MESSAGE_ILLEGAL
     assert peer.broker.store.statistics().messages_put == 0
@@ -293,7 +293,7 @@ def test_a_batch_that_names_a_time_is_refused(peer: Peer, common: str, own: dict
     assert peer.broker.store.commit_log.max_offset == 0
 
 
-def test_a_delayed_message_goes_to_the_queue_of_its_level_and_the_answer_names_both_places(peer: Peer) -> None:
+def test_delayed_message_goes_to_level_queue_and_names_both(peer: Peer) -> None:
     """C.2 scenario 14."""
     peer.put("T", i="DELAY\x013")
     response = peer.put("T", queue_id=2, i="TAGS\x01A\x02WAIT\x01true\x02DELAY\x013")
@@ -337,7 +337,7 @@ def test_prepared_and_rolled_back_records_are_not_delayed(peer: Peer, flags: int
     assert message.topic == topic
 
 
-def test_a_retry_that_still_carries_the_mark_of_a_transaction_is_an_ordinary_one(peer: Peer) -> None:
+def test_retry_with_leftover_transaction_flag_is_ordinary(peer: Peer) -> None:
     """C.4 row 17."""
     (message,) = stored(peer, peer.put("%RETRY%G", i="TRAN_MSG\x01true\x02DELAY\x013", j=1))
     assert message.topic == "SCHEDULE_TOPIC_XXXX"
@@ -356,7 +356,7 @@ def test_a_retry_that_still_carries_the_mark_of_a_transaction_is_an_ordinary_one
         ({}, 407, False),
     ],
 )
-def test_a_message_for_a_retry_topic_that_was_tried_often_enough_is_a_dead_letter_at_once(
+def test_send_to_retry_topic_over_attempt_limit_is_dead_letter(
     peer: Peer, fields: dict[str, Any], version: int, is_dead: bool
 ) -> None:
     """C.4 row 1."""
@@ -374,7 +374,7 @@ def test_a_message_for_a_retry_topic_that_was_tried_often_enough_is_a_dead_lette
     assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (1, 1, 6)
 
 
-def test_a_dead_letter_is_answered_with_the_queue_that_was_asked_for(peer: Peer) -> None:
+def test_dead_letter_response_names_the_requested_queue(peer: Peer) -> None:
     peer.broker.topics.put(TopicConfig(topic_name="%RETRY%G"))
     response = peer.put("%RETRY%G", queue_id=5, j=16)
     (message,) = stored(peer, response)
@@ -421,7 +421,7 @@ def test_nothing_is_logged_for_a_stored_message(peer: Peer, caplog: pytest.LogCa
     assert not caplog.records
 
 
-async def test_with_durability_sync_an_answer_waits_for_the_disk_unless_the_sender_does_not(
+async def test_sync_durability_send_waits_for_flush_unless_opted_out(
     make_broker: MakeBroker,
 ) -> None:
     peer = Peer(make_broker({"durability": Durability.SYNC}))

@@ -45,7 +45,7 @@ def failed(peer: Peer) -> int:
     return offset_of(peer.put("T", b"body", queue_id=2, i=properties, f=1, h=-5, g=17))
 
 
-def test_a_message_waits_for_the_retry_topic_as_the_same_message(peer: Peer, failed: int) -> None:
+def test_sent_back_message_keeps_its_identity_while_delayed(peer: Peer, failed: int) -> None:
     """C.2 scenario 40: the broker's part."""
     original = decode_record(peer.broker.store.reader.look_message(failed) or b"")
     assert send_back(Peer(peer.broker, "192.0.2.77:7"), failed).code == ResponseCode.SUCCESS
@@ -74,7 +74,7 @@ def test_a_message_waits_for_the_retry_topic_as_the_same_message(peer: Peer, fai
 @pytest.mark.parametrize(
     ("reconsume_times", "asked", "level"), [(0, 0, 3), (1, 0, 4), (14, 0, 17), (15, 0, 18), (3, 2, 2), (0, 99, 18)]
 )
-def test_the_delay_grows_with_each_failure_unless_the_consumer_names_it(
+def test_retry_delay_grows_per_failure_unless_consumer_sets_it(
     peer: Peer, reconsume_times: int, asked: int, level: int
 ) -> None:
     """C.2 scenarios 40 and 42."""
@@ -122,7 +122,7 @@ def test_after_the_last_retry_a_message_is_a_dead_letter(
         assert only(peer.broker, DLQ).reconsume_times == reconsume_times + 1
 
 
-def test_a_dead_letter_names_the_first_topic_and_the_first_record(peer: Peer, failed: int) -> None:
+def test_dead_letter_names_original_topic_and_record(peer: Peer, failed: int) -> None:
     """C.2 scenario 41: through the retry topic and back again."""
     first = decode_record(peer.broker.store.reader.look_message(failed) or b"")
     send_back(peer, failed, level=1)
@@ -169,7 +169,7 @@ def test_a_group_that_may_not_be_made_is_refused(make_broker: MakeBroker) -> Non
 
 
 @pytest.mark.parametrize("group", ["a b", "", "g" * 121])
-def test_a_group_that_cannot_be_one_is_refused_and_leaves_no_topic(peer: Peer, failed: int, group: str) -> None:
+def test_invalid_group_is_rejected_without_creating_topic(peer: Peer, failed: int, group: str) -> None:
     before = peer.broker.topics.names()
     response = send_back(peer, failed, group=group)
     assert response.code == ResponseCode.SYSTEM_ERROR
@@ -198,7 +198,7 @@ def test_retries_spread_over_the_groups_queues(peer: Peer, failed: int) -> None:
     assert {queue.queue_id for queue in peer.broker.store.queues.of_topic(RETRY) if queue.max_offset} == {0, 1, 2}
 
 
-def test_a_message_never_goes_to_a_queue_that_the_retry_topic_does_not_have(peer: Peer, failed: int) -> None:
+def test_send_back_uses_only_existing_retry_queues(peer: Peer, failed: int) -> None:
     peer.broker.topics.put(TopicConfig(topic_name=RETRY, read_queue_nums=1, write_queue_nums=1))
     peer.broker.groups.settings.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=8))
     for _ in range(30):
@@ -235,7 +235,7 @@ def test_what_the_store_refuses_is_an_error_for_the_consumer(peer: Peer, failed:
     assert peer.broker.statistics.sent_back_by_group == {}
 
 
-async def test_with_durability_sync_the_consumer_is_answered_after_the_flush(make_broker: MakeBroker) -> None:
+async def test_sync_durability_send_back_is_answered_after_flush(make_broker: MakeBroker) -> None:
     peer = Peer(make_broker({"durability": Durability.SYNC}))
     peer.put("T", i="WAIT\x01false")
     peer.broker.store.flush()
@@ -247,7 +247,7 @@ async def test_with_durability_sync_the_consumer_is_answered_after_the_flush(mak
     assert peer.broker.group_commit.waiting == 1
 
 
-async def test_with_durability_sync_a_oneway_send_back_waits_for_nobody(make_broker: MakeBroker) -> None:
+async def test_sync_durability_oneway_send_back_does_not_wait(make_broker: MakeBroker) -> None:
     peer = Peer(make_broker({"durability": Durability.SYNC}))
     peer.put("T", i="WAIT\x01false")
     peer.broker.store.flush()

@@ -37,7 +37,7 @@ def test_the_vip_port_serves_all_but_pulls(broker: Broker) -> None:
     assert set(broker.ports.broker.processors) - set(broker.ports.vip.processors) == PULLS
 
 
-def test_the_brokers_port_serves_what_the_name_servers_port_does(broker: Broker) -> None:
+def test_broker_port_serves_all_name_server_requests(broker: Broker) -> None:
     assert set(broker.ports.namesrv.processors) <= set(broker.ports.broker.processors)
 
 

@@ -90,9 +90,7 @@ async def test_a_cold_pull_is_answered_later_and_others_meanwhile(broker: Broker
     assert peer.pull("T", 4) is not None  # it is in memory now
 
 
-async def test_a_cold_pull_of_a_peer_that_does_not_read_brings_no_messages(
-    broker: Broker, disk: Disk, peer: Peer
-) -> None:
+async def test_cold_pull_of_non_reading_peer_returns_no_messages(broker: Broker, disk: Disk, peer: Peer) -> None:
     async with trio.open_nursery() as broker.steps.nursery:
         assert peer.pull("T", 4) is None
         peer.unread_bytes = broker.config.unread_high_bytes + 1
@@ -102,9 +100,7 @@ async def test_a_cold_pull_of_a_peer_that_does_not_read_brings_no_messages(
     assert response.ext_fields["nextBeginOffset"] == "4"
 
 
-async def test_a_peer_that_does_not_read_gets_no_further_message_looked_up(
-    broker: Broker, disk: Disk, peer: Peer
-) -> None:
+async def test_non_reading_peer_triggers_no_further_lookups(broker: Broker, disk: Disk, peer: Peer) -> None:
     async with trio.open_nursery() as broker.steps.nursery:
         assert peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": 0}) is None
         peer.unread_bytes = broker.config.unread_high_bytes + 1
@@ -115,7 +111,7 @@ async def test_a_peer_that_does_not_read_gets_no_further_message_looked_up(
     assert peer.get(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": 0}).code == ResponseCode.SUCCESS
 
 
-async def test_a_cold_pull_that_takes_more_is_read_in_a_thread_and_gets_it(make_broker: MakeBroker, disk: Disk) -> None:
+async def test_large_cold_pull_is_read_in_thread_and_fulfilled(make_broker: MakeBroker, disk: Disk) -> None:
     first = make_broker()
     first.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
     for number in range(80):
@@ -147,7 +143,7 @@ REQUESTS: dict[int, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("code", REQUESTS)
-async def test_a_look_at_old_messages_is_answered_later_and_as_if_they_were_in_memory(
+async def test_cold_lookup_is_answered_later_with_same_result(
     broker: Broker, disk: Disk, peer: Peer, code: int
 ) -> None:
     for queue_id in range(4):
@@ -221,7 +217,7 @@ async def test_delayed_messages_that_cannot_be_read_are_tried_again(
     ("unreadable", "first", "then"),
     [(SCHEDULE_TOPIC, [b"time"], [b"time", b"level"]), (TIMER_TOPIC, [b"level"], [b"level", b"time"])],
 )
-async def test_delayed_messages_that_cannot_be_read_hold_up_no_others(
+async def test_unreadable_delayed_messages_do_not_block_others(
     broker: Broker, disk: Disk, clock: Clock, autojump_clock: MockClock, unreadable: str, first: list[bytes],
     then: list[bytes],
 ) -> None:  # fmt: skip
@@ -248,9 +244,7 @@ def waiting_bodies(broker: Broker) -> list[bytes]:
     return [message.stored_body for view in found.buffers for message in decode_records(view)]
 
 
-async def test_a_pull_may_still_be_held_when_its_queue_was_deleted_meanwhile(
-    broker: Broker, disk: Disk, peer: Peer
-) -> None:
+async def test_cold_pull_of_deleted_queue_returns_offset_moved(broker: Broker, disk: Disk, peer: Peer) -> None:
     async with trio.open_nursery() as broker.steps.nursery:
         assert peer.pull("T", 4) is None
         broker.store.delete_topic("T")
@@ -258,9 +252,7 @@ async def test_a_pull_may_still_be_held_when_its_queue_was_deleted_meanwhile(
     assert [command.code for command in peer.sent] == [ResponseCode.PULL_OFFSET_MOVED]
 
 
-async def test_memory_that_forgets_at_once_does_not_keep_a_pull_for_ever(
-    broker: Broker, disk: Disk, peer: Peer
-) -> None:
+async def test_immediate_page_eviction_does_not_block_pull_forever(broker: Broker, disk: Disk, peer: Peer) -> None:
     disk.forgets = True
     disk.may_read.set()
     async with trio.open_nursery() as broker.steps.nursery:
@@ -268,7 +260,7 @@ async def test_memory_that_forgets_at_once_does_not_keep_a_pull_for_ever(
     assert len(received(peer)) == 10
 
 
-async def test_a_disk_that_cannot_read_refuses_the_pull_and_ends_nothing(
+async def test_unreadable_disk_fails_the_pull_and_stops_nothing(
     broker: Broker, disk: Disk, peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk.error = OSError(5, "Input/output error")

@@ -117,7 +117,7 @@ async def test_who_comes_during_a_flush_waits_for_the_next(
         await answered(another_peer)
 
 
-async def test_senders_who_were_answered_together_are_flushed_together_again(
+async def test_senders_answered_together_are_flushed_together_again(
     peer: Peer, another_peer: Peer, disk: Disk, mock_clock: MockClock
 ) -> None:
     async with committing(peer.broker):
@@ -130,7 +130,7 @@ async def test_senders_who_were_answered_together_are_flushed_together_again(
         assert disk.flushes == 2
 
 
-async def test_a_sender_who_does_not_come_again_is_not_waited_for_longer_than_an_eighth_of_a_flush(
+async def test_absent_sender_delays_flush_by_at_most_an_eighth(
     peer: Peer, another_peer: Peer, disk: Disk, mock_clock: MockClock
 ) -> None:
     async with committing(peer.broker):
@@ -153,7 +153,7 @@ async def test_a_sender_who_is_alone_waits_for_nobody(peer: Peer, disk: Disk, mo
             await answered(peer)
 
 
-async def test_who_waits_too_long_is_told_so_each_message_of_a_run_for_itself(
+async def test_flush_timeout_is_reported_for_each_message_of_a_run(
     peer: Peer, disk: Disk, mock_clock: MockClock
 ) -> None:
     """Source: store.md 5.9."""
@@ -210,7 +210,7 @@ async def test_a_sender_is_answered_when_files_can_be_opened_again(
         await answered(peer, another_peer)
 
 
-async def test_the_periodic_flush_goes_on_when_files_can_be_opened_again(
+async def test_periodic_flush_resumes_once_files_can_be_opened(
     make_broker: MakeBroker, locked_out: Lockout, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = make_broker({"flush_least_pages": 0})

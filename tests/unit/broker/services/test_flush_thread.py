@@ -28,7 +28,7 @@ async def test_the_other_tasks_go_on_while_it_waits() -> None:
             go_on.set()
 
 
-async def test_an_error_is_raised_where_it_is_waited_for_and_the_next_run_has_none() -> None:
+async def test_error_is_raised_to_its_waiter_and_not_to_next_run() -> None:
     def fail() -> None:
         raise StoreError("the disk is gone")
 

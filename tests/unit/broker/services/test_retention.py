@@ -97,7 +97,7 @@ async def test_nothing_is_deleted_at_another_hour(broker: Broker, peer: Peer, au
     assert log_start(broker) == 0
 
 
-async def test_old_files_go_at_their_hour_but_not_right_after_the_start(
+async def test_old_files_are_deleted_at_delete_hour_not_at_startup(
     broker: Broker, peer: Peer, clock: Clock, autojump_clock: MockClock
 ) -> None:
     fill(broker, peer)
@@ -174,7 +174,7 @@ def refuse_to(name: str, part: str, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FileSystem, name, call)
 
 
-async def test_a_log_file_that_cannot_be_deleted_keeps_no_queue_from_following(
+async def test_undeletable_log_file_does_not_stop_queue_cleanup(
     broker: Broker, peer: Peer, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     fill_queues(broker, peer)
@@ -219,7 +219,7 @@ async def test_a_queue_that_cannot_follow_keeps_no_other_from_it(
     assert not broker.retention.retention.is_behind
 
 
-async def test_a_deletion_that_the_disk_does_not_confirm_is_finished_later(
+async def test_unconfirmed_deletion_is_completed_later(
     broker: Broker, peer: Peer, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     fill(broker, peer)

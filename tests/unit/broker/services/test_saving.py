@@ -37,7 +37,7 @@ async def saving(broker: Broker) -> AsyncGenerator[None]:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_new_topic_is_saved_at_once_and_the_next_ones_together_a_moment_later(
+async def test_new_topic_is_saved_at_once_and_later_ones_batched(
     broker: Broker, saves: list[tuple[float, bytes]], autojump_clock: MockClock
 ) -> None:
     async with saving(broker):
@@ -80,7 +80,7 @@ async def test_a_table_that_takes_long_is_saved_less_often(
     assert b"topic-99" in saves[-1][1]
 
 
-async def test_a_table_without_system_topics_is_saved_when_the_broker_starts(
+async def test_table_missing_system_topics_is_saved_at_startup(
     broker: Broker, saves: list[tuple[float, bytes]], autojump_clock: MockClock
 ) -> None:
     began = trio.current_time()
@@ -90,9 +90,7 @@ async def test_a_table_without_system_topics_is_saved_when_the_broker_starts(
     assert b"rmq_sys_wheel_timer" in saves[0][1]
 
 
-async def test_a_changed_group_is_saved_at_once_and_an_offset_within_five_seconds(
-    broker: Broker, autojump_clock: MockClock
-) -> None:
+async def test_group_is_saved_at_once_and_offset_within_five_seconds(broker: Broker, autojump_clock: MockClock) -> None:
     config = broker.config.store.root / "config"
     async with saving(broker):
         await trio.sleep(3)
@@ -104,7 +102,7 @@ async def test_a_changed_group_is_saved_at_once_and_an_offset_within_five_second
     assert b"T@G" in (config / "consumerOffset.json").read_bytes()
 
 
-async def test_a_disk_that_refuses_a_table_is_tried_again_each_second(
+async def test_failed_table_save_is_retried_every_second(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
 ) -> None:
     tries = []
@@ -140,7 +138,7 @@ async def test_a_table_that_is_refused_keeps_no_other_from_the_disk(
     assert b"T@G" in (broker.config.store.root / "config" / "consumerOffset.json").read_bytes()
 
 
-async def test_what_a_stopping_broker_did_not_come_to_save_is_saved_at_its_end(
+async def test_pending_saves_are_completed_at_shutdown(
     broker: Broker, saves: list[tuple[float, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = broker.topics.write

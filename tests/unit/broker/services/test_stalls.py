@@ -73,7 +73,7 @@ def answer(peer: Peer, cached: int) -> None:
 
 
 @pytest.mark.parametrize(("stall_after_s", "rounds"), [(10.0, 2), (30.0, 4), (65.0, 8)])
-async def test_a_queue_stands_still_after_as_long_as_the_settings_say(
+async def test_queue_counts_as_stalled_after_configured_time(
     make_broker: MakeBroker, clock: Clock, stall_after_s: float, rounds: int
 ) -> None:
     broker = make_broker(stall_after_s=stall_after_s)
@@ -88,7 +88,7 @@ async def test_a_queue_stands_still_after_as_long_as_the_settings_say(
     assert broker.stalls.count() == 1
 
 
-async def test_a_queue_without_progress_is_told_of_once_with_what_its_owner_does(
+async def test_stalled_queue_is_logged_once_with_owner_activity(
     watch: Watch, waiting: Broker, peer: Peer, log: pytest.LogCaptureFixture
 ) -> None:
     watch.rounds(3)
@@ -104,7 +104,7 @@ async def test_a_queue_without_progress_is_told_of_once_with_what_its_owner_does
     assert line.startswith("queue is stalled group=G queue=T@broker-a:0 cause=handler-blocked reason=the handler of c1")
 
 
-async def test_a_queue_that_moves_again_is_told_of_and_may_stand_still_again(
+async def test_resumed_queue_is_logged_and_may_stall_again(
     watch: Watch, waiting: Broker, peer: Peer, log: pytest.LogCaptureFixture
 ) -> None:
     watch.rounds(4)

@@ -22,7 +22,7 @@ def test_counters_add_up(statistics: BrokerStatistics) -> None:
     assert statistics.get_by_group == {("T", "G"): 4}
 
 
-def test_a_deleted_topic_takes_its_counters_along_and_no_totals(statistics: BrokerStatistics) -> None:
+def test_deleted_topic_drops_its_counters_but_not_totals(statistics: BrokerStatistics) -> None:
     for topic in ("T", "U"):
         statistics.put(topic, 1, 1)
         statistics.get("G", topic, 1, 1)

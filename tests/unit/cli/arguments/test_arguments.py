@@ -39,7 +39,7 @@ def _no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRIOMQ_NAMESRV", raising=False)
 
 
-def test_a_broker_without_options_listens_on_loopback_at_the_usual_ports() -> None:
+def test_broker_defaults_to_loopback_and_standard_ports() -> None:
     runner, name, options = parse(["broker"])
     assert (runner, name) == ("triomq.cli.commands.broker:run", "broker")
     assert isinstance(options, BrokerOptions)
@@ -77,7 +77,7 @@ def test_the_status_of_a_broker_is_a_command_of_its_own() -> None:
     assert (options.address, options.log_level) == ("127.0.0.1:10911", "warning")
 
 
-def test_consume_reads_everything_without_a_group_unless_told_otherwise() -> None:
+def test_consume_defaults_to_all_messages_without_group() -> None:
     options = parse(["consume", "T"]).options
     assert isinstance(options, ConsumeOptions)
     assert (options.group, options.tag, options.start, options.count, options.timeout) == (
@@ -94,7 +94,7 @@ def test_commands_of_two_words_carry_both_in_their_name() -> None:
     assert isinstance(parse(["group", "show", "g"]).options, GroupShowOptions)
 
 
-def test_the_name_server_comes_from_the_option_then_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_server_option_takes_precedence_over_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     def namesrv(*words: str) -> str:
         options = parse(["ping", *words]).options
         assert isinstance(options, ClientOptions)
@@ -134,7 +134,7 @@ def test_every_command_has_json_help_and_exit_codes(words: list[str], capsys: py
         (["broker", "--commit-log-file-size", "big"], "invalid size 'big'"),
     ],
 )
-def test_a_wrong_command_line_is_told_on_one_line_with_exit_code_2(
+def test_invalid_command_line_is_one_line_with_exit_code_2(
     words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stop:

@@ -63,7 +63,7 @@ def test_counts_are_whole_numbers_above_zero(text: str) -> None:
     assert parse_positive("12") == 12
 
 
-def test_a_property_value_may_be_empty_or_contain_the_separator() -> None:
+def test_property_value_may_be_empty_or_contain_separator() -> None:
     assert parse_property("a=") == ("a", "")
     assert parse_property("a=b=c") == ("a", "b=c")
 
@@ -99,7 +99,7 @@ def test_what_is_no_start_is_refused(text: str) -> None:
         parse_start(text)
 
 
-def test_control_characters_become_visible_and_other_text_stays() -> None:
+def test_control_characters_are_escaped_and_other_text_kept() -> None:
     assert escape_controls("\x1b[31mred\x07") == "\\x1b[31mred\\x07"
     assert escape_controls("one\ntwo\tthree") == "one\\ntwo\\tthree"
     assert escape_controls("träne 涙 \u202e") == "träne 涙 \\u202e"

@@ -42,13 +42,13 @@ def test_the_command_line_reaches_the_settings() -> None:
     assert (made.store.index, made.store.index_slots, made.store.index_units) == (False, 50, 150)
 
 
-def test_without_options_delays_and_index_are_those_of_rocketmq() -> None:
+def test_delays_and_index_default_to_rocketmq_values() -> None:
     made = config()
     assert made.store.index
     assert (len(made.store.delay_levels.delays_ms), made.timer_max_delay_s) == (18, 259_200)
 
 
-def test_queues_count_as_stalled_after_as_long_as_tools_take_for_other_brokers() -> None:
+def test_stall_time_default_matches_that_of_tools() -> None:
     assert config().stall_after_s == STALL_AFTER_S
 
 
@@ -86,7 +86,7 @@ def test_listeners_add_up() -> None:
         "inside,namesrv=127.0.0.1:1,broker",
     ],
 )
-def test_a_listener_that_lacks_something_is_refused_with_the_form(text: str) -> None:
+def test_incomplete_listener_is_rejected_with_expected_form(text: str) -> None:
     with pytest.raises(ConfigError, match=r"write NAME,namesrv=|is not HOST:PORT"):
         parse_listener(text)
 

@@ -48,7 +48,7 @@ def test_a_broker_is_described_by_what_it_tells() -> None:
     }
 
 
-def test_what_a_broker_does_not_tell_or_nobody_can_read_is_none() -> None:
+def test_missing_or_unreadable_status_fields_are_none() -> None:
     found = describe("127.0.0.1:1", {"runtime": "soon", "putTps": "?", "commitLogMinOffset": "-1"}, {})
     assert {name for name, value in found.items() if value is not None} == {"address"}
 

@@ -79,7 +79,7 @@ async def test_what_cannot_be_written_to_ends_the_output(error: OSError, monkeyp
     await output.done.wait()
 
 
-async def test_a_message_that_cannot_be_formatted_here_ends_the_output(written: list[bytes]) -> None:
+async def test_unformattable_message_ends_the_output(written: list[bytes]) -> None:
     error = UnsupportedCompressionError("a package is missing")
 
     def fail(_message: MessageExt) -> bytes:

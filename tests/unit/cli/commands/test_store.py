@@ -55,7 +55,7 @@ def test_info_tells_sizes_and_queues(root: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("unit", [bytes(20), b"\x00\x00\x00\x7f" * 5], ids=["lost", "damaged"])
-def test_info_finds_the_newest_message_after_a_power_loss_that_took_its_unit(
+def test_info_finds_newest_message_whose_unit_was_lost(
     maker: StoreMaker,  # noqa: F811  # a fixture
     capsys: pytest.CaptureFixture[str],
     unit: bytes,
@@ -203,7 +203,7 @@ def test_what_is_exported_can_be_imported(
 
 @pytest.mark.parametrize("file", ["topic.jsonl", "topic.msgpack"])
 @pytest.mark.parametrize("archive", ["store-normal", "store-crash"])
-def test_what_is_exported_of_apaches_store_is_the_same_after_the_import(
+def test_export_of_apache_store_is_unchanged_by_import(
     unpack: Unpack,  # noqa: F811  # a fixture
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -311,7 +311,7 @@ def test_an_import_keeps_the_sizes_of_the_store(root: Path, tmp_path: Path, caps
 
 
 @pytest.mark.parametrize("form", ["jsonl", "msgpack"])
-def test_messages_of_a_broker_that_takes_longer_ones_can_be_imported(
+def test_import_accepts_messages_longer_than_default_limit(
     maker: StoreMaker,  # noqa: F811  # a fixture
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -134,7 +134,7 @@ async def test_a_topic_is_deleted_on_masters_and_name_servers(brokers: tuple[Fak
             ]
 
 
-async def test_a_name_server_that_cannot_be_told_of_a_deletion_is_named(brokers: tuple[FakeBroker, FakeBroker]) -> None:
+async def test_name_server_unreachable_for_deletion_is_named(brokers: tuple[FakeBroker, FakeBroker]) -> None:
     async with Admin(namesrv=[brokers[0].address, "127.0.0.1:1"]) as admin:
         with pytest.raises(NameServerError, match=r"not on these name servers: 127\.0\.0\.1:1: .*refused"):
             await admin.delete_topic("Topic")
@@ -149,9 +149,7 @@ async def test_a_route_is_asked_for_anew_each_time(brokers: tuple[FakeBroker, Fa
         await admin.topic_route("Topik")
 
 
-async def test_a_brokers_view_of_a_topic_comes_from_the_request_of_5x(
-    brokers: tuple[FakeBroker, FakeBroker], admin: Admin
-) -> None:
+async def test_broker_topic_view_uses_the_5x_request(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
     brokers[1].on(RequestCode.GET_TOPIC_CONFIG, answering(TopicConfig("Topic", 5, 5).encode()))
     assert (await admin.topic_config("Topic", "broker-b")).read_queue_nums == 5
     with pytest.raises(NoRouteError, match="no master 'broker-x'; its brokers: broker-a, broker-b"):
@@ -253,7 +251,7 @@ async def test_members_are_collected_from_all_brokers(brokers: tuple[FakeBroker,
     assert await admin.group_member_ids("group") == ["a", "b", "c"]
 
 
-async def test_a_group_with_nobody_online_is_an_error_unless_only_ids_are_asked_for(
+async def test_offline_group_is_an_error_except_for_ids_only(
     brokers: tuple[FakeBroker, FakeBroker], admin: Admin
 ) -> None:
     for broker in brokers:

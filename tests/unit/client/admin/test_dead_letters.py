@@ -43,7 +43,7 @@ def letter(properties: dict[str, str]) -> MessageExt:
     return decode_record(record)
 
 
-def test_what_the_user_gave_is_kept_and_what_retries_noted_is_not() -> None:
+def test_resend_keeps_user_properties_and_drops_retry_metadata() -> None:
     message = letter({**USERS, **BOOKKEEPING, "TAGS": "t", "KEYS": "k l", "__SHARDINGKEY": "s"})
     new = as_new(message, "orders")
     assert (new.topic, new.body, new.tags, tuple(new.keys), new.flag) == ("orders", b"body", "t", ("k", "l"), 5)

@@ -56,7 +56,7 @@ def answer(broker: FakeBroker, *records: bytes) -> None:
     broker.on(RequestCode.QUERY_MESSAGE, lambda command: command.reply(body=b"".join(records)))
 
 
-async def test_messages_of_all_brokers_come_in_the_order_of_their_times(
+async def test_messages_of_all_brokers_are_ordered_by_time(
     brokers: tuple[FakeBroker, FakeBroker], admin: Admin
 ) -> None:
     first, second = brokers
@@ -72,7 +72,7 @@ async def test_messages_of_all_brokers_come_in_the_order_of_their_times(
     assert [message.body for message in await admin.find_messages("Topic", "b", max_messages=2)] == [b"3", b"4"]
 
 
-async def test_what_a_broker_finds_besides_takes_the_place_of_nothing(
+async def test_extra_broker_matches_do_not_displace_results(
     brokers: tuple[FakeBroker, FakeBroker], admin: Admin
 ) -> None:
     broker = brokers[0]
@@ -151,7 +151,7 @@ async def test_a_message_is_viewed_at_the_address_in_its_id(
     assert (await admin.message(message_id)).broker_name == "broker-b"
 
 
-async def test_a_producers_id_is_looked_for_in_the_topic_and_the_newest_wins(
+async def test_producer_id_is_searched_in_topic_and_newest_wins(
     brokers: tuple[FakeBroker, FakeBroker], admin: Admin
 ) -> None:
     """C.2 scenario 63."""

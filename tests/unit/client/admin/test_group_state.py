@@ -112,14 +112,14 @@ async def test_a_broker_of_ours_knows_locks_and_progress_better(group: Group) ->
     assert await group.cause() is StallCause.HANDLER_BLOCKED
 
 
-async def test_a_queue_that_no_member_has_taken_is_stalled_once_messages_have_waited_for_long(group: Group) -> None:
+async def test_unowned_queue_is_stalled_after_long_message_wait(group: Group) -> None:
     group.infos["c1"].mq_table = group.held(OTHER)
     assert await group.cause() is StallCause.NO_OWNER
     group.offset_half_a_minute_ago = 6
     assert await group.cause() is None
 
 
-async def test_a_handler_that_ended_lately_gets_on_unless_it_only_refuses_in_order(group: Group) -> None:
+async def test_recently_finished_handler_is_no_stall_unless_orderly(group: Group) -> None:
     info = group.infos["c1"]
     assert await group.cause() is StallCause.HANDLER_BLOCKED
     info.mq_table = group.held(QUEUE, consumed_s_ago=1, locked=True)
@@ -147,14 +147,14 @@ async def test_members_that_broadcast_keep_their_own_offsets(group: Group) -> No
     assert await group.cause() is None
 
 
-async def test_a_broker_that_does_not_say_how_long_messages_waited_proves_no_stall(group: Group) -> None:
+async def test_broker_without_wait_times_proves_no_stall(group: Group) -> None:
     group.broker.fail(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ResponseCode.SYSTEM_ERROR)
     assert await group.cause() is None
     group.broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, lambda command: command.reply(ext_fields={"offset": "?"}))
     assert await group.cause() is None
 
 
-async def test_a_topic_without_offsets_that_is_subscribed_to_is_shown_too(group: Group) -> None:
+async def test_subscribed_topic_without_offsets_is_included(group: Group) -> None:
     fresh = MessageQueue("New", "broker-a", 0)
     group.offsets[fresh] = OffsetWrapper(1, 0)
     group.subscribed["New"] = tag_subscription("New", "*", 1)
@@ -170,14 +170,14 @@ async def test_a_topic_without_offsets_that_is_subscribed_to_is_shown_too(group:
     assert [queue.position.queue for queue in (await group.state()).queues] == [fresh, QUEUE]
 
 
-async def test_members_that_differ_are_compared_by_what_they_say_themselves(group: Group) -> None:
+async def test_differing_members_are_compared_by_their_own_reports(group: Group) -> None:
     group.members += [Connection("c2", "1.1.1.1:2"), Connection("silent", "1.1.1.1:3")]
     group.infos["c2"] = ConsumerRunningInfo(subscription_set=[tag_subscription("Topic", "A", 1)])
     (difference,) = (await group.state()).subscription_differences
     assert difference.members == (("*", ("c1",)), ("A", ("c2",)))
 
 
-async def test_connections_with_one_client_id_are_told_apart_by_a_broker_of_ours(group: Group) -> None:
+async def test_triomq_broker_distinguishes_duplicate_client_ids(group: Group) -> None:
     group.members = [
         Connection("c1", "1.1.1.1:1", subscription_set=ALL),
         Connection("c1", "1.1.1.1:2", subscription_set=[tag_subscription("Topic", "A", 1)]),

@@ -15,7 +15,7 @@ from triomq.protocol.errors import (
 from triomq.protocol.wire.command import RemotingCommand
 
 
-async def test_brokers_hear_of_groups_at_once_and_then_again_and_again(fake_broker: FakeBroker) -> None:
+async def test_heartbeats_announce_groups_at_once_and_periodically(fake_broker: FakeBroker) -> None:
     async with ClientInstance(fake_broker.address, ClientConfig(heartbeat_interval_s=0.01)) as instance:
         await instance.routes.topic_route("Topic")
         instance.groups.add_producer("producers")
@@ -63,7 +63,7 @@ async def test_slaves_get_heartbeats_of_consumers_only(fake_broker: FakeBroker, 
         assert slave.heartbeats()
 
 
-async def test_a_failing_heartbeat_is_logged_once_and_so_is_its_recovery(
+async def test_heartbeat_failure_and_recovery_are_each_logged_once(
     fake_broker: FakeBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -78,7 +78,7 @@ async def test_a_failing_heartbeat_is_logged_once_and_so_is_its_recovery(
         assert caplog.text.count("heartbeat works again") == 1
 
 
-async def test_a_broker_is_warned_of_when_two_heartbeats_in_a_row_do_not_reach_it(
+async def test_two_consecutive_missed_heartbeats_log_a_warning(
     fake_broker: FakeBroker, make_broker: BrokerFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = await make_broker("broker-b")
@@ -145,7 +145,7 @@ async def test_leaving_unregisters_each_group_once(fake_broker: FakeBroker) -> N
         ]
 
 
-async def test_a_broker_that_does_not_answer_delays_leaving_by_a_second_at_most(
+async def test_unresponsive_broker_delays_leave_by_a_second_at_most(
     fake_broker: FakeBroker, autojump_clock: MockClock
 ) -> None:
     fake_broker.on(RequestCode.UNREGISTER_CLIENT, lambda _command: None)
@@ -165,7 +165,7 @@ async def test_a_consumer_group_is_on_an_instance_once(fake_broker: FakeBroker) 
             instance.groups.add_consumer("group", FakeConsumer())
 
 
-async def test_a_broker_that_hangs_up_while_it_is_being_left_does_no_harm(fake_broker: FakeBroker) -> None:
+async def test_broker_disconnecting_during_leave_does_no_harm(fake_broker: FakeBroker) -> None:
     async def hang_up(_command: RemotingCommand) -> None:
         await fake_broker.drop()
 

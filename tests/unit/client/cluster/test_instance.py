@@ -87,7 +87,7 @@ async def test_a_request_may_be_cancelled_at_every_await(
         assert (await instance.routes.topic_route("Topic")).queue_datas
 
 
-async def test_leaving_fails_what_is_in_flight_and_refuses_what_comes_later(fake_broker: FakeBroker) -> None:
+async def test_close_fails_pending_requests_and_rejects_new_ones(fake_broker: FakeBroker) -> None:
     fake_broker.on(RequestCode.HEART_BEAT, lambda _command: None)
     errors: list[ClientError] = []
 
@@ -114,7 +114,7 @@ async def test_leaving_fails_what_is_in_flight_and_refuses_what_comes_later(fake
             pass
 
 
-async def test_leaving_while_a_connection_is_being_made_fails_who_waits_for_it(
+async def test_close_while_connecting_fails_waiting_callers(
     fake_broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def hang(*_arguments: object) -> None:
@@ -170,7 +170,7 @@ async def test_without_a_way_outside_the_client_ip_is_loopback(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("is_alive", [True, False])
-async def test_a_held_request_outlives_silence_only_if_the_broker_answers_probes(
+async def test_held_request_survives_silence_only_with_probe_replies(
     fake_broker: FakeBroker, autojump_clock: MockClock, is_alive: bool
 ) -> None:
     fake_broker.on(RequestCode.PULL_MESSAGE, lambda _command: None)
@@ -199,7 +199,7 @@ async def test_the_name_server_comes_from_the_environment_by_default(
         ClientInstance()
 
 
-async def test_a_lost_broker_is_logged_once_when_it_goes_and_once_when_it_is_back(
+async def test_lost_broker_is_logged_once_on_loss_and_once_on_return(
     fake_broker: FakeBroker, make_broker: BrokerFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = await make_broker("broker-b")

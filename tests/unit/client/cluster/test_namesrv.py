@@ -10,7 +10,7 @@ from triomq.protocol.errors import (
 )
 
 
-async def test_the_next_name_server_answers_when_one_fails_and_is_kept(
+async def test_failover_name_server_is_kept_after_it_answers(
     fake_broker: FakeBroker, make_broker: BrokerFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = await make_broker("broker-b")
@@ -26,7 +26,7 @@ async def test_the_next_name_server_answers_when_one_fails_and_is_kept(
     assert "name server failed" in caplog.text
 
 
-async def test_when_no_name_server_answers_each_is_named_with_its_reason(
+async def test_unreachable_name_servers_are_each_named_with_reason(
     fake_broker: FakeBroker, make_broker: BrokerFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = await make_broker("broker-b")

@@ -49,7 +49,7 @@ def test_queues_without_a_master_can_be_read_but_not_written() -> None:
     assert len(subscribe_queues("T", made)) == 1
 
 
-def test_an_order_topic_keeps_its_queues_while_a_broker_is_away() -> None:
+def test_order_topic_keeps_its_queues_while_broker_is_away() -> None:
     made = route(QueueData("a", 1, 1, 6), a={0: "a:1"}, order="b:1;a:2;rubbish;c:x;:4")
     assert publish_queues("T", made) == (
         MessageQueue("T", "b", 0),
@@ -63,7 +63,7 @@ def test_a_topic_made_by_sending_gets_four_queues_at_most() -> None:
     assert [queue.broker_name for queue in publish_queues("T", made)] == ["a"] * 4 + ["b"] * 2
 
 
-def test_brokers_of_no_route_are_forgotten_and_new_ones_noticed() -> None:
+def test_unrouted_brokers_are_dropped_and_new_ones_detected() -> None:
     table = BrokerTable()
     assert table.rebuild([route(a={0: "a:1", 1: "a:2"}), route(b={0: "b:1"})])
     assert not table.rebuild([route(a={0: "a:1"})])
@@ -71,7 +71,7 @@ def test_brokers_of_no_route_are_forgotten_and_new_ones_noticed() -> None:
     assert table.rebuild([route(a={0: "a:9"})])
 
 
-def test_a_missing_slave_is_stood_in_for_unless_only_that_one_will_do() -> None:
+def test_missing_slave_is_substituted_unless_required() -> None:
     table = BrokerTable()
     table.rebuild([route(a={0: "a:0", 2: "a:2", 3: "a:3"}, s={1: "s:1"})])
     assert table.find("a") == "a:0"
@@ -93,9 +93,7 @@ def test_a_missing_slave_is_stood_in_for_unless_only_that_one_will_do() -> None:
         ("null", "127.0.0.1:9876", "null"),
     ],
 )
-def test_as_dialled_keeps_the_port_and_takes_the_name_servers_host(
-    advertised: str, name_server: str, dialled: str
-) -> None:
+def test_as_dialled_keeps_port_and_uses_name_server_host(advertised: str, name_server: str, dialled: str) -> None:
     assert dialled_address(advertised, name_server) == dialled
 
 
@@ -108,7 +106,7 @@ def test_routes_that_differ_in_order_only_are_the_same() -> None:
     assert not same_route(one, other)
 
 
-def test_without_any_broker_nothing_is_said_about_the_topic_itself() -> None:
+def test_no_broker_error_makes_no_claim_about_topic() -> None:
     text = explain_no_broker("T", ["n:1", "n:2"])
     assert text.startswith("topic 'T' has no route: no broker is registered (name server asked: n:1, n:2)")
     assert "create" not in text

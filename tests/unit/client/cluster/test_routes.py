@@ -37,7 +37,7 @@ async def test_many_tasks_share_one_connection_and_one_route_request(fake_broker
         assert fake_broker.connected == 1
 
 
-async def test_a_caller_that_is_cancelled_does_not_stop_the_route_request_of_another(fake_broker: FakeBroker) -> None:
+async def test_cancelled_caller_does_not_stop_shared_route_request(fake_broker: FakeBroker) -> None:
     go = trio.Event()
 
     async def later(command: RemotingCommand) -> RemotingCommand:
@@ -63,7 +63,7 @@ async def test_a_caller_that_is_cancelled_does_not_stop_the_route_request_of_ano
     assert len(found) == 1
 
 
-async def test_a_missing_route_names_servers_similar_topics_and_the_command(fake_broker: FakeBroker) -> None:
+async def test_missing_route_names_servers_topics_and_command(fake_broker: FakeBroker) -> None:
     fake_broker.add_topic("Orders")
     fake_broker.add_topic("%RETRY%Order")
     async with ClientInstance(fake_broker.address) as instance:
@@ -81,7 +81,7 @@ async def test_a_missing_route_names_servers_similar_topics_and_the_command(fake
             await instance.routes.topic_route("Order")
 
 
-async def test_a_route_that_is_missing_because_no_broker_is_there_is_told_so(fake_broker: FakeBroker) -> None:
+async def test_route_missing_for_lack_of_brokers_is_reported_so(fake_broker: FakeBroker) -> None:
     fake_broker.routes.clear()
     fake_broker.on(RequestCode.GET_BROKER_CLUSTER_INFO, lambda command: command.reply(body=ClusterInfo().encode()))
     async with ClientInstance(fake_broker.address) as instance:
@@ -92,7 +92,7 @@ async def test_a_route_that_is_missing_because_no_broker_is_there_is_told_so(fak
     )
 
 
-async def test_a_missing_route_is_told_even_when_nothing_more_can_be_found_out(fake_broker: FakeBroker) -> None:
+async def test_missing_route_is_reported_even_without_topic_list(fake_broker: FakeBroker) -> None:
     fake_broker.fail(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, ResponseCode.SYSTEM_ERROR)
     async with ClientInstance(fake_broker.address) as instance:
         with pytest.raises(NoRouteError, match=r"^topic 'Order' does not exist: it has no route [^;]*; create it with"):
@@ -121,7 +121,7 @@ async def test_queues_and_addresses_come_from_the_route(fake_broker: FakeBroker)
         assert instance.brokers.addresses() == {fake_broker.address: ("broker-a", 0)}
 
 
-async def test_a_known_route_stays_when_the_name_server_forgets_the_topic(fake_broker: FakeBroker) -> None:
+async def test_known_route_survives_topic_loss_at_name_server(fake_broker: FakeBroker) -> None:
     async with ClientInstance(fake_broker.address) as instance:
         route = await instance.routes.topic_route("Topic")
         del fake_broker.routes["Topic"]
@@ -141,7 +141,7 @@ async def test_routes_in_use_are_polled_and_changes_told(fake_broker: FakeBroker
         assert len(instance.routes.known_subscribe_queues("Topic")) == 8
 
 
-async def test_of_a_broker_that_moved_the_address_counts_that_was_heard_last(
+async def test_moved_broker_uses_most_recently_learned_address(
     fake_broker: FakeBroker, make_broker: BrokerFactory
 ) -> None:
     """Nobody polls the route of "Other", which still tells the old address."""
@@ -156,7 +156,7 @@ async def test_of_a_broker_that_moved_the_address_counts_that_was_heard_last(
         assert instance.brokers.find(moved.name) == moved.address
 
 
-async def test_a_reader_that_subscribes_to_nothing_finds_a_broker_that_moved(
+async def test_consumer_without_subscription_finds_moved_broker(
     fake_broker: FakeBroker, make_broker: BrokerFactory
 ) -> None:
     queue = MessageQueue("Topic", fake_broker.name, 0)
@@ -185,7 +185,7 @@ async def test_a_reader_that_subscribes_to_nothing_finds_a_broker_that_moved(
         assert await admin.max_offset(queue) == 8
 
 
-async def test_a_broker_that_cannot_be_reached_changes_no_route_that_is_polled(fake_broker: FakeBroker) -> None:
+async def test_unreachable_broker_changes_no_polled_route(fake_broker: FakeBroker) -> None:
     """It may be back in a moment, and its queues shall not change hands for that."""
     async with ClientInstance(fake_broker.address) as instance:
         instance.groups.add_consumer("group", FakeConsumer("Topic"))
@@ -209,7 +209,7 @@ async def test_failed_polls_are_logged_and_go_on(fake_broker: FakeBroker, caplog
     assert caplog.text.count("route not updated topic=Topic") == 2
 
 
-async def test_route_changes_that_leave_the_queues_alone_are_not_told(fake_broker: FakeBroker) -> None:
+async def test_route_changes_without_queue_change_are_not_announced(fake_broker: FakeBroker) -> None:
     consumer = FakeConsumer("Topic")
     fake_broker.add_topic("Unused")
     async with ClientInstance(fake_broker.address) as instance:

@@ -133,7 +133,7 @@ async def test_a_request_that_cannot_be_read_is_refused_and_logged(
     assert "request refused" in caplog.text
 
 
-async def test_an_unknown_request_is_not_supported_and_a_oneway_one_ignored(
+async def test_unknown_request_is_not_supported_and_oneway_ignored(
     fake_broker: FakeBroker, registered: FakeConsumer
 ) -> None:
     await fake_broker.push(RemotingCommand(4711, 1, flag=2))

@@ -101,7 +101,7 @@ async def collect(into: list[Any], function: Callable[..., Any], *arguments: Any
         into.append(exc)
 
 
-async def test_answers_find_their_requests_in_whatever_order_they_come(pair: Pair, nursery: trio.Nursery) -> None:
+async def test_responses_match_their_requests_in_any_order(pair: Pair, nursery: trio.Nursery) -> None:
     bodies: dict[bytes, bytes] = {}
 
     async def request(body: bytes) -> None:
@@ -151,7 +151,7 @@ async def test_the_end_of_the_connection_fails_all_who_wait(pair: Pair, nursery:
         await pair.connection.send(b"frame")
 
 
-async def test_an_end_without_any_answer_asks_whether_the_port_is_right(pair: Pair, nursery: trio.Nursery) -> None:
+async def test_close_before_any_response_suggests_wrong_port(pair: Pair, nursery: trio.Nursery) -> None:
     results: list[Any] = []
     nursery.start_soon(collect, results, pair.request)
     await pair.peer.next_command()
@@ -162,7 +162,7 @@ async def test_an_end_without_any_answer_asks_whether_the_port_is_right(pair: Pa
     assert "is this the port of a RocketMQ broker" in str(results[0])
 
 
-async def test_a_cancelled_request_leaves_nothing_behind_and_its_late_answer_is_dropped(pair: Pair) -> None:
+async def test_late_response_to_cancelled_request_is_dropped(pair: Pair) -> None:
     """C.2 scenario 11: there are no callbacks here; whoever gave up is not called by a late answer."""
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
@@ -237,7 +237,7 @@ async def test_silence_counts_from_the_last_byte_received(
     assert [type(result) for result in results] == [ConnectionLostError]
 
 
-async def test_a_long_pull_may_be_held_as_long_as_probes_are_answered(
+async def test_long_pull_may_be_held_while_probes_are_answered(
     pair: Pair, autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     nursery.start_soon(pair.answer_probes)
@@ -248,7 +248,7 @@ async def test_a_long_pull_may_be_held_as_long_as_probes_are_answered(
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True], ids=["timed out", "cancelled"])
-async def test_silence_after_a_request_was_given_up_closes_the_connection(
+async def test_silence_after_abandoned_request_closes_connection(
     pair: Pair, autojump_clock: MockClock, is_cancelled: bool
 ) -> None:
     with pytest.raises((RequestTimeoutError, trio.TooSlowError)), trio.fail_after(1 if is_cancelled else 9):
@@ -280,9 +280,7 @@ async def test_a_slow_upload_is_not_silence(pair: Pair, autojump_clock: MockCloc
     assert not pair.connection.closed
 
 
-async def test_a_connection_on_which_others_are_answered_stays_however_many_requests_time_out(
-    pair: Pair, autojump_clock: MockClock
-) -> None:
+async def test_timeouts_keep_connection_if_others_are_answered(pair: Pair, autojump_clock: MockClock) -> None:
     for _ in range(5):
         for _ in range(3):
             with pytest.raises(RequestTimeoutError):
@@ -319,7 +317,7 @@ async def drain(peer: Peer) -> tuple[int, bool]:
     return count, False
 
 
-async def test_a_connection_that_is_given_up_is_reset_so_that_its_buffers_are_not_delivered(
+async def test_abandoned_connection_is_reset_to_discard_buffers(
     autojump_clock: MockClock,
 ) -> None:
     pair = Pair(tcp_pair)
@@ -340,7 +338,7 @@ async def test_a_connection_that_is_given_up_is_reset_so_that_its_buffers_are_no
     await pair.peer.stream.aclose()
 
 
-async def test_a_connection_that_ends_after_all_answers_is_closed_in_the_usual_way() -> None:
+async def test_connection_without_pending_requests_closes_normally() -> None:
     pair = Pair(tcp_pair)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pair.connection.run)
@@ -356,7 +354,7 @@ async def test_a_connection_that_ends_after_all_answers_is_closed_in_the_usual_w
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True], ids=["pending", "cancelled"])
-async def test_a_connection_that_ends_with_a_request_unanswered_is_reset(is_cancelled: bool) -> None:
+async def test_connection_closed_with_pending_request_is_reset(is_cancelled: bool) -> None:
     pair = Pair(tcp_pair)
     results: list[Any] = []
     async with trio.open_nursery() as nursery:
@@ -398,7 +396,7 @@ async def test_callers_wait_while_the_write_buffer_is_full(pair: Pair, nursery: 
     assert all(result.code == 0 for result in results)
 
 
-async def test_who_finds_no_room_until_the_deadline_is_told_that_the_peer_does_not_read(
+async def test_send_timeout_reports_peer_that_does_not_read(
     pair: Pair, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     nursery.start_soon(collect, [], pair.request, 60.0, b"x" * 8 * LIMIT)
@@ -452,7 +450,7 @@ async def test_a_frame_and_its_body_arrive_whole_among_others(pair: Pair, nurser
         (b"\0\0\0\6\x33\x00\x00\x02{}", "51"),
     ],
 )
-async def test_bytes_that_are_no_frame_end_the_connection_with_the_reason(
+async def test_invalid_frame_closes_connection_with_reason(
     pair: Pair, nursery: trio.Nursery, data: bytes, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     results: list[Any] = []
@@ -467,9 +465,7 @@ async def test_bytes_that_are_no_frame_end_the_connection_with_the_reason(
     assert not caplog.records
 
 
-async def test_bytes_that_are_no_frame_are_logged_if_nobody_waits_for_an_answer(
-    pair: Pair, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_invalid_frame_is_logged_if_no_request_is_pending(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     await pair.peer.stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
     await wait_all_tasks_blocked()
     assert pair.connection.closed
@@ -489,7 +485,7 @@ async def test_answers_before_garbage_in_the_same_read_still_count(pair: Pair, n
     assert pair.connection.closed
 
 
-async def test_a_request_of_the_peer_is_handed_on_and_may_be_answered(pair: Pair) -> None:
+async def test_peer_request_is_dispatched_and_may_be_answered(pair: Pair) -> None:
     await pair.peer.stream.send_all(RemotingCommand(40, 7).encode())
     await wait_all_tasks_blocked()
     (asked,) = pair.asked

@@ -21,7 +21,7 @@ async def test_dial_gives_a_connected_socket_without_delay() -> None:
                 assert await stream.receive_some() == b"x"
 
 
-async def test_a_refused_dial_names_the_address_the_reason_and_the_hint() -> None:
+async def test_refused_dial_error_names_address_reason_and_hint() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]

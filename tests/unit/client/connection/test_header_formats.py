@@ -100,9 +100,7 @@ async def test_a_broker_that_announced_nothing_never_gets_msgpack(
     assert set(formats(broker)) == {JSON}
 
 
-async def test_a_broker_that_refused_the_heartbeat_has_announced_nothing(
-    instance: ClientInstance, broker: FakeBroker
-) -> None:
+async def test_rejected_heartbeat_announces_no_header_format(instance: ClientInstance, broker: FakeBroker) -> None:
     broker.on(HEART_BEAT, lambda command: command.reply(ResponseCode.SYSTEM_ERROR, ANNOUNCEMENT, remark="no"))
     instance.groups.add_consumer("group", FakeConsumer("Topic"))
     await instance.groups.beat()
@@ -150,7 +148,7 @@ async def test_a_name_server_gets_json_even_where_it_is_a_broker_too(fake_broker
 
 
 @pytest.mark.parametrize("wanted", [JSON, ROCKETMQ])
-async def test_rocketmqs_own_formats_are_used_at_once_everywhere_and_not_announced(
+async def test_rocketmq_formats_apply_immediately_and_unannounced(
     fake_broker: FakeBroker, broker: FakeBroker, wanted: SerializeType
 ) -> None:
     broker.on(HEART_BEAT, lambda command: command.reply(ext_fields=ANNOUNCEMENT))
@@ -168,7 +166,7 @@ async def test_rocketmqs_own_formats_are_used_at_once_everywhere_and_not_announc
 
 @pytest.mark.parametrize("wanted", list(SerializeType))
 @pytest.mark.parametrize("answered", ["", "msgpack", "cbor,msgpack", "msgpack2", "MSGPACK"])
-def test_only_who_wants_msgpack_and_hears_its_name_agrees_on_it(wanted: SerializeType, answered: str) -> None:
+def test_msgpack_needs_both_client_wish_and_broker_support(wanted: SerializeType, answered: str) -> None:
     agreed = agreed_format(wanted, {"triomqHeaderFormats": answered})
     assert (agreed == MSGPACK) == (wanted is MSGPACK and "msgpack" in answered.split(","))
     assert agreed in (wanted, first_format(wanted))

@@ -12,7 +12,7 @@ from triomq.protocol.errors import (
 )
 
 
-async def test_a_broker_that_cannot_be_reached_is_named_with_the_setting_to_change(
+async def test_unreachable_broker_error_names_setting_to_change(
     fake_broker: FakeBroker, make_broker: BrokerFactory
 ) -> None:
     broker = await make_broker("broker-b")
@@ -30,7 +30,7 @@ async def test_a_broker_that_cannot_be_reached_is_named_with_the_setting_to_chan
     assert 'advertise="as-dialled"' in text
 
 
-async def test_as_dialled_a_broker_is_reached_at_the_name_servers_host(fake_broker: FakeBroker) -> None:
+async def test_as_dialled_reaches_broker_at_name_server_host(fake_broker: FakeBroker) -> None:
     port = fake_broker.address.rpartition(":")[2]
     fake_broker.routes["Topic"].broker_datas[0].broker_addrs[0] = f"172.17.0.3:{port}"
     async with ClientInstance(fake_broker.address, ClientConfig(advertise="as-dialled")) as instance:
@@ -50,7 +50,7 @@ async def test_a_nonsense_address_in_a_route_is_a_connect_error(fake_broker: Fak
             await instance.requests.invoke("null", instance.requests.command(RequestCode.HEART_BEAT))
 
 
-async def test_a_request_times_out_while_the_connection_is_being_made(
+async def test_request_times_out_while_connecting(
     fake_broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     async def hang(*_arguments: object) -> None:

@@ -45,7 +45,7 @@ async def test_a_topic_that_is_added_is_consumed_at_once(
     assert cluster.committed["G", second] == 2
 
 
-async def test_the_start_policy_holds_for_added_topics_and_later_ones_begin_at_their_first_message(
+async def test_start_policy_applies_to_added_but_not_later_topics(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
 ) -> None:
     (there,) = cluster.add_topic("There")
@@ -60,7 +60,7 @@ async def test_the_start_policy_holds_for_added_topics_and_later_ones_begin_at_t
         assert push.statistics().succeeded == 2
 
 
-async def test_a_changed_expression_holds_from_the_return_on_also_for_a_pull_that_is_held(
+async def test_changed_expression_applies_even_to_a_held_pull(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
 ) -> None:
     inbox = Inbox()
@@ -103,7 +103,7 @@ async def test_pulls_never_name_a_version_that_brokers_were_not_told(
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_an_unsubscribed_topic_is_given_up_with_its_offsets_stored_and_its_locks_free(
+async def test_unsubscribed_topic_is_released_with_offsets_stored(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, orderly: bool
 ) -> None:
     """C.4 row 19."""
@@ -138,7 +138,7 @@ async def test_a_topic_comes_back_where_it_was(
         assert inbox.ended == [2, 3]
 
 
-async def test_a_topic_may_be_unsubscribed_while_its_queues_are_being_taken(
+async def test_topic_can_be_unsubscribed_during_assignment(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
 ) -> None:
     cluster.add_topic("U")
@@ -177,7 +177,7 @@ async def test_impossible_subscriptions_change_nothing(
         assert subscribed(cluster) == {"T": "*"}
 
 
-async def test_a_suspended_consumer_pulls_nothing_but_handles_what_it_has(
+async def test_suspended_consumer_pulls_nothing_but_handles_cached(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
 ) -> None:
     inbox = Inbox(busy_s=1)
@@ -198,7 +198,7 @@ async def test_a_suspended_consumer_pulls_nothing_but_handles_what_it_has(
         assert (push.statistics().is_suspended, inbox.begun) == (False, [0, 1, 2])  # at once
 
 
-async def test_a_suspended_consumer_does_not_rebalance_until_it_is_resumed(
+async def test_suspended_consumer_does_not_rebalance_until_resumed(
     autojump_clock: MockClock, cluster: FakeCluster
 ) -> None:
     cluster.add_topic("T", 4)
@@ -216,7 +216,7 @@ async def test_a_suspended_consumer_does_not_rebalance_until_it_is_resumed(
     assert (held, shared) == (4, 2)
 
 
-async def test_a_suspended_consumer_does_not_set_back_what_a_new_member_stored(
+async def test_suspended_consumer_keeps_offset_of_new_member(
     cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
 ) -> None:
     inbox = Inbox()
@@ -230,7 +230,7 @@ async def test_a_suspended_consumer_does_not_set_back_what_a_new_member_stored(
     assert cluster.committed["G", topic] == 7
 
 
-async def test_a_suspended_consumer_stores_at_its_end_what_it_handled_last(
+async def test_suspended_consumer_stores_last_progress_on_exit(
     cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
 ) -> None:
     inbox = Inbox(busy_s=2)
@@ -281,7 +281,7 @@ async def test_a_consumer_that_is_not_open_cannot_be_changed(
         await push.unsubscribe("T")
 
 
-async def test_a_change_that_waits_when_the_consumer_ends_does_not_wait_for_ever(
+async def test_pending_change_does_not_hang_when_consumer_ends(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
 ) -> None:
     async def never(_command: RemotingCommand) -> RemotingCommand:

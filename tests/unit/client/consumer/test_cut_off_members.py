@@ -30,7 +30,7 @@ def instances(cluster: FakeCluster) -> tuple[FakeInstance, FakeInstance]:
     return FakeInstance(cluster, "a"), FakeInstance(cluster, "b")
 
 
-async def test_concurrent_member_continues_where_another_got_meanwhile(
+async def test_concurrent_member_resumes_from_progress_of_another(
     cluster: FakeCluster,
     topic: MessageQueue,
     instances: tuple[FakeInstance, FakeInstance],
@@ -122,7 +122,7 @@ async def test_offset_reset_of_a_doubtful_queue_counts(
     assert inbox.ended == [*range(10), *range(10)]
 
 
-async def test_lite_pull_member_continues_where_another_got_meanwhile(
+async def test_lite_pull_member_resumes_from_progress_of_another(
     cluster: FakeCluster, topic: MessageQueue, instances: tuple[FakeInstance, FakeInstance], autojump_clock: MockClock
 ) -> None:
     cut = instances[0]

@@ -86,16 +86,14 @@ async def test_an_offset_reset_moves_the_position_and_is_stored(
         assert cluster.committed["G", topic] == 4
 
 
-async def test_direct_consumption_is_answered_that_there_is_no_handler(fake: FakeInstance, topic: MessageQueue) -> None:
+async def test_direct_consumption_without_handler_is_answered_so(fake: FakeInstance, topic: MessageQueue) -> None:
     async with running(fake, topic) as engine:
         answer = ConsumeMessageDirectlyResult.decode(await engine.consume_directly(make_message(0), "b"))
     assert answer.consume_result is ConsumeResult.CR_THROW_EXCEPTION
     assert "no handler" in (answer.remark or "")
 
 
-async def test_a_commit_stores_the_queues_that_work_and_raises_for_the_others(
-    fake: FakeInstance, cluster: FakeCluster
-) -> None:
+async def test_commit_stores_healthy_queues_and_raises_for_others(fake: FakeInstance, cluster: FakeCluster) -> None:
     one, two = cluster.add_topic("T", 2)
 
     async with running(fake, one) as engine:
@@ -129,7 +127,7 @@ async def test_a_new_member_takes_its_share_at_once(
         (MessageModel.CLUSTERING, None, None),
     ],
 )
-async def test_own_instance_of_a_broadcasting_consumer_has_the_name_that_java_gives(
+async def test_broadcasting_consumer_instance_is_named_like_in_java(
     tmp_path: Path, model: MessageModel, given: str | None, name: str | None
 ) -> None:
     subscriptions = Subscriptions("G", {}, lambda: 1, may_be_empty=True)

@@ -68,7 +68,7 @@ async def test_hooks_are_told_how_the_handler_ended(result: object, orderly: boo
     assert notes.last.result is result
 
 
-async def test_an_error_goes_on_to_the_consumer_after_the_hooks_saw_it() -> None:
+async def test_handler_error_reaches_consumer_after_hooks() -> None:
     notes = Notes()
     error = ValueError("bad")
 
@@ -140,7 +140,7 @@ async def test_a_hook_that_raises_changes_no_outcome(
     assert caplog.text.count("consume hook failed") == 4
 
 
-def test_filters_choose_one_after_the_other_and_cannot_add_or_reorder() -> None:
+def test_filters_run_in_sequence_and_cannot_add_or_reorder() -> None:
     messages = [make_message(queue_offset) for queue_offset in range(6)]
 
     def even(queue: MessageQueue, found: list[MessageExt]) -> list[MessageExt]:
@@ -154,7 +154,7 @@ def test_filters_choose_one_after_the_other_and_cannot_add_or_reorder() -> None:
     assert choose([], QUEUE, messages) is messages
 
 
-async def test_what_a_filter_leaves_out_is_not_handled_and_counts_as_consumed(
+async def test_filtered_message_is_skipped_and_counts_as_consumed(
     autojump_clock: MockClock,
     cluster: FakeCluster,
     instance: ClientInstance,

@@ -66,7 +66,7 @@ async def test_whoever_waits_is_told_when_the_consumer_is_left(
     assert sorted(told) == ["assign", "poll", "wait_assigned"]
 
 
-async def test_members_share_a_subscribed_topic_and_commit_what_is_handed_over(
+async def test_members_share_topic_and_commit_delivered_messages(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance
 ) -> None:
     queues = cluster.add_topic("T", 4)
@@ -109,9 +109,7 @@ async def test_a_change_of_the_assignment_is_told(
     assert seen == [queues, queues[:2], queues]
 
 
-async def test_who_waits_for_another_assignment_is_told_when_the_consumer_was_left(
-    topic: MessageQueue, instance: ClientInstance
-) -> None:
+async def test_leave_raises_for_callers_waiting_for_reassignment(topic: MessageQueue, instance: ClientInstance) -> None:
     errors: list[ClientError] = []
 
     async def watch(consumer: LitePullConsumer) -> None:
@@ -127,7 +125,7 @@ async def test_who_waits_for_another_assignment_is_told_when_the_consumer_was_le
     assert isinstance(errors[0], ClientClosedError)
 
 
-async def test_a_topic_can_be_added_and_given_up_and_its_expression_changed(
+async def test_topic_can_be_added_removed_and_its_expression_changed(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance
 ) -> None:
     (one,), (two,) = cluster.add_topic("One"), cluster.add_topic("Two")
@@ -156,7 +154,7 @@ async def test_a_topic_can_be_added_and_given_up_and_its_expression_changed(
     assert data.consume_type is ConsumeType.CONSUME_ACTIVELY
 
 
-async def test_assigned_queues_are_shared_with_nobody_and_subscribe_to_nothing(
+async def test_assigned_queues_are_exclusive_and_subscribe_nothing(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance
 ) -> None:
     queues = cluster.add_topic("T", 4)
@@ -170,7 +168,7 @@ async def test_assigned_queues_are_shared_with_nobody_and_subscribe_to_nothing(
         assert first.assignment() == queues[2:]
 
 
-async def test_pulls_of_a_lite_pull_consumer_say_so_and_name_their_expression(
+async def test_lite_pull_requests_are_flagged_with_their_expression(
     topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
 ) -> None:
     async with assigned(instance, expressions={"T": "A || B"}):
@@ -203,7 +201,7 @@ async def test_what_cannot_be_consumed_is_refused(topic: MessageQueue, instance:
         await consumer.poll()
 
 
-async def test_a_topic_that_is_made_later_is_consumed_from_its_first_message(
+async def test_later_topic_is_consumed_from_its_first_message(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance
 ) -> None:
     async with LitePullConsumer(G, instance=instance) as consumer:
@@ -283,7 +281,7 @@ async def test_tasks_that_poll_at_once_share_the_messages(
     assert sorted(got) == list(range(200))
 
 
-async def test_pulling_stops_while_too_much_is_cached_and_goes_on_with_polling(
+async def test_pulling_pauses_on_full_cache_and_resumes_with_polling(
     topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
 ) -> None:
     fill(cluster, 500)
@@ -305,7 +303,7 @@ async def test_a_limit_for_all_queues_bounds_their_sum(
         assert consumer.statistics().cached_messages <= 256 + 8 * 32
 
 
-async def test_paused_queues_are_not_pulled_but_what_is_cached_can_be_polled(
+async def test_paused_queues_are_not_pulled_but_cache_can_be_polled(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance
 ) -> None:
     one, two = queues = cluster.add_topic("T", 2)
@@ -329,7 +327,7 @@ async def test_paused_queues_are_not_pulled_but_what_is_cached_can_be_polled(
 # --- the end ------------------------------------------------------------------------------------------------
 
 
-async def test_leaving_stores_what_was_committed_and_leaves_the_group(
+async def test_leave_stores_committed_offsets_and_leaves_group(
     topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
 ) -> None:
     fill(cluster, 40)
@@ -366,7 +364,7 @@ async def test_a_consumer_that_never_subscribed_joins_no_group(cluster: FakeClus
     assert cluster.members(G) == []
 
 
-async def test_backlog_comes_in_long_pulls_from_brokers_that_offer_them(
+async def test_backlog_uses_long_pulls_where_brokers_offer_them(
     cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
 ) -> None:
     cluster.max_transfer_count = 1_024

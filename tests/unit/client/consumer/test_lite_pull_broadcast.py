@@ -77,7 +77,7 @@ async def test_a_restart_goes_on_at_what_was_committed_to_the_file(
     assert station.offsets() == {topic: 40}
 
 
-async def test_a_commit_is_in_the_file_when_it_returns_and_one_without_waiting_within_its_interval(
+async def test_commit_writes_file_at_once_or_within_its_interval(
     autojump_clock: MockClock, cluster: FakeCluster, station: Station, topic: MessageQueue
 ) -> None:
     file = station.folder / "one" / G / "offsets.json"
@@ -121,7 +121,7 @@ async def test_progress_is_known_before_anything_is_subscribed_to(
         assert await consumer.committed(topic) == 5
 
 
-async def test_a_commit_raises_if_the_file_cannot_be_written_and_leaving_tries_it_again(
+async def test_commit_raises_on_unwritable_file_and_leave_retries(
     autojump_clock: MockClock,
     cluster: FakeCluster,
     station: Station,
@@ -143,7 +143,7 @@ async def test_a_commit_raises_if_the_file_cannot_be_written_and_leaving_tries_i
     assert station.offsets() == {topic: 3}
 
 
-async def test_an_offset_reset_of_the_group_moves_a_member_and_its_file(
+async def test_group_offset_reset_moves_member_and_its_file(
     autojump_clock: MockClock, cluster: FakeCluster, station: Station, topic: MessageQueue
 ) -> None:
     fill(cluster, 9)

@@ -34,7 +34,7 @@ async def test_a_seek_outside_the_queue_fails(
             await consumer.seek(topic, right)
 
 
-async def test_after_a_seek_messages_come_from_there_and_cached_ones_do_not(
+async def test_seek_discards_cached_messages_and_resumes_there(
     autojump_clock: MockClock, topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
 ) -> None:
     for number in range(100):
@@ -145,7 +145,7 @@ async def test_messages_of_other_tags_do_not_hold_the_position_back(
     assert cluster.committed[G, topic] == 50
 
 
-async def test_an_offset_below_the_queue_is_corrected_and_cached_messages_stay(
+async def test_offset_below_queue_is_corrected_and_cache_kept(
     autojump_clock: MockClock, topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
 ) -> None:
     fill(cluster, 32)
@@ -173,7 +173,7 @@ async def test_an_offset_above_the_queue_is_corrected_to_its_end(
 
 
 @pytest.mark.parametrize("target", [2, 40])
-async def test_a_reset_at_the_broker_forgets_what_is_cached_and_is_committed(
+async def test_broker_reset_clears_cache_and_is_committed(
     autojump_clock: MockClock, topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance, target: int
 ) -> None:
     """Brokers of 5.x answer the next pull with the offset to go on from."""

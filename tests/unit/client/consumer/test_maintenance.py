@@ -12,7 +12,7 @@ from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.wire.command import RemotingCommand
 
 
-async def test_offsets_are_stored_soon_after_they_change_and_again_in_each_interval(
+async def test_offsets_are_stored_soon_after_change_and_periodically(
     autojump_clock: MockClock, topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
 ) -> None:
     def stored() -> int:
@@ -29,7 +29,7 @@ async def test_offsets_are_stored_soon_after_they_change_and_again_in_each_inter
         assert stored() == 2
 
 
-async def test_leaving_a_broker_that_does_not_answer_takes_limited_time(
+async def test_leave_from_unresponsive_broker_takes_bounded_time(
     autojump_clock: MockClock, topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
 ) -> None:
     async def never(_command: RemotingCommand) -> RemotingCommand:

@@ -24,7 +24,7 @@ async def consume_all(bench: OrderlyBench, *offsets: int) -> None:
             await done.wait()
 
 
-async def test_a_plain_function_gets_each_message_in_order_in_a_thread() -> None:
+async def test_plain_function_handles_messages_in_order_in_a_thread() -> None:
     seen: list[int] = []
     threads: set[int] = set()
 
@@ -40,7 +40,7 @@ async def test_a_plain_function_gets_each_message_in_order_in_a_thread() -> None
     assert bench.queue.counters.succeeded == 300
 
 
-async def test_a_plain_function_that_fails_stops_its_queue_for_a_while() -> None:
+async def test_failing_plain_function_suspends_its_queue() -> None:
     seen: list[int] = []
     failures: Iterator[ConsumeStatus | Exception] = iter([SUSPEND, ValueError("no")])
 
@@ -68,7 +68,7 @@ async def test_a_plain_batch_function_gets_neighbours() -> None:
     assert seen == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
-async def test_a_thread_begins_nothing_more_in_a_queue_that_is_given_up() -> None:
+async def test_thread_starts_nothing_more_in_a_dropped_queue() -> None:
     begun = threading.Event()
     may_end = threading.Event()
     seen: list[int] = []
@@ -91,7 +91,7 @@ async def test_a_thread_begins_nothing_more_in_a_queue_that_is_given_up() -> Non
     assert bench.queue.consumed_offset() == 1
 
 
-async def test_what_a_thread_finished_counts_when_it_hangs_and_is_given_up() -> None:
+async def test_hung_thread_keeps_finished_work_when_abandoned() -> None:
     hangs, go_on = threading.Event(), threading.Event()
 
     def on_message(message: MessageExt) -> None:

@@ -146,7 +146,7 @@ def test_the_groups_name_is_checked() -> None:
         PullConsumer("a b")
 
 
-async def test_a_message_is_sent_back_and_an_error_raised_if_nobody_takes_it(
+async def test_send_back_is_sent_and_raises_when_not_stored(
     cluster_with_messages: FakeCluster, instance: ClientInstance
 ) -> None:
     async with PullConsumer("G", instance=instance) as consumer:
@@ -173,7 +173,7 @@ async def test_bounds_of_all_queues_cost_one_request_for_each_broker(
     assert len(cluster_with_messages.of(RequestCode.GET_TOPIC_STATS_INFO)) == 1
 
 
-async def test_bounds_have_queues_that_are_read_but_not_written_to_any_more(
+async def test_bounds_include_queues_that_are_read_only(
     cluster_with_messages: FakeCluster, instance: ClientInstance
 ) -> None:
     """A topic gets fewer queues in two steps: nobody writes to them, and when all is read, nobody reads them."""
@@ -198,7 +198,7 @@ async def test_bounds_tell_which_broker_did_not_answer(
     assert isinstance(bounds.errors[BROKER], ConnectError)
 
 
-async def test_offsets_of_several_queues_are_stored_without_an_answer(
+async def test_oneway_commit_stores_offsets_of_several_queues(
     cluster_with_messages: FakeCluster, instance: ClientInstance
 ) -> None:
     other = MessageQueue("T", BROKER, 1)

@@ -87,7 +87,7 @@ async def test_a_reset_goes_down_and_up(autojump_clock: MockClock, bench: Bench)
 
 
 @pytest.mark.parametrize("policy", ["nearest", "earliest", "latest", "raise"])
-async def test_a_broker_that_moves_an_offset_that_is_in_order_resets_it_whatever_the_policy(
+async def test_broker_moving_a_valid_offset_resets_it_for_any_policy(
     autojump_clock: MockClock, bench: Bench, policy: str
 ) -> None:
     """Brokers of 5.x reset a group like this."""
@@ -121,7 +121,7 @@ async def test_a_reset_during_a_reset_is_not_lost(autojump_clock: MockClock, ben
         assert bench.cluster.committed["G", bench.queue] == 4
 
 
-async def test_an_answer_that_was_on_its_way_during_a_reset_is_dropped(autojump_clock: MockClock, bench: Bench) -> None:
+async def test_response_in_flight_during_reset_is_dropped(autojump_clock: MockClock, bench: Bench) -> None:
     def answer(command: RemotingCommand) -> RemotingCommand | None:
         if len(bench.pulls) == 1:
             bench.loop.move(QueueOffset(1))  # before its answer is looked at
@@ -155,9 +155,7 @@ async def test_a_queue_made_anew_is_read_from_its_start(autojump_clock: MockCloc
         assert loop.statistics().committed_offset == 2
 
 
-async def test_a_queue_that_comes_back_without_its_first_messages_goes_on_where_it_was(
-    autojump_clock: MockClock, bench: Bench
-) -> None:
+async def test_queue_returning_without_first_messages_is_resumed(autojump_clock: MockClock, bench: Bench) -> None:
     async with bench.pulling(first_offset=500):
         await trio.sleep(1)
         bench.cluster.min_offsets[bench.queue] = 400

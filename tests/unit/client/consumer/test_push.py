@@ -169,7 +169,7 @@ async def test_rates_forget_what_is_older_than_a_minute(
         assert info.status_table["T"].consume_ok_tps == 0
 
 
-async def test_an_offset_that_must_not_be_corrected_ends_the_consumer(
+async def test_uncorrectable_offset_stops_the_consumer(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
 ) -> None:
     cluster.send(topic, b"x")
@@ -258,7 +258,7 @@ async def test_two_consumers_of_a_group_need_two_instances() -> None:
             raise AssertionError("entered")
 
 
-async def test_a_subscription_the_broker_lost_is_announced_and_pulling_goes_on(
+async def test_subscription_lost_by_broker_is_sent_again(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
 ) -> None:
     inbox = Inbox()

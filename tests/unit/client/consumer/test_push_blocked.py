@@ -83,7 +83,7 @@ def answer_by_cluster(fake_broker: FakeBroker, cluster: FakeCluster) -> None:
 
 
 @pytest.mark.parametrize("kind", ["asleep", "at work"])
-async def test_everything_goes_on_while_plain_functions_keep_the_processor(
+async def test_blocking_handlers_do_not_stall_the_event_loop(
     fake_broker: FakeBroker, cluster: FakeCluster, kind: str
 ) -> None:
     """On the real clock and sockets: the handlers end only when the broker has heard enough."""

@@ -53,7 +53,7 @@ async def test_every_member_gets_every_message(
     assert all(not int(pull.ext_fields["sysFlag"]) & 1 for pull in cluster.of(RequestCode.PULL_MESSAGE))
 
 
-async def test_progress_is_in_the_file_within_10_s_and_a_restart_goes_on_there(
+async def test_progress_is_in_file_within_10_s_and_restart_resumes(
     autojump_clock: MockClock, cluster: FakeCluster, station: Station, topic: MessageQueue
 ) -> None:
     """C.2 scenario 38, second half."""
@@ -70,7 +70,7 @@ async def test_progress_is_in_the_file_within_10_s_and_a_restart_goes_on_there(
     assert station.offsets() == {topic: 7}
 
 
-async def test_where_a_member_began_is_in_the_file_before_its_first_message(
+async def test_start_offset_is_in_file_before_first_message(
     autojump_clock: MockClock, cluster: FakeCluster, station: Station, topic: MessageQueue
 ) -> None:
     cluster.send(topic, b"old")
@@ -100,7 +100,7 @@ async def test_a_broadcasting_group_has_no_retry_topic_and_no_locks(
     assert not any(cluster.of(code) for code in COMMITTING)
 
 
-async def test_a_failure_is_logged_not_redelivered_and_the_offset_passes_it(
+async def test_failed_message_is_logged_and_not_redelivered(
     autojump_clock: MockClock,
     cluster: FakeCluster,
     station: Station,
@@ -128,7 +128,7 @@ async def test_a_failure_is_logged_not_redelivered_and_the_offset_passes_it(
     assert station.offsets() == {topic: 3}
 
 
-async def test_an_orderly_failure_comes_again_until_it_was_often_enough(
+async def test_orderly_failure_is_redelivered_up_to_the_limit(
     autojump_clock: MockClock, cluster: FakeCluster, station: Station, topic: MessageQueue
 ) -> None:
     seen: list[int] = []
@@ -159,7 +159,7 @@ async def test_a_reset_moves_the_offset_in_the_file(
     assert station.offsets() == {topic: 4}
 
 
-async def test_a_queue_that_came_later_is_read_from_its_first_message(
+async def test_later_queue_is_read_from_its_first_message(
     autojump_clock: MockClock, cluster: FakeCluster, station: Station, topic: MessageQueue
 ) -> None:
     inbox = Inbox()

@@ -16,7 +16,7 @@ from triomq.protocol.errors import (
 from triomq.protocol.message_queue import MessageQueue
 
 
-async def test_leaving_lets_running_handlers_end_and_forgets_the_rest(
+async def test_leave_finishes_running_handlers_and_drops_the_rest(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
 ) -> None:
     inbox = Inbox(busy_s=3)
@@ -74,7 +74,7 @@ async def test_a_cancellation_while_leaving_cancels_the_handlers(
     assert cluster.committed["G", topic] == 0
 
 
-async def test_leaving_by_an_error_is_as_orderly_and_the_error_leaves_bare(
+async def test_leave_on_error_is_orderly_and_reraises_bare_error(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
 ) -> None:
     inbox = Inbox(busy_s=3)
@@ -164,7 +164,7 @@ async def test_a_start_cancelled_at_any_moment_leaves_nothing_behind(
     assert trio.current_time() == 0
 
 
-async def test_whoever_waits_for_queues_is_told_when_the_consumer_is_left(
+async def test_leave_raises_for_callers_waiting_for_assignment(
     cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
 ) -> None:
     cluster.handlers[RequestCode.QUERY_CONSUMER_OFFSET] = lambda command: command.reply(1, remark="busy")

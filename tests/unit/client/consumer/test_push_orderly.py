@@ -23,7 +23,7 @@ async def until(condition: Callable[[], bool], limit_s: float = 60) -> None:
             await trio.sleep(0.01)
 
 
-async def test_a_queue_is_locked_before_its_offset_is_asked_for_and_pulled(
+async def test_queue_is_locked_before_offset_query_and_pull(
     cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
 ) -> None:
     """B.9 row 8: the owner before may have moved the offset until then.  The first message comes within 1 s."""
@@ -62,7 +62,7 @@ async def test_leaving_stores_offsets_then_unlocks(
     assert max(i for i, code in enumerate(codes) if code == RequestCode.UPDATE_CONSUMER_OFFSET) < unlocked
 
 
-async def test_a_connection_that_is_lost_while_handlers_end_spoils_nothing(
+async def test_disconnect_while_handlers_finish_does_no_harm(
     cluster: FakeCluster, topic: MessageQueue, autojump_clock: MockClock
 ) -> None:
     """An Apache broker keeps the lock then: it is given back all the same."""
@@ -93,7 +93,7 @@ async def test_a_lock_that_is_lost_while_handlers_end_spoils_nothing(
     assert cluster.locks == {("G", topic): "another"}
 
 
-async def test_leaving_stores_nothing_of_a_queue_whose_lock_was_lost_under_its_handler(
+async def test_leave_stores_no_offset_of_queue_with_lost_lock(
     cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
 ) -> None:
     cluster.send(topic, b"0", b"1")
@@ -107,7 +107,7 @@ async def test_leaving_stores_nothing_of_a_queue_whose_lock_was_lost_under_its_h
     assert cluster.committed["G", topic] == 7
 
 
-async def test_a_lock_that_is_asked_for_when_the_consumer_leaves_is_given_back(
+async def test_lock_requested_during_leave_is_released(
     cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
 ) -> None:
     async def lock_slowly(command: RemotingCommand) -> RemotingCommand:
@@ -121,9 +121,7 @@ async def test_a_lock_that_is_asked_for_when_the_consumer_leaves_is_given_back(
     assert not cluster.locks
 
 
-async def test_a_queue_changes_hands_only_after_the_handler_has_ended(
-    cluster: FakeCluster, autojump_clock: MockClock
-) -> None:
+async def test_queue_is_handed_over_only_after_handler_ends(cluster: FakeCluster, autojump_clock: MockClock) -> None:
     """C.2 scenario 54: here without showing the message of the running handler twice."""
     queues = cluster.add_topic("T", 2)
     for queue in queues:
@@ -155,7 +153,7 @@ async def test_a_queue_changes_hands_only_after_the_handler_has_ended(
     assert {name for name, queue_id, offset in seen if queue_id == 1 and offset} == {"b"}
 
 
-async def test_a_queue_that_another_member_has_is_asked_for_until_it_is_free(
+async def test_queue_locked_by_another_member_is_retried_until_free(
     cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
 ) -> None:
     cluster.send(topic, b"0")
@@ -169,7 +167,7 @@ async def test_a_queue_that_another_member_has_is_asked_for_until_it_is_free(
         assert inbox.ended == [0]
 
 
-async def test_a_lost_lock_stops_the_queue_and_a_new_one_begins_where_the_other_member_ended(
+async def test_regained_lock_resumes_where_other_member_stopped(
     cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
 ) -> None:
     cluster.send(topic, *(b"%d" % n for n in range(10)))
@@ -184,7 +182,7 @@ async def test_a_lost_lock_stops_the_queue_and_a_new_one_begins_where_the_other_
         await until(lambda: inbox.begun[2:] == [7])
 
 
-async def test_a_lost_connection_stops_its_queues_until_they_are_locked_again(
+async def test_disconnect_stops_queues_until_locked_again(
     cluster: FakeCluster, topic: MessageQueue, autojump_clock: MockClock
 ) -> None:
     fake = FakeInstance(cluster)
@@ -206,7 +204,7 @@ async def test_a_lost_connection_stops_its_queues_until_they_are_locked_again(
     [(None, 14), (12, 12), (33, 33), (3, 3)],
     ids=["nobody", "behind", "ahead", "reset"],
 )
-async def test_a_queue_that_nobody_else_had_goes_on_where_it_was_after_a_lost_connection(
+async def test_untouched_queue_resumes_in_place_after_disconnect(
     cluster: FakeCluster,
     topic: MessageQueue,
     autojump_clock: MockClock,
@@ -233,7 +231,7 @@ async def test_a_queue_that_nobody_else_had_goes_on_where_it_was_after_a_lost_co
     assert cluster.committed["G", topic] == 40
 
 
-async def test_progress_from_before_a_lost_connection_is_told_before_anything_else_is_handled(
+async def test_progress_before_disconnect_is_stored_before_handling(
     cluster: FakeCluster, topic: MessageQueue, autojump_clock: MockClock
 ) -> None:
     fake = FakeInstance(cluster)
@@ -246,7 +244,7 @@ async def test_progress_from_before_a_lost_connection_is_told_before_anything_el
         assert cluster.committed["G", topic] == 1
 
 
-async def test_progress_from_before_a_lost_connection_is_too_old_after_a_minute(
+async def test_progress_before_disconnect_expires_after_a_minute(
     cluster: FakeCluster, topic: MessageQueue, autojump_clock: MockClock
 ) -> None:
     fake = FakeInstance(cluster)
@@ -262,7 +260,7 @@ async def test_progress_from_before_a_lost_connection_is_too_old_after_a_minute(
     assert inbox.ended == [0, 0, 1]
 
 
-async def test_a_queue_whose_first_offset_is_not_known_is_unlocked_again(
+async def test_queue_with_unknown_first_offset_is_unlocked_again(
     cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
 ) -> None:
     cluster.handlers[RequestCode.QUERY_CONSUMER_OFFSET] = lambda command: command.reply(1, remark="busy")

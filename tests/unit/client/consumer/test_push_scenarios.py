@@ -26,7 +26,7 @@ class Gate:
             await self.opened.wait()
 
 
-async def test_a_tag_of_the_same_hash_code_is_never_shown_and_the_offset_passes_it(
+async def test_tag_with_equal_hash_is_filtered_and_offset_advances(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
 ) -> None:
     """C.2 scenario 27."""
@@ -40,7 +40,7 @@ async def test_a_tag_of_the_same_hash_code_is_never_shown_and_the_offset_passes_
     assert cluster.committed["G", topic] == 4
 
 
-async def test_what_is_behind_an_unfinished_message_comes_again_after_a_crash(
+async def test_crash_redelivers_messages_after_an_unfinished_one(
     autojump_clock: MockClock, cluster: FakeCluster, topic: MessageQueue
 ) -> None:
     """C.2 scenario 44."""
@@ -64,7 +64,7 @@ async def test_what_is_behind_an_unfinished_message_comes_again_after_a_crash(
     assert inbox.ended == [10, 11, 12]
 
 
-async def test_a_blocked_handler_stops_pulling_at_a_thousand_messages_until_some_are_done(
+async def test_blocked_handler_pauses_pulling_at_a_thousand_messages(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
 ) -> None:
     """C.2 scenario 45."""
@@ -80,7 +80,7 @@ async def test_a_blocked_handler_stops_pulling_at_a_thousand_messages_until_some
         assert len(gate.begun) == 3_000
 
 
-async def test_one_blocked_message_lets_two_thousand_pass_it_and_no_more(
+async def test_blocked_message_lets_only_two_thousand_others_pass(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
 ) -> None:
     """C.2 scenario 46."""
@@ -115,7 +115,7 @@ async def test_large_messages_stop_pulling_by_their_size(
 
 
 @pytest.mark.parametrize("stored", [50, 2])
-async def test_a_stored_offset_out_of_range_is_corrected_and_consuming_goes_on_within_30_s(
+async def test_stored_offset_out_of_range_is_corrected_within_30_s(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, stored: int
 ) -> None:
     """C.2 scenario 60, and the same below the minimum."""

@@ -27,7 +27,7 @@ async def test_a_change_of_the_queues_is_told(
             await consumer.wait_queues_changed("a b", ())
 
 
-async def test_the_offset_for_a_time_is_that_of_the_first_message_not_before_it(
+async def test_offset_for_time_is_first_message_at_or_after_it(
     cluster: FakeCluster, instance: ClientInstance, kind: type[QueueQueries]
 ) -> None:
     (queue,) = cluster.add_topic("T")

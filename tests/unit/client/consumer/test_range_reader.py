@@ -104,7 +104,7 @@ async def test_it_asks_for_more_again_after_short_answers(
     assert cluster.of(RequestCode.PULL_MESSAGE)[-2].ext_fields["maxMsgNums"] == "32"
 
 
-async def test_it_asks_ever_more_rarely_for_what_a_broker_never_gives(
+async def test_reader_backs_off_large_pulls_a_broker_never_grants(
     cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
 ) -> None:
     """An Apache broker gives 32; each try for more leaves gaps, which cost a pull each."""
@@ -178,7 +178,7 @@ async def test_a_correction_is_the_last_answer_and_seek_goes_on(
         assert await read_all(reader) == list(range(50, 150))
 
 
-async def test_the_end_of_the_queue_before_the_end_of_the_range_is_told(
+async def test_queue_ending_before_range_end_is_reported(
     cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
 ) -> None:
     fill(cluster, topic, 40)

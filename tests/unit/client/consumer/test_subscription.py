@@ -57,7 +57,7 @@ def test_impossible_subscriptions_are_refused() -> None:
         subscriptions(T="||")
 
 
-def test_a_changed_expression_reaches_who_holds_the_subscription_already() -> None:
+def test_changed_expression_reaches_existing_holders() -> None:
     times = [100]
     table = subscriptions(times, T="A")
     held = table["T"]

@@ -79,9 +79,7 @@ async def send_all(producer: Producer, gate: Gate, *bodies: bytes) -> dict[bytes
     return results
 
 
-async def test_waiting_messages_leave_together_with_results_of_their_own(
-    fake_broker: FakeBroker, producer: Producer
-) -> None:
+async def test_waiting_messages_are_batched_with_separate_results(fake_broker: FakeBroker, producer: Producer) -> None:
     gate = Gate(fake_broker)
     bodies = [b"%d" % number for number in range(50)]
     results = await send_all(producer, gate, *bodies)
@@ -145,7 +143,7 @@ async def test_a_cancelled_message_that_waits_is_not_sent(fake_broker: FakeBroke
     assert gate.batches == [[b"0"], [b"1"], [b"2"]]
 
 
-async def test_what_is_wrong_with_a_message_is_raised_before_it_waits(producer: Producer) -> None:
+async def test_invalid_message_is_rejected_before_it_is_queued(producer: Producer) -> None:
     with pytest.raises(MessageIllegalError):
         await producer.send(Message("Topic", b""))
 

@@ -153,9 +153,7 @@ async def test_equal_keys_go_to_one_queue(producer: Producer) -> None:
     assert len(queues) == 1
 
 
-async def test_large_bodies_are_compressed_and_small_or_random_ones_are_not(
-    fake_broker: FakeBroker, producer: Producer
-) -> None:
+async def test_only_large_compressible_bodies_are_compressed(fake_broker: FakeBroker, producer: Producer) -> None:
     bodies = [b"x" * 4095, b"x" * 4096, b"x" * 200_000, Random(1).randbytes(4096)]
     for body in bodies:
         await producer.send(Message("Topic", body))
@@ -166,9 +164,7 @@ async def test_large_bodies_are_compressed_and_small_or_random_ones_are_not(
 
 
 @pytest.mark.parametrize("body", [b"", b"x" * 1001])
-async def test_bodies_of_impossible_sizes_are_refused_before_anything_is_sent(
-    fake_broker: FakeBroker, body: bytes
-) -> None:
+async def test_bodies_of_invalid_size_are_rejected_before_sending(fake_broker: FakeBroker, body: bytes) -> None:
     async with Producer(
         "group", namesrv=fake_broker.address, settings=ProducerConfig(max_message_size_bytes=1000)
     ) as producer:
@@ -180,7 +176,7 @@ async def test_bodies_of_impossible_sizes_are_refused_before_anything_is_sent(
     assert not fake_broker.of(SEND)
 
 
-async def test_properties_that_the_broker_could_not_store_are_refused(producer: Producer) -> None:
+async def test_properties_unstorable_by_broker_are_rejected(producer: Producer) -> None:
     with pytest.raises(MessageIllegalError, match="32767"):
         await producer.send(Message("Topic", b"x", properties={"big": "y" * 32600}))
     with pytest.raises(ProtocolError, match="separator"):
@@ -234,7 +230,7 @@ async def test_a_new_topic_is_created_where_the_broker_is_now(
         assert len(moved.of(RequestCode.SEND_MESSAGE_V2)) == 2
 
 
-async def test_the_first_sends_of_a_topic_also_wait_a_moment_for_a_broker_that_starts_again(
+async def test_first_sends_of_topic_wait_briefly_for_broker_restart(
     fake_broker: FakeBroker, producer: Producer, nursery: trio.Nursery
 ) -> None:
     """It is its own name server, so nobody could tell the template meanwhile."""
@@ -252,7 +248,7 @@ async def test_the_first_sends_of_a_topic_also_wait_a_moment_for_a_broker_that_s
     assert len(fake_broker.of(RequestCode.SEND_MESSAGE_V2)) == 2
 
 
-async def test_a_topic_that_is_made_while_its_template_is_asked_for_is_used_as_it_is(fake_broker: FakeBroker) -> None:
+async def test_topic_created_during_template_lookup_is_used_as_is(fake_broker: FakeBroker) -> None:
     fake_broker.add_topic("TBW102", 8, 7)
     async with ClientInstance(fake_broker.address) as instance, Producer("group", instance=instance) as producer:
 
@@ -279,7 +275,7 @@ async def test_a_topic_without_a_writable_queue_says_so(fake_broker: FakeBroker,
 
 
 @pytest.mark.parametrize("code", [1, 14, 16, 17, 204, 205])
-async def test_errors_that_may_pass_are_tried_again_as_the_same_message(
+async def test_transient_errors_are_retried_with_the_same_message(
     fake_broker: FakeBroker, producer: Producer, code: int
 ) -> None:
     """C.2 scenario 10."""
@@ -492,7 +488,7 @@ async def test_messages_that_are_no_batch_are_refused(producer: Producer, messag
 
 
 @given(st.lists(st.integers(1, 2000), min_size=1, max_size=30), st.integers(1, 5000))
-def test_a_split_batch_holds_every_message_once_in_order_within_the_limit(sizes: list[int], limit: int) -> None:
+def test_split_batch_holds_each_message_once_in_order_in_limit(sizes: list[int], limit: int) -> None:
     messages = [Message("T", b"x" * size) for size in sizes]
     ids = map(str, range(len(sizes)))
     batches = list(split_batch(messages, lambda: next(ids), limit))
@@ -511,7 +507,7 @@ def test_a_split_batch_holds_every_message_once_in_order_within_the_limit(sizes:
     wait=st.booleans(),
     delay=st.sampled_from([{}, {"delay_level": 3}, {"delay_s": 1.5}]),
 )
-def test_the_quick_way_to_write_properties_agrees_with_the_general_one(
+def test_fast_property_encoding_matches_the_general_one(
     tags: str | None, keys: str, wait: bool, delay: dict[str, Any]
 ) -> None:
     message = Message("T", b"x", tags=tags, keys=keys, wait_store_ok=wait, **delay)
@@ -613,9 +609,7 @@ async def test_a_lost_connection_is_made_again_for_the_next_try(
             await producer.send(Message("Topic", b"x"))
 
 
-async def test_an_order_topic_keeps_its_queues_while_a_broker_is_away(
-    fake_broker: FakeBroker, producer: Producer
-) -> None:
+async def test_order_topic_keeps_its_queues_while_broker_is_away(fake_broker: FakeBroker, producer: Producer) -> None:
     fake_broker.routes["Order"] = TopicRouteData(
         order_topic_conf="gone:2;broker-a:1",
         queue_datas=[QueueData("broker-a", 1, 1, 6)],

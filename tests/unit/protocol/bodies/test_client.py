@@ -96,7 +96,7 @@ def test_running_info_equals_what_java_writes() -> None:
     assert info.encode() == RUNNING_INFO
 
 
-def test_heartbeat_of_go_has_its_codes_as_text_and_its_version_in_ns() -> None:
+def test_go_heartbeat_has_text_codes_and_nanosecond_version() -> None:
     text = HEARTBEAT.replace(b"[2598919,2598920]", b'["2598919","2598920"]').replace(
         b"1795213958772", b"1795213958772000000"
     )

@@ -77,12 +77,12 @@ BLOCKED = {"cached_msg_count": 3, "last_consume_timestamp": LONG_AGO_MS}
 BUSY = {"cached_msg_count": 3, "last_consume_timestamp": JUST_NOW_MS}
 
 
-def test_a_group_without_members_or_permission_consumes_nothing() -> None:
+def test_group_without_members_or_permission_consumes_nothing() -> None:
     assert cause() is StallCause.NO_MEMBER
     assert cause(member(BUSY), consume_enabled=False) is StallCause.DISABLED
 
 
-def test_a_queue_that_nobody_has_taken_is_told_from_one_whose_owner_may_be_silent() -> None:
+def test_unowned_queue_is_distinguished_from_silent_owner() -> None:
     assert cause(member(queue=OTHER)) is StallCause.NO_OWNER
     assert cause(member({"dropped": True})) is StallCause.NO_OWNER
     assert cause(member(queue=OTHER), None) is StallCause.SILENT
@@ -116,7 +116,7 @@ def test_what_the_owner_does_is_the_reason(held: dict[str, int], failing: float,
     assert cause(member(queue=OTHER), member(held, failing=failing)) is expected
 
 
-def test_the_sentence_names_the_member_the_message_and_the_time() -> None:
+def test_description_names_member_message_and_time() -> None:
     report = GroupReport({"m1": member(BLOCKED)}, NOW_MS)
     text = explain_stall(report, QUEUE).text
     assert text == "the handler of m1 ended 45 s ago; 3 messages (0 MiB) wait for it"

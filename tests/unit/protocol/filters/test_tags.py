@@ -74,5 +74,5 @@ def test_strict_parsing_accepts_tag_expressions(expression: str | None) -> None:
 @pytest.mark.parametrize(
     ("tag", "expected"), [("a", True), ("a b", True), ("a|b", True), ("a||b", False), (" \t", False)]
 )
-def test_a_tag_is_selectable_unless_it_is_blank_or_has_a_separator(tag: str, *, expected: bool) -> None:
+def test_tag_is_selectable_unless_blank_or_with_separator(tag: str, *, expected: bool) -> None:
     assert is_selectable(tag) is expected

@@ -46,7 +46,7 @@ def test_a_good_record_is_intact(body: bytes) -> None:
 
 
 @given(st.integers(0, len(record()) - 1), st.integers(0, 7))
-def test_a_record_with_a_flipped_bit_is_intact_only_where_nothing_can_be_seen(at: int, bit: int) -> None:
+def test_flipped_bit_passes_only_in_unchecked_fields(at: int, bit: int) -> None:
     content = bytearray(record())
     content[at] ^= 1 << bit
     if looks(bytes(content)):
@@ -61,7 +61,7 @@ def test_any_bytes_are_looked_at_without_failing(content: bytes) -> None:
 
 
 @given(st.integers(92, 300).filter(lambda size: size != len(record())))
-def test_a_record_of_another_size_than_the_unit_says_is_not_intact(size: int) -> None:
+def test_record_size_differing_from_unit_is_not_intact(size: int) -> None:
     assert not looks(record(), size)
 
 
@@ -150,9 +150,7 @@ def test_a_walk_passes_over_all_that_is_plain(file: bytes, check_crc: bool) -> N
 
 
 @given(files(), st.booleans(), st.data())
-def test_a_walk_passes_no_record_that_the_thorough_look_refuses(
-    file: bytes, check_crc: bool, data: st.DataObject
-) -> None:
+def test_walk_accepts_no_record_that_full_check_rejects(file: bytes, check_crc: bool, data: st.DataObject) -> None:
     damaged = bytearray(file)
     for at in data.draw(st.lists(st.integers(0, max(len(file) - 1, 0)), max_size=2)) if file else ():
         damaged[at] = data.draw(st.sampled_from([0, 1, 0x7F, 0x80, 0xFF]))
@@ -189,7 +187,7 @@ def test_a_walk_passes_the_longest_topic_and_properties() -> None:
     assert walked(longest, 0, len(longest), START, check_crc=True) == checked(longest, check_crc=True) != []
 
 
-def test_a_walk_over_many_topics_and_large_bodies_is_done_in_parts_and_forgets_no_record() -> None:
+def test_large_walk_is_split_and_skips_no_record() -> None:
     numbers = dict.fromkeys(("queue_id", "queue_offset", "sys_flag", "born_timestamp", "store_timestamp"), 0)
     file = b""
     for number in range(5000):

@@ -53,7 +53,7 @@ def test_plain_message_sends_wait_only() -> None:
     assert Message("T", b"", keys="k1 k2").all_properties()["KEYS"] == "k1 k2"
 
 
-def test_changing_what_all_properties_returned_leaves_the_message_alone() -> None:
+def test_mutating_all_properties_result_keeps_message_intact() -> None:
     message = Message("T", b"", properties={"p": "q"})
     message.all_properties()["UNIQ_KEY"] = "1"
     assert message.properties == {"p": "q"}
@@ -162,14 +162,14 @@ def test_ids_keep_their_case() -> None:
     assert received(properties=b"UNIQ_KEY\x01C0a8Ff").message_id == "C0a8Ff"
 
 
-def test_compressed_body_is_decompressed_once_and_stays_beside_the_stored_one() -> None:
+def test_compressed_body_is_decompressed_once_and_kept() -> None:
     message = received(body=zlib.compress(b"hello"), sys_flag=0x301)
     assert message.body == b"hello"
     assert message.body is message.body
     assert zlib.decompress(message.stored_body) == b"hello"
 
 
-def test_damaged_compressed_body_fails_only_when_it_is_asked_for() -> None:
+def test_damaged_compressed_body_fails_only_on_access() -> None:
     message = received(body=b"no zlib", sys_flag=1)
     assert message.topic == "TopicTest"
     with pytest.raises(ProtocolError):
@@ -197,7 +197,7 @@ def test_ill_formed_text_is_replaced_and_does_not_fail() -> None:
     assert (message.topic, message.tags) == ("T�", "�")
 
 
-def test_impossible_port_of_a_host_is_a_protocol_error_when_it_is_asked_for() -> None:
+def test_invalid_host_port_raises_protocol_error_on_access() -> None:
     message = received(born_host=bytes(4) + b"\xff" * 4)
     with pytest.raises(ProtocolError):
         _ = message.born_host
@@ -218,7 +218,7 @@ def test_forwarded_message_may_take_over_the_user_properties() -> None:
     assert "CLUSTER" in RESERVED_PROPERTY_NAMES
 
 
-def test_bounds_of_the_queue_are_properties_of_rocketmq_not_of_the_user() -> None:
+def test_queue_bounds_are_system_properties_not_user_ones() -> None:
     message = received(properties=encode_properties({"mine": "1"}))
     message.queue_bounds = QueueOffset(3), QueueOffset(9)
     assert message.properties == {"mine": "1", "MIN_OFFSET": "3", "MAX_OFFSET": "9"}

@@ -119,7 +119,7 @@ def test_address_of_another_length_is_refused() -> None:
         UniqueIdGenerator(b"abc", 1, 1, lambda: 0)
 
 
-def test_ids_made_together_differ_from_each_other_and_from_those_around_them() -> None:
+def test_concurrently_created_ids_are_unique() -> None:
     generator = UniqueIdGenerator(bytes(4), 0, 0, lambda: 1_700_000_000_000)
     ids = [generator.next(), *generator.next_many(1000), generator.next(), *generator.next_many(10)]
     assert len(set(ids)) == 1012

@@ -113,7 +113,7 @@ def test_appended_property_wins_and_the_others_stay(encoded: bytes, name: bytes,
     assert not appended.endswith(b"\x02")
 
 
-def test_appending_puts_one_separator_whether_the_text_ends_with_one_or_not() -> None:
+def test_append_adds_exactly_one_separator() -> None:
     assert append_property(b"a\x01b", b"c", b"d") == append_property(b"a\x01b\x02", b"c", b"d") == b"a\x01b\x02c\x01d"
     assert append_property(b"", b"c", b"d") == b"c\x01d"
 

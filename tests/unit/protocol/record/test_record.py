@@ -168,7 +168,7 @@ def test_check_agrees_with_decoding(parts: dict[str, Any], before: int, kind: ty
 
 
 @pytest.mark.parametrize("border", [44, 66])
-def test_a_record_without_a_body_that_lost_the_rear_of_its_head_is_bad(border: int) -> None:
+def test_record_without_body_and_with_cut_header_end_is_bad(border: int) -> None:
     """It was on the other side of a border of sectors; the length of a body would be zero there, too."""
     whole = encode_record(**{**GOLDEN_PARTS, "body": b""})
     torn = whole[:border] + bytes(88 - border) + whole[88:]
@@ -300,7 +300,7 @@ def test_ipv6_bits_on_too_short_a_record_are_refused() -> None:
         decode_record(damaged)
 
 
-def test_body_that_does_not_match_its_crc_is_bad_only_where_it_is_checked() -> None:
+def test_body_crc_mismatch_is_bad_only_when_crc_is_checked() -> None:
     damaged = bytearray(GOLDEN)
     damaged[88] ^= 1
     assert check_record(damaged, 0, len(damaged), check_crc=True).kind is RecordKind.BAD
@@ -310,7 +310,7 @@ def test_body_that_does_not_match_its_crc_is_bad_only_where_it_is_checked() -> N
 
 @pytest.mark.parametrize("part", ["topic", "properties"])
 @pytest.mark.parametrize("lost", ["first", "last"])
-def test_a_sector_of_topic_or_properties_that_never_reached_the_disk_is_seen(part: str, lost: str) -> None:
+def test_missing_sector_in_topic_or_properties_is_detected(part: str, lost: str) -> None:
     text = b"x" * 100
     record = encode_record(**{**GOLDEN_PARTS, part: text})
     at = 512 - record.index(text) - 40  # 40 bytes of the text lie before the border of two sectors

@@ -194,7 +194,7 @@ def test_message_ids_keep_their_case(message_id: str) -> None:
     )
 
 
-def test_the_end_of_a_transaction_carries_both_offsets_and_the_group() -> None:
+def test_end_transaction_carries_both_offsets_and_group() -> None:
     """Trap 11: the broker finds the half message by all three."""
     header = EndTransactionRequestHeader.decode(
         {
@@ -255,7 +255,7 @@ def test_absent_counts_are_none_where_absence_means_something() -> None:
     assert (header.unit_mode, header.batch) == (False, False)
 
 
-def test_a_pushed_reply_has_the_long_names_of_a_send_and_says_where_it_was_stored() -> None:
+def test_push_reply_header_adds_hosts_and_store_time_to_send() -> None:
     """wire.md 6, code 326: neither a batch nor a limit of attempts, but both hosts and the time."""
     sent, pushed = rows(TABLE["SendMessageRequestHeader"]), rows(TABLE["PushReplyMessageRequestHeader"])
     assert set(sent) - set(pushed) == {("batch", "bool", False), ("maxReconsumeTimes", "int", False)}

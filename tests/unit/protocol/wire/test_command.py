@@ -145,7 +145,7 @@ def test_golden_json_frame_encoded_again_says_the_same(golden: str) -> None:
 # --- what we write ---
 
 
-def test_our_json_response_is_the_minimal_one_that_java_and_go_accept() -> None:
+def test_json_response_is_minimal_form_java_and_go_accept() -> None:
     """Trap 1: no whitespace.  wire.md 2.2: no key named ``body``, which 5.5 clients fail on."""
     header = b'{"code":0,"extFields":{"queueId":"1"},"flag":1,"language":"PYTHON","opaque":5,"version":407}'
     frame = RemotingCommand(0, 5, CommandFlag.RESPONSE, {"queueId": "1"}, b"body").encode()
@@ -169,7 +169,7 @@ def test_every_opaque_of_32_bits_survives(serialize_type: int, opaque: int) -> N
 
 @pytest.mark.parametrize("serialize_type", list(SerializeType))
 @pytest.mark.parametrize("opaque", [-(2**31) - 1, 2**31, 2**63, 2**64])
-def test_an_opaque_counter_that_ran_over_is_refused_by_the_writer(serialize_type: int, opaque: int) -> None:
+def test_writer_rejects_overflowed_opaque(serialize_type: int, opaque: int) -> None:
     with pytest.raises(ProtocolError):
         RemotingCommand(34, opaque, serialize_type=serialize_type).encode()
 
@@ -184,7 +184,7 @@ def test_a_frame_above_16_mib_is_refused_by_the_writer(serialize_type: int) -> N
 
 
 @pytest.mark.parametrize("serialize_type", list(SerializeType))
-def test_a_header_above_its_limit_is_refused_by_writer_and_reader(serialize_type: int) -> None:
+def test_oversized_header_is_rejected_by_writer_and_reader(serialize_type: int) -> None:
     fields = {"properties": "x" * (MAX_HEADER_BYTES + 1)}
     with pytest.raises(FrameTooLargeError):
         RemotingCommand(10, ext_fields=fields, serialize_type=serialize_type).encode()
@@ -282,7 +282,7 @@ def test_repr_tells_kind_code_and_remark(command: RemotingCommand, start: str) -
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 3])
-def test_a_frame_too_short_for_the_header_word_is_a_protocol_error(length: int) -> None:
+def test_frame_shorter_than_header_word_is_protocol_error(length: int) -> None:
     with pytest.raises(ProtocolError, match=f"frame of {length} bytes"):
         RemotingCommand.decode(bytes(length))
 

@@ -35,7 +35,7 @@ def test_a_whole_frame_is_returned_without_its_length_field() -> None:
     assert splitter.pending_bytes == 0
 
 
-def test_a_frame_fed_byte_by_byte_comes_with_its_last_byte_and_not_before() -> None:
+def test_frame_fed_bytewise_completes_exactly_at_last_byte() -> None:
     splitter = FrameSplitter()
     for count in range(1, len(FRAME)):
         assert splitter.split(FRAME[count - 1 : count]) == ([], None)
@@ -97,7 +97,7 @@ def test_a_frame_without_header_and_body_is_a_frame() -> None:
 
 
 @pytest.mark.parametrize("length", [-1, -(2**31), 2**31 - 1, 2**30, MAX_FRAME_BYTES - 3, MAX_FRAME_BYTES, 0x47455420])
-def test_a_length_above_the_limit_or_negative_is_refused_before_anything_waits_for_it(length: int) -> None:
+def test_invalid_length_is_rejected_without_waiting_for_data(length: int) -> None:
     """wire.md 1.2: 16 777 213 closes the connection at once."""
     splitter = FrameSplitter()
     with memory_below(16 * 1024):
@@ -107,7 +107,7 @@ def test_a_length_above_the_limit_or_negative_is_refused_before_anything_waits_f
     assert str(length) in str(error)
 
 
-def test_the_longest_frame_that_java_takes_is_waited_for_without_allocating_it() -> None:
+def test_java_maximum_frame_is_awaited_without_allocation() -> None:
     """wire.md 1.2: 16 777 212 is accepted."""
     splitter = FrameSplitter()
     with memory_below(16 * 1024):
@@ -129,7 +129,7 @@ def test_a_limit_of_ones_own_counts_the_length_field_too() -> None:
     assert isinstance(error, FrameTooLargeError)
 
 
-def test_frames_before_a_bad_length_are_returned_with_the_error() -> None:
+def test_frames_before_bad_length_are_returned_with_error() -> None:
     """They were good, and their senders wait for answers."""
     frames, error = FrameSplitter().split(FRAME + FRAME + length_field(-1) + FRAME)
     assert frames == [FRAME[4:]] * 2
@@ -137,7 +137,7 @@ def test_frames_before_a_bad_length_are_returned_with_the_error() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3])
-def test_a_bad_length_in_pieces_is_refused_with_its_fourth_byte(cut: int) -> None:
+def test_split_bad_length_is_rejected_at_its_fourth_byte(cut: int) -> None:
     splitter = FrameSplitter()
     assert splitter.split(length_field(-1)[:cut]) == ([], None)
     _, error = splitter.split(length_field(-1)[cut:])
@@ -178,7 +178,7 @@ def test_the_error_names_the_protocol_that_a_stranger_speaks(start: bytes, name:
 # --- cost ---
 
 
-def test_a_frame_of_16_mib_in_pieces_of_4_kib_takes_linear_time_and_memory() -> None:
+def test_frame_of_16_mib_in_4_kib_chunks_takes_linear_time() -> None:
     """Copying what waits at each read would move 32 GiB; this moves some 50 MiB, in a few hundredths of a second."""
     body = bytes(MAX_FRAME_BYTES - 8)
     frame = length_field(MAX_FRAME_BYTES - 4) + bytes(4) + body
@@ -215,7 +215,7 @@ def test_prefix_and_body_are_the_same_frame_as_built_at_once(body: bytes | memor
     assert frame_prefix(77, b"header", len(body)) + bytes(body) == build_frame(77, b"header", body)
 
 
-def test_the_longest_legal_frame_is_built_and_one_byte_more_is_refused() -> None:
+def test_longest_legal_frame_is_built_and_longer_rejected() -> None:
     body = bytes(MAX_FRAME_BYTES - 8 - 2)
     frame = build_frame(0, b"{}", body)
     assert len(frame) == MAX_FRAME_BYTES
@@ -226,7 +226,7 @@ def test_the_longest_legal_frame_is_built_and_one_byte_more_is_refused() -> None
         frame_prefix(0, b"{}", len(body) + 1)
 
 
-def test_a_header_above_its_limit_is_refused_before_it_runs_into_the_type_byte() -> None:
+def test_oversized_header_is_rejected_before_hitting_type_byte() -> None:
     assert len(build_frame(0, bytes(MAX_HEADER_BYTES))) == 8 + MAX_HEADER_BYTES
     for header in (bytes(MAX_HEADER_BYTES + 1), bytes(2**24)):
         with pytest.raises(FrameTooLargeError, match=str(len(header))):

@@ -37,7 +37,7 @@ def test_a_long_frame_in_two_pieces_is_one_frame(cut: int) -> None:
     assert receive(receiver, LONG[cut:] + SHORT) == [LONG[4:], SHORT[4:]]
 
 
-def test_there_is_room_for_all_that_a_long_frame_misses_and_not_for_more() -> None:
+def test_buffer_fits_exactly_the_rest_of_a_long_frame() -> None:
     receiver = FrameReceiver(MAX_FRAME_BYTES)
     assert len(receiver.room()) == LONG_BYTES
     receive(receiver, LONG[:100])
@@ -46,7 +46,7 @@ def test_there_is_room_for_all_that_a_long_frame_misses_and_not_for_more() -> No
     assert len(receiver.room()) == len(LONG) - 1000
 
 
-def test_long_frames_one_after_the_other_lie_in_the_same_memory() -> None:
+def test_consecutive_long_frames_reuse_the_same_memory() -> None:
     receiver = FrameReceiver(MAX_FRAME_BYTES)
     receive(receiver, LONG)
     places = set()
@@ -86,7 +86,7 @@ def test_a_long_frame_is_decoded_into_memory_of_its_own() -> None:
     assert (command.opaque, command.ext_fields, command.body) == (7, {"a": "b"}, bytes(300_000))
 
 
-def test_a_length_above_the_limit_is_refused_before_there_is_room_for_it() -> None:
+def test_length_above_limit_is_rejected_before_allocation() -> None:
     receiver = FrameReceiver(LONG_BYTES * 4)
     room = receiver.room()
     room[:4] = LONG[:4]

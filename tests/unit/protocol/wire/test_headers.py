@@ -77,7 +77,7 @@ def test_any_mapping_may_be_decoded_and_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("missing", list(REQUIRED))
-def test_a_missing_field_is_an_error_that_names_class_and_wire_name(missing: str) -> None:
+def test_missing_field_error_names_class_and_wire_name(missing: str) -> None:
     with pytest.raises(ProtocolError, match=f"^Sample: field '{missing}' is missing$"):
         Sample.decode({name: text for name, text in REQUIRED.items() if name != missing})
 
@@ -229,7 +229,7 @@ def test_each_encoding_is_a_dict_of_its_own() -> None:
 # --- classes ---
 
 
-def test_a_field_of_another_kind_is_refused_when_the_class_is_first_used() -> None:
+def test_unsupported_field_type_is_rejected_on_first_use() -> None:
     @dataclass(slots=True)
     class Wrong(Header):
         ratio: float

@@ -18,7 +18,7 @@ def test_a_new_queue_is_empty() -> None:
     assert queue.chunks() == []
 
 
-def test_chunks_leave_in_the_order_they_came_and_are_not_copied() -> None:
+def test_chunks_are_written_in_order_without_copying() -> None:
     first, second = b"first", memoryview(b"second")
     queue = WriteQueue()
     queue.put(first)

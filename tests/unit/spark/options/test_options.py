@@ -40,7 +40,7 @@ def test_a_name_that_does_not_look_like_one_is_not_repeated() -> None:
 
 
 @pytest.mark.parametrize("name", ["namespace", "tls", "usetls", "enablemsgtrace", "sql92", "messageselector"])
-def test_what_the_client_cannot_do_is_said_with_what_to_do_instead(name: str) -> None:
+def test_unsupported_client_option_names_the_alternative(name: str) -> None:
     text = refusal({**READ, name: "hush"})
     assert text.startswith(f"option '{name}': ")
     assert "is not supported yet; instead: " in text

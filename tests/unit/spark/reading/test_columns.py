@@ -175,7 +175,7 @@ def test_many_names_of_properties_are_told_apart_too() -> None:
     assert row["properties"]["n7"] == "last"
 
 
-def test_ill_formed_properties_can_be_an_error_that_names_the_offset() -> None:
+def test_malformed_properties_can_raise_error_naming_offset() -> None:
     chunk = record(6, properties=b"a\x01ok") + record(7, properties=b"a\x01\xff")
     with pytest.raises(ProtocolError, match=r"T@broker-a:2 offset 7: .*badProperties"):
         rows(Decoder(QUEUE, ("properties",), strict_properties=True), chunk)
@@ -187,7 +187,7 @@ def test_a_damaged_compressed_body_names_queue_and_offset() -> None:
         rows(Decoder(QUEUE, ("body",)), record(9, b"no zlib", sys_flag=1))
 
 
-def test_a_flag_that_claims_longer_hosts_than_there_are_is_damage() -> None:
+def test_host_flag_longer_than_its_data_is_damage() -> None:
     damaged = bytearray(record(0, b"x"))
     damaged[39] |= 0x30  # both hosts IPv6
     with pytest.raises(ProtocolError, match="T@broker-a:2 offset 0"):

@@ -77,7 +77,7 @@ def test_what_was_deleted_hides_nothing_of_the_rest(remote: BrokerThread) -> Non
                 discovery.queues(discovery.retry(), may_be_gone=True)
 
 
-def test_a_queue_whose_broker_left_the_route_is_not_taken_for_empty(remote: BrokerThread) -> None:
+def test_queue_of_broker_missing_from_route_is_not_empty(remote: BrokerThread) -> None:
     """A batch would read nothing of it, a stream that begins at the end would read all of it later."""
     table = TopicStatsTable(dict.fromkeys(Q, TopicOffset(5, 9, 0)))
     remote.broker.on(RequestCode.GET_TOPIC_STATS_INFO, lambda command: command.reply(body=table.encode()))
@@ -105,7 +105,7 @@ def test_a_time_is_looked_for_again_if_the_broker_is_busy(
 
 
 @pytest.mark.parametrize("wanted", [{"subscribe": "Topic"}, {"subscribePattern": "T.*"}])
-def test_while_no_broker_is_registered_nothing_is_known_of_topics(remote: BrokerThread, wanted: dict[str, str]) -> None:
+def test_topics_are_unknown_while_no_broker_is_registered(remote: BrokerThread, wanted: dict[str, str]) -> None:
     """Scenario 44 with Apache's name server, which forgets the topics of a broker that is away."""
     remote.broker.routes.clear()
     know_brokers(remote)

@@ -143,7 +143,7 @@ def test_latest_is_the_default_and_begins_at_the_ends() -> None:
     assert setting.latest(start) == start
 
 
-def test_the_initial_offset_is_the_same_each_time_and_asked_for_once() -> None:
+def test_initial_offset_is_stable_and_queried_once() -> None:
     setting = Setting(startingOffsets="latest")
     start = setting.driver.initial_offset()
     setting.brokers.queue_bounds[Q0] = (0, 500)
@@ -254,7 +254,7 @@ def test_available_now_has_a_fixed_end_and_does_not_wait() -> None:
     assert ends(setting.latest(end)) == {Q0: 900, Q1: 50, Q2: 9}
 
 
-def test_available_now_leaves_a_queue_that_comes_back_shorter_to_the_next_run() -> None:
+def test_available_now_leaves_shortened_queue_to_next_run() -> None:
     setting = Setting(failOnDataLoss="false")
     end = setting.latest(setting.driver.initial_offset())
     del setting.brokers.queue_bounds[Q1]
@@ -268,7 +268,7 @@ def test_available_now_leaves_a_queue_that_comes_back_shorter_to_the_next_run() 
     assert planned(setting, second, setting.latest(second)) == {Q1: (0, 20)}
 
 
-def test_a_new_queue_begins_at_its_first_message_after_a_discovery() -> None:
+def test_new_queue_starts_at_first_message_after_discovery() -> None:
     """Scenarios 20 and 21."""
     setting = Setting(startingOffsets="latest")
     start = setting.driver.initial_offset()
@@ -295,7 +295,7 @@ def test_a_repeated_batch_reads_what_was_logged() -> None:
     }
 
 
-def test_a_restart_begins_at_the_checkpoint_whatever_the_option_says() -> None:
+def test_restart_resumes_from_checkpoint_over_start_option() -> None:
     """Scenario 26: also with fewer queues in the route."""
     setting = Setting()
     end = setting.latest(setting.driver.initial_offset())
@@ -307,7 +307,7 @@ def test_a_restart_begins_at_the_checkpoint_whatever_the_option_says() -> None:
     assert ends(following)[Q1] == 50
 
 
-def test_retention_that_passed_the_checkpoint_is_loss_with_its_count(caplog: pytest.LogCaptureFixture) -> None:
+def test_retention_beyond_checkpoint_is_loss_with_its_count(caplog: pytest.LogCaptureFixture) -> None:
     """Scenario 41."""
     setting = Setting()
     end = setting.latest(setting.driver.initial_offset())
@@ -331,7 +331,7 @@ def test_a_topic_made_again_shorter_begins_anew() -> None:
         setting.restart(failOnDataLoss="true").latest_offset(end, None)
 
 
-def test_a_topic_made_again_empty_begins_anew_when_messages_come() -> None:
+def test_topic_recreated_empty_restarts_when_messages_arrive() -> None:
     setting = Setting(failOnDataLoss="false")
     end = setting.latest(setting.driver.initial_offset())
     setting.brokers.queue_bounds[Q0] = (0, 0)
@@ -355,7 +355,7 @@ def test_a_topic_made_again_longer_is_noticed_at_a_restart(caplog: pytest.LogCap
     assert planned(setting, following, setting.latest(following)) == {Q0: (300, 310)}
 
 
-def test_a_topic_made_again_is_noticed_when_its_broker_comes_back() -> None:
+def test_recreated_topic_is_detected_when_its_broker_returns() -> None:
     """The restart was while the broker was away."""
     setting = Setting(failOnDataLoss="false")
     setting.brokers.queue_bounds[AWAY] = (0, 10)
@@ -378,7 +378,7 @@ def test_a_topic_of_before_is_not_taken_for_a_new_one() -> None:
     assert planned(setting, end, setting.latest(end)) == {Q0: (100, 101)}
 
 
-def test_a_queue_that_left_the_route_unread_is_loss_after_three_discoveries(caplog: pytest.LogCaptureFixture) -> None:
+def test_unread_queue_off_route_is_loss_after_3_discoveries(caplog: pytest.LogCaptureFixture) -> None:
     setting = Setting(failOnDataLoss="false")
     end = setting.latest(setting.driver.initial_offset(), 30)
     read = ends(end)[Q1]
@@ -392,7 +392,7 @@ def test_a_queue_that_left_the_route_unread_is_loss_after_three_discoveries(capl
     assert ends(end)[Q1] == read
 
 
-def test_a_queue_that_left_the_route_unread_fails_the_query_or_is_read_on_if_it_comes_back() -> None:
+def test_unread_queue_off_route_fails_query_or_resumes() -> None:
     setting = Setting()
     end = setting.latest(setting.driver.initial_offset(), 30)
     del setting.brokers.queue_bounds[Q1]
@@ -407,7 +407,7 @@ def test_a_queue_that_left_the_route_unread_fails_the_query_or_is_read_on_if_it_
         setting.latest(end, after_s=91)
 
 
-def test_a_queue_that_left_the_route_before_a_restart_is_asked_for_or_told_as_unknown(
+def test_queue_gone_before_restart_is_queried_or_unknown(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Scenario 26: a run over what there is now has no time to wait."""

@@ -91,5 +91,5 @@ def test_a_begin_outside_moves_to_the_first_message() -> None:
     assert check_begin(30, 10, 20) == (10, None)
 
 
-def test_a_queue_that_is_known_to_be_another_one_begins_at_its_first_message() -> None:
+def test_recreated_queue_starts_at_its_first_message() -> None:
     assert check_begin(15, 0, 20, recreated=True) == (0, None)

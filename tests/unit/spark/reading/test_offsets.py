@@ -46,12 +46,12 @@ def test_the_form_in_the_checkpoint_is_fixed() -> None:
         {"v": 1, "q": 3, "from": {}, "at": 0},
     ],
 )
-def test_another_version_or_damage_is_an_error_that_names_the_checkpoint(value: dict[str, object]) -> None:
+def test_unknown_version_or_damage_error_names_checkpoint(value: dict[str, object]) -> None:
     with pytest.raises(ProtocolError, match="checkpoint"):
         StreamOffset.from_json(value)
 
 
-def test_the_first_batch_reads_from_its_logged_begin_whatever_the_start_says_now() -> None:
+def test_first_batch_uses_logged_begin_over_start_option() -> None:
     end = next_offset(StreamOffset({A0: 100}, is_initial=True), {A0: 110}, {}, 7)
     assert ranges_between(StreamOffset({A0: 500}, is_initial=True), end) == {A0: (100, 110)}
 

@@ -179,7 +179,7 @@ def test_a_topic_that_is_gone_is_loss_of_the_rest(queue: FakeQueue) -> None:
     assert offsets(failOnDataLoss="false") == []
 
 
-def test_a_broker_that_comes_back_is_read_on_from_its_new_address(queue: FakeQueue) -> None:
+def test_returning_broker_is_read_at_its_new_address(queue: FakeQueue) -> None:
     """Scenario 40."""
     queue.errors = [ConnectError("refused")] * 4
     assert offsets() == list(range(100))

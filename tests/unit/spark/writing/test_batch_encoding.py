@@ -127,7 +127,7 @@ def test_a_row_that_needs_more_sends_its_slice_the_slow_way(odd: dict[str, Any])
     assert at_once([usual, {**usual, **odd}], topic=None) is None
 
 
-def test_ids_that_are_no_ids_go_the_slow_way_where_they_are_named() -> None:
+def test_invalid_ids_fall_back_to_row_encoder_that_names_them() -> None:
     made = batch([{"body": b"x", "id": 0.5}])
     assert encoder(["body"], id_column="id").encode(made, 0) is None
     missing = pa.RecordBatch.from_pydict({"body": [b"x"], "order": pa.array([None], pa.int64())})

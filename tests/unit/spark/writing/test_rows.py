@@ -110,7 +110,7 @@ def test_bad_properties_are_told_without_their_values(pair: tuple[str, str | Non
     assert words in defect(encoder("properties"), properties=column)
 
 
-def test_skipped_rows_are_counted_and_keep_the_numbers_of_the_others() -> None:
+def test_skipped_rows_are_counted_and_others_keep_numbers() -> None:
     rows = encoder()
     batch = pa.RecordBatch.from_pydict({"body": pa.array([b"a", None, b"c"], pa.binary())})
     assert [row.number for row in rows.encode(batch, skip_bad=True)] == [0, 2]

@@ -153,7 +153,7 @@ def test_rows_of_a_key_go_to_one_queue_in_order(producer: FakeProducer) -> None:
     assert [body for _, bodies in producer.sends for body in bodies] == [b"%d" % number for number in range(20)]
 
 
-def test_a_queue_id_means_that_queue_of_one_broker_in_turn_or_of_the_named_one(producer: FakeProducer) -> None:
+def test_queue_id_selects_queue_of_one_broker_in_turn_or_named(producer: FakeProducer) -> None:
     sender(producer, batchMessages=1).send(rows(4, queue_id=1))
     assert [queue.broker_name for queue, _ in producer.sends if queue] == ["a", "b", "a", "b"]
     producer.sends.clear()
@@ -166,7 +166,7 @@ def test_a_queue_that_is_not_there_is_a_bad_row(producer: FakeProducer) -> None:
         sender(producer).send(rows(1, queue_id=7))
 
 
-def test_sends_are_under_way_together_but_not_more_than_allowed(producer: FakeProducer) -> None:
+def test_sends_run_concurrently_up_to_the_limit(producer: FakeProducer) -> None:
     producer.wait_for_others = True
     sender(producer, batchMessages=1, sendsInFlight=2).send(rows(10))
     assert producer.most == 2

@@ -91,7 +91,7 @@ def test_a_message_one_byte_longer_goes_to_the_next_file(store: MessageStore) ->
     assert (blank.kind, blank.size) == (RecordKind.BLANK, 1000)
 
 
-def test_a_message_that_fills_a_whole_file_is_stored_and_a_longer_one_refused(store: MessageStore) -> None:
+def test_file_sized_message_is_stored_and_longer_one_rejected(store: MessageStore) -> None:
     put(store)
     place = put(store, body=bytes(FILE - 8 - FIXED))
     assert place.physical_offset == FILE
@@ -118,7 +118,7 @@ def test_store_times_never_decrease(maker: StoreMaker) -> None:
     assert put(store).store_timestamp == first + 1000
 
 
-def test_a_clock_set_back_while_the_store_is_closed_changes_nothing(maker: StoreMaker) -> None:
+def test_clock_set_back_while_store_is_closed_changes_nothing(maker: StoreMaker) -> None:
     store = maker()
     first = put(store).store_timestamp
     store.close()
@@ -156,7 +156,7 @@ def test_a_record_inside_a_body_is_never_taken_for_one(store: MessageStore) -> N
     assert store.reader.look_message(outer.physical_offset + 88) is None  # it names another place as its own
 
 
-def test_a_record_that_claims_to_go_on_behind_the_end_is_not_shown(store: MessageStore) -> None:
+def test_record_claiming_to_extend_beyond_end_is_not_shown(store: MessageStore) -> None:
     place = put(store)
     file = store.commit_log.files.files[0]
     end = store.commit_log.max_offset
@@ -174,7 +174,7 @@ def forged(physical_offset: int) -> bytes:
     )  # fmt: skip
 
 
-def test_numbers_that_fit_no_field_are_refused_before_anything_is_written(store: MessageStore) -> None:
+def test_out_of_range_numbers_are_rejected_before_any_write(store: MessageStore) -> None:
     put(store)
     end = store.commit_log.max_offset
     too_large: list[dict[str, Any]] = [

@@ -126,9 +126,7 @@ def queue_files(root: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (root / "consumequeue" / "T" / "0").iterdir()}
 
 
-def test_what_stood_in_a_damaged_place_is_kept_and_the_log_has_no_hole(
-    maker: StoreMaker, faulty: FaultyFileSystem
-) -> None:
+def test_damaged_bytes_are_quarantined_and_log_has_no_hole(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     store = filled(maker)
     copy = maker.killed_copy(store)
     offset, size = place(store, HURT)
@@ -149,7 +147,7 @@ def test_what_stood_in_a_damaged_place_is_kept_and_the_log_has_no_hole(
     assert bodies(third) == bodies(again)
 
 
-def test_a_copy_of_what_stood_in_a_damaged_place_is_never_written_over(maker: StoreMaker) -> None:
+def test_quarantined_copy_is_never_overwritten(maker: StoreMaker) -> None:
     store = filled(maker)
     copy = maker.killed_copy(store)
     offset, size = place(store, HURT)
@@ -166,7 +164,7 @@ def test_a_copy_of_what_stood_in_a_damaged_place_is_never_written_over(maker: St
     assert found == {name: copies[0], f"{name}-2": copies[1], f"{name}-3": copies[2]}
 
 
-def test_starts_that_come_no_further_than_the_copy_leave_one_copy(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+def test_repeated_failed_starts_leave_one_quarantine_copy(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     store = filled(maker)
     copy = maker.killed_copy(store)
     offset, _ = place(store, HURT)
@@ -186,7 +184,7 @@ def test_starts_that_come_no_further_than_the_copy_leave_one_copy(maker: StoreMa
     assert [path.name for path in (copy / QUARANTINE).iterdir()] == [f"damaged-{offset:020d}"]
 
 
-def test_a_hole_that_is_too_short_for_any_record_stays_and_keeps_no_store_from_starting(maker: StoreMaker) -> None:
+def test_hole_too_short_for_a_record_stays_and_store_starts(maker: StoreMaker) -> None:
     """A message's body holds a record that names the very place where it comes to lie, and then loses its head."""
     store = maker()
     put(store, body=b"first")
@@ -232,7 +230,7 @@ def test_damage_up_to_the_end_of_a_file_becomes_a_blank_record(maker: StoreMaker
     assert report(third).damage == ()
 
 
-def test_lost_messages_at_the_end_of_a_queue_leave_no_blank_unit(maker: StoreMaker) -> None:
+def test_lost_messages_at_queue_end_leave_no_blank_unit(maker: StoreMaker) -> None:
     store = filled(maker, 20)
     for _ in range(5):
         put(store, "U")
@@ -245,7 +243,7 @@ def test_lost_messages_at_the_end_of_a_queue_leave_no_blank_unit(maker: StoreMak
     assert put(again, "T").queue_offset == 9
 
 
-def test_a_damaged_last_record_of_a_queue_is_told_after_a_clean_exit_too(maker: StoreMaker) -> None:
+def test_damaged_last_record_is_reported_after_clean_exit(maker: StoreMaker) -> None:
     store = filled(maker, 20)
     for _ in range(5):
         put(store, "U")
@@ -271,9 +269,7 @@ def test_a_damaged_last_unit_comes_back_after_a_clean_exit(maker: StoreMaker) ->
 
 @pytest.mark.parametrize("at", [0, 1, 2, 3, 6, 8, 9, 11])
 @pytest.mark.parametrize("number", [9, 0])
-def test_a_damaged_last_unit_of_a_queue_that_rests_comes_back_after_a_clean_exit(
-    maker: StoreMaker, at: int, number: int
-) -> None:
+def test_clean_start_restores_damaged_last_unit_of_idle_queue(maker: StoreMaker, at: int, number: int) -> None:
     store = maker()
     for each in range(number + 1):
         put(store, body=body(each))
@@ -288,7 +284,7 @@ def test_a_damaged_last_unit_of_a_queue_that_rests_comes_back_after_a_clean_exit
     assert put(again).queue_offset == number + 1
 
 
-def test_a_clean_start_that_is_killed_while_it_looks_for_a_damaged_unit_hides_no_message(
+def test_clean_start_killed_during_unit_check_hides_no_message(
     maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = filled(maker, 20)
@@ -310,7 +306,7 @@ def test_a_clean_start_that_is_killed_while_it_looks_for_a_damaged_unit_hides_no
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_record_damaged_before_the_part_a_start_looks_at_is_never_delivered(maker: StoreMaker, kind: str) -> None:
+def test_record_damaged_before_scan_range_is_not_delivered(maker: StoreMaker, kind: str) -> None:
     store = filled(maker)
     wanted = bodies(store)
     offset, _ = place(store, HURT)

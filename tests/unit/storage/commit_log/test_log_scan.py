@@ -17,7 +17,7 @@ def test_a_walk_gives_every_message_and_ends_behind_the_last(store: MessageStore
     assert "magic 0x00000000" in scan.stopped_by
 
 
-def test_a_walk_goes_on_behind_a_record_that_needs_a_closer_look(store: MessageStore) -> None:
+def test_walk_continues_after_record_needing_closer_check(store: MessageStore) -> None:
     hosts = [bytes(8), bytes(20), bytes(8), bytes(8), bytes(20), bytes(20), bytes(8)]
     places = [put(store, born_host=host) for host in hosts]
     scan = LogScan(store.commit_log, 0)
@@ -43,7 +43,7 @@ def test_a_walk_ends_before_a_damaged_last_record_and_says_why(store: MessageSto
     assert scan.damage == []
 
 
-def test_what_looks_like_a_record_in_the_body_of_a_damaged_one_is_no_message(store: MessageStore) -> None:
+def test_record_lookalike_inside_damaged_body_is_ignored(store: MessageStore) -> None:
     outer = []
     for _ in range(2):
         outer.append(store.commit_log.max_offset)
@@ -70,9 +70,7 @@ def test_what_looks_like_a_record_in_the_body_of_a_damaged_one_is_no_message(sto
 
 
 @pytest.mark.parametrize("damaged", [[0], [1], [3, 4, 5], list(range(9)), [8]])
-def test_a_walk_steps_over_damage_to_the_next_record_that_proves_itself(
-    store: MessageStore, damaged: list[int]
-) -> None:
+def test_walk_skips_damage_to_next_provable_record(store: MessageStore, damaged: list[int]) -> None:
     places = [put(store, body=b"\xda\xa3\x20\xa7" * 3700) for _ in range(10)]  # bodies full of magic numbers
     for number in damaged:
         offset = places[number].physical_offset
@@ -113,7 +111,7 @@ def test_a_walk_without_crc_passes_over_a_changed_body(store: MessageStore) -> N
 
 
 @pytest.mark.parametrize("check_crc", [True, False])
-def test_no_record_whose_body_was_changed_proves_itself_behind_damage(store: MessageStore, check_crc: bool) -> None:
+def test_record_with_altered_body_after_damage_is_not_provable(store: MessageStore, check_crc: bool) -> None:
     places = [put(store) for _ in range(4)]
     content = store.commit_log.files.files[0].map
     content[places[1].physical_offset + 4] = 0  # its magic

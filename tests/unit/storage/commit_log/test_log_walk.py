@@ -37,7 +37,7 @@ def test_a_flipped_bit_costs_its_record_only(maker: StoreMaker) -> None:
     assert walked(root, check_crc=False) == (offsets, [])
 
 
-def test_a_wrong_length_and_a_wrong_magic_cost_their_records_only(maker: StoreMaker) -> None:
+def test_wrong_length_or_magic_loses_only_its_record(maker: StoreMaker) -> None:
     root, offsets = closed(maker)
     overwrite(log_file(root, 0), offsets[3], b"\x7f")
     overwrite(log_file(root, 0), offsets[10] + 4, b"\0")
@@ -65,7 +65,7 @@ def test_a_torn_end_is_a_tail(maker: StoreMaker) -> None:
     assert damage[0].end > offsets[-1] + 1000
 
 
-def test_damage_is_a_tail_if_only_the_blank_end_of_its_file_follows(maker: StoreMaker) -> None:
+def test_damage_before_only_blank_file_end_counts_as_tail(maker: StoreMaker) -> None:
     """As a start of the store sees it, which cuts the log there."""
     root, offsets = closed(maker)
     in_first = [offset for offset in offsets if offset < 65536]

@@ -56,7 +56,7 @@ def test_many_units_are_those_of_each_message(tmp_path: Path, queue_offsets: lis
     assert queue.units_at(queue_offsets) == [queue.unit(number) or (0, 0, 0) for number in queue_offsets]
 
 
-def test_room_for_many_units_is_made_in_all_their_files_at_once(tmp_path: Path) -> None:
+def test_space_for_many_units_is_reserved_in_all_files_at_once(tmp_path: Path) -> None:
     queue = make(tmp_path)
     fill(queue, 3)
     queue.reserve(12)
@@ -92,7 +92,7 @@ def test_a_file_made_for_a_failed_reservation_is_used_later(tmp_path: Path, faul
     assert len(queue.files.files) == 2
 
 
-def test_a_read_ends_with_its_file_the_visible_units_and_its_limit(tmp_path: Path) -> None:
+def test_read_stops_at_file_end_visible_units_and_limit(tmp_path: Path) -> None:
     queue = make(tmp_path)
     fill(queue, 8)
 
@@ -111,7 +111,7 @@ def test_a_read_ends_with_its_file_the_visible_units_and_its_limit(tmp_path: Pat
     assert count(6, 100) == 0
 
 
-def test_a_queue_that_begins_in_the_middle_is_filled_with_blank_units(tmp_path: Path) -> None:
+def test_queue_starting_midway_is_padded_with_blank_units(tmp_path: Path) -> None:
     queue = make(tmp_path)
     queue.start_at(13, 2300, 100)
     assert queue.files.start == 200

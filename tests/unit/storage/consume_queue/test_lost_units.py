@@ -13,7 +13,7 @@ def units(content: bytes) -> list[ConsumeQueueUnit]:
     return [ConsumeQueueUnit._make(unit) for unit in UNIT.iter_unpack(content)]
 
 
-def test_before_a_message_of_the_first_file_they_name_its_record() -> None:
+def test_lost_units_in_first_file_point_to_following_record() -> None:
     found = units(lost_units(3, "T", FILE_SIZE, 9_999, 150))
     assert [unit[:2] for unit in found] == [(9_999, 150)] * 3
     assert all(unit.is_lost for unit in found)

@@ -41,7 +41,7 @@ def test_rocketmqs_own_names_are_topics() -> None:
     assert all(map(is_topic_name, ("%RETRY%group", "%DLQ%a-b_c", "SCHEDULE_TOPIC_XXXX", "a|b", "x" * 127)))
 
 
-def test_directories_that_are_no_queue_are_skipped_and_left_alone(maker: StoreMaker) -> None:
+def test_non_queue_directories_are_skipped_and_left_untouched(maker: StoreMaker) -> None:
     store = maker()
     put(store, "T", 7)
     store.close()
@@ -80,7 +80,7 @@ def test_a_topics_directory_with_something_else_in_it_stays(store: MessageStore)
     assert [path.name for path in (store.config.root / "consumequeue/T").iterdir()] == ["notes"]
 
 
-def test_a_topic_that_cannot_be_deleted_takes_no_messages_until_it_can_and_harms_no_other(store: MessageStore) -> None:
+def test_undeletable_topic_rejects_messages_and_others_work(store: MessageStore) -> None:
     put(store, "T", 0)
     put(store, "T", 1)
     directory = Path(store.config.root, "consumequeue/T/0")
@@ -147,7 +147,7 @@ def test_deleted_topics_leave_no_queue_behind(maker: StoreMaker) -> None:
     assert len(store.queues.pool) == 1
 
 
-def test_a_queue_that_somebody_holds_comes_back_when_its_topic_is_made_again(maker: StoreMaker) -> None:
+def test_held_queue_reappears_when_its_topic_is_recreated(maker: StoreMaker) -> None:
     store = maker()
     put(store)
     held = store.queue("T", 0)

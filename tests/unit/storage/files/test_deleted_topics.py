@@ -31,7 +31,7 @@ def test_a_deletion_that_cannot_be_written_has_not_happened(tmp_path: Path, faul
     assert topics.end_of("T") == 0
 
 
-def test_deletions_of_expired_records_are_forgotten_and_none_reaches_behind_the_log(tmp_path: Path) -> None:
+def test_deletions_are_restricted_to_the_log_range(tmp_path: Path) -> None:
     topics = deleted(tmp_path)
     topics.add("old", 100)
     topics.add("new", 900)

@@ -20,7 +20,7 @@ from triomq.storage.files.file_system import (
 FILES = FileSystem()
 
 
-def test_a_new_file_has_its_full_length_before_it_gets_its_name(tmp_path: Path) -> None:
+def test_new_file_has_full_length_before_its_rename(tmp_path: Path) -> None:
     file = FILES.create_file(tmp_path / "scratch", 5000, tmp_path / "0")
     assert os.fstat(file.fileno()).st_size == 5000
     assert [entry.name for entry in FILES.list_directory(tmp_path)] == ["scratch"]
@@ -84,7 +84,7 @@ def test_zeroing_more_than_one_write_reaches_the_end(tmp_path: Path) -> None:
     assert content == b"xx" + bytes(size - 3) + b"x"
 
 
-def test_a_missing_directory_is_empty_and_other_kinds_of_entries_are_told_apart(tmp_path: Path) -> None:
+def test_missing_directory_is_empty_and_entry_kinds_distinct(tmp_path: Path) -> None:
     assert FILES.list_directory(tmp_path / "none") == []
     (tmp_path / "b").mkdir()
     (tmp_path / "a").write_bytes(b"123")
@@ -103,9 +103,7 @@ def test_a_link_that_leads_nowhere_is_not_taken_for_nothing(tmp_path: Path) -> N
         list_store_directory(FILES, tmp_path / "b")
 
 
-def test_an_entry_that_goes_while_a_directory_is_listed_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_entry_removed_during_directory_listing_is_omitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(b"")
 
     def scandir(path: Path) -> Any:
@@ -155,9 +153,7 @@ def test_errors_say_what_failed_where_and_what_to_do(code: int, kind: type[Store
     assert text in str(error)
 
 
-def test_free_space_is_told_of_the_nearest_folder_that_may_be_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_free_space_is_taken_from_nearest_accessible_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def statvfs(path: Path) -> os.statvfs_result:
@@ -197,7 +193,7 @@ def test_translated_keeps_the_cause(tmp_path: Path, faulty: FaultyFileSystem) ->
         (lambda path: FILES.sync_directory(path), ("fsync", "", None)),
     ],
 )
-def test_what_shall_be_on_the_disk_is_synced_after_it_was_written(
+def test_durable_write_is_synced_after_writing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     call: Callable[[Path], None],

@@ -45,7 +45,7 @@ def test_the_generation_before_is_kept(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"\0" * 100, b" \n", b'{"n": 1', b"\xff", b"null"])
-def test_a_missing_empty_or_damaged_table_falls_back_to_its_backup(
+def test_unusable_table_falls_back_to_its_backup(
     path: Path, damage: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     table = JsonTable(path)
@@ -78,7 +78,7 @@ def test_no_table_and_no_backup_is_fine(path: Path, damage: bytes | None, caplog
     assert (f"table is empty path={path}" in caplog.text) == (damage is not None)
 
 
-def test_damage_without_a_backup_does_not_pass_as_an_empty_table(path: Path) -> None:
+def test_damage_without_backup_is_not_read_as_empty_table(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"{broken")
     with pytest.raises(StoreLayoutError, match=r"topics\.json is not JSON.*restore the file"):
@@ -99,7 +99,7 @@ def test_an_unreadable_table_is_an_error(path: Path) -> None:
         JsonTable(path).load()
 
 
-def test_a_failure_at_any_step_of_saving_loses_at_most_the_newest_state(path: Path) -> None:
+def test_failure_at_any_save_step_loses_at_most_newest_state(path: Path) -> None:
     steps = 0
     while True:
         faulty = FaultyFileSystem()

@@ -30,7 +30,7 @@ def test_the_lock_holds_four_bytes_of_text(tmp_path: Path) -> None:
     assert lock.path.read_bytes() == b"lock"
 
 
-def test_the_same_process_is_excluded_and_does_not_lose_the_lock_by_trying(tmp_path: Path) -> None:
+def test_same_process_is_excluded_without_losing_the_lock(tmp_path: Path) -> None:
     lock = LockFile(tmp_path / "lock")
     lock.acquire()
     with pytest.raises(StoreLockedError, match=f"open in this process already.*{os.getpid()}"):

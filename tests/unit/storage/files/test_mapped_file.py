@@ -96,9 +96,7 @@ def test_other_errors_while_reserving_are_no_full_disk(tmp_path: Path, faulty: F
     assert not isinstance(caught.value, StoreFullError)
 
 
-def test_filling_writes_zeros_up_to_the_next_step_and_not_beyond_what_is_reserved(
-    tmp_path: Path, faulty: FaultyFileSystem
-) -> None:
+def test_fill_zeroes_up_to_next_step_within_reservation(tmp_path: Path, faulty: FaultyFileSystem) -> None:
     file = mapped(tmp_path, faulty)
     file.map[:] = b"x" * SIZE
     file.assume_reserved(10)

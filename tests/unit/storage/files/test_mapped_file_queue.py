@@ -81,7 +81,7 @@ def test_a_removed_sequence_leaves_no_directory(tmp_path: Path) -> None:
     files.remove_directory()
 
 
-def test_a_directory_wants_a_sync_with_those_above_until_it_had_one(tmp_path: Path) -> None:
+def test_new_directory_needs_sync_with_parents_until_synced(tmp_path: Path) -> None:
     files = sequence(tmp_path)
     states = [files.is_directory_synced]
     files.create_next(0)
@@ -144,7 +144,7 @@ def test_strays_are_deleted_or_quarantined(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_the_disk_has_forgotten_what_was_removed_before_a_file_of_its_name_is_made(tmp_path: Path) -> None:
+def test_removal_is_synced_before_file_of_same_name_is_created(tmp_path: Path) -> None:
     files = sequence(tmp_path)
     for _ in range(3):
         files.create_next(0)

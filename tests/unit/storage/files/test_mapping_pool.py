@@ -47,7 +47,7 @@ def descriptors(root: Path) -> int:
     return found
 
 
-def test_the_file_mapped_first_is_unmapped_when_there_are_too_many(tmp_path: Path, three: None) -> None:
+def test_oldest_mapping_is_unmapped_when_limit_is_exceeded(tmp_path: Path, three: None) -> None:
     pool = MappingPool(0)
     files = [make(tmp_path, pool, number) for number in range(5)]
     assert [file.is_mapped for file in files] == [False, False, True, True, True]
@@ -56,7 +56,7 @@ def test_the_file_mapped_first_is_unmapped_when_there_are_too_many(tmp_path: Pat
     assert len(pool) == 3
 
 
-def test_what_was_written_and_what_readers_hold_outlives_a_mapping(tmp_path: Path) -> None:
+def test_written_data_and_held_views_outlive_a_mapping(tmp_path: Path) -> None:
     file = make(tmp_path, MappingPool(0))
     file.map[:5] = b"hello"
     held = file.view[:5]
@@ -75,7 +75,7 @@ def test_who_keeps_a_mapping_is_told_of_its_end(tmp_path: Path) -> None:
     assert told == [file]
 
 
-def test_a_mapped_file_takes_one_descriptor_and_an_unmapped_one_none(maker: StoreMaker) -> None:
+def test_mapped_file_uses_one_descriptor_and_unmapped_none(maker: StoreMaker) -> None:
     store = maker()
     root = store.config.root
     put(store)
@@ -159,7 +159,7 @@ def test_a_flush_leaves_out_a_topic_that_is_deleted_meanwhile(used: MessageStore
     assert plan.complete
 
 
-def test_a_closed_store_and_a_deleted_topic_keep_nothing_mapped(used: MessageStore, maker: StoreMaker) -> None:
+def test_closed_store_and_deleted_topic_leave_nothing_mapped(used: MessageStore, maker: StoreMaker) -> None:
     root = used.config.root
     gc.disable()  # references alone do it
     try:
@@ -172,9 +172,7 @@ def test_a_closed_store_and_a_deleted_topic_keep_nothing_mapped(used: MessageSto
         gc.enable()
 
 
-def test_a_queue_that_cannot_be_mapped_again_refuses_the_message_before_anything_is_written(
-    maker: StoreMaker, faulty: FaultyFileSystem
-) -> None:
+def test_unmappable_queue_rejects_message_before_any_write(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     store = maker(file_system=faulty)
     put(store)
     end = store.commit_log.max_offset
@@ -196,11 +194,11 @@ def test_append_maps_a_queue_that_is_not_mapped(maker: StoreMaker) -> None:
     assert bodies(store) == [b"body"] * 3
 
 
-def test_a_part_of_the_files_that_a_process_may_have_open_is_affordable() -> None:
+def test_affordable_mappings_stay_below_open_file_limit() -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert 0 < affordable_mappings() < soft
 
 
-def test_without_a_limit_of_open_files_the_mappings_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mappings_are_bounded_without_open_file_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert affordable_mappings() == 32_768

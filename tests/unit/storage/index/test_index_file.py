@@ -117,7 +117,7 @@ def test_the_newest_units_of_a_hash_and_a_time_are_found(
     assert find(file, key_hash, begin, end, most) == wanted[::-1][:most]
 
 
-def test_times_count_as_whole_seconds_after_the_begin_of_the_file(tmp_path: Path) -> None:
+def test_times_are_compared_in_whole_seconds_since_file_begin(tmp_path: Path) -> None:
     file = make(tmp_path)
     append(file, [Entry(1, 0, 10_500), Entry(1, 100, 11_400)])
     assert find(file, 1, begin=10_500) == [100, 0]
@@ -126,14 +126,14 @@ def test_times_count_as_whole_seconds_after_the_begin_of_the_file(tmp_path: Path
     assert find(file, 1, end=10_499) == []
 
 
-def test_the_first_time_is_relative_to_the_end_of_the_file_before(tmp_path: Path) -> None:
+def test_first_time_is_relative_to_end_of_previous_file(tmp_path: Path) -> None:
     file = make(tmp_path, IndexHeader(4000, 4000, PhysicalOffset(50), PhysicalOffset(50), 0, 1))
     append(file, [Entry(1, 60, 9000), Entry(1, 70, 11_000)])
     assert [file.unit(number).time_diff_s for number in (1, 2)] == [5, 2]
     assert file.header[:4] == (9000, 11_000, 60, 70)
 
 
-def test_a_new_file_is_empty_and_its_header_repeats_what_it_was_given(tmp_path: Path) -> None:
+def test_new_file_is_empty_and_header_repeats_arguments(tmp_path: Path) -> None:
     header = IndexHeader(4000, 4000, PhysicalOffset(50), PhysicalOffset(50), 0, 1)
     file = make(tmp_path, header)
     assert file.is_empty
@@ -161,7 +161,7 @@ def test_a_file_can_be_unmapped_and_is_mapped_again(tmp_path: Path) -> None:
     assert file.is_mapped
 
 
-def test_a_new_file_without_room_leaves_nothing_that_takes_room(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+def test_failed_creation_on_full_disk_leaves_no_file(tmp_path: Path, faulty: FaultyFileSystem) -> None:
     faulty.fails = lambda number, name, path: name == "reserve"
     with pytest.raises(StoreFullError):
         make(tmp_path, file_system=faulty)
@@ -245,7 +245,7 @@ def test_a_broken_chain_is_damage(tmp_path: Path, position: int, content: bytes)
 
 
 @pytest.mark.parametrize("content", [b"\0\0\0\2", b"\xff\xff\xff\xff"])
-def test_a_slot_that_points_at_no_unit_is_damage_for_a_writer_too(tmp_path: Path, content: bytes) -> None:
+def test_slot_without_unit_is_damage_for_writer_too(tmp_path: Path, content: bytes) -> None:
     file = make(tmp_path)
     append(file, [Entry(2, 10, 1)])
     overwrite(file.path, HEADER.size + 4, content)

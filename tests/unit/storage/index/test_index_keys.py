@@ -50,7 +50,7 @@ def indexed(topic: str, *keys: str) -> list[int]:
         ({"A": "UNIQ_KEY", "B": "KEYS"}, ()),
     ],
 )
-def test_a_record_is_indexed_under_its_unique_key_and_then_each_word_of_its_keys(
+def test_record_is_indexed_under_unique_key_and_each_key_word(
     store: MessageStore, properties: dict[str, str], keys: tuple[str, ...]
 ) -> None:
     for _ in range(2):
@@ -78,7 +78,7 @@ def test_the_quick_way_finds_what_the_rules_for_properties_say(
     assert key_hashes(batch.keys, batch.shares) == indexed("Topic", *wanted)
 
 
-def test_prepared_and_committed_messages_are_indexed_and_rolled_back_ones_are_not(store: MessageStore) -> None:
+def test_rolled_back_messages_are_not_indexed(store: MessageStore) -> None:
     for number, sys_flag in enumerate((0x0, 0x4, 0x8, 0xC)):
         put(store, "T", properties=encode_properties({"KEYS": f"k{number}"}), sys_flag=sys_flag)
     assert hashes(store) == indexed("T", "k0", "k1", "k2")

@@ -93,7 +93,7 @@ def test_a_time_range_over_several_files_is_kept(maker: StoreMaker) -> None:
     assert len(set(newest) | set(found)) == 64 + len(found)
 
 
-def test_a_file_takes_one_unit_less_than_its_size_and_rolls_within_a_message(maker: StoreMaker) -> None:
+def test_file_holds_one_unit_below_size_and_rolls_mid_record(maker: StoreMaker) -> None:
     store = maker()
     put_keys(store, *(f"k{number}" for number in range(148)))
     last = put_keys(store, "x", "y")
@@ -103,7 +103,7 @@ def test_a_file_takes_one_unit_less_than_its_size_and_rolls_within_a_message(mak
     assert first.end_physical_offset == second.begin_physical_offset == last.physical_offset
 
 
-def test_the_record_after_a_full_file_makes_the_next_one_even_without_keys(maker: StoreMaker) -> None:
+def test_record_after_full_file_creates_next_one_without_keys(maker: StoreMaker) -> None:
     store = maker()
     maker.clock.now_ms += 5
     full = put_keys(store, *(f"k{number}" for number in range(149)))
@@ -117,7 +117,7 @@ def test_the_record_after_a_full_file_makes_the_next_one_even_without_keys(maker
     assert len(names(store.config.root)) == 2
 
 
-def test_a_new_file_is_named_after_a_newer_time_even_if_the_clock_went_back(maker: StoreMaker) -> None:
+def test_new_file_gets_newer_name_even_after_clock_set_back(maker: StoreMaker) -> None:
     store = maker()
     put_keys(store, *(f"k{number}" for number in range(149)))
     index_all(store)
@@ -129,7 +129,7 @@ def test_a_new_file_is_named_after_a_newer_time_even_if_the_clock_went_back(make
     assert len(second) == 17
 
 
-def test_with_the_index_off_nothing_is_indexed_and_what_was_is_found(maker: StoreMaker) -> None:
+def test_disabled_index_adds_nothing_and_finds_old_entries(maker: StoreMaker) -> None:
     store = maker()
     place = put_keys(store, "a")
     store.close()
@@ -140,7 +140,7 @@ def test_with_the_index_off_nothing_is_indexed_and_what_was_is_found(maker: Stor
     assert len(matches(maker(), "T", "a").offsets) == 2
 
 
-def test_messages_that_are_not_on_the_disk_are_not_indexed_with_durability_sync(maker: StoreMaker) -> None:
+def test_sync_durability_indexes_no_unflushed_messages(maker: StoreMaker) -> None:
     store = maker(durability=Durability.SYNC)
     put_keys(store, "a")
     assert matches(store, "T", "a").offsets == []
@@ -167,7 +167,7 @@ def test_closing_and_opening_goes_on_where_the_index_ends(maker: StoreMaker) -> 
 
 
 @pytest.mark.parametrize("units", [1, 148, 149, 150, 298, 299])
-def test_a_record_of_which_only_some_keys_are_indexed_gets_the_others(maker: StoreMaker, units: int) -> None:
+def test_partially_indexed_record_gets_its_remaining_keys(maker: StoreMaker, units: int) -> None:
     """As after a full disk, in the middle of a record's keys."""
     store = maker()
     put_keys(store, *(f"k{number}" for number in range(400)))
@@ -234,7 +234,7 @@ def test_records_that_are_not_indexed_lack_no_file(maker: StoreMaker) -> None:
     assert contents(store.config.root) == wanted
 
 
-def test_after_a_crash_only_files_that_are_surely_on_the_disk_are_kept(maker: StoreMaker) -> None:
+def test_only_provably_flushed_files_are_kept_after_crash(maker: StoreMaker) -> None:
     store = filled(maker)
     index_all(store)
     before = names(store.config.root)
@@ -255,7 +255,7 @@ def test_after_a_crash_only_files_that_are_surely_on_the_disk_are_kept(maker: St
     assert contents(copy) == contents(store.config.root)
 
 
-def test_of_files_that_end_in_one_millisecond_none_is_certain_to_be_on_the_disk(maker: StoreMaker) -> None:
+def test_files_ending_in_same_millisecond_are_not_provable(maker: StoreMaker) -> None:
     store = maker()
     for _ in range(3):
         put_keys(store, *(f"k{number}" for number in range(149)))
@@ -281,7 +281,7 @@ def test_a_file_that_power_loss_left_empty_is_made_again(maker: StoreMaker) -> N
 
 
 @pytest.mark.parametrize("part", ["header", "slots and header", "units and header", "slots", "units"])
-def test_a_file_of_which_a_crash_left_only_a_part_is_made_again(maker: StoreMaker, part: str) -> None:
+def test_partially_written_file_is_rebuilt_after_crash(maker: StoreMaker, part: str) -> None:
     """The newest file was in use; of its pages some are as they were when it was made, when it had no unit yet."""
     store = filled(maker)
     index_all(store)
@@ -307,7 +307,7 @@ def test_a_file_of_which_a_crash_left_only_a_part_is_made_again(maker: StoreMake
 
 
 @pytest.mark.parametrize("ahead_ms", [1, 10**9])
-def test_a_checkpoint_ahead_of_the_log_vouches_for_no_index_file(maker: StoreMaker, ahead_ms: int) -> None:
+def test_checkpoint_ahead_of_log_covers_no_index_file(maker: StoreMaker, ahead_ms: int) -> None:
     store = filled(maker)
     index_all(store)
     store.flush()
@@ -336,7 +336,7 @@ def test_a_copy_of_an_older_file_behind_the_newest_is_removed(maker: StoreMaker)
     assert contents(store.config.root) == wanted
 
 
-def test_after_a_crash_without_a_flush_all_files_are_made_again(maker: StoreMaker) -> None:
+def test_all_files_are_rebuilt_after_crash_without_flush(maker: StoreMaker) -> None:
     store = filled(maker)
     index_all(store)
     copy = maker.killed_copy(store)
@@ -345,9 +345,7 @@ def test_after_a_crash_without_a_flush_all_files_are_made_again(maker: StoreMake
     assert everything_is_found(again)
 
 
-def test_a_place_in_the_log_that_could_not_be_found_again_makes_no_double_entries(
-    maker: StoreMaker, faulty: FaultyFileSystem
-) -> None:
+def test_unresolved_log_position_creates_no_duplicate_entries(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     store = filled(maker, file_system=faulty)
     index_all(store)
     first, second = store.index.files.all[:2]
@@ -371,7 +369,7 @@ def test_two_searches_that_meet_the_same_damage_both_find_all(maker: StoreMaker)
     assert [finish(search) for search in searches] == [wanted] * 2
 
 
-def test_units_that_come_while_a_search_waits_for_the_disk_are_no_damage(maker: StoreMaker) -> None:
+def test_units_added_during_cold_search_are_no_damage(maker: StoreMaker) -> None:
     store = maker(file_system=NothingInMemory())
     put_keys(store, "all")
     wanted = matches(store, "T", "all").offsets
@@ -403,7 +401,7 @@ def test_a_search_lets_others_read_what_it_has_to_index_first(maker: StoreMaker)
     assert len(finish(search).offsets) == 1
 
 
-def test_slots_are_read_by_others_before_the_first_unit_after_a_start(maker: StoreMaker) -> None:
+def test_slots_are_preloaded_before_first_unit_after_startup(maker: StoreMaker) -> None:
     store = maker()
     put_keys(store, "old")
     store.close()
@@ -420,7 +418,7 @@ def vouched(store: MessageStore) -> int:
     return load_checkpoint(FileSystem(), store.config.root / "checkpoint").indexes
 
 
-def test_the_checkpoint_vouches_for_no_file_that_is_made_again_at_the_start(maker: StoreMaker) -> None:
+def test_checkpoint_excludes_files_rebuilt_at_startup(maker: StoreMaker) -> None:
     store = filled(maker)
     store.close()
     wanted = vouched(store)
@@ -433,7 +431,7 @@ def test_the_checkpoint_vouches_for_no_file_that_is_made_again_at_the_start(make
     assert vouched(store) == wanted
 
 
-def test_the_checkpoint_vouches_for_no_file_that_is_made_again_later(maker: StoreMaker) -> None:
+def test_checkpoint_excludes_files_rebuilt_later(maker: StoreMaker) -> None:
     store = filled(maker)
     index_all(store)
     store.flush()
@@ -484,7 +482,7 @@ def test_the_checkpoint_names_the_end_of_the_newest_full_file(maker: StoreMaker)
     assert checkpoint.indexes == store_time_of_the_last_full_file(maker)
 
 
-def test_the_checkpoint_waits_for_all_files_that_end_at_the_same_time(maker: StoreMaker) -> None:
+def test_checkpoint_waits_for_all_files_ending_at_same_time(maker: StoreMaker) -> None:
     store = maker(index_units=3)
     for number in range(6):
         put(store, properties=b"KEYS\x01key-%d" % number)
@@ -527,7 +525,7 @@ def test_files_that_are_none_of_the_index_are_left_alone(maker: StoreMaker) -> N
 
 
 @pytest.mark.parametrize("number", [0, 2, 5])
-def test_a_cut_file_and_all_after_it_are_made_again_at_the_start(
+def test_truncated_file_and_its_successors_are_rebuilt(
     maker: StoreMaker, number: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = filled(maker)
@@ -543,7 +541,7 @@ def test_a_cut_file_and_all_after_it_are_made_again_at_the_start(
     assert contents(store.config.root) == wanted
 
 
-def test_a_newest_file_that_does_not_end_at_a_record_is_made_again(maker: StoreMaker) -> None:
+def test_newest_file_not_ending_at_a_record_is_rebuilt(maker: StoreMaker) -> None:
     store = filled(maker)
     store.close()
     wanted = contents(store.config.root)
@@ -579,7 +577,7 @@ def test_damage_that_the_writer_meets_is_made_good(maker: StoreMaker) -> None:
     assert everything_is_found(store, 11)
 
 
-def test_a_disk_without_room_delays_the_index_and_costs_nothing(
+def test_full_disk_delays_indexing_and_loses_nothing(
     maker: StoreMaker, faulty: FaultyFileSystem, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = filled(maker, 60, file_system=faulty)
@@ -635,7 +633,7 @@ def test_expired_files_go_but_never_the_newest(maker: StoreMaker) -> None:
     assert len(matches(store, "T", "key-399").offsets) == 1
 
 
-def test_an_index_that_ends_before_the_log_begins_goes_on_at_its_begin(maker: StoreMaker) -> None:
+def test_index_ending_before_log_begin_resumes_at_log_begin(maker: StoreMaker) -> None:
     store = filled(maker, 50)
     index_all(store)
     for number in range(50, 400):
@@ -651,7 +649,7 @@ def test_an_index_that_ends_before_the_log_begins_goes_on_at_its_begin(maker: St
     assert keep in names(store.config.root)
 
 
-def test_a_search_goes_on_in_steps_while_much_is_not_indexed_yet(maker: StoreMaker) -> None:
+def test_search_proceeds_in_steps_over_unindexed_log(maker: StoreMaker) -> None:
     store = maker(commit_log_file_size_bytes=1024**2, index_units=10_000)
     for number in range(1500):
         put_keys(store, f"key-{number}", size=10)

@@ -82,9 +82,7 @@ def in_windows(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> tuple[Mess
     return store, queue, queue.max_offset
 
 
-def test_what_is_known_of_windows_far_apart_is_enough_for_a_read(
-    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_known_distant_windows_suffice_for_a_read(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     store, queue, count = in_windows(maker, monkeypatch)
     cold = reads(store, memory := Memory())
     for file in [*queue.files.files, *store.commit_log.files.files]:
@@ -94,7 +92,7 @@ def test_what_is_known_of_windows_far_apart_is_enough_for_a_read(
     assert cold.find(queue, 0, count, None) == []
 
 
-def test_a_record_in_a_window_that_is_not_known_is_asked_about_with_others_that_are(
+def test_record_in_unknown_window_is_checked_among_known_ones(
     maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, queue, count = in_windows(maker, monkeypatch)
@@ -158,9 +156,7 @@ def test_only_what_one_read_gives_is_asked_for(maker: StoreMaker) -> None:
 
 
 @pytest.mark.parametrize(("wanted", "max_bytes"), [(60, 2**20), (100, 20_000), (100, 1), (5, 2**20), (100, 2**31 - 1)])
-def test_what_a_reader_that_takes_more_gets_is_asked_for_and_no_more(
-    maker: StoreMaker, wanted: int, max_bytes: int
-) -> None:
+def test_large_read_requests_exactly_what_it_returns(maker: StoreMaker, wanted: int, max_bytes: int) -> None:
     """The consume queue's files have 50 units."""
     settings: dict[str, Any] = {"max_transfer_bytes_asked": 40_000, "consume_queue_file_size_bytes": 2000}
     store, queue = old(maker, **settings)
@@ -173,7 +169,7 @@ def test_what_a_reader_that_takes_more_gets_is_asked_for_and_no_more(
     assert found.size_bytes <= 40_000
 
 
-def test_records_far_apart_are_asked_for_one_by_one_and_filtered_ones_not_at_all(maker: StoreMaker) -> None:
+def test_distant_records_are_requested_singly_without_filtered(maker: StoreMaker) -> None:
     store = maker(commit_log_file_size_bytes=1024 * 1024)
     for number in range(3):
         put(store, tags="A", body=b"wanted %d" % number)
@@ -190,7 +186,7 @@ def test_records_far_apart_are_asked_for_one_by_one_and_filtered_ones_not_at_all
     assert sum(each.end - each.start for each in records) < 1000
 
 
-def test_a_filter_lets_as_many_units_be_looked_at_as_messages_are_wanted(maker: StoreMaker) -> None:
+def test_filter_scans_as_many_units_as_messages_are_wanted(maker: StoreMaker) -> None:
     settings: dict[str, Any] = {"consume_queue_file_size_bytes": 20 * 2000, "commit_log_file_size_bytes": 1024 * 1024}
     store = maker(**settings)
     for number in range(1000):
@@ -225,7 +221,7 @@ def test_records_on_both_sides_of_a_file_border_are_asked_for(maker: StoreMaker)
     assert asked[-1].end == last.physical_offset + last.size - second.start
 
 
-def test_queues_whose_records_lie_far_apart_side_by_side_share_one_look_at_each_place(maker: StoreMaker) -> None:
+def test_interleaved_distant_queues_share_one_check_per_place(maker: StoreMaker) -> None:
     settings: dict[str, Any] = {"commit_log_file_size_bytes": 4 * 1024**2, "max_transfer_bytes_in_memory": 8 * 1024**2}
     store = maker(**settings)
     for _ in range(8):
@@ -245,7 +241,7 @@ def test_queues_whose_records_lie_far_apart_side_by_side_share_one_look_at_each_
     assert sum(looks[1:]) < looks[0]
 
 
-def test_a_window_in_memory_is_not_asked_for_again_for_a_moment(maker: StoreMaker) -> None:
+def test_resident_window_is_not_rechecked_for_a_moment(maker: StoreMaker) -> None:
     now = 100.0
     store, queue = old(maker)
     cold = reads(store, memory := Memory(), lambda: now)
@@ -279,7 +275,7 @@ def test_the_log_is_asked_for_from_a_place_on_until_its_end(maker: StoreMaker) -
     assert finish(cold.load_log(log.own_from)) == log.max_offset
 
 
-def test_one_cold_page_of_a_window_is_found_where_it_matters_only(maker: StoreMaker) -> None:
+def test_one_cold_page_matters_only_to_reads_that_need_it(maker: StoreMaker) -> None:
     store, queue = old(maker)
     cold = reads(store, memory := Memory())
     files = [*queue.files.files, *store.commit_log.files.files]
@@ -336,7 +332,7 @@ def test_a_disk_that_cannot_read_is_an_error_with_the_path(maker: StoreMaker) ->
     read_ranges(ranges)
 
 
-def test_a_file_that_somebody_has_cut_is_an_error_and_does_not_kill_the_process(maker: StoreMaker) -> None:
+def test_truncated_file_raises_error_without_killing_process(maker: StoreMaker) -> None:
     store, queue = old(maker, index=False)
     file, units = store.commit_log.files.files[1], queue.files.files[0]
     os.truncate(file.path, 4096)
@@ -350,7 +346,7 @@ def test_a_file_that_somebody_has_cut_is_an_error_and_does_not_kill_the_process(
         units.read(0, UNIT_SIZE)
 
 
-def test_a_file_that_was_deleted_before_it_was_read_is_passed_over(maker: StoreMaker) -> None:
+def test_file_deleted_before_its_read_is_skipped(maker: StoreMaker) -> None:
     read: list[Path] = []
 
     class Reading(FileSystem):
@@ -368,7 +364,7 @@ def test_a_file_that_was_deleted_before_it_was_read_is_passed_over(maker: StoreM
     assert read == [store.commit_log.files.files[0].path]
 
 
-def test_messages_that_follow_one_another_are_not_looked_at_one_by_one(maker: StoreMaker) -> None:
+def test_consecutive_messages_are_not_checked_one_by_one(maker: StoreMaker) -> None:
     store, queue = old(maker, commit_log_file_size_bytes=4 * 1024**2)
     cold = reads(store, memory := Memory())
     memory.load([(file, 0, file.size, 0) for file in [*queue.files.files, *store.commit_log.files.files]])
@@ -389,9 +385,7 @@ def behind_its_log(maker: StoreMaker) -> tuple[MessageStore, Retention]:
     return store, Retention(store)
 
 
-def test_whatever_a_queue_at_rest_is_asked_for_its_begin_was_read_before(
-    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_begin_of_idle_queue_is_preloaded_for_retention(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     read, looked_at = set(), set()
     store, retention = behind_its_log(maker)
 
@@ -428,16 +422,14 @@ def test_a_queue_that_is_mapped_but_not_in_memory_is_read_too(
     assert retention.reading_for(store.queues) is not None
 
 
-def test_a_queue_of_which_only_the_begin_is_in_memory_is_read_too(
-    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_queue_with_only_its_begin_in_memory_is_read_too(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     store, retention = behind_its_log(maker)
     retention.correct_queues(store.queues)
     monkeypatch.setattr(FileSystem, "is_resident", lambda self, map_, start, end: start == 0)
     assert retention.reading_for(store.queues) is not None
 
 
-def test_a_queue_that_cannot_be_read_is_an_error_and_one_that_is_deleted_is_none(
+def test_unreadable_queue_is_an_error_and_deleted_queue_is_not(
     maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> bytes:

@@ -71,7 +71,7 @@ def test_a_read_goes_on_across_commit_log_files(store: MessageStore) -> None:
     assert len(found.buffers) == 3
 
 
-def test_a_read_ends_with_the_consume_queue_file_and_the_next_goes_on(store: MessageStore) -> None:
+def test_read_stops_at_consume_queue_file_end_and_next_resumes(store: MessageStore) -> None:
     for _ in range(70):
         put(store)
     found = store.reader.get_message(("T", 0), 40, 32)
@@ -102,7 +102,7 @@ def test_a_read_gives_at_most_256_kib(maker: StoreMaker) -> None:
     assert (offsets(found), found.size_bytes) == ([0, 1, 2, 3], 262_144)
 
 
-def test_records_far_from_the_end_count_as_on_disk_and_come_in_smaller_reads(maker: StoreMaker) -> None:
+def test_records_far_from_end_count_as_cold_with_smaller_reads(maker: StoreMaker) -> None:
     store = maker(physical_memory_bytes=1000)  # 400 bytes are in memory
     for _ in range(30):
         put(store)
@@ -133,7 +133,7 @@ TAKES_MORE: Final[dict[str, Any]] = {"max_transfer_bytes_asked": 20 * (FIXED + 4
 )
 @pytest.mark.parametrize("memory_bytes", [2**30, 1])
 @pytest.mark.parametrize("codes", [None, frozenset({tags_code("A")})])
-def test_a_reader_that_says_how_much_it_takes_gets_that_up_to_limits_of_its_own(
+def test_large_read_is_honoured_up_to_its_own_limits(
     maker: StoreMaker, codes: frozenset[int] | None, memory_bytes: int, wanted: int, most_records: int, got: int
 ) -> None:
     store = maker(**TAKES_MORE, max_transfer_count_in_memory=3, physical_memory_bytes=memory_bytes)
@@ -147,7 +147,7 @@ def test_a_reader_that_says_how_much_it_takes_gets_that_up_to_limits_of_its_own(
     assert store.reader.get_message(("T", 0), 0, wanted, codes).message_count <= 8
 
 
-def test_a_reader_that_takes_more_gets_no_more_bytes_than_the_limit(maker: StoreMaker) -> None:
+def test_large_read_returns_no_more_than_the_byte_limit(maker: StoreMaker) -> None:
     store = maker(**TAKES_MORE)
     for _ in range(10):
         put(store, body=bytes(3 * (FIXED + 4) - FIXED))
@@ -167,7 +167,7 @@ def test_a_thousand_messages_come_as_they_were_stored(maker: StoreMaker) -> None
             as_found_at_start(store)
 
 
-def test_a_unit_of_a_huge_size_hides_nothing_from_a_reader_that_takes_more(store: MessageStore) -> None:
+def test_unit_with_huge_size_hides_nothing_from_large_read(store: MessageStore) -> None:
     for _ in range(200):
         put(store, queue_id=1, body=bytes(2000))
     for _ in range(4):
@@ -292,7 +292,7 @@ def test_records_of_an_earlier_process_are_looked_at_once(store: MessageStore, m
 
 
 @pytest.mark.parametrize("position", [15, 90])  # the queue id, the body
-def test_a_damaged_record_of_an_earlier_process_is_skipped_by_every_reader(store: MessageStore, position: int) -> None:
+def test_damaged_record_of_earlier_process_is_always_skipped(store: MessageStore, position: int) -> None:
     places = [put(store, body=b"whole") for _ in range(9)]
     as_found_at_start(store)
     file = store.commit_log.files.files[0]
@@ -327,9 +327,7 @@ def test_own_records_whose_file_is_gone_send_the_reader_on(maker: StoreMaker) ->
         (-(2**63), -(2**31), 0),
     ],
 )
-def test_a_damaged_unit_gives_nothing_false_and_hides_nothing_else(
-    store: MessageStore, unit: tuple[int, int, int]
-) -> None:
+def test_damaged_unit_yields_nothing_false_and_hides_nothing(store: MessageStore, unit: tuple[int, int, int]) -> None:
     for _ in range(4):
         put(store)
     as_found_at_start(store)
@@ -339,7 +337,7 @@ def test_a_damaged_unit_gives_nothing_false_and_hides_nothing_else(
     assert outcome(store.reader.get_message(("T", 0), 1, 1)) == (GetMessageStatus.FOUND, 3)
 
 
-def test_a_unit_with_a_huge_size_ends_a_read_and_the_next_gets_on(store: MessageStore) -> None:
+def test_unit_with_huge_size_ends_a_read_and_next_one_skips_it(store: MessageStore) -> None:
     for _ in range(4):
         put(store)
     as_found_at_start(store)
@@ -350,7 +348,7 @@ def test_a_unit_with_a_huge_size_ends_a_read_and_the_next_gets_on(store: Message
     assert (offsets(found), found.next_begin_offset) == ([2, 3], 4)
 
 
-def test_a_unit_that_points_behind_the_end_of_the_log_is_not_read(store: MessageStore) -> None:
+def test_unit_pointing_beyond_log_end_is_not_read(store: MessageStore) -> None:
     put(store)
     place = put(store)
     as_found_at_start(store)
@@ -358,7 +356,7 @@ def test_a_unit_that_points_behind_the_end_of_the_log_is_not_read(store: Message
     assert offsets(store.reader.get_message(("T", 0), 0, 32)) == [0]
 
 
-def test_a_missing_consume_queue_file_sends_the_reader_to_the_next(store: MessageStore) -> None:
+def test_missing_consume_queue_file_advances_reader_to_next(store: MessageStore) -> None:
     for _ in range(60):
         put(store)
     queue = store.queue("T", 0)

@@ -43,7 +43,7 @@ def test_the_file_that_covers_the_time_is_searched(maker: StoreMaker) -> None:
         assert finish(store.reader.offset_by_time("T", 0, START + queue_offset * 10)) == queue_offset
 
 
-def test_a_file_that_goes_while_a_search_waits_for_the_disk_takes_no_other_out_of_it(maker: StoreMaker) -> None:
+def test_file_deleted_during_cold_search_hides_no_other_file(maker: StoreMaker) -> None:
     store = fill(maker, range(0, 1700, 10), file_system=NothingInMemory())
     search = store.reader.offset_by_time("T", 0, START + 700)
     assert next(search)  # the last unit of the first file

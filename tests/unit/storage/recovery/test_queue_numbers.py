@@ -66,14 +66,14 @@ def taken(queue: ConsumeQueue, numbers: list[int], log_start: int = 0) -> tuple[
         ([0, -1, 1], [-1]),
     ],
 )
-def test_a_number_is_believed_unless_the_next_record_contradicts_it(
+def test_queue_offset_is_trusted_unless_next_record_disagrees(
     queue: ConsumeQueue, numbers: list[int], ignored: list[int]
 ) -> None:
     wanted = sorted(set(numbers) - {number for number in ignored if numbers.count(number) == 1})
     assert taken(queue, numbers) == (wanted, ignored)
 
 
-def test_no_loss_explains_more_than_a_file_of_missing_messages_where_few_bytes_are_lost(queue: ConsumeQueue) -> None:
+def test_small_loss_explains_at_most_one_file_of_offsets(queue: ConsumeQueue) -> None:
     assert taken(queue, [0, 1, 23]) == ([0, 1], [23])
 
 

@@ -77,7 +77,7 @@ def test_a_good_queue_goes_on_behind_its_last_unit(tmp_path: Path, count: int) -
 
 
 @pytest.mark.parametrize("unit", [bytes(20), UNIT.pack(-1, 100, 0), UNIT.pack(5000, 0, 0), UNIT.pack(5000, -100, 0)])
-def test_the_queue_ends_before_the_first_bad_unit_and_the_rest_is_cleared(tmp_path: Path, unit: bytes) -> None:
+def test_queue_ends_before_first_bad_unit_and_rest_is_cleared(tmp_path: Path, unit: bytes) -> None:
     overwrite(fill(make(tmp_path), 14), 8, unit)
     queue = loaded(tmp_path)
     recover_queue(queue, FileSystem(), 2**62)
@@ -86,14 +86,14 @@ def test_the_queue_ends_before_the_first_bad_unit_and_the_rest_is_cleared(tmp_pa
     assert not any(queue.files.files[1].view[60:])
 
 
-def test_the_last_three_files_are_looked_at_after_a_crash_whatever_is_in_them(tmp_path: Path) -> None:
+def test_crash_recovery_always_checks_last_three_files(tmp_path: Path) -> None:
     overwrite(fill(make(tmp_path), 22), 3, bytes(20))
     queue = loaded(tmp_path)
     recover_queue(queue, FileSystem(), 2**62)
     assert queue.next_offset == 22
 
 
-def test_after_a_crash_all_files_with_records_behind_the_start_are_looked_at(tmp_path: Path) -> None:
+def test_crash_recovery_checks_all_files_beyond_start_position(tmp_path: Path) -> None:
     overwrite(fill(make(tmp_path), 42), 13, bytes(20))
     queue = loaded(tmp_path)
     recover_queue(queue, FileSystem(), 1000 + 11 * 100)
@@ -104,7 +104,7 @@ def test_after_a_crash_all_files_with_records_behind_the_start_are_looked_at(tmp
     assert queue.next_offset == 3
 
 
-def test_a_file_that_begins_badly_sends_the_search_to_the_ones_before(tmp_path: Path) -> None:
+def test_file_with_bad_first_unit_extends_search_backwards(tmp_path: Path) -> None:
     queue = fill(make(tmp_path), 30)
     overwrite(queue, 15, bytes(20))
     queue = loaded(tmp_path)
@@ -140,9 +140,7 @@ def test_blank_units_count_as_units_but_not_as_messages(tmp_path: Path) -> None:
     assert newest_unit(queue) == oldest_unit(queue) == (1800, 100, 7)
 
 
-def test_the_first_message_behind_many_lost_ones_is_found_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_message_after_many_lost_ones_is_found_directly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scratch = tmp_path / "scratch"
     files = MappedFileQueue(FileSystem(), tmp_path / "q", 2_000_000, reserve_step_bytes=100, scratch=scratch)
     queue = ConsumeQueue("T", 0, files, LOG_FILE_SIZE)
@@ -185,7 +183,7 @@ def test_min_offset_is_the_first_message_the_log_still_has(tmp_path: Path) -> No
         assert queue.min_offset == wanted, log_start
 
 
-def test_blank_units_stay_hidden_even_if_the_log_begins_at_zero(tmp_path: Path) -> None:
+def test_blank_units_stay_hidden_when_log_begins_at_zero(tmp_path: Path) -> None:
     queue = make(tmp_path)
     queue.start_at(8, 1800, 100)
     fill(queue, 2)
@@ -194,7 +192,7 @@ def test_blank_units_stay_hidden_even_if_the_log_begins_at_zero(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("count", [0, 1, 4, 5, 6, 14, 15, 16, 40])
-def test_after_a_clean_exit_a_queue_goes_on_behind_its_last_unit(tmp_path: Path, count: int) -> None:
+def test_clean_start_resumes_queue_after_its_last_unit(tmp_path: Path, count: int) -> None:
     fill(make(tmp_path), count)
     queue = loaded(tmp_path)
     resume_queue(queue, FileSystem())
@@ -204,7 +202,7 @@ def test_after_a_clean_exit_a_queue_goes_on_behind_its_last_unit(tmp_path: Path,
     assert queue.unit(count) == (1000 + count * 100, 100, 7)
 
 
-def test_after_a_clean_exit_a_damaged_unit_costs_no_unit_behind_it(tmp_path: Path) -> None:
+def test_clean_start_loses_no_unit_after_a_damaged_one(tmp_path: Path) -> None:
     overwrite(fill(make(tmp_path), 14), 11, bytes(20))
     queue = loaded(tmp_path)
     resume_queue(queue, FileSystem())
@@ -213,7 +211,7 @@ def test_after_a_clean_exit_a_damaged_unit_costs_no_unit_behind_it(tmp_path: Pat
 
 @pytest.mark.parametrize("unit", [bytes(20), UNIT.pack(-1, 100, 0), UNIT.pack(5000, 0, 0), UNIT.pack(5000, -100, 0)])
 @pytest.mark.parametrize("first_bad", [0, 3, 5, 9, 10, 11, 12])
-def test_after_a_clean_exit_what_is_no_unit_at_the_end_is_cleared(tmp_path: Path, unit: bytes, first_bad: int) -> None:
+def test_clean_start_clears_non_units_at_queue_end(tmp_path: Path, unit: bytes, first_bad: int) -> None:
     queue = fill(make(tmp_path), 13)
     for number in range(first_bad, 13):
         overwrite(queue, number, unit)
@@ -224,7 +222,7 @@ def test_after_a_clean_exit_what_is_no_unit_at_the_end_is_cleared(tmp_path: Path
     assert not any(queue.files.files[-1].view[first_bad % PER_FILE * 20 :] if first_bad % PER_FILE else b"")
 
 
-def test_after_a_clean_exit_only_the_last_file_of_a_queue_is_looked_at(tmp_path: Path) -> None:
+def test_clean_start_checks_only_last_file_of_queue(tmp_path: Path) -> None:
     looked_at: set[str] = set()
 
     class Watched(FileSystem):
@@ -241,7 +239,7 @@ def test_after_a_clean_exit_only_the_last_file_of_a_queue_is_looked_at(tmp_path:
 
 
 @pytest.mark.parametrize("count", [1, 5, 6, 22])
-def test_after_a_clean_exit_both_ends_of_a_queue_are_told_and_nothing_is_mapped(tmp_path: Path, count: int) -> None:
+def test_clean_start_returns_both_queue_ends_without_mapping(tmp_path: Path, count: int) -> None:
     fill(make(tmp_path), count)
     queue = loaded(tmp_path, MappingPool(1000))
     assert resume_queue(queue, FileSystem()) == (((1000, 100, 7), (900 + count * 100, 100, 7)), False)
@@ -255,9 +253,7 @@ def test_after_a_clean_exit_both_ends_of_a_queue_are_told_and_nothing_is_mapped(
 
 @pytest.mark.parametrize("number", [0, 10])
 @pytest.mark.parametrize("unit", [BLANK_UNIT, bytes(20), UNIT.pack(-1, 100, 0)])
-def test_a_queue_that_does_not_begin_and_end_with_a_message_tells_no_ends(
-    tmp_path: Path, number: int, unit: bytes
-) -> None:
+def test_queue_not_bounded_by_messages_returns_no_ends(tmp_path: Path, number: int, unit: bytes) -> None:
     overwrite(fill(make(tmp_path), 11), number, unit)
     was_cut = number == 10 and unit != BLANK_UNIT
     assert resume_queue(loaded(tmp_path, MappingPool(1000)), FileSystem()) == (None, was_cut)
@@ -283,7 +279,7 @@ def test_a_queue_ends_intact_if_its_last_record_does(maker: StoreMaker, hurt: st
 
 @pytest.mark.parametrize("good", [0, 1, 511, 512, 513, 1024, 1025])
 @pytest.mark.parametrize("more", [1, 511, 512, 2000])
-def test_the_last_unit_is_found_however_many_zeros_are_behind_it(tmp_path: Path, good: int, more: int) -> None:
+def test_last_unit_is_found_before_any_number_of_zeros(tmp_path: Path, good: int, more: int) -> None:
     path = tmp_path / "file"
     path.write_bytes(UNIT.pack(5000, 100, 0) * good + bytes(more * 20))
     files = FileSystem()
@@ -304,9 +300,7 @@ def test_the_last_unit_is_found_however_many_zeros_are_behind_it(tmp_path: Path,
     st.integers(0, 3),
     st.sampled_from([0, 0, 0, 500, 511, 512, 513, 1024, 1030]),
 )
-def test_counting_many_units_at_once_gives_what_one_by_one_gives(
-    last: list[tuple[int, int, int]], more: int, good: int
-) -> None:
+def test_bulk_unit_count_matches_one_by_one_count(last: list[tuple[int, int, int]], more: int, good: int) -> None:
     units = [(7, 100, 5)] * good + last
 
     class InMemory:
@@ -399,9 +393,7 @@ def test_a_queue_that_is_cut_does_not_end_with_lost_messages(tmp_path: Path, log
     assert queue.files.files == []
 
 
-def test_the_damaged_parts_that_hold_records_of_a_queue_are_those_that_one_look_at_each_unit_finds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damaged_ranges_of_queue_match_exhaustive_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triomq.storage.consume_queue.unit_search._COMPARED_AT_ONCE", 3)
     for seed in range(300):
         random = Random(seed)
@@ -423,9 +415,7 @@ def test_the_damaged_parts_that_hold_records_of_a_queue_are_those_that_one_look_
         assert parts_with_units(queue, begins, ends) == wanted, f"seed {seed}"
 
 
-def test_a_queue_without_a_record_in_any_of_many_damaged_parts_is_hardly_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_queue_without_records_in_damage_is_barely_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = fill(make(tmp_path), 1000)
     begins = [1000 + number * 100 + 50 for number in range(1000)]
     looks = 0
@@ -446,7 +436,7 @@ def test_a_queue_without_a_record_in_any_of_many_damaged_parts_is_hardly_looked_
     assert looks < 10
 
 
-def test_a_file_that_begins_with_a_lost_message_ends_no_search_for_units_that_are_not_on_the_disk(
+def test_lost_message_at_file_begin_does_not_stop_unit_search(
     tmp_path: Path,
 ) -> None:
     queue = fill(make(tmp_path), 25)

@@ -60,9 +60,7 @@ def test_a_clean_start_looks_only_at_the_last_record(maker: StoreMaker) -> None:
     assert bodies(again) == [body(number) for number in range(0, 200, 2)]
 
 
-def test_a_clean_start_reads_single_pages_and_only_the_walk_over_the_log_reads_ahead(
-    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clean_start_uses_readahead_only_for_log_walk(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(maker).close()
     seen: list[set[str]] = []
 
@@ -88,7 +86,7 @@ def test_a_clean_start_reads_single_pages_and_only_the_walk_over_the_log_reads_a
     assert mapped_without_read_ahead(maker.root / "store") == log_and_queue_files(maker.root / "store")
 
 
-def test_a_clean_start_maps_no_queue_but_the_one_of_the_last_record(maker: StoreMaker) -> None:
+def test_clean_start_maps_only_the_queue_of_last_record(maker: StoreMaker) -> None:
     store = filled(maker, 90, topics=("T", "U", "V", "W"))
     wanted = {topic: bodies(store, topic) for topic in ("T", "U", "V", "W")}
     store.close()
@@ -99,9 +97,7 @@ def test_a_clean_start_maps_no_queue_but_the_one_of_the_last_record(maker: Store
     assert [put(again, topic).queue_offset for topic in "TUVW"] == [23, 23, 22, 22]
 
 
-def test_a_clean_start_calls_the_system_as_often_for_a_long_queue_as_for_a_short_one(
-    maker: StoreMaker, faulty: FaultyFileSystem
-) -> None:
+def test_clean_start_syscalls_do_not_grow_with_queue_length(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     store = maker()
     for number in range(49 + 50):  # "long" has files that are full, and both are read from
         put(store, "long" if number else "short")
@@ -120,7 +116,7 @@ def test_new_files_are_mapped_without_read_ahead(maker: StoreMaker) -> None:
     assert mapped_without_read_ahead(maker.root / "store") == log_and_queue_files(maker.root / "store")
 
 
-def test_records_before_the_checkpoint_are_not_read_again_after_a_crash(maker: StoreMaker) -> None:
+def test_crash_recovery_skips_records_before_checkpoint(maker: StoreMaker) -> None:
     store = filled(maker, 30)
     vouched = put(store)
     store.flush()
@@ -133,7 +129,7 @@ def test_records_before_the_checkpoint_are_not_read_again_after_a_crash(maker: S
     assert report(copy).records == 3
 
 
-def test_the_walk_begins_not_before_the_last_file_the_checkpoint_covers(maker: StoreMaker) -> None:
+def test_walk_starts_at_last_file_covered_by_checkpoint(maker: StoreMaker) -> None:
     store = filled(maker, 150)
     store.flush()
     copy = maker.killed_copy(store)
@@ -221,7 +217,7 @@ def test_files_behind_the_end_are_deleted(maker: StoreMaker) -> None:
     assert kept == bodies(store, "T")[: len(kept)]
 
 
-def test_an_old_record_behind_the_end_is_not_taken_for_a_new_one(maker: StoreMaker) -> None:
+def test_stale_record_after_log_end_is_not_accepted(maker: StoreMaker) -> None:
     store = filled(maker, 10)
     copy = maker.killed_copy(store)
     unit = store.reader.queue_units("T", 0, 3, 1)[0]
@@ -251,7 +247,7 @@ def test_a_blank_record_at_the_very_end_stays_the_end(maker: StoreMaker) -> None
     assert bodies(again)[-1] == b"body"
 
 
-def test_a_kill_between_roll_and_write_leaves_an_empty_file_that_is_used(maker: StoreMaker) -> None:
+def test_empty_file_from_kill_between_roll_and_write_is_reused(maker: StoreMaker) -> None:
     store = filled(maker, 80, topics=("T",))
     copy = maker.killed_copy(store)
     log_file(copy, FILE).write_bytes(bytes(FILE))
@@ -287,7 +283,7 @@ def test_units_of_lost_records_never_come_back(maker: StoreMaker) -> None:
     assert [once_more.reader.max_offset_in_queue(topic, 0) for topic in ("T", "U")] == [5, 5]
 
 
-def test_a_queue_that_leads_behind_the_end_of_the_log_is_cut_to_it(maker: StoreMaker) -> None:
+def test_queue_pointing_beyond_log_end_is_truncated(maker: StoreMaker) -> None:
     """The record of its last unit looks like one, but the log ends before: the way there leads over none."""
     store = filled(maker, 10)
     copy = maker.killed_copy(store)
@@ -304,7 +300,7 @@ def test_a_queue_that_leads_behind_the_end_of_the_log_is_cut_to_it(maker: StoreM
     assert (put(again, "T").physical_offset, put(again, "U").queue_offset) == (torn, 4)
 
 
-def test_what_a_clean_start_finds_damaged_changes_where_other_queues_begin(maker: StoreMaker) -> None:
+def test_damage_found_on_clean_start_moves_other_queue_begins(maker: StoreMaker) -> None:
     store = maker()
     for topic in ("U", "U", "V", "V"):
         put(store, topic, body=body(7))
@@ -358,9 +354,7 @@ def test_progress_is_told_while_a_long_log_is_read(maker: StoreMaker, monkeypatc
     assert {total for _, total in told} == {len(list((again.config.root / "commitlog").iterdir())) * FILE}
 
 
-def test_what_recovery_has_found_is_on_the_disk_before_the_store_serves(
-    maker: StoreMaker, faulty: FaultyFileSystem
-) -> None:
+def test_recovered_state_is_flushed_before_store_serves(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     store = filled(maker, 20)
     copy = maker.killed_copy(store)
     maker(copy, file_system=faulty)
@@ -385,7 +379,7 @@ def test_a_recovery_that_the_disk_refuses_can_be_tried_again(maker: StoreMaker, 
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_happens_to_the_tail_everything_before_it_is_there(maker: StoreMaker, seed: int) -> None:
+def test_any_tail_damage_keeps_everything_before_it(maker: StoreMaker, seed: int) -> None:
     chance = random.Random(seed)
     store = filled(maker, 150)
     if chance.random() < 0.5:

@@ -126,7 +126,7 @@ def test_json_is_readable(maker: StoreMaker) -> None:
         ({"body": b"x", "body_base64": ""}, "either body or body_base64"),
     ],
 )
-def test_what_is_no_message_is_named_and_the_ones_before_are_stored(
+def test_invalid_message_is_named_and_earlier_ones_are_stored(
     maker: StoreMaker, change: dict[str, Any], complaint: str
 ) -> None:
     store = maker()

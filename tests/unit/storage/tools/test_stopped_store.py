@@ -23,7 +23,7 @@ def state(root: Path) -> dict[str, tuple[bytes, int]]:
 
 
 @pytest.mark.parametrize("name", ["store-normal", "store-crash", "store-powerloss", "store-trimmed"])
-def test_an_apache_store_is_opened_with_its_sizes_and_left_as_it_is(unpack: Unpack, name: str) -> None:
+def test_apache_store_opens_with_its_sizes_and_stays_unchanged(unpack: Unpack, name: str) -> None:
     root = unpack(name)
     before = state(root)
     with StoppedStore(root) as store:
@@ -54,7 +54,7 @@ def test_what_is_no_store_is_refused_and_nothing_is_made(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_of_an_impossible_size_is_refused_and_the_lock_is_free_again(tmp_path: Path) -> None:
+def test_file_of_impossible_size_is_rejected_and_lock_released(tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
     file = tmp_path / "commitlog" / ("0" * 20)
     file.write_bytes(b"short")

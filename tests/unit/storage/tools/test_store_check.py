@@ -49,7 +49,7 @@ def test_apaches_store_is_sound(unpack: Unpack) -> None:
     assert (report.records, report.units, report.log_end, report.problems) == (154, 154, 162916, [])
 
 
-def test_a_crash_of_apaches_costs_the_unit_that_its_recovery_adds(unpack: Unpack) -> None:
+def test_unit_added_by_apache_crash_recovery_is_reported(unpack: Unpack) -> None:
     report = checked(unpack("store-crash"))
     assert report.log_end == 271552
     assert [(problem.kind, problem.place, problem.count) for problem in report.problems] == [
@@ -86,7 +86,7 @@ def test_records_of_a_topic_that_apache_deleted_lack_no_unit(maker: StoreMaker, 
     assert report.units == (104 if made_again else 101)
 
 
-def test_a_lost_queue_of_a_known_topic_is_missing_though_the_others_are_there(maker: StoreMaker) -> None:
+def test_lost_queue_of_known_topic_is_reported_missing(maker: StoreMaker) -> None:
     root = deleted_by_apache(maker, "T", made_again=False)
     (root / "config" / "topics.json").unlink()
     assert kinds(checked(root)) == [(ProblemKind.MISSING_UNIT, 0, 100), (ProblemKind.MISSING_UNIT, 0, 1)]
@@ -144,7 +144,7 @@ def test_an_empty_unit_in_the_middle_is_found(root: Path) -> None:
     assert (ProblemKind.WRONG_UNIT, 5, 1) in kinds(checked(root))
 
 
-def test_blank_units_expired_records_and_deleted_topics_are_no_problem(maker: StoreMaker) -> None:
+def test_blank_units_expired_records_and_deletions_are_fine(maker: StoreMaker) -> None:
     store = filled(maker)
     store.delete_topic("U")
     put(store, "U")
@@ -176,7 +176,7 @@ def test_a_delivery_time_may_lie_before_the_store_time(maker: StoreMaker) -> Non
     assert checked(store.config.root).problems == []
 
 
-def test_messages_with_a_time_of_their_own_may_have_it_in_their_units(maker: StoreMaker) -> None:
+def test_timer_messages_may_have_delivery_time_in_units(maker: StoreMaker) -> None:
     store = maker()
     put(store, TIMER_TOPIC, 0, tags_code=store.now_ms() + 600_000)
     store.close()
@@ -202,7 +202,7 @@ def test_empty_files_and_those_behind_a_gap_are_named_and_left(root: Path) -> No
     assert report.log_end < 65536
 
 
-def test_apaches_index_is_verified_with_the_sizes_of_its_full_files(unpack: Unpack) -> None:
+def test_apache_index_is_verified_with_full_file_sizes(unpack: Unpack) -> None:
     assert checked(unpack("store-normal")).index_units > 300
 
 
@@ -266,7 +266,7 @@ def test_the_index_has_a_share_in_the_progress(unpack: Unpack, monkeypatch: pyte
     assert told == [(100, 376), (200, 376), (300, 376)]
 
 
-def test_slots_that_a_killed_process_has_filled_ahead_are_no_problem(maker: StoreMaker) -> None:
+def test_slots_prefilled_by_killed_process_are_no_problem(maker: StoreMaker) -> None:
     store = maker()
     for number in range(100):
         put(store, properties=f"KEYS\x01a{number}".encode())
@@ -326,7 +326,7 @@ def test_our_index_is_verified_too(maker: StoreMaker) -> None:
     assert (report.index_units, report.problems) == (200, [])
 
 
-def test_the_entries_that_rocketmq_5_makes_for_tags_are_no_problem(maker: StoreMaker) -> None:
+def test_rocketmq_5_tag_index_entries_are_no_problem(maker: StoreMaker) -> None:
     store = maker(index=False)
     for number in range(10):
         put(
@@ -353,7 +353,7 @@ def test_times_that_no_index_unit_can_hold_are_no_problem(maker: StoreMaker) -> 
     assert checked(store.config.root).problems == []
 
 
-def test_units_of_lost_messages_are_no_problem_unless_they_name_nothing_of_their_queue(maker: StoreMaker) -> None:
+def test_lost_units_are_fine_if_they_refer_to_their_own_queue(maker: StoreMaker) -> None:
     store = filled(maker)
     copy = maker.killed_copy(store)
     lost = store.reader.queue_units("T", 0, 3, 1)[0]

@@ -83,7 +83,7 @@ class FullDisk(FileSystem):
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_repair_that_does_not_come_to_its_end_hides_no_message_and_gives_no_number_twice(maker: StoreMaker) -> None:
+def test_interrupted_repair_hides_nothing_and_reuses_no_offset(maker: StoreMaker) -> None:
     store = filled(maker)
     wanted = bodies(store)
     put(store, topic="other")  # the last record, with which a start after a clean exit begins
@@ -105,7 +105,7 @@ def test_a_repair_that_does_not_come_to_its_end_hides_no_message_and_gives_no_nu
     assert any((root / "checkpoint").read_bytes())
 
 
-def test_a_queue_that_is_built_again_has_nothing_of_the_topic_that_apache_deleted(maker: StoreMaker) -> None:
+def test_rebuilt_queue_excludes_topic_deleted_by_apache(maker: StoreMaker) -> None:
     root = deleted_by_apache(maker, "T")
     assert planned(root).is_empty
     overwrite(queue_file(root, "T", 0), 20, bytes(20))
@@ -124,7 +124,7 @@ def test_a_sound_store_is_left_as_it_is(maker: StoreMaker) -> None:
     assert state(store.config.root) == before
 
 
-def test_what_is_lost_in_the_middle_keeps_the_numbers_of_the_others(maker: StoreMaker) -> None:
+def test_loss_in_the_middle_keeps_other_queue_offsets(maker: StoreMaker) -> None:
     store = filled(maker)
     unit = store.reader.queue_units("T", 0, 5, 1)[0]
     damaged = bytes(store.reader.look_message(unit.physical_offset) or b"")
@@ -183,9 +183,7 @@ def test_no_loss_is_too_long_for_the_messages_behind_it(maker: StoreMaker) -> No
 
 
 @pytest.mark.parametrize(("position", "content"), [(88 + 1000 + 1, b"\x14"), (12, b"\x80")], ids=["topic", "queue id"])
-def test_a_record_of_a_queue_that_cannot_be_is_lost_and_hinders_nothing(
-    maker: StoreMaker, position: int, content: bytes
-) -> None:
+def test_record_of_impossible_queue_counts_as_lost_only(maker: StoreMaker, position: int, content: bytes) -> None:
     store = filled(maker)
     unit = store.reader.queue_units("T", 0, 5, 1)[0]
     store.close()
@@ -229,7 +227,7 @@ def test_a_torn_end_is_cleared_and_later_files_go(maker: StoreMaker) -> None:
     assert not log_file(root, int(last.name) + 65536).exists()
 
 
-def test_the_unit_of_a_damaged_last_record_goes_with_it_and_offsets_follow(maker: StoreMaker) -> None:
+def test_unit_of_damaged_last_record_is_cut_and_offsets_follow(maker: StoreMaker) -> None:
     store = filled(maker, 20)
     unit = store.reader.queue_units("U", 0, 9, 1)[0]
     store.close()
@@ -265,7 +263,7 @@ def test_offsets_ahead_of_their_queue_are_set_back(maker: StoreMaker) -> None:
         }  # fmt: skip
 
 
-def test_records_without_unit_and_of_deleted_topics_stay_hidden(maker: StoreMaker) -> None:
+def test_unitless_records_and_deleted_topics_stay_hidden(maker: StoreMaker) -> None:
     store = filled(maker, 20)
     store.delete_topic("T")
     put(store, "T", body=b"again")
@@ -286,7 +284,7 @@ def test_a_number_that_cannot_be_is_ignored(maker: StoreMaker) -> None:
     assert repaired(root) == RepairReport(units_built=9, records_ignored=1)
 
 
-def test_a_flipped_bit_of_the_first_number_costs_no_other_message(maker: StoreMaker) -> None:
+def test_flipped_bit_in_first_queue_offset_costs_no_other(maker: StoreMaker) -> None:
     store = filled(maker, 20)
     unit = store.reader.queue_units("T", 0, 0, 1)[0]
     store.close()
@@ -295,7 +293,7 @@ def test_a_flipped_bit_of_the_first_number_costs_no_other_message(maker: StoreMa
     assert repaired(root) == RepairReport(units_built=9, records_ignored=1)
 
 
-def test_index_files_go_from_the_first_bad_one_on_and_a_broker_makes_them_again(maker: StoreMaker) -> None:
+def test_index_is_truncated_at_first_bad_file_and_rebuilt(maker: StoreMaker) -> None:
     store = maker()
     for number in range(400):
         put(store, properties=f"KEYS\x01a{number}".encode())

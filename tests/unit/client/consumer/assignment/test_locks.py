@@ -82,9 +82,7 @@ async def test_a_renewal_that_fails_is_tried_again_after_a_second(bench: Bench, 
     assert not bench.revived
 
 
-async def test_a_lock_ends_here_30_s_after_its_last_renewal_and_goes_on_with_the_next(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_lock_expires_30_s_after_last_renewal_unless_renewed(bench: Bench, autojump_clock: MockClock) -> None:
     """C.2 scenario 56."""
     granted = await bench.keeper.acquire([Q0])
     bench.cluster.down = True
@@ -98,9 +96,7 @@ async def test_a_lock_ends_here_30_s_after_its_last_renewal_and_goes_on_with_the
     assert not bench.lost
 
 
-async def test_a_lock_out_of_sight_for_longer_than_brokers_keep_it_is_lost(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_lock_unseen_beyond_broker_timeout_is_lost(bench: Bench, autojump_clock: MockClock) -> None:
     granted = await bench.keeper.acquire([Q0])
     bench.cluster.down = True
     async with bench.renewing():

@@ -19,7 +19,7 @@ def test_a_broker_is_believed_as_long_as_its_connection_holds() -> None:
     assert not membership.missing("T", "one", ["a"], 1)  # b was gone before
 
 
-def test_who_was_there_before_a_lost_connection_counts_until_it_is_back_or_the_time_is_over() -> None:
+def test_members_before_disconnect_count_until_back_or_timeout() -> None:
     membership = known()
     membership.broker_lost("one")
     assert membership.missing("T", "one", ["a"], 100) == {"b"}  # however long the broker was away

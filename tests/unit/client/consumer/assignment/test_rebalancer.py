@@ -99,7 +99,7 @@ async def test_one_member_takes_all_queues_at_once(autojump_clock: MockClock, cl
         assert len(cluster.of(RequestCode.PULL_MESSAGE)) == 5
 
 
-async def test_members_share_and_take_over_without_waiting_for_a_timer(
+async def test_members_share_and_take_over_queues_without_timer(
     autojump_clock: MockClock, cluster: FakeCluster
 ) -> None:
     cluster.add_topic("T", 8)
@@ -130,7 +130,7 @@ def forgetful(cluster: FakeCluster, *known: str) -> list[str]:
     return members
 
 
-async def test_who_connects_first_after_a_restart_of_the_broker_takes_nothing_from_those_who_come_back(
+async def test_first_member_after_broker_restart_takes_no_queues(
     autojump_clock: MockClock, cluster: FakeCluster
 ) -> None:
     cluster.add_topic("T", 8)
@@ -150,9 +150,7 @@ async def test_who_connects_first_after_a_restart_of_the_broker_takes_nothing_fr
         assert first.rebalancer.loops == loops
 
 
-async def test_the_queues_of_a_member_that_does_not_come_back_are_taken_over_soon(
-    autojump_clock: MockClock, cluster: FakeCluster
-) -> None:
+async def test_queues_of_vanished_member_are_taken_over_soon(autojump_clock: MockClock, cluster: FakeCluster) -> None:
     cluster.add_topic("T", 8)
     first, second = Member(cluster, "a"), Member(cluster, "b")
     async with first.running(), second.running():
@@ -215,7 +213,7 @@ async def test_new_queues_are_taken_as_soon_as_the_route_tells(autojump_clock: M
         assert member.rebalancer.loops[grown[2]].process_queue.first_offset == 0
 
 
-async def test_a_topic_made_later_is_found_within_seconds_and_read_from_its_start(
+async def test_later_topic_is_found_within_seconds_from_its_start(
     autojump_clock: MockClock, cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     member = Member(cluster, "a", start="latest")
@@ -290,9 +288,7 @@ async def test_a_broker_that_forgot_this_member_is_told_at_once(
         assert trio.current_time() == 0
 
 
-async def test_a_queue_whose_first_offset_is_not_known_is_tried_again_soon(
-    autojump_clock: MockClock, cluster: FakeCluster
-) -> None:
+async def test_queue_with_unknown_first_offset_is_retried_soon(autojump_clock: MockClock, cluster: FakeCluster) -> None:
     cluster.add_topic("T", 2)
     cluster.handlers[RequestCode.QUERY_CONSUMER_OFFSET] = lambda command: (
         command.reply(ResponseCode.SYSTEM_BUSY)
@@ -346,9 +342,7 @@ async def test_a_stalled_loop_is_replaced(autojump_clock: MockClock, cluster: Fa
         assert loop.process_queue.dropped
 
 
-async def test_a_pull_that_the_broker_may_hold_for_minutes_is_no_stall(
-    autojump_clock: MockClock, cluster: FakeCluster
-) -> None:
+async def test_pull_held_for_minutes_is_no_stall(autojump_clock: MockClock, cluster: FakeCluster) -> None:
     (queue,) = cluster.add_topic("T")
     member = Member(cluster, "a", suspend_s=200.0, pull_timeout_s=210.0)
     async with member.running():

@@ -56,7 +56,7 @@ def test_the_ring_gives_the_same_owners_as_java() -> None:
 
 
 @pytest.mark.parametrize("broker", ["broker-a", "room@", "room@a@b", "@room", "roomy@a"])
-def test_a_machine_room_is_all_before_the_only_sign_in_a_brokers_name(broker: str) -> None:
+def test_machine_room_is_text_before_the_single_separator(broker: str) -> None:
     assert shares(allocate_by_machine_room(["room"]), 4, ["a"], broker) == [[]]
 
 
@@ -79,7 +79,7 @@ def nearby(within: AllocateStrategy = allocate_averagely) -> AllocateStrategy:
     )
 
 
-def test_the_members_of_a_room_share_its_queues_and_all_share_those_of_empty_rooms() -> None:
+def test_room_members_share_its_queues_and_all_share_orphans() -> None:
     """C.2 scenario 35: the last row of the table in B.7."""
     of_x, of_y = queues(4, "X.broker"), queues(2, "Y.broker")
     members = ["X.one", "X.two"]

@@ -100,9 +100,7 @@ async def test_a_group_without_offsets_starts_where_it_wants(
     assert await find(requests, start, queues[0]) == {queues[0]: expected - shift}
 
 
-async def test_of_many_messages_in_the_wanted_millisecond_none_is_missed(
-    cluster: FakeCluster, requests: QueueRequests
-) -> None:
+async def test_first_of_many_messages_in_a_millisecond_is_found(cluster: FakeCluster, requests: QueueRequests) -> None:
     (queue,) = cluster.add_topic("T")
     for timestamp in (1, *[2] * 50, *[3] * 50):
         cluster.send(queue, b"x", store_timestamp=timestamp)
@@ -129,7 +127,7 @@ async def test_a_stored_zero_is_told_from_none(cluster: FakeCluster, requests: Q
     assert len(cluster.of(RequestCode.GET_ALL_CONSUMER_OFFSET)) == 1  # one for all queues of a broker
 
 
-async def test_the_whole_table_is_not_asked_for_where_zero_is_right_anyway(
+async def test_full_offset_table_is_not_fetched_if_zero_is_correct(
     cluster: FakeCluster, requests: QueueRequests
 ) -> None:
     full, empty = cluster.add_topic("T", 2)

@@ -64,9 +64,7 @@ def test_a_new_group_has_no_offsets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b'{"offsetTable":{{"brokerNa', b"\xff\x00", None])
-def test_the_backup_serves_for_a_file_that_is_missing_empty_or_damaged(
-    tmp_path: Path, folder: Path, content: bytes | None
-) -> None:
+def test_unusable_offset_file_falls_back_to_backup(tmp_path: Path, folder: Path, content: bytes | None) -> None:
     if content is not None:
         (folder / "offsets.json").write_bytes(content)
     (folder / "offsets.json.bak").write_bytes(JAVA_4_9_7)
@@ -184,7 +182,7 @@ async def test_queues_given_up_stay_in_the_file(store: LocalOffsetStore, folder:
     assert (await store.stored(ONE), store.get(ONE)) == (4, None)
 
 
-async def test_a_file_that_cannot_be_written_stops_nobody_and_is_told_once(
+async def test_unwritable_offset_file_is_logged_once_and_not_fatal(
     store: LocalOffsetStore, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as patched:

@@ -78,9 +78,7 @@ async def test_persist_now_waits_for_the_broker(
     assert cluster.committed == {("G", queues[1]): 9}
 
 
-async def test_a_pull_carries_only_progress_that_the_broker_was_not_told(
-    requests: QueueRequests, queues: tuple[MessageQueue, ...]
-) -> None:
+async def test_pull_carries_only_unreported_progress(requests: QueueRequests, queues: tuple[MessageQueue, ...]) -> None:
     store, queue = RemoteOffsetStore(requests), queues[0]
     store.update(queue, QueueOffset(5), increase_only=True)
     assert store.for_pull(queue) == 5
@@ -91,7 +89,7 @@ async def test_a_pull_carries_only_progress_that_the_broker_was_not_told(
     assert store.for_pull(queue) == 6
 
 
-async def test_the_last_progress_outlasts_a_pull_that_the_broker_handles_after_it(
+async def test_latest_progress_survives_a_late_handled_pull(
     autojump_clock: MockClock,
     cluster: FakeCluster,
     requests: QueueRequests,
@@ -137,7 +135,7 @@ async def test_progress_that_the_broker_lost_is_told_again(
     assert cluster.committed["G", queue] == 5
 
 
-async def test_a_broker_that_goes_back_again_and_again_does_not_hold_the_consumer(
+async def test_repeatedly_reverting_broker_does_not_block_consumer(
     autojump_clock: MockClock, cluster: FakeCluster, requests: QueueRequests, queues: tuple[MessageQueue, ...]
 ) -> None:
     store, queue = RemoteOffsetStore(requests), queues[0]

@@ -45,7 +45,7 @@ async def test_a_slow_message_holds_the_offset_but_not_the_others(autojump_clock
         await bench.consumed(10)
 
 
-async def test_all_workers_together_leave_the_loop_to_others_after_one_turn(mock_clock: MockClock) -> None:
+async def test_all_workers_yield_the_loop_after_one_turn(mock_clock: MockClock) -> None:
     async def on_message(_message: MessageExt) -> None:
         mock_clock.jump(0.001)  # busy
 
@@ -55,7 +55,7 @@ async def test_all_workers_together_leave_the_loop_to_others_after_one_turn(mock
     assert sum(gaps) == pytest.approx(0.2)
 
 
-async def test_a_message_that_cannot_be_sent_back_comes_again_and_holds_the_offset(
+async def test_failed_send_back_redelivers_locally_and_holds_offset(
     autojump_clock: MockClock,
 ) -> None:
     """C.2 scenario 48."""
@@ -76,7 +76,7 @@ async def test_a_message_that_cannot_be_sent_back_comes_again_and_holds_the_offs
     assert [round(at) for at, _ in seen] == [0, 5, 10]
 
 
-async def test_what_waits_is_forgotten_with_its_queue_also_while_all_handlers_hang(autojump_clock: MockClock) -> None:
+async def test_dropped_queue_discards_pending_even_if_handlers_hang(autojump_clock: MockClock) -> None:
     handled: list[int] = []
 
     async def on_message(message: MessageExt) -> None:
@@ -113,7 +113,7 @@ async def test_stop_forgets_what_is_not_begun_and_lets_the_rest_end(autojump_clo
     assert bench.queue.consumed_offset() == 2
 
 
-async def test_a_handler_busy_too_long_has_its_message_sent_back_once(
+async def test_overlong_handler_has_its_message_sent_back_once(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def on_message(_message: MessageExt) -> ConsumeStatus:
@@ -131,7 +131,7 @@ async def test_a_handler_busy_too_long_has_its_message_sent_back_once(
     assert "handler has run for 30 s" in caplog.text
 
 
-async def test_a_busy_handlers_result_counts_if_its_message_could_not_be_sent_back(
+async def test_overlong_handler_result_counts_if_send_back_failed(
     autojump_clock: MockClock,
 ) -> None:
     async def on_message(_message: MessageExt) -> None:
@@ -146,7 +146,7 @@ async def test_a_busy_handlers_result_counts_if_its_message_could_not_be_sent_ba
     assert bench.queue.counters.succeeded == 1
 
 
-async def test_a_message_whose_handler_ends_while_it_is_sent_back_in_vain_is_handled_again(
+async def test_message_is_handled_again_after_failed_send_back(
     autojump_clock: MockClock,
 ) -> None:
     calls = 0
@@ -203,7 +203,7 @@ async def test_direct_consumption_tells_the_result_and_moves_nothing(
     assert not bench.sender.sent
 
 
-async def test_a_batch_that_was_sent_back_while_busy_is_not_settled_again(autojump_clock: MockClock) -> None:
+async def test_batch_sent_back_while_busy_is_not_settled_twice(autojump_clock: MockClock) -> None:
     async def on_messages(_messages: list[MessageExt], context: ConsumeContext) -> None:
         context.ack_index = 0
         await trio.sleep(100)
@@ -243,7 +243,7 @@ async def test_sending_back_stops_when_the_queue_is_given_up(autojump_clock: Moc
     assert bench.queue.consumed_offset() == 0
 
 
-async def test_a_message_that_waits_to_come_again_is_forgotten_by_stop(autojump_clock: MockClock) -> None:
+async def test_stop_discards_messages_waiting_for_redelivery(autojump_clock: MockClock) -> None:
     calls = 0
 
     async def on_message(_message: MessageExt) -> ConsumeStatus:

@@ -16,7 +16,7 @@ SUCCESS, COMMIT, ROLLBACK = ConsumeStatus.SUCCESS, ConsumeStatus.COMMIT, Consume
 
 
 @pytest.mark.parametrize(("suspend_s", "expected_s"), [(None, 1.0), (3.0, 3.0), (0.005, 0.01), (60.0, 30.0)], ids=str)
-async def test_a_failed_message_comes_again_after_a_rest_and_nothing_before_it(
+async def test_failed_message_is_redelivered_in_order_after_a_pause(
     suspend_s: float | None, expected_s: float, autojump_clock: MockClock
 ) -> None:
     """C.2 scenario 51."""
@@ -40,7 +40,7 @@ async def test_whatever_is_no_success_suspends_the_queue(failure: object, autoju
     assert (bench.queue.counters.failed, bench.queue.counters.succeeded) == (1, 2)
 
 
-async def test_a_rollback_without_auto_commit_brings_all_that_is_not_committed_again(autojump_clock: MockClock) -> None:
+async def test_manual_commit_rollback_redelivers_all_uncommitted(autojump_clock: MockClock) -> None:
     """C.2 scenario 52."""
     script = Script([SUCCESS, SUCCESS, ROLLBACK, SUCCESS, SUCCESS, COMMIT], auto_commit=False)
     bench = OrderlyBench(on_messages=script)
@@ -53,7 +53,7 @@ async def test_a_rollback_without_auto_commit_brings_all_that_is_not_committed_a
     assert script.times[3] - script.times[2] == pytest.approx(1.0, abs=0.002)
 
 
-async def test_a_suspension_without_auto_commit_brings_only_the_last_batch_again(autojump_clock: MockClock) -> None:
+async def test_manual_commit_suspension_redelivers_only_last_batch(autojump_clock: MockClock) -> None:
     script = Script([SUCCESS, SUSPEND, COMMIT], auto_commit=False)
     bench = OrderlyBench(on_messages=script)
     async with bench.running():
@@ -83,7 +83,7 @@ async def test_commit_and_rollback_are_success_with_auto_commit(
         await bench.consumed(1)
 
 
-async def test_a_message_that_fails_too_often_becomes_a_dead_letter_and_the_queue_goes_on(
+async def test_queue_continues_after_dead_lettering_failed_message(
     autojump_clock: MockClock,
 ) -> None:
     """C.2 scenario 58."""
@@ -96,7 +96,7 @@ async def test_a_message_that_fails_too_often_becomes_a_dead_letter_and_the_queu
     assert bench.sender.sent == [0]
 
 
-async def test_a_dead_letter_that_cannot_be_stored_stays_in_its_queue(autojump_clock: MockClock) -> None:
+async def test_unstorable_dead_letter_stays_in_its_queue(autojump_clock: MockClock) -> None:
     script = Script([SUSPEND] * 2)
     bench = OrderlyBench(on_messages=script, orderly_max_reconsume_times=0)
     bench.sender.refused = {0}
@@ -111,7 +111,7 @@ async def test_a_dead_letter_that_cannot_be_stored_stays_in_its_queue(autojump_c
     assert bench.sender.sent == [0]
 
 
-async def test_of_a_failed_batch_only_those_come_again_that_are_no_dead_letters(autojump_clock: MockClock) -> None:
+async def test_failed_batch_redelivers_only_non_dead_letters(autojump_clock: MockClock) -> None:
     """C.4 (4): Java would make dead letters of them once more."""
     script = Script([SUSPEND, SUSPEND])
     bench = OrderlyBench(on_messages=script, batch_max_size=3, orderly_max_reconsume_times=0)
@@ -141,9 +141,7 @@ async def test_progress_and_what_is_in_flight_follow_each_message(autojump_clock
 
 
 @pytest.mark.parametrize("ending", ["closing", "dropped", "lock", "stop", "resize"])
-async def test_nothing_more_begins_of_what_a_worker_has_taken_when_its_queue_or_its_time_ends(
-    ending: str, autojump_clock: MockClock
-) -> None:
+async def test_worker_starts_no_more_when_its_queue_or_time_ends(ending: str, autojump_clock: MockClock) -> None:
     begun: list[int] = []
 
     async def on_message(message: MessageExt) -> None:
@@ -174,7 +172,7 @@ async def test_nothing_more_begins_of_what_a_worker_has_taken_when_its_queue_or_
         assert (begun, bench.queue.consumed_offset()) == ([0, 1], 1 if ending == "dropped" else 2)
 
 
-async def test_one_worker_serves_a_second_full_queue_after_the_continuous_limit(autojump_clock: MockClock) -> None:
+async def test_one_worker_switches_queues_after_continuous_limit(autojump_clock: MockClock) -> None:
     """C.2 scenario 57."""
     order: list[tuple[int, float]] = []
 
@@ -219,7 +217,7 @@ async def test_queues_are_handled_side_by_side_and_each_in_order(autojump_clock:
     assert most == 4
 
 
-async def test_without_a_renewed_lock_the_handler_is_not_called_any_more(autojump_clock: MockClock) -> None:
+async def test_handler_is_not_called_without_a_renewed_lock(autojump_clock: MockClock) -> None:
     """C.2 scenario 56."""
     script = Script([])
     bench = OrderlyBench(on_messages=script)
@@ -257,7 +255,7 @@ async def test_nothing_more_begins_in_a_queue_that_is_given_up(is_dropped: bool,
     assert seen == [0]
 
 
-async def test_a_queue_that_was_moved_waits_for_the_handler_of_before(autojump_clock: MockClock) -> None:
+async def test_reassigned_queue_waits_for_its_previous_handler(autojump_clock: MockClock) -> None:
     running = 0
 
     async def on_message(_message: MessageExt) -> None:

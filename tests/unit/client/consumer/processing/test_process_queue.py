@@ -24,7 +24,7 @@ def test_a_new_queue_has_nothing_to_commit() -> None:
     assert queue.consumed_offset() is None
 
 
-def test_bytes_and_messages_are_counted_until_they_are_consumed() -> None:
+def test_bytes_and_messages_are_counted_until_consumed() -> None:
     queue = ProcessQueue(QUEUE)
     messages = [make_message(queue_offset, b"x" * 100) for queue_offset in range(3)]
     queue.put(messages)
@@ -70,7 +70,7 @@ def test_taken_messages_are_committed_or_come_again_in_order() -> None:
     assert queue.consumed_offset() == 1
 
 
-def test_a_taken_message_that_is_finished_lets_the_progress_reach_the_next_one_that_is_taken() -> None:
+def test_finishing_taken_message_advances_to_next_taken_one() -> None:
     queue = ProcessQueue(QUEUE)
     heard: list[int] = []
     queue.put([make_message(queue_offset) for queue_offset in range(4)])
@@ -103,7 +103,7 @@ def test_repr_shows_the_state() -> None:
     assert repr(queue) == "<ProcessQueue T@b:0 cached=1 next=7 dropped>"
 
 
-def test_messages_removed_together_leave_the_others_and_their_size() -> None:
+def test_removing_several_messages_keeps_others_and_their_size() -> None:
     queue = ProcessQueue(QUEUE)
     messages = [make_message(offset) for offset in range(5)]
     queue.put(messages)
@@ -116,7 +116,7 @@ def test_messages_removed_together_leave_the_others_and_their_size() -> None:
     assert (queue.cached_messages, queue.cached_bytes, queue.consumed_offset()) == (0, 0, 5)
 
 
-def test_the_last_begun_offset_is_the_highest_that_does_not_wait() -> None:
+def test_last_started_offset_is_highest_not_waiting() -> None:
     queue = ProcessQueue(QUEUE)
     queue.put([make_message(queue_offset) for queue_offset in (1, 3, 5, 7)])
     queue.remove(make_message(5))

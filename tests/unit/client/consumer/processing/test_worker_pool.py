@@ -78,7 +78,7 @@ async def test_more_and_fewer_handlers_run_at_once_when_told_so(
     assert gauge.ended == 30
 
 
-async def test_workers_without_work_end_at_once_when_they_are_too_many(autojump_clock: MockClock) -> None:
+async def test_idle_surplus_workers_end_immediately(autojump_clock: MockClock) -> None:
     bench = Bench(Gauge(), max_concurrency=10)
     async with bench.running():
         await wait_all_tasks_blocked()

@@ -220,7 +220,7 @@ async def test_a_plain_batch_function_runs_in_a_thread() -> None:
     assert bench.sender.sent == [(2, 0)]
 
 
-async def test_a_blocked_plain_function_does_not_hold_up_the_messages_behind_it() -> None:
+async def test_blocked_function_does_not_delay_following_messages() -> None:
     release = threading.Event()
 
     def on_message(message: MessageExt) -> None:
@@ -239,7 +239,7 @@ async def test_a_blocked_plain_function_does_not_hold_up_the_messages_behind_it(
         release.set()
 
 
-async def test_what_a_thread_finished_counts_when_it_is_abandoned_and_it_begins_nothing_more() -> None:
+async def test_abandoned_thread_keeps_finished_work_and_starts_none() -> None:
     entered, release = threading.Event(), threading.Event()
 
     def on_message(message: MessageExt) -> None:
@@ -319,7 +319,7 @@ async def test_a_batch_of_a_dropped_queue_is_not_begun(autojump_clock: MockClock
     assert not batches
 
 
-async def test_a_thread_gives_back_what_it_had_no_time_for_and_takes_less_then(mock_clock: MockClock) -> None:
+async def test_thread_returns_unstarted_messages_then_takes_fewer(mock_clock: MockClock) -> None:
     begun: list[tuple[int, int]] = []
 
     def on_message(message: MessageExt) -> None:

@@ -33,7 +33,7 @@ async def test_units_of_queues_that_were_given_up_are_forgotten() -> None:
     assert one.cached_messages == 1
 
 
-async def test_units_that_nobody_polls_are_forgotten_with_their_queues() -> None:
+async def test_unpolled_units_are_dropped_with_their_queues() -> None:
     buffer, kept = PollBuffer(), ProcessQueue(QUEUE)
     put(buffer, kept, 7)
     for _ in range(2_000):

@@ -25,9 +25,7 @@ async def test_messages_are_pulled_on_while_handlers_work(autojump_clock: MockCl
         assert all(message.broker_name == "broker-a" for _, message in bench.service.got)
 
 
-async def test_messages_tell_the_bounds_of_their_queue_at_the_time_of_the_pull(
-    autojump_clock: MockClock, bench: Bench
-) -> None:
+async def test_messages_carry_queue_bounds_at_pull_time(autojump_clock: MockClock, bench: Bench) -> None:
     bench.cluster.min_offsets[bench.queue] = 5
     bench.cluster.send(bench.queue, b"a", b"b", properties={"mine": "1"})
     async with bench.pulling(first_offset=5):
@@ -46,7 +44,7 @@ async def test_a_held_pull_is_answered_by_the_message_it_waits_for(autojump_cloc
         assert len(bench.pulls) == 2
 
 
-async def test_pulls_carry_the_progress_and_the_subscriptions_version(autojump_clock: MockClock, bench: Bench) -> None:
+async def test_pulls_carry_progress_and_subscription_version(autojump_clock: MockClock, bench: Bench) -> None:
     bench.cluster.send(bench.queue, *[b"x"] * 40)
     async with bench.pulling():
         await wait_all_tasks_blocked()
@@ -73,9 +71,7 @@ async def test_a_full_queue_is_pulled_again_as_soon_as_there_is_room(autojump_cl
         assert trio.current_time() == started
 
 
-async def test_nothing_is_pulled_beyond_the_span_while_the_first_message_is_busy(
-    autojump_clock: MockClock, bench: Bench
-) -> None:
+async def test_busy_first_message_limits_the_pulled_span(autojump_clock: MockClock, bench: Bench) -> None:
     bench.cluster.send(bench.queue, *[b"x"] * 3_000)
     async with bench.pulling():
         await wait_all_tasks_blocked()
@@ -108,9 +104,7 @@ async def test_new_limits_are_seen_without_a_removal(autojump_clock: MockClock, 
         assert bench.pulled_offsets() == [0, 32]
 
 
-async def test_filtered_messages_do_not_move_the_offset_but_unmatched_queues_do(
-    autojump_clock: MockClock, bench: Bench
-) -> None:
+async def test_only_no_match_answer_advances_offset_past_filtered(autojump_clock: MockClock, bench: Bench) -> None:
     bench.cluster.send(bench.queue, b"x", b"x", properties={"TAGS": "BB"})  # the hash code of "Aa"
     async with bench.pulling(expression="Aa") as loop:
         await wait_all_tasks_blocked()
@@ -150,7 +144,7 @@ async def test_a_failed_pull_is_tried_again(autojump_clock: MockClock, bench: Be
         assert len(bench.pulls) == 4
 
 
-async def test_a_failure_is_logged_once_not_each_second_and_so_is_its_end(
+async def test_pull_failure_and_recovery_are_each_logged_once(
     autojump_clock: MockClock, bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -216,9 +210,7 @@ async def test_an_answer_that_cannot_be_read_loses_nothing(autojump_clock: MockC
         assert bench.service.offsets == [0]
 
 
-async def test_a_broker_that_does_not_hold_pulls_is_not_asked_without_pause(
-    autojump_clock: MockClock, bench: Bench
-) -> None:
+async def test_broker_without_long_polling_is_polled_with_pauses(autojump_clock: MockClock, bench: Bench) -> None:
     bench.cluster.handlers[RequestCode.PULL_MESSAGE] = lambda command: pull_answer(
         command, ResponseCode.PULL_NOT_FOUND, 0, min_offset=0, max_offset=0
     )

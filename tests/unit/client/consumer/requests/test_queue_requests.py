@@ -71,7 +71,7 @@ async def test_a_pull_from_a_slave_commits_nothing(cluster: FakeCluster, request
     assert cluster.of(RequestCode.PULL_MESSAGE)[0].ext_fields["sysFlag"] == "0"
 
 
-async def test_where_only_a_slave_is_left_it_gives_messages_but_not_the_bounds(cluster: FakeCluster) -> None:
+async def test_slave_alone_serves_messages_but_not_bounds(cluster: FakeCluster) -> None:
     cluster.add_topic("T")
     cluster.send(QUEUE, b"a")
     instance = FakeInstance(cluster)
@@ -92,7 +92,7 @@ async def test_where_only_a_slave_is_left_it_gives_messages_but_not_the_bounds(c
     assert not cluster.of(RequestCode.GET_TOPIC_STATS_INFO)
 
 
-async def test_a_broker_that_cannot_be_reached_for_bounds_is_looked_up_again(cluster: FakeCluster) -> None:
+async def test_broker_unreachable_for_bounds_is_looked_up_again(cluster: FakeCluster) -> None:
     cluster.add_topic("T")
     instance = FakeInstance(cluster)
     looked_up: list[str] = []

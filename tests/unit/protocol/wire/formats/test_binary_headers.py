@@ -72,7 +72,7 @@ def test_binary_bytes_behind_the_map_are_ignored() -> None:
 
 @pytest.mark.parametrize("length", [-1, -(2**31), 2**31 - 1, 2**30, 100, 5])
 @pytest.mark.parametrize("what", ["remark", "extFields", "key", "value"])
-def test_binary_length_that_is_negative_or_beyond_what_is_there_is_refused_by_name(what: str, length: int) -> None:
+def test_binary_invalid_length_error_names_the_field(what: str, length: int) -> None:
     fixed = FIXED.pack(10, 0, 407, 1, 0)
     header = {
         "remark": fixed + struct.pack(">i", length) + bytes(4),
@@ -84,7 +84,7 @@ def test_binary_length_that_is_negative_or_beyond_what_is_there_is_refused_by_na
         refuse(header, ROCKETMQ, match=what)
 
 
-def test_binary_entry_that_reaches_beyond_the_map_is_refused_even_if_bytes_are_there() -> None:
+def test_binary_entry_beyond_its_map_is_rejected() -> None:
     whole = binary(entries=entry(b"a", b"12345"))
     for short in range(1, 12):
         cut = whole[:17] + struct.pack(">i", short) + whole[21:]
@@ -98,7 +98,7 @@ def test_binary_text_that_is_not_utf_8_is_refused(junk: bytes) -> None:
     refuse(binary(entries=entry(b"a", junk)), ROCKETMQ)
 
 
-def test_binary_map_of_a_mebibyte_of_empty_entries_takes_linear_time() -> None:
+def test_binary_map_of_one_mib_empty_entries_takes_linear_time() -> None:
     header = binary(entries=entry(b"", b"") * ((MEBIBYTE - 100) // 6))
     began = time.process_time()
     assert decode(header, ROCKETMQ).ext_fields == {"": ""}
@@ -178,7 +178,7 @@ def test_msgpack_fields_that_are_not_text_are_refused(fields: object) -> None:
         ),
     ],
 )
-def test_msgpack_length_beyond_what_is_there_is_refused_without_allocating_it(bomb: bytes) -> None:
+def test_msgpack_excess_length_is_rejected_before_allocation(bomb: bytes) -> None:
     header = b"\x97" + pack(10, 3, 407, 1, 0, None)[1:] + bomb
     with memory_below(64 * 1024):
         refuse(bomb, MSGPACK)

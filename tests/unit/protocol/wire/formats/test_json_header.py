@@ -49,7 +49,7 @@ def test_json_as_go_writes_it_is_read() -> None:
     assert (command.flag, command.remark, command.ext_fields) == (0, "", {"topic": "T"})
 
 
-def test_json_members_may_come_in_any_order_with_blanks_and_unknown_ones() -> None:
+def test_json_accepts_any_order_blanks_and_unknown_members() -> None:
     command = decode('{ "x": [1, {"y": null}],\n"opaque": 3, "serializeTypeCurrentRPC": "NEVER HEARD", "code": 1 }')
     assert (command.code, command.opaque) == (1, 3)
 
@@ -97,7 +97,7 @@ def test_json_numbers_may_be_text_as_java_reads_it(text: str) -> None:
     ],
 )
 @pytest.mark.parametrize("field", ["code", "opaque", "flag", "version"])
-def test_json_number_that_is_none_or_not_an_int32_is_refused_by_name(field: str, value: str) -> None:
+def test_json_non_int32_number_error_names_the_member(field: str, value: str) -> None:
     other = "" if field == "code" else '"code":1,'
     refuse(f'{{{other}"{field}":{value}}}', match=f"'{field}'")
 
@@ -135,7 +135,7 @@ def test_json_remark_is_text_whatever_it_was(value: str, text: str) -> None:
     assert decode(f'{{"code":1,"remark":{value}}}').remark == text
 
 
-def test_json_ext_values_that_are_not_text_become_text_and_null_is_dropped() -> None:
+def test_json_ext_values_become_text_and_null_is_dropped() -> None:
     assert ext(
         '{"a":1,"b":true,"c":false,"d":null,"e":1.5,"f":{"x":1},"g":[1,"2"],"h":-9223372036854775808,"i":""}'
     ) == {
@@ -231,7 +231,7 @@ def test_json_of_nothing_but_brackets_takes_bounded_memory() -> None:
 # --- JSON, writing ---
 
 
-def test_our_json_leaves_out_what_is_absent_but_never_opaque_and_fields() -> None:
+def test_json_writer_omits_absent_but_keeps_opaque_and_ext() -> None:
     assert encode_header(RemotingCommand(34, 0)) == (
         b'{"code":34,"extFields":{},"flag":0,"language":"PYTHON","opaque":0,"version":407}'
     )
@@ -278,7 +278,7 @@ def test_an_unpaired_surrogate_is_refused_by_the_writer(
 
 
 @pytest.mark.parametrize("code", [32_768, 65_535, 65_536 + 10, 200_050, -32_769])
-def test_the_binary_writer_refuses_codes_that_java_would_cut_to_16_bits(code: int) -> None:
+def test_binary_writer_rejects_codes_beyond_16_bits(code: int) -> None:
     with pytest.raises(ProtocolError, match=f"code {code} cannot be written"):
         encode_header(RemotingCommand(code, serialize_type=ROCKETMQ))
 

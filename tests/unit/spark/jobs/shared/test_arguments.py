@@ -44,7 +44,7 @@ def test_an_interval_is_as_spark_reads_it(text: str) -> None:
         (("--max-per-trigger", "0"), "argument --max-per-trigger: '0' is not a whole number above 0"),
     ],
 )
-def test_a_wrong_value_is_told_with_the_name_on_the_command_line(
+def test_invalid_value_error_names_command_line_option(
     words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -53,7 +53,7 @@ def test_a_wrong_value_is_told_with_the_name_on_the_command_line(
     assert told in capsys.readouterr().err
 
 
-def test_a_trigger_without_follow_and_a_start_that_is_none_are_refused() -> None:
+def test_trigger_without_follow_and_bad_start_are_rejected() -> None:
     with pytest.raises(ConfigError, match="--trigger needs --follow"):
         stream_options(parse("--subscribe", "T", "--trigger", "1 second"))
     with pytest.raises(ConfigError, match="--from soon is neither milliseconds"):
