@@ -95,7 +95,7 @@ def test_delayed_rows_arrive_later(spark: "SparkSession", topics: Topics) -> Non
         ("topic", "'no blanks allowed'", "only letters"),
         ("body", "repeat('x', 5 * 1024 * 1024)", "5242880 bytes"),
         ("properties", "map('a', concat('b', char(1)))", "separator"),
-        ("properties", "map('KEYS', 'k')", "RocketMQ's own"),
+        ("properties", "map('KEYS', 'k')", "that RocketMQ reserves"),
     ],
 )
 def test_a_bad_row_is_named_or_skipped(
