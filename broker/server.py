@@ -41,6 +41,7 @@ from triomq.broker.processors.plain_send import PlainSends
 from triomq.broker.processors.pull import PullProcessor
 from triomq.broker.processors.query import QueryProcessors
 from triomq.broker.processors.relay import RelayProcessors
+from triomq.broker.processors.reply import ReplyProcessors
 from triomq.broker.processors.route import RouteProcessors
 from triomq.broker.processors.send import SendProcessor
 from triomq.broker.processors.send_back import SendBackProcessor
@@ -192,12 +193,14 @@ class Broker:
 
     def _build_processors(self) -> Processors:
         config, store, topics, groups, statistics = self.config, self.store, self.topics, self.groups, self.statistics
+        sends = SendProcessor(
+            config, store, topics, groups.settings, self.schedule, self.timer, statistics, self.group_commit
+        )
         return Processors(
             routes=RouteProcessors(topics, config.cluster_name, config.broker_name),
             plain_sends=PlainSends(config, store, topics, statistics, self.group_commit),
-            sends=SendProcessor(
-                config, store, topics, groups.settings, self.schedule, self.timer, statistics, self.group_commit
-            ),
+            sends=sends,
+            replies=ReplyProcessors(sends, groups.producers, self.client_requests, self.refusals, self._clock_ms),
             send_backs=SendBackProcessor(store, topics, groups.settings, self.schedule, statistics, self.group_commit),
             pulls=PullProcessor(store, topics, groups, self.paged_reads, self.pulls),
             offsets=OffsetProcessors(store, topics, groups),

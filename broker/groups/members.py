@@ -255,6 +255,11 @@ class ProducerGroups:
         self._clock_ms = clock_ms
         self._groups: dict[str, dict[Connection, Member]] = {}
         self._groups_of: dict[Connection, set[str]] = {}
+        self._by_client_id: dict[str, Connection] = {}
+
+    def connection_of(self, client_id: str) -> Connection | None:
+        """Return the connection of a client with a producer, ``None`` if it is offline."""
+        return self._by_client_id.get(client_id)
 
     def get(self, group: str) -> dict[Connection, Member] | None:
         """Return the members of a group by connection."""
@@ -265,17 +270,24 @@ class ProducerGroups:
         return self._groups
 
     def heartbeat(self, connection: Connection, client_id: str, group: str) -> None:
-        """Store that a producer of the group uses this connection."""
+        """Store that a producer of the group uses this connection, unless that has been closed meanwhile."""
+        if connection.closed:
+            return
         now_ms = self._clock_ms()
+        self._by_client_id[client_id] = connection
         self._groups.setdefault(group, {})[connection] = Member(client_id, now_ms, now_ms)
         self._groups_of.setdefault(connection, set()).add(group)
 
     def leave(self, connection: Connection, group: str) -> None:
         """Remove a connection from one group."""
         members = self._groups.get(group)
-        if members is None or members.pop(connection, None) is None:
+        member = None if members is None else members.pop(connection, None)
+        if members is None or member is None:
             return
-        self._groups_of.get(connection, set()).discard(group)
+        groups = self._groups_of.get(connection, set())
+        groups.discard(group)
+        if not groups and self._by_client_id.get(member.client_id) is connection:
+            del self._by_client_id[member.client_id]
         if not members:
             del self._groups[group]
 

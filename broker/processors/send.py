@@ -55,10 +55,11 @@ class _Delay(NamedTuple):
 _AT_ONCE: Final = _Delay()
 
 
-class _Stored(NamedTuple):
+class Stored(NamedTuple):
     """Where a message or a batch was stored."""
 
     msg_id: str
+    queue_id: int
     queue_offset: int
     wants_flush: bool  # the sender waits for the disk, if the durability is sync
 
@@ -89,6 +90,18 @@ class SendProcessor:
         return self._send(connection, command, SendMessageRequestHeaderV2.decode(command.ext_fields))
 
     def _send(self, connection: Connection, command: RemotingCommand, header: SendHeader) -> RemotingCommand | None:
+        stored = self.store_message(connection, command, header)
+        fields = response_fields(self._region, stored.msg_id, str(stored.queue_id), str(stored.queue_offset))
+        return answer_stored(
+            self.group_commit, connection, command, command.reply(ext_fields=fields), wants_flush=stored.wants_flush
+        )
+
+    def store_message(self, connection: Connection, command: RemotingCommand, header: SendHeader) -> Stored:
+        """Check a message or a batch, and store it.
+
+        Raises:
+            RefusedError, MessageIllegalError, StoreError: it is not stored.
+        """
         topic = header.topic
         if topic in FORBIDDEN_TOPICS:
             raise RefusedError(f"the topic[{topic}] is forbidden for clients", ResponseCode.NO_PERMISSION)
@@ -98,11 +111,8 @@ class SendProcessor:
             header.sys_flag |= MessageSysFlag.MULTI_TAGS
         queue = self.store.queue(topic, queue_id)
         store = self._store_batch if header.batch else self._store_one
-        stored = store(connection, command, header, queue)
-        fields = response_fields(self._region, stored.msg_id, str(queue_id), str(stored.queue_offset))
-        return answer_stored(
-            self.group_commit, connection, command, command.reply(ext_fields=fields), wants_flush=stored.wants_flush
-        )
+        msg_id, queue_offset, wants_flush = store(connection, command, header, queue)
+        return Stored(msg_id, queue_id, queue_offset, wants_flush)
 
     def _create_topic(self, header: SendHeader) -> TopicConfig:
         config = self.topics.create_by_sending(header.topic, header.default_topic, header.default_topic_queue_nums)
@@ -112,7 +122,7 @@ class SendProcessor:
 
     def _store_one(
         self, connection: Connection, command: RemotingCommand, header: SendHeader, queue: ConsumeQueue
-    ) -> _Stored:
+    ) -> tuple[str, int, bool]:
         properties = (header.properties or "").encode()
         wait: bytes | None = None
         if b"WAIT\x01" in properties:
@@ -134,7 +144,7 @@ class SendProcessor:
                 properties = without_request(properties)
         message = _entry(connection, header, queue, bytes(command.body), properties, header.flag)
         physical_offset, queue_offset = self._put(message, delay)
-        return _Stored(offset_message_id(connection.store_host, physical_offset), queue_offset, wait != b"false")
+        return offset_message_id(connection.store_host, physical_offset), queue_offset, wait != b"false"
 
     def _put(self, message: Entry, delay: _Delay) -> tuple[int, int]:
         if delay.level:
@@ -148,7 +158,7 @@ class SendProcessor:
 
     def _store_batch(
         self, connection: Connection, command: RemotingCommand, header: SendHeader, queue: ConsumeQueue
-    ) -> _Stored:
+    ) -> tuple[str, int, bool]:
         common = (header.properties or "").encode()
         if header.sys_flag & TRANSACTION_MASK:
             raise MessageIllegalError("a batch cannot be part of a transaction")
@@ -169,7 +179,7 @@ class SendProcessor:
         places = self.store.append(entries)
         self.statistics.put(queue.topic, len(entries), len(command.body))
         ids = ",".join(offset_message_id(connection.store_host, physical_offset) for physical_offset, _ in places)
-        return _Stored(ids, places[0][1], waits)
+        return ids, places[0][1], waits
 
     def _delay(self, properties: bytes, header: SendHeader) -> _Delay:
         """Return how long the message waits; a delay level takes precedence over a time.

@@ -19,6 +19,7 @@ from triomq.broker.processors.plain_send import PlainSends
 from triomq.broker.processors.pull import PullProcessor
 from triomq.broker.processors.query import QueryProcessors
 from triomq.broker.processors.relay import RelayProcessors
+from triomq.broker.processors.reply import ReplyProcessors
 from triomq.broker.processors.route import RouteProcessors
 from triomq.broker.processors.send import SendProcessor
 from triomq.broker.processors.send_back import SendBackProcessor
@@ -34,6 +35,7 @@ class Processors:
     plain_sends: PlainSends
     sends: SendProcessor
     send_backs: SendBackProcessor
+    replies: ReplyProcessors
     pulls: PullProcessor
     offsets: OffsetProcessors
     queries: QueryProcessors
@@ -78,6 +80,8 @@ def _clients(p: Processors, in_steps: Callable[[PagedProcessor], Processor]) -> 
         RequestCode.SEND_MESSAGE: p.sends.send_message,
         RequestCode.SEND_MESSAGE_V2: p.sends.send_message_v2,
         RequestCode.SEND_BATCH_MESSAGE: p.sends.send_message_v2,
+        RequestCode.SEND_REPLY_MESSAGE: p.replies.send_reply,
+        RequestCode.SEND_REPLY_MESSAGE_V2: p.replies.send_reply_v2,
         RequestCode.CONSUMER_SEND_MSG_BACK: in_steps(p.send_backs.send_message_back),
         RequestCode.QUERY_CONSUMER_OFFSET: in_steps(p.offsets.query_consumer_offset),
         RequestCode.UPDATE_CONSUMER_OFFSET: p.offsets.update_consumer_offset,

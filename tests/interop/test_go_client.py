@@ -24,6 +24,7 @@ SCENARIOS: Final = (
     "push_orderly",
     "rebalance_join_leave",
     "offsets_persist_across_restart",
+    "request_reply",
     "pull_from",
     "pull_poll",
     "admin_create_delete_topic",

@@ -47,6 +47,7 @@ SCENARIOS: Final = (
     "query_by_key",
     "query_by_msg_id",
     "query_by_unique_key",
+    "request_reply",
     "send_unicode_topic_properties",
     "admin_consume_queue",
     "consume_message_directly",

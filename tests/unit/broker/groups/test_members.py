@@ -19,6 +19,7 @@ class Peer:
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
+        self.closed = False
         self.peer_ip = peer.partition(":")[0]
 
 
