@@ -125,18 +125,25 @@ async def test_queues_of_killed_busy_orderly_member_move_immediately(broker: Bro
     await make_topic(namesrv, 4)
     command = (sys.executable, MEMBER, namesrv, GROUP, "T", "orderly")
     seen: list[bytes] = []
-    process = await trio.lowlevel.open_process(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
     try:
         async with member(namesrv, seen, orderly=True) as survivor, Producer("P", namesrv=namesrv) as producer:
             await wait_for(lambda: [len(share) for share in shares(survivor)] == [2], 30)
             theirs = sorted(set(range(4)).difference(*shares(survivor)))
+            queues = await producer.publish_queues("T")
+            for queue in queues:
+                if queue.queue_id in theirs:
+                    await producer.send(Message("T", b"first"), queue=queue)
+            output = b""
+            while output.count(b"first") < 2:  # so it has read the answers to its requests for locks
+                output += await process.stdout.receive_some()
             process.send_signal(signal.SIGSTOP)
-            for queue in await producer.publish_queues("T"):  # answers its pulls, which it does not read any more
+            for queue in queues:  # answers its pulls, which it does not read any more
                 await producer.send(Message("T", b"%d" % queue.queue_id), queue=queue)
             process.kill()
             await wait_for(lambda: shares(survivor) == [[0, 1, 2, 3]], SOON_S)
-            await wait_for(lambda: len(seen) == 4, SOON_S)
-            assert {b"%d" % queue_id for queue_id in theirs} <= set(seen)
+            await wait_for(lambda: {b"0", b"1", b"2", b"3"} <= set(seen), SOON_S)
     finally:
         process.kill()
         await process.wait()
