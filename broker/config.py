@@ -58,6 +58,9 @@ class BrokerConfig:
     persist_offsets_interval_s: float = 5.0  # flushConsumerOffsetInterval
     persist_delay_offsets_interval_s: float = 10.0  # flushDelayOffsetInterval
     timer_max_delay_s: float = 259_200.0  # timerMaxDelaySec: a message with a longer delay is refused
+    transaction_timeout_s: float = 6.0  # transactionTimeOut: how long a half message waits for its first check
+    transaction_check_interval_s: float = 60.0  # transactionCheckInterval: time between two checks
+    transaction_check_max: int = 15  # transactionCheckMax: after so many checks a transaction is given up
     stall_after_s: float = STALL_AFTER_S  # a queue whose messages wait so long without progress is reported
     sync_flush_timeout_s: float = 5.0  # syncFlushTimeout
     shutdown_grace_s: float = 1.0
@@ -81,6 +84,9 @@ class BrokerConfig:
             "persist_offsets_interval_s",
             "persist_delay_offsets_interval_s",
             "timer_max_delay_s",
+            "transaction_timeout_s",
+            "transaction_check_interval_s",
+            "transaction_check_max",
             "stall_after_s",
         ):
             if getattr(self, name) <= 0:

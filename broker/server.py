@@ -46,6 +46,7 @@ from triomq.broker.processors.route import RouteProcessors
 from triomq.broker.processors.send import SendProcessor
 from triomq.broker.processors.send_back import SendBackProcessor
 from triomq.broker.processors.table import Processors, tables
+from triomq.broker.processors.transaction import TransactionProcessors
 from triomq.broker.pulls.paged_reads import PagedReads
 from triomq.broker.pulls.pull_answers import PullAnswers
 from triomq.broker.pulls.pull_hold import PullHold
@@ -59,6 +60,8 @@ from triomq.broker.services.stalls import StallWatch
 from triomq.broker.signals import Signal
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
+from triomq.broker.transactions.checks import TransactionChecks
+from triomq.broker.transactions.undecided import Undecided
 from triomq.storage.commit_log.log_scan import ProgressLog
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.files.json_table import JsonTable
@@ -82,13 +85,13 @@ class Broker:
 
     Attributes:
         config: its settings.
-        store, topics, schedule, timer: what is on disk.
+        store, topics, schedule, timer, undecided: what is on disk.
         groups: consumer and producer groups with offsets, members and locks.
         statistics: counters.
         pull_hold, paged_reads: requests that wait for messages, or for the disk.
         group_commit: senders that wait for the disk; ``None`` unless the durability is sync.
         stalls: queues whose messages are not consumed.
-        retention, table_saving, scheduled_delivery, housekeeping: services.
+        retention, table_saving, scheduled_delivery, transaction_checks, housekeeping: services.
         steps, context, connections: the connections and what they share.
         stopping: set to stop the broker.
     """
@@ -107,8 +110,10 @@ class Broker:
         self.statistics: Final = BrokerStatistics(clock_ms())
         self._clock_ms = clock_ms
         self._build_pulls()
-        self._build_tables(steady_clock_ms, random or Random())  # noqa: S311  # spreads load, protects nothing
+        random = random or Random()  # noqa: S311  # spreads load, protects nothing
+        self._build_tables(steady_clock_ms, random)
         self._build_delays()
+        self._build_transactions(random)
         self._build_services()
         self.admission: Final = Admission(store, config.max_connections)
         self.processors: Final = self._build_processors()
@@ -181,6 +186,34 @@ class Broker:
             store, self.schedule, self.timer, self.delivery, arrived, self.group_commit, self.steps, self._clock_ms
         )
 
+    def _build_transactions(self, random: Random) -> None:
+        config = self.config
+        interval_ms = round(config.transaction_check_interval_s * 1000)
+        max_age_ms = round(config.store.retention_hours * 3_600_000)
+        self.undecided = Undecided(
+            self.store,
+            self.groups.offsets,
+            self.statistics,
+            timeout_ms=round(config.transaction_timeout_s * 1000),
+            interval_ms=interval_ms,
+            max_age_ms=max_age_ms,
+        )
+        self.transaction_checks = TransactionChecks(
+            self.store,
+            self.undecided,
+            self.topics,
+            self.groups.producers,
+            self.client_requests,
+            self.group_commit,
+            self.steps,
+            random,
+            self._clock_ms,
+            max_checks=config.transaction_check_max,
+            interval_ms=interval_ms,
+            max_age_ms=max_age_ms,
+            unread_high_bytes=config.unread_high_bytes,
+        )
+
     def _build_services(self) -> None:
         config, store = self.config, self.store
         self.context = ConnectionContext(
@@ -193,15 +226,15 @@ class Broker:
 
     def _build_processors(self) -> Processors:
         config, store, topics, groups, statistics = self.config, self.store, self.topics, self.groups, self.statistics
-        sends = SendProcessor(
-            config, store, topics, groups.settings, self.schedule, self.timer, statistics, self.group_commit
-        )
+        waiting = self.schedule, self.timer, self.undecided
+        sends = SendProcessor(config, store, topics, groups.settings, *waiting, statistics, self.group_commit)
         return Processors(
             routes=RouteProcessors(topics, config.cluster_name, config.broker_name),
             plain_sends=PlainSends(config, store, topics, statistics, self.group_commit),
             sends=sends,
             replies=ReplyProcessors(sends, groups.producers, self.client_requests, self.refusals, self._clock_ms),
             send_backs=SendBackProcessor(store, topics, groups.settings, self.schedule, statistics, self.group_commit),
+            transactions=TransactionProcessors(store, topics, self.undecided, self.group_commit),
             pulls=PullProcessor(store, topics, groups, self.paged_reads, self.pulls),
             offsets=OffsetProcessors(store, topics, groups),
             queries=QueryProcessors(store, groups, config.max_frame_bytes),
@@ -243,10 +276,12 @@ class Broker:
         groups.offsets.restrict(self.store.reader.max_offset_in_queue)
         self.timer.load()
         self.topics.adopt((queue.topic, queue.queue_id) for queue in self.store.queues)
+        self.topics.adopt(self.undecided.load())
         save_now((groups.offsets, self.schedule.offsets, self.timer.progress))
 
     def save_tables(self) -> None:
         """Write the tables that changed, before the broker ends."""
+        self.undecided.save_offsets()
         save_now(self._saved)
         self.scheduled_delivery.save_now()
 
@@ -272,6 +307,7 @@ class Broker:
             services.start_soon(flush_consume_queues, store)
             services.start_soon(Indexing(store.index, self.statistics).run)
             services.start_soon(self.scheduled_delivery.run, config.persist_delay_offsets_interval_s)
+            services.start_soon(self.transaction_checks.run)
             if self.group_commit is None:
                 services.start_soon(flush_commit_log, store)
             else:

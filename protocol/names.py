@@ -20,6 +20,10 @@ SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+#: Holds the half messages that nobody decided after the last check.
+CHECK_MAX_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+#: Its offsets in the half topic and the operation topic tell how far transactions are settled.
+TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
@@ -31,7 +35,7 @@ FORBIDDEN_TOPICS: Final = frozenset(
         TIMER_TOPIC,
         HALF_TOPIC,
         OP_HALF_TOPIC,
-        "TRANS_CHECK_MAX_TIME_TOPIC",
+        CHECK_MAX_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,
     )

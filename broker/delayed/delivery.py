@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.errors import IllegalNameError, MessageIllegalError, ProtocolError, StoreError
 from triomq.protocol.failure_log import FailureLog
-from triomq.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from triomq.protocol.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import PropertyName, get_property, set_property
 from triomq.protocol.record.record import decode_record, tags_code_of
@@ -37,7 +37,7 @@ Unit: TypeAlias = tuple[int, int, int]
 
 _REAL_TOPIC: Final = PropertyName.REAL_TOPIC.encode()
 _REAL_QUEUE_ID: Final = PropertyName.REAL_QUEUE_ID.encode()
-_NEVER_REAL: Final = frozenset({"", HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC})
+_NEVER_REAL: Final = frozenset({"", HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC})
 _MAX_DIGITS: Final = 11
 _QUEUE: Final = 0  # of an entry
 _BODY: Final = 1
@@ -48,6 +48,19 @@ def with_real_place(properties: bytes, queue: ConsumeQueue) -> bytes:
     """Return the properties of a waiting message, with the queue that it is for."""
     properties = set_property(properties, _REAL_TOPIC, queue.topic.encode())
     return set_property(properties, _REAL_QUEUE_ID, b"%d" % queue.queue_id)
+
+
+def real_queue(store: MessageStore, properties: bytes) -> ConsumeQueue:
+    """Return the queue that a waiting message is for.
+
+    Raises:
+        IllegalNameError, MessageIllegalError: the properties do not name one.
+    """
+    topic = (get_property(properties, _REAL_TOPIC) or b"").decode("utf-8", "replace")
+    queue_id = get_property(properties, _REAL_QUEUE_ID) or b""
+    if topic in _NEVER_REAL or not queue_id.isdigit():
+        raise MessageIllegalError(f"its real queue is {queue_id!r} of topic {topic!r}")
+    return store.queue(topic, int(queue_id[:_MAX_DIGITS]))
 
 
 class WaitingMessages:
@@ -84,18 +97,11 @@ class WaitingMessages:
             return None
         properties = message.encoded_properties
         try:
-            queue = self._real_queue(properties)
+            queue = real_queue(self._store, properties)
         except (IllegalNameError, MessageIllegalError) as exc:
             LOGGER.error("delayed message dropped: %s", exc)
             return None
         return message, queue, tags_code_of(properties)
-
-    def _real_queue(self, properties: bytes) -> ConsumeQueue:
-        topic = (get_property(properties, _REAL_TOPIC) or b"").decode("utf-8", "replace")
-        queue_id = get_property(properties, _REAL_QUEUE_ID) or b""
-        if topic in _NEVER_REAL or not queue_id.isdigit():
-            raise MessageIllegalError(f"its real queue is {queue_id!r} of topic {topic!r}")
-        return self._store.queue(topic, int(queue_id[:_MAX_DIGITS]))
 
 
 class Delivery:

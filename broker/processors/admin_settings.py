@@ -51,6 +51,9 @@ def _broker_settings(config: BrokerConfig, advertised: str) -> dict[str, str]:
         "serverChannelMaxIdleTimeSeconds": _number(config.idle_timeout_s),
         "flushConsumerOffsetInterval": _ms(config.persist_offsets_interval_s),
         "flushDelayOffsetInterval": _ms(config.persist_delay_offsets_interval_s),
+        "transactionTimeOut": _ms(config.transaction_timeout_s),
+        "transactionCheckInterval": _ms(config.transaction_check_interval_s),
+        "transactionCheckMax": str(config.transaction_check_max),
         "com.rocketmq.remoting.frameMaxLength": str(config.max_frame_bytes),
         "syncFlushTimeout": _ms(config.sync_flush_timeout_s),
     }

@@ -8,6 +8,7 @@ from random import Random
 from typing import Final, NamedTuple, TypeAlias
 
 from triomq.broker.config import BrokerConfig
+from triomq.broker.delayed.delivery import with_real_place
 from triomq.broker.delayed.levels import Schedule
 from triomq.broker.delayed.timer import Timer
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
@@ -16,10 +17,11 @@ from triomq.broker.network.refusal import RefusedError
 from triomq.broker.services.flush import GroupCommit
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
+from triomq.broker.transactions.undecided import Undecided
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig, TopicFilterType
 from triomq.protocol.codes import TRANSACTION_MASK, VERSION_MAX_RECONSUME, MessageSysFlag, ResponseCode
 from triomq.protocol.errors import MessageIllegalError
-from triomq.protocol.names import FORBIDDEN_TOPICS, RETRY_PREFIX, dead_letter_topic
+from triomq.protocol.names import FORBIDDEN_TOPICS, HALF_TOPIC, RETRY_PREFIX, dead_letter_topic
 from triomq.protocol.record.batch import decode_batch
 from triomq.protocol.record.message_id import offset_message_id
 from triomq.protocol.record.properties import (
@@ -46,13 +48,15 @@ _DELAY: Final = b"DELAY"
 
 
 class _Delay(NamedTuple):
-    """How long a message waits: a delay level, or else a time, ms; both 0: not at all."""
+    """How long a message waits: for a delay level, until a time (ms), for a decision, or else not at all."""
 
     level: int = 0
     due_ms: int = 0
+    is_half: bool = False
 
 
 _AT_ONCE: Final = _Delay()
+_HALF: Final = _Delay(is_half=True)
 
 
 class Stored(NamedTuple):
@@ -74,6 +78,7 @@ class SendProcessor:
     settings: SubscriptionGroupTable
     schedule: Schedule
     timer: Timer
+    undecided: Undecided
     statistics: BrokerStatistics
     group_commit: GroupCommit | None
 
@@ -142,6 +147,9 @@ class SendProcessor:
                 properties = append_property(properties, _WAIT, wait)
             if delay.level:
                 properties = without_request(properties)
+            if delay.is_half:
+                properties = with_real_place(properties, queue)
+                header.sys_flag &= ~TRANSACTION_MASK
         message = _entry(connection, header, queue, bytes(command.body), properties, header.flag)
         physical_offset, queue_offset = self._put(message, delay)
         return offset_message_id(connection.store_host, physical_offset), queue_offset, wait != b"false"
@@ -149,6 +157,9 @@ class SendProcessor:
     def _put(self, message: Entry, delay: _Delay) -> tuple[int, int]:
         if delay.level:
             return self.schedule.put(delay.level, message)
+        if delay.is_half:
+            self.topics.ensure(HALF_TOPIC, 1)
+            return self.undecided.put(message, self.store.now_ms())
         if delay is not _AT_ONCE:
             return self.timer.put(delay.due_ms, message)
         (place,) = self.store.append([message])
@@ -185,15 +196,16 @@ class SendProcessor:
         """Return how long the message waits; a delay level takes precedence over a time.
 
         Raises:
-            MessageIllegalError: level or time is not a number, the time is too far away, or the message cancels another
-                one, which is not supported yet.
-            RefusedError: it is the first half of a transaction, which is not supported yet.
+            MessageIllegalError: level or time is not a number, the time is too far away, the message is part of a
+                transaction and delayed, or it cancels another one, which is not supported yet.
         """
         level = requested_level(properties)
         # Clients before 4.6.1 leave this property on messages that they send to a retry topic.
         is_retry = level > 0 and (header.reconsume_times or 0) > 0
         if get_property(properties, b"TRAN_MSG") == b"true" and not is_retry:
-            raise RefusedError("transactional messages are not available yet", ResponseCode.NO_PERMISSION)
+            if level or without_request(properties) != properties:
+                raise MessageIllegalError("a message cannot be both part of a transaction and delayed")
+            return _HALF
         if header.sys_flag & TRANSACTION_MASK in WITHOUT_UNIT:
             return _AT_ONCE
         if level:

@@ -23,6 +23,7 @@ from triomq.broker.processors.reply import ReplyProcessors
 from triomq.broker.processors.route import RouteProcessors
 from triomq.broker.processors.send import SendProcessor
 from triomq.broker.processors.send_back import SendBackProcessor
+from triomq.broker.processors.transaction import TransactionProcessors
 from triomq.broker.pulls.paged_reads import PagedProcessor, PagedReads
 from triomq.protocol.codes import RequestCode
 
@@ -36,6 +37,7 @@ class Processors:
     sends: SendProcessor
     send_backs: SendBackProcessor
     replies: ReplyProcessors
+    transactions: TransactionProcessors
     pulls: PullProcessor
     offsets: OffsetProcessors
     queries: QueryProcessors
@@ -82,6 +84,7 @@ def _clients(p: Processors, in_steps: Callable[[PagedProcessor], Processor]) -> 
         RequestCode.SEND_BATCH_MESSAGE: p.sends.send_message_v2,
         RequestCode.SEND_REPLY_MESSAGE: p.replies.send_reply,
         RequestCode.SEND_REPLY_MESSAGE_V2: p.replies.send_reply_v2,
+        RequestCode.END_TRANSACTION: in_steps(p.transactions.end_transaction),
         RequestCode.CONSUMER_SEND_MSG_BACK: in_steps(p.send_backs.send_message_back),
         RequestCode.QUERY_CONSUMER_OFFSET: in_steps(p.offsets.query_consumer_offset),
         RequestCode.UPDATE_CONSUMER_OFFSET: p.offsets.update_consumer_offset,
@@ -132,5 +135,6 @@ def _tools(p: Processors, in_steps: Callable[[PagedProcessor], Processor]) -> di
         RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: p.relay.get_consumer_status,
         RequestCode.GET_CONSUMER_RUNNING_INFO: p.relay.get_consumer_running_info,
         RequestCode.CONSUME_MESSAGE_DIRECTLY: in_steps(p.relay.consume_message_directly),
+        RequestCode.RESUME_CHECK_HALF_MESSAGE: in_steps(p.transactions.resume_check),
         RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: p.routes.get_system_topic_list,
     }

@@ -168,6 +168,14 @@ class EndTransactionRequestHeader(Header):
 
 
 @dataclass(slots=True)
+class ResumeCheckHalfMessageRequestHeader(Header):
+    """Source: ResumeCheckHalfMessageRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.RESUME_CHECK_HALF_MESSAGE
+    msg_id: str
+
+
+@dataclass(slots=True)
 class CheckTransactionStateRequestHeader(Header):
     """Broker to producer.  Source: CheckTransactionStateRequestHeader.java."""
 

@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
@@ -12,6 +13,8 @@ _SUITE = ("client_suite", "suite_consuming", "suite_groups", "suite_pulling", "s
 for name in (*_SUITE, "suite_tools"):
     pytest.register_assert_rewrite(f"tests.interop.{name}")  # so that a failed assert there shows its values
 
+#: Options of a broker that asks about undecided transactions soon.
+QUICK_CHECKS: Final = ("--transaction-timeout", "2", "--transaction-check-interval", "2")
 TIMEOUT_S = 1200  # the first run also downloads and builds the kit; each step has its own limit
 
 
@@ -35,5 +38,5 @@ def apache_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheB
 @pytest.fixture(scope="module")
 def triomq_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """Our broker, one per test file; at the end it must exit with code 0 within 5 s of SIGTERM."""
-    with start_triomq(tmp_path_factory.mktemp("triomq")) as broker:
+    with start_triomq(tmp_path_factory.mktemp("triomq"), *QUICK_CHECKS) as broker:
         yield broker

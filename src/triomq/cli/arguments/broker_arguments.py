@@ -71,5 +71,9 @@ def _add_messages(parser: Parser) -> None:
     text = 'delays of level 1, 2, ..., such as "10s 1m 1d" (messageDelayLevel; 18 levels up to 2h)'
     add("--delay-levels LEVELS", text)
     add("--timer-max-delay S", "longest delay that a message may ask for (timerMaxDelaySec; 3d)", 259_200.0)
+    text = "time until a producer is asked about an undecided transaction (transactionTimeOut; 6s)"
+    add("--transaction-timeout S", text, 6.0)
+    add("--transaction-check-interval S", "time between two such checks (transactionCheckInterval; 1m)", 60.0)
+    add("--transaction-check-max N", "checks after which a transaction is given up (transactionCheckMax; 15)", 15)
     text = "report a queue as stalled when messages wait in it and its group makes no progress for so long (30s)"
     add("--stall-after S", text, 30.0)

@@ -46,6 +46,9 @@ class BrokerOptions(Options):
     disk_full_ratio: int
     delay_levels: str | None
     timer_max_delay: float
+    transaction_timeout: float
+    transaction_check_interval: float
+    transaction_check_max: int
     stall_after: float
     no_auto_create_topic: bool
     no_index: bool

@@ -85,6 +85,9 @@ def make_config(options: BrokerOptions) -> BrokerConfig:
         broker_name=options.broker_name,
         auto_create_topic=not options.no_auto_create_topic,
         timer_max_delay_s=options.timer_max_delay,
+        transaction_timeout_s=options.transaction_timeout,
+        transaction_check_interval_s=options.transaction_check_interval,
+        transaction_check_max=options.transaction_check_max,
         stall_after_s=options.stall_after,
     )
 

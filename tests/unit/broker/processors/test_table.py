@@ -9,7 +9,6 @@ PULLS = {RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
 
 #: Codes that only brokers, clients or later versions of this broker serve: answered REQUEST_CODE_NOT_SUPPORTED.
 NOT_SERVED = {
-    RequestCode.END_TRANSACTION,
     RequestCode.CHECK_TRANSACTION_STATE,
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
     RequestCode.PUT_KV_CONFIG,

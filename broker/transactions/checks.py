@@ -1,0 +1,182 @@
+"""Asks producers about transactions that nobody has decided (CHECK_TRANSACTION_STATE, 39).
+
+Rules: one task, which sleeps until the first half message is due, so its work is in proportion to what is due; a check
+that no live producer gets is not counted; the time to the next check begins with the check.
+
+Source: behaviour.md A.6; TransactionalMessageCheckService.java, AbstractTransactionalMessageCheckListener.java.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+import trio
+
+from triomq.broker.groups.members import ProducerGroups
+from triomq.broker.network.client_requests import ClientRequests
+from triomq.broker.network.connection import Connection
+from triomq.broker.network.steps import Steps
+from triomq.broker.paged_read import run_paged_read
+from triomq.broker.services.flush import GroupCommit
+from triomq.broker.topics import TopicTable
+from triomq.broker.transactions.undecided import Undecided
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.errors import MessageIllegalError, StoreError
+from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.names import CHECK_MAX_TOPIC
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.message_id import offset_message_id
+from triomq.protocol.record.properties import PropertyName, get_property
+from triomq.protocol.record.record import encode_record
+from triomq.protocol.requests.messages import CheckTransactionStateRequestHeader
+from triomq.protocol.transactions import checks_of
+from triomq.protocol.units import PhysicalOffset, QueueOffset
+from triomq.storage.message_store import MessageStore
+
+LOGGER: Final = logging.getLogger("triomq.broker.transactions.checks")
+
+_MAX_MESSAGES: Final = 128  # of one turn, some milliseconds: a send that comes meanwhile waits so long
+_MAX_BYTES: Final = 1024**2  # likewise
+_RETRY_MS: Final = 1000
+_MIN_SLEEP_S: Final = 0.01
+_MAX_SLEEP_S: Final = 1.0  # the wall clock may be moved meanwhile
+_GROUP: Final = PropertyName.PRODUCER_GROUP.encode()
+_REAL_TOPIC: Final = PropertyName.REAL_TOPIC.encode()
+_REAL_QUEUE_ID: Final = PropertyName.REAL_QUEUE_ID.encode()
+
+
+@dataclass(eq=False)
+class TransactionChecks:
+    """The task that checks undecided transactions.
+
+    Attributes:
+        max_checks: after so many a transaction is given up.
+        interval_ms: time between two checks.
+        max_age_ms: age at which a transaction is given up.
+        unread_high_bytes: a producer with more unread bytes is not asked.
+    """
+
+    store: MessageStore
+    undecided: Undecided
+    topics: TopicTable
+    producers: ProducerGroups
+    client_requests: ClientRequests
+    group_commit: GroupCommit | None
+    steps: Steps
+    random: Random
+    clock_ms: Callable[[], int]
+    max_checks: int
+    interval_ms: int
+    max_age_ms: int
+    unread_high_bytes: int
+
+    def __post_init__(self) -> None:
+        self._refused = FailureLog(LOGGER, "transactions cannot be checked for now: %s")
+        self._absent = FailureLog(
+            LOGGER, "no live producer to ask about undecided transactions group=%s", logging.WARNING
+        )
+
+    async def run(self) -> None:
+        """Check what is due until cancelled."""
+        while True:
+            is_behind = await self._turn()
+            self.undecided.save_offsets()
+            next_ms = self.undecided.next_due_ms()
+            if is_behind:
+                await trio.lowlevel.checkpoint()
+            else:
+                sleep_s = _MAX_SLEEP_S if next_ms is None else (next_ms - self.clock_ms()) / 1000
+                await trio.sleep(min(max(sleep_s, _MIN_SLEEP_S), _MAX_SLEEP_S))
+
+    async def _turn(self) -> bool:
+        """Check a bounded number of due transactions; return whether more may be due."""
+        undecided, now_ms = self.undecided, self.clock_ms()
+        due, old = undecided.take_due(now_ms, _MAX_MESSAGES), undecided.oldest(_MAX_MESSAGES)
+        if not due and not old:
+            return False
+        retry_ms = now_ms
+        left = deque(due)
+        try:
+            wanted = sorted({*due, *old})
+            await run_paged_read(self.store.cold_reads.load_messages(undecided.halves, wanted, _MAX_BYTES))
+            budget = _MAX_BYTES
+            while left and budget > 0:
+                budget -= self._serve(left[0], now_ms)
+                left.popleft()
+            for queue_offset in old:
+                half = undecided.read(queue_offset) if undecided.is_undecided(queue_offset) else None
+                if half is not None and budget > 0:
+                    budget -= half.store_size
+                    undecided.copy(half, None)
+            self._refused.worked()
+        except (StoreError, MessageIllegalError) as exc:
+            self._refused.failed(exc, cause=str(exc))
+            retry_ms = now_ms + _RETRY_MS
+        for queue_offset in left:
+            undecided.postpone(queue_offset, retry_ms)
+        if self.group_commit is not None:
+            self.group_commit.wake()
+        self.steps.end()
+        return retry_ms == now_ms and len(due) + len(old) >= _MAX_MESSAGES
+
+    def _serve(self, queue_offset: int, now_ms: int) -> int:
+        """Check one transaction, give it up or let it wait; return the bytes stored."""
+        undecided = self.undecided
+        if not undecided.is_undecided(queue_offset):  # decided while records were read
+            return 0
+        half = undecided.read(queue_offset)
+        if half is None:
+            undecided.drop(queue_offset)
+            return 0
+        checks = checks_of(half)
+        born_ms = min(half.born_timestamp, half.store_timestamp) or half.store_timestamp
+        if checks >= self.max_checks or now_ms - born_ms >= self.max_age_ms:
+            self.topics.ensure(CHECK_MAX_TOPIC, 1)
+            undecided.give_up(half)
+            return half.store_size
+        connection = self._live_producer(half)
+        if connection is None:
+            undecided.postpone(queue_offset, now_ms + self.interval_ms)
+            return 0
+        place = undecided.copy(half, checks + 1, now_ms + self.interval_ms)
+        self._ask(connection, half, *place)
+        return half.store_size
+
+    def _live_producer(self, half: MessageExt) -> Connection | None:
+        group = (get_property(half.encoded_properties, _GROUP) or b"").decode("utf-8", "replace")
+        live = [each for each in self.producers.get(group) or () if each.unread_bytes <= self.unread_high_bytes]
+        if not live:
+            self._absent.failed(group, key=group)
+            return None
+        self._absent.worked(key=group)
+        return self.random.choice(live)
+
+    def _ask(self, connection: Connection, half: MessageExt, physical_offset: int, queue_offset: int) -> None:
+        """Send a half message as the message that it will become, with the offsets of its newest copy."""
+        properties = half.encoded_properties
+        record = encode_record(
+            queue_id=int(get_property(properties, _REAL_QUEUE_ID) or 0),
+            queue_offset=queue_offset,
+            physical_offset=physical_offset,
+            sys_flag=half.sys_flag,
+            born_timestamp=half.born_timestamp,
+            born_host=half.encoded_born_host,
+            store_timestamp=half.store_timestamp,
+            store_host=half.encoded_store_host,
+            body=half.stored_body,
+            topic=get_property(properties, _REAL_TOPIC) or half.topic.encode(),
+            properties=properties,
+            flag=half.flag,
+            reconsume_times=half.reconsume_times,
+        )
+        header = CheckTransactionStateRequestHeader(
+            tran_state_table_offset=QueueOffset(queue_offset),
+            commit_log_offset=PhysicalOffset(physical_offset),
+            msg_id=half.unique_id,
+            transaction_id=half.unique_id,
+            offset_msg_id=offset_message_id(half.encoded_store_host, physical_offset),
+        )
+        self.client_requests.send_oneway(connection, RequestCode.CHECK_TRANSACTION_STATE, header.encode(), record)

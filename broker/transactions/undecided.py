@@ -1,0 +1,375 @@
+"""Undecided transactions: which half messages wait for a decision, stored so that Apache's brokers can continue.
+
+Rules: a transaction is undecided as long as its last half message is in this table, so a late or repeated decision
+finds nothing to do; what a decision or a check stores is one append; no offset on disk is ahead of what the disk holds.
+
+The table takes two numbers for each transaction; everything else is read from the half message when it is due.
+
+Source: behaviour.md A.6, store.md 5.8.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from triomq.broker.delayed.delivery import real_queue
+from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
+from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.protocol.codes import TRANSACTION_MASK, MessageSysFlag
+from triomq.protocol.errors import IllegalNameError, MessageIllegalError, ProtocolError
+from triomq.protocol.java import tags_code
+from triomq.protocol.names import CHECK_MAX_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
+from triomq.protocol.record.consume_queue_unit import UNIT, UNIT_SIZE
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.properties import PropertyName, get_property
+from triomq.protocol.record.record import decode_record, tags_code_of
+from triomq.protocol.transactions import (
+    MOVED_OP_PROPERTIES,
+    OP_PROPERTIES,
+    Replay,
+    checks_of,
+    properties_of_copy,
+    settled_offsets,
+    transaction_key,
+)
+from triomq.storage.append import Entry, entry
+from triomq.storage.consume_queue.consume_queue import ConsumeQueue
+from triomq.storage.message_store import MessageStore
+
+LOGGER: Final = logging.getLogger("triomq.broker.transactions.undecided")
+
+_COMMIT: Final = int(MessageSysFlag.TRANSACTION_COMMIT)
+_IMMUNITY: Final = PropertyName.CHECK_IMMUNITY_TIME_IN_SECONDS.encode()
+_ROOT: Final = PropertyName.TRANSACTION_PREPARED_QUEUE_OFFSET.encode()
+_OP_TAGS_CODE: Final = tags_code("d")
+_OFFSET_BITS: Final = 64
+_OFFSET_MASK: Final = (1 << _OFFSET_BITS) - 1
+_MAX_DIGITS: Final = 9
+_MAX_REMEMBERED: Final = 65_536  # decisions, for answers to repeated requests
+_MAX_TAIL_UNITS: Final = 1024  # of each queue that are compared with undecided transactions after a crash
+
+
+class Undecided:
+    """The undecided transactions of a broker.
+
+    Args:
+        store: holds the half messages.
+        offsets: gets the offsets of ``CID_RMQ_SYS_TRANS``.
+        statistics: counts what is stored.
+        timeout_ms: how long a half message waits for its first check.
+        interval_ms: time between two checks.
+        max_age_ms: age of a half message that is given up; files of the log may be deleted then.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        offsets: ConsumerOffsetTable,
+        statistics: BrokerStatistics,
+        *,
+        timeout_ms: int,
+        interval_ms: int,
+        max_age_ms: int,
+    ) -> None:
+        self._store = store
+        self._offsets = offsets
+        self._statistics = statistics
+        self._timeout_ms = timeout_ms
+        self._interval_ms = interval_ms
+        self._max_age_ms = max_age_ms
+        # Last half message of each transaction to the end of the operation queue when it was stored: all operation
+        # messages that concern half messages from there on come later.
+        self._op_ends: dict[int, int] = {}
+        self._copies: dict[bytes, int] = {}  # key to last half message, of transactions with several
+        self._due: list[int] = []  # heap of times in ms and queue offsets, each pair in one number
+        self._decisions: dict[int, int] = {}  # half message that was decided recently to the decision
+        self._unflushed: tuple[int, int, int] | None = None  # offsets to save when the log is on the disk so far
+        self._halves: ConsumeQueue
+        self._ops: ConsumeQueue
+
+    def __len__(self) -> int:
+        return len(self._op_ends)
+
+    @property
+    def halves(self) -> ConsumeQueue:
+        """The queue of the half messages."""
+        return self._halves
+
+    def load(self) -> set[tuple[str, int]]:
+        """Find the undecided transactions in the store.
+
+        Operation messages that name half messages before the saved offset count, too: Apache's brokers ignore them,
+        and ask again about what has been decided.
+
+        Returns:
+            After a crash the topics and queue ids that half messages are for: their topics may not have been saved.
+        """
+        self._halves = self._store.queue(HALF_TOPIC, 0)
+        self._ops = self._store.queue(OP_HALF_TOPIC, 0)
+        begin = self._saved_offset(self._halves)
+        op_begin = self._saved_offset(self._ops)
+        replay = Replay()
+        halves: dict[int, MessageExt] = {}
+        for half in self._messages(self._halves, begin):
+            replay.add_half(half)
+            halves[half.queue_offset] = half
+        if not halves:
+            return set()
+        for operation in self._messages(self._ops, op_begin):
+            for queue_offset in settled_offsets(operation):
+                key = replay.key(queue_offset)
+                if key is None and (before := self.read(queue_offset)) is not None:
+                    key = transaction_key(before)
+                if key is not None:
+                    replay.settle(key, operation)
+        for queue_offset, key in replay.undecided().items():
+            half = halves[queue_offset]
+            self._op_ends[queue_offset] = op_begin
+            if checks_of(half) or get_property(half.encoded_properties, _ROOT) is not None:
+                self._copies[key] = queue_offset
+            self._due.append(self._first_check_ms(half) << _OFFSET_BITS | queue_offset)
+        heapify(self._due)
+        places: set[tuple[str, int]] = set()
+        recovery = self._store.recovery
+        if recovery is not None and not recovery.clean:
+            places = self._settle_committed([halves[queue_offset] for queue_offset in self._op_ends])
+        LOGGER.info("undecided transactions found count=%d", len(self))
+        return places
+
+    def _saved_offset(self, queue: ConsumeQueue) -> int:
+        saved = self._offsets.query(TRANSACTION_GROUP, queue.topic, 0)
+        return min(max(saved or 0, queue.min_offset), queue.max_offset)
+
+    def _messages(self, queue: ConsumeQueue, begin: int) -> Iterator[MessageExt]:
+        """Read the messages of a queue from an offset on; what cannot be read is skipped."""
+        while begin < queue.max_offset and (units := queue.units_from(begin, 1024)) is not None:
+            for physical_offset, size, _ in UNIT.iter_unpack(units):
+                message = self._read(physical_offset, size)
+                if message is not None:
+                    yield message
+            begin += len(units) // UNIT_SIZE
+
+    def read(self, queue_offset: int) -> MessageExt | None:
+        """Return the half message at a queue offset, ``None`` if it is deleted or damaged."""
+        unit = self._halves.unit(queue_offset) if queue_offset >= self._halves.min_offset else None
+        return None if unit is None else self._read(unit.physical_offset, unit.size)
+
+    def _read(self, physical_offset: int, size: int | None = None) -> MessageExt | None:
+        record = self._store.commit_log.look_message(physical_offset, size)
+        try:
+            return None if record is None else decode_record(record)
+        except ProtocolError as exc:
+            LOGGER.error("message of a transaction is damaged physical_offset=%d: %s", physical_offset, exc)
+            return None
+
+    def _settle_committed(self, undecided: Iterable[MessageExt]) -> set[tuple[str, int]]:
+        """After a crash, settle transactions whose message is stored, but the operation message behind it is not.
+
+        Args:
+            undecided: the last half messages of undecided transactions.
+
+        Returns:
+            Topics and queue ids of all messages that were undecided.
+        """
+        queues = set()
+        for waiting in undecided:
+            try:
+                queues.add(real_queue(self._store, waiting.encoded_properties))
+            except (IllegalNameError, MessageIllegalError) as exc:
+                LOGGER.error("half message cannot be committed queue_offset=%d: %s", waiting.queue_offset, exc)
+        for queue in queues:
+            for message in self._messages(queue, max(queue.max_offset - _MAX_TAIL_UNITS, queue.min_offset)):
+                is_committed = message.sys_flag & TRANSACTION_MASK == _COMMIT
+                half = self._read(message.prepared_transaction_offset) if is_committed else None
+                live = None if half is None else self.find(half)
+                if half is not None and live is not None:
+                    self._store.append([self._operation(half, live, OP_PROPERTIES)], are_copies=True)
+                    self._forget(half, live)
+        return {(queue.topic, queue.queue_id) for queue in queues}
+
+    def put(self, message: Entry, now_ms: int) -> tuple[int, int]:
+        """Store a half message.
+
+        Args:
+            message: with the queue that it is for, and its place in the properties.
+            now_ms: the time.
+
+        Returns:
+            Physical offset and queue offset.
+
+        Raises:
+            MessageIllegalError, StoreFullError, StoreClosedError, StoreError: as ``MessageStore.append``.
+        """
+        (place,) = self._store.append([(self._halves, *message[1:])])
+        self._statistics.put(HALF_TOPIC, 1, len(message[1]))
+        self._add(place[1], now_ms + self._immunity_ms(message[2]))
+        return place
+
+    def _add(self, queue_offset: int, due_ms: int) -> None:
+        self._op_ends[queue_offset] = self._ops.next_offset
+        self.postpone(queue_offset, due_ms)
+
+    def postpone(self, queue_offset: int, due_ms: int) -> None:
+        """Let a half message be due at a time."""
+        heappush(self._due, due_ms << _OFFSET_BITS | queue_offset)
+
+    def _immunity_ms(self, properties: bytes) -> int:
+        seconds = get_property(properties, _IMMUNITY)
+        if seconds is None or not seconds.isdigit() or len(seconds) > _MAX_DIGITS:
+            return self._timeout_ms
+        return min(int(seconds) * 1000, self._max_age_ms)
+
+    def _first_check_ms(self, half: MessageExt) -> int:
+        """Return when a half message found in the store is due."""
+        if checks_of(half):
+            return half.store_timestamp + self._interval_ms
+        # The time of a copy says nothing; that of a client may be wrong.
+        is_copy = get_property(half.encoded_properties, _ROOT) is not None
+        since_ms = min(half.born_timestamp, half.store_timestamp) if is_copy else half.store_timestamp
+        return max(since_ms, 0) + self._immunity_ms(half.encoded_properties)
+
+    def find(self, half: MessageExt) -> int | None:
+        """Return the last half message of the transaction of any of its half messages, ``None`` if it is settled."""
+        if half.queue_offset in self._op_ends and half.topic == HALF_TOPIC:
+            return half.queue_offset
+        return self._copies.get(transaction_key(half)) if self._copies else None
+
+    def decision(self, half: MessageExt) -> int | None:
+        """Return how a transaction was decided recently, as transaction bits; ``None`` if that is not known."""
+        return self._decisions.get(half.queue_offset)
+
+    def decide(self, half: MessageExt, live: int, decision: int, queue: ConsumeQueue | None) -> None:
+        """Settle a transaction.
+
+        Args:
+            half: the half message that the decision names.
+            live: its last half message.
+            decision: transaction bits.
+            queue: for a commit, the queue that gets the message.
+
+        Raises:
+            MessageIllegalError, StoreFullError, StoreClosedError, StoreError: as ``MessageStore.append``.
+        """
+        entries = [self._operation(half, live, OP_PROPERTIES)]
+        if queue is not None:
+            sys_flag = half.sys_flag & ~TRANSACTION_MASK | decision
+            entries.insert(0, _copy(half, queue, half.encoded_properties, sys_flag, half.physical_offset))
+        self._store.append(entries, are_copies=True)
+        if queue is not None:
+            self._statistics.put(queue.topic, 1, len(half.stored_body))
+        self._forget(half, live)
+        if len(self._decisions) >= _MAX_REMEMBERED:
+            del self._decisions[next(iter(self._decisions))]
+        self._decisions[half.queue_offset] = decision
+
+    def _forget(self, half: MessageExt, live: int) -> None:
+        del self._op_ends[live]
+        if self._copies:
+            self._copies.pop(transaction_key(half), None)
+
+    def drop(self, queue_offset: int) -> None:
+        """Forget a half message that cannot be read any more."""
+        if self._op_ends.pop(queue_offset, None) is not None:
+            LOGGER.error("half message is deleted or damaged, transaction dropped queue_offset=%d", queue_offset)
+
+    def give_up(self, half: MessageExt) -> None:
+        """Move the last half message of a transaction to ``TRANS_CHECK_MAX_TIME_TOPIC``, which settles it.
+
+        Raises:
+            MessageIllegalError, StoreFullError, StoreClosedError, StoreError: as ``MessageStore.append``.
+        """
+        checks = checks_of(half)
+        copy = _copy(half, self._store.queue(CHECK_MAX_TOPIC, 0), properties_of_copy(half, checks))
+        self._store.append([copy, self._operation(half, half.queue_offset, OP_PROPERTIES)], are_copies=True)
+        LOGGER.warning("transaction given up checks=%d message_id=%s", checks, half.message_id)
+        self._forget(half, half.queue_offset)
+
+    def copy(self, half: MessageExt, checks: int | None, due_ms: int | None = None) -> tuple[int, int]:
+        """Store a half message again; return its new physical and queue offset.
+
+        Args:
+            half: the last half message of its transaction, or one of a transaction to resume.
+            checks: its new number of checks; ``None``: as before.
+            due_ms: when it is due; ``None``: as before.
+
+        Raises:
+            MessageIllegalError, StoreFullError, StoreClosedError, StoreError: as ``MessageStore.append``.
+        """
+        entries = [_copy(half, self._halves, properties_of_copy(half, checks))]
+        live = self.find(half)
+        if live is not None:
+            entries.append(self._operation(half, live, MOVED_OP_PROPERTIES))
+        place = self._store.append(entries, are_copies=True)[0]
+        if live is not None:
+            del self._op_ends[live]
+        self._copies[transaction_key(half)] = place[1]
+        self._add(place[1], self._first_check_ms(half) if due_ms is None else due_ms)
+        return place
+
+    def take_due(self, now_ms: int, limit: int) -> list[int]:
+        """Remove and return half messages that are due; the caller decides, postpones or copies each."""
+        taken: list[int] = []
+        due, bound = self._due, now_ms + 1 << _OFFSET_BITS
+        while due and due[0] < bound and len(taken) < limit:
+            queue_offset = heappop(due) & _OFFSET_MASK
+            if queue_offset in self._op_ends:
+                taken.append(queue_offset)
+        return taken
+
+    def next_due_ms(self) -> int | None:
+        """Return when the next half message is due, ms; it may be decided by then."""
+        return self._due[0] >> _OFFSET_BITS if self._due else None
+
+    def oldest(self, limit: int) -> list[int]:
+        """Return the oldest half messages if they are far behind the end of the queue, else nothing."""
+        first = next(iter(self._op_ends), None)
+        if first is None or self._halves.next_offset - first < max(_MAX_REMEMBERED, 4 * len(self)):
+            return []
+        return [queue_offset for queue_offset, _ in zip(self._op_ends, range(limit), strict=False)]
+
+    def is_undecided(self, queue_offset: int) -> bool:
+        """Whether a half message is the last one of an undecided transaction."""
+        return queue_offset in self._op_ends
+
+    def save_offsets(self) -> None:
+        """Commit how far both queues are settled, once the disk holds the messages that say so."""
+        log = self._store.commit_log
+        if self._unflushed is not None and self._unflushed[2] <= log.flushed_offset:
+            half_offset, op_offset, _ = self._unflushed
+            self._offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, 0, half_offset)
+            self._offsets.commit(TRANSACTION_GROUP, OP_HALF_TOPIC, 0, op_offset)
+            self._unflushed = None
+        if self._unflushed is None and self._halves.next_offset:
+            oldest = next(iter(self._op_ends.items()), (self._halves.next_offset, self._ops.next_offset))
+            self._unflushed = *oldest, log.max_offset
+
+    def _operation(self, half: MessageExt, queue_offset: int, properties: bytes) -> Entry:
+        """Return an operation message about the half message at a queue offset."""
+        return entry(
+            self._ops,
+            b"%d" % queue_offset,
+            properties,
+            tags_code=_OP_TAGS_CODE,
+            born_timestamp=self._store.now_ms(),
+            born_host=half.encoded_store_host,
+            store_host=half.encoded_store_host,
+        )
+
+
+def _copy(
+    half: MessageExt, queue: ConsumeQueue, properties: bytes, sys_flag: int | None = None, prepared_offset: int = 0
+) -> Entry:
+    return entry(
+        queue,
+        half.stored_body,
+        properties,
+        tags_code=tags_code_of(properties),
+        flag=half.flag,
+        sys_flag=half.sys_flag if sys_flag is None else sys_flag,
+        born_timestamp=half.born_timestamp,
+        born_host=half.encoded_born_host,
+        store_host=half.encoded_store_host,
+        reconsume_times=half.reconsume_times,
+        prepared_transaction_offset=prepared_offset,
+    )

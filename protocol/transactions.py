@@ -1,0 +1,105 @@
+"""Transactions as the half topic and the operation topic hold them.
+
+A half message waits for its producer's decision.  A check stores it again, so that one transaction has a chain of half
+messages; the last one counts.  An operation message names a half message that needs no decision any more: its
+transaction is settled, or it was stored again.
+
+Source: behaviour.md A.6, store.md 5.8; TransactionalMessageServiceImpl.java.
+"""
+
+from typing import Final
+
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.properties import PropertyName, get_property, set_property
+
+OP_PROPERTIES: Final = b"WAIT\x01true\x02TAGS\x01d"
+"""Properties of an operation message."""
+MOVED_OP_PROPERTIES: Final = OP_PROPERTIES + b"\x02MOVED\x01true"
+"""Ours: those of an operation message for a half message that was stored again; its transaction is not settled.
+
+Apache's brokers write none: they save the offset behind it instead.
+"""
+_MOVED: Final = b"MOVED"
+_CHECKS: Final = PropertyName.TRANSACTION_CHECK_TIMES.encode()
+_ROOT: Final = PropertyName.TRANSACTION_PREPARED_QUEUE_OFFSET.encode()
+_UNIQUE_KEY: Final = PropertyName.UNIQUE_KEY.encode()
+_MAX_DIGITS: Final = 18
+
+
+def transaction_key(half: MessageExt) -> bytes:
+    """Return what the half messages of one transaction, and no others, have in common."""
+    properties = half.encoded_properties
+    unique_key = get_property(properties, _UNIQUE_KEY)
+    if unique_key is None:
+        return b"@%d" % _root(half, properties)
+    # The time, because one message object sent in two transactions has one unique key.
+    return b"%b@%d" % (unique_key, half.born_timestamp)
+
+
+def checks_of(half: MessageExt) -> int:
+    """Return how often the producers were asked about a half message."""
+    return _number(get_property(half.encoded_properties, _CHECKS), 0)
+
+
+def properties_of_copy(half: MessageExt, checks: int | None) -> bytes:
+    """Return the properties of a half message that is stored again.
+
+    Args:
+        half: the message.
+        checks: number of checks to store; ``None`` if it does not change.
+    """
+    properties = half.encoded_properties
+    if checks is None or get_property(properties, _UNIQUE_KEY) is None:
+        properties = set_property(properties, _ROOT, b"%d" % _root(half, properties))
+    return properties if checks is None else set_property(properties, _CHECKS, b"%d" % checks)
+
+
+def _root(half: MessageExt, properties: bytes) -> int:
+    return _number(get_property(properties, _ROOT), half.queue_offset)
+
+
+def _number(text: bytes | None, otherwise: int) -> int:
+    return int(text) if text is not None and text.isdigit() and len(text) <= _MAX_DIGITS else otherwise
+
+
+def settled_offsets(operation: MessageExt) -> list[int]:
+    """Return the queue offsets of the half messages that an operation message names; 5.x brokers name several."""
+    return [int(text) for text in operation.body.split(b",") if text.isdigit() and len(text) <= _MAX_DIGITS]
+
+
+class Replay:
+    """Finds the undecided transactions among half messages and operation messages.
+
+    Feed the half messages in the order of their queue, then the operation messages.
+    """
+
+    def __init__(self) -> None:
+        self._keys: dict[int, bytes] = {}  # by queue offset of a half message
+        self._last: dict[bytes, tuple[int, int]] = {}  # physical and queue offset of the last half message
+        self._settled: dict[bytes, int] = {}  # physical offset of the last operation message
+
+    def add_half(self, half: MessageExt) -> None:
+        """Add a half message."""
+        key = self._keys[half.queue_offset] = transaction_key(half)
+        self._last[key] = half.physical_offset, half.queue_offset
+
+    def key(self, queue_offset: int) -> bytes | None:
+        """Return the transaction of a half message, ``None`` if it was not added."""
+        return self._keys.get(queue_offset)
+
+    def settle(self, key: bytes, operation: MessageExt) -> None:
+        """Add an operation message that names a half message of this transaction."""
+        if get_property(operation.encoded_properties, _MOVED) is None:
+            self._settled[key] = max(self._settled.get(key, -1), operation.physical_offset)
+
+    def undecided(self) -> dict[int, bytes]:
+        """Return the last half message of each undecided transaction: queue offset to key, in the queue's order.
+
+        Half messages stored after the transaction was settled count: somebody resumed it.
+        """
+        found = {
+            queue_offset: key
+            for key, (physical_offset, queue_offset) in self._last.items()
+            if self._settled.get(key, -1) < physical_offset
+        }
+        return dict(sorted(found.items()))
