@@ -35,6 +35,7 @@ from triomq.client.producer.config import ProducerConfig
 from triomq.client.producer.producer import Producer
 from triomq.client.producer.selectors import QueueSelector, select_by_hash, select_by_random
 from triomq.client.producer.send_result import SendResult, SendStatus
+from triomq.client.producer.transaction import Transaction, TransactionProducer, TransactionState
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.errors import (
     BrokerResponseError,
@@ -132,6 +133,9 @@ __all__ = [
     "SubscriptionParseError",
     "SystemBusyError",
     "TopicNotExistError",
+    "Transaction",
+    "TransactionProducer",
+    "TransactionState",
     "TriomqError",
     "UnsupportedCompressionError",
     "allocate_averagely",

@@ -23,17 +23,16 @@ behind.  If a member stops while a coroutine handler runs, the handler's task is
 import asyncio
 import contextvars
 import os
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, Final, Self
+from typing import Any, ClassVar, Concatenate, Final, Self
 
 import trio
 
 from triomq.client.admin.admin import Admin as TrioAdmin
 from triomq.client.cluster.instance import ClientInstance as TrioClientInstance
-from triomq.client.consumer.handlers import is_async
 from triomq.client.consumer.lite_pull import LitePullConsumer as TrioLitePullConsumer
 from triomq.client.consumer.lite_pull import check_wait
 from triomq.client.consumer.pull import PullConsumer as TrioPullConsumer
@@ -41,9 +40,12 @@ from triomq.client.consumer.push import PushConsumer as TrioPushConsumer
 from triomq.client.consumer.queries import QueueQueries as TrioQueueQueries
 from triomq.client.facades.facade import A, Facade, P, T, arguments_of, plain
 from triomq.client.facades.portal import Call, acquire_portal, release_portal
+from triomq.client.functions import is_async
 from triomq.client.producer.producer import Producer as TrioProducer
+from triomq.client.producer.transaction import Execute, Transaction, TransactionState
+from triomq.client.producer.transaction import TransactionProducer as TrioTransactionProducer
 from triomq.protocol.errors import ClientError
-from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.message import Message, MessageExt
 
 #: How long a handler whose task was cancelled may take to end; after that its loop counts as dead.
 _HANDLER_END_S: Final = 1.0
@@ -177,8 +179,56 @@ class Producer(_Awaiting[TrioProducer]):
     publish_queues = _awaiting(TrioProducer.publish_queues)
 
 
-class PushConsumer(_Awaiting[TrioPushConsumer]):
+class _Homed(_Awaiting[A]):
+    """Runs the user's coroutine functions in the loop in which it was entered."""
+
+    _functions: ClassVar[tuple[str, ...]]
+
+    def _make(self, make: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._home = _Home()
+        functions = {name: self._homed(kwargs[name]) for name in self._functions if name in kwargs}
+        super()._make(make, args, {**kwargs, **functions})
+
+    def _homed(self, function: Any) -> Any:
+        return self._home.wrap(function) if callable(function) and is_async(function) else function
+
+    async def _open(self) -> None:
+        self._home.bind()
+        await super()._open()
+
+
+class TransactionProducer(_Homed[TrioTransactionProducer]):
+    """See :class:`triomq.client.producer.transaction.TransactionProducer`; coroutines run in the caller's loop."""
+
+    _functions: ClassVar[tuple[str, ...]] = ("check",)
+
+    @arguments_of(TrioTransactionProducer)
+    def __init__(self) -> None: ...
+
+    begin = _awaiting(TrioTransactionProducer.begin)
+    decide = _awaiting(TrioTransactionProducer.decide)
+
+    async def send(self, message: Message, execute: Execute) -> Transaction:
+        """Store a message, run the local transaction, and tell the broker how it ended."""
+        method, portal = TrioTransactionProducer.send, self._open_portal()
+        return await _result_of(portal.submit(method, self._target, message, self._homed(execute)))
+
+    @asynccontextmanager
+    async def transaction(self, message: Message) -> AsyncGenerator[Transaction]:
+        """Store a message, and commit it when the block ends, or roll it back if the block raises."""
+        transaction = await self.begin(message)
+        try:
+            yield transaction
+        except Exception:
+            await self.decide(transaction, TransactionState.ROLLBACK)
+            raise
+        await self.decide(transaction, TransactionState.COMMIT)
+
+
+class PushConsumer(_Homed[TrioPushConsumer]):
     """See :class:`triomq.client.consumer.push.PushConsumer`; coroutine handlers run in the caller's loop."""
+
+    _functions: ClassVar[tuple[str, ...]] = ("on_message", "on_messages")
 
     @arguments_of(TrioPushConsumer)
     def __init__(self) -> None: ...
@@ -195,19 +245,6 @@ class PushConsumer(_Awaiting[TrioPushConsumer]):
         """Wait until the consumer fails, and raise its error then."""
         portal, held = self._entered()
         await _result_of(portal.submit(held.wait))
-
-    def _make(self, make: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._home = _Home()
-        handlers = {
-            name: self._home.wrap(kwargs[name])
-            for name in ("on_message", "on_messages")
-            if callable(kwargs.get(name)) and is_async(kwargs[name])
-        }
-        super()._make(make, args, {**kwargs, **handlers})
-
-    async def _open(self) -> None:
-        self._home.bind()
-        await super()._open()
 
 
 class _QueueQueries(_Awaiting[A]):

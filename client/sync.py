@@ -12,7 +12,8 @@ threads at once.  A call costs about 50 us more than in trio: send many messages
 """
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from functools import wraps
 from types import TracebackType
 from typing import Concatenate, Self
@@ -27,6 +28,9 @@ from triomq.client.consumer.range_reader import RangeReader as TrioRangeReader
 from triomq.client.facades.facade import A, Facade, P, T, arguments_of, plain
 from triomq.client.facades.portal import acquire_portal, release_portal
 from triomq.client.producer.producer import Producer as TrioProducer
+from triomq.client.producer.transaction import Transaction, TransactionState
+from triomq.client.producer.transaction import TransactionProducer as TrioTransactionProducer
+from triomq.protocol.record.message import Message
 
 
 class _Blocking(Facade[A]):
@@ -91,6 +95,28 @@ class Producer(_Blocking[TrioProducer]):
     send_encoded_batch = _blocking(TrioProducer.send_encoded_batch)
     send_oneway = _blocking(TrioProducer.send_oneway)
     publish_queues = _blocking(TrioProducer.publish_queues)
+
+
+class TransactionProducer(_Blocking[TrioTransactionProducer]):
+    """See :class:`triomq.client.producer.transaction.TransactionProducer`; functions run in threads."""
+
+    @arguments_of(TrioTransactionProducer)
+    def __init__(self) -> None: ...
+
+    send = _blocking(TrioTransactionProducer.send)
+    begin = _blocking(TrioTransactionProducer.begin)
+    decide = _blocking(TrioTransactionProducer.decide)
+
+    @contextmanager
+    def transaction(self, message: Message) -> Generator[Transaction]:
+        """Store a message, and commit it when the block ends, or roll it back if the block raises."""
+        transaction = self.begin(message)
+        try:
+            yield transaction
+        except Exception:
+            self.decide(transaction, TransactionState.ROLLBACK)
+            raise
+        self.decide(transaction, TransactionState.COMMIT)
 
 
 class PushConsumer(_Blocking[TrioPushConsumer]):

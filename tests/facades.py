@@ -7,9 +7,9 @@ are coroutine functions that run in the test's trio loop, wherever the facade ca
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 import trio
 
 import triomq.client
+from triomq.client import Message, Transaction
 from triomq.client import asyncio as asyncio_facade
 from triomq.client import sync as sync_facade
-from triomq.client.consumer.handlers import is_async
+from triomq.client.functions import is_async
 
 FACADES: Final = ("trio", "sync", "asyncio")
 
@@ -101,7 +102,7 @@ class Carried:
     def __init__(self, kind: str, carrier: Carrier, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._trio_class = getattr(triomq.client, kind)
         self._carrier = carrier
-        for name in ("on_message", "on_messages"):
+        for name in ("on_message", "on_messages", "check"):
             handler = kwargs.get(name)
             if handler is not None and is_async(handler):
                 kwargs = {**kwargs, name: carrier.wrap(handler, trio.lowlevel.current_trio_token())}
@@ -117,13 +118,30 @@ class Carried:
         with trio.CancelScope(shield=True):
             await self._carrier.call(leave, None, None, None)
 
+    @asynccontextmanager
+    async def transaction(self, message: Message) -> AsyncGenerator[Transaction]:
+        """Enter the facade's block, and leave it with the error that leaves this one."""
+        block = self._target.transaction(message)
+        enter = block.__aenter__ if self._is_asyncio else block.__enter__
+        leave = block.__aexit__ if self._is_asyncio else block.__exit__
+        transaction = await self._carrier.call(enter)
+        try:
+            yield transaction
+        except ValueError as exc:
+            with suppress(ValueError):
+                await self._carrier.call(leave, ValueError, exc, exc.__traceback__)
+            raise
+        await self._carrier.call(leave, None, None, None)
+
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._target, name)
         if not inspect.iscoroutinefunction(getattr(self._trio_class, name, None)):
             return partial(_in_a_thread, method)
 
         def call(*args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
-            return self._carrier.call(method, *args, **kwargs)
+            token = trio.lowlevel.current_trio_token()
+            carried = (self._carrier.wrap(arg, token) if callable(arg) and is_async(arg) else arg for arg in args)
+            return self._carrier.call(method, *carried, **kwargs)
 
         return call
 
@@ -135,7 +153,7 @@ def _in_a_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any
 
 
 if TYPE_CHECKING:
-    from triomq.client import Admin, LitePullConsumer, Producer, PullConsumer, PushConsumer
+    from triomq.client import Admin, LitePullConsumer, Producer, PullConsumer, PushConsumer, TransactionProducer
 else:
 
     def _maker(kind: str) -> Callable[..., Any]:
@@ -152,5 +170,15 @@ else:
     Producer = _maker("Producer")
     PullConsumer = _maker("PullConsumer")
     PushConsumer = _maker("PushConsumer")
+    TransactionProducer = _maker("TransactionProducer")
 
-__all__ = ["FACADES", "Admin", "LitePullConsumer", "Producer", "PullConsumer", "PushConsumer", "use_facade"]
+__all__ = [
+    "FACADES",
+    "Admin",
+    "LitePullConsumer",
+    "Producer",
+    "PullConsumer",
+    "PushConsumer",
+    "TransactionProducer",
+    "use_facade",
+]

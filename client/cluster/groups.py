@@ -11,7 +11,7 @@ import trio
 
 from triomq.client.cluster.requests import Requests
 from triomq.client.cluster.route import MASTER_ID, BrokerTable
-from triomq.client.connection.broker_requests import ConsumerCallbacks
+from triomq.client.connection.broker_requests import ConsumerCallbacks, TransactionChecker
 from triomq.client.connection.pool import ConnectionObserver, is_reported
 from triomq.protocol.bodies.client import HeartbeatData, ProducerData
 from triomq.protocol.codes import RequestCode
@@ -30,11 +30,13 @@ class Groups(ConnectionObserver):
 
     Attributes:
         consumers: by group.
+        checkers: of transactional producers, by group.
         broker_versions: the version number in each broker's last answer to a heartbeat, by address.
     """
 
     def __init__(self, requests: Requests, brokers: BrokerTable) -> None:
         self.consumers: dict[str, ConsumerCallbacks] = {}
+        self.checkers: dict[str, TransactionChecker] = {}
         self.broker_versions: dict[str, int] = {}
         self._requests = requests
         self._brokers = brokers
@@ -90,6 +92,20 @@ class Groups(ConnectionObserver):
         self._requests.check_open()
         self._producers[group] += 1
         self.wake()
+
+    def add_checker(self, group: str, checker: TransactionChecker) -> None:
+        """Add what decides the undecided transactions of a producer group on this instance.
+
+        Raises:
+            ClientError: the group has one on this instance.
+        """
+        if group in self.checkers:
+            raise ClientError(f"transactional producer group {group!r} is on this instance already")
+        self.checkers[group] = checker
+
+    def remove_checker(self, group: str) -> None:
+        """Remove what :meth:`add_checker` added."""
+        del self.checkers[group]
 
     def add_consumer(self, group: str, consumer: ConsumerCallbacks) -> None:
         """Add the only consumer of the group on this instance, and send a heartbeat soon.

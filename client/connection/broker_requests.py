@@ -5,7 +5,7 @@ Source: wire.md 6, behaviour.md B.2.
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import trio
 
@@ -15,9 +15,10 @@ from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.properties import PropertyName
 from triomq.protocol.record.record import decode_record
 from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, GetConsumerRunningInfoRequestHeader
-from triomq.protocol.requests.messages import ConsumeMessageDirectlyRequestHeader
+from triomq.protocol.requests.messages import CheckTransactionStateRequestHeader, ConsumeMessageDirectlyRequestHeader
 from triomq.protocol.requests.offsets import GetConsumerStatusRequestHeader, ResetOffsetRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 
@@ -58,12 +59,22 @@ class ConsumerCallbacks(Protocol):
         """Run the handler on the message now; return a ConsumeMessageDirectlyResult body (request 309)."""
 
 
+TransactionChecker: TypeAlias = Callable[[str, CheckTransactionStateRequestHeader, MessageExt], None]
+"""Takes a broker's address, its request (39) and the message; called in the trio thread, so it may not block."""
+
+
 class RequestServer:
     """Answers the brokers' requests of one instance."""
 
-    def __init__(self, consumers: Mapping[str, ConsumerCallbacks], nursery: trio.Nursery) -> None:
-        """Take the consumers by group, and where direct consumptions run."""
+    def __init__(
+        self,
+        consumers: Mapping[str, ConsumerCallbacks],
+        checkers: Mapping[str, TransactionChecker],
+        nursery: trio.Nursery,
+    ) -> None:
+        """Take consumers and checkers of transactions by group, and where direct consumptions run."""
         self.consumers = consumers
+        self.checkers = checkers
         self._nursery = nursery
         self._direct = 0
 
@@ -161,10 +172,22 @@ def _consume_directly(
     return None
 
 
+def _check_transaction(server: RequestServer, connection: Connection, command: RemotingCommand) -> None:
+    header = CheckTransactionStateRequestHeader.decode(command.ext_fields)
+    message = decode_record(command.body)
+    group = message.properties.get(PropertyName.PRODUCER_GROUP, "")
+    checker = server.checkers.get(group)
+    if checker is None:
+        LOGGER.warning("check of a transaction ignored, the group is not on this client group=%s", group)
+    else:
+        checker(connection.address, header, message)
+
+
 _HANDLERS: Final[Mapping[int, Callable[[RequestServer, Connection, RemotingCommand], RemotingCommand | None]]] = {
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: _members_changed,
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET: _reset_offsets,
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: _consumer_status,
     RequestCode.GET_CONSUMER_RUNNING_INFO: _running_info,
     RequestCode.CONSUME_MESSAGE_DIRECTLY: _consume_directly,
+    RequestCode.CHECK_TRANSACTION_STATE: _check_transaction,
 }

@@ -6,10 +6,10 @@ Source: behaviour.md B.12, B.13 (what a result means).
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from triomq.client.consumer.config import ConsumeContext, ConsumeStatus, OrderlyContext
+from triomq.client.functions import is_async
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.record.message import MessageExt
 
@@ -102,12 +102,3 @@ def _complain(status: object) -> None:
     if inspect.iscoroutine(status):
         status.close()  # else Python warns that it was never awaited, far from here
     LOGGER.error("handler returned %r, which is not a status, so its messages will be redelivered", status)
-
-
-def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it returns a coroutine."""
-    while isinstance(function, partial):
-        function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004  # an object with ``async def __call__``
-    )

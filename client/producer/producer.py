@@ -205,6 +205,15 @@ class Producer(OpenOnce):
         """
         return await self._entered().send(topic, batch_request(body, "", wait_store_ok=True), None)
 
+    async def send_half(self, message: Message) -> SendResult:
+        """Send a message as the half of a transaction; used by ``TransactionProducer``.
+
+        Raises:
+            MessageIllegalError, IllegalNameError, NoRouteError, BrokerResponseError, ClientError: as :meth:`send`.
+        """
+        added = f"\x02TRAN_MSG\x01true\x02PGROUP\x01{self.group}"
+        return await self._entered().send(message.topic, await self._prepare(message, added), None)
+
     async def publish_queues(self, topic: str) -> Queues:
         """Return the writable queues of a topic, sorted.
 
@@ -223,12 +232,12 @@ class Producer(OpenOnce):
         if not 0 < size <= limit:
             raise MessageIllegalError(f"body of {size} bytes: must be 1 to {limit} (max_message_size_bytes)")
 
-    async def _prepare(self, message: Message) -> Outgoing:
-        """Check a message, give it an id, and make its request."""
+    async def _prepare(self, message: Message, added: str = "") -> Outgoing:
+        """Check a message, give it an id, and make its request; ``added`` are further encoded properties."""
         self._check_size(message)
         packed = None if len(message.body) < self._settings.compress_over_bytes else await _compress(message.body)
         message_id = self._next_id()
-        return message_request(message, message_id, encode_message_properties(message, message_id), packed)
+        return message_request(message, message_id, encode_message_properties(message, message_id) + added, packed)
 
 
 async def _compress(body: bytes) -> bytes:

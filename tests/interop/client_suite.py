@@ -17,6 +17,7 @@ from tests.interop.suite_pulling import PULLING
 from tests.interop.suite_retrying import RETRYING
 from tests.interop.suite_sending import SENDING
 from tests.interop.suite_tools import Inbox, Scenario, fresh, has_no_route, new_topic, until
+from tests.interop.suite_transactions import TRANSACTIONS
 from triomq.client import Message
 
 
@@ -83,4 +84,4 @@ ASKING: Final[tuple[Scenario, ...]] = (
     messages_are_found_by_keys_ids_and_times,
 )
 
-SCENARIOS: Final = (*SENDING, *CONSUMING, *RETRYING, *PULLING, *GROUPS, *ASKING)
+SCENARIOS: Final = (*SENDING, *CONSUMING, *RETRYING, *PULLING, *GROUPS, *TRANSACTIONS, *ASKING)

@@ -1,0 +1,300 @@
+"""Transactional messages: sent first as half messages, delivered when their producer commits them.
+
+Source: behaviour.md A.6, B.3, wire.md 5.11; DefaultMQProducerImpl.java, TransactionMQProducer.java.
+"""
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import Any, Final, TypeAlias, TypeVar
+
+import trio
+
+from triomq.client.cluster.instance import ClientInstance, use_instance
+from triomq.client.config import ClientConfig
+from triomq.client.functions import is_async
+from triomq.client.nursery import OpenOnce, open_service_nursery
+from triomq.client.producer.config import ProducerConfig
+from triomq.client.producer.producer import Producer
+from triomq.client.producer.send_result import SendResult, SendStatus
+from triomq.protocol.codes import MessageSysFlag, RequestCode, ResponseCode
+from triomq.protocol.errors import BrokerResponseError, ClientError, MessageIllegalError
+from triomq.protocol.names import AUTO_CREATE_TOPIC, validate_group
+from triomq.protocol.record.message import Message, MessageExt
+from triomq.protocol.record.message_id import parse_offset_message_id
+from triomq.protocol.requests.messages import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
+from triomq.protocol.units import PhysicalOffset, QueueOffset
+
+LOGGER: Final = logging.getLogger("triomq.client.producer.transaction")
+
+_DECIDE_S: Final = 3.0
+_TRIES: Final = 3
+_PAUSE_S: Final = 0.2
+#: Concurrent checks; a broker repeats those that are refused.
+_MAX_CHECKS: Final = 16
+_MAX_WAITING_CHECKS: Final = 1024
+
+_Asked = TypeVar("_Asked")
+
+
+class TransactionState(Enum):
+    """What becomes of a transactional message."""
+
+    COMMIT = int(MessageSysFlag.TRANSACTION_COMMIT)  # it is delivered
+    ROLLBACK = int(MessageSysFlag.TRANSACTION_ROLLBACK)  # it is never delivered
+    UNKNOWN = 0  # the broker asks a producer of the group later
+
+
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """A message whose half is stored.
+
+    Attributes:
+        message: the message.
+        result: where its half is stored.
+        state: the decision.
+        is_acknowledged: whether the broker has confirmed the decision; if not, it asks about the message later.
+    """
+
+    message: Message
+    result: SendResult
+    state: TransactionState = TransactionState.UNKNOWN
+    is_acknowledged: bool = False
+
+    @property
+    def id(self) -> str:
+        """The message's unique id: ``message_id`` of the message that ``check`` gets."""
+        return self.result.message_id
+
+
+Execute: TypeAlias = Callable[[Transaction], Awaitable[TransactionState]] | Callable[[Transaction], TransactionState]
+"""Runs the local transaction; a plain function runs in a worker thread."""
+
+Check: TypeAlias = Callable[[MessageExt], Awaitable[TransactionState]] | Callable[[MessageExt], TransactionState]
+"""Returns how the local transaction of a message ended; a plain function runs in a worker thread."""
+
+
+class TransactionProducer(OpenOnce):
+    """Sends messages that are delivered only if a local transaction succeeds.
+
+    ::
+
+        async def check(message: MessageExt) -> TransactionState:
+            return COMMIT if await orders.exists(message.keys[0]) else ROLLBACK
+
+
+        async with TransactionProducer("group", namesrv="127.0.0.1:9876", check=check) as producer:
+            async with producer.transaction(Message("Topic", b"body", keys="4711")):
+                await orders.insert("4711")
+
+    A broker asks any producer of the group about messages that nobody has decided, so all of them must be able to
+    check each other's messages.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        check: Check,
+        topics: Sequence[str] = (),
+        namesrv: str | Sequence[str] | None = None,
+        instance: ClientInstance | None = None,
+        config: ClientConfig | None = None,
+        settings: ProducerConfig | None = None,
+    ) -> None:
+        """Make a producer; it connects when it is entered.
+
+        Args:
+            group: name of the producer group.
+            check: returns how the local transaction of a message ended.
+            topics: topics whose brokers may ask before the first message is sent; needed after a restart if brokers
+                create no topics by sending.
+            namesrv: name servers, ``"host:port;host:port"`` or a sequence; not with ``instance``.
+            instance: connections to share with other clients; must outlive the producer.
+            config: settings of the connections; not with ``instance``.
+            settings: of the producer; ``None``: the defaults.
+
+        Raises:
+            IllegalNameError: the name of the group is not valid.
+        """
+        self.group = group
+        self._check = check
+        self._topics = tuple(topics)
+        self._namesrv = namesrv
+        self._config = config
+        self._given_instance = instance
+        self._producer: Producer
+        validate_group(group)
+        self._make_producer = partial(Producer, group, settings=settings)
+        self._instance: ClientInstance
+        self._send_check: trio.MemorySendChannel[tuple[str, CheckTransactionStateRequestHeader, MessageExt]]
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncGenerator[None, None]:
+        async with use_instance(self._namesrv, self._config, self._given_instance) as instance:
+            self._instance = instance
+            self._producer = self._make_producer(instance=instance)
+            send, receive = trio.open_memory_channel[tuple[str, CheckTransactionStateRequestHeader, MessageExt]](
+                _MAX_WAITING_CHECKS
+            )
+            self._send_check = send
+            async with self._producer, open_service_nursery() as nursery:
+                instance.groups.add_checker(self.group, self._take_check)
+                try:
+                    for _ in range(_MAX_CHECKS):
+                        nursery.start_soon(self._check_each, receive)
+                    nursery.start_soon(self._find_brokers)
+                    yield
+                finally:
+                    instance.groups.remove_checker(self.group)
+
+    async def _find_brokers(self) -> None:
+        """Make the brokers known, so that they get heartbeats and can ask."""
+        for topic in (AUTO_CREATE_TOPIC, *self._topics):
+            try:
+                await self._instance.routes.find(topic)
+            except (ClientError, BrokerResponseError) as exc:
+                LOGGER.info("no route of topic %s: %s", topic, exc)
+        self._instance.groups.wake()
+
+    async def send(self, message: Message, execute: Execute) -> Transaction:
+        """Store a message, run the local transaction, and tell the broker how it ended.
+
+        Args:
+            message: the message; it cannot be delayed.
+            execute: runs the local transaction; an exception is logged and means ``UNKNOWN``.
+
+        Returns:
+            The transaction with its state.
+
+        Raises:
+            MessageIllegalError, IllegalNameError, NoRouteError, BrokerResponseError, ClientError: the message is not
+                stored, as ``Producer.send``; ``execute`` has not run.
+        """
+        transaction = await self.begin(message)
+        state, remark = await _ask(execute, transaction, f"message_id={transaction.id}")
+        await self.decide(transaction, state, remark)
+        return transaction
+
+    @asynccontextmanager
+    async def transaction(self, message: Message) -> AsyncGenerator[Transaction, None]:
+        """Store a message, and commit it when the block ends, or roll it back if the block raises.
+
+        If the block is cancelled, nothing is decided: the broker asks ``check`` later, as after a crash.
+
+        Raises:
+            MessageIllegalError, IllegalNameError, NoRouteError, BrokerResponseError, ClientError: as :meth:`send`.
+        """
+        transaction = await self.begin(message)
+        try:
+            yield transaction
+        except Exception:
+            await self.decide(transaction, TransactionState.ROLLBACK)
+            raise
+        await self.decide(transaction, TransactionState.COMMIT)
+
+    async def begin(self, message: Message) -> Transaction:
+        """Store a message that is delivered once it is committed; call :meth:`decide` afterwards.
+
+        Raises:
+            MessageIllegalError, IllegalNameError, NoRouteError, BrokerResponseError, ClientError: as :meth:`send`.
+        """
+        if message.is_delayed:
+            raise MessageIllegalError("a transactional message cannot be delayed")
+        result = await self._producer.send_half(message)
+        if result.status is not SendStatus.SEND_OK:  # not safe yet: the local transaction may not rely on it
+            await self.decide(Transaction(message, result), TransactionState.ROLLBACK)
+            raise ClientError(f"half message is not stored safely: {result.status.value}; it was rolled back")
+        return Transaction(message, result)
+
+    async def decide(self, transaction: Transaction, state: TransactionState, remark: str | None = None) -> None:
+        """Tell the broker how a transaction ended.
+
+        A failure is logged, and ``is_acknowledged`` stays false: the broker asks ``check`` then.
+
+        Args:
+            transaction: from :meth:`begin`.
+            state: how it ended; ``UNKNOWN`` tells the broker nothing.
+            remark: reason for the broker's log.
+        """
+        transaction.state = state
+        if state is TransactionState.UNKNOWN:
+            await trio.lowlevel.checkpoint()
+            return
+        result = transaction.result
+        header = EndTransactionRequestHeader(
+            producer_group=self.group,
+            tran_state_table_offset=QueueOffset(result.queue_offset),
+            commit_log_offset=PhysicalOffset(parse_offset_message_id(result.offset_message_id)[2]),
+            commit_or_rollback=state.value,
+            msg_id=result.message_id,
+            transaction_id=result.message_id,
+            broker_name=result.queue.broker_name,
+        )
+        with trio.move_on_after(_DECIDE_S, shield=True):  # the decision is made: it must reach the broker
+            for attempt in range(_TRIES):
+                address = self._instance.brokers.find(result.queue.broker_name)
+                if address is None:
+                    LOGGER.warning("transaction not decided, broker is away broker=%s", result.queue.broker_name)
+                    return
+                answer = await self._end(address, header, remark)
+                if answer is not None:
+                    transaction.is_acknowledged = answer
+                    return
+                await trio.sleep(_PAUSE_S * 2**attempt)
+
+    async def _end(self, address: str, header: EndTransactionRequestHeader, remark: str | None) -> bool | None:
+        """Send a decision; return whether the broker accepted it, ``None`` if there was no answer."""
+        command = self._instance.requests.command(RequestCode.END_TRANSACTION, header)
+        command.remark = remark
+        try:
+            response = await self._instance.requests.invoke(address, command)
+        except ClientError as exc:
+            LOGGER.warning("decision not acknowledged broker=%s message_id=%s error=%s", address, header.msg_id, exc)
+            return None
+        if response.code == ResponseCode.SUCCESS:
+            return True
+        LOGGER.warning("decision rejected broker=%s message_id=%s: %s", address, header.msg_id, response.remark)
+        return False
+
+    def _take_check(self, address: str, header: CheckTransactionStateRequestHeader, message: MessageExt) -> None:
+        try:
+            self._send_check.send_nowait((address, header, message))
+        except trio.WouldBlock:
+            LOGGER.warning("too many checks, the broker repeats this one message_id=%s", message.message_id)
+
+    async def _check_each(
+        self, receive: trio.MemoryReceiveChannel[tuple[str, CheckTransactionStateRequestHeader, MessageExt]]
+    ) -> None:
+        """Answer the brokers' checks, one after the other."""
+        async for address, asked, message in receive:
+            state, remark = await _ask(self._check, message, f"message_id={message.message_id}")
+            if state is TransactionState.UNKNOWN:
+                continue
+            header = EndTransactionRequestHeader(
+                producer_group=self.group,
+                tran_state_table_offset=asked.tran_state_table_offset,
+                commit_log_offset=asked.commit_log_offset,
+                commit_or_rollback=state.value,
+                from_transaction_check=True,
+                msg_id=message.message_id,
+                transaction_id=asked.transaction_id,
+                broker_name=asked.broker_name,
+            )
+            await self._end(address, header, remark)  # the broker asks again if it fails
+
+
+async def _ask(function: Callable[[_Asked], Any], argument: _Asked, place: str) -> tuple[TransactionState, str | None]:
+    """Call a user's function; return its state, and the reason if that is ``UNKNOWN`` because of an error."""
+    try:
+        state = await function(argument) if is_async(function) else await trio.to_thread.run_sync(function, argument)
+    except Exception as exc:  # boundary: the function is the user's
+        LOGGER.exception("local transaction or its check raised, it stays undecided %s", place)
+        return TransactionState.UNKNOWN, repr(exc)
+    if not isinstance(state, TransactionState):
+        LOGGER.error("local transaction or its check returned %r, which is no TransactionState %s", state, place)
+        return TransactionState.UNKNOWN, f"{state!r} is no TransactionState"
+    return state, None
