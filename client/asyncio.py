@@ -217,12 +217,14 @@ class TransactionProducer(_Homed[TrioTransactionProducer]):
     async def transaction(self, message: Message) -> AsyncGenerator[Transaction]:
         """Store a message, and commit it when the block ends, or roll it back if the block raises."""
         transaction = await self.begin(message)
+        error: Exception | None = None
         try:
             yield transaction
-        except Exception:
-            await self.decide(transaction, TransactionState.ROLLBACK)
-            raise
-        await self.decide(transaction, TransactionState.COMMIT)
+        except Exception as exc:  # noqa: BLE001  # raised again below
+            error = exc
+        await self.decide(transaction, TransactionState.COMMIT if error is None else TransactionState.ROLLBACK)
+        if error is not None:
+            raise error
 
 
 class PushConsumer(_Homed[TrioPushConsumer]):

@@ -205,15 +205,6 @@ class Producer(OpenOnce):
         """
         return await self._entered().send(topic, batch_request(body, "", wait_store_ok=True), None)
 
-    async def send_half(self, message: Message) -> SendResult:
-        """Send a message as the half of a transaction; used by ``TransactionProducer``.
-
-        Raises:
-            MessageIllegalError, IllegalNameError, NoRouteError, BrokerResponseError, ClientError: as :meth:`send`.
-        """
-        added = f"\x02TRAN_MSG\x01true\x02PGROUP\x01{self.group}"
-        return await self._entered().send(message.topic, await self._prepare(message, added), None)
-
     async def publish_queues(self, topic: str) -> Queues:
         """Return the writable queues of a topic, sorted.
 
@@ -238,6 +229,17 @@ class Producer(OpenOnce):
         packed = None if len(message.body) < self._settings.compress_over_bytes else await _compress(message.body)
         message_id = self._next_id()
         return message_request(message, message_id, encode_message_properties(message, message_id) + added, packed)
+
+
+async def send_half(producer: Producer, message: Message) -> SendResult:
+    """Send a message as the half of a transaction.
+
+    Raises:
+        MessageIllegalError, IllegalNameError, NoRouteError, BrokerResponseError, ClientError: as ``Producer.send``.
+    """
+    added = f"\x02TRAN_MSG\x01true\x02PGROUP\x01{producer.group}"
+    outgoing = await producer._prepare(message, added)  # noqa: SLF001  # not a method: it is for one caller
+    return await producer._entered().send(message.topic, outgoing, None)  # noqa: SLF001  # likewise
 
 
 async def _compress(body: bytes) -> bytes:

@@ -18,7 +18,7 @@ from triomq.client.config import ClientConfig
 from triomq.client.functions import is_async
 from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.client.producer.config import ProducerConfig
-from triomq.client.producer.producer import Producer
+from triomq.client.producer.producer import Producer, send_half
 from triomq.client.producer.send_result import SendResult, SendStatus
 from triomq.protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from triomq.protocol.errors import BrokerResponseError, ClientError, MessageIllegalError
@@ -189,12 +189,14 @@ class TransactionProducer(OpenOnce):
             MessageIllegalError, IllegalNameError, NoRouteError, BrokerResponseError, ClientError: as :meth:`send`.
         """
         transaction = await self.begin(message)
+        error: Exception | None = None
         try:
             yield transaction
-        except Exception:
-            await self.decide(transaction, TransactionState.ROLLBACK)
-            raise
-        await self.decide(transaction, TransactionState.COMMIT)
+        except Exception as exc:  # noqa: BLE001  # raised again below
+            error = exc
+        await self.decide(transaction, TransactionState.COMMIT if error is None else TransactionState.ROLLBACK)
+        if error is not None:
+            raise error
 
     async def begin(self, message: Message) -> Transaction:
         """Store a message that is delivered once it is committed; call :meth:`decide` afterwards.
@@ -204,7 +206,7 @@ class TransactionProducer(OpenOnce):
         """
         if message.is_delayed:
             raise MessageIllegalError("a transactional message cannot be delayed")
-        result = await self._producer.send_half(message)
+        result = await send_half(self._producer, message)
         if result.status is not SendStatus.SEND_OK:  # not safe yet: the local transaction may not rely on it
             await self.decide(Transaction(message, result), TransactionState.ROLLBACK)
             raise ClientError(f"half message is not stored safely: {result.status.value}; it was rolled back")
