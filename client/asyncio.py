@@ -348,3 +348,5 @@ class Admin(_Awaiting[TrioAdmin]):
     dead_letter_counts = _awaiting(TrioAdmin.dead_letter_counts)
     dead_letters = _awaiting(TrioAdmin.dead_letters)
     redrive = _awaiting(TrioAdmin.redrive)
+    transactions = _awaiting(TrioAdmin.transactions)
+    decide_transaction = _awaiting(TrioAdmin.decide_transaction)

@@ -237,3 +237,5 @@ class Admin(_Blocking[TrioAdmin]):
     dead_letter_counts = _blocking(TrioAdmin.dead_letter_counts)
     dead_letters = _blocking(TrioAdmin.dead_letters)
     redrive = _blocking(TrioAdmin.redrive)
+    transactions = _blocking(TrioAdmin.transactions)
+    decide_transaction = _blocking(TrioAdmin.decide_transaction)

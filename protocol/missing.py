@@ -45,11 +45,6 @@ MISSING: Final = (
         "brokers filter by tag, A || B; filter further in the consumer",
     ),
     Missing(
-        "a transactional message",
-        ("transaction", "transactional", "transactionListener", "transactionCheckListener"),
-        "send after the local work is done; a message may arrive twice but is not lost",
-    ),
-    Missing(
         "request and reply",
         ("request", "reply", "requestTimeout"),
         "let the receiver answer on a topic of yours, with a key that identifies the request",

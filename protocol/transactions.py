@@ -70,18 +70,23 @@ def settled_offsets(operation: MessageExt) -> list[int]:
 class Replay:
     """Finds the undecided transactions among half messages and operation messages.
 
-    Feed the half messages in the order of their queue, then the operation messages.
+    Feed the half messages in the order of their queue, then the operation messages.  An operation message settles all
+    half messages of a transaction, also those that an Apache broker stores later because it missed it.  Only somebody
+    who resumes a transaction opens it again; its checks are counted from 0 then.
     """
 
     def __init__(self) -> None:
         self._keys: dict[int, bytes] = {}  # by queue offset of a half message
-        self._last: dict[bytes, tuple[int, int]] = {}  # physical and queue offset of the last half message
+        self._last: dict[bytes, int] = {}  # queue offset of the last half message
+        self._opened: dict[bytes, int] = {}  # physical offset of the last half message without checks
         self._settled: dict[bytes, int] = {}  # physical offset of the last operation message
 
     def add_half(self, half: MessageExt) -> None:
         """Add a half message."""
         key = self._keys[half.queue_offset] = transaction_key(half)
-        self._last[key] = half.physical_offset, half.queue_offset
+        self._last[key] = half.queue_offset
+        if not checks_of(half):
+            self._opened[key] = half.physical_offset
 
     def key(self, queue_offset: int) -> bytes | None:
         """Return the transaction of a half message, ``None`` if it was not added."""
@@ -93,13 +98,11 @@ class Replay:
             self._settled[key] = max(self._settled.get(key, -1), operation.physical_offset)
 
     def undecided(self) -> dict[int, bytes]:
-        """Return the last half message of each undecided transaction: queue offset to key, in the queue's order.
-
-        Half messages stored after the transaction was settled count: somebody resumed it.
-        """
+        """Return the last half message of each undecided transaction: queue offset to key, in the queue's order."""
+        opened, settled = self._opened, self._settled
         found = {
             queue_offset: key
-            for key, (physical_offset, queue_offset) in self._last.items()
-            if self._settled.get(key, -1) < physical_offset
+            for key, queue_offset in self._last.items()
+            if key not in settled or settled[key] < opened.get(key, -1)
         }
         return dict(sorted(found.items()))

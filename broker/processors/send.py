@@ -21,7 +21,7 @@ from triomq.broker.transactions.undecided import Undecided
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig, TopicFilterType
 from triomq.protocol.codes import TRANSACTION_MASK, VERSION_MAX_RECONSUME, MessageSysFlag, ResponseCode
 from triomq.protocol.errors import MessageIllegalError
-from triomq.protocol.names import FORBIDDEN_TOPICS, HALF_TOPIC, RETRY_PREFIX, dead_letter_topic
+from triomq.protocol.names import FORBIDDEN_TOPICS, HALF_TOPIC, OP_HALF_TOPIC, RETRY_PREFIX, dead_letter_topic
 from triomq.protocol.record.batch import decode_batch
 from triomq.protocol.record.message_id import offset_message_id
 from triomq.protocol.record.properties import (
@@ -159,6 +159,7 @@ class SendProcessor:
             return self.schedule.put(delay.level, message)
         if delay.is_half:
             self.topics.ensure(HALF_TOPIC, 1)
+            self.topics.ensure(OP_HALF_TOPIC, 1)  # tools read it
             return self.undecided.put(message, self.store.now_ms())
         if delay is not _AT_ONCE:
             return self.timer.put(delay.due_ms, message)

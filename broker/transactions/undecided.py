@@ -47,6 +47,7 @@ _OFFSET_BITS: Final = 64
 _OFFSET_MASK: Final = (1 << _OFFSET_BITS) - 1
 _MAX_DIGITS: Final = 9
 _MAX_REMEMBERED: Final = 65_536  # decisions, for answers to repeated requests
+_MAX_MISSED_OPS: Final = 10_000  # before the saved offset that an Apache broker may have ignored
 _MAX_TAIL_UNITS: Final = 1024  # of each queue that are compared with undecided transactions after a crash
 
 
@@ -116,7 +117,8 @@ class Undecided:
             halves[half.queue_offset] = half
         if not halves:
             return set()
-        for operation in self._messages(self._ops, op_begin):
+        was_checked = any(map(checks_of, halves.values()))
+        for operation in self._messages(self._ops, max(op_begin - _MAX_MISSED_OPS * was_checked, self._ops.min_offset)):
             for queue_offset in settled_offsets(operation):
                 key = replay.key(queue_offset)
                 if key is None and (before := self.read(queue_offset)) is not None:

@@ -7,26 +7,33 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
-from triomq.client.admin import dead_letters, offset_reset
+from triomq.client.admin import dead_letters, offset_reset, transactions
 from triomq.client.admin.dead_letters import DeadLetter, DeadLetterCount, Redrive
 from triomq.client.admin.find_messages import END_OF_TIME_MS, find_by_key, find_by_place
-from triomq.client.admin.group_state import GroupLag, GroupState, lags_of, merge_members, read_group_state
+from triomq.client.admin.group_state import (
+    GroupLag,
+    GroupState,
+    lags_of,
+    merge_members,
+    read_group_state,
+    read_member_ids,
+)
 from triomq.client.admin.offset_reset import OffsetReset
+from triomq.client.admin.topic_config import read_topic_config
+from triomq.client.admin.transactions import UndecidedTransaction
 from triomq.client.cluster.instance import ClientInstance, use_instance
-from triomq.client.cluster.requests import raise_for_code
 from triomq.client.cluster.route import masters_of_cluster, masters_of_route
 from triomq.client.config import ClientConfig
 from triomq.client.consumer.config import Start
 from triomq.client.consumer.pull import TOOLS_GROUP
 from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.nursery import OpenOnce
-from triomq.protocol.bodies.client import ConsumerIdList
+from triomq.client.producer.transaction import TransactionState
 from triomq.protocol.bodies.route import (
     ClusterInfo,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
     TopicConfig,
-    TopicConfigSerializeWrapper,
     TopicRouteData,
 )
 from triomq.protocol.bodies.statistics import ConsumerConnection, ConsumeStats, TopicOffset, TopicStatsTable
@@ -159,17 +166,7 @@ class Admin(OpenOnce):
         name = broker_name or min(masters, default="")
         if name not in masters:
             raise NoRouteError(f"topic {topic!r} has no master {name!r}; its brokers: {', '.join(masters) or 'none'}")
-        address, requests = masters[name], self._entered().requests
-        response = await requests.invoke(
-            address, requests.command(RequestCode.GET_TOPIC_CONFIG, TopicRequestHeader(topic))
-        )
-        if response.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            return TopicConfig.decode(raise_for_code(response, address).body)
-        response = await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)  # 4.x has no request for a single topic
-        config = TopicConfigSerializeWrapper.decode(response.body).topic_config_table.get(topic)
-        if config is None:
-            raise TopicNotExistError(int(ResponseCode.TOPIC_NOT_EXIST), f"no topic {topic} in its table", address)
-        return config
+        return await read_topic_config(self._entered().requests, masters[name], topic)
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """Return minimum and maximum offset and the time of the last message of each queue, sorted by queue."""
@@ -279,14 +276,7 @@ class Admin(OpenOnce):
 
     async def group_member_ids(self, group: str) -> list[str]:
         """Return the client ids of the members of a consumer group, sorted as its members sort them."""
-        ids: set[str] = set()
-        requests, header = self._entered().requests, ConsumerGroupRequestHeader(group)
-        for address in await self._masters():
-            command = requests.command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
-            response = await requests.invoke(address, command)
-            if response.code == ResponseCode.SUCCESS:  # other codes: the group has none
-                ids.update(ConsumerIdList.decode(response.body).consumer_id_list)
-        return sorted(ids)
+        return await read_member_ids(self._entered().requests, await self._masters(), group)
 
     async def group_state(self, group: str, topic: str | None = None) -> GroupState:
         """Return members, owner of each queue (of a topic), and problems of a group; asks each member for its state."""
@@ -368,6 +358,20 @@ class Admin(OpenOnce):
         """
         instance = self._entered()
         return await dead_letters.redrive(instance, group, limit=limit, again=again, dry_run=dry_run, on_sent=on_sent)
+
+    async def transactions(self) -> list[UndecidedTransaction]:
+        """Return the undecided transactions of all brokers, oldest first; Apache's brokers do not allow it."""
+        return await transactions.read_transactions(self._entered())
+
+    async def decide_transaction(self, transaction_id: str, state: TransactionState) -> None:
+        """Commit or roll back an undecided transaction; ``UNKNOWN`` has a producer asked now.
+
+        The id is that of the message, or the offset id of its half.  ``UNKNOWN`` also accepts one that was given up.
+
+        Raises:
+            ClientError: it is not undecided.
+        """
+        await transactions.decide_transaction(self._entered(), transaction_id, state)
 
     async def _ask(self, address: str, code: int, header: Header | None = None, body: bytes = b"") -> RemotingCommand:
         return await self._entered().requests.ask(address, code, header, body)

@@ -12,9 +12,10 @@ from typing import Final, NamedTuple
 import trio
 
 from triomq.client.cluster.instance import ClientInstance
+from triomq.client.cluster.requests import Requests
 from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.environment import wall_clock_ms
-from triomq.protocol.bodies.client import ConsumerRunningInfo, MessageModel, ProcessQueueInfo
+from triomq.protocol.bodies.client import ConsumerIdList, ConsumerRunningInfo, MessageModel, ProcessQueueInfo
 from triomq.protocol.bodies.group_health import (
     STALL_AFTER_S,
     GroupReport,
@@ -26,10 +27,10 @@ from triomq.protocol.bodies.group_health import (
     subscription_differences,
 )
 from triomq.protocol.bodies.statistics import ConsumerConnection, ConsumeStats
-from triomq.protocol.codes import RequestCode
+from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import BrokerResponseError, ClientError, ProtocolError
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.requests.groups import GetConsumerRunningInfoRequestHeader
+from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, GetConsumerRunningInfoRequestHeader
 from triomq.protocol.units import Timestamp
 
 #: Limit for the answer of a member; brokers give up after 10 s.
@@ -230,3 +231,14 @@ def _differences(
             name = f"{connection.client_id} at {connection.client_addr}" if is_doubled else connection.client_id
             named.append((name, subscriptions))
     return subscription_differences(named)
+
+
+async def read_member_ids(requests: Requests, masters: Iterable[str], group: str) -> list[str]:
+    """Return the client ids of a group's members at these brokers, sorted as the members sort them."""
+    ids: set[str] = set()
+    for address in masters:
+        command = requests.command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerGroupRequestHeader(group))
+        response = await requests.invoke(address, command)
+        if response.code == ResponseCode.SUCCESS:  # other codes: the group has none
+            ids.update(ConsumerIdList.decode(response.body).consumer_id_list)
+    return sorted(ids)

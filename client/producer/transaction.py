@@ -239,14 +239,12 @@ class TransactionProducer(OpenOnce):
         with trio.move_on_after(_DECIDE_S, shield=True):  # the decision is made: it must reach the broker
             for attempt in range(_TRIES):
                 address = self._instance.brokers.find(result.queue.broker_name)
-                if address is None:
-                    LOGGER.warning("transaction not decided, broker is away broker=%s", result.queue.broker_name)
-                    return
-                answer = await self._end(address, header, remark)
+                answer = None if address is None else await self._end(address, header, remark)
                 if answer is not None:
                     transaction.is_acknowledged = answer
                     return
                 await trio.sleep(_PAUSE_S * 2**attempt)
+        LOGGER.warning("decision not acknowledged broker=%s message_id=%s", result.queue.broker_name, transaction.id)
 
     async def _end(self, address: str, header: EndTransactionRequestHeader, remark: str | None) -> bool | None:
         """Send a decision; return whether the broker accepted it, ``None`` if there was no answer."""
@@ -255,7 +253,7 @@ class TransactionProducer(OpenOnce):
         try:
             response = await self._instance.requests.invoke(address, command)
         except ClientError as exc:
-            LOGGER.warning("decision not acknowledged broker=%s message_id=%s error=%s", address, header.msg_id, exc)
+            LOGGER.info("decision not sent broker=%s message_id=%s error=%s", address, header.msg_id, exc)
             return None
         if response.code == ResponseCode.SUCCESS:
             return True

@@ -13,7 +13,7 @@ from triomq import __version__
 from triomq.cli.arguments import values
 from triomq.cli.arguments.admin_arguments import add_group, add_topic
 from triomq.cli.arguments.broker_arguments import add_broker
-from triomq.cli.arguments.message_arguments import add_consume, add_dlq, add_message, add_produce
+from triomq.cli.arguments.message_arguments import add_consume, add_dlq, add_message, add_produce, add_transaction
 from triomq.cli.arguments.options import Options
 from triomq.cli.arguments.parser import Parser, add_client_command, add_command
 from triomq.cli.arguments.store_arguments import add_store
@@ -62,6 +62,7 @@ def build_parser() -> Parser:
     add_group(commands)
     add_message(commands)
     add_dlq(commands)
+    add_transaction(commands)
     add_store(commands)
     options_type = "triomq.cli.arguments.options:CompletionOptions"
     text = "print a script that completes commands and options in your shell"

@@ -140,6 +140,13 @@ class DlqRedriveOptions(ClientOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionOptions(ClientOptions):
+    """``triomq transaction commit``, ``rollback`` and ``check``."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerStatusOptions(ClientOptions):
     """``triomq broker status``."""
 

@@ -1,4 +1,4 @@
-"""The options of the commands about messages: produce, consume, message, dlq."""
+"""The options of the commands about messages: produce, consume, message, dlq, transaction."""
 
 from functools import partial
 from typing import Final
@@ -91,3 +91,17 @@ def add_dlq(commands: Commands) -> None:
     add("--limit N", "maximum of messages to send (all)")
     add("--again", "also send those that were sent back before")
     add("--dry-run", "only print what would be done")
+
+
+def add_transaction(commands: Commands) -> None:
+    """Add ``triomq transaction`` with its commands."""
+    transaction = add_subcommands(commands, "transaction", "list undecided transactions, or decide one")
+    text = "list the transactions that no producer has decided"
+    add_client_command(transaction, "list", "transaction:list_undecided", "ClientOptions", text)
+    for name, text in (
+        ("commit", "deliver the message of an undecided transaction"),
+        ("rollback", "drop the message of an undecided transaction"),
+        ("check", "have a producer asked now about a transaction that is undecided, or was given up"),
+    ):
+        command = add_client_command(transaction, name, f"transaction:{name}", "TransactionOptions", text)
+        add_option(command, "ID", "id of the transaction, as the list shows it, or offset id of its half message")

@@ -49,6 +49,7 @@ TABLE: Final = {
         unitMode:bool? maxReconsumeTimes:int? bname:str?""",
     "EndTransactionRequestHeader": """producerGroup:str tranStateTableOffset:long commitLogOffset:long
         commitOrRollback:int msgId:str fromTransactionCheck:bool? transactionId:str? bname:str?""",
+    "ResumeCheckHalfMessageRequestHeader": "msgId:str",
     "CheckTransactionStateRequestHeader": """tranStateTableOffset:long commitLogOffset:long msgId:str?
         transactionId:str? offsetMsgId:str? bname:str?""",
     "ConsumerGroupRequestHeader": "consumerGroup:str",
@@ -92,6 +93,7 @@ CODES: Final = {
     "ConsumerSendMsgBackRequestHeader": 36,
     "EndTransactionRequestHeader": 37,
     "CheckTransactionStateRequestHeader": 39,
+    "ResumeCheckHalfMessageRequestHeader": 323,
     "ResetOffsetRequestHeader": 220,
     "GetConsumerRunningInfoRequestHeader": 307,
     "ConsumeMessageDirectlyRequestHeader": 309,

@@ -1,0 +1,158 @@
+"""Undecided transactions: half messages that no operation message names.
+
+Source: behaviour.md A.6, store.md 5.8.
+"""
+
+from typing import Final, NamedTuple
+
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.consumer.pull import TOOLS_GROUP, PullConsumer
+from triomq.client.consumer.requests.queue_requests import QueueRequests
+from triomq.client.producer.transaction import TransactionState
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.errors import ClientError, NoRouteError
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.names import CHECK_MAX_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.properties import PropertyName
+from triomq.protocol.requests.messages import EndTransactionRequestHeader, ResumeCheckHalfMessageRequestHeader
+from triomq.protocol.transactions import Replay, checks_of, settled_offsets
+from triomq.protocol.units import PhysicalOffset, QueueOffset
+
+_BATCH: Final = 32
+
+
+class UndecidedTransaction(NamedTuple):
+    """A transaction that no producer has decided.
+
+    Attributes:
+        transaction_id: the producer's id of the message.
+        group: the producer group that is asked.
+        topic: where the message goes if it is committed.
+        born_ms: when it was sent, by the producer's clock.
+        checks: how often producers were asked.
+        half: its last half message.
+    """
+
+    transaction_id: str
+    group: str
+    topic: str
+    born_ms: int
+    checks: int
+    half: MessageExt
+
+
+async def read_transactions(instance: ClientInstance) -> list[UndecidedTransaction]:
+    """Return the undecided transactions of all brokers, oldest first.
+
+    Raises:
+        NoRouteError: a broker does not let its operation messages be read, as Apache's.
+    """
+    found: list[UndecidedTransaction] = []
+    async with PullConsumer(TOOLS_GROUP, instance=instance) as pull:
+        try:
+            queues = await pull.queues(HALF_TOPIC)
+        except NoRouteError:  # there never was a transaction
+            return []
+        for queue in queues:
+            found += await _read_broker(instance, pull, queue)
+    return sorted(found, key=lambda transaction: transaction.born_ms)
+
+
+async def _read_broker(
+    instance: ClientInstance, pull: PullConsumer, halves: MessageQueue
+) -> list[UndecidedTransaction]:
+    operations = halves._replace(topic=OP_HALF_TOPIC)
+    await instance.routes.topic_route(OP_HALF_TOPIC)
+    replay, last = Replay(), dict[int, MessageExt]()
+    for half in await _read_all(instance, pull, halves):
+        replay.add_half(half)
+        last[half.queue_offset] = half
+    for operation in await _read_all(instance, pull, operations):
+        for queue_offset in settled_offsets(operation):
+            key = replay.key(queue_offset)
+            if key is not None:
+                replay.settle(key, operation)
+    return [_described(last[queue_offset]) for queue_offset in replay.undecided()]
+
+
+def _described(half: MessageExt) -> UndecidedTransaction:
+    properties = half.properties
+    return UndecidedTransaction(
+        half.message_id,
+        properties.get(PropertyName.PRODUCER_GROUP, ""),
+        properties.get(PropertyName.REAL_TOPIC, ""),
+        half.born_timestamp,
+        checks_of(half),
+        half,
+    )
+
+
+async def _read_all(instance: ClientInstance, pull: PullConsumer, queue: MessageQueue) -> list[MessageExt]:
+    """Read a queue from what is settled to its end."""
+    settled = await QueueRequests(instance, TRANSACTION_GROUP).committed(queue)
+    queue_offset, end = max(settled or 0, await pull.min_offset(queue)), await pull.max_offset(queue)
+    messages: list[MessageExt] = []
+    while queue_offset < end:
+        found = await pull.pull(queue, queue_offset, max_messages=_BATCH)
+        messages += found.messages
+        if found.next_begin_offset <= queue_offset:
+            break
+        queue_offset = found.next_begin_offset
+    return messages
+
+
+async def _find(instance: ClientInstance, transaction_id: str) -> UndecidedTransaction | None:
+    for transaction in await read_transactions(instance):
+        if transaction_id in (transaction.transaction_id, transaction.half.offset_message_id):
+            return transaction
+    return None
+
+
+async def decide_transaction(instance: ClientInstance, transaction_id: str, state: TransactionState) -> None:
+    """Commit or roll back an undecided transaction; ``UNKNOWN`` has a producer asked now.
+
+    Raises:
+        ClientError: it is not undecided, and was not given up either if a producer is to be asked.
+        BrokerResponseError: the broker rejected the request.
+    """
+    found = await _find(instance, transaction_id)
+    half = found.half if found is not None else None
+    if half is None and state is TransactionState.UNKNOWN:
+        half = await _find_given_up(instance, transaction_id)
+    if half is None:
+        raise ClientError(
+            f"transaction {transaction_id!r} is not undecided: triomq transaction list shows those that are"
+        )
+    address = instance.brokers.find(half.broker_name)
+    if address is None:
+        raise ClientError(f"broker {half.broker_name!r} has no master now")
+    if state is TransactionState.UNKNOWN:
+        resume = ResumeCheckHalfMessageRequestHeader(half.offset_message_id)
+        await instance.requests.ask(address, RequestCode.RESUME_CHECK_HALF_MESSAGE, resume)
+        return
+    header = EndTransactionRequestHeader(
+        producer_group=half.properties.get(PropertyName.PRODUCER_GROUP, ""),
+        tran_state_table_offset=QueueOffset(half.queue_offset),
+        commit_log_offset=PhysicalOffset(half.physical_offset),
+        commit_or_rollback=state.value,
+        from_transaction_check=True,
+        msg_id=half.message_id,
+        transaction_id=half.message_id,
+    )
+    await instance.requests.ask(address, RequestCode.END_TRANSACTION, header)
+
+
+async def _find_given_up(instance: ClientInstance, transaction_id: str) -> MessageExt | None:
+    """Return the newest message of this transaction that was given up."""
+    found = None
+    async with PullConsumer(TOOLS_GROUP, instance=instance) as pull:
+        try:
+            queues = await pull.queues(CHECK_MAX_TOPIC)
+        except NoRouteError:
+            return None
+        for queue in queues:
+            for message in await _read_all(instance, pull, queue):
+                if transaction_id in (message.message_id, message.offset_message_id):
+                    found = message
+    return found
