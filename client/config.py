@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from triomq.protocol.codes import SerializeType
 from triomq.protocol.errors import ConfigError
+from triomq.protocol.namespace import Namespace
 from triomq.protocol.wire.frame import MAX_FRAME_BYTES
 from triomq.protocol.wire.signing import Credentials
 
@@ -21,11 +22,13 @@ class ClientConfig:
 
     Raises:
         ConfigError: a value is impossible.
+        IllegalNameError: the namespace is.
     """
 
     client_ip: str | None = None  # clientIP; None: the address of the interface that leads outside
     instance_name: str | None = None  # instanceName; None: process id and 64 random bits, new for each instance
     unit_name: str | None = None  # unitName
+    namespace: str | None = None  # namespace: prefix of topics and groups for brokers
     api_timeout_s: float = 3.0  # mqClientApiTimeout: requests other than sends and pulls
     connect_timeout_s: float = 3.0  # connectTimeoutMillis
     poll_namesrv_interval_s: float = 30.0  # pollNameServerInterval: routes of the topics in use
@@ -43,6 +46,7 @@ class ClientConfig:
         for name in _POSITIVE:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}: {getattr(self, name)} must be above 0")
+        Namespace(self.namespace)  # raises
         if self.advertise not in ("as-advertised", "as-dialled"):
             raise ConfigError(f"advertise: {self.advertise!r} must be 'as-advertised' or 'as-dialled'")
         if not isinstance(self.header_format, SerializeType):

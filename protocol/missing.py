@@ -29,7 +29,7 @@ MISSING: Final = (
         "use a trusted network, or a tunnel with advertise as-dialled: nothing is encrypted",
     ),
     Missing(
-        "a namespace",
+        "a namespace in Spark",
         ("namespace",),
         "use NAMESPACE%NAME as topic and group, as Apache's clients send them",
     ),

@@ -107,7 +107,7 @@ class Admin(OpenOnce):
         return self._instance
 
     async def topics(self) -> list[str]:
-        """Return the names of all topics, including system topics, sorted."""
+        """Return the names of all topics, including system topics, sorted; with their namespaces."""
         return await self._entered().routes.topics()
 
     async def topic_route(self, topic: str) -> TopicRouteData:
@@ -231,7 +231,7 @@ class Admin(OpenOnce):
         return await QueueRequests(self._entered(), TOOLS_GROUP).max_offset(queue)
 
     async def groups(self) -> list[str]:
-        """Return the names of all consumer groups with settings on a broker, sorted."""
+        """Return the names of all consumer groups with settings on a broker, sorted; with their namespaces."""
         return sorted(await self.group_configs())
 
     async def group_configs(self) -> dict[str, SubscriptionGroupConfig]:
@@ -289,7 +289,7 @@ class Admin(OpenOnce):
             told = {row.queue.topic for row in lags}
             for subscribed in sorted(members.subscription_table.keys() - told):
                 lags += await self.group_lag(group, subscribed)
-        config = (await self.group_configs()).get(group)
+        config = (await self.group_configs()).get(self._entered().requests.namespace.wrap(group))
         return await read_group_state(
             self._entered(),
             await self._masters(),

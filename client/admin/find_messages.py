@@ -54,6 +54,7 @@ async def find_by_key(
         if response.code == ResponseCode.QUERY_NOT_FOUND:
             continue
         messages = decode_records(raise_for_code(response, address).body)
+        instance.requests.namespace.unwrap_messages(messages)
         for message in messages:
             message.broker_name = name
         found += filter(lambda message: _is_meant(message, header), messages)
@@ -95,6 +96,7 @@ async def find_by_place(
     if response.code == ResponseCode.SYSTEM_ERROR:  # the answer of brokers for a place without a message
         raise _not_found(f"broker {address} has no message with the id {offset_message_id}: {response.remark}")
     message = decode_record(raise_for_code(response, address).body)
+    instance.requests.namespace.unwrap_messages((message,))
     message.broker_name = next((name for name, known in brokers if known == address), "")
     return message
 

@@ -21,7 +21,8 @@ async def read_topic_config(requests: Requests, address: str, topic: str) -> Top
     if response.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         return TopicConfig.decode(raise_for_code(response, address).body)
     response = await requests.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)  # 4.x has no request for a single topic
-    config = TopicConfigSerializeWrapper.decode(response.body).topic_config_table.get(topic)
+    table = TopicConfigSerializeWrapper.decode(response.body).topic_config_table
+    config = table.get(requests.namespace.wrap(topic))
     if config is None:
         raise TopicNotExistError(int(ResponseCode.TOPIC_NOT_EXIST), f"no topic {topic} in its table", address)
     return config

@@ -74,7 +74,7 @@ class ClientInstance(OpenOnce):
         """
         with trio.CancelScope() as scope:
             async with open_service_nursery() as nursery:
-                server = RequestServer(self.groups.consumers, self.groups.checkers, nursery)
+                server = RequestServer(self.groups.consumers, self.groups.checkers, nursery, self.requests.namespace)
                 self.requests.open(self.client_id, nursery, server.serve, self.groups)
                 self.groups.start(self.client_id, nursery)
                 self.routes.start(nursery)

@@ -16,12 +16,21 @@ from triomq.client.connection.pool import ConnectionObserver, ConnectionTable
 from triomq.protocol.bodies.client import HeartbeatData
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from triomq.protocol.errors import BrokerResponseError, ClientClosedError
+from triomq.protocol.namespace import Namespace
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.formats.table import agreed_format, offer
 from triomq.protocol.wire.headers import Header
 
 _MAX_OPAQUE: Final = 2**31 - 1
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
+_BODIES_WITH_NAMES: Final = frozenset(
+    (
+        RequestCode.HEART_BEAT,
+        RequestCode.LOCK_BATCH_MQ,
+        RequestCode.UNLOCK_BATCH_MQ,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    )
+)
 
 
 class Requests:
@@ -33,11 +42,13 @@ class Requests:
         connections: by address; only while it is open.
         lock_connections: further connections, for queue locks alone.  Nothing is ever left unread on them, so the
             kernel closes them with a plain FIN when the process dies, which tells the broker to free the locks.
+        namespace: translates names in headers, and in the JSON bodies of requests about topics and groups.
         is_open: whether requests are allowed.
     """
 
     def __init__(self, config: ClientConfig, name_servers: NameServers, brokers: BrokerTable) -> None:
         self.config = config
+        self.namespace = Namespace(config.namespace)
         self.name_servers = name_servers
         self._brokers = brokers
         self._opaques = count()
@@ -82,10 +93,14 @@ class Requests:
         """Return the number of the next request, 0 to 2**31 - 1 in turn: one counter for all connections."""
         return next(self._opaques) & _MAX_OPAQUE
 
-    @staticmethod
-    def command(code: int, header: Header | None = None, body: bytes = b"") -> RemotingCommand:
+    def command(self, code: int, header: Header | None = None, body: bytes = b"") -> RemotingCommand:
         """Make a request; its opaque and header format are set when it is sent."""
-        return RemotingCommand(code, ext_fields={} if header is None else header.encode(), body=body)
+        fields = {} if header is None else header.encode()
+        if self.namespace:
+            fields = self.namespace.wrap_fields(fields)
+            if code in _BODIES_WITH_NAMES:
+                body = self.namespace.wrap_json(body)
+        return RemotingCommand(code, ext_fields=fields, body=body)
 
     async def invoke(
         self,
@@ -111,8 +126,12 @@ class Requests:
         deadline = trio.current_time() + (self.config.api_timeout_s if timeout_s is None else timeout_s)
         table = self.check_open() if connections is None else connections
         connection = table.get(address) or await table.connect(address, deadline)
+        is_about_names = bool(self.namespace and (command.ext_fields or command.body))  # else all names are listed
         frame = self._encode(command, connection)  # sets the opaque
-        return await connection.request(command.opaque, frame, deadline)
+        response = await connection.request(command.opaque, frame, deadline)
+        if is_about_names and response.body[:1] == b"{":  # records begin with their size
+            response.body = self.namespace.unwrap_json(bytes(response.body))
+        return response
 
     async def ask(
         self,

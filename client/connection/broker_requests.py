@@ -14,6 +14,7 @@ from triomq.protocol.bodies.client import ConsumerData, GetConsumerStatusBody, R
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.namespace import Namespace
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import PropertyName
 from triomq.protocol.record.record import decode_record
@@ -71,8 +72,10 @@ class RequestServer:
         consumers: Mapping[str, ConsumerCallbacks],
         checkers: Mapping[str, TransactionChecker],
         nursery: trio.Nursery,
+        namespace: Namespace,
     ) -> None:
-        """Take consumers and checkers of transactions by group, and where direct consumptions run."""
+        """Take consumers and checkers by group, where direct consumptions run, and the prefix of names."""
+        self.namespace = namespace
         self.consumers = consumers
         self.checkers = checkers
         self._nursery = nursery
@@ -81,6 +84,8 @@ class RequestServer:
     def serve(self, connection: Connection, command: RemotingCommand) -> None:
         """Answer a broker's request; a malformed one is refused and logged."""
         handler = _HANDLERS.get(command.code)
+        if self.namespace:
+            command.ext_fields = self.namespace.unwrap_fields(command.ext_fields)
         answer: RemotingCommand | None
         if handler is None:
             answer = command.reply(
@@ -93,6 +98,8 @@ class RequestServer:
                 LOGGER.warning("request refused peer=%s code=%d error=%s", connection.address, command.code, exc)
                 answer = command.reply(ResponseCode.SYSTEM_ERROR, remark=str(exc))
         if answer is not None and not command.is_oneway:
+            if self.namespace and handler is not None:
+                answer.body = self.namespace.wrap_json(bytes(answer.body))
             connection.post(answer.encode())
 
     def start_directly(
@@ -136,7 +143,7 @@ def _members_changed(server: RequestServer, _connection: Connection, command: Re
 
 def _reset_offsets(server: RequestServer, _connection: Connection, command: RemotingCommand) -> None:
     header = ResetOffsetRequestHeader.decode(command.ext_fields)
-    offsets = ResetOffsetBody.decode(command.body).offset_table
+    offsets = ResetOffsetBody.decode(server.namespace.unwrap_json(bytes(command.body))).offset_table
     consumer = server.consumers.get(header.group)
     if consumer is not None:
         LOGGER.info("offset reset group=%s topic=%s queues=%d", header.group, header.topic, len(offsets))
@@ -167,6 +174,7 @@ def _consume_directly(
         return _unknown_group(command, header.consumer_group)
     message = decode_record(command.body)
     message.broker_name = header.broker_name or ""
+    server.namespace.unwrap_messages((message,))
     if not server.start_directly(connection, command, consumer, message):
         return command.reply(ResponseCode.SYSTEM_BUSY, remark=f"{_MAX_DIRECT} messages are being consumed directly")
     return None
@@ -175,7 +183,8 @@ def _consume_directly(
 def _check_transaction(server: RequestServer, connection: Connection, command: RemotingCommand) -> None:
     header = CheckTransactionStateRequestHeader.decode(command.ext_fields)
     message = decode_record(command.body)
-    group = message.properties.get(PropertyName.PRODUCER_GROUP, "")
+    server.namespace.unwrap_messages((message,))
+    group = server.namespace.unwrap(message.properties.get(PropertyName.PRODUCER_GROUP, ""))
     checker = server.checkers.get(group)
     if checker is None:
         LOGGER.warning("check of a transaction ignored, the group is not on this client group=%s", group)

@@ -43,12 +43,13 @@ Choice: TypeAlias = Callable[[TopicPlan], Target]
 class Delivery:
     """Sends prepared requests for one open producer."""
 
-    __slots__ = ("_connections", "_group", "_instance", "_plans", "_settings", "_tries")
+    __slots__ = ("_connections", "_group", "_instance", "_plans", "_settings", "_tries", "namespace")
 
     def __init__(self, instance: ClientInstance, group: str, settings: ProducerConfig) -> None:
         self._instance = instance
         self._connections = instance.requests.connections
         self._group = group
+        self.namespace = instance.requests.namespace
         self._settings = settings
         self._tries = 1 + settings.retries
         self._plans: dict[str, TopicPlan] = {}
@@ -102,7 +103,7 @@ class Delivery:
         known = routes.known(topic)
         if known is not route:  # the topic may have been made while its template was asked for: plan for one send
             known = routes.known(AUTO_CREATE_TOPIC)
-        plan = TopicPlan(self._group, topic, known, route)
+        plan = TopicPlan(self._group, topic, known, route, self.namespace)
         if not plan.broker_names:
             raise NoRouteError(
                 f"topic {topic!r} has no writable queue: the permission of the topic or of its brokers forbids it, "

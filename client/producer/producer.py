@@ -237,9 +237,10 @@ async def send_half(producer: Producer, message: Message) -> SendResult:
     Raises:
         MessageIllegalError, IllegalNameError, NoRouteError, BrokerResponseError, ClientError: as ``Producer.send``.
     """
-    added = f"\x02TRAN_MSG\x01true\x02PGROUP\x01{producer.group}"
-    outgoing = await producer._prepare(message, added)  # noqa: SLF001  # not a method: it is for one caller
-    return await producer._entered().send(message.topic, outgoing, None)  # noqa: SLF001  # likewise
+    delivery = producer._entered()  # noqa: SLF001  # not a method: it is for one caller
+    added = f"\x02TRAN_MSG\x01true\x02PGROUP\x01{delivery.namespace.wrap(producer.group)}"
+    outgoing = await producer._prepare(message, added)  # noqa: SLF001  # likewise
+    return await delivery.send(message.topic, outgoing, None)
 
 
 async def _compress(body: bytes) -> bytes:

@@ -14,6 +14,7 @@ from triomq.protocol.codes import VERSION, LanguageCode, MessageSysFlag, Request
 from triomq.protocol.errors import IllegalNameError, MessageIllegalError, NoRouteError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import AUTO_CREATE_TOPIC, FORBIDDEN_TOPICS, RETRY_PREFIX, validate_topic
+from triomq.protocol.namespace import Namespace
 from triomq.protocol.record.batch import encode_batch
 from triomq.protocol.record.message import Message
 from triomq.protocol.record.properties import MAX_PROPERTIES_BYTES, PropertyName, encode_properties
@@ -41,12 +42,12 @@ class Target:
 
     __slots__ = ("address", "fields", "queue")
 
-    def __init__(self, group: str, queue: MessageQueue, address: str) -> None:
+    def __init__(self, group: str, queue: MessageQueue, address: str, namespace: Namespace) -> None:
         self.queue = queue
         self.address = address
         self.fields = {
-            "a": group,
-            "b": queue.topic,
+            "a": namespace.wrap(group),
+            "b": namespace.wrap(queue.topic),
             "c": AUTO_CREATE_TOPIC,
             "d": str(DEFAULT_TOPIC_QUEUES),
             "e": str(queue.queue_id),
@@ -70,13 +71,20 @@ class TopicPlan:
 
     __slots__ = ("_next", "_targets", "_targets_by_queue", "broker_names", "queues", "route")
 
-    def __init__(self, group: str, topic: str, known: TopicRouteData | None, route: TopicRouteData) -> None:
+    def __init__(
+        self,
+        group: str,
+        topic: str,
+        known: TopicRouteData | None,
+        route: TopicRouteData,
+        namespace: Namespace = Namespace(),  # noqa: B008  # immutable
+    ) -> None:
         """Take the route to use, and the one that is known to the instance and that it was made from."""
         self.route = known
         masters = masters_of_route(route)
         self.queues: Queues = publish_queues(topic, route)
         targets = [
-            Target(group, queue, address)
+            Target(group, queue, address, namespace)
             for queue in self.queues
             if (address := masters.get(queue.broker_name)) is not None
         ]

@@ -13,6 +13,7 @@ from typing import Final
 from tests.facades import Admin, Producer, PushConsumer
 from tests.interop.suite_consuming import CONSUMING
 from tests.interop.suite_groups import GROUPS
+from tests.interop.suite_namespaces import NAMESPACES
 from tests.interop.suite_pulling import PULLING
 from tests.interop.suite_retrying import RETRYING
 from tests.interop.suite_sending import SENDING
@@ -84,4 +85,4 @@ ASKING: Final[tuple[Scenario, ...]] = (
     messages_are_found_by_keys_ids_and_times,
 )
 
-SCENARIOS: Final = (*SENDING, *CONSUMING, *RETRYING, *PULLING, *GROUPS, *TRANSACTIONS, *ASKING)
+SCENARIOS: Final = (*SENDING, *CONSUMING, *RETRYING, *PULLING, *GROUPS, *NAMESPACES, *TRANSACTIONS, *ASKING)

@@ -31,6 +31,7 @@ from triomq.protocol.bodies.client import LocalOffsets, MessageModel
 from triomq.protocol.errors import ClientError, ConfigError, ProtocolError
 from triomq.protocol.failure_log import FailureLog
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.namespace import Namespace
 from triomq.protocol.units import QueueOffset
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.offsets")
@@ -47,14 +48,15 @@ Offsets = Mapping[MessageQueue, QueueOffset]
 class OffsetsFile:
     """The file of one group and client id; all methods block."""
 
-    def __init__(self, directory: Path, lock: int) -> None:
+    def __init__(self, directory: Path, lock: int, namespace: Namespace) -> None:
+        self._namespace = namespace
         self.path: Final = directory / _FILE_NAME
         self._backup: Final = directory / f"{_FILE_NAME}.bak"
         self._new: Final = directory / f"{_FILE_NAME}.tmp"
         self._lock = lock
 
     @classmethod
-    def open(cls, base: Path, client_id: str, group: str) -> Self:
+    def open(cls, base: Path, client_id: str, group: str, namespace: Namespace = Namespace()) -> Self:  # noqa: B008  # immutable
         """Create the folder if necessary, and lock it against other consumers of this library until :meth:`close`.
 
         Raises:
@@ -63,7 +65,7 @@ class OffsetsFile:
         """
         if "/" in client_id or "\0" in client_id:
             raise ConfigError(f"instance_name: client id {client_id!r} cannot name a folder, which broadcasting needs")
-        directory = base / client_id / group
+        directory = base / client_id / namespace.wrap(group)
         try:
             directory.mkdir(parents=True, exist_ok=True)
             lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -79,7 +81,7 @@ class OffsetsFile:
             ) from None
         except OSError as exc:  # some network file systems have no locks
             LOGGER.warning("offsets are not protected from a second consumer directory=%s error=%s", directory, exc)
-        return cls(directory, lock)
+        return cls(directory, lock, namespace)
 
     def close(self) -> None:
         """Release the lock."""
@@ -92,9 +94,9 @@ class OffsetsFile:
             ProtocolError: there is a file, but neither version can be read.
         """
         try:
-            offsets = _read(self.path)
+            offsets = self._read(self.path)
         except ProtocolError as exc:
-            offsets = _read(self._backup)
+            offsets = self._read(self._backup)
             if offsets is None:
                 raise
             damaged = self.path.with_suffix(".damaged")  # else the next save would make it the backup
@@ -103,7 +105,7 @@ class OffsetsFile:
                 self.path.replace(damaged)
         else:
             if offsets is None:
-                offsets = _read(self._backup)
+                offsets = self._read(self._backup)
         return offsets or {}
 
     def save(self, offsets: Offsets) -> None:
@@ -113,29 +115,28 @@ class OffsetsFile:
             OSError: it could not be written; file and backup are complete.
         """
         with self._new.open("wb") as file:
-            file.write(LocalOffsets(dict(offsets)).encode())
+            file.write(self._namespace.wrap_json(LocalOffsets(dict(offsets)).encode()))
             file.flush()
             os.fsync(file.fileno())
         with suppress(FileNotFoundError):
             self.path.replace(self._backup)
         self._new.replace(self.path)
 
-
-def _read(path: Path) -> dict[MessageQueue, QueueOffset] | None:
-    """Return the offsets of a file, ``None`` if it is missing or empty."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as exc:
-        raise ProtocolError(f"offsets {path} cannot be read: {exc.strerror}") from exc
-    if not data:
-        return None
-    try:
-        table = LocalOffsets.decode(data).offset_table
-    except ProtocolError as exc:
-        raise ProtocolError(f"offsets {path} are damaged: delete the file to start over: {exc}") from exc
-    return {queue: QueueOffset(queue_offset) for queue, queue_offset in table.items() if queue_offset >= 0}
+    def _read(self, path: Path) -> dict[MessageQueue, QueueOffset] | None:
+        """Return the offsets of a file, ``None`` if it is missing or empty."""
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as exc:
+            raise ProtocolError(f"offsets {path} cannot be read: {exc.strerror}") from exc
+        if not data:
+            return None
+        try:
+            table = LocalOffsets.decode(self._namespace.unwrap_json(data)).offset_table
+        except ProtocolError as exc:
+            raise ProtocolError(f"offsets {path} are damaged: delete the file to start over: {exc}") from exc
+        return {queue: QueueOffset(queue_offset) for queue, queue_offset in table.items() if queue_offset >= 0}
 
 
 class LocalOffsetStore(OffsetStore):
@@ -205,7 +206,10 @@ class LocalOffsetStore(OffsetStore):
 
 @asynccontextmanager
 async def open_local_offsets(
-    base: str | os.PathLike[str] | None, client_id: str, group: str
+    base: str | os.PathLike[str] | None,
+    client_id: str,
+    group: str,
+    namespace: Namespace = Namespace(),  # noqa: B008  # immutable
 ) -> AsyncGenerator[LocalOffsetStore, None]:
     """Open the file of a group and client id in a folder; ``None``: ``.rocketmq_offsets`` in the user's home.
 
@@ -215,7 +219,7 @@ async def open_local_offsets(
         ProtocolError: neither the file nor its backup can be read.
     """
     folder = Path.home() / DEFAULT_DIRECTORY if base is None else Path(base)
-    file = await run_in_thread(OffsetsFile.open, folder, client_id, group)
+    file = await run_in_thread(OffsetsFile.open, folder, client_id, group, namespace)
     try:
         yield LocalOffsetStore(file, await run_in_thread(file.load))
     finally:
@@ -241,7 +245,7 @@ async def open_offsets(
             instance.client_id,
             group,
         )
-    async with open_local_offsets(directory, instance.client_id, group) as offsets:
+    async with open_local_offsets(directory, instance.client_id, group, instance.requests.namespace) as offsets:
         yield offsets
 
 

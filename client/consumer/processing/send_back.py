@@ -123,6 +123,7 @@ class SendBack:
         if address is None:
             raise NoRouteError(f"no master of broker {queue.broker_name!r} is in a known route")
         delay_level = 0 if failures >= max_failures else _FIRST_RETRY_LEVEL + message.reconsume_times
+        origin = self._instance.requests.namespace.wrap(message.topic)
         header = SendMessageRequestHeaderV2(
             producer_group=INNER_PRODUCER_GROUP,
             topic=queue.topic,
@@ -132,7 +133,7 @@ class SendBack:
             sys_flag=message.sys_flag & _COMPRESSION_BITS,  # the body is sent as stored
             born_timestamp=wall_clock_ms(),
             flag=message.flag,
-            properties=_copy_properties(message, delay_level).decode(),
+            properties=_copy_properties(message, origin, delay_level).decode(),
             reconsume_times=failures,
             max_reconsume_times=max_failures,
         )
@@ -162,13 +163,13 @@ class PassOver:
         return await self.send(message, DEAD_LETTER)
 
 
-def _copy_properties(message: MessageExt, delay_level: int) -> bytes:
+def _copy_properties(message: MessageExt, origin: str, delay_level: int) -> bytes:
     """Return the properties of the copy: those stored, without a handler's changes."""
     properties = decode_properties(message.encoded_properties)
     properties.pop(PropertyName.TRANSACTION_PREPARED, None)
     properties.setdefault(PropertyName.ORIGIN_MESSAGE_ID, message.message_id)
     properties |= {
-        PropertyName.RETRY_TOPIC: message.topic,
+        PropertyName.RETRY_TOPIC: origin,
         PropertyName.DELAY_TIME_LEVEL: str(delay_level),
     }
     return encode_properties(properties)

@@ -72,9 +72,11 @@ class QueueRequests:
     async def pull(self, queue: MessageQueue, pull: Pull) -> PullResult:
         """Pull messages and decode them."""
         raw = await self.pull_raw(queue, pull)
+        messages = decode_records(raw.body)
+        self._instance.requests.namespace.unwrap_messages(messages)
         return PullResult(
             raw.status,
-            decode_records(raw.body),
+            messages,
             raw.next_begin_offset,
             raw.min_offset,
             raw.max_offset,
@@ -170,7 +172,8 @@ class QueueRequests:
         """
         address = await self._address(queue)
         response = await self._instance.requests.ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
-        return offset_entries(bytes(response.body), queue.topic, self._group)
+        wrap = self._instance.requests.namespace.wrap
+        return offset_entries(bytes(response.body), wrap(queue.topic), wrap(self._group))
 
     async def lock(self, queues: Sequence[MessageQueue], timeout_s: float) -> frozenset[MessageQueue]:
         """Request the locks of queues from their broker's master; return those that this client has now."""

@@ -95,4 +95,5 @@ def client_config(options: ClientOptions) -> ClientConfig:
     return ClientConfig(
         advertise="as-dialled" if options.as_dialled else "as-advertised",
         credentials=None if options.credentials is None else load_credentials(options.credentials),
+        namespace=options.namespace,
     )

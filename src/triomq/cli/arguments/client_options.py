@@ -14,6 +14,7 @@ class ClientOptions(Options):
     namesrv: str
     as_dialled: bool
     credentials: str | None
+    namespace: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,6 +137,7 @@ def add_client_command(commands: Commands, name: str, runner: str, options_type:
     add_option(parser, "--as-dialled", "reach brokers at the name server's host, not at the address they advertise")
     text = f"account for brokers with ACL: env:NAME or file:PATH (${CREDENTIALS_VARIABLE}, else none)"
     add_option(parser, "--credentials SOURCE", text, os.environ.get(CREDENTIALS_VARIABLE) or None)
+    add_option(parser, "--namespace NAME", "namespace of all topics and groups", read=values.parse_namespace)
     return parser
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final, Literal, TypeAlias
 
-from triomq.protocol.errors import SubscriptionParseError
+from triomq.protocol.errors import IllegalNameError, SubscriptionParseError
 from triomq.protocol.filters.tags import TagFilter, is_selectable
+from triomq.protocol.namespace import Namespace
 
 StartAt: TypeAlias = Literal["earliest", "latest"] | datetime
 
@@ -67,6 +68,19 @@ def parse_namesrv(text: str) -> str:
     """
     if "," in text:
         raise ArgumentTypeError(f"{text!r}: separate name servers with ;, as in {text.replace(',', ';')!r}")
+    return text
+
+
+def parse_namespace(text: str) -> str:
+    """Return the name of a namespace.
+
+    Raises:
+        ArgumentTypeError: the name is not valid.
+    """
+    try:
+        Namespace(text)
+    except IllegalNameError as exc:
+        raise ArgumentTypeError(str(exc)) from None
     return text
 
 

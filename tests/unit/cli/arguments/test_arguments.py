@@ -126,7 +126,7 @@ def test_every_command_has_json_help_and_exit_codes(words: list[str], capsys: py
         (["produce"], "required: TOPIC"),
         (["produce", "T", "--cou", "3"], "unknown option --cou; did you mean --count?; see triomq produce --help"),
         (["produce", "T", "--use-tls"], "--use-tls; TLS is not supported yet; instead: use a trusted network"),
-        (["produce", "T", "--namespace=n"], "a namespace is not supported yet; instead: use NAMESPACE%NAME"),
+        (["produce", "T", "--namespace=n%"], "namespace 'n%': only 1 to 60 letters"),
         (["broker", "--acl"], "an account in triomq's broker is not supported yet; instead: keep the broker on"),
         (["produce", "T", "--count", "0"], "'0' is not a whole number above 0"),
         (["consume", "T", "--from", "soon"], "invalid start 'soon'"),

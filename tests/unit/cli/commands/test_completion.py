@@ -21,7 +21,7 @@ def test_bash_completes_commands_and_options(capsys: pytest.CaptureFixture[str])
     assert complete(script, "triomq", "group", "re") == ["reset-offset"]
     assert complete(script, "triomq", "produce", "T", "--in") == ["--in-flight"]
     assert complete(script, "triomq", "broker", "--ad") == ["--advertise"]
-    assert complete(script, "triomq", "broker", "status", "--name") == ["--namesrv"]
+    assert complete(script, "triomq", "broker", "status", "--namesr") == ["--namesrv"]
 
 
 def test_zsh_gets_the_same_after_bashcompinit(capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,6 +101,7 @@ def test_a_reset_is_described_queue_by_queue() -> None:
         namesrv="",
         as_dialled=False,
         credentials=None,
+        namespace=None,
         group="g",
         topic="T",
         to=datetime(2026, 1, 31, tzinfo=UTC),

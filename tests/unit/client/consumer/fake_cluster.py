@@ -21,6 +21,7 @@ from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ConnectError, NoRouteError
 from triomq.protocol.host import encode_host
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.namespace import Namespace
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import encode_properties
 from triomq.protocol.record.record import decode_record, encode_record
@@ -296,6 +297,7 @@ class FakeInstance:
     ) -> None:
         self.config = config or ClientConfig()
         self.client_id = client_id
+        self.namespace = Namespace(self.config.namespace)
         self.cluster = cluster
         self.is_cut_off = False
         self.consumers: dict[str, ConsumerCallbacks] = {}

@@ -1,0 +1,87 @@
+"""Scenarios of the client suite: two tenants with equal names of topics and groups."""
+
+from functools import partial
+from typing import Any, Final
+
+import trio
+
+from tests.facades import Admin, LitePullConsumer, Producer, PullConsumer, PushConsumer
+from tests.interop.suite_tools import Inbox, Scenario, fresh, has_route, until
+from triomq.client import ClientConfig, ConsumeContext, ConsumeStatus, Message, MessageExt
+
+
+async def tenants_with_equal_names_do_not_meet(namesrv: str) -> None:
+    """Topics, groups, retries and the tools of each tenant stay in its namespace."""
+    topic, group = fresh("orders"), fresh("group")
+    tenants = [ClientConfig(namespace=fresh("tenant")) for _ in range(2)]
+    async with trio.open_nursery() as nursery:
+        for config in tenants:
+            nursery.start_soon(_one_tenant, namesrv, config, topic, group)
+    async with Admin(namesrv=namesrv) as admin:
+        topics = await admin.topics()
+        assert topic not in topics
+        for config in tenants:
+            assert f"{config.namespace}%{topic}" in topics
+            assert f"%RETRY%{config.namespace}%{group}" in topics
+
+
+async def _one_tenant(namesrv: str, config: ClientConfig, topic: str, group: str) -> None:
+    inbox = Inbox()
+
+    async def fail_once(message: MessageExt) -> ConsumeStatus:
+        await inbox.take(message)
+        return ConsumeStatus.SUCCESS if message.reconsume_times else ConsumeStatus.RECONSUME_LATER
+
+    async def handle(messages: list[MessageExt], context: ConsumeContext) -> ConsumeStatus:
+        context.delay_level = 1
+        return await fail_once(messages[0])
+
+    open_client: dict[str, Any] = {"namesrv": namesrv, "config": config}
+    body = str(config.namespace).encode()
+    async with Admin(**open_client) as admin:
+        await admin.create_topic(topic, queues=1)
+        await until(partial(has_route, admin, topic))
+        async with (
+            Producer(fresh("producer"), **open_client) as producer,
+            PushConsumer(group, subscriptions={topic: "*"}, on_messages=handle, start="earliest", **open_client),
+        ):
+            result = await producer.send(Message(topic, body, keys="key"))
+            assert result.queue.topic == topic
+            assert await producer.publish_queues(topic) == (result.queue,)
+            await inbox.wait_count(2)
+            assert [(message.topic, message.body) for message in inbox.messages] == [(topic, body)] * 2
+            members = await admin.group_members(group)
+            assert set(members.subscription_table) == {topic, f"%RETRY%{group}"}
+            (state,) = (await admin.group_state(group, topic)).queues
+            assert state.position.queue == result.queue
+            assert len(state.owners) == 1
+        assert set(await admin.topic_stats(topic)) == {result.queue}
+        assert (await admin.message(result.offset_message_id)).topic == topic
+    await _other_consumers(open_client, topic, body)
+
+
+async def _other_consumers(open_client: dict[str, Any], topic: str, body: bytes) -> None:
+    inbox = Inbox()
+    async with PushConsumer(
+        fresh("orderly"),
+        subscriptions={topic: "*"},
+        on_message=inbox.take,
+        start="earliest",
+        orderly=True,
+        **open_client,
+    ):
+        await inbox.wait_count(1)
+    assert [(message.topic, message.body) for message in inbox.messages] == [(topic, body)]
+    async with LitePullConsumer(fresh("lite"), start="earliest", **open_client) as lite:
+        await lite.subscribe(topic)
+        (message,) = await lite.poll(30)
+        assert (message.topic, message.body) == (topic, body)
+    async with PullConsumer(fresh("pull"), **open_client) as pull:
+        (queue,) = await pull.queues(topic)
+        (message,) = (await pull.pull(queue, 0)).messages
+        assert (message.topic, message.body, queue.topic) == (topic, body, topic)
+        await pull.commit(queue, 1)
+        assert await pull.committed(queue) == 1
+
+
+NAMESPACES: Final[tuple[Scenario, ...]] = (tenants_with_equal_names_do_not_meet,)
