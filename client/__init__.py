@@ -33,6 +33,7 @@ from triomq.client.consumer.pull import PullConsumer
 from triomq.client.consumer.push import PushConsumer
 from triomq.client.producer.config import ProducerConfig
 from triomq.client.producer.producer import Producer
+from triomq.client.producer.reply import Responder
 from triomq.client.producer.selectors import QueueSelector, select_by_hash, select_by_random
 from triomq.client.producer.send_result import SendResult, SendStatus
 from triomq.client.producer.transaction import Transaction, TransactionProducer, TransactionState
@@ -123,6 +124,7 @@ __all__ = [
     "Redrive",
     "RequestCodeNotSupportedError",
     "RequestTimeoutError",
+    "Responder",
     "SendResult",
     "SendStatus",
     "ServiceNotAvailableError",

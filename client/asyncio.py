@@ -45,7 +45,7 @@ from triomq.client.producer.producer import Producer as TrioProducer
 from triomq.client.producer.transaction import Execute, Transaction, TransactionState
 from triomq.client.producer.transaction import TransactionProducer as TrioTransactionProducer
 from triomq.protocol.errors import ClientError
-from triomq.protocol.record.message import Message, MessageExt
+from triomq.protocol.record.message import REPLIER, Message, MessageExt
 
 #: How long a handler whose task was cancelled may take to end; after that its loop counts as dead.
 _HANDLER_END_S: Final = 1.0
@@ -135,8 +135,13 @@ class _Home:
             async def call() -> Any:
                 return await handler(*args)  # wrong arguments raise here, not in the loop
 
+            replier = REPLIER.get(None)
+
             def start() -> None:
-                tasks.append(self._loop.create_task(call(), context=self._context.copy()))
+                context = self._context.copy()
+                if replier is not None:
+                    context.run(REPLIER.set, replier)
+                tasks.append(self._loop.create_task(call(), context=context))
                 tasks[0].add_done_callback(end)
 
             self._loop.call_soon_threadsafe(start)
@@ -176,6 +181,7 @@ class Producer(_Awaiting[TrioProducer]):
     send_batch = _awaiting(TrioProducer.send_batch)
     send_encoded_batch = _awaiting(TrioProducer.send_encoded_batch)
     send_oneway = _awaiting(TrioProducer.send_oneway)
+    request = _awaiting(TrioProducer.request)
     publish_queues = _awaiting(TrioProducer.publish_queues)
 
 

@@ -1,9 +1,12 @@
 """The user's functions: coroutine functions, or plain ones, which run in worker threads."""
 
+import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
+
+import trio
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -13,3 +16,25 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004  # an object with ``async def __call__``
     )
+
+
+def call_anywhere(token: trio.lowlevel.TrioToken, function: Callable[[], Awaitable[None]]) -> Awaitable[None] | None:
+    """Call a coroutine function of trio for a caller in trio, in asyncio or in a plain function.
+
+    Args:
+        token: of the loop in which the function runs.
+        function: without arguments.
+
+    Returns:
+        An awaitable for a coroutine of trio or asyncio; ``None`` after the call for a plain function in a thread.
+    """
+    call = partial(trio.from_thread.run, function, trio_token=token)
+    if trio.lowlevel.in_trio_task():
+        is_home = trio.lowlevel.current_trio_token() is token
+        return function() if is_home else trio.to_thread.run_sync(call)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:  # a thread without a loop
+        call()
+        return None
+    return asyncio.to_thread(call)

@@ -94,6 +94,7 @@ class Producer(_Blocking[TrioProducer]):
     send_batch = _blocking(TrioProducer.send_batch)
     send_encoded_batch = _blocking(TrioProducer.send_encoded_batch)
     send_oneway = _blocking(TrioProducer.send_oneway)
+    request = _blocking(TrioProducer.request)
     publish_queues = _blocking(TrioProducer.publish_queues)
 
 

@@ -45,11 +45,6 @@ MISSING: Final = (
         "brokers filter by tag, A || B; filter further in the consumer",
     ),
     Missing(
-        "request and reply",
-        ("request", "reply", "requestTimeout"),
-        "let the receiver answer on a topic of yours, with a key that identifies the request",
-    ),
-    Missing(
         "the proxy protocol (gRPC) of RocketMQ 5.x",
         ("pop", "popMode", "proxy", "grpc", "endpoints"),
         "use the name server (port 9876) instead of the proxy (port 8081)",

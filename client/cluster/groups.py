@@ -5,6 +5,7 @@ Source: behaviour.md B.2, wire.md 5.8 and 9.3.
 
 import logging
 from collections import Counter
+from collections.abc import Collection
 from typing import Final
 
 import trio
@@ -43,6 +44,7 @@ class Groups(ConnectionObserver):
         self._client_id = ""
         self._producers: Counter[str] = Counter()
         self._wanted = trio.Event()
+        self._announced: set[str] = set()  # addresses whose connection carried a heartbeat that was answered
         self._beating: Counter[str] = Counter()  # addresses with a heartbeat under way
         self._unreached: set[str] = set()  # addresses whose last heartbeat failed
         self._connections_log = FailureLog(
@@ -68,6 +70,7 @@ class Groups(ConnectionObserver):
 
     def disconnected(self, address: str, reason: str) -> None:
         """A connection has ended: tell the consumers."""
+        self._announced.discard(address)
         if address in self._brokers.addresses():
             self.unreachable(address, f"connection lost: {reason}")
             for consumer in tuple(self.consumers.values()):
@@ -156,6 +159,11 @@ class Groups(ConnectionObserver):
                 if self.consumers or broker_id == MASTER_ID:
                     nursery.start_soon(self._beat_one, address, body)
 
+    async def announce(self, addresses: Collection[str]) -> None:
+        """Return when these brokers know the groups of this instance, as far as they can be reached."""
+        if not self._announced.issuperset(addresses):
+            await self.beat()
+
     async def _beat_one(self, address: str, body: bytes) -> None:
         self._beating[address] += 1
         try:
@@ -164,6 +172,7 @@ class Groups(ConnectionObserver):
             self._failed(address, exc)
         else:
             self.broker_versions[address] = version
+            self._announced.add(address)
             self._unreached.discard(address)
             self._heartbeats_log.worked(address, key=address)
         finally:

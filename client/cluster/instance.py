@@ -12,6 +12,7 @@ import trio
 
 from triomq.client.cluster.groups import Groups
 from triomq.client.cluster.namesrv import NameServers
+from triomq.client.cluster.replies import Replies
 from triomq.client.cluster.requests import Requests
 from triomq.client.cluster.route import BrokerTable
 from triomq.client.cluster.routes import Routes
@@ -34,6 +35,7 @@ class ClientInstance(OpenOnce):
         brokers: addresses of the brokers in the known routes.
         requests: sends requests to brokers and name servers.
         groups: the registered producers and consumers, and their heartbeats.
+        replies: requests that wait for replies of consumers.
         routes: the routes of topics.
     """
 
@@ -49,6 +51,7 @@ class ClientInstance(OpenOnce):
         self.brokers = BrokerTable()
         self.requests = Requests(self.config, NameServers(parse_namesrv(namesrv)), self.brokers)
         self.groups = Groups(self.requests, self.brokers)
+        self.replies = Replies()
         self.routes = Routes(self.requests, self.brokers, self.groups)
 
     @asynccontextmanager
@@ -74,7 +77,8 @@ class ClientInstance(OpenOnce):
         """
         with trio.CancelScope() as scope:
             async with open_service_nursery() as nursery:
-                server = RequestServer(self.groups.consumers, self.groups.checkers, nursery, self.requests.namespace)
+                requests, groups = self.requests, self.groups
+                server = RequestServer(groups.consumers, groups.checkers, self.replies, nursery, requests.namespace)
                 self.requests.open(self.client_id, nursery, server.serve, self.groups)
                 self.groups.start(self.client_id, nursery)
                 self.routes.start(nursery)

@@ -19,7 +19,11 @@ from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import PropertyName
 from triomq.protocol.record.record import decode_record
 from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, GetConsumerRunningInfoRequestHeader
-from triomq.protocol.requests.messages import CheckTransactionStateRequestHeader, ConsumeMessageDirectlyRequestHeader
+from triomq.protocol.requests.messages import (
+    CheckTransactionStateRequestHeader,
+    ConsumeMessageDirectlyRequestHeader,
+    PushReplyMessageRequestHeader,
+)
 from triomq.protocol.requests.offsets import GetConsumerStatusRequestHeader, ResetOffsetRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 
@@ -64,6 +68,13 @@ TransactionChecker: TypeAlias = Callable[[str, CheckTransactionStateRequestHeade
 """Takes a broker's address, its request (39) and the message; called in the trio thread, so it may not block."""
 
 
+class ReplyTaker(Protocol):
+    """What takes the replies to an instance's requests."""
+
+    def take(self, header: PushReplyMessageRequestHeader, body: bytes) -> None:
+        """Hand a reply to whoever waits for it (request 326)."""
+
+
 class RequestServer:
     """Answers the brokers' requests of one instance."""
 
@@ -71,11 +82,13 @@ class RequestServer:
         self,
         consumers: Mapping[str, ConsumerCallbacks],
         checkers: Mapping[str, TransactionChecker],
+        replies: ReplyTaker,
         nursery: trio.Nursery,
         namespace: Namespace,
     ) -> None:
-        """Take consumers and checkers by group, where direct consumptions run, and the prefix of names."""
+        """Take consumers and checkers by group, what takes replies, where tasks run, and the prefix of names."""
         self.namespace = namespace
+        self.replies = replies
         self.consumers = consumers
         self.checkers = checkers
         self._nursery = nursery
@@ -192,6 +205,11 @@ def _check_transaction(server: RequestServer, connection: Connection, command: R
         checker(connection.address, header, message)
 
 
+def _take_reply(server: RequestServer, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    server.replies.take(PushReplyMessageRequestHeader.decode(command.ext_fields), bytes(command.body))
+    return command.reply()
+
+
 _HANDLERS: Final[Mapping[int, Callable[[RequestServer, Connection, RemotingCommand], RemotingCommand | None]]] = {
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: _members_changed,
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET: _reset_offsets,
@@ -199,4 +217,5 @@ _HANDLERS: Final[Mapping[int, Callable[[RequestServer, Connection, RemotingComma
     RequestCode.GET_CONSUMER_RUNNING_INFO: _running_info,
     RequestCode.CONSUME_MESSAGE_DIRECTLY: _consume_directly,
     RequestCode.CHECK_TRANSACTION_STATE: _check_transaction,
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: _take_reply,
 }

@@ -32,6 +32,7 @@ from triomq.client.consumer.statistics import ConsumerStatistics
 from triomq.client.consumer.subscription import Subscriptions
 from triomq.client.environment import wall_clock_ms
 from triomq.client.nursery import OpenOnce, open_service_nursery
+from triomq.client.producer.reply import Replier
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.errors import ClientClosedError, ConfigError
 from triomq.protocol.names import validate_group
@@ -297,6 +298,7 @@ class _Life:
                 locks = LockKeeper(QueueRequests(instance, plan.group), settings)
         else:
             self.service = concurrent_service(handler, self._sender, settings)
+        self.service.replier = Replier(instance, plan.group)
         self.engine = Engine(instance, plan, offsets, self.service, HandlerProgress(offsets), locks)
         self.handlers_scope = trio.CancelScope()
 

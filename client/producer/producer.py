@@ -33,13 +33,14 @@ from triomq.client.producer.send_result import SendResult
 from triomq.protocol.errors import (
     ClientClosedError,
     MessageIllegalError,
+    RequestTimeoutError,
     TriomqError,
 )
 from triomq.protocol.host import pack_ip
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import validate_group
 from triomq.protocol.record.compression import compress
-from triomq.protocol.record.message import Message
+from triomq.protocol.record.message import Message, MessageExt
 from triomq.protocol.record.message_id import UniqueIdGenerator
 
 LOGGER: Final = logging.getLogger("triomq.client.producer.producer")
@@ -87,6 +88,7 @@ class Producer(OpenOnce):
         self._delivery: Delivery | None = None
         self._auto_batch: AutoBatch | None = None
         self._next_id: Callable[[], str]
+        self._instance: ClientInstance
 
     @asynccontextmanager
     async def _run(self) -> AsyncGenerator[None, None]:
@@ -94,7 +96,7 @@ class Producer(OpenOnce):
             instance.groups.add_producer(self.group)
             ip, random_bits = pack_ip(instance.client_ip), RANDOM.getrandbits(32)
             self._next_id = UniqueIdGenerator(ip, os.getpid(), random_bits, wall_clock_ms).next
-            self._delivery = Delivery(instance, self.group, self._settings)
+            self._delivery, self._instance = Delivery(instance, self.group, self._settings), instance
             try:
                 async with open_service_nursery() as nursery:
                     if self._settings.auto_batch:
@@ -139,6 +141,36 @@ class Producer(OpenOnce):
             return await self._auto_batch.send(message, message_id, properties)
         outgoing = await self._prepare(message)
         return await delivery.send(message.topic, outgoing, _choice(message, queue, selector, key))
+
+    async def request(
+        self, message: Message, *, timeout_s: float = 3.0, queue: MessageQueue | None = None
+    ) -> MessageExt:
+        """Send a message and return the reply of the consumer that handles it.
+
+        Args:
+            message: the message.
+            timeout_s: time until the reply must have arrived.
+            queue: send to this queue, in one attempt.
+
+        Raises:
+            MessageIllegalError, IllegalNameError, NoRouteError, BrokerResponseError, ClientError: as :meth:`send`.
+            RequestTimeoutError: there is no reply in time; one that comes later is dropped.
+        """
+        delivery, instance = self._entered(), self._instance
+        correlation_id = f"{RANDOM.getrandbits(128):032x}"
+        ttl_ms = round(timeout_s * 1000)
+        added = f"\x02CORRELATION_ID\x01{correlation_id}\x02REPLY_TO_CLIENT\x01{instance.client_id}\x02TTL\x01{ttl_ms}"
+        result = None
+        with instance.replies.expect(correlation_id) as pending, trio.move_on_after(timeout_s):
+            outgoing = await self._prepare(message, added)
+            plan = await delivery.plan(message.topic)
+            await instance.groups.announce(plan.addresses)  # a broker pushes replies to producers that it knows
+            result = await delivery.send(message.topic, outgoing, _choice(message, queue, None, None))
+            await pending.arrived.wait()
+        if pending.message is not None:
+            return pending.message
+        text = "the request was not stored" if result is None else f"no reply to message {result.message_id}"
+        raise RequestTimeoutError(f"{text} in {timeout_s} s; topic {message.topic!r} needs a consumer that replies")
 
     async def send_oneway(
         self,

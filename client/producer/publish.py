@@ -24,6 +24,7 @@ from triomq.protocol.wire.signing import Credentials
 
 _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
 _SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
+_REPLY: Final = int(RequestCode.SEND_REPLY_MESSAGE_V2)
 _ZLIB: Final = str(int(MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_ZLIB))
 _PYTHON: Final = int(LanguageCode.PYTHON)
 #: Above this a body is sent from where it is; below, one copy is cheaper than a second buffer.
@@ -66,10 +67,10 @@ class TopicPlan:
     Attributes:
         route: the known route it was made from, that of its template while the topic waits for its first message.
         queues: all queues, sorted.
-        broker_names: brokers that can be sent to; others of an order topic are away.
+        broker_names, addresses: brokers that can be sent to; others of an order topic are away.
     """
 
-    __slots__ = ("_next", "_targets", "_targets_by_queue", "broker_names", "queues", "route")
+    __slots__ = ("_next", "_targets", "_targets_by_queue", "addresses", "broker_names", "queues", "route")
 
     def __init__(
         self,
@@ -92,6 +93,7 @@ class TopicPlan:
         self._targets_by_queue = {target.queue: target for target in targets}
         self._next = count(RANDOM.randrange(2**16)).__next__  # producers start at different queues
         self.broker_names = frozenset(target.queue.broker_name for target in targets)
+        self.addresses = frozenset(target.address for target in targets)
 
     def choose(self) -> Target:
         """Return the next target in turn."""
@@ -167,6 +169,16 @@ def message_request(message: Message, message_id: str, properties: str, packed: 
         body = packed
         fields["f"] = _ZLIB
     return Outgoing(_SEND, body, message_id, fields)
+
+
+def reply_request(body: bytes, message_id: str, properties: dict[str, str]) -> Outgoing:
+    """Return the request of a reply with these properties of the request that it answers."""
+    own = {
+        PropertyName.MESSAGE_TYPE: "reply",
+        PropertyName.UNIQUE_KEY: message_id,
+        PropertyName.WAIT_STORE_MSG_OK: "true",
+    }
+    return Outgoing(_REPLY, body, message_id, {"g": _now(), "i": encode_properties(own | properties).decode()})
 
 
 def batch_request(body: bytes, message_ids: str, *, wait_store_ok: bool) -> Outgoing:

@@ -4,12 +4,13 @@ Source: Message.java, MessageExt.java; wire.md 10; rules for names: Validators.j
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
-from triomq.protocol.errors import MessageIllegalError
+from triomq.protocol.errors import ClientError, MessageIllegalError
 from triomq.protocol.filters.tags import is_selectable
 from triomq.protocol.host import format_host
 from triomq.protocol.record.compression import decompress
@@ -107,6 +108,10 @@ class Message:
             properties[PropertyName.SHARDING_KEY] = self.sharding_key
         properties[PropertyName.WAIT_STORE_MSG_OK] = "true" if self.wait_store_ok else "false"
         return properties
+
+
+REPLIER: Final[ContextVar[Callable[["MessageExt", bytes], Any]]] = ContextVar("replier")
+"""What :meth:`MessageExt.reply` calls; a push consumer sets it where its handler runs."""
 
 
 class MessageExt:
@@ -304,6 +309,18 @@ class MessageExt:
             ProtocolError: the record contains an invalid port.
         """
         return format_host(self._store_host)
+
+    def reply(self, body: bytes) -> Any:
+        """Reply to a request, in the handler of a push consumer: ``await`` it, but not in a plain function.
+
+        Raises:
+            ClientError: the message is no request, or this is not called by a handler.
+            BrokerResponseError: the requester has left, or did not take the reply.
+        """
+        replier = REPLIER.get(None)
+        if replier is None:
+            raise ClientError("reply: only the handler of a push consumer can reply to a message")
+        return replier(self, body)
 
     def _text(self, name: bytes) -> str | None:
         value = get_property(self.encoded_properties, name)

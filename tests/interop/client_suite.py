@@ -15,6 +15,7 @@ from tests.interop.suite_consuming import CONSUMING
 from tests.interop.suite_groups import GROUPS
 from tests.interop.suite_namespaces import NAMESPACES
 from tests.interop.suite_pulling import PULLING
+from tests.interop.suite_replying import REPLYING
 from tests.interop.suite_retrying import RETRYING
 from tests.interop.suite_sending import SENDING
 from tests.interop.suite_tools import Inbox, Scenario, fresh, has_no_route, new_topic, until
@@ -85,4 +86,7 @@ ASKING: Final[tuple[Scenario, ...]] = (
     messages_are_found_by_keys_ids_and_times,
 )
 
-SCENARIOS: Final = (*SENDING, *CONSUMING, *RETRYING, *PULLING, *GROUPS, *NAMESPACES, *TRANSACTIONS, *ASKING)
+SCENARIOS: Final = (
+    *(*SENDING, *CONSUMING, *RETRYING, *PULLING, *GROUPS),
+    *(*NAMESPACES, *TRANSACTIONS, *REPLYING, *ASKING),
+)

@@ -13,7 +13,7 @@ from triomq.client.consumer.handlers import RAISED, Handler
 from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.protocol.bodies.client import ConsumeResult
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.message import REPLIER, MessageExt
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")
 
@@ -118,6 +118,7 @@ class WorkerPool(CooperativeBudget, ABC):
         slots: one for each worker.
         threads: limits the threads of plain functions.
         stopped: the handler gets no new message.
+        replier: sends the handler's replies to requests.
     """
 
     context: ClassVar[type[ConsumeContext | OrderlyContext]]
@@ -132,6 +133,7 @@ class WorkerPool(CooperativeBudget, ABC):
         self.threads = trio.CapacityLimiter(concurrency)
         self.stopped = False
         self.parked = trio.lowlevel.ParkingLot()
+        self.replier: Callable[[MessageExt, bytes], Any] | None = None
         self._nursery: trio.Nursery | None = None
 
     @abstractmethod
@@ -181,12 +183,18 @@ class WorkerPool(CooperativeBudget, ABC):
     async def consume_directly(self, message: MessageExt, queue: MessageQueue) -> tuple[ConsumeResult, str]:
         """Call the handler with one message, without effect on queues and offsets; return its result and a remark."""
         arguments = ([message], self.context(queue)) if self.handler.takes_batch else (message,)
+        self._offer_reply()
         try:
             status = await self.call(*arguments)
         except Exception as exc:  # boundary: foreign code may raise anything; Cancelled passes
             LOGGER.warning(RAISED, *self.handler.failure([message]), exc_info=True)
             return ConsumeResult.CR_THROW_EXCEPTION, f"{type(exc).__name__}: {exc}"
         return self.direct_result(status), ""
+
+    def _offer_reply(self) -> None:
+        """Let the handlers that this task calls reply to messages."""
+        if self.replier is not None:
+            REPLIER.set(self.replier)
 
     async def call(self, *arguments: object) -> object:
         """Call the handler, in a thread if it is a plain function."""
@@ -198,6 +206,7 @@ class WorkerPool(CooperativeBudget, ABC):
         return await trio.to_thread.run_sync(function, *arguments, abandon_on_cancel=True, limiter=self.threads)
 
     async def _live(self, slot: Slot) -> None:
+        self._offer_reply()
         try:
             await self.work(slot)
         finally:

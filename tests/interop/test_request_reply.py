@@ -1,0 +1,66 @@
+"""Requests of our client answered by a Java client, and the other way round."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+import trio
+
+from tests.interop.kit_driver import ApacheBrokers, java_classpath
+from tests.interop.suite_tools import fresh, new_topic
+from tests.processes import Broker
+from triomq.client import Message, MessageExt, Producer, PushConsumer, Responder
+
+pytestmark = [pytest.mark.jvm, pytest.mark.slow]
+
+PROGRAM: Final = Path(__file__).parent / "RequestReply.java"
+LIMIT_S: Final = 90
+
+
+@pytest.fixture(params=["triomq", "apache-4.9.7"])
+def namesrv(request: pytest.FixtureRequest, triomq_broker: Broker, apache_brokers: ApacheBrokers) -> str:
+    if request.param == "triomq":
+        return triomq_broker.namesrv
+    return apache_brokers.get("4.9.7").namesrv
+
+
+@contextmanager
+def java(namesrv: str, topic: str, mode: str) -> Iterator[subprocess.Popen[str]]:
+    command = ("java", "-cp", java_classpath("4.9.7"), str(PROGRAM), namesrv, fresh("java"), topic, mode)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+async def test_java_answers_our_requests(namesrv: str) -> None:
+    topic = await new_topic(namesrv)
+    with trio.fail_after(LIMIT_S), java(namesrv, topic, "answer") as process:
+        assert process.stdout is not None
+        assert await trio.to_thread.run_sync(process.stdout.readline) == "ready\n"
+        async with Producer(fresh("producer"), namesrv=namesrv) as producer:
+            for number in range(5):
+                reply = await producer.request(Message(topic, b"%d" % number), timeout_s=20)
+                assert reply.body == b"java: %d" % number
+
+
+async def test_we_answer_requests_of_java(namesrv: str) -> None:
+    topic = await new_topic(namesrv)
+
+    def answer(message: MessageExt) -> bytes:
+        return b"python: " + message.body
+
+    with trio.fail_after(LIMIT_S):
+        async with PushConsumer(
+            fresh("group"), namesrv=namesrv, on_message=Responder(answer), subscriptions={topic: "*"}, start="earliest"
+        ) as consumer:
+            await consumer.wait_assigned()
+            with java(namesrv, topic, "ask") as process:
+                output, errors = await trio.to_thread.run_sync(process.communicate)
+    replies = [line for line in output.splitlines() if line.startswith("python: ")]  # it also logs there
+    assert replies == [f"python: ask {number}" for number in range(5)], errors
