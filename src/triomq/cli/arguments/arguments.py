@@ -13,7 +13,14 @@ from triomq import __version__
 from triomq.cli.arguments import values
 from triomq.cli.arguments.admin_arguments import add_group, add_topic
 from triomq.cli.arguments.broker_arguments import add_broker
-from triomq.cli.arguments.message_arguments import add_consume, add_dlq, add_message, add_produce, add_transaction
+from triomq.cli.arguments.message_arguments import (
+    add_consume,
+    add_dlq,
+    add_message,
+    add_produce,
+    add_request,
+    add_transaction,
+)
 from triomq.cli.arguments.options import Options
 from triomq.cli.arguments.parser import Parser, add_client_command, add_command
 from triomq.cli.arguments.store_arguments import add_store
@@ -57,6 +64,7 @@ def build_parser() -> Parser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     add_broker(commands)
     add_produce(commands)
+    add_request(commands)
     add_consume(commands)
     add_topic(commands)
     add_group(commands)

@@ -38,6 +38,18 @@ class ProduceOptions(ClientOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOptions(ClientOptions):
+    """``triomq request``."""
+
+    topic: str
+    body: str
+    group: str
+    tag: str | None
+    key: tuple[str, ...]
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeOptions(ClientOptions):
     """``triomq consume``."""
 

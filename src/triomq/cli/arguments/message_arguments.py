@@ -1,4 +1,4 @@
-"""The options of the commands about messages: produce, consume, message, dlq, transaction."""
+"""The options of the commands about messages: produce, request, consume, message, dlq, transaction."""
 
 from functools import partial
 from typing import Final
@@ -40,6 +40,18 @@ def _add_sending(parser: Parser) -> None:
     text = "maximum of concurrent requests (lines: 16, one per queue to keep their order; generated messages: 32)"
     add("--in-flight N", text)
     add("--keep-going", "continue after a message could not be sent")
+
+
+def add_request(commands: Commands) -> None:
+    """Add ``triomq request``."""
+    text = "send one message and write the reply of the consumer that handles it"
+    add = partial(add_option, add_client_command(commands, "request", "request:run", "RequestOptions", text))
+    add("TOPIC")
+    add("BODY", "text of the request")
+    add("--group GROUP", f"producer group ({DEFAULT_PRODUCER_GROUP})", DEFAULT_PRODUCER_GROUP)
+    add("--tag TAG", "tag of the message")
+    add("--key KEY...", "key of the message; may be repeated")
+    add("--timeout S", "time until the reply must have arrived (3)", 3.0)
 
 
 def add_consume(commands: Commands) -> None:
