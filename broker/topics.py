@@ -21,6 +21,7 @@ from triomq.protocol.names import (
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
     TIMER_TOPIC,
+    TRACE_TOPIC,
     reply_topic,
     system_topics,
     validate_topic,
@@ -70,6 +71,7 @@ class TopicTable(ConfigTable[TopicConfig]):
             _config(SCHEDULE_TOPIC, 18),
             _config(TIMER_TOPIC, 1),
             _config(reply_topic(cluster_name), 1),
+            _config(TRACE_TOPIC, 1),
         ]
         if auto_create:
             self._built_in.append(_config(AUTO_CREATE_TOPIC, default_queues, _READ_WRITE_INHERIT))

@@ -34,8 +34,8 @@ MISSING: Final = (
         "use NAMESPACE%NAME as topic and group, as Apache's clients send them",
     ),
     Missing(
-        "message trace",
-        ("trace", "enableMsgTrace", "enableTrace", "customizedTraceTopic", "traceTopic", "traceTopicEnable"),
+        "a message trace in Spark",
+        ("trace", "enableMsgTrace", "enableTrace", "customizedTraceTopic", "traceTopic"),
         "keep the id that a send returns, and look it up with triomq message show or message find",
     ),
     Missing(

@@ -24,6 +24,8 @@ OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 #: Its offsets in the half topic and the operation topic tell how far transactions are settled.
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
+#: Holds what clients write about the way of their messages.
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
@@ -40,7 +42,7 @@ FORBIDDEN_TOPICS: Final = frozenset(
         OFFSET_MOVED_TOPIC,
     )
 )
-_SYSTEM_TOPICS: Final = FORBIDDEN_TOPICS | {AUTO_CREATE_TOPIC, BENCHMARK_TOPIC}
+_SYSTEM_TOPICS: Final = FORBIDDEN_TOPICS | {AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
 _SYSTEM_TOPIC_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_")
 _SYSTEM_GROUPS: Final = frozenset(
     (

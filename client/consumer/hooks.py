@@ -47,6 +47,7 @@ class HookContext:
         error: what it raised.
         took_s: how long it ran.
         note: for the hooks themselves, for example from ``before`` to ``after``.
+        trace_id: the id of this call in traces; "" without them.
     """
 
     group: str
@@ -56,6 +57,7 @@ class HookContext:
     error: Exception | None = None
     took_s: float = 0.0
     note: object = None
+    trace_id: str = ""
 
 
 class ConsumeHook:

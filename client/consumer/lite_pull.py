@@ -24,8 +24,10 @@ from triomq.client.consumer.queries import QueueQueries
 from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.consumer.statistics import LitePullStatistics
 from triomq.client.consumer.subscription import Subscriptions
+from triomq.client.consumer.trace_hook import TraceHook
 from triomq.client.environment import wall_clock_ms
 from triomq.client.nursery import open_service_nursery
+from triomq.client.producer.tracing import open_tracer
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.errors import ClientError, ConfigError
 from triomq.protocol.filters.tags import SUBSCRIBE_ALL, TagFilter
@@ -78,6 +80,7 @@ class LitePullConsumer(QueueQueries):
         model: MessageModel = MessageModel.CLUSTERING,
         allocate: AllocateStrategy = allocate_averagely,
         settings: LitePullConfig | None = None,
+        trace: bool | str = False,
     ) -> None:
         """Check the settings; nothing happens before the consumer is entered.
 
@@ -93,6 +96,7 @@ class LitePullConsumer(QueueQueries):
             model: whether the members share the queues (CLUSTERING) or each gets every message (BROADCASTING).
             allocate: how queues are shared among members; all members must use the same.  Not used in broadcasting.
             settings: all other settings.
+            trace: record what is polled, in ``RMQ_SYS_TRACE_TOPIC`` or the topic named here.
 
         Raises:
             IllegalNameError: the group's name.
@@ -105,6 +109,7 @@ class LitePullConsumer(QueueQueries):
         subscriptions = Subscriptions(group, {}, wall_clock_ms, with_retry_topic=False, may_be_empty=True)
         self._plan = Plan(group, subscriptions, StartPolicy.parse(start), model, allocate, self._settings)
         self._open_group = partial(open_group, self._plan, namesrv, config, instance)
+        self._trace = TraceHook(trace)
         self._engine: Engine | None = None
         self._assigns: bool  # the user chooses the queues
         self._buffer = PollBuffer()
@@ -210,7 +215,10 @@ class LitePullConsumer(QueueQueries):
         if self.auto_commit and (now := trio.current_time()) >= self._next_auto_commit:
             self._next_auto_commit = now + self._settings.auto_commit_interval_s
             self.commit_nowait()
-        return self._buffer.take()
+        messages = self._buffer.take()
+        if messages:
+            self._trace.polled(self.group, messages)
+        return messages
 
     async def wait_messages(self) -> None:
         """Return when :meth:`poll_nowait` may return messages."""
@@ -361,6 +369,7 @@ class LitePullConsumer(QueueQueries):
     async def _run(self) -> AsyncGenerator[None, None]:
         async with (
             self._open_group() as (instance, self._offsets),
+            open_tracer(instance, self.group, self._trace.topic, "CONSUME") as self._trace.tracer,
             open_service_nursery() as self._nursery,
         ):
             self._instance = instance

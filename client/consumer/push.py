@@ -30,9 +30,11 @@ from triomq.client.consumer.pulling.progress import HandlerProgress
 from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.consumer.statistics import ConsumerStatistics
 from triomq.client.consumer.subscription import Subscriptions
+from triomq.client.consumer.trace_hook import TraceHook
 from triomq.client.environment import wall_clock_ms
 from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.client.producer.reply import Replier
+from triomq.client.producer.tracing import open_tracer
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.errors import ClientClosedError, ConfigError
 from triomq.protocol.names import validate_group
@@ -93,6 +95,7 @@ class PushConsumer(OpenOnce):
         settings: ConsumerConfig | None = None,
         hooks: Sequence[ConsumeHook] = (),
         filters: Sequence[FilterHook] = (),
+        trace: bool | str = False,
     ) -> None:
         """Check the settings; nothing happens before the consumer is entered.
 
@@ -119,6 +122,7 @@ class PushConsumer(OpenOnce):
             hooks: called before and after each call of the handler.
             filters: called with the messages of each pull, after the tags were compared; messages that one omits count
                 as consumed.
+            trace: record each call of the handler, in ``RMQ_SYS_TRACE_TOPIC`` or the topic named here.
 
         Raises:
             IllegalNameError: the group's name, or a topic's.
@@ -134,11 +138,11 @@ class PushConsumer(OpenOnce):
         settings = replace(settings or ConsumerConfig(), **{name: n for name, n in given.items() if n is not None})
         with_retry_topic = model is not MessageModel.BROADCASTING
         topics = Subscriptions(group, subscriptions, wall_clock_ms, with_retry_topic=with_retry_topic)
-        first, filtering = StartPolicy.parse(start), tuple(filters)
         self.group = group
-        self._plan = Plan(group, topics, first, model, allocate, settings, orderly, filtering)
+        self._plan = Plan(group, topics, StartPolicy.parse(start), model, allocate, settings, orderly, tuple(filters))
         handler = Handler.of(on_message, on_messages, group)
-        self._handler = with_hooks(handler, hooks, group, settings.consume_timeout_s, orderly=orderly)
+        self._trace = TraceHook(trace)
+        self._handler = with_hooks(handler, self._trace.join(hooks), group, settings.consume_timeout_s, orderly=orderly)
         self._settings = settings
         self._open_group = partial(open_group, self._plan, namesrv, config, instance)
         self._life: _Life | None = None
@@ -263,7 +267,10 @@ class PushConsumer(OpenOnce):
 
     async def _live(self, started: trio.Event, stopping: trio.Event) -> None:
         with trio.CancelScope() as scope:
-            async with self._open_group() as (instance, offsets):
+            async with (
+                self._open_group() as (instance, offsets),
+                open_tracer(instance, self.group, self._trace.topic, "CONSUME") as self._trace.tracer,
+            ):
                 life = _Life(instance, self._plan, self._settings, self._handler, offsets)
 
                 def on_start() -> None:

@@ -43,7 +43,7 @@ Choice: TypeAlias = Callable[[TopicPlan], Target]
 class Delivery:
     """Sends prepared requests for one open producer."""
 
-    __slots__ = ("_connections", "_group", "_instance", "_plans", "_settings", "_tries", "namespace")
+    __slots__ = ("_connections", "_group", "_instance", "_plans", "_read_result", "_settings", "_tries", "namespace")
 
     def __init__(self, instance: ClientInstance, group: str, settings: ProducerConfig) -> None:
         self._instance = instance
@@ -52,6 +52,7 @@ class Delivery:
         self.namespace = instance.requests.namespace
         self._settings = settings
         self._tries = 1 + settings.retries
+        self._read_result = read_send_result
         self._plans: dict[str, TopicPlan] = {}
 
     async def send(self, topic: str, outgoing: Outgoing, choose: Choice | None) -> SendResult:
@@ -148,7 +149,7 @@ class Delivery:
         status = STATUS_BY_CODE.get(response.code)
         if status is None:
             raise BrokerResponseError.from_response(response.code, response.remark, target.address)
-        return read_send_result(status, outgoing.message_id, target.queue, response.ext_fields)
+        return self._read_result(status, outgoing.message_id, target.queue, response.ext_fields)
 
     async def _connect(self, target: Target, deadline: float) -> Connection:
         try:

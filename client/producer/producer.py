@@ -30,6 +30,7 @@ from triomq.client.producer.publish import (
 )
 from triomq.client.producer.selectors import QueueSelector
 from triomq.client.producer.send_result import SendResult
+from triomq.client.producer.tracing import TracedDelivery, Tracer, open_tracer, trace_topic
 from triomq.protocol.errors import (
     ClientClosedError,
     MessageIllegalError,
@@ -66,6 +67,7 @@ class Producer(OpenOnce):
         instance: ClientInstance | None = None,
         config: ClientConfig | None = None,
         settings: ProducerConfig | None = None,
+        trace: bool | str = False,
     ) -> None:
         """Make a producer; it connects when it is entered.
 
@@ -75,6 +77,7 @@ class Producer(OpenOnce):
             instance: connections to share with other clients; must outlive the producer.
             config: settings of the connections; not with ``instance``.
             settings: of the producer; ``None``: the defaults.
+            trace: record what becomes of each message, in ``RMQ_SYS_TRACE_TOPIC`` or the topic named here.
 
         Raises:
             IllegalNameError: the name of the group is not valid.
@@ -85,6 +88,8 @@ class Producer(OpenOnce):
         self._given_instance = instance
         self._config = config
         self._settings = settings or ProducerConfig()
+        self._trace_topic = trace_topic(trace)
+        self.tracer: Tracer | None = None
         self._delivery: Delivery | None = None
         self._auto_batch: AutoBatch | None = None
         self._next_id: Callable[[], str]
@@ -92,11 +97,19 @@ class Producer(OpenOnce):
 
     @asynccontextmanager
     async def _run(self) -> AsyncGenerator[None, None]:
-        async with use_instance(self._namesrv, self._config, self._given_instance) as instance:
+        async with (
+            use_instance(self._namesrv, self._config, self._given_instance) as instance,
+            open_tracer(instance, self.group, self._trace_topic, "PRODUCE") as self.tracer,
+        ):
             instance.groups.add_producer(self.group)
             ip, random_bits = pack_ip(instance.client_ip), RANDOM.getrandbits(32)
             self._next_id = UniqueIdGenerator(ip, os.getpid(), random_bits, wall_clock_ms).next
-            self._delivery, self._instance = Delivery(instance, self.group, self._settings), instance
+            self._delivery = (
+                Delivery(instance, self.group, self._settings)
+                if self.tracer is None
+                else TracedDelivery(instance, self.group, self._settings, self.tracer)
+            )
+            self._instance = instance
             try:
                 async with open_service_nursery() as nursery:
                     if self._settings.auto_batch:

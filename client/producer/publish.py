@@ -15,9 +15,9 @@ from triomq.protocol.errors import IllegalNameError, MessageIllegalError, NoRout
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import AUTO_CREATE_TOPIC, FORBIDDEN_TOPICS, RETRY_PREFIX, validate_topic
 from triomq.protocol.namespace import Namespace
-from triomq.protocol.record.batch import encode_batch
+from triomq.protocol.record.batch import decode_batch, encode_batch
 from triomq.protocol.record.message import Message
-from triomq.protocol.record.properties import MAX_PROPERTIES_BYTES, PropertyName, encode_properties
+from triomq.protocol.record.properties import MAX_PROPERTIES_BYTES, PropertyName, decode_properties, encode_properties
 from triomq.protocol.wire.formats.table import ENCODERS
 from triomq.protocol.wire.frame import build_frame, frame_prefix
 from triomq.protocol.wire.signing import Credentials
@@ -144,6 +144,14 @@ class Outgoing:
         self._body = body
         self._fields = fields
         self.message_id = message_id
+
+    def contents(self) -> Iterator[tuple[str, int, dict[str, str]]]:
+        """Yield id, length of the body and properties of each message."""
+        if self._code != _SEND_BATCH:
+            yield self.message_id, len(self._body), decode_properties(self._fields["i"].encode())
+            return
+        for message_id, entry in zip(self.message_id.split(","), decode_batch(self._body), strict=False):
+            yield message_id, len(entry.body), decode_properties(entry.properties)
 
     def frame(
         self, target: Target, opaque: int, header_format: int, credentials: Credentials | None, flag: int = 0

@@ -104,6 +104,7 @@ class TransactionProducer(OpenOnce):
         instance: ClientInstance | None = None,
         config: ClientConfig | None = None,
         settings: ProducerConfig | None = None,
+        trace: bool | str = False,
     ) -> None:
         """Make a producer; it connects when it is entered.
 
@@ -116,6 +117,7 @@ class TransactionProducer(OpenOnce):
             instance: connections to share with other clients; must outlive the producer.
             config: settings of the connections; not with ``instance``.
             settings: of the producer; ``None``: the defaults.
+            trace: record messages and decisions, in ``RMQ_SYS_TRACE_TOPIC`` or the topic named here.
 
         Raises:
             IllegalNameError: the name of the group is not valid.
@@ -128,7 +130,7 @@ class TransactionProducer(OpenOnce):
         self._given_instance = instance
         self._producer: Producer
         validate_group(group)
-        self._make_producer = partial(Producer, group, settings=settings)
+        self._make_producer = partial(Producer, group, settings=settings, trace=trace)
         self._instance: ClientInstance
         self._send_check: trio.MemorySendChannel[tuple[str, CheckTransactionStateRequestHeader, MessageExt]]
 
@@ -239,14 +241,16 @@ class TransactionProducer(OpenOnce):
         with trio.move_on_after(_DECIDE_S, shield=True):  # the decision is made: it must reach the broker
             for attempt in range(_TRIES):
                 address = self._instance.brokers.find(result.queue.broker_name)
-                answer = None if address is None else await self._end(address, header, remark)
+                answer = None if address is None else await self._end(address, header, remark, transaction.message)
                 if answer is not None:
                     transaction.is_acknowledged = answer
                     return
                 await trio.sleep(_PAUSE_S * 2**attempt)
         LOGGER.warning("decision not acknowledged broker=%s message_id=%s", result.queue.broker_name, transaction.id)
 
-    async def _end(self, address: str, header: EndTransactionRequestHeader, remark: str | None) -> bool | None:
+    async def _end(
+        self, address: str, header: EndTransactionRequestHeader, remark: str | None, message: Message | MessageExt
+    ) -> bool | None:
         """Send a decision; return whether the broker accepted it, ``None`` if there was no answer."""
         command = self._instance.requests.command(RequestCode.END_TRANSACTION, header)
         command.remark = remark
@@ -256,6 +260,8 @@ class TransactionProducer(OpenOnce):
             LOGGER.info("decision not sent broker=%s message_id=%s error=%s", address, header.msg_id, exc)
             return None
         if response.code == ResponseCode.SUCCESS:
+            if self._producer.tracer is not None:
+                self._producer.tracer.decided(address, header, message)
             return True
         LOGGER.warning("decision rejected broker=%s message_id=%s: %s", address, header.msg_id, response.remark)
         return False
@@ -284,7 +290,7 @@ class TransactionProducer(OpenOnce):
                 transaction_id=asked.transaction_id,
                 broker_name=asked.broker_name,
             )
-            await self._end(address, header, remark)  # the broker asks again if it fails
+            await self._end(address, header, remark, message)  # the broker asks again if it fails
 
 
 async def _ask(function: Callable[[_Asked], Any], argument: _Asked, place: str) -> tuple[TransactionState, str | None]:

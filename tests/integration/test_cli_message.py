@@ -32,7 +32,11 @@ def namesrv(broker: Broker) -> str:
 
 
 def find(namesrv: str, *words: str) -> list[dict[str, Any]]:
-    text = ok("message", "find", "--topic", "orders", "--json", *words, namesrv=namesrv)
+    return find_in("orders", namesrv, *words)
+
+
+def find_in(topic: str, namesrv: str, *words: str) -> list[dict[str, Any]]:
+    text = ok("message", "find", "--topic", topic, "--json", *words, namesrv=namesrv)
     return [json.loads(line) for line in text.splitlines()]
 
 
@@ -84,3 +88,21 @@ def test_what_cannot_be_found_or_meant_is_told(namesrv: str) -> None:
     words = ("message", "find", "--topic", "orders", "--key", "a", "--unique-key", "b")
     assert "cannot be used together" in complaint(2, *words, namesrv=namesrv)
     assert "has no route" in complaint(1, "message", "find", "--topic", "ordres", "--key", "a", namesrv=namesrv)
+
+
+def test_the_way_of_a_message_is_traced(namesrv: str) -> None:
+    ok("topic", "create", "traced", namesrv=namesrv)
+    ok("produce", "traced", "--key", "t-1", "--tag", "A", "--trace", namesrv=namesrv, stdin=b"first\nsecond\n")
+    ok("consume", "traced", "--group", "auditors", "--count", "2", "--trace", namesrv=namesrv)
+    (first, _) = sorted(find_in("traced", namesrv, "--key", "t-1"), key=lambda one: str(one["body"]))
+    text = ok("message", "trace", first["message_id"], "--json", namesrv=namesrv)
+    steps = [json.loads(line) for line in text.splitlines()]
+    assert [(step["what"], step["group"], step["result"]) for step in steps] == [
+        ("sent", "triomq-produce", "ok"),
+        ("consumed", "auditors", "ok"),
+    ]
+    assert {(step["message_id"], step["topic"]) for step in steps} == {(first["message_id"], "traced")}
+    sent, consumed = steps
+    assert (sent["broker"].partition(":")[0], consumed["try"]) == ("127.0.0.1", 1)
+    assert ok("message", "trace", "t-1", namesrv=namesrv).count("auditors") == 2
+    assert "no trace of 'nothing'" in complaint(1, "message", "trace", "nothing", namesrv=namesrv)

@@ -19,6 +19,7 @@ from tests.interop.suite_replying import REPLYING
 from tests.interop.suite_retrying import RETRYING
 from tests.interop.suite_sending import SENDING
 from tests.interop.suite_tools import Inbox, Scenario, fresh, has_no_route, new_topic, until
+from tests.interop.suite_traces import TRACES
 from tests.interop.suite_transactions import TRANSACTIONS
 from triomq.client import Message
 
@@ -88,5 +89,5 @@ ASKING: Final[tuple[Scenario, ...]] = (
 
 SCENARIOS: Final = (
     *(*SENDING, *CONSUMING, *RETRYING, *PULLING, *GROUPS),
-    *(*NAMESPACES, *TRANSACTIONS, *REPLYING, *ASKING),
+    *(*NAMESPACES, *TRACES, *TRANSACTIONS, *REPLYING, *ASKING),
 )

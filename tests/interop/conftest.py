@@ -10,7 +10,7 @@ from tests.interop.kit_driver import KIT, ApacheBrokers
 from tests.processes import Broker, start_triomq
 
 _SUITE = ("client_suite", "suite_consuming", "suite_groups", "suite_pulling", "suite_retrying", "suite_sending")
-for name in (*_SUITE, "suite_namespaces", "suite_tools", "suite_replying", "suite_transactions"):
+for name in (*_SUITE, "suite_namespaces", "suite_tools", "suite_replying", "suite_traces", "suite_transactions"):
     pytest.register_assert_rewrite(f"tests.interop.{name}")  # so that a failed assert there shows its values
 
 #: Options of a broker that asks about undecided transactions soon.

@@ -65,6 +65,7 @@ SCENARIOS: Final = (
     "admin_topic_stats",
     "admin_cluster_list",
     "admin_delete_topic",
+    "message_trace",
     "namespace_send_consume",
     "mqadmin_commands",
     "long_poll_latency",

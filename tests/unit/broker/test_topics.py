@@ -43,6 +43,7 @@ def table(path: Path) -> TopicTable:
         ("B", 1, 7),
         ("SCHEDULE_TOPIC_XXXX", 18, 6),
         ("C_REPLY_TOPIC", 1, 6),
+        ("RMQ_SYS_TRACE_TOPIC", 1, 6),
     ],
 )
 def test_the_system_topics_are_rocketmqs(table: TopicTable, topic: str, queues: int, perm: int) -> None:

@@ -34,6 +34,7 @@ class ProduceOptions(ClientOptions):
     rate: float | None
     batch: int | None
     in_flight: int | None
+    trace: bool
     keep_going: bool
 
 
@@ -63,6 +64,7 @@ class ConsumeOptions(ClientOptions):
     count: int | None
     timeout: float | None
     long: bool
+    trace: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +174,14 @@ class MessageShowOptions(ClientOptions):
 
     message_id: str
     topic: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageTraceOptions(ClientOptions):
+    """``triomq message trace``."""
+
+    message_id: str
+    trace_topic: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

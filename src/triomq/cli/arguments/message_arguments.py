@@ -4,6 +4,7 @@ from functools import partial
 from typing import Final
 
 from triomq.cli.arguments.parser import Commands, Parser, add_client_command, add_option, add_subcommands
+from triomq.protocol.names import TRACE_TOPIC
 
 DEFAULT_PRODUCER_GROUP: Final = "triomq-produce"
 
@@ -40,6 +41,7 @@ def _add_sending(parser: Parser) -> None:
     text = "maximum of concurrent requests (lines: 16, one per queue to keep their order; generated messages: 32)"
     add("--in-flight N", text)
     add("--keep-going", "continue after a message could not be sent")
+    add("--trace", "record each message for triomq message trace")
 
 
 def add_request(commands: Commands) -> None:
@@ -69,15 +71,20 @@ def add_consume(commands: Commands) -> None:
     add("--from WHERE", f"{text}a group with committed offsets resumes there", "earliest", dest="start")
     add("--count N", "end after N messages")
     add("--timeout S", "end when no message arrives for S seconds; fails if --count was not reached")
+    add("--trace", "as a member: record each message for triomq message trace")
     add("--long", "print time, place, tag and keys before each body")
 
 
 def add_message(commands: Commands) -> None:
     """Add ``triomq message`` with its commands."""
-    message = add_subcommands(commands, "message", "show or find stored messages")
+    message = add_subcommands(commands, "message", "show, find or trace stored messages")
     show = add_client_command(message, "show", "message:show", "MessageShowOptions", "show one message")
     show.add_argument("message_id", metavar="ID", help="offset message id; with --topic also the message id")
     add_option(show, "--topic TOPIC", "topic to search for a message id")
+    text = "show who sent a message and who consumed it, as their clients recorded it"
+    trace = add_client_command(message, "trace", "message_trace:trace", "MessageTraceOptions", text)
+    trace.add_argument("message_id", metavar="ID", help="message id, or a key of the message")
+    add_option(trace, "--trace-topic TOPIC", f"topic with the records ({TRACE_TOPIC})", TRACE_TOPIC)
     text = "find messages by key, by message id, or by time"
     add = partial(add_option, add_client_command(message, "find", "message:find", "MessageFindOptions", text))
     add("--topic TOPIC", "topic to search", required=True)

@@ -152,6 +152,7 @@ async def _join(options: ConsumeOptions, group: str, output: Output) -> None:
         orderly=options.orderly,
         model=MessageModel.BROADCASTING if options.broadcast else MessageModel.CLUSTERING,
         start=options.start,
+        trace=options.trace,
         max_concurrency=1,
         batch_max_size=_BATCH if options.count is None else 1,  # a batch is consumed as a whole
         grace_s=_GRACE_S,

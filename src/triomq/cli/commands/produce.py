@@ -47,7 +47,7 @@ async def _produce(options: ProduceOptions, interrupt: Interrupt) -> int:
         source = LineSource(options, stopper, read_stdin)
         if sys.stdin.isatty():
             sys.stderr.write("reading lines from the terminal; end with Ctrl-D\n")
-    producer = Producer(options.group, namesrv=options.namesrv, config=client_config(options))
+    producer = Producer(options.group, namesrv=options.namesrv, config=client_config(options), trace=options.trace)
     async with producer, _progress(tally, source.total), open_service_nursery() as background:
         async with trio.open_nursery() as workers:
             background.start_soon(_stop_at_interrupt, interrupt, stopper, workers.cancel_scope)

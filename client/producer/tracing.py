@@ -1,0 +1,223 @@
+"""Tracing: what becomes of each message is written to a topic, in the background.
+
+Records wait in a bounded buffer, and a task sends them in batches.  A record that finds it full is dropped: tracing
+delays no message and fails no send.
+
+Source: behaviour.md B.16, AsyncTraceDispatcher.java, SendMessageTraceHookImpl.java.
+"""
+
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+from uuid import uuid4
+
+import trio
+
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.environment import wall_clock_ms
+from triomq.client.nursery import open_service_nursery
+from triomq.client.producer.config import ProducerConfig
+from triomq.client.producer.delivery import Choice, Delivery
+from triomq.client.producer.publish import Outgoing, encode_message_properties, message_request
+from triomq.client.producer.send_result import SendResult, SendStatus, read_send_result
+from triomq.protocol.codes import MessageSysFlag
+from triomq.protocol.errors import BrokerResponseError, ClientError, ProtocolError
+from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.names import TRACE_TOPIC
+from triomq.protocol.record.message import Message, MessageExt
+from triomq.protocol.record.properties import PropertyName
+from triomq.protocol.requests.messages import EndTransactionRequestHeader
+from triomq.protocol.trace import Published, TraceRecord, TransactionEnded, encode_trace, trace_keys
+
+LOGGER: Final = logging.getLogger("triomq.client.producer.tracing")
+
+_MAX_WAITING: Final = 20_000
+_INTERVAL_S: Final = 0.2
+_LAST_FLUSH_S: Final = 0.5
+_MAX_BODY_CHARACTERS: Final = 118_000
+_MAX_KEYS_CHARACTERS: Final = 24_000
+_SETTINGS: Final = ProducerConfig(send_timeout_s=5.0)
+_DELAYS: Final = frozenset(
+    (
+        PropertyName.DELAY_TIME_LEVEL,
+        PropertyName.TIMER_DELAY_MILLIS,
+        PropertyName.TIMER_DELIVER_MILLIS,
+        PropertyName.START_DELIVER_TIME,
+    )
+)
+_NORMAL, _HALF, _COMMIT, _DELAYED = 0, 1, 2, 3
+_REGION: Final = "DefaultRegion"
+_STATES: Final[Mapping[int, str]] = {
+    int(MessageSysFlag.TRANSACTION_COMMIT): "COMMIT_MESSAGE",
+    int(MessageSysFlag.TRANSACTION_ROLLBACK): "ROLLBACK_MESSAGE",
+}
+
+
+def trace_topic(trace: bool | str) -> str | None:
+    """Return the topic that the ``trace`` of a client means; ``None``: it does not trace."""
+    return (TRACE_TOPIC if trace is True else trace) or None
+
+
+class Tracer:
+    """Collects records and sends them; :meth:`put` may be called in any thread.
+
+    Attributes:
+        dropped: records that were not sent.
+    """
+
+    def __init__(self, instance: ClientInstance, group: str, topic: str) -> None:
+        self._delivery = Delivery(instance, group, _SETTINGS)
+        self._topic = topic
+        self._waiting: deque[TraceRecord] = deque()
+        self._log = FailureLog(LOGGER, "trace records dropped topic=%s error=%s", logging.WARNING)
+        self.dropped = 0
+
+    def put(self, record: TraceRecord) -> None:
+        """Send a record later, or drop it if too many wait."""
+        if len(self._waiting) < _MAX_WAITING:
+            self._waiting.append(record)
+        else:
+            self._drop(1, f"more than {_MAX_WAITING} wait")
+
+    def decided(self, address: str, header: EndTransactionRequestHeader, message: Message | MessageExt) -> None:
+        """Record the decision about a transaction, which the broker at ``address`` has accepted."""
+        keys = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
+        self.put(
+            TransactionEnded(
+                wall_clock_ms(),
+                _REGION,
+                header.producer_group,
+                message.topic,
+                header.msg_id or "",
+                message.tags or "",
+                keys,
+                address,
+                _COMMIT,
+                header.transaction_id or "",
+                _STATES.get(header.commit_or_rollback, "UNKNOW"),
+                header.from_transaction_check,
+            )
+        )
+
+    async def run(self) -> None:
+        """Send what waits; runs until cancelled."""
+        while True:
+            await trio.sleep(_INTERVAL_S)
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Send what waits now."""
+        while self._waiting:
+            records = list(self._next_batch())
+            message = Message(self._topic, "".join(map(encode_trace, records)).encode(), keys=_keys(records))
+            try:
+                message_id = uuid4().hex.upper()
+                outgoing = message_request(message, message_id, encode_message_properties(message, message_id))
+                await self._delivery.send(self._topic, outgoing, None)
+            except (ClientError, BrokerResponseError, ProtocolError) as exc:
+                self._drop(len(records), exc)
+            else:
+                self._log.worked()
+
+    def _next_batch(self) -> Iterator[TraceRecord]:
+        size = keys = 0
+        while self._waiting and size < _MAX_BODY_CHARACTERS and keys < _MAX_KEYS_CHARACTERS:
+            record = self._waiting.popleft()
+            size += len(encode_trace(record))
+            keys += sum(len(key) + 1 for key in trace_keys((record,)))
+            yield record
+
+    def _drop(self, count: int, reason: object) -> None:
+        self.dropped += count
+        self._log.failed(self._topic, reason)
+
+
+def _keys(records: list[TraceRecord]) -> list[str]:
+    """Return the keys of a trace message, without those of users that would make it too long."""
+    keys = trace_keys(records)
+    if sum(len(key) + 1 for key in keys) > _MAX_KEYS_CHARACTERS + 1024:
+        return list(dict.fromkeys(record.message_id for record in records))
+    return keys
+
+
+@asynccontextmanager
+async def open_tracer(
+    instance: ClientInstance, group: str, topic: str | None, kind: str
+) -> AsyncGenerator[Tracer | None, None]:
+    """Trace during the block, and send what waits at its end; without a topic do not trace.
+
+    Args:
+        instance: connections to use.
+        group: name of the producer or consumer group.
+        topic: where to write.
+        kind: ``PRODUCE`` or ``CONSUME``.
+    """
+    if topic is None:
+        yield None
+        return
+    tracer = Tracer(instance, f"_INNER_TRACE_PRODUCER-{group}-{kind}", topic)
+    try:
+        async with open_service_nursery() as nursery:
+            nursery.start_soon(tracer.run)
+            yield tracer
+    finally:
+        with trio.move_on_after(_LAST_FLUSH_S, shield=True):
+            await tracer.flush()
+
+
+class TracedDelivery(Delivery):
+    """Delivers, and records what was stored, unless the broker's answers say that it does not want traces."""
+
+    __slots__ = ("_brokers", "_tracer")
+
+    def __init__(self, instance: ClientInstance, group: str, settings: ProducerConfig, tracer: Tracer) -> None:
+        super().__init__(instance, group, settings)
+        self._tracer = tracer
+        self._brokers: dict[str, tuple[str, bool]] = {}  # region, and whether it is traced
+        self._read_result = self._note_broker
+
+    async def send(self, topic: str, outgoing: Outgoing, choose: Choice | None) -> SendResult:
+        """Send as usual, then record it."""
+        time_ms, began = wall_clock_ms(), trio.current_time()
+        result = await super().send(topic, outgoing, choose)
+        took_ms = round((trio.current_time() - began) * 1000)
+        broker_name = result.queue.broker_name
+        region, is_traced = self._brokers.get(broker_name, ("", False))
+        if not is_traced:
+            return result
+        address = self._instance.brokers.find(broker_name) or ""
+        places = result.offset_message_id.split(",")
+        for number, (message_id, body_bytes, properties) in enumerate(outgoing.contents()):
+            self._tracer.put(
+                Published(
+                    time_ms,
+                    region,
+                    self._group,
+                    topic,
+                    message_id,
+                    properties.get(PropertyName.TAGS, ""),
+                    properties.get(PropertyName.KEYS, ""),
+                    address,
+                    body_bytes,
+                    took_ms,
+                    _message_type(properties),
+                    places[number] if number < len(places) else "",
+                )
+            )
+        return result
+
+    def _note_broker(
+        self, status: SendStatus, message_id: str, queue: MessageQueue, ext_fields: Mapping[str, str]
+    ) -> SendResult:
+        is_traced = ext_fields.get("TRACE_ON", "true") != "false"
+        self._brokers[queue.broker_name] = ext_fields.get("MSG_REGION", ""), is_traced
+        return read_send_result(status, message_id, queue, ext_fields)
+
+
+def _message_type(properties: Mapping[str, str]) -> int:
+    if properties.get(PropertyName.TRANSACTION_PREPARED) == "true":
+        return _HALF
+    return _NORMAL if _DELAYS.isdisjoint(properties) else _DELAYED
