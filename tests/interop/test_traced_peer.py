@@ -1,0 +1,98 @@
+"""A Java client and ours in one namespace, both traced: they meet in both directions and tell one story."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import trio
+
+from tests.integration.cli_tools import triomq
+from tests.interop.kit_driver import KIT, java_classpath, run
+from tests.interop.suite_tools import Inbox, fresh, has_route, until
+from triomq.client import Admin, ClientConfig, Message, Producer, PushConsumer
+
+pytestmark = [pytest.mark.jvm, pytest.mark.slow]
+
+PEER: Final = Path(__file__).parent / "TracedPeer.java"
+
+
+@pytest.fixture(params=["triomq", "4.9.7"])
+def namesrv(request: pytest.FixtureRequest) -> str:
+    if request.param == "triomq":
+        return str(request.getfixturevalue("triomq_broker").namesrv)
+    return str(request.getfixturevalue("apache_brokers").get(request.param).namesrv)
+
+
+@contextmanager
+def java_peer(log: Path, *arguments: str) -> Iterator[None]:
+    command: tuple[str | Path, ...] = ("java", "-Xmx256m", "-cp", java_classpath("4.9.7"), PEER, *arguments)
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def steps(namesrv: str, message_id: str) -> list[dict[str, Any]]:
+    done = triomq("message", "trace", message_id, "--json", namesrv=namesrv)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+async def story(namesrv: str, message_id: str, count: int) -> list[tuple[str, str, str]]:
+    """What happened by whom and how it ended, once there are so many steps, all ended."""
+    found: list[dict[str, Any]] = []
+
+    async def is_told() -> bool:
+        nonlocal found
+        found = await trio.to_thread.run_sync(steps, namesrv, message_id)
+        return len(found) >= count and all(step["result"] != "not ended" for step in found)
+
+    with trio.fail_after(30):
+        await until(is_told)
+    return [(step["what"], step["group"], step["result"]) for step in found]
+
+
+async def test_java_and_we_share_a_namespace_and_one_trace(namesrv: str, tmp_path: Path) -> None:
+    config = ClientConfig(namespace=fresh("tenant"))
+    topic, answers, group, ours = fresh("orders"), fresh("answers"), fresh("java"), fresh("ours")
+    inbox = Inbox()
+    async with Admin(namesrv=namesrv, config=config) as admin:
+        for name in (topic, answers):
+            await admin.create_topic(name, queues=1)
+            await until(lambda name=name: has_route(admin, name))  # type: ignore[misc]
+    with java_peer(tmp_path / "java.log", namesrv, str(config.namespace), group, topic, answers), trio.fail_after(90):
+        async with (
+            Producer("P", namesrv=namesrv, config=config, trace=True) as producer,
+            PushConsumer(
+                ours,
+                namesrv=namesrv,
+                config=config,
+                subscriptions={answers: "*"},
+                on_message=inbox.take,
+                start="earliest",
+                trace=True,
+            ),
+        ):
+            sent = await producer.send(Message(topic, b"hello", keys="our-key"))
+            await inbox.wait_count(1)
+        (answer,) = inbox.messages
+        assert (answer.topic, answer.body) == (answers, f"{topic} hello".encode())
+        assert await story(namesrv, sent.message_id, 3) == [
+            ("sent", "P", "ok"),
+            ("consumed", group, "failed"),
+            ("consumed", group, "ok"),
+        ]
+        assert await story(namesrv, answer.message_id, 2) == [("sent", "JavaAnswers", "ok"), ("consumed", ours, "ok")]
+    for message_id, names in ((sent.message_id, ("P", group)), (answer.message_id, ("JavaAnswers", ours))):
+        command = (KIT / "run.sh", "--client", "4.9.7", "mqadmin", "queryMsgTraceById", "-n", namesrv, "-i", message_id)
+        text = run(command, 60).stdout
+        assert "Pub" in text, text
+        assert "success" in text, text
+        for name in names:
+            assert name in text, text
