@@ -65,20 +65,21 @@ class Tracer:
     """Collects records and sends them; :meth:`put` may be called in any thread.
 
     Attributes:
+        waiting: records that are to be sent.
         dropped: records that were not sent.
     """
 
     def __init__(self, instance: ClientInstance, group: str, topic: str) -> None:
         self._delivery = Delivery(instance, group, _SETTINGS)
         self._topic = topic
-        self._waiting: deque[TraceRecord] = deque()
+        self.waiting: deque[TraceRecord] = deque()
         self._log = FailureLog(LOGGER, "trace records dropped topic=%s error=%s", logging.WARNING)
         self.dropped = 0
 
     def put(self, record: TraceRecord) -> None:
         """Send a record later, or drop it if too many wait."""
-        if len(self._waiting) < _MAX_WAITING:
-            self._waiting.append(record)
+        if len(self.waiting) < _MAX_WAITING:
+            self.waiting.append(record)
         else:
             self._drop(1, f"more than {_MAX_WAITING} wait")
 
@@ -110,13 +111,16 @@ class Tracer:
 
     async def flush(self) -> None:
         """Send what waits now."""
-        while self._waiting:
+        while self.waiting:
             records = list(self._next_batch())
             message = Message(self._topic, "".join(map(encode_trace, records)).encode(), keys=_keys(records))
             try:
                 message_id = uuid4().hex.upper()
                 outgoing = message_request(message, message_id, encode_message_properties(message, message_id))
                 await self._delivery.send(self._topic, outgoing, None)
+            except trio.Cancelled:  # the last flush sends them; tools show a record that is stored twice once
+                self.waiting.extendleft(reversed(records))
+                raise
             except (ClientError, BrokerResponseError, ProtocolError) as exc:
                 self._drop(len(records), exc)
             else:
@@ -124,8 +128,8 @@ class Tracer:
 
     def _next_batch(self) -> Iterator[TraceRecord]:
         size = keys = 0
-        while self._waiting and size < _MAX_BODY_CHARACTERS and keys < _MAX_KEYS_CHARACTERS:
-            record = self._waiting.popleft()
+        while self.waiting and size < _MAX_BODY_CHARACTERS and keys < _MAX_KEYS_CHARACTERS:
+            record = self.waiting.popleft()
             size += len(encode_trace(record))
             keys += sum(len(key) + 1 for key in trace_keys((record,)))
             yield record
@@ -166,6 +170,9 @@ async def open_tracer(
     finally:
         with trio.move_on_after(_LAST_FLUSH_S, shield=True):
             await tracer.flush()
+        tracer.dropped += len(tracer.waiting)
+        if tracer.dropped:
+            LOGGER.info("trace records not sent group=%s topic=%s records=%d", group, topic, tracer.dropped)
 
 
 class TracedDelivery(Delivery):

@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import trio
 
-from tests.facades import Admin, LitePullConsumer, Producer, PullConsumer, PushConsumer
+from tests.facades import Admin, LitePullConsumer, Producer, PullConsumer, PushConsumer, TransactionProducer
 from tests.interop.suite_tools import Inbox, Scenario, fresh, has_route, until
-from triomq.client import ClientConfig, ConsumeContext, ConsumeStatus, Message, MessageExt
+from triomq.client import ClientConfig, ConsumeContext, ConsumeStatus, Message, MessageExt, TransactionState
 
 
 async def tenants_with_equal_names_do_not_meet(namesrv: str) -> None:
@@ -84,4 +84,47 @@ async def _other_consumers(open_client: dict[str, Any], topic: str, body: bytes)
         assert await pull.committed(queue) == 1
 
 
-NAMESPACES: Final[tuple[Scenario, ...]] = (tenants_with_equal_names_do_not_meet,)
+async def transactions_and_requests_work_in_a_namespace(namesrv: str) -> None:
+    topic, config = fresh("orders"), ClientConfig(namespace=fresh("tenant"))
+    open_client: dict[str, Any] = {"namesrv": namesrv, "config": config}
+    async with Admin(**open_client) as admin:
+        await admin.create_topic(topic, queues=1)
+        await until(partial(has_route, admin, topic))
+    checked: list[str] = []
+
+    async def check(message: MessageExt) -> TransactionState:
+        await trio.lowlevel.checkpoint()
+        checked.append(message.topic)
+        return TransactionState.COMMIT
+
+    async def leave_open(_transaction: object) -> TransactionState:
+        await trio.lowlevel.checkpoint()
+        return TransactionState.UNKNOWN
+
+    async def answer(message: MessageExt) -> None:
+        if message.body == b"request":
+            await message.reply(message.topic.encode())
+
+    inbox = Inbox()
+    async with (
+        TransactionProducer(fresh("producer"), check=check, **open_client) as transactions,
+        PushConsumer(
+            fresh("group"), subscriptions={topic: "*"}, on_message=inbox.take, start="earliest", **open_client
+        ),
+    ):
+        await transactions.send(Message(topic, b"half"), leave_open)
+        await inbox.wait_count(1)
+    assert (inbox.messages[0].topic, inbox.messages[0].body) == (topic, b"half")
+    assert set(checked) == {topic}
+    async with (
+        PushConsumer(fresh("group"), subscriptions={topic: "*"}, on_message=answer, **open_client) as consumer,
+        Producer(fresh("producer"), **open_client) as producer,
+    ):
+        await consumer.wait_assigned()
+        assert (await producer.request(Message(topic, b"request"), timeout_s=20)).body == topic.encode()
+
+
+NAMESPACES: Final[tuple[Scenario, ...]] = (
+    tenants_with_equal_names_do_not_meet,
+    transactions_and_requests_work_in_a_namespace,
+)
