@@ -11,10 +11,12 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from bench.processes import KIT, Server, apache_server, triomq_server, work_folder
 from bench.report import print_table, write_json
+from tests.interop.kit_driver import java_classpath
 
 
 class Load(NamedTuple):
@@ -28,6 +30,7 @@ class Load(NamedTuple):
 
 
 _RATE: Final = "msgs_per_s"
+_TRANSACTIONS: Final = Path(__file__).parent / "Transactions.java"
 _SETTLE_STEP_S: Final = 0.5
 _SETTLE_LIMIT_S: Final = 20.0
 _IDLE_SHARE: Final = 0.1  # of one core
@@ -44,6 +47,7 @@ LOADS: Final[Mapping[str, tuple[Load, ...]]] = {
         _produce("1 KiB, 64 threads", "--size 1024 --threads 64", 1.5),
         _produce("1 KiB, 1 thread", "--size 1024 --threads 1", 1.4),
         _produce("128 B, async 1000", "--size 128 --async --inflight 1000", 1.3),
+        Load("transactions, 64 threads", ("transactions", "64"), _RATE, True, 1.3),
         Load("consume a 1 KiB backlog", ("consume", "--size", "1024"), _RATE, True, 1.4),
         Load("end to end at 1000/s", ("e2e", "--rate", "1000", "--size", "1024"), "p50_ms", False, 2.0),
     ),
@@ -104,8 +108,13 @@ def _turn(server: Server, load: Load, turn: int, options: argparse.Namespace) ->
         arguments += ["--warmup", str(options.warmup), "--seconds", str(options.seconds)]
     cpu_s = server.cpu_s()
     command = [str(KIT / "run.sh"), "--client", options.client, "bench", *load.arguments, *arguments]
+    if load.arguments[0] == "transactions":
+        times = str(options.warmup), str(options.seconds)
+        classpath = java_classpath("4.9.7")
+        command = ["java", "-cp", classpath, str(_TRANSACTIONS), server.namesrv, *load.arguments[1:], *times]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    figures: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
+    # Java's clients may log to stdout, too.
+    figures: dict[str, Any] = json.loads([line for line in output.splitlines() if line.startswith("{")][-1])
     _settle(server)  # deferred work must not disturb the other broker's turn
     figures |= {"server": server.name, "load": load.name, "turn": turn, "broker_cpu_s": server.cpu_s() - cpu_s}
     figures |= {"rss_mib": server.memory_mib(), "anonymous_mib": server.anonymous_mib()}

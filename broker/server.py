@@ -281,7 +281,6 @@ class Broker:
 
     def save_tables(self) -> None:
         """Write the tables that changed, before the broker ends."""
-        self.undecided.save_offsets()
         save_now(self._saved)
         self.scheduled_delivery.save_now()
 

@@ -61,7 +61,8 @@ class Replier:
 class Responder:
     """A handler whose returned value is the reply: ``PushConsumer(..., on_message=Responder(answer))``.
 
-    A reply that its requester does not get any more is logged, and the message is consumed.
+    A message that is no request gets no reply.  A reply that its requester does not get any more is logged, and the
+    message is consumed.
     """
 
     def __init__(self, answer: Answer) -> None:
@@ -75,7 +76,7 @@ class Responder:
             body = await trio.to_thread.run_sync(self._answer, message, abandon_on_cancel=True)
         else:
             body = await asyncio.to_thread(self._answer, message)
-        if body is None:
+        if body is None or PropertyName.REPLY_TO_CLIENT not in message.properties:
             return
         try:
             await message.reply(body)

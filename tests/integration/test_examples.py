@@ -24,9 +24,12 @@ PYTHON = {
     "README.md": [r"SEND_OK \w+ orders@broker-a:\d\npaid \('17',\) order 17\n", r"1 orders@broker-a:\d\n"],
     "docs/api.md": [
         r"SEND_OK orders@broker-a:\d\n",
+        r"COMMIT\n",
         r"(\d+ b'.*'\n){100,}",
+        r"pong 1\n",
         r"hello\n",
         r"(invoices@broker-a:\d 0\n){4}",
+        r"orders\n",
     ],
     "docs/configuration.md": [r"\(Address\(host='127.0.0.1', port=\d+\), Address\(host='127.0.0.1', port=\d+\)\)\n"],
 }
