@@ -9,6 +9,7 @@ Source: TraceDataEncoder.java, trace.go; wire.md 13.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 _FIELD_END: Final = "\x01"
@@ -117,6 +118,11 @@ _NAMES: Final[Mapping[type[TraceRecord], str]] = {
     TransactionEnded: "EndTransaction",
     Recalled: "Recall",
 }
+#: Name, function that returns the fields, and whether the last one is an optional ``client_host``.
+_WRITERS: Final = {
+    kind: (name, attrgetter(*(names := [field.name for field in fields(kind)])), names[-1] == "client_host")
+    for kind, name in _NAMES.items()
+}
 _READERS: Final[Mapping[Any, Callable[[str], object]]] = {
     int: int,
     bool: lambda text: text.lower() == "true",
@@ -133,12 +139,10 @@ _OFFSET_ID: Final = 11
 
 def encode_trace(record: TraceRecord) -> str:
     """Return a record as RocketMQ writes it; separators in user text become blanks."""
-    texts = [_NAMES[type(record)]]
-    for field in fields(record):
-        value = getattr(record, field.name)
-        if field.name == "client_host" and not value:
-            continue
-        texts.append(_text(value))
+    name, values_of, has_client_host = _WRITERS[type(record)]
+    texts = [name, *map(_text, values_of(record))]
+    if has_client_host and texts[-1] == _NULL:
+        del texts[-1]
     return _FIELD_END.join(texts) + _RECORD_END
 
 
@@ -158,10 +162,12 @@ def trace_keys(records: Iterable[TraceRecord]) -> list[str]:
     return list(found)
 
 
-def _text(value: object) -> str:
+def _text(value: str | int) -> str:
+    if isinstance(value, str):
+        return (value if value.isprintable() else _SEPARATORS.sub(" ", value)) or _NULL  # separators are not printable
     if isinstance(value, bool):
         return "true" if value else "false"
-    return _SEPARATORS.sub(" ", str(value)) if value != "" else _NULL
+    return str(value)
 
 
 def _decode_one(texts: list[str]) -> TraceRecord | None:

@@ -8,7 +8,7 @@ Source: behaviour.md B.16, AsyncTraceDispatcher.java, SendMessageTraceHookImpl.j
 
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 from uuid import uuid4
@@ -112,8 +112,8 @@ class Tracer:
     async def flush(self) -> None:
         """Send what waits now."""
         while self.waiting:
-            records = list(self._next_batch())
-            message = Message(self._topic, "".join(map(encode_trace, records)).encode(), keys=_keys(records))
+            records, body = self._next_batch()
+            message = Message(self._topic, body, keys=_keys(records))
             try:
                 message_id = uuid4().hex.upper()
                 outgoing = message_request(message, message_id, encode_message_properties(message, message_id))
@@ -126,13 +126,19 @@ class Tracer:
             else:
                 self._log.worked()
 
-    def _next_batch(self) -> Iterator[TraceRecord]:
+    def _next_batch(self) -> tuple[list[TraceRecord], bytes]:
+        """Remove the records of the next message; return them and its body."""
+        records: list[TraceRecord] = []
+        texts: list[str] = []
         size = keys = 0
         while self.waiting and size < _MAX_BODY_CHARACTERS and keys < _MAX_KEYS_CHARACTERS:
             record = self.waiting.popleft()
-            size += len(encode_trace(record))
+            text = encode_trace(record)
+            records.append(record)
+            texts.append(text)
+            size += len(text)
             keys += sum(len(key) + 1 for key in trace_keys((record,)))
-            yield record
+        return records, "".join(texts).encode()
 
     def _drop(self, count: int, reason: object) -> None:
         self.dropped += count

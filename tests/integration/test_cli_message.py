@@ -106,3 +106,17 @@ def test_the_way_of_a_message_is_traced(namesrv: str) -> None:
     assert (sent["broker"].partition(":")[0], consumed["try"]) == ("127.0.0.1", 1)
     assert ok("message", "trace", "t-1", namesrv=namesrv).count("auditors") == 2
     assert "no trace of 'nothing'" in complaint(1, "message", "trace", "nothing", namesrv=namesrv)
+
+
+def test_a_namespace_keeps_equal_topics_apart(namesrv: str) -> None:
+    for tenant in ("one", "two"):
+        ok("topic", "create", "shared", "--namespace", tenant, namesrv=namesrv)
+        ok("produce", "shared", "--namespace", tenant, namesrv=namesrv, stdin=f"of {tenant}\n".encode())
+    for tenant in ("one", "two"):
+        words = ("consume", "shared", "--group", "g", "--count", "1", "--json", "--namespace", tenant)
+        got = json.loads(ok(*words, namesrv=namesrv))
+        assert (got["topic"], got["body"]) == ("shared", f"of {tenant}")
+        shown = ok("group", "show", "g", "--namespace", tenant, "--json", namesrv=namesrv)
+        assert "shared" in shown
+        assert f"{tenant}%" not in shown
+    assert {"one%shared", "two%shared"} <= set(ok("topic", "list", namesrv=namesrv).split())
