@@ -29,6 +29,7 @@ PYTHON = {
         r"pong 1\n",
         r"hello\n",
         r"(invoices@broker-a:\d 0\n){4}",
+        r"triomq message trace \w+\n",
         r"orders\n",
     ],
     "docs/configuration.md": [r"\(Address\(host='127.0.0.1', port=\d+\), Address\(host='127.0.0.1', port=\d+\)\)\n"],
