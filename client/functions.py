@@ -1,12 +1,14 @@
 """The user's functions: coroutine functions, or plain ones, which run in worker threads."""
 
-import asyncio
 import inspect
+import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
+
+T = TypeVar("T")
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -16,6 +18,13 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004  # an object with ``async def __call__``
     )
+
+
+async def call_in_thread(function: Callable[[T], Any], argument: T) -> Any:
+    """Call a plain function in a worker thread, for a coroutine of trio or asyncio."""
+    if trio.lowlevel.in_trio_task():
+        return await trio.to_thread.run_sync(function, argument, abandon_on_cancel=True)
+    return await _asyncio().to_thread(function, argument)
 
 
 def call_anywhere(token: trio.lowlevel.TrioToken, function: Callable[[], Awaitable[None]]) -> Awaitable[None] | None:
@@ -32,9 +41,20 @@ def call_anywhere(token: trio.lowlevel.TrioToken, function: Callable[[], Awaitab
     if trio.lowlevel.in_trio_task():
         is_home = trio.lowlevel.current_trio_token() is token
         return function() if is_home else trio.to_thread.run_sync(call)
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:  # a thread without a loop
+    asyncio = _asyncio()
+    if asyncio is None:  # a thread without a loop
         call()
         return None
-    return asyncio.to_thread(call)
+    awaitable: Awaitable[None] = asyncio.to_thread(call)
+    return awaitable
+
+
+def _asyncio() -> Any:
+    """Return asyncio if this thread runs a loop of it; not imported here, as that takes longer than all clients."""
+    module: Any = sys.modules.get("asyncio")
+    try:
+        if module is not None:
+            module.get_running_loop()
+    except RuntimeError:
+        return None
+    return module

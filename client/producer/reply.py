@@ -3,7 +3,6 @@
 Source: behaviour.md A.8, wire.md 5.15; MessageUtil.java, DefaultMQProducerImpl.java.
 """
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -13,7 +12,7 @@ import trio
 
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.environment import RANDOM
-from triomq.client.functions import call_anywhere, is_async
+from triomq.client.functions import call_anywhere, call_in_thread, is_async
 from triomq.client.producer.config import ProducerConfig
 from triomq.client.producer.delivery import Delivery
 from triomq.client.producer.publish import TopicPlan, reply_request
@@ -72,10 +71,8 @@ class Responder:
         """Reply to a message."""
         if is_async(self._answer):
             body = await self._answer(message)
-        elif trio.lowlevel.in_trio_task():
-            body = await trio.to_thread.run_sync(self._answer, message, abandon_on_cancel=True)
         else:
-            body = await asyncio.to_thread(self._answer, message)
+            body = await call_in_thread(self._answer, message)
         if body is None or PropertyName.REPLY_TO_CLIENT not in message.properties:
             return
         try:
