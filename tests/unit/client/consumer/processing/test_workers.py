@@ -232,7 +232,8 @@ async def test_blocked_function_does_not_delay_following_messages() -> None:
         async with bench.running():
             bench.pull(*range(40))
             await bench.until(lambda: bench.queue.cached_messages == 1)
-            assert bench.service.in_flight() == 1
+            while bench.service.in_flight() != 1:  # noqa: ASYNC110  # the message may be between two workers for a moment
+                await trio.sleep(0.001)
             release.set()
             await bench.consumed(40)
     finally:
