@@ -54,6 +54,14 @@ def java_classpath(version: str) -> str:
     return f"{newest}/lib/*"
 
 
+def apache_classpath(version: str) -> str:
+    """Return the jars of a version of Apache's broker; the first call downloads them."""
+    fetched = run([KIT / "run-apache.sh", "fetch", "--version", version], START_TIMEOUT_S)
+    assert fetched.returncode == 0, fetched.stderr
+    folder = Path(os.environ.get("CONFORMANCE_BUILD") or KIT / "target")
+    return f"{folder}/apache-{version}/*"
+
+
 def run_scenarios(
     program: Sequence[str], namesrv: str, scenarios: Iterable[str], logs: Path, *options: str
 ) -> dict[str, dict[str, Any]]:
