@@ -68,6 +68,7 @@ from triomq.protocol.errors import (
     TriomqError,
     UnsupportedCompressionError,
 )
+from triomq.protocol.filters.expressions import Sql, Tags
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import Message, MessageExt
 from triomq.protocol.wire.signing import Credentials
@@ -128,12 +129,14 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "ServiceNotAvailableError",
+    "Sql",
     "StartPosition",
     "SubscriptionGroupNotExistError",
     "SubscriptionNotExistError",
     "SubscriptionNotLatestError",
     "SubscriptionParseError",
     "SystemBusyError",
+    "Tags",
     "TopicNotExistError",
     "Transaction",
     "TransactionProducer",

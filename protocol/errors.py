@@ -5,8 +5,7 @@
     TriomqError
     |- ProtocolError                  bytes that break the protocol or the store format
     |  |- FrameTooLargeError          a length field above the limit, or negative
-    |  |- SubscriptionParseError      a filter expression that cannot be read
-    |  `- UnsupportedFilterError      a filter type that is not supported
+    |  `- SubscriptionParseError      a filter expression that cannot be read
     |- IllegalNameError               a topic or group name that RocketMQ rejects
     |- MessageIllegalError            a message above a size limit, rejected before it is sent or stored
     |- UnsupportedCompressionError    the package for this compression is not installed
@@ -47,14 +46,7 @@ class FrameTooLargeError(ProtocolError):
 
 
 class SubscriptionParseError(ProtocolError):
-    """A subscription expression cannot be read."""
-
-
-class UnsupportedFilterError(ProtocolError):
-    """A subscription names a filter type that is not supported, such as SQL92."""
-
-    def __init__(self, expression_type: str | None) -> None:
-        super().__init__(f"The broker does not support consumer to filter message by {expression_type}")
+    """The expression of a subscription cannot be read, or its type is unknown."""
 
 
 class IllegalNameError(TriomqError):

@@ -39,12 +39,6 @@ MISSING: Final = (
         "keep the id that a send returns, and look it up with triomq message show or message find",
     ),
     Missing(
-        "a filter in SQL",
-        ("sql", "sql92", "filter", "filterType", "expressionType", "selector", "messageSelector", "bySql",
-         "enablePropertyFilter"),
-        "brokers filter by tag, A || B; filter further in the consumer",
-    ),
-    Missing(
         "the proxy protocol (gRPC) of RocketMQ 5.x",
         ("pop", "popMode", "proxy", "grpc", "endpoints"),
         "use the name server (port 9876) instead of the proxy (port 8081)",

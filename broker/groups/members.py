@@ -6,17 +6,19 @@ Source: behaviour.md A.12; ConsumerManager.java, ProducerManager.java.
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
 from triomq.broker.network.connection import Connection
 from triomq.protocol.bodies.client import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel, SubscriptionData
 from triomq.protocol.bodies.group_health import SubscriptionDifference, subscription_differences
-from triomq.protocol.errors import SubscriptionParseError, UnsupportedFilterError
-from triomq.protocol.filters.filter_types import parse_filter
-from triomq.protocol.filters.tags import TagFilter
+from triomq.protocol.errors import SubscriptionParseError
+from triomq.protocol.filters.filter_types import MessageFilter, parse_filter
 
 LOGGER: Final = logging.getLogger("triomq.broker.groups.members")
+
+_MAX_FILTERS: Final = 32  # parsed ones that are remembered; each may take some MB
 
 
 @dataclass(slots=True)
@@ -31,10 +33,10 @@ class Member:
 
 @dataclass(slots=True)
 class Subscription:
-    """What a group subscribes to in a topic, with its parsed filter; ``None``: the filter cannot be used."""
+    """What a group subscribes to in a topic, with its parsed filter, or the reason why that cannot be read."""
 
     data: SubscriptionData
-    tag_filter: TagFilter | None
+    message_filter: MessageFilter | SubscriptionParseError
 
 
 @dataclass(slots=True)
@@ -63,6 +65,10 @@ class ConsumerGroup:
 class ConsumerGroups:
     """All consumer groups with live members.
 
+    Attributes:
+        parse_filter: parses the filter of a subscription, and remembers some: there are clients that send theirs in
+            each pull.
+
     Args:
         clock_ms: a steady clock: if the wall clock were set forward, all members would be silent for too long.
         notify: notifies a member that its group has changed.
@@ -82,6 +88,7 @@ class ConsumerGroups:
         self._groups: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Connection, set[str]] = {}
         self._unchecked: set[str] = set()
+        self.parse_filter: Final = lru_cache(_MAX_FILTERS)(parse_filter)
 
     def __iter__(self) -> Iterator[ConsumerGroup]:
         return iter(self._groups.values())
@@ -103,9 +110,31 @@ class ConsumerGroups:
         if changed or member.subscriptions != data.subscription_data_set:
             member.subscriptions = data.subscription_data_set
             self._unchecked.add(group.name)
-        changed = _merge_subscriptions(group, data.subscription_data_set) or changed
+        changed = self._merge_subscriptions(group, data.subscription_data_set) or changed
         if changed:
             self.notify_members(group.name)
+
+    def _merge_subscriptions(self, group: ConsumerGroup, wanted: list[SubscriptionData]) -> bool:
+        """Adopt the subscriptions of the newest heartbeat; return whether the set of topics changed."""
+        topics = {data.topic for data in wanted}
+        removed = [topic for topic in group.subscriptions if topic not in topics]
+        for topic in removed:
+            del group.subscriptions[topic]
+        changed = bool(removed)
+        for data in wanted:
+            known = group.subscriptions.get(data.topic)
+            if known is None:
+                changed = True
+            elif data.sub_version <= known.data.sub_version:
+                continue
+            group.subscriptions[data.topic] = Subscription(data, self._filter_of(data))
+        return changed
+
+    def _filter_of(self, data: SubscriptionData) -> MessageFilter | SubscriptionParseError:
+        try:
+            return self.parse_filter(data.sub_string, data.expression_type)
+        except SubscriptionParseError as exc:
+            return exc.with_traceback(None)
 
     def _join(self, group: ConsumerGroup, connection: Connection, client_id: str) -> bool:
         member = group.members.get(connection)
@@ -221,31 +250,6 @@ def _is_shared(connections: Sequence[tuple[Connection, Member]]) -> bool:
         first.peer_ip != second.peer_ip or older.last_heartbeat_ms > newer.joined_ms
         for (first, older), (second, newer) in pairwise(connections)
     )
-
-
-def _merge_subscriptions(group: ConsumerGroup, wanted: list[SubscriptionData]) -> bool:
-    """Adopt the subscriptions of the newest heartbeat; return whether the set of topics changed."""
-    topics = {data.topic for data in wanted}
-    removed = [topic for topic in group.subscriptions if topic not in topics]
-    for topic in removed:
-        del group.subscriptions[topic]
-    changed = bool(removed)
-    for data in wanted:
-        known = group.subscriptions.get(data.topic)
-        if known is None:
-            changed = True
-        elif data.sub_version <= known.data.sub_version:
-            continue
-        group.subscriptions[data.topic] = Subscription(data, tag_filter_of(data.sub_string, data.expression_type))
-    return changed
-
-
-def tag_filter_of(expression: str | None, expression_type: str | None) -> TagFilter | None:
-    """Return the filter of an expression, ``None`` if its type is not supported or it cannot be read."""
-    try:
-        return parse_filter(expression, expression_type)
-    except (SubscriptionParseError, UnsupportedFilterError):
-        return None
 
 
 class ProducerGroups:

@@ -19,7 +19,6 @@ from triomq.protocol.bodies.client import (
     LockBatchResponseBody,
 )
 from triomq.protocol.errors import IllegalNameError
-from triomq.protocol.filters.filter_types import check_filter_type
 from triomq.protocol.names import retry_topic
 from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, UnregisterClientRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
@@ -73,12 +72,12 @@ class ClientProcessors:
         return command.reply(body=ConsumerIdList(group.client_ids()).encode())
 
     def check_client_config(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        """Check before a consumer starts that its type of filter is supported."""
+        """Check before a consumer starts that its filter can be used."""
         if not command.body:
             return command.reply()
         subscription = CheckClientRequestBody.decode(command.body).subscription_data
         if subscription is not None:
-            check_filter_type(subscription.expression_type)
+            self._groups.consumers.parse_filter(subscription.sub_string, subscription.expression_type)
         return command.reply()
 
     def lock_batch_mq(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:

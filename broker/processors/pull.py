@@ -15,12 +15,13 @@ from triomq.broker.pulls.pull_hold import Pull
 from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.codes import CommandFlag, Permission, PullSysFlag, ResponseCode
-from triomq.protocol.errors import UnsupportedFilterError
-from triomq.protocol.filters.filter_types import parse_filter
+from triomq.protocol.errors import SubscriptionParseError
+from triomq.protocol.filters.filter_types import MessageFilter
 from triomq.protocol.requests.messages import PullMessageRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import PagedRead
+from triomq.storage.reading.filtered_read import scan_for
 
 _READ: Final = int(Permission.READ)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
@@ -41,15 +42,16 @@ class PullProcessor:
     def pull_message(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
         """Answer with messages, hold the request until some arrive, or explain why there are none."""
         header = PullMessageRequestHeader.decode(command.ext_fields)
-        codes = self._check(connection, header)
+        message_filter = self._check(connection, header)
         store = self.store
         queue = store.queue(header.topic, header.queue_id)
         if header.sys_flag & _COMMIT_OFFSET and header.commit_offset >= 0:
             self.groups.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         if command.flag & _ONEWAY:  # nobody waits for an answer
             return None
-        pull = Pull(connection, command, header, codes, queue, header.queue_offset)
-        place = queue, header.queue_offset, max(header.max_msg_nums, 1), codes, header.max_transfer_bytes
+        pull = Pull(connection, command, header, message_filter, queue, header.queue_offset)
+        scan = scan_for(message_filter, max(header.max_msg_nums, 1), header.max_transfer_bytes)
+        place = queue, header.queue_offset, *scan
         cold = store.cold_reads
         if ranges := cold.find(*place):
             self.paged_reads.wait(connection, command, self._when_read(cold.rest(*place), pull), ranges)
@@ -64,8 +66,8 @@ class PullProcessor:
 
     # --- checks, in RocketMQ's order ------------------------------------------------------------------------
 
-    def _check(self, connection: Connection, header: PullMessageRequestHeader) -> frozenset[int] | None:
-        """Return the tag codes that the pull wants; ``None``: all.
+    def _check(self, connection: Connection, header: PullMessageRequestHeader) -> MessageFilter:
+        """Return which messages the pull wants.
 
         Raises:
             RefusedError: group, topic, queue or subscription do not allow the pull.
@@ -90,11 +92,11 @@ class PullProcessor:
                 f"[{topic.read_queue_nums}] consumer:[{connection.peer}]"
             )
         if header.sys_flag & _SUBSCRIPTION:
-            return parse_filter(header.subscription, header.expression_type).codes
-        return self._subscribed_codes(header, broadcast_enabled=group.consume_broadcast_enable)
+            return self.groups.consumers.parse_filter(header.subscription, header.expression_type)
+        return self._subscribed_filter(header, broadcast_enabled=group.consume_broadcast_enable)
 
-    def _subscribed_codes(self, header: PullMessageRequestHeader, *, broadcast_enabled: bool) -> frozenset[int] | None:
-        """Return the tag codes of the subscription in the group's heartbeats."""
+    def _subscribed_filter(self, header: PullMessageRequestHeader, *, broadcast_enabled: bool) -> MessageFilter:
+        """Return the filter of the subscription in the group's heartbeats."""
         group = self.groups.consumers.get(header.consumer_group)
         if group is None:
             raise RefusedError(
@@ -115,6 +117,10 @@ class PullProcessor:
             raise RefusedError(
                 "the consumer's subscription not latest: send a heartbeat first", ResponseCode.SUBSCRIPTION_NOT_LATEST
             )
-        if subscription.tag_filter is None:
-            raise UnsupportedFilterError(subscription.data.expression_type)
-        return subscription.tag_filter.codes
+        if isinstance(subscription.message_filter, SubscriptionParseError):
+            raise RefusedError(
+                "The broker's consumer filter data is not exist!Your expression may be wrong! "
+                f"{subscription.message_filter}",
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+            )
+        return subscription.message_filter

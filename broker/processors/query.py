@@ -10,6 +10,7 @@ from triomq.broker.network.connection import Connection
 from triomq.broker.network.refusal import RefusedError
 from triomq.protocol.bodies.statistics import ConsumeQueueData, QueryConsumeQueueResponseBody
 from triomq.protocol.codes import ResponseCode
+from triomq.protocol.filters.tags import TagFilter
 from triomq.protocol.requests.messages import (
     QueryMessageRequestHeader,
     QueryMessageResponseHeader,
@@ -84,14 +85,14 @@ class QueryProcessors:
         if not begin <= index < end:
             return command.reply(remark=f"Index {index} of {queue_id}@{topic} is not exist!")
         answer = QueryConsumeQueueResponseBody(max_queue_index=end, min_queue_index=begin)
-        tag_filter = None
+        message_filter = None
         if header.consumer_group is not None:
             group = self._groups.consumers.get(header.consumer_group)
             subscription = group.subscriptions.get(topic) if group is not None else None
             if subscription is None:
                 answer.filter_data = f"{header.consumer_group}@{topic} is not online!"
             else:
-                answer.subscription_data, tag_filter = subscription.data, subscription.tag_filter
+                answer.subscription_data, message_filter = subscription.data, subscription.message_filter
         count = min(header.count, _MAX_UNITS)
         yield from self._store.cold_reads.load_units(queue, index, count)
         answer.queue_data = [
@@ -99,7 +100,7 @@ class QueryProcessors:
                 physic_offset=unit.physical_offset,
                 physic_size=unit.size,
                 tags_code=unit.tags_code,
-                eval=tag_filter is not None and tag_filter.matches_code(unit.tags_code),
+                eval=isinstance(message_filter, TagFilter) and message_filter.matches_code(unit.tags_code),
             )
             for unit in self._store.reader.queue_units(topic, queue_id, index, count)
         ]

@@ -104,7 +104,7 @@ class PullAnswers:
             return
         found = self._read(pull)
         if not is_expired:
-            if found.status is GetMessageStatus.NO_MATCHED_MESSAGE:
+            if found.status is GetMessageStatus.NO_MATCHED_MESSAGE and found.next_begin_offset >= found.max_offset:
                 self.hold.hold_again(pull, found.next_begin_offset)
                 return
             if found.status is GetMessageStatus.OFFSET_OVERFLOW_ONE:
@@ -136,8 +136,8 @@ class PullAnswers:
 
     def _read(self, pull: Pull) -> GetMessageResult:
         header = pull.header
-        return self.store.reader.get_message(
-            pull.queue, pull.queue_offset, max(header.max_msg_nums, 1), pull.codes, header.max_transfer_bytes
+        return self.store.reader.get_matching(
+            pull.queue, pull.queue_offset, max(header.max_msg_nums, 1), pull.message_filter, header.max_transfer_bytes
         )
 
     def _send(self, pull: Pull, found: GetMessageResult, code: ResponseCode) -> None:

@@ -16,6 +16,7 @@ from typing import Final
 import trio
 
 from triomq.broker.network.connection import Connection
+from triomq.protocol.filters.filter_types import MessageFilter
 from triomq.protocol.requests.messages import PullMessageRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
@@ -31,7 +32,7 @@ class Pull:
     connection: Connection
     command: RemotingCommand
     header: PullMessageRequestHeader
-    codes: frozenset[int] | None  # tag codes wanted; None: all
+    message_filter: MessageFilter
     queue: ConsumeQueue
     queue_offset: int  # where to read next
     deadline: float = 0.0  # trio's clock; of a held pull

@@ -37,6 +37,7 @@ from triomq.protocol.bodies.client import (
     MessageModel,
 )
 from triomq.protocol.errors import ClientClosedError
+from triomq.protocol.filters.expressions import FilterExpression
 from triomq.protocol.filters.tags import SUBSCRIBE_ALL
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
@@ -133,7 +134,7 @@ class Engine:
         self._started_ms = wall_clock_ms()
         self._changing = trio.Lock()
         self._maintenance = Maintenance(instance, plan.group, offsets)
-        requests = QueueRequests(instance, plan.group)
+        self._requests = requests = QueueRequests(instance, plan.group)
         self._context = PullContext(
             requests, offsets, progress, service, plan.config, self._maintenance.announce, plan.orderly, plan.filters
         )
@@ -163,10 +164,11 @@ class Engine:
         """Store the last offsets and leave the group; shield it, for ``END_LIMIT_S``."""
         await self._maintenance.leave(self.rebalancer, self._locks)
 
-    async def subscribe(self, topic: str, expression: str) -> None:
+    async def subscribe(self, topic: str, expression: FilterExpression) -> None:
         """Add a topic, or change its expression; see :meth:`PushConsumer.subscribe`."""
         async with self._changing:
             subscription = self._plan.subscriptions.put(topic, expression)
+            await self._requests.check_filter(subscription.data())
             await self._instance.groups.beat()
             subscription.announced()
             self.rebalancer.pull_anew(topic)
@@ -179,7 +181,7 @@ class Engine:
             await self.rebalancer.wait_next_round()
             await self._instance.groups.beat()
 
-    async def assign(self, queues: Collection[MessageQueue], expressions: Mapping[str, str]) -> None:
+    async def assign(self, queues: Collection[MessageQueue], expressions: Mapping[str, FilterExpression]) -> None:
         """Hold these queues and no others; returns when they are held."""
         assert self._chosen is not None
         subscriptions, rebalancer = self._plan.subscriptions, self.rebalancer
@@ -190,7 +192,8 @@ class Engine:
             if topic not in chosen:
                 subscriptions.remove(topic)
         for topic in chosen:
-            subscriptions.put(topic, expressions.get(topic, SUBSCRIBE_ALL))
+            subscription = subscriptions.put(topic, expressions.get(topic, SUBSCRIBE_ALL))
+            await self._requests.check_filter(subscription.data())
             rebalancer.pull_anew(topic)
         self._chosen.clear()
         self._chosen.update(chosen)

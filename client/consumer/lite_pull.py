@@ -30,7 +30,8 @@ from triomq.client.nursery import open_service_nursery
 from triomq.client.producer.tracing import open_tracer
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.errors import ClientError, ConfigError
-from triomq.protocol.filters.tags import SUBSCRIBE_ALL, TagFilter
+from triomq.protocol.filters.expressions import FilterExpression, filter_of
+from triomq.protocol.filters.tags import SUBSCRIBE_ALL
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import validate_group, validate_topic
 from triomq.protocol.record.message import MessageExt
@@ -117,7 +118,7 @@ class LitePullConsumer(QueueQueries):
         self._nursery: trio.Nursery
         self._offsets: OffsetStore
 
-    async def subscribe(self, topic: str, expression: str = SUBSCRIBE_ALL) -> None:
+    async def subscribe(self, topic: str, expression: FilterExpression = SUBSCRIBE_ALL) -> None:
         """Consume a topic as a member of the group, or change the expression of a subscribed topic.
 
         Returns once the queues are assigned; a broker that cannot be reached is asked again
@@ -125,11 +126,11 @@ class LitePullConsumer(QueueQueries):
 
         Raises:
             IllegalNameError: the topic's name.
-            SubscriptionParseError: the tag expression.
+            SubscriptionParseError: the expression.
             ClientError: queues are assigned; or the group is on a shared instance already.
         """
         validate_topic(topic)
-        TagFilter.parse_strictly(expression)
+        filter_of(expression)
         await self._start(assigns=False).subscribe(topic, expression)
 
     async def unsubscribe(self, topic: str) -> None:
@@ -144,21 +145,23 @@ class LitePullConsumer(QueueQueries):
             raise ClientError("unsubscribe: queues are assigned; use assign")
         await engine.unsubscribe(topic)
 
-    async def assign(self, queues: Iterable[MessageQueue], expressions: Mapping[str, str] | None = None) -> None:
+    async def assign(
+        self, queues: Iterable[MessageQueue], expressions: Mapping[str, FilterExpression] | None = None
+    ) -> None:
         """Consume these queues and no others, whatever other consumers do; returns when they are held.
 
         Args:
             queues: all of them; those held before and missing here are given up.
-            expressions: tag expressions by topic; "*" where there is none.
+            expressions: filters by topic; "*" where there is none.
 
         Raises:
-            SubscriptionParseError: a tag expression.
+            SubscriptionParseError: an expression.
             NoRouteError: a topic does not exist.
             ClientError: a topic is subscribed to; or the group is on a shared instance already.
         """
         expressions = expressions or {}
         for expression in expressions.values():
-            TagFilter.parse_strictly(expression)
+            filter_of(expression)
         await self._start(assigns=True).assign(frozenset(queues), expressions)
 
     async def wait_assigned(self) -> None:

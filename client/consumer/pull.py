@@ -19,8 +19,10 @@ from triomq.client.consumer.processing.send_back import SendBack
 from triomq.client.consumer.queries import QueueQueries
 from triomq.client.consumer.requests.pull import Pull, PullResult, PullStatus, RawPull
 from triomq.client.consumer.requests.queue_requests import QueueRequests
+from triomq.client.consumer.subscription import select
 from triomq.protocol.errors import ClientError, ConfigError
-from triomq.protocol.filters.tags import SUBSCRIBE_ALL, TagFilter
+from triomq.protocol.filters.expressions import FilterExpression, filter_of
+from triomq.protocol.filters.tags import SUBSCRIBE_ALL
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import validate_group
 from triomq.protocol.record.message import MessageExt
@@ -73,7 +75,7 @@ class PullConsumer(QueueQueries):
         self,
         queue: MessageQueue,
         queue_offset: int,
-        expression: str = SUBSCRIBE_ALL,
+        expression: FilterExpression = SUBSCRIBE_ALL,
         max_messages: int = 32,
         wait_s: float = 0.0,
         max_bytes: int | None = None,
@@ -83,7 +85,7 @@ class PullConsumer(QueueQueries):
         Args:
             queue: from where.
             queue_offset: first message wanted.
-            expression: tag expression.
+            expression: which messages: tags, or ``Sql(...)``.
             max_messages: at most; brokers have a limit of their own, normally 32.
             wait_s: how long the broker may wait for a message if there is none.
             max_bytes: at most so many bytes of messages; triomq's brokers then return more than 32, Apache's ignore it.
@@ -98,22 +100,20 @@ class PullConsumer(QueueQueries):
                 f"pull: queue_offset {queue_offset} and wait_s {wait_s} must not be negative, "
                 f"max_messages {max_messages} must be above 0"
             )
-        tag_filter = TagFilter.parse_strictly(expression)
+        message_filter = filter_of(expression)
         result = await self._open().pull(
             queue,
             Pull(
                 QueueOffset(queue_offset),
                 max_messages,
-                expression=tag_filter.expression,
+                message_filter=message_filter,
                 suspend_s=wait_s,
                 broker_id=self._suggested.get(queue, 0),
                 max_bytes=max_bytes,
             ),
         )
         self._suggested[queue] = result.suggested_broker_id
-        messages = result.messages
-        if tag_filter.tags:  # the broker compared hash codes only
-            messages = [message for message in messages if tag_filter.matches_tag(message.tags)]
+        messages = select(message_filter, result.messages)
         for message in messages:
             message.broker_name = queue.broker_name
         return result._replace(messages=messages)

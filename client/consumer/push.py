@@ -37,6 +37,7 @@ from triomq.client.producer.reply import Replier
 from triomq.client.producer.tracing import open_tracer
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.errors import ClientClosedError, ConfigError
+from triomq.protocol.filters.expressions import FilterExpression
 from triomq.protocol.names import validate_group
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer")
@@ -79,7 +80,7 @@ class PushConsumer(OpenOnce):
         self,
         group: str,
         *,
-        subscriptions: Mapping[str, str],
+        subscriptions: Mapping[str, FilterExpression],
         on_message: OnMessage | None = None,
         on_messages: OnMessages | None = None,
         namesrv: str | Sequence[str] | None = None,
@@ -101,7 +102,7 @@ class PushConsumer(OpenOnce):
 
         Args:
             group: name of the consumer group; all its members must have the same subscriptions.
-            subscriptions: tag expressions by topic: ``"*"``, ``"TagA"``, ``"TagA || TagB"``.
+            subscriptions: filters by topic: ``"*"``, ``"TagA || TagB"``, or ``Sql("amount > 100")``.
             on_message: handles one message; a plain function runs in a worker thread.
             on_messages: handles several messages of one queue, with a ``ConsumeContext``, or an ``OrderlyContext`` if
                 ``orderly``; instead of the former.
@@ -126,7 +127,7 @@ class PushConsumer(OpenOnce):
 
         Raises:
             IllegalNameError: the group's name, or a topic's.
-            SubscriptionParseError: a tag expression.
+            SubscriptionParseError: a filter expression.
             ConfigError: an impossible value.
         """
         validate_group(group)
@@ -159,7 +160,7 @@ class PushConsumer(OpenOnce):
         await self._open_life().engine.rebalancer.wait_assigned()
         self._open_life()  # the consumer may have been left meanwhile
 
-    async def subscribe(self, topic: str, expression: str = "*") -> None:
+    async def subscribe(self, topic: str, expression: FilterExpression = "*") -> None:
         """Consume another topic, or other tags of a topic.
 
         When this returns, the queues of a new topic are assigned, if it exists and its brokers answer; otherwise that
@@ -278,8 +279,10 @@ class PushConsumer(OpenOnce):
                     self._life = life
                     started.set()
 
+                requests = QueueRequests(instance, self.group)
                 for topic in self._plan.subscriptions.topics:
                     await instance.routes.find(topic)
+                    await requests.check_filter(self._plan.subscriptions[topic].data())
                 await life.serve(stopping, on_start)
 
 

@@ -5,7 +5,7 @@ answer is idle most of the time.  This one asks ahead, at the offsets where it e
 names the bytes it accepts at once, so that our brokers return more.  Where an answer ends early, the gap is pulled;
 where two overlap, the caller drops what it has already: each record carries its offset.
 
-With a tag expression nobody knows where the next answer begins, so only one pull is in flight then.
+With a filter nobody knows where the next answer begins, so only one pull is in flight then.
 """
 
 from collections import deque
@@ -21,7 +21,8 @@ from triomq.client.consumer.requests.pull import Pull, PullStatus, RawPull
 from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS, QueueRequests
 from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.protocol.errors import ClientClosedError, ConfigError, TriomqError
-from triomq.protocol.filters.tags import SUBSCRIBE_ALL, TagFilter
+from triomq.protocol.filters.expressions import EVERYTHING, FilterExpression, filter_of
+from triomq.protocol.filters.tags import SUBSCRIBE_ALL
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import validate_group
 from triomq.protocol.units import QueueOffset
@@ -90,7 +91,7 @@ class RangeReader(OpenOnce):
         *,
         group: str,
         instance: ClientInstance,
-        expression: str = SUBSCRIBE_ALL,
+        expression: FilterExpression = SUBSCRIBE_ALL,
         limits: ReadLimits | None = None,
     ) -> None:
         """Check the settings; nothing happens before the reader is entered.
@@ -101,7 +102,7 @@ class RangeReader(OpenOnce):
             end: first offset not wanted.
             group: the group named in the pulls.
             instance: whose connections to use; must outlive this.
-            expression: tag expression; the broker compares hash codes only, the caller must compare the text.
+            expression: which messages; of tags the broker compares hash codes only, the caller must compare the text.
             limits: how much to ask for.
 
         Raises:
@@ -112,11 +113,12 @@ class RangeReader(OpenOnce):
         validate_group(group)
         if not begin >= 0:
             raise ConfigError(f"range reader: begin {begin} must not be negative")
-        self._filter = TagFilter.parse_strictly(expression)
+        self._filter = filter_of(expression)
+        self._is_filtered = self._filter != EVERYTHING
         self._queue = queue
         self._end = end
         self._limits = limits = limits or ReadLimits()
-        self._pulls_in_flight = 1 if self._filter.tags else limits.pulls_in_flight
+        self._pulls_in_flight = 1 if self._is_filtered else limits.pulls_in_flight
         self._nursery: trio.Nursery | None = None
         self._requests = QueueRequests(instance, group)
         self._window: deque[_PendingPull] = deque()
@@ -210,7 +212,7 @@ class RangeReader(OpenOnce):
     def _start(self, queue_offset: int, end: int) -> _PendingPull:
         if self._nursery is None:
             raise ClientClosedError("the range reader is not open: use it inside its async with block")
-        wanted = self._limits.max_messages if self._filter.tags else max(1, min(self._step, end - queue_offset))
+        wanted = self._limits.max_messages if self._is_filtered else max(1, min(self._step, end - queue_offset))
         pull = _PendingPull(queue_offset, wanted)
         self._nursery.start_soon(self._pull, pull)
         return pull
@@ -223,7 +225,7 @@ class RangeReader(OpenOnce):
                     Pull(
                         QueueOffset(pull.queue_offset),
                         pull.max_messages,
-                        expression=self._filter.expression,
+                        message_filter=self._filter,
                         max_bytes=self._limits.max_bytes,
                     ),
                 )

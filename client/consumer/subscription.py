@@ -1,6 +1,6 @@
 """What a consumer subscribes to, and its form in heartbeats.
 
-Source: behaviour.md A.11 (tag expressions), B.5 step 2 (retry topic), B.7 (versions); wire.md 9.3.
+Source: behaviour.md A.11 (filters), B.5 step 2 (retry topic), B.7 (versions); wire.md 9.3.
 """
 
 from collections.abc import Mapping
@@ -9,26 +9,28 @@ from typing import Final
 from triomq.client.consumer.config import ClockMs
 from triomq.protocol.bodies.client import SubscriptionData
 from triomq.protocol.errors import ConfigError
+from triomq.protocol.filters.expressions import FilterExpression, filter_of
+from triomq.protocol.filters.filter_types import MessageFilter, filter_type
 from triomq.protocol.filters.tags import SUBSCRIBE_ALL, TagFilter
 from triomq.protocol.names import retry_topic, validate_topic
 from triomq.protocol.record.message import MessageExt
 
 
 class Subscription:
-    """One topic with its tag expression.
+    """One topic with its filter.
 
     Attributes:
         topic: the topic.
-        tag_filter: which messages.
+        message_filter: which messages.
         pull_version: the version in pulls; a broker that knows only an older one answers 25.
         version: the version in heartbeats; raised whenever brokers must replace the subscription.
     """
 
-    __slots__ = ("pull_version", "tag_filter", "topic", "version")
+    __slots__ = ("message_filter", "pull_version", "topic", "version")
 
-    def __init__(self, topic: str, tag_filter: TagFilter, version: int) -> None:
+    def __init__(self, topic: str, message_filter: MessageFilter, version: int) -> None:
         self.topic: Final = topic
-        self.tag_filter = tag_filter
+        self.message_filter = message_filter
         self.pull_version = version
         self.version = version
 
@@ -38,21 +40,27 @@ class Subscription:
 
     def select(self, messages: list[MessageExt]) -> list[MessageExt]:
         """Return the messages whose tag is wanted: the broker compared hash codes only."""
-        if not self.tag_filter.tags:
-            return messages
-        wanted = self.tag_filter.matches_tag
-        return [message for message in messages if wanted(message.tags)]
+        return select(self.message_filter, messages)
 
     def data(self) -> SubscriptionData:
         """Return it as heartbeats carry it."""
-        tag_filter = self.tag_filter
+        message_filter = self.message_filter
         return SubscriptionData(
             topic=self.topic,
-            sub_string=tag_filter.expression,
-            tags_set=list(tag_filter.tags),
-            code_set=sorted(tag_filter.codes or ()),
+            sub_string=message_filter.expression,
+            tags_set=list(message_filter.tags) if isinstance(message_filter, TagFilter) else [],
+            code_set=sorted(message_filter.codes or ()),
             sub_version=self.version,
+            expression_type=filter_type(message_filter),
         )
+
+
+def select(message_filter: MessageFilter, messages: list[MessageExt]) -> list[MessageExt]:
+    """Return the messages whose tag is wanted: brokers compare hash codes of tags, but SQL they evaluate."""
+    if not isinstance(message_filter, TagFilter) or not message_filter.tags:
+        return messages
+    wanted = message_filter.matches_tag
+    return [message for message in messages if wanted(message.tags)]
 
 
 class Subscriptions:
@@ -64,29 +72,29 @@ class Subscriptions:
     def __init__(
         self,
         group: str,
-        expressions: Mapping[str, str],
+        expressions: Mapping[str, FilterExpression],
         clock: ClockMs,
         *,
         with_retry_topic: bool = True,
         may_be_empty: bool = False,
     ) -> None:
-        """Parse tag expressions by topic.
+        """Parse filter expressions by topic.
 
         Raises:
             ConfigError: there is no topic.
             IllegalNameError: a topic has an impossible name.
-            SubscriptionParseError: an expression has separators but no tag.
+            SubscriptionParseError: an expression cannot be read.
         """
         if not expressions and not may_be_empty:
             raise ConfigError('subscriptions: no topic given; write subscriptions={"Topic": "*"}')
         self._clock = clock
         self.retry_topic: Final = retry_topic(group)
         table: dict[str, Subscription] = {}
-        own = {self.retry_topic: SUBSCRIBE_ALL} if with_retry_topic else {}
+        own: dict[str, FilterExpression] = {self.retry_topic: SUBSCRIBE_ALL} if with_retry_topic else {}
         for topic, expression in {**expressions, **own}.items():
             if topic != self.retry_topic:  # a group's name may be longer than a topic's
                 validate_topic(topic)
-            table[topic] = Subscription(topic, TagFilter.parse_strictly(expression), clock())
+            table[topic] = Subscription(topic, filter_of(expression), clock())
         self._table: Final = table
 
     def __getitem__(self, topic: str) -> Subscription:
@@ -100,7 +108,7 @@ class Subscriptions:
         """All topics."""
         return tuple(self._table)
 
-    def put(self, topic: str, expression: str) -> Subscription:
+    def put(self, topic: str, expression: FilterExpression) -> Subscription:
         """Add a topic, or change its expression, also for its running pull loops.
 
         Pulls name the previous version until :meth:`Subscription.announced`.
@@ -108,17 +116,17 @@ class Subscriptions:
         Raises:
             ConfigError: it is the retry topic, which is the consumer's own.
             IllegalNameError: the topic has an impossible name.
-            SubscriptionParseError: the expression has separators but no tag.
+            SubscriptionParseError: the expression cannot be read.
         """
         if topic == self.retry_topic:
             raise ConfigError(f"subscribe: {topic} is consumed anyway")
         validate_topic(topic)
-        tag_filter = TagFilter.parse_strictly(expression)
+        message_filter = filter_of(expression)
         subscription = self._table.get(topic)
         if subscription is None:
-            subscription = self._table[topic] = Subscription(topic, tag_filter, self._clock())
+            subscription = self._table[topic] = Subscription(topic, message_filter, self._clock())
         else:
-            subscription.tag_filter = tag_filter
+            subscription.message_filter = message_filter
             self.renew(topic)
         return subscription
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from triomq.protocol.bodies.client import ConsumerRunningInfo, ProcessQueueInfo, SubscriptionData
-from triomq.protocol.errors import SubscriptionParseError, UnsupportedFilterError
+from triomq.protocol.errors import SubscriptionParseError
 from triomq.protocol.filters.filter_types import parse_filter
 from triomq.protocol.message_queue import MessageQueue
 
@@ -78,7 +78,7 @@ def _meaning(data: SubscriptionData) -> object:
     """Return a value that is equal for two subscriptions if and only if they select the same messages."""
     try:
         return parse_filter(data.sub_string, data.expression_type)
-    except (SubscriptionParseError, UnsupportedFilterError):
+    except SubscriptionParseError:
         return data.expression_type, data.sub_string
 
 

@@ -30,7 +30,9 @@ def parse_filter(expression: str | None, expression_type: str | None) -> Message
     """
     parse = _PARSERS.get(expression_type or TAG)
     if parse is None:
-        raise SubscriptionParseError(f"filter type {str(expression_type)[:80]!r} is unknown: use {' or '.join(_PARSERS)}")
+        raise SubscriptionParseError(
+            f"filter type {str(expression_type)[:80]!r} is unknown: use {' or '.join(_PARSERS)}"
+        )
     return parse(expression)
 
 

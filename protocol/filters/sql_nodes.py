@@ -60,7 +60,7 @@ class Constant(Node):
         """Whether it is an integer or a float."""
         return isinstance(self.value, int | float) and not self.is_boolean
 
-    def evaluate(self, properties: bytes) -> Value:  # noqa: ARG002
+    def evaluate(self, properties: bytes) -> Value:
         """Return the value."""
         return self.value
 

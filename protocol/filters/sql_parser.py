@@ -217,7 +217,7 @@ class _Parser:
 
 def _shown(token: Token) -> str:
     text = token.text if len(token.text) <= _SHOWN else token.text[:_SHOWN] + "..."
-    return text if text else token.kind
+    return text or token.kind
 
 
 def _boolean(node: Node, start: Token) -> Node:
@@ -268,7 +268,7 @@ _PRIMARIES: Final[dict[str, Callable[[str], Node]]] = {
     "text": lambda text: Constant(_unquoted(text)),
     "integer": _integer,
     "float": _float,
-    "TRUE": lambda _: Constant(True),  # noqa: FBT003
-    "FALSE": lambda _: Constant(False),  # noqa: FBT003
+    "TRUE": lambda _: Constant(True),
+    "FALSE": lambda _: Constant(False),
     "NULL": lambda _: Constant(None),
 }

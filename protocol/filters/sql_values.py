@@ -75,7 +75,7 @@ def _compare_doubles(left: float, right: float) -> int:
 
 
 def _double_key(number: float) -> tuple[bool, float, float]:
-    return (True, 0.0, 0.0) if number != number else (False, number, copysign(1.0, number))  # noqa: PLR0124  # NaN
+    return (True, 0.0, 0.0) if number != number else (False, number, copysign(1.0, number))  # NaN
 
 
 def _read_boolean(text: bytes) -> bool:

@@ -60,8 +60,8 @@ class TagFilter:
         for tag in found.tags:
             if _PLAIN_TAG.fullmatch(tag) is None:
                 raise SubscriptionParseError(
-                    f"tag expression {found.expression[:80]!r}: tag expressions are TAG || TAG; "
-                    f"{tag[:80]!r} contains a blank, && or |"
+                    f"tag expression {found.expression[:80]!r}: {tag[:80]!r} contains a blank, && or |; "
+                    "write TAG || TAG, or Sql(...) for a condition on properties"
                 )
         return found
 

@@ -7,6 +7,7 @@ Source: MessageDecoder.java, CommitLog.java; store.md 2.1-2.5, wire.md 10.1.
 
 import struct
 import zlib
+from collections.abc import Iterator
 from enum import IntEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -27,6 +28,7 @@ from triomq.protocol.record.layout import (
     PROPERTIES_LENGTH,
     Head,
     head_for,
+    head_struct,
     record_size,
 )
 from triomq.protocol.record.message import MessageExt
@@ -45,6 +47,8 @@ _ROLLBACK: Final = int(MessageSysFlag.TRANSACTION_ROLLBACK)
 _MULTI_DISPATCH: Final = b"INNER_MULTI_DISPATCH\x01"
 _SECTOR: Final = 512  # bytes that a disk writes completely or not at all
 _unpack_head = HEAD.unpack_from
+_unpack_sizes = head_struct("size", "queue_offset", "sys_flag").unpack_from
+_BODY_LENGTH: Final = struct.Struct(">i")  # the last field of a head
 
 
 def body_crc(body: bytes | bytearray | memoryview) -> int:
@@ -113,6 +117,19 @@ def tags_code_of(properties: bytes) -> int:
     """Return the hash of a message's tags that its consume queue unit holds; 0 without tags."""
     tags = get_property(properties, _TAGS)
     return tags_code(tags.decode("utf-8", "replace")) if tags else 0
+
+
+def iter_properties(buffer: memoryview) -> Iterator[tuple[int, int, QueueOffset, bytes]]:
+    """Yield start, end, queue offset and encoded properties of concatenated intact records; nothing else is decoded."""
+    at, size = 0, len(buffer)
+    while at < size:
+        record_size, queue_offset, sys_flag = _unpack_sizes(buffer, at)
+        head = HEADS[(sys_flag & HOST_V6_BITS) >> HOST_BITS_SHIFT].size
+        (body_length,) = _BODY_LENGTH.unpack_from(buffer, at + head - _BODY_LENGTH.size)
+        end = at + record_size
+        topic_at = at + head + body_length
+        yield at, end, queue_offset, bytes(buffer[topic_at + 1 + buffer[topic_at] + PROPERTIES_LENGTH.size : end])
+        at = end
 
 
 def decode_records(buffer: ReadableBuffer) -> list[MessageExt]:

@@ -112,6 +112,8 @@ OPTIONS: Final = (
            "longest wait for minOffsetsPerTrigger"),
     Option("tags", _READ, "*", values.tags, "tags joined by ||, or *",
            "the broker filters, and the reader checks again"),
+    Option("sql", _READ, None, values.sql, "a condition such as amount > 100",
+           "the broker filters by properties; not with tags"),
     Option("group.id", _STREAM, None, values.group, "a group", "group to store offsets in, for tools that show lag"),
     Option("readGroup", _READ, "TRIOMQ_SPARK", values.group, "a group",
            "group name in pulls, for statistics and permissions"),
@@ -149,6 +151,7 @@ _SPARKS_OWN: Final = frozenset(("checkpointlocation", "path", "querytype", "__pa
 _OTHER_NAMES: Final = {
     "namesrv": "nameServer", "namesrvaddr": "nameServer", "subexpression": "tags", "consumergroup": "group.id",
     "groupid": "group.id", "groupidprefix": "readGroup", "topics": "subscribe",
+    "bysql": "sql", "messageselector": "sql", "expressiontype": "sql", "filter": "sql",
 }  # fmt: skip
 _ACCOUNT: Final = ("accessKey", "secretKey", "securityToken")
 _TOPIC_OPTIONS: Final = ("subscribe", "subscribePattern", "assign")
@@ -237,6 +240,8 @@ def _check_read(found: Mapping[str, Any], use: Use) -> None:
         chosen = [name for name in names if name in found]
         if len(chosen) > 1:
             raise ConfigError(f"give one of the options {', '.join(names)} only; given: {', '.join(chosen)}")
+    if {"tags", "sql"} <= found.keys():
+        raise ConfigError("give one of the options tags and sql, not both")
     if use is Use.BATCH_READ and found.get("startingOffsets") == values.LATEST:
         raise ConfigError(
             "option 'startingOffsets' is latest: a batch would have nothing to read; latest is for streams"

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from triomq.client.config import parse_namesrv
 from triomq.client.connection.credentials import check_source
-from triomq.protocol.errors import TriomqError
+from triomq.protocol.errors import SubscriptionParseError, TriomqError
+from triomq.protocol.filters.expressions import Sql
 from triomq.protocol.filters.tags import TagFilter
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import validate_group, validate_topic
@@ -108,6 +109,14 @@ def group(text: str) -> str:
 def tags(text: str) -> str:
     """Read a tag expression."""
     return _checked(text, lambda: TagFilter.parse_strictly(text), "is not a tag expression: A || B, or *")
+
+
+def sql(text: str) -> Sql:
+    """Read an SQL expression; the error names the place only, as the text may be private."""
+    try:
+        return Sql(text)
+    except SubscriptionParseError:
+        raise ValueError("is not an SQL expression") from None
 
 
 def pattern(text: str) -> str:

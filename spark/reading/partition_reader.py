@@ -15,6 +15,7 @@ from triomq.client.consumer.pull import RawPull
 from triomq.client.consumer.range_reader import ReadLimits
 from triomq.client.sync import PullConsumer, RangeReader
 from triomq.protocol.errors import RequestTimeoutError, TopicNotExistError, TriomqError
+from triomq.protocol.filters.expressions import EVERYTHING, FilterExpression, filter_of
 from triomq.protocol.filters.tags import TagFilter
 from triomq.spark.connections import borrow_client
 from triomq.spark.options.options import Options
@@ -56,11 +57,13 @@ class _RangeTask:
         self._chunk_bytes = min(_FIRST_CHUNK_BYTES, options["batchBytes"])
         self._stalled_peer = "the broker"
         self._instance = instance
-        self._filter = TagFilter.parse_strictly(options["tags"])
+        self._expression: FilterExpression = options["sql"] or options["tags"]
+        wanted_filter = filter_of(self._expression)
+        self._is_filtered = wanted_filter != EVERYTHING
         self._decoder = Decoder(
             wanted.queue,
             columns,
-            tags=self._filter.tags,
+            tags=wanted_filter.tags if isinstance(wanted_filter, TagFilter) else (),
             batch_bytes=options["batchBytes"],
             strict_properties=options["badProperties"] == "fail",
         )
@@ -74,7 +77,7 @@ class _RangeTask:
             self._end,
             group=self._options["readGroup"],
             instance=self._instance,
-            expression=self._filter.expression,
+            expression=self._expression,
             limits=ReadLimits(
                 max_messages=self._options["pullBatchSize"],
                 max_bytes=min(self._options["batchBytes"], self._options["fetchBytes"] // 2),  # two are in flight
@@ -112,9 +115,8 @@ class _RangeTask:
 
         Messages that a slave does not have are not lost: its master may have them when it is back.
         """
-        is_filtered = bool(self._filter.tags)
         for answer in answers:
-            found = judge(answer, self._position, self._end, is_filtered=is_filtered)
+            found = judge(answer, self._position, self._end, is_filtered=self._is_filtered)
             if found.lost and answer.is_from_slave:
                 self._stalled_peer = "a slave, instead of its master,"
                 break

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from triomq.protocol.filters.filter_types import MessageFilter
+from triomq.protocol.filters.sql_filter import SqlFilter
 from triomq.protocol.record.consume_queue_unit import ConsumeQueueUnit
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.config import Durability, StoreConfig
@@ -9,6 +11,7 @@ from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import QueueTable
 from triomq.storage.consume_queue.unit_search import physical_offset_of
 from triomq.storage.reading.cold_read import ColdReads, PagedRead
+from triomq.storage.reading.filtered_read import choose, scan_for
 from triomq.storage.reading.get_message import GetMessageResult, GetMessageStatus, get_message
 from triomq.storage.reading.offset_by_time import offset_by_time
 
@@ -39,6 +42,24 @@ class StoreReader:
         if found is None:
             return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0, [], 0, 0)
         return get_message(self._log, self._config, found, queue_offset, max_msg_nums, codes, max_bytes)
+
+    def get_matching(
+        self,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        max_msg_nums: int,
+        message_filter: MessageFilter,
+        max_bytes: int | None = None,
+    ) -> GetMessageResult:
+        """Read the messages that a filter may match, by its own stage: the units' tag codes, or the properties.
+
+        ``filtered_read.scan_for`` tells what must be in memory.
+        """
+        scan = scan_for(message_filter, max_msg_nums, max_bytes)
+        found = get_message(self._log, self._config, queue, queue_offset, *scan)
+        if isinstance(message_filter, SqlFilter) and found.status is GetMessageStatus.FOUND:
+            return choose(found, message_filter, self._config, max_msg_nums, max_bytes)
+        return found
 
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the queue offset of the first message; 0 for a queue that does not exist."""

@@ -23,17 +23,32 @@ LIMIT_S: Final = 120
 
 NAMES: Final = ("a", "b", "c", "missing", "_x$1", "TAGS")
 VALUES: Final = (
-    "5", "+5", "007", "-3", "5.0", " 5", " 5 ", "5d", "0x1p3", "1e3", ".5", "5.", "NaN", "-NaN", "Infinity", "-0.0", "0.0",
+    "5", "+5", "007", "-3", "5.0", " 5", " 5 ", "5d", "0x1p3", "1e3", ".5", "5.", "NaN", "-NaN", "Infinity", "-0.0",
+    "0.0",
     "true", "TRUE", "false", "abc", "it's", "é", "\u0665", "\uff15", "\U0001d7d3", "1_0", "2147483647", "2147483648",
     "-2147483648", "1700000000000", "9223372036854775807", "9223372036854775808", "1e400", "+", "-", "0", "1.1f", "",
 )  # fmt: skip
 NUMBERS: Final = (
-    "5", "0", "5L", "7", "007", "5.0", "5.", ".5", "1e3", "1.5E+2", "0.0", "1e400", "1e-400", "2147483647", "2147483648",
-    "1700000000000", "9223372036854775807", "9223372036854775808", "5l", "3", "1000",
+    "5", "0", "5L", "7", "007", "5.0", "5.", ".5", "1e3", "1.5E+2", "0.0", "1e400", "1e-400", "2147483647",
+    "2147483648", "1700000000000", "9223372036854775807", "9223372036854775808", "5l", "3", "1000",
 )  # fmt: skip
 TEXTS: Final = ("'5'", "'abc'", "''", "'it''s'", "'é'", "'true'", "'5.0'", "'a b'", "'--'")
 OPERATORS: Final = ("=", "<>", "<", "<=", ">", ">=")
-TAILS: Final = (" garbage", " 5", ")", " LIKE 'x%'", " #", " ;", " .", " --", " -- x\n", " /* x */", " /* x", " IS", " NOT")
+TAILS: Final = (
+    " garbage",
+    " 5",
+    ")",
+    " LIKE 'x%'",
+    " #",
+    " ;",
+    " .",
+    " --",
+    " -- x\n",
+    " /* x */",
+    " /* x",
+    " IS",
+    " NOT",
+)
 
 
 class Generator:
@@ -80,7 +95,9 @@ class Generator:
 
     def properties(self) -> bytes:
         choose = self.random.choice
-        return encode_properties({name: choose(VALUES) for name in NAMES if name != "missing" and choose((True, True, False))})
+        return encode_properties(
+            {name: choose(VALUES) for name in NAMES if name != "missing" and choose((True, True, False))}
+        )
 
 
 def our_verdict(expression: str, properties: bytes) -> str:

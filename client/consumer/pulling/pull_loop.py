@@ -261,7 +261,7 @@ class PullLoop:
             self.next_offset,
             size,
             sub_version=self._subscription.pull_version,
-            expression=self._subscription.tag_filter.expression if is_lite else None,
+            message_filter=self._subscription.message_filter if is_lite else None,
             commit_offset=consumed,
             suspend_s=min(config.suspend_s, _DOUBTFUL_SUSPEND_S) if is_doubtful else config.suspend_s,
             timeout_s=config.pull_timeout_s,

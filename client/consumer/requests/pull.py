@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from triomq.protocol.codes import PullSysFlag, ResponseCode
-from triomq.protocol.filters.filter_types import TAG
+from triomq.protocol.filters.filter_types import TAG, MessageFilter, filter_type
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.requests.messages import PullMessageRequestHeader
@@ -37,7 +37,7 @@ class Pull:
         queue_offset: first message wanted.
         max_messages: at most; brokers have a limit of their own, normally 32.
         sub_version: version of the subscription that the broker must know.
-        expression: tag expression; ``None``: the broker uses the one of the group's heartbeats.
+        message_filter: which messages; ``None``: the broker uses the filter of the group's heartbeats.
         commit_offset: the group's progress, stored on the way; slaves do not store it.
         suspend_s: how long the broker may hold the pull if there is no message.
         timeout_s: for the whole request; ``None``: the hold and a margin.
@@ -49,7 +49,7 @@ class Pull:
     queue_offset: QueueOffset
     max_messages: int
     sub_version: int = 0
-    expression: str | None = None
+    message_filter: MessageFilter | None = None
     commit_offset: QueueOffset | None = None
     suspend_s: float = 0.0
     timeout_s: float | None = None
@@ -59,6 +59,7 @@ class Pull:
 
     def header(self, group: str, queue: MessageQueue) -> PullMessageRequestHeader:
         """Return the request's header."""
+        message_filter = self.message_filter
         commit_offset = None if self.broker_id else self.commit_offset
         return PullMessageRequestHeader(
             consumer_group=group,
@@ -68,13 +69,13 @@ class Pull:
             max_msg_nums=self.max_messages,
             sys_flag=(0 if commit_offset is None else _COMMIT)
             | (_SUSPEND if self.suspend_s > 0 else 0)
-            | (0 if self.expression is None else _SUBSCRIPTION)
+            | (0 if message_filter is None else _SUBSCRIPTION)
             | (_LITE_PULL if self.is_lite else 0),
             commit_offset=commit_offset or QueueOffset(0),
             suspend_timeout_millis=round(self.suspend_s * 1000),
             sub_version=self.sub_version,
-            subscription=self.expression,
-            expression_type=TAG,
+            subscription=None if message_filter is None else message_filter.expression,
+            expression_type=TAG if message_filter is None else filter_type(message_filter),
             max_transfer_bytes=self.max_bytes,
         )
 

@@ -7,13 +7,20 @@ Source: wire.md 5.2 (pull), 5.4 to 5.6 (offsets), 5.12 (members), 5.13 (locks).
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.requests import raise_for_code
 from triomq.client.consumer.requests.pull import Pull, PullResult, PullStatus, RawPull
 from triomq.client.environment import RANDOM
-from triomq.protocol.bodies.client import ConsumerIdList, LockBatchRequestBody, LockBatchResponseBody
+from triomq.protocol.bodies.client import (
+    CheckClientRequestBody,
+    ConsumerIdList,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    SubscriptionData,
+)
 from triomq.protocol.bodies.statistics import TopicOffset, TopicStatsTable
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import (
@@ -24,6 +31,7 @@ from triomq.protocol.errors import (
     ProtocolError,
     QueryNotFoundError,
 )
+from triomq.protocol.filters.filter_types import TAG
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.record import decode_records
 from triomq.protocol.requests.groups import ConsumerGroupRequestHeader
@@ -183,6 +191,23 @@ class QueueRequests:
     async def unlock(self, queues: Sequence[MessageQueue], timeout_s: float) -> None:
         """Release the locks of a broker's queues."""
         await self._about_locks(RequestCode.UNLOCK_BATCH_MQ, queues, timeout_s)
+
+    async def check_filter(self, subscription: SubscriptionData) -> None:
+        """Ask a broker of the topic whether it supports a filter other than tags; none may be there yet.
+
+        Raises:
+            BrokerResponseError: it does not.
+        """
+        instance = self._instance
+        route = None if subscription.expression_type == TAG else await instance.routes.find(subscription.topic)
+        addresses = (instance.brokers.find(broker.broker_name) for broker in (route.broker_datas if route else ()))
+        address = next(filter(None, addresses), None)
+        if address is None:
+            return
+        body = CheckClientRequestBody(instance.client_id, self._group, subscription).encode()
+        command = instance.requests.command(RequestCode.CHECK_CLIENT_CONFIG, body=body)
+        with suppress(ClientError):  # pulls find it out, too
+            raise_for_code(await instance.requests.invoke(address, command), address)
 
     async def _about_locks(
         self, code: RequestCode, queues: Sequence[MessageQueue], timeout_s: float

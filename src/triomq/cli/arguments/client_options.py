@@ -5,6 +5,7 @@ from datetime import datetime
 
 from triomq.cli.arguments.options import Options
 from triomq.cli.arguments.values import StartAt
+from triomq.protocol.filters.expressions import Sql
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,7 @@ class ConsumeOptions(ClientOptions):
     broadcast: bool
     instance_name: str | None
     tag: str
+    sql: Sql | None
     start: StartAt
     count: int | None
     timeout: float | None

@@ -59,14 +59,17 @@ def add_request(commands: Commands) -> None:
 def add_consume(commands: Commands) -> None:
     """Add ``triomq consume``."""
     text = "write messages as they arrive, until Ctrl-C"
-    add = partial(add_option, add_client_command(commands, "consume", "consume:run", "ConsumeOptions", text))
+    parser = add_client_command(commands, "consume", "consume:run", "ConsumeOptions", text)
+    add = partial(add_option, parser)
     add("TOPIC")
     add("--group GROUP", "consume as a member of this group and commit offsets (default: read without a group)")
     add("--orderly", "as a member: consume each queue in order, under its lock")
     add("--broadcast", "as a member: get every message, and keep the offsets on this machine")
     text = "as a member: name among the clients of this machine (instanceName; random, with --broadcast DEFAULT)"
     add("--instance-name NAME", text)
-    add("--tag EXPR", 'tags wanted, such as "TagA || TagB" (*)', "*")
+    wanted = parser.add_mutually_exclusive_group()
+    add_option(wanted, "--tag EXPR", 'tags wanted, such as "TagA || TagB" (*)', "*")
+    add_option(wanted, "--sql SQL", "or a condition on properties: \"amount > 100 AND region IN ('eu', 'us')\"")
     text = "earliest, latest, a time, or -10m for ten minutes ago (earliest); "
     add("--from WHERE", f"{text}a group with committed offsets resumes there", "earliest", dest="start")
     add("--count N", "end after N messages")

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final, Literal, TypeAlias
 
 from triomq.protocol.errors import IllegalNameError, SubscriptionParseError
+from triomq.protocol.filters.expressions import Sql
 from triomq.protocol.filters.tags import TagFilter, is_selectable
 from triomq.protocol.namespace import Namespace
 
@@ -171,6 +172,18 @@ def parse_tag(text: str) -> str:
     return text
 
 
+def parse_sql_expression(text: str) -> Sql:
+    """Return a condition such as ``amount > 100``.
+
+    Raises:
+        ArgumentTypeError: it is not one.
+    """
+    try:
+        return Sql(text)
+    except SubscriptionParseError as exc:
+        raise ArgumentTypeError(str(exc)) from exc
+
+
 def parse_tag_expression(text: str) -> str:
     """Return an expression such as ``TagA || TagB`` or ``*``.
 
@@ -259,6 +272,7 @@ KINDS: Final[Mapping[str, Callable[[str], object]]] = {
     "PERCENT": parse_percent,
     "S": parse_duration,
     "SIZE": parse_size,
+    "SQL": parse_sql_expression,
     "TAG": parse_tag,
     "TIME": parse_time,
     "WHEN": parse_start,

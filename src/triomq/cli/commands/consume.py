@@ -148,7 +148,7 @@ async def _join(options: ConsumeOptions, group: str, output: Output) -> None:
         namesrv=options.namesrv,
         config=replace(client_config(options), instance_name=options.instance_name),
         on_messages=handle,
-        subscriptions={options.topic: options.tag},
+        subscriptions={options.topic: options.sql or options.tag},
         orderly=options.orderly,
         model=MessageModel.BROADCASTING if options.broadcast else MessageModel.CLUSTERING,
         start=options.start,
@@ -197,7 +197,7 @@ async def _read_queue(
     broker_name = queue.broker_name
     while True:
         try:
-            found = await pull.pull(queue, queue_offset, options.tag, _BATCH, _HOLD_S, _PULL_BYTES)
+            found = await pull.pull(queue, queue_offset, options.sql or options.tag, _BATCH, _HOLD_S, _PULL_BYTES)
         except (ClientError, BrokerResponseError) as exc:
             failures.failed(broker_name, exc, key=broker_name)
             await trio.sleep(_RETRY_S)

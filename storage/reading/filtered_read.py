@@ -1,0 +1,55 @@
+"""Reading the messages that a filter on properties matches: a plain read, of which some records are kept.
+
+A read looks at so many messages that other clients do not wait for it, whether any of them match or not.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from triomq.protocol.filters.filter_types import MessageFilter
+from triomq.protocol.filters.sql_filter import SqlFilter
+from triomq.protocol.record.record import iter_properties
+from triomq.storage.config import StoreConfig
+from triomq.storage.reading.get_message import GetMessageResult, GetMessageStatus
+
+_MAX_LOOKED_AT: Final = 400
+_MAX_PARTS_EVALUATED: Final = 4_000  # about 2 ms
+_MAX_BYTES_LOOKED_AT: Final = 4 * 1024 * 1024
+
+Scan = tuple[int, frozenset[int] | None, int | None]
+
+
+def scan_for(message_filter: MessageFilter, max_msg_nums: int, max_bytes: int | None) -> Scan:
+    """Return what the plain read takes: number of messages, tag codes and bytes."""
+    if isinstance(message_filter, SqlFilter):
+        return max(min(_MAX_LOOKED_AT, _MAX_PARTS_EVALUATED // message_filter.size), 1), None, _MAX_BYTES_LOOKED_AT
+    return max_msg_nums, message_filter.codes, max_bytes
+
+
+def choose(
+    found: GetMessageResult, sql: SqlFilter, config: StoreConfig, max_msg_nums: int, max_bytes: int | None
+) -> GetMessageResult:
+    """Return of a plain read what matches, up to the limits of a usual read."""
+    most, room = config.transfer_limits(max_bytes)
+    most = min(max_msg_nums, most)
+    next_begin_offset = found.next_begin_offset
+    chosen: list[memoryview] = []
+    count = total = 0
+    for buffer, start, end, queue_offset, properties in _records(found.buffers):
+        if not sql.matches(properties):
+            continue
+        size = end - start
+        if count >= most or (count and total + size > room):
+            next_begin_offset = queue_offset
+            break
+        chosen.append(buffer[start:end])
+        count += 1
+        total += size
+    status = GetMessageStatus.FOUND if count else GetMessageStatus.NO_MATCHED_MESSAGE
+    return GetMessageResult(status, next_begin_offset, found.min_offset, found.max_offset, chosen, count, total)
+
+
+def _records(buffers: list[memoryview]) -> Iterator[tuple[memoryview, int, int, int, bytes]]:
+    for buffer in buffers:
+        for start, end, queue_offset, properties in iter_properties(buffer):
+            yield buffer, start, end, queue_offset, properties
