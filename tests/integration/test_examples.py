@@ -25,6 +25,7 @@ PYTHON = {
     "docs/api.md": [
         r"SEND_OK orders@broker-a:\d\n",
         r"COMMIT\n",
+        r"150\n",
         r"(\d+ b'.*'\n){100,}",
         r"pong 1\n",
         r"hello\n",

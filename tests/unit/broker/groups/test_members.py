@@ -6,9 +6,11 @@ from typing import Any, Final, cast
 import pytest
 
 from tests.subscriptions import tag_subscription
-from triomq.broker.groups.members import ConsumerGroups, ProducerGroups, tag_filter_of
+from triomq.broker.groups.members import ConsumerGroups, ProducerGroups
 from triomq.broker.network.connection import Connection
 from triomq.protocol.bodies.client import ConsumerData, MessageModel
+from triomq.protocol.errors import SubscriptionParseError
+from triomq.protocol.filters.tags import TagFilter
 
 Told = list[tuple[str, str]]
 GROUP: Final = "G"
@@ -214,9 +216,7 @@ def test_only_newer_subscription_replaces_existing_one(groups: ConsumerGroups) -
     assert group.subscriptions["T"].data.sub_string == "A"
     groups.heartbeat(member, "a", data("T", version=6, expression="C"))
     assert group.subscriptions["T"].data.sub_string == "C"
-    tag_filter = group.subscriptions["T"].tag_filter
-    assert tag_filter is not None
-    assert tag_filter.tags == ("C",)
+    assert group.subscriptions["T"].message_filter == TagFilter.parse("C")
 
 
 def test_members_that_subscribe_differently_are_reported_once(
@@ -315,19 +315,14 @@ def test_members_are_compared_once_however_many_come_or_go(
     assert compared == [20, 5]
 
 
-@pytest.mark.parametrize(
-    ("expression", "kind", "tags"),
-    [("*", "TAG", ()), ("A || B", "TAG", ("A", "B")), (None, None, ()), ("A", "", ("A",))],
-)
-def test_a_tag_expression_becomes_a_filter(expression: str | None, kind: str | None, tags: tuple[str, ...]) -> None:
-    tag_filter = tag_filter_of(expression, kind)
-    assert tag_filter is not None
-    assert tag_filter.tags == tags
-
-
-@pytest.mark.parametrize(("expression", "kind"), [("a > 1", "SQL92"), ("||", "TAG")])
-def test_what_cannot_be_filtered_by_has_no_filter(expression: str, kind: str) -> None:
-    assert tag_filter_of(expression, kind) is None
+@pytest.mark.parametrize(("expression", "kind"), [("a >", "SQL92"), ("a", "XYZ")])
+def test_the_reason_why_a_filter_cannot_be_read_is_kept(groups: ConsumerGroups, expression: str, kind: str) -> None:
+    wanted = data("T", expression=expression)
+    wanted.subscription_data_set[0].expression_type = kind
+    groups.heartbeat(peer("a"), "a", wanted)
+    group = groups.get(GROUP)
+    assert group is not None
+    assert isinstance(group.subscriptions["T"].message_filter, SubscriptionParseError)
 
 
 def test_producers_are_known_by_group_until_they_leave(clock: Clock) -> None:

@@ -17,6 +17,7 @@ from triomq.protocol.bodies.client import (
 )
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.codes import VERSION, CommandFlag, LanguageCode, RequestCode, ResponseCode
+from triomq.protocol.filters.tags import TagFilter
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.formats.table import FORMATS_FIELD
@@ -159,9 +160,7 @@ def test_gos_heartbeat_with_codes_as_text_is_read(peer: Peer) -> None:
     assert peer.get(RequestCode.HEART_BEAT, body=orjson.dumps(body)).code == ResponseCode.SUCCESS
     group = peer.broker.groups.consumers.get("G")
     assert group is not None
-    tag_filter = group.subscriptions["T"].tag_filter
-    assert tag_filter is not None
-    assert tag_filter.tags == ("TagA",)
+    assert group.subscriptions["T"].message_filter == TagFilter.parse("TagA")
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"consumerDataSet":7}', b"\xff\xfe", b"null"])
@@ -212,15 +211,22 @@ def test_a_group_without_members_has_no_list(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression_type", "code"), [("TAG", ResponseCode.SUCCESS), ("SQL92", ResponseCode.SYSTEM_ERROR)]
+    ("expression", "expression_type", "remark"),
+    [
+        ("a", "TAG", None),
+        ("a > 5", "SQL92", None),
+        ("a >", "SQL92", "SQL expression, character 4: expected a value, not the end"),
+        ("a > 5 x", "SQL92", "SQL expression, character 7: x after the end of the expression"),
+        ("", "SQL92", "SQL expression: it is empty"),
+        ("a", "sql92", "filter type 'sql92' is unknown: use TAG or SQL92"),
+    ],
 )
-def test_only_tag_filters_are_offered(peer: Peer, expression_type: str, code: int) -> None:
-    subscription = SubscriptionData(topic="T", sub_string="a", expression_type=expression_type)
+def test_a_filter_is_checked(peer: Peer, expression: str, expression_type: str, remark: str | None) -> None:
+    subscription = SubscriptionData(topic="T", sub_string=expression, expression_type=expression_type)
     body = CheckClientRequestBody("c1", "G", subscription).encode()
     response = peer.get(RequestCode.CHECK_CLIENT_CONFIG, body=body)
-    assert response.code == code
-    if code != ResponseCode.SUCCESS:
-        assert response.remark == "The broker does not support consumer to filter message by SQL92"
+    assert response.code == (ResponseCode.SUBSCRIPTION_PARSE_FAILED if remark else ResponseCode.SUCCESS)
+    assert response.remark == remark
 
 
 def test_a_check_without_subscription_succeeds(peer: Peer) -> None:

@@ -258,7 +258,7 @@ async def test_a_held_pull_that_fails_is_answered_and_harms_nobody(
     def broken(*_: object) -> None:
         raise RuntimeError("store is broken")
 
-    monkeypatch.setattr(peer.broker.store.reader, "get_message", broken)
+    monkeypatch.setattr(peer.broker.store.reader, "get_matching", broken)
     peer.broker.steps.end()
     assert [(each.code, each.remark) for each in peer.sent] == [
         (ResponseCode.SYSTEM_ERROR, "RuntimeError: store is broken")
@@ -343,11 +343,72 @@ async def test_a_broken_expression_is_refused(peer: Peer, topic: str) -> None:
     assert answered_code(peer.pull(topic, 0, subscription="||")) == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
-async def test_an_sql_expression_is_refused(peer: Peer, topic: str) -> None:
-    response = peer.pull(topic, 0, subscription="a > 1", expressionType="SQL92")
+# --- SQL ----------------------------------------------------------------------------------------------------
+
+SQL = {"subscription": "a > 1", "expressionType": "SQL92"}
+
+
+def fill_numbers(peer: Peer, *numbers: int) -> None:
+    for number in numbers:
+        peer.put("T", i=f"a\x01{number}\x02")
+
+
+def bodies_of(response: RemotingCommand | None) -> list[int]:
     assert response is not None
-    assert response.code == ResponseCode.SYSTEM_ERROR
-    assert response.remark == "The broker does not support consumer to filter message by SQL92"
+    return [int(message.properties["a"]) for message in decode_records(response.body)]
+
+
+async def test_an_sql_expression_chooses_by_properties(peer: Peer, topic: str) -> None:
+    fill_numbers(peer, 5, 0, 1, 2, 9)
+    response = peer.pull(topic, 0, **SQL)
+    assert bodies_of(response) == [5, 2, 9]
+    assert response is not None
+    assert response.ext_fields["nextBeginOffset"] == "5"
+    assert bodies_of(peer.pull(topic, 0, maxMsgNums=2, **SQL)) == [5, 2]
+    assert bodies_of(peer.pull(topic, 4, maxMsgNums=2, **SQL)) == [9]
+
+
+async def test_a_pull_without_matches_goes_on_behind_what_it_looked_at(peer: Peer, topic: str) -> None:
+    fill_numbers(peer, *[0] * 500)
+    response = peer.pull(topic, 0, **SQL)
+    assert response is not None
+    assert (response.code, response.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "400")
+
+
+async def test_a_costly_expression_looks_at_fewer_messages(peer: Peer, topic: str) -> None:
+    fill_numbers(peer, *[0] * 30)
+    expression = " OR ".join(["a > 1"] * 200)
+    response = peer.pull(topic, 0, **SQL | {"subscription": expression})
+    assert response is not None
+    assert (response.code, response.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "6")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"subscription": "a > 1 garbage"}, {"subscription": ""}, {"expressionType": "sql92"}], ids=str
+)
+async def test_a_broken_sql_expression_is_refused(peer: Peer, topic: str, wrong: dict[str, str]) -> None:
+    assert answered_code(peer.pull(topic, 0, **SQL | wrong)) == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+async def test_a_held_pull_wakes_only_for_a_match(peer: Peer, another_peer: Peer, topic: str) -> None:
+    assert peer.pull(topic, 0, **HOLD, **SQL) is None
+    fill_numbers(another_peer, 0, 1)
+    peer.broker.steps.end()
+    assert peer.sent == []
+    fill_numbers(another_peer, 7)
+    peer.broker.steps.end()
+    assert [bodies_of(each) for each in peer.sent] == [[7]]
+
+
+async def test_messages_that_a_held_pull_did_not_look_at_do_not_wait(
+    peer: Peer, another_peer: Peer, topic: str
+) -> None:
+    assert peer.pull(topic, 0, **HOLD, **SQL) is None
+    fill_numbers(another_peer, *[0] * 450, 7)
+    peer.broker.steps.end()
+    assert [(each.code, each.ext_fields["nextBeginOffset"]) for each in peer.sent] == [
+        (ResponseCode.PULL_RETRY_IMMEDIATELY, "400")
+    ]
 
 
 async def test_a_topic_that_may_not_be_read_is_refused(peer: Peer) -> None:
@@ -410,11 +471,19 @@ async def test_broadcasting_needs_the_groups_leave(peer: Peer, topic: str) -> No
     assert answered_code(peer.pull(topic, 0, sysFlag=0)) == ResponseCode.NO_PERMISSION
 
 
-async def test_a_groups_sql_subscription_is_refused_when_it_pulls(peer: Peer, topic: str) -> None:
-    subscription = SubscriptionData(topic="T", sub_string="a > 1", expression_type="SQL92", sub_version=5)
+@pytest.mark.parametrize("expression", ["a > 1", "a >"])
+async def test_a_groups_sql_subscription_decides(peer: Peer, topic: str, expression: str) -> None:
+    fill_numbers(peer, 0, 2)
+    subscription = SubscriptionData(topic="T", sub_string=expression, expression_type="SQL92", sub_version=5)
     data = ConsumerData(group_name="G", subscription_data_set=[subscription])
     peer.get(RequestCode.HEART_BEAT, body=HeartbeatData("c", [], [data]).encode())
-    assert answered_code(peer.pull(topic, 0, sysFlag=0)) == ResponseCode.SYSTEM_ERROR
+    response = peer.pull(topic, 0, sysFlag=0)
+    assert response is not None
+    if expression == "a > 1":
+        assert bodies_of(response) == [2]
+    else:
+        assert response.code == ResponseCode.FILTER_DATA_NOT_EXIST
+        assert "SQL expression, character 4: expected a value" in str(response.remark)
 
 
 async def test_what_is_delivered_is_counted(peer: Peer, topic: str) -> None:

@@ -3,6 +3,7 @@ import pytest
 from tests.unit.client.consumer.fake_cluster import make_message
 from triomq.client.consumer.subscription import Subscriptions
 from triomq.protocol.errors import ConfigError, IllegalNameError, SubscriptionParseError
+from triomq.protocol.filters.expressions import EVERYTHING, filter_of
 from triomq.protocol.names import retry_topic
 
 
@@ -15,7 +16,7 @@ def test_the_retry_topic_is_always_subscribed() -> None:
     table = subscriptions(T="TagA")
     assert table.topics == ("T", "%RETRY%G")
     assert table.retry_topic == retry_topic("G") == "%RETRY%G"
-    assert table["%RETRY%G"].tag_filter.tags == ()
+    assert table["%RETRY%G"].message_filter == EVERYTHING
 
 
 def test_heartbeats_name_tags_codes_and_version() -> None:
@@ -62,7 +63,7 @@ def test_changed_expression_reaches_existing_holders() -> None:
     table = subscriptions(times, T="A")
     held = table["T"]
     assert table.put("T", "B") is held
-    assert (held.tag_filter.tags, held.version, held.pull_version) == (("B",), 101, 100)
+    assert (held.message_filter, held.version, held.pull_version) == (filter_of("B"), 101, 100)
     held.announced()
     assert held.pull_version == 101
 
@@ -71,7 +72,7 @@ def test_an_expression_that_cannot_be_read_leaves_the_old_one() -> None:
     table = subscriptions(T="A")
     with pytest.raises(SubscriptionParseError):
         table.put("T", "||")
-    assert table["T"].tag_filter.tags == ("A",)
+    assert table["T"].message_filter == filter_of("A")
 
 
 def test_a_topic_that_was_taken_out_is_renewed_by_nobody() -> None:
@@ -88,8 +89,8 @@ def test_broadcasting_has_no_retry_topic() -> None:
 @pytest.mark.parametrize("expression", ["a && b", "a OR b", "a | b"])
 def test_expression_that_never_matches_is_refused(expression: str) -> None:
     table = subscriptions(T="*")
-    with pytest.raises(SubscriptionParseError, match=r"tag expressions are TAG \|\| TAG"):
+    with pytest.raises(SubscriptionParseError, match=r"write TAG \|\| TAG"):
         table.put("T", expression)
     with pytest.raises(SubscriptionParseError):
         subscriptions(T=expression)
-    assert table["T"].tag_filter.tags == ()
+    assert table["T"].message_filter == EVERYTHING

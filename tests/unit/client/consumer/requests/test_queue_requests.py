@@ -19,6 +19,7 @@ from triomq.protocol.errors import (
     ProtocolError,
     SubscriptionNotLatestError,
 )
+from triomq.protocol.filters.expressions import Sql, filter_of
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset, Timestamp
 
@@ -53,9 +54,15 @@ async def test_a_pull_says_what_the_broker_needs(cluster: FakeCluster, requests:
 
 
 async def test_a_pull_with_an_expression_carries_it(cluster: FakeCluster, requests: QueueRequests) -> None:
-    await requests.pull(QUEUE, Pull(ZERO, 8, expression="TagA"))
+    await requests.pull(QUEUE, Pull(ZERO, 8, message_filter=filter_of("TagA")))
     fields = cluster.of(RequestCode.PULL_MESSAGE)[0].ext_fields
     assert (fields["sysFlag"], fields["subscription"], fields["commitOffset"]) == ("4", "TagA", "0")
+
+
+async def test_a_pull_with_an_sql_filter_names_its_type(cluster: FakeCluster, requests: QueueRequests) -> None:
+    await requests.pull(QUEUE, Pull(ZERO, 8, message_filter=filter_of(Sql("a > 5"))))
+    fields = cluster.of(RequestCode.PULL_MESSAGE)[0].ext_fields
+    assert (fields["sysFlag"], fields["subscription"], fields["expressionType"]) == ("4", "a > 5", "SQL92")
 
 
 async def test_only_who_takes_more_says_so(cluster: FakeCluster, requests: QueueRequests) -> None:
