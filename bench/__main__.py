@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from bench import burst, cold, compare, consumers, load, peers, queues, spark, store, sync, waiting
+from bench import burst, cold, compare, consumers, filtered, load, peers, queues, spark, store, sync, waiting
 
 
 class Mode(NamedTuple):
@@ -34,6 +34,7 @@ MODES: Final = {
     "burst": Mode("delayed messages that are all due at one moment", burst.add_arguments, burst.run),
     "waiting": Mode("what thousands of waiting pulls cost our broker", waiting.add_arguments, waiting.run),
     "cold": Mode("old messages are read from the disk beside the newest ones", cold.add_arguments, cold.run),
+    "filter": Mode("what SQL filters cost our broker and its other clients", filtered.add_arguments, filtered.run),
     "store": Mode("the store alone: append, read, flush, start, rebuild", store.add_arguments, store.run),
     "queues": Mode("ten thousand queues and 10 GiB of log together", queues.add_arguments, queues.run),
     "sync": Mode(

@@ -1,4 +1,4 @@
-"""Java's ``String.hashCode``, on which tag filters and the index are built.
+"""Java's ``String.hashCode`` and ``trim``, on which tag filters and the index are built.
 
 The hash is ``c[0] * 31**(n-1) + ... + c[n-1]`` modulo 2**32 over the UTF-16 units, read as a signed number.
 Sends to a queue chosen by key compute one per message, so ASCII text is added up in the lanes of one big number: 42
@@ -8,6 +8,9 @@ characters take 0.9 us instead of 2.6 us in a loop.
 from functools import lru_cache
 from struct import Struct
 from typing import Final
+
+BLANKS: Final = "".join(map(chr, range(0x21)))
+"""What ``String.trim()`` removes."""
 
 _MASK: Final = 0xFFFF_FFFF
 _CHUNK: Final = 64  # characters per step

@@ -9,6 +9,8 @@ import re
 from math import copysign
 from typing import Final, TypeAlias
 
+from triomq.protocol.java import BLANKS
+
 _INT_DIGITS: Final = 9  # fewer digits than an int has at most
 _INTEGER: Final = re.compile(r"[+-]?[^\D\U00010000-\U0010FFFF]+")  # Java: digits of all scripts in the BMP
 _DOUBLE: Final = re.compile(
@@ -16,7 +18,6 @@ _DOUBLE: Final = re.compile(
     r"|(?P<decimal>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?"
     r"|(?P<hexadecimal>0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?)"
 )
-_BLANKS: Final = "".join(map(chr, range(0x21)))  # what Java's trim() removes
 
 
 class Long(int):
@@ -106,7 +107,7 @@ def _read_digits(text: bytes, bits: int) -> int:
 
 
 def _read_double(text: bytes) -> float:
-    found = _DOUBLE.fullmatch(text.decode("utf-8", "replace").strip(_BLANKS))
+    found = _DOUBLE.fullmatch(text.decode("utf-8", "replace").strip(BLANKS))
     if found is None:
         raise EvaluationError("not a number")
     sign = -1.0 if found["sign"] == "-" else 1.0

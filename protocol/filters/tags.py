@@ -8,11 +8,10 @@ import re
 from typing import Final, Self
 
 from triomq.protocol.errors import SubscriptionParseError
-from triomq.protocol.java import tags_code
+from triomq.protocol.java import BLANKS, tags_code
 
 SUBSCRIBE_ALL: Final = "*"
 _SEPARATOR: Final = "||"
-_BLANKS: Final = "".join(map(chr, range(0x21)))  # what Java's trim() removes
 _PLAIN_TAG: Final = re.compile(r"(?:[^\x00-\x20&|]|&(?!&))+")  # R&D is a tag
 
 
@@ -42,7 +41,7 @@ class TagFilter:
         """
         if not expression or expression == SUBSCRIBE_ALL:
             return cls(SUBSCRIBE_ALL, ())
-        tags = dict.fromkeys(tag for part in expression.split(_SEPARATOR) if (tag := part.strip(_BLANKS)))
+        tags = dict.fromkeys(tag for part in expression.split(_SEPARATOR) if (tag := part.strip(BLANKS)))
         if not tags:
             raise SubscriptionParseError(f"tag expression {expression[:80]!r}: it contains no tag")
         return cls(expression, tuple(tags))
@@ -81,8 +80,3 @@ class TagFilter:
 
     def __repr__(self) -> str:
         return f"TagFilter({self.expression!r})"
-
-
-def is_selectable(tag: str) -> bool:
-    """Whether an expression can select the tag: it is not blank and contains no ``||``."""
-    return _SEPARATOR not in tag and bool(tag.strip(_BLANKS))

@@ -11,8 +11,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from triomq.protocol.errors import ClientError, MessageIllegalError
-from triomq.protocol.filters.tags import is_selectable
 from triomq.protocol.host import format_host
+from triomq.protocol.java import BLANKS
 from triomq.protocol.record.compression import decompress
 from triomq.protocol.record.layout import Head
 from triomq.protocol.record.message_id import offset_message_id
@@ -333,3 +333,8 @@ class MessageExt:
             f"<MessageExt {self.topic} queue={broker}{self.queue_id} offset={self.queue_offset} "
             f"id={self.message_id} body={len(self.stored_body)} bytes{compressed}>"
         )
+
+
+def is_selectable(tag: str) -> bool:
+    """Whether an expression can select the tag: it is not blank and contains no ``||``."""
+    return "||" not in tag and bool(tag.strip(BLANKS))

@@ -47,7 +47,8 @@ _ROLLBACK: Final = int(MessageSysFlag.TRANSACTION_ROLLBACK)
 _MULTI_DISPATCH: Final = b"INNER_MULTI_DISPATCH\x01"
 _SECTOR: Final = 512  # bytes that a disk writes completely or not at all
 _unpack_head = HEAD.unpack_from
-_unpack_sizes = head_struct("size", "queue_offset", "sys_flag").unpack_from
+_unpack_sizes = head_struct("size", "queue_offset", "sys_flag", "body_length").unpack_from
+_PROPERTIES_LENGTH_BYTES: Final = PROPERTIES_LENGTH.size
 _BODY_LENGTH: Final = struct.Struct(">i")  # the last field of a head
 
 
@@ -123,12 +124,13 @@ def iter_properties(buffer: memoryview) -> Iterator[tuple[int, int, QueueOffset,
     """Yield start, end, queue offset and encoded properties of concatenated intact records; nothing else is decoded."""
     at, size = 0, len(buffer)
     while at < size:
-        record_size, queue_offset, sys_flag = _unpack_sizes(buffer, at)
-        head = HEADS[(sys_flag & HOST_V6_BITS) >> HOST_BITS_SHIFT].size
-        (body_length,) = _BODY_LENGTH.unpack_from(buffer, at + head - _BODY_LENGTH.size)
+        record_size, queue_offset, sys_flag, body_length = _unpack_sizes(buffer, at)
+        topic_at = at + _HEAD_SIZE + body_length
+        if sys_flag & HOST_V6_BITS:
+            head = HEADS[(sys_flag & HOST_V6_BITS) >> HOST_BITS_SHIFT].size
+            topic_at = at + head + _BODY_LENGTH.unpack_from(buffer, at + head - _BODY_LENGTH.size)[0]
         end = at + record_size
-        topic_at = at + head + body_length
-        yield at, end, queue_offset, bytes(buffer[topic_at + 1 + buffer[topic_at] + PROPERTIES_LENGTH.size : end])
+        yield at, end, queue_offset, bytes(buffer[topic_at + 1 + buffer[topic_at] + _PROPERTIES_LENGTH_BYTES : end])
         at = end
 
 

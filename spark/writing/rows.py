@@ -11,8 +11,7 @@ from typing import Any, Final, NamedTuple
 from triomq.client.producer.config import DEFAULT_MAX_MESSAGE_BYTES
 from triomq.client.producer.publish import check_topic
 from triomq.protocol.errors import MessageIllegalError, TriomqError
-from triomq.protocol.filters.tags import is_selectable
-from triomq.protocol.record.message import RESERVED_PROPERTY_NAMES, Message
+from triomq.protocol.record.message import RESERVED_PROPERTY_NAMES, Message, is_selectable
 from triomq.spark.schema import ROW_ID
 
 #: Part of an incoming batch that becomes Python objects at a time.

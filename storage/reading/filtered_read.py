@@ -3,7 +3,6 @@
 A read looks at so many messages that other clients do not wait for it, whether any of them match or not.
 """
 
-from collections.abc import Iterator
 from typing import Final
 
 from triomq.protocol.filters.filter_types import MessageFilter
@@ -35,9 +34,9 @@ def choose(
     next_begin_offset = found.next_begin_offset
     chosen: list[memoryview] = []
     count = total = 0
-    for buffer, start, end, queue_offset, properties in _records(found.buffers):
-        if not sql.matches(properties):
-            continue
+    matches = sql.matches
+    records = ((buffer, record) for buffer in found.buffers for record in iter_properties(buffer) if matches(record[3]))
+    for buffer, (start, end, queue_offset, _) in records:
         size = end - start
         if count >= most or (count and total + size > room):
             next_begin_offset = queue_offset
@@ -47,9 +46,3 @@ def choose(
         total += size
     status = GetMessageStatus.FOUND if count else GetMessageStatus.NO_MATCHED_MESSAGE
     return GetMessageResult(status, next_begin_offset, found.min_offset, found.max_offset, chosen, count, total)
-
-
-def _records(buffers: list[memoryview]) -> Iterator[tuple[memoryview, int, int, int, bytes]]:
-    for buffer in buffers:
-        for start, end, queue_offset, properties in iter_properties(buffer):
-            yield buffer, start, end, queue_offset, properties

@@ -8,8 +8,9 @@ from typing import Final, Literal, TypeAlias
 
 from triomq.protocol.errors import IllegalNameError, SubscriptionParseError
 from triomq.protocol.filters.expressions import Sql
-from triomq.protocol.filters.tags import TagFilter, is_selectable
+from triomq.protocol.filters.tags import TagFilter
 from triomq.protocol.namespace import Namespace
+from triomq.protocol.record.message import is_selectable
 
 StartAt: TypeAlias = Literal["earliest", "latest"] | datetime
 

@@ -345,6 +345,7 @@ async def test_a_broken_expression_is_refused(peer: Peer, topic: str) -> None:
 
 # --- SQL ----------------------------------------------------------------------------------------------------
 
+UNITS_OF_A_FILE = "100"  # in these tests; a read ends with the consume queue's file
 SQL = {"subscription": "a > 1", "expressionType": "SQL92"}
 
 
@@ -372,7 +373,10 @@ async def test_a_pull_without_matches_goes_on_behind_what_it_looked_at(peer: Pee
     fill_numbers(peer, *[0] * 500)
     response = peer.pull(topic, 0, **SQL)
     assert response is not None
-    assert (response.code, response.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "400")
+    assert (response.code, response.ext_fields["nextBeginOffset"]) == (
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        UNITS_OF_A_FILE,
+    )
 
 
 async def test_a_costly_expression_looks_at_fewer_messages(peer: Peer, topic: str) -> None:
@@ -407,7 +411,7 @@ async def test_messages_that_a_held_pull_did_not_look_at_do_not_wait(
     fill_numbers(another_peer, *[0] * 450, 7)
     peer.broker.steps.end()
     assert [(each.code, each.ext_fields["nextBeginOffset"]) for each in peer.sent] == [
-        (ResponseCode.PULL_RETRY_IMMEDIATELY, "400")
+        (ResponseCode.PULL_RETRY_IMMEDIATELY, UNITS_OF_A_FILE)
     ]
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from triomq.protocol.errors import SubscriptionParseError
-from triomq.protocol.filters.tags import TagFilter, is_selectable
+from triomq.protocol.filters.tags import TagFilter
+from triomq.protocol.record.message import is_selectable
 
 
 @pytest.mark.parametrize("expression", [None, "", "*"])
