@@ -21,13 +21,13 @@ class SqlFilter:
         size: the number of its parts, to which the time of :meth:`matches` is proportional.
     """
 
-    __slots__ = ("_root", "expression", "size")
+    __slots__ = ("_evaluate", "expression", "size")
 
     codes: Final = None
 
     def __init__(self, expression: str, root: Node) -> None:
         self.expression: Final = expression
-        self._root: Final = root
+        self._evaluate: Final = root.evaluator()
         self.size: Final = root.size
 
     @classmethod
@@ -44,7 +44,7 @@ class SqlFilter:
     def matches(self, properties: bytes) -> bool:
         """Whether the message with these encoded properties is wanted."""
         try:
-            return self._root.evaluate(PROPERTY_SEPARATOR + properties) is True
+            return self._evaluate(PROPERTY_SEPARATOR + properties) is True
         except EvaluationError:
             return False
 

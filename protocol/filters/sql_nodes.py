@@ -6,8 +6,8 @@ Source: the classes of rocketmq-filter 4.9.7; behaviour.md A.11.
 """
 
 from collections.abc import Callable, Sequence
-from operator import ge, gt, le, lt
-from typing import Final
+from operator import eq, ge, gt, le, lt
+from typing import Final, TypeAlias
 
 from triomq.protocol.filters.sql_values import Value, compare, compare_texts_as_numbers
 from triomq.protocol.record.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
@@ -39,6 +39,13 @@ class Node:
             EvaluationError: two values cannot be compared.
         """
         raise NotImplementedError
+
+    def evaluator(self) -> "Evaluator":
+        """Return ``evaluate``, or a shorter way to the same value."""
+        return self.evaluate
+
+
+Evaluator: TypeAlias = Callable[[bytes], Value]
 
 
 class Constant(Node):
@@ -88,6 +95,36 @@ class Property(Node):
             at = properties.rfind(key, 0, at)
         return None
 
+    def tester(self, test: Callable[[bytes], bool]) -> Evaluator:
+        """Return what tests the value of the property, in one call for each message; unknown if there is none."""
+        key, key_length, evaluate = self._key, self._key_length, self.evaluate
+
+        def tested(properties: bytes) -> bool | None:
+            at = properties.rfind(key)
+            if at < 0:
+                return None
+            start = at + key_length
+            end = properties.find(PROPERTY_SEPARATOR, start)
+            value: bytes | None = properties[start:] if end < 0 else properties[start:end]
+            if not value:
+                value = evaluate(properties)
+            return None if value is None else test(value)
+
+        return tested
+
+
+def _number_test(holds: Callable[[int, int], bool], constant: float) -> Callable[[bytes], bool]:
+    """Return the test of text beside a number."""
+    if type(constant) is not int:
+        return lambda text: holds(compare(text, constant), 0)
+
+    def test(text: bytes) -> bool:
+        if text.isdigit() and len(text) < _INT_DIGITS:
+            return holds(int(text), constant)
+        return holds(compare(text, constant), 0)
+
+    return test
+
 
 class Negation(Node):
     """``-x``: a number, or unknown, as for every property."""
@@ -108,12 +145,14 @@ class Negation(Node):
 class Equality(Node):
     """``a = b``, and ``a IS NULL`` as equality with NULL."""
 
-    __slots__ = ("_evaluate_left", "_evaluate_right")
+    __slots__ = ("_evaluate_left", "_evaluate_right", "_left", "_right")
 
     def __init__(self, left: Node, right: Node) -> None:
         super().__init__(left, right)
-        self._evaluate_left: Final = left.evaluate
-        self._evaluate_right: Final = right.evaluate
+        self._left: Final = left
+        self._right: Final = right
+        self._evaluate_left: Final = left.evaluator()
+        self._evaluate_right: Final = right.evaluator()
 
     def evaluate(self, properties: bytes) -> bool | None:
         """Compare; with a missing left side it is unknown, with two missing sides true."""
@@ -122,30 +161,37 @@ class Equality(Node):
             return True if right is None else None
         if right is None:
             return False
-        return left == right if type(left) is bytes is type(right) else compare(left, right) == 0
+        return compare(left, right) == 0
+
+    def evaluator(self) -> Evaluator:
+        """Return a short way for a property beside a literal."""
+        left, right = self._left, self._right
+        if isinstance(left, Property) and isinstance(right, Constant):
+            if isinstance(right.value, bytes):
+                return left.tester(right.value.__eq__)
+            if right.is_number:
+                return left.tester(_number_test(eq, right.value))  # type: ignore[arg-type]
+        return self.evaluate
 
 
 class Order(Node):
     """``a < b`` and the like; unknown if a side is missing."""
 
-    __slots__ = ("_constant", "_evaluate_left", "_evaluate_right", "_holds")
+    __slots__ = ("_evaluate_left", "_evaluate_right", "_holds", "_left", "_right")
 
     def __init__(self, operator: str, left: Node, right: Node) -> None:
         super().__init__(left, right)
         self._holds: Final = ORDERS[operator]
-        self._evaluate_left: Final = left.evaluate
-        self._evaluate_right: Final = right.evaluate
-        self._constant: Final = right.value if isinstance(right, Constant) else None
+        self._left: Final = left
+        self._right: Final = right
+        self._evaluate_left: Final = left.evaluator()
+        self._evaluate_right: Final = right.evaluator()
 
     def evaluate(self, properties: bytes) -> bool | None:
         """Compare numbers; two properties are compared as doubles."""
         left = self._evaluate_left(properties)
         if left is None:
             return None
-        constant = self._constant
-        # the usual case, in short
-        if type(constant) is int and type(left) is bytes and left.isdigit() and len(left) < _INT_DIGITS:
-            return self._holds(int(left), constant)
         right = self._evaluate_right(properties)
         if right is None:
             return None
@@ -153,21 +199,30 @@ class Order(Node):
             return self._holds(compare_texts_as_numbers(left, right), 0)
         return self._holds(compare(left, right), 0)
 
+    def evaluator(self) -> Evaluator:
+        """Return a short way for a property beside a number."""
+        left, right = self._left, self._right
+        if isinstance(left, Property) and isinstance(right, Constant):
+            return left.tester(_number_test(self._holds, right.value))  # type: ignore[arg-type]
+        return self.evaluate
+
 
 class Membership(Node):
     """``p IN ('a', 'b')``; unknown if the property is missing."""
 
-    __slots__ = ("_evaluate_part", "_texts")
+    __slots__ = ("_tested",)
 
     def __init__(self, part: Property, texts: Sequence[bytes]) -> None:
         super().__init__(part)
-        self._evaluate_part: Final = part.evaluate
-        self._texts: Final = frozenset(texts)
+        self._tested: Final = part.tester(frozenset(texts).__contains__)
 
-    def evaluate(self, properties: bytes) -> bool | None:
+    def evaluate(self, properties: bytes) -> Value:
         """Look the text up."""
-        value = self._evaluate_part(properties)
-        return None if value is None else value in self._texts
+        return self._tested(properties)
+
+    def evaluator(self) -> Evaluator:
+        """Return the look-up alone."""
+        return self._tested
 
 
 class Not(Node):
@@ -193,7 +248,7 @@ class Logic(Node):
     def __init__(self, parts: Sequence[Node], *, deciding: bool) -> None:
         """``deciding`` is the value that ends it: false for AND, true for OR."""
         super().__init__(*parts)
-        self._evaluators: Final = tuple(part.evaluate for part in parts)
+        self._evaluators: Final = tuple(part.evaluator() for part in parts)
         self._deciding: Final = deciding
 
     def evaluate(self, properties: bytes) -> bool | None:
