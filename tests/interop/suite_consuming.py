@@ -9,8 +9,8 @@ from typing import Final
 
 import trio
 
-from tests.facades import Admin, Producer, PushConsumer
-from tests.interop.suite_tools import Inbox, Scenario, consume, fresh, new_topic, send_all, send_numbered
+from tests.facades import Admin, LitePullConsumer, Producer, PullConsumer, PushConsumer
+from tests.interop.suite_tools import Inbox, Scenario, consume, fresh, new_topic, poll_bodies, send_all, send_numbered
 from triomq.client import (
     ClientConfig,
     ConsumerConfig,
@@ -18,6 +18,7 @@ from triomq.client import (
     Message,
     MessageExt,
     MessageModel,
+    Sql,
     StartPosition,
     select_by_hash,
 )
@@ -29,6 +30,32 @@ async def a_tag_filter_gets_these_tags_and_nothing_else(namesrv: str) -> None:
     await send_all(namesrv, [Message(topic, b"%d" % n, tags=tag) for n, tag in enumerate(tags)])
     got = await consume(namesrv, topic, 20, "TagA || TagC")
     assert Counter(message.tags for message in got) == {"TagA": 10, "TagC": 10}
+
+
+async def an_sql_filter_chooses_by_properties(namesrv: str) -> None:
+    """By all kinds of consumers; the error for one that the broker does not take comes before the first message."""
+    topic = await new_topic(namesrv)
+    wanted = Sql("amount > 4 AND region IN ('eu', 'us') AND note IS NULL")
+    regions = ("eu", "us", "cn")
+    properties = [{"amount": str(number % 10), "region": regions[number % 3]} for number in range(60)]
+    await send_all(namesrv, [Message(topic, b"%d" % n, properties=each) for n, each in enumerate(properties)])
+    matching = sorted(
+        b"%d" % n for n, each in enumerate(properties) if int(each["amount"]) > 4 and each["region"] != "cn"
+    )
+    got = await consume(namesrv, topic, len(matching), wanted)
+    assert sorted(message.body for message in got) == matching
+    async with LitePullConsumer(fresh("group"), namesrv=namesrv, start="earliest") as lite:
+        await lite.subscribe(topic, wanted)
+        assert sorted(await poll_bodies(lite, len(matching))) == matching
+    bodies: list[bytes] = []
+    async with PullConsumer(fresh("group"), namesrv=namesrv) as puller:
+        for queue in await puller.queues(topic):
+            offset, end = 0, await puller.max_offset(queue)
+            while offset < end:
+                result = await puller.pull(queue, offset, wanted)
+                bodies += [message.body for message in result.messages]
+                offset = result.next_begin_offset
+    assert sorted(bodies) == matching
 
 
 async def a_waiting_consumer_gets_messages_at_once(namesrv: str) -> None:
@@ -234,6 +261,7 @@ async def _misses_nothing_from_then_on(namesrv: str, start: StartPosition | date
 
 CONSUMING: Final[tuple[Scenario, ...]] = (
     a_tag_filter_gets_these_tags_and_nothing_else,
+    an_sql_filter_chooses_by_properties,
     a_waiting_consumer_gets_messages_at_once,
     a_sync_handler_and_a_batch_handler_get_every_message,
     two_members_share_the_queues,

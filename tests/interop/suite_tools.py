@@ -7,7 +7,7 @@ from typing import TypeAlias
 import trio
 
 from tests.facades import Admin, LitePullConsumer, Producer, PushConsumer
-from triomq.client import ConsumeContext, Message, MessageExt, SendResult
+from triomq.client import ConsumeContext, Message, MessageExt, SendResult, Sql
 from triomq.protocol.errors import NoRouteError
 
 Scenario: TypeAlias = Callable[[str], Awaitable[None]]
@@ -84,7 +84,7 @@ async def send_numbered(namesrv: str, topic: str, name: str, count: int) -> list
     return bodies
 
 
-async def consume(namesrv: str, topic: str, count: int, expression: str = "*") -> list[MessageExt]:
+async def consume(namesrv: str, topic: str, count: int, expression: str | Sql = "*") -> list[MessageExt]:
     """What a new group gets from the first offset on, once that is at least ``count`` messages."""
     inbox = Inbox()
     async with PushConsumer(

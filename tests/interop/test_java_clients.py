@@ -19,6 +19,7 @@ SCENARIOS: Final = (
     "send_4MiB_limit",
     "select_queue_by_key",
     "push_concurrent_tags",
+    "sql92_filter",
     pytest.param("push_concurrent_star", marks=pytest.mark.smoke),
     "push_batch_listener",
     "push_two_groups",

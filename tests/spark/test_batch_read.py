@@ -102,6 +102,16 @@ def test_queues_are_split_into_the_partitions_asked_for(spark: "SparkSession", t
     assert frame.select(spark_partition_id()).distinct().count() == 6
 
 
+def test_an_sql_filter_chooses_rows_at_the_broker(spark: "SparkSession", topics: Topics) -> None:
+    topic = topics.make(2)
+    for amount in (5, 50, 500):
+        topics.send(topic, numbered(100), properties={"amount": str(amount)})
+    frame = read(spark, topics, subscribe=topic, sql="amount BETWEEN 10 AND 100")
+    assert [row["count"] for row in frame.groupBy().count().collect()] == [100]
+    with pytest.raises(Exception, match="'sql' is not an SQL expression"):
+        read(spark, topics, subscribe=topic, sql="amount >").count()
+
+
 def test_tags_are_filtered_and_equal_hashes_told_apart(spark: "SparkSession", topics: Topics) -> None:
     """Scenario 6, without the broker's bytes."""
     topic = topics.make(2)
