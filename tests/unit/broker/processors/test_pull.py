@@ -346,7 +346,7 @@ async def test_a_broken_expression_is_refused(peer: Peer, topic: str) -> None:
 # --- SQL ----------------------------------------------------------------------------------------------------
 
 UNITS_OF_A_FILE = "100"  # in these tests; a read ends with the consume queue's file
-SQL = {"subscription": "a > 1", "expressionType": "SQL92"}
+SQL: dict[str, Any] = {"subscription": "a > 1", "expressionType": "SQL92"}
 
 
 def fill_numbers(peer: Peer, *numbers: int) -> None:

@@ -9,6 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from triomq.broker.network.connection import Connection
 from triomq.broker.pulls.pull_hold import Pull, PullHold
+from triomq.protocol.filters.expressions import EVERYTHING
 from triomq.protocol.requests.messages import PullMessageRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
@@ -31,7 +32,8 @@ def queue() -> ConsumeQueue:
 
 def pull(of: ConsumeQueue, *, deadline: float = 15.0, queue_offset: int = 0, connection: Peer | None = None) -> Pull:
     header = PullMessageRequestHeader("G", "T", 0, queue_offset, 32, 2, 0, 15_000, 0)  # type: ignore[arg-type]  # NewType
-    return Pull(cast(Connection, connection or Peer()), RemotingCommand(11), header, None, of, queue_offset, deadline)
+    request = RemotingCommand(11)
+    return Pull(cast(Connection, connection or Peer()), request, header, EVERYTHING, of, queue_offset, deadline)
 
 
 def arrive(at: ConsumeQueue) -> None:
