@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from operator import eq, ge, gt, le, lt
 from typing import Final, TypeAlias
 
-from triomq.protocol.filters.sql_values import Value, compare, compare_texts_as_numbers
+from triomq.protocol.filters.sql_values import SHORT_DIGITS, Value, compare, compare_texts_as_numbers
 from triomq.protocol.record.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 
-_INT_DIGITS: Final = 10  # an int has up to ten
 ORDERS: Final[dict[str, Callable[[int, int], bool]]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 
 
@@ -119,7 +118,7 @@ def _number_test(holds: Callable[[int, int], bool], constant: float) -> Callable
         return lambda text: holds(compare(text, constant), 0)
 
     def test(text: bytes) -> bool:
-        if text.isdigit() and len(text) < _INT_DIGITS:
+        if len(text) <= SHORT_DIGITS and text.isdigit():
             return holds(int(text), constant)
         return holds(compare(text, constant), 0)
 
@@ -142,8 +141,8 @@ class Negation(Node):
         return type(value)(-value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-class Equality(Node):
-    """``a = b``, and ``a IS NULL`` as equality with NULL."""
+class _Comparison(Node):
+    """Two parts that are compared."""
 
     __slots__ = ("_evaluate_left", "_evaluate_right", "_left", "_right")
 
@@ -153,6 +152,12 @@ class Equality(Node):
         self._right: Final = right
         self._evaluate_left: Final = left.evaluator()
         self._evaluate_right: Final = right.evaluator()
+
+
+class Equality(_Comparison):
+    """``a = b``, and ``a IS NULL`` as equality with NULL."""
+
+    __slots__ = ()
 
     def evaluate(self, properties: bytes) -> bool | None:
         """Compare; with a missing left side it is unknown, with two missing sides true."""
@@ -174,18 +179,14 @@ class Equality(Node):
         return self.evaluate
 
 
-class Order(Node):
+class Order(_Comparison):
     """``a < b`` and the like; unknown if a side is missing."""
 
-    __slots__ = ("_evaluate_left", "_evaluate_right", "_holds", "_left", "_right")
+    __slots__ = ("_holds",)
 
     def __init__(self, operator: str, left: Node, right: Node) -> None:
         super().__init__(left, right)
         self._holds: Final = ORDERS[operator]
-        self._left: Final = left
-        self._right: Final = right
-        self._evaluate_left: Final = left.evaluator()
-        self._evaluate_right: Final = right.evaluator()
 
     def evaluate(self, properties: bytes) -> bool | None:
         """Compare numbers; two properties are compared as doubles."""

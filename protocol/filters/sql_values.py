@@ -11,7 +11,8 @@ from typing import Final, TypeAlias
 
 from triomq.protocol.java import BLANKS
 
-_INT_DIGITS: Final = 9  # fewer digits than an int has at most
+SHORT_DIGITS: Final = 9
+"""Any number of so many digits fits into 32 bits."""
 _INTEGER: Final = re.compile(r"[+-]?[^\D\U00010000-\U0010FFFF]+")  # Java: digits of all scripts in the BMP
 _DOUBLE: Final = re.compile(
     r"(?P<sign>[+-]?)(?:(?P<named>NaN|Infinity)"
@@ -84,7 +85,7 @@ def _read_boolean(text: bytes) -> bool:
 
 
 def _read_integer(text: bytes) -> int:
-    if len(text) <= _INT_DIGITS and text.isdigit():
+    if len(text) <= SHORT_DIGITS and text.isdigit():
         return int(text)
     return _read_digits(text, 32)
 
