@@ -14,6 +14,7 @@ from triomq.storage.config import StoreConfig
 DEFAULT_BROKER: Final = Address("127.0.0.1", 10911)
 DEFAULT_NAMESRV: Final = Address("127.0.0.1", 9876)
 _MAX_ADVERTISED_LENGTH: Final = 255
+_MAX_DELAY_S: Final = 366 * 86_400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +92,8 @@ class BrokerConfig:
         ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
+        if self.timer_max_delay_s > _MAX_DELAY_S:
+            raise ConfigError(f"timer_max_delay_s: {self.timer_max_delay_s} is above a year, {_MAX_DELAY_S}")
 
 
 def default_store_root() -> Path:

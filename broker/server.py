@@ -40,6 +40,7 @@ from triomq.broker.processors.offset import OffsetProcessors
 from triomq.broker.processors.plain_send import PlainSends
 from triomq.broker.processors.pull import PullProcessor
 from triomq.broker.processors.query import QueryProcessors
+from triomq.broker.processors.recall import RecallProcessor
 from triomq.broker.processors.relay import RelayProcessors
 from triomq.broker.processors.reply import ReplyProcessors
 from triomq.broker.processors.route import RouteProcessors
@@ -234,6 +235,7 @@ class Broker:
             sends=sends,
             replies=ReplyProcessors(sends, groups.producers, self.client_requests, self.refusals, self._clock_ms),
             send_backs=SendBackProcessor(store, topics, groups.settings, self.schedule, statistics, self.group_commit),
+            recalls=RecallProcessor(config, store, topics, self.timer, self.group_commit),
             transactions=TransactionProcessors(store, topics, self.undecided, self.group_commit),
             pulls=PullProcessor(store, topics, groups, self.paged_reads, self.pulls),
             offsets=OffsetProcessors(store, topics, groups),

@@ -182,6 +182,7 @@ class Producer(_Awaiting[TrioProducer]):
     send_encoded_batch = _awaiting(TrioProducer.send_encoded_batch)
     send_oneway = _awaiting(TrioProducer.send_oneway)
     request = _awaiting(TrioProducer.request)
+    recall = _awaiting(TrioProducer.recall)
     publish_queues = _awaiting(TrioProducer.publish_queues)
 
 

@@ -95,6 +95,7 @@ class Producer(_Blocking[TrioProducer]):
     send_encoded_batch = _blocking(TrioProducer.send_encoded_batch)
     send_oneway = _blocking(TrioProducer.send_oneway)
     request = _blocking(TrioProducer.request)
+    recall = _blocking(TrioProducer.recall)
     publish_queues = _blocking(TrioProducer.publish_queues)
 
 

@@ -85,6 +85,7 @@ class RequestCode(IntEnum):
     GET_TOPIC_CONFIG = 351  # 5.x
     GET_SUBSCRIPTIONGROUP_CONFIG = 352  # 5.x
     LITE_PULL_MESSAGE = 361  # 5.x
+    RECALL_MESSAGE = 370  # 5.x
     QUERY_ASSIGNMENT = 400  # 5.x
 
 
@@ -115,6 +116,7 @@ class ResponseCode(IntEnum):
     FILTER_DATA_NOT_LATEST = 28
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
+    ILLEGAL_OPERATION = 210  # 5.x
     FLOW_CONTROL = 215
     GO_AWAY = 1500  # 5.x
 

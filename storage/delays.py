@@ -31,11 +31,15 @@ ROLL_WINDOW_MS: Final = 2 * 86_400_000
 ROLL_AFTER_MS: Final = (ROLL_WINDOW_MS // 2, ROLL_WINDOW_MS)
 """A message that is not due yet is stored again this long after it was stored."""
 
+RECALL_LEAD_MS: Final = 1000
+"""So much before a message is due the request to take it back is read; RocketMQ 5.x puts both into one second."""
+
 OUT_MS: Final = PropertyName.TIMER_OUT_MILLIS.encode()
 _LEVEL: Final = PropertyName.DELAY_TIME_LEVEL.encode()
 _DELAY_S: Final = PropertyName.TIMER_DELAY_SECONDS.encode()
 _DELAY_MS: Final = PropertyName.TIMER_DELAY_MILLIS.encode()
 _DELIVER_MS: Final = PropertyName.TIMER_DELIVER_MILLIS.encode()
+_DELETES: Final = PropertyName.TIMER_DELETE_UNIQUE_KEY.encode()
 _REQUESTS: Final = (_DELAY_S, _DELAY_MS, _DELIVER_MS)
 _MAX_LEVEL_DIGITS: Final = 10
 _MAX_TIME_DIGITS: Final = 18
@@ -123,9 +127,13 @@ def without_request(properties: bytes) -> bytes:
 
 
 def stored_time(properties: bytes) -> int:
-    """Return when a waiting message is due (ms); 0, which is long ago, if its properties do not say."""
+    """Return when a waiting message is due (ms); 0, which is long ago, if its properties do not say.
+
+    One that takes another message back is due a little earlier than that one.
+    """
     value = get_property(properties, OUT_MS)
-    return int(value) if value is not None and _is_integer(value, _MAX_TIME_DIGITS) else 0
+    due_ms = int(value) if value is not None and _is_integer(value, _MAX_TIME_DIGITS) else 0
+    return due_ms - RECALL_LEAD_MS if _DELETES in properties and get_property(properties, _DELETES) else due_ms
 
 
 def wake_time(due_ms: int, store_timestamp: int) -> int:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from triomq.broker.delayed.delivery import RETRY_MS, UNREADABLE_MS, Delivery, Unit, with_real_place
+from triomq.broker.delayed.recalls import Recalls
 from triomq.broker.delayed.timer_index import MAX_TIME_MS, Due, TimerIndex, TimerProgress
 from triomq.broker.signals import Signal
 from triomq.broker.statistics.counters import BrokerStatistics
@@ -24,7 +25,7 @@ from triomq.protocol.record.consume_queue_unit import UNIT
 from triomq.protocol.record.properties import MAX_PROPERTIES_BYTES, PropertyName, get_property, set_property
 from triomq.storage.append import DueTime, Entry
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
-from triomq.storage.delays import OUT_MS, ROLL_AFTER_MS, ROLL_WINDOW_MS, stored_time, wake_time
+from triomq.storage.delays import OUT_MS, RECALL_LEAD_MS, ROLL_AFTER_MS, ROLL_WINDOW_MS, stored_time, wake_time
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import PagedRead
@@ -73,6 +74,7 @@ class Timer:
         self._arrived = arrived
         self._index = TimerIndex()
         self._batch: list[Due] = []  # taken from the index, not delivered yet
+        self._recalls = Recalls()
         self._taken_ms = 0  # the time of the message taken last
         self._next_ms: int | None = None
         self._queue: ConsumeQueue
@@ -109,7 +111,14 @@ class Timer:
                 time_ms = tags_code if tags_code >= _MIN_TIME else self._time_of_record(physical_offset, size)
                 if (time_ms, queue_offset) > done:
                     yield time_ms, queue_offset
+                elif time_ms >= done[0] - RECALL_LEAD_MS:  # it may take back a message that waits
+                    self._read_recall(physical_offset, size, queue_offset)
                 queue_offset += 1
+
+    def _read_recall(self, physical_offset: int, size: int, queue_offset: int) -> None:
+        found = self._delivery.decode(physical_offset, size)
+        if found is not None:
+            self._recalls.add(found.encoded_properties, queue_offset)
 
     def _time_of_record(self, physical_offset: int, size: int) -> int:
         """Return when a message is due whose unit has no time, as RocketMQ's recovery writes it."""
@@ -121,6 +130,7 @@ class Timer:
 
     def _first_offset(self) -> int:
         waiting = [queue_offset for _, queue_offset in self._batch]
+        waiting += self._recalls.offsets()
         first = self._index.first_offset()
         if first is not None:
             waiting.append(first)
@@ -151,9 +161,10 @@ class Timer:
         Raises:
             MessageIllegalError, StoreFullError, StoreClosedError, StoreError: as ``MessageStore.append``.
         """
-        due_ms = max(due_ms, self._taken_ms)
         queue, body, properties = message[:3]
-        properties = with_real_place(set_property(properties, OUT_MS, b"%d" % due_ms), queue)
+        properties = set_property(properties, OUT_MS, b"%d" % max(due_ms, self._taken_ms))
+        due_ms = max(stored_time(properties), self._taken_ms)
+        properties = with_real_place(properties, queue)
         (place,) = self._store.append([(self._queue, body, properties, _wake_time_of(due_ms), *message[4:])])
         self._statistics.put(TIMER_TOPIC, 1, len(body))
         self._add(wake_time(due_ms, self._store.commit_log.store_timestamp), place[1])
@@ -207,6 +218,7 @@ class Timer:
         if done:
             self.progress.set(self._batch[done - 1])
             del self._batch[:done]
+            self._recalls.forget_before(self.progress.done[0])
         for queue_offset in range(rolled_from, self._queue.next_offset):
             rolled = self._queue.unit(queue_offset)
             if rolled is not None:
@@ -227,7 +239,7 @@ class Timer:
         """Return entries that deliver the first messages of the batch, or that let one wait longer in this queue."""
         changed: list[Entry | None] = []
         added, added_for = b"", -1
-        for (time_ms, _), copy, store_timestamp in zip(self._batch, copies, stored_ms, strict=False):
+        for (time_ms, queue_offset), copy, store_timestamp in zip(self._batch, copies, stored_ms, strict=False):
             if copy is None:
                 changed.append(None)
                 continue
@@ -236,10 +248,15 @@ class Timer:
                 if rolled is not None:
                     changed.append(rolled)
                     continue
+            queue, body, properties = copy[:3]
+            if self._recalls.add(properties, queue_offset) or (
+                self._recalls and self._recalls.take(queue.topic, properties)
+            ):
+                changed.append(None)
+                continue
             if store_timestamp != added_for:
                 added_for = store_timestamp
                 added = b"\x02TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d" % (store_timestamp, now_ms)
-            queue, body, properties = copy[:3]
             if len(properties) + len(added) <= MAX_PROPERTIES_BYTES:
                 properties += added
             changed.append((queue, body, properties, *copy[3:]))

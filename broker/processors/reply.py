@@ -30,7 +30,7 @@ from triomq.protocol.wire.command import RemotingCommand
 LOGGER: Final = logging.getLogger("triomq.broker.processors.reply")
 
 _TIMEOUT_S: Final = 10.0
-_NOT_STORED: Final = Stored("0", 0, 0, wants_flush=False)
+_NOT_STORED: Final = Stored("0", 0, 0, None, wants_flush=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,10 +86,12 @@ class ReplyProcessors:
         """Answer the replier once the requester has answered, or will not."""
         response: RemotingCommand | None
         if isinstance(answer, RemotingCommand) and answer.code == ResponseCode.SUCCESS:
-            msg_id, queue_id, queue_offset, wants_flush = stored
-            fields = response_fields(self.sends.config.region, msg_id, str(queue_id), str(queue_offset))
+            place = stored.msg_id, str(stored.queue_id), str(stored.queue_offset)
+            fields = response_fields(self.sends.config.region, *place)
             response = command.reply(ext_fields=fields)
-            response = answer_stored(self.sends.group_commit, connection, command, response, wants_flush=wants_flush)
+            response = answer_stored(
+                self.sends.group_commit, connection, command, response, wants_flush=stored.wants_flush
+            )
         else:
             reason = answer.value if isinstance(answer, NoAnswer) else f"{answer.remark} ({answer.code})"
             remark = f"push reply message to {client_id} fail: {reason}"

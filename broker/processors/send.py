@@ -22,10 +22,12 @@ from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig, T
 from triomq.protocol.codes import TRANSACTION_MASK, VERSION_MAX_RECONSUME, MessageSysFlag, ResponseCode
 from triomq.protocol.errors import MessageIllegalError
 from triomq.protocol.names import FORBIDDEN_TOPICS, HALF_TOPIC, OP_HALF_TOPIC, RETRY_PREFIX, dead_letter_topic
+from triomq.protocol.recall import RecallHandle
 from triomq.protocol.record.batch import decode_batch
 from triomq.protocol.record.message_id import offset_message_id
 from triomq.protocol.record.properties import (
     MAX_PROPERTIES_BYTES,
+    PropertyName,
     append_property,
     get_property,
     remove_property,
@@ -45,6 +47,8 @@ SendHeader: TypeAlias = SendMessageRequestHeader | SendMessageRequestHeaderV2
 _CLUSTER: Final = b"CLUSTER"
 _WAIT: Final = b"WAIT"
 _DELAY: Final = b"DELAY"
+_UNIQUE_KEY: Final = PropertyName.UNIQUE_KEY.encode()
+_DELETES: Final = PropertyName.TIMER_DELETE_UNIQUE_KEY.encode()
 
 
 class _Delay(NamedTuple):
@@ -65,6 +69,7 @@ class Stored(NamedTuple):
     msg_id: str
     queue_id: int
     queue_offset: int
+    recall_handle: str | None
     wants_flush: bool  # the sender waits for the disk, if the durability is sync
 
 
@@ -97,6 +102,8 @@ class SendProcessor:
     def _send(self, connection: Connection, command: RemotingCommand, header: SendHeader) -> RemotingCommand | None:
         stored = self.store_message(connection, command, header)
         fields = response_fields(self._region, stored.msg_id, str(stored.queue_id), str(stored.queue_offset))
+        if stored.recall_handle is not None:
+            fields["recallHandle"] = stored.recall_handle
         return answer_stored(
             self.group_commit, connection, command, command.reply(ext_fields=fields), wants_flush=stored.wants_flush
         )
@@ -116,8 +123,8 @@ class SendProcessor:
             header.sys_flag |= MessageSysFlag.MULTI_TAGS
         queue = self.store.queue(topic, queue_id)
         store = self._store_batch if header.batch else self._store_one
-        msg_id, queue_offset, wants_flush = store(connection, command, header, queue)
-        return Stored(msg_id, queue_id, queue_offset, wants_flush)
+        msg_id, queue_offset, recall_handle, wants_flush = store(connection, command, header, queue)
+        return Stored(msg_id, queue_id, queue_offset, recall_handle, wants_flush)
 
     def _create_topic(self, header: SendHeader) -> TopicConfig:
         config = self.topics.create_by_sending(header.topic, header.default_topic, header.default_topic_queue_nums)
@@ -127,7 +134,7 @@ class SendProcessor:
 
     def _store_one(
         self, connection: Connection, command: RemotingCommand, header: SendHeader, queue: ConsumeQueue
-    ) -> tuple[str, int, bool]:
+    ) -> tuple[str, int, str | None, bool]:
         properties = (header.properties or "").encode()
         wait: bytes | None = None
         if b"WAIT\x01" in properties:
@@ -152,7 +159,15 @@ class SendProcessor:
                 header.sys_flag &= ~TRANSACTION_MASK
         message = _entry(connection, header, queue, bytes(command.body), properties, header.flag)
         physical_offset, queue_offset = self._put(message, delay)
-        return offset_message_id(connection.store_host, physical_offset), queue_offset, wait != b"false"
+        handle = self._recall_handle(header.topic, properties, delay)
+        return offset_message_id(connection.store_host, physical_offset), queue_offset, handle, wait != b"false"
+
+    def _recall_handle(self, topic: str, properties: bytes, delay: _Delay) -> str | None:
+        """Return what takes the message back, if it waits for a time and has an id."""
+        message_id = get_property(properties, _UNIQUE_KEY) if delay.due_ms else None
+        if message_id is None or topic.startswith(RETRY_PREFIX) or get_property(properties, _DELETES) is not None:
+            return None
+        return RecallHandle(topic, self.config.broker_name, delay.due_ms, message_id.decode()).encode()
 
     def _put(self, message: Entry, delay: _Delay) -> tuple[int, int]:
         if delay.level:
@@ -170,7 +185,7 @@ class SendProcessor:
 
     def _store_batch(
         self, connection: Connection, command: RemotingCommand, header: SendHeader, queue: ConsumeQueue
-    ) -> tuple[str, int, bool]:
+    ) -> tuple[str, int, str | None, bool]:
         common = (header.properties or "").encode()
         if header.sys_flag & TRANSACTION_MASK:
             raise MessageIllegalError("a batch cannot be part of a transaction")
@@ -191,14 +206,14 @@ class SendProcessor:
         places = self.store.append(entries)
         self.statistics.put(queue.topic, len(entries), len(command.body))
         ids = ",".join(offset_message_id(connection.store_host, physical_offset) for physical_offset, _ in places)
-        return ids, places[0][1], waits
+        return ids, places[0][1], None, waits
 
     def _delay(self, properties: bytes, header: SendHeader) -> _Delay:
         """Return how long the message waits; a delay level takes precedence over a time.
 
         Raises:
             MessageIllegalError: level or time is not a number, the time is too far away, the message is part of a
-                transaction and delayed, or it cancels another one, which is not supported yet.
+                transaction and delayed, or it takes another one back that is due.
         """
         level = requested_level(properties)
         # Clients before 4.6.1 leave this property on messages that they send to a retry topic.
@@ -215,8 +230,8 @@ class SendProcessor:
         due_ms = requested_time(properties, now_ms)
         if due_ms is None:
             return _AT_ONCE
-        if get_property(properties, b"TIMER_DEL_UNIQKEY") is not None:
-            raise MessageIllegalError("cancelling a delayed message (TIMER_DEL_UNIQKEY) is not available")
+        if due_ms <= now_ms and get_property(properties, _DELETES) is not None:
+            raise MessageIllegalError("the message to be deleted (TIMER_DEL_UNIQKEY) is due already")
         self.timer.check(due_ms, now_ms)
         return _Delay(due_ms=due_ms) if due_ms > now_ms else _AT_ONCE
 

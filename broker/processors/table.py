@@ -18,6 +18,7 @@ from triomq.broker.processors.offset import OffsetProcessors
 from triomq.broker.processors.plain_send import PlainSends
 from triomq.broker.processors.pull import PullProcessor
 from triomq.broker.processors.query import QueryProcessors
+from triomq.broker.processors.recall import RecallProcessor
 from triomq.broker.processors.relay import RelayProcessors
 from triomq.broker.processors.reply import ReplyProcessors
 from triomq.broker.processors.route import RouteProcessors
@@ -38,6 +39,7 @@ class Processors:
     send_backs: SendBackProcessor
     replies: ReplyProcessors
     transactions: TransactionProcessors
+    recalls: RecallProcessor
     pulls: PullProcessor
     offsets: OffsetProcessors
     queries: QueryProcessors
@@ -84,6 +86,7 @@ def _clients(p: Processors, in_steps: Callable[[PagedProcessor], Processor]) -> 
         RequestCode.SEND_BATCH_MESSAGE: p.sends.send_message_v2,
         RequestCode.SEND_REPLY_MESSAGE: p.replies.send_reply,
         RequestCode.SEND_REPLY_MESSAGE_V2: p.replies.send_reply_v2,
+        RequestCode.RECALL_MESSAGE: p.recalls.recall_message,
         RequestCode.END_TRANSACTION: in_steps(p.transactions.end_transaction),
         RequestCode.CONSUMER_SEND_MSG_BACK: in_steps(p.send_backs.send_message_back),
         RequestCode.QUERY_CONSUMER_OFFSET: in_steps(p.offsets.query_consumer_offset),

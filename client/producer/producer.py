@@ -13,6 +13,7 @@ import trio
 
 from triomq.client.cluster.groups import LEAVE_S
 from triomq.client.cluster.instance import ClientInstance, use_instance
+from triomq.client.cluster.requests import raise_for_code
 from triomq.client.cluster.route import Queues
 from triomq.client.config import ClientConfig
 from triomq.client.environment import RANDOM, wall_clock_ms
@@ -34,15 +35,18 @@ from triomq.client.producer.tracing import TracedDelivery, Tracer, open_tracer, 
 from triomq.protocol.errors import (
     ClientClosedError,
     MessageIllegalError,
+    NoRouteError,
     RequestTimeoutError,
     TriomqError,
 )
 from triomq.protocol.host import pack_ip
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import validate_group
+from triomq.protocol.recall import RecallHandle
 from triomq.protocol.record.compression import compress
 from triomq.protocol.record.message import Message, MessageExt
 from triomq.protocol.record.message_id import UniqueIdGenerator
+from triomq.protocol.requests.messages import RecallMessageRequestHeader
 
 LOGGER: Final = logging.getLogger("triomq.client.producer.producer")
 
@@ -249,6 +253,32 @@ class Producer(OpenOnce):
             IllegalNameError, NoRouteError, BrokerResponseError, ClientError: as :meth:`send`.
         """
         return await self._entered().send(topic, batch_request(body, "", wait_store_ok=True), None)
+
+    async def recall(self, handle: str) -> str:
+        """Take a delayed message back before it is due; return its id.
+
+        Nothing tells whether the broker still had it: it may have been taken back before.
+
+        Args:
+            handle: ``SendResult.recall_handle``.
+
+        Raises:
+            ProtocolError: this is no handle.
+            NoRouteError: the message's topic or broker is gone.
+            BrokerResponseError: the message is due, or the broker does not take messages back: Apache's need
+                ``recallMessageEnable``.
+            ClientError: the broker was not reached.
+        """
+        wanted = RecallHandle.decode(handle)
+        self._entered()
+        instance = self._instance
+        await instance.routes.topic_route(wanted.topic)
+        address = instance.brokers.find(wanted.broker_name)
+        if address is None:
+            raise NoRouteError(f"recall: broker {wanted.broker_name!r} is in no known route; is it running?")
+        header = RecallMessageRequestHeader(wanted.topic, handle, self.group, wanted.broker_name)
+        response = await instance.requests.invoke(address, instance.requests.command(header.code, header))
+        return raise_for_code(response, address).ext_fields.get("msgId", wanted.message_id)
 
     async def publish_queues(self, topic: str) -> Queues:
         """Return the writable queues of a topic, sorted.

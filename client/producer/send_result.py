@@ -39,6 +39,7 @@ class SendResult(NamedTuple):
         offset_message_id: the id that tells its place in the broker's commit log; of a batch likewise.
         queue: the queue.
         queue_offset: its number in the queue; of a batch that of the first.
+        recall_handle: what takes a delayed message back, see ``Producer.recall``; only newer brokers give one.
     """
 
     status: SendStatus
@@ -46,6 +47,7 @@ class SendResult(NamedTuple):
     offset_message_id: str
     queue: MessageQueue
     queue_offset: int
+    recall_handle: str | None = None
 
 
 def read_send_result(
@@ -60,6 +62,7 @@ def read_send_result(
         queue_id = int(ext_fields["queueId"])
         if queue_id != queue.queue_id:
             queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
-        return SendResult(status, message_id, ext_fields["msgId"], queue, int(ext_fields["queueOffset"]))
+        offset, handle = int(ext_fields["queueOffset"]), ext_fields.get("recallHandle")
+        return SendResult(status, message_id, ext_fields["msgId"], queue, offset, handle)
     except (KeyError, ValueError) as exc:
         raise ProtocolError(f"answer to a send cannot be read: {exc!r} in {dict(ext_fields)!r}") from exc

@@ -168,6 +168,17 @@ class EndTransactionRequestHeader(Header):
 
 
 @dataclass(slots=True)
+class RecallMessageRequestHeader(Header):
+    """Source: RecallMessageRequestHeader.java of 5.x."""
+
+    code: ClassVar[int] = RequestCode.RECALL_MESSAGE
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+    broker_name: Annotated[str, Wire("bname")] | None = None
+
+
+@dataclass(slots=True)
 class ResumeCheckHalfMessageRequestHeader(Header):
     """Source: ResumeCheckHalfMessageRequestHeader.java."""
 

@@ -90,8 +90,9 @@ class OrderedSender:
         tally.unanswered += len(messages)
         while True:
             try:
+                handle = None
                 if len(messages) == 1:
-                    await self._producer.send(messages[0], queue=queue)
+                    handle = (await self._producer.send(messages[0], queue=queue)).recall_handle
                 else:
                     await self._producer.send_batch(messages, queue=queue)
             except TriomqError as exc:
@@ -101,7 +102,7 @@ class OrderedSender:
                     raise
             else:
                 tally.unanswered -= len(messages)
-                tally.succeeded(messages, trio.current_time() - began)
+                tally.succeeded(messages, trio.current_time() - began, handle)
                 return
             with self._stopper.waiting():
                 await trio.sleep(pause)

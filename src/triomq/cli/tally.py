@@ -21,6 +21,7 @@ class Tally:
         unanswered: messages in flight when the command had to end: perhaps stored.
         sent_bytes: total length of their bodies.
         latencies: of the requests.
+        recall_handle: takes the message back that was sent last, if it is delayed and the broker allows it.
         first_error: the first failure.
         first_place: its input line, as a prefix for its text.
     """
@@ -31,15 +32,17 @@ class Tally:
         self.unsent = 0
         self.unanswered = 0
         self.sent_bytes = 0
+        self.recall_handle: str | None = None
         self.latencies: Final = Histogram()
         self.first_error: TriomqError | None = None
         self.first_place = ""
         self.began = trio.current_time()
         self.ended = self.began
 
-    def succeeded(self, messages: list[Message], took_s: float) -> None:
+    def succeeded(self, messages: list[Message], took_s: float, recall_handle: str | None = None) -> None:
         """Count a request that a broker accepted."""
         self.sent += len(messages)
+        self.recall_handle = recall_handle
         self.sent_bytes += sum([len(message.body) for message in messages])
         self.latencies.add(took_s)
         self.ended = trio.current_time()
@@ -72,6 +75,7 @@ class Tally:
             "p50_ms": self.latencies.percentile_ms(50),
             "p99_ms": self.latencies.percentile_ms(99),
             "error": self.error_text,
+            "recall_handle": self.recall_handle if self.sent == 1 else None,
         }
 
 
@@ -86,6 +90,8 @@ def summary_line(summary: dict[str, Any]) -> str:
             text += f"; {summary[name]} {words}"
     if summary["skipped_blank_lines"]:
         text += f"; skipped {plural(summary['skipped_blank_lines'], 'blank line')}"
+    if summary["recall_handle"]:
+        text += f"\ntake it back with: triomq message recall {summary['recall_handle']}"
     return text + "\n"
 
 

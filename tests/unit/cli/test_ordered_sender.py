@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from triomq.cli.ordered_sender import Batch, OrderedSender
 from triomq.cli.stopper import Stopper
 from triomq.cli.tally import Tally
-from triomq.client import MessageQueue, Producer
+from triomq.client import MessageQueue, Producer, SendResult, SendStatus
 from triomq.protocol.errors import ConnectionLostError, MessageIllegalError, RequestTimeoutError, TriomqError
 from triomq.protocol.record.message import Message
 
@@ -26,8 +26,9 @@ class FakeProducer:
         self.requests: list[int] = []
         self.refuse = refuse
 
-    async def send(self, message: Message, *, queue: MessageQueue | None) -> None:
+    async def send(self, message: Message, *, queue: MessageQueue | None) -> SendResult:
         await self.send_batch([message], queue=queue)
+        return SendResult(SendStatus.SEND_OK, "ID", "PLACE", queue or MessageQueue("T", "broker-a", 0), 0)
 
     async def send_batch(self, messages: list[Message], *, queue: MessageQueue | None) -> None:
         await trio.lowlevel.checkpoint()

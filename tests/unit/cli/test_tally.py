@@ -29,11 +29,20 @@ async def test_summary_reports_sent_and_failed_counts_and_latency(autojump_clock
         "p50_ms": 500.0,
         "p99_ms": 500.0,
         "error": "lines 3 to 5: no T there",
+        "recall_handle": None,
     }
     assert summary_line(summary) == (
         "sent 2 messages, 5 bytes, in 2.00 s: 1/s, p50 500.0 ms, p99 500.0 ms; 4 failed; 8 read but not sent; "
         "1 without an answer: perhaps stored; skipped 7 blank lines\n"
     )
+
+
+async def test_the_summary_of_one_delayed_message_says_how_to_take_it_back() -> None:
+    tally = Tally()
+    tally.succeeded([Message("T", b"a")], 0.5, "HANDLE")
+    assert "\ntake it back with: triomq message recall HANDLE\n" in summary_line(tally.summary("T", 0))
+    tally.succeeded([Message("T", b"a")], 0.5, "OTHER")
+    assert "recall" not in summary_line(tally.summary("T", 0))
 
 
 async def test_a_summary_of_nothing_has_no_rate() -> None:

@@ -25,7 +25,7 @@ NO_CLASS_NEEDED = {
     *(ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY),
     *(ResponseCode.PULL_OFFSET_MOVED, ResponseCode.TRANSACTION_FAILED, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
     *(ResponseCode.FILTER_DATA_NOT_EXIST, ResponseCode.FILTER_DATA_NOT_LATEST, ResponseCode.CONSUME_MSG_TIMEOUT),
-    *(ResponseCode.FLOW_CONTROL, ResponseCode.GO_AWAY),
+    *(ResponseCode.FLOW_CONTROL, ResponseCode.GO_AWAY, ResponseCode.ILLEGAL_OPERATION),
 }
 
 

@@ -187,6 +187,13 @@ class MessageTraceOptions(ClientOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MessageRecallOptions(ClientOptions):
+    """``triomq message recall``."""
+
+    handle: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MessageFindOptions(ClientOptions):
     """``triomq message find``."""
 

@@ -80,7 +80,7 @@ def add_consume(commands: Commands) -> None:
 
 def add_message(commands: Commands) -> None:
     """Add ``triomq message`` with its commands."""
-    message = add_subcommands(commands, "message", "show, find or trace stored messages")
+    message = add_subcommands(commands, "message", "show, find, trace or recall messages")
     show = add_client_command(message, "show", "message:show", "MessageShowOptions", "show one message")
     show.add_argument("message_id", metavar="ID", help="offset message id; with --topic also the message id")
     add_option(show, "--topic TOPIC", "topic to search for a message id")
@@ -88,6 +88,9 @@ def add_message(commands: Commands) -> None:
     trace = add_client_command(message, "trace", "message_trace:trace", "MessageTraceOptions", text)
     trace.add_argument("message_id", metavar="ID", help="message id, or a key of the message")
     add_option(trace, "--trace-topic TOPIC", f"topic with the records ({TRACE_TOPIC})", TRACE_TOPIC)
+    text = "take a delayed message back before it is due"
+    recall = add_client_command(message, "recall", "message:recall", "MessageRecallOptions", text)
+    recall.add_argument("handle", metavar="HANDLE", help="as produce printed it, or the send's recall_handle")
     text = "find messages by key, by message id, or by time"
     add = partial(add_option, add_client_command(message, "find", "message:find", "MessageFindOptions", text))
     add("--topic TOPIC", "topic to search", required=True)

@@ -4,16 +4,17 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
-from triomq.cli.arguments.client_options import MessageFindOptions, MessageShowOptions
+from triomq.cli.arguments.client_options import MessageFindOptions, MessageRecallOptions, MessageShowOptions
+from triomq.cli.arguments.message_arguments import DEFAULT_PRODUCER_GROUP
 from triomq.cli.arguments.values import StartAt, escape_controls
 from triomq.cli.errors import IncompleteError, UsageError
 from triomq.cli.message_text import message_fields, shown_body
 from triomq.cli.output import local_time, write_json, write_table, write_text
 from triomq.cli.session import client_command, client_config, open_admin
-from triomq.client import MessageExt, PullConsumer
+from triomq.client import MessageExt, Producer, PullConsumer
 from triomq.client.consumer.pull import TOOLS_GROUP
 from triomq.protocol.codes import ResponseCode
-from triomq.protocol.errors import BrokerResponseError
+from triomq.protocol.errors import BrokerResponseError, ProtocolError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset
 
@@ -37,6 +38,21 @@ async def show(options: MessageShowOptions) -> None:
         write_json(message_fields(message))
     else:
         _draw(message)
+
+
+@client_command
+async def recall(options: MessageRecallOptions) -> None:
+    """Take a delayed message back."""
+    producer = Producer(DEFAULT_PRODUCER_GROUP, namesrv=options.namesrv, config=client_config(options))
+    async with producer:
+        try:
+            message_id = await producer.recall(options.handle)
+        except ProtocolError as exc:
+            raise UsageError(str(exc)) from exc
+    if options.json:
+        write_json({"message_id": message_id})
+    else:
+        write_text(f"message {message_id} is taken back\n")
 
 
 @client_command

@@ -49,6 +49,7 @@ TABLE: Final = {
         unitMode:bool? maxReconsumeTimes:int? bname:str?""",
     "EndTransactionRequestHeader": """producerGroup:str tranStateTableOffset:long commitLogOffset:long
         commitOrRollback:int msgId:str fromTransactionCheck:bool? transactionId:str? bname:str?""",
+    "RecallMessageRequestHeader": "topic:str recallHandle:str producerGroup:str? bname:str?",
     "ResumeCheckHalfMessageRequestHeader": "msgId:str",
     "CheckTransactionStateRequestHeader": """tranStateTableOffset:long commitLogOffset:long msgId:str?
         transactionId:str? offsetMsgId:str? bname:str?""",
@@ -93,6 +94,7 @@ CODES: Final = {
     "ConsumerSendMsgBackRequestHeader": 36,
     "EndTransactionRequestHeader": 37,
     "CheckTransactionStateRequestHeader": 39,
+    "RecallMessageRequestHeader": 370,
     "ResumeCheckHalfMessageRequestHeader": 323,
     "ResetOffsetRequestHeader": 220,
     "GetConsumerRunningInfoRequestHeader": 307,

@@ -1,0 +1,105 @@
+"""Delayed messages that are taken back: by request 370 and by ``TIMER_DEL_UNIQKEY``, across restarts and rolls."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.broker.delayed.test_timer import DAY_S, bodies, deliver_all, messages, put
+from tests.unit.broker.recording import Clock, MakeBroker, Peer
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.recall import RecallHandle
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.storage.delays import ROLL_WINDOW_MS
+
+
+def send(peer: Peer, message_id: str, delay_ms: int, body: bytes = b"body") -> str:
+    response = peer.put("T", body, i=f"TIMER_DELAY_MS\x01{delay_ms}\x02UNIQ_KEY\x01{message_id}")
+    return response.ext_fields["recallHandle"]
+
+
+def recall(peer: Peer, handle: str, **fields: Any) -> RemotingCommand:
+    return peer.get(RequestCode.RECALL_MESSAGE, {"producerGroup": "P", "topic": "T", "recallHandle": handle, **fields})
+
+
+def test_what_was_taken_back_is_not_delivered(peer: Peer, clock: Clock) -> None:
+    handle = send(peer, "A", 5000, b"a")
+    assert RecallHandle.decode(handle) == ("T", "broker-a", clock.now_ms + 5000, "A")
+    send(peer, "B", 5000, b"b")
+    clock.now_ms += 2000
+    response = recall(peer, handle)
+    assert (response.code, response.ext_fields["msgId"]) == (ResponseCode.SUCCESS, "A")
+    assert recall(peer, handle).code == ResponseCode.SUCCESS  # again
+    send(peer, "A", 10_000, b"another message with this id")
+    clock.now_ms += 3000
+    deliver_all(peer.broker, clock)
+    assert bodies(peer.broker) == [b"b"]
+    clock.now_ms += 60_000
+    deliver_all(peer.broker, clock)
+    assert bodies(peer.broker) == [b"b", b"another message with this id"]
+    assert len(peer.broker.timer) == 0
+
+
+@pytest.mark.parametrize("lead_ms", [1, 500, 1000, 4000])
+def test_it_may_be_taken_back_until_it_is_due(peer: Peer, clock: Clock, lead_ms: int) -> None:
+    handle = send(peer, "A", 5000)
+    send(peer, "B", 4000, b"b")
+    clock.now_ms += 5000 - lead_ms
+    deliver_all(peer.broker, clock)
+    assert recall(peer, handle).code == ResponseCode.SUCCESS
+    clock.now_ms += lead_ms
+    deliver_all(peer.broker, clock)
+    assert bodies(peer.broker) == [b"b"]
+
+
+@pytest.mark.parametrize("key", ["A", "T+A"])
+def test_a_message_with_the_key_takes_back_as_well(peer: Peer, clock: Clock, key: str) -> None:
+    due_ms = clock.now_ms + 5000
+    put(peer, f"TIMER_DELIVER_MS\x01{due_ms}\x02UNIQ_KEY\x01A")
+    put(peer, f"TIMER_DELIVER_MS\x01{due_ms}\x02UNIQ_KEY\x01D\x02TIMER_DEL_UNIQKEY\x01{key}")
+    clock.now_ms += 10_000
+    deliver_all(peer.broker, clock)
+    assert bodies(peer.broker) == []
+    refused = peer.put("T", i=f"TIMER_DELIVER_MS\x01{due_ms}\x02TIMER_DEL_UNIQKEY\x01{key}")
+    assert refused.code == ResponseCode.MESSAGE_ILLEGAL
+
+
+def test_it_holds_across_a_restart_at_any_moment(make_broker: MakeBroker, clock: Clock) -> None:
+    broker = make_broker()
+    handles = [send(Peer(broker), f"ID{number}", 3000 + 100 * number, b"%d" % number) for number in range(30)]
+    for handle in handles[::2]:
+        recall(Peer(broker), handle)
+    for _ in range(70):
+        clock.now_ms += 100
+        deliver_all(broker, clock)
+        broker.save_tables()
+        broker = make_broker()
+    assert bodies(broker) == [b"%d" % number for number in range(1, 30, 2)]
+
+
+def test_it_holds_for_a_message_that_waits_for_days(make_broker: MakeBroker, clock: Clock) -> None:
+    broker = make_broker(timer_max_delay_s=10 * DAY_S)
+    handle = send(Peer(broker), "A", 5 * DAY_S * 1000)
+    clock.now_ms += ROLL_WINDOW_MS // 3
+    recall(Peer(broker), handle)
+    while (next_ms := broker.timer.deliver(clock.now_ms)) is not None:
+        clock.now_ms = next_ms
+        broker.save_tables()
+        broker = make_broker(timer_max_delay_s=10 * DAY_S)
+    assert bodies(broker) == []
+    assert len(messages(broker, "rmq_sys_wheel_timer")) > 4
+
+
+def test_there_is_a_handle_for_waiting_messages_with_an_id_only(peer: Peer) -> None:
+    for properties in ("UNIQ_KEY\x01A", "TIMER_DELAY_MS\x015000", "DELAY\x013\x02UNIQ_KEY\x01A"):
+        assert "recallHandle" not in peer.put("T", i=properties).ext_fields
+
+
+def test_other_handles_are_refused(peer: Peer, clock: Clock) -> None:
+    good = RecallHandle("T", "broker-a", clock.now_ms + 5000, "A")
+    peer.put("T")
+    for handle in (
+        "", "garbage!", "djEgYQ==", good._replace(topic="U").encode(), good._replace(broker_name="other").encode(),
+        good._replace(deliver_ms=clock.now_ms).encode(), good._replace(deliver_ms=clock.now_ms + 10**10).encode(),
+    ):  # fmt: skip
+        assert recall(peer, handle).code == ResponseCode.ILLEGAL_OPERATION, handle
+    assert recall(peer, good.encode(), topic="unknown").code == ResponseCode.TOPIC_NOT_EXIST
