@@ -23,7 +23,7 @@ MAX_FUNCTION_LINES: Final = 40
 #: Hot paths that are longer than a function should be, because a call for each message costs too much.
 LONG_FUNCTIONS: Final = frozenset(
     (
-        "broker/processors/plain_send.py:PlainSends._entry",  # each message of a usual producer
+        "broker/processors/plain_requests.py:PlainRequests._entry",  # each message of a usual producer
         "protocol/record/intact_record.py:IntactWalk.run",  # each record of a scan of the commit log
         "storage/append.py:Appender._pack",  # each message appended
         "storage/reading/get_message.py:_RecordReader.scan",  # each message pulled

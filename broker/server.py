@@ -37,7 +37,7 @@ from triomq.broker.processors.admin_settings import SettingsProcessor
 from triomq.broker.processors.admin_stats import StatisticsProcessors
 from triomq.broker.processors.client import ClientProcessors
 from triomq.broker.processors.offset import OffsetProcessors
-from triomq.broker.processors.plain_send import PlainSends
+from triomq.broker.processors.plain_requests import PlainRequests
 from triomq.broker.processors.pull import PullProcessor
 from triomq.broker.processors.query import QueryProcessors
 from triomq.broker.processors.recall import RecallProcessor
@@ -231,7 +231,7 @@ class Broker:
         sends = SendProcessor(config, store, topics, groups.settings, *waiting, statistics, self.group_commit)
         return Processors(
             routes=RouteProcessors(topics, config.cluster_name, config.broker_name),
-            plain_sends=PlainSends(config, store, topics, statistics, self.group_commit),
+            plain_requests=PlainRequests(config, store, topics, self.undecided, statistics, self.group_commit),
             sends=sends,
             replies=ReplyProcessors(sends, groups.producers, self.client_requests, self.refusals, self._clock_ms),
             send_backs=SendBackProcessor(store, topics, groups.settings, self.schedule, statistics, self.group_commit),

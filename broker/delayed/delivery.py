@@ -35,8 +35,8 @@ UNREADABLE_MS: Final = 1000
 Unit: TypeAlias = tuple[int, int, int]
 """Physical offset, size and tags code of a waiting message, as a consume queue holds them."""
 
-_REAL_TOPIC: Final = PropertyName.REAL_TOPIC.encode()
-_REAL_QUEUE_ID: Final = PropertyName.REAL_QUEUE_ID.encode()
+REAL_TOPIC: Final = PropertyName.REAL_TOPIC.encode()
+REAL_QUEUE_ID: Final = PropertyName.REAL_QUEUE_ID.encode()
 _NEVER_REAL: Final = frozenset({"", HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC})
 _MAX_DIGITS: Final = 11
 _QUEUE: Final = 0  # of an entry
@@ -46,8 +46,8 @@ _queue_of = itemgetter(_QUEUE)
 
 def with_real_place(properties: bytes, queue: ConsumeQueue) -> bytes:
     """Return the properties of a waiting message, with the queue that it is for."""
-    properties = set_property(properties, _REAL_TOPIC, queue.topic.encode())
-    return set_property(properties, _REAL_QUEUE_ID, b"%d" % queue.queue_id)
+    properties = set_property(properties, REAL_TOPIC, queue.topic.encode())
+    return set_property(properties, REAL_QUEUE_ID, b"%d" % queue.queue_id)
 
 
 def real_queue(store: MessageStore, properties: bytes) -> ConsumeQueue:
@@ -56,8 +56,8 @@ def real_queue(store: MessageStore, properties: bytes) -> ConsumeQueue:
     Raises:
         IllegalNameError, MessageIllegalError: the properties do not name one.
     """
-    topic = (get_property(properties, _REAL_TOPIC) or b"").decode("utf-8", "replace")
-    queue_id = get_property(properties, _REAL_QUEUE_ID) or b""
+    topic = (get_property(properties, REAL_TOPIC) or b"").decode("utf-8", "replace")
+    queue_id = get_property(properties, REAL_QUEUE_ID) or b""
     if topic in _NEVER_REAL or not queue_id.isdigit():
         raise MessageIllegalError(f"its real queue is {queue_id!r} of topic {topic!r}")
     return store.queue(topic, int(queue_id[:_MAX_DIGITS]))

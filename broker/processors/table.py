@@ -15,7 +15,7 @@ from triomq.broker.processors.admin_settings import SettingsProcessor
 from triomq.broker.processors.admin_stats import StatisticsProcessors
 from triomq.broker.processors.client import ClientProcessors
 from triomq.broker.processors.offset import OffsetProcessors
-from triomq.broker.processors.plain_send import PlainSends
+from triomq.broker.processors.plain_requests import PlainRequests
 from triomq.broker.processors.pull import PullProcessor
 from triomq.broker.processors.query import QueryProcessors
 from triomq.broker.processors.recall import RecallProcessor
@@ -34,7 +34,7 @@ class Processors:
     """One object for each family of requests."""
 
     routes: RouteProcessors
-    plain_sends: PlainSends
+    plain_requests: PlainRequests
     sends: SendProcessor
     send_backs: SendBackProcessor
     replies: ReplyProcessors
@@ -62,8 +62,10 @@ def tables(processors: Processors, paged_reads: PagedReads) -> Ports:
         RequestCode.PULL_MESSAGE: processors.pulls.pull_message,
         RequestCode.LITE_PULL_MESSAGE: processors.pulls.pull_message,
     }
-    serve_plain_sends = processors.plain_sends.serve
-    return Ports(Requests({**vip, **pulls}, serve_plain_sends), Requests(vip, serve_plain_sends), Requests(namesrv))
+    serve_plain_requests = processors.plain_requests.serve
+    return Ports(
+        Requests({**vip, **pulls}, serve_plain_requests), Requests(vip, serve_plain_requests), Requests(namesrv)
+    )
 
 
 def _namesrv(p: Processors) -> dict[int, Processor]:

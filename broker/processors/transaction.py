@@ -12,7 +12,7 @@ from triomq.broker.network.refusal import RefusedError
 from triomq.broker.processors.send import answer_stored
 from triomq.broker.services.flush import GroupCommit
 from triomq.broker.topics import TopicTable
-from triomq.broker.transactions.undecided import Undecided
+from triomq.broker.transactions.undecided import Decision, Undecided
 from triomq.protocol.codes import MessageSysFlag, ResponseCode
 from triomq.protocol.names import CHECK_MAX_TOPIC, HALF_TOPIC
 from triomq.protocol.record.message import MessageExt
@@ -59,7 +59,7 @@ class TransactionProcessors:
         live = self.undecided.find(half)
         if live is not None:
             queue = self._real_queue(half) if decision == _COMMIT else None
-            self.undecided.decide(half, live, decision, queue)
+            self.undecided.decide(Decision(half, live, decision, queue))
         elif (earlier := self.undecided.decision(half)) != decision:
             raise RefusedError(f"the transaction is settled: it was {_NAMES.get(earlier or 0, 'decided or given up')}")
         return answer_stored(self.group_commit, connection, command, command.reply())

@@ -11,7 +11,7 @@ Source: behaviour.md A.6, store.md 5.8.
 import logging
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
-from typing import Final
+from typing import Final, NamedTuple
 
 from triomq.broker.delayed.delivery import real_queue
 from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
@@ -51,6 +51,22 @@ _MAX_MISSED_OPS: Final = 10_000  # before the saved offset that an Apache broker
 _MAX_TAIL_UNITS: Final = 1024  # of each queue that are compared with undecided transactions after a crash
 
 
+class Decision(NamedTuple):
+    """What settles a transaction.
+
+    Attributes:
+        half: the half message that the producer names.
+        live: queue offset of the transaction's last half message.
+        bits: transaction bits, commit or rollback.
+        queue: for a commit, the queue that gets the message.
+    """
+
+    half: MessageExt
+    live: int
+    bits: int
+    queue: ConsumeQueue | None
+
+
 class Undecided:
     """The undecided transactions of a broker.
 
@@ -61,6 +77,9 @@ class Undecided:
         timeout_ms: how long a half message waits for its first check.
         interval_ms: time between two checks.
         max_age_ms: age of a half message that is given up; files of the log may be deleted then.
+
+    Attributes:
+        halves: the queue of the half messages.
     """
 
     def __init__(
@@ -86,16 +105,11 @@ class Undecided:
         self._due: list[int] = []  # heap of times in ms and queue offsets, each pair in one number
         self._decisions: dict[int, int] = {}  # half message that was decided recently to the decision
         self._unflushed: tuple[int, int, int] | None = None  # offsets to save when the log is on the disk so far
-        self._halves: ConsumeQueue
+        self.halves: ConsumeQueue
         self._ops: ConsumeQueue
 
     def __len__(self) -> int:
         return len(self._op_ends)
-
-    @property
-    def halves(self) -> ConsumeQueue:
-        """The queue of the half messages."""
-        return self._halves
 
     def load(self) -> set[tuple[str, int]]:
         """Find the undecided transactions in the store.
@@ -106,13 +120,13 @@ class Undecided:
         Returns:
             After a crash the topics and queue ids that half messages are for: their topics may not have been saved.
         """
-        self._halves = self._store.queue(HALF_TOPIC, 0)
+        self.halves = self._store.queue(HALF_TOPIC, 0)
         self._ops = self._store.queue(OP_HALF_TOPIC, 0)
-        begin = self._saved_offset(self._halves)
+        begin = self._saved_offset(self.halves)
         op_begin = self._saved_offset(self._ops)
         replay = Replay()
         halves: dict[int, MessageExt] = {}
-        for half in self._messages(self._halves, begin):
+        for half in self._messages(self.halves, begin):
             replay.add_half(half)
             halves[half.queue_offset] = half
         if not halves:
@@ -154,7 +168,7 @@ class Undecided:
 
     def read(self, queue_offset: int) -> MessageExt | None:
         """Return the half message at a queue offset, ``None`` if it is deleted or damaged."""
-        unit = self._halves.unit(queue_offset) if queue_offset >= self._halves.min_offset else None
+        unit = self.halves.unit(queue_offset) if queue_offset >= self.halves.min_offset else None
         return None if unit is None else self._read(unit.physical_offset, unit.size)
 
     def _read(self, physical_offset: int, size: int | None = None) -> MessageExt | None:
@@ -203,10 +217,14 @@ class Undecided:
         Raises:
             MessageIllegalError, StoreFullError, StoreClosedError, StoreError: as ``MessageStore.append``.
         """
-        (place,) = self._store.append([(self._halves, *message[1:])])
+        (place,) = self._store.append([(self.halves, *message[1:])])
         self._statistics.put(HALF_TOPIC, 1, len(message[1]))
-        self._add(place[1], now_ms + self._immunity_ms(message[2]))
+        self.added(place[1], message[2], now_ms)
         return place
+
+    def added(self, queue_offset: int, properties: bytes, now_ms: int) -> None:
+        """Add a half message that was stored."""
+        self._add(queue_offset, now_ms + self._immunity_ms(properties))
 
     def _add(self, queue_offset: int, due_ms: int) -> None:
         self._op_ends[queue_offset] = self._ops.next_offset
@@ -241,29 +259,33 @@ class Undecided:
         """Return how a transaction was decided recently, as transaction bits; ``None`` if that is not known."""
         return self._decisions.get(half.queue_offset)
 
-    def decide(self, half: MessageExt, live: int, decision: int, queue: ConsumeQueue | None) -> None:
+    def decide(self, decision: Decision) -> None:
         """Settle a transaction.
-
-        Args:
-            half: the half message that the decision names.
-            live: its last half message.
-            decision: transaction bits.
-            queue: for a commit, the queue that gets the message.
 
         Raises:
             MessageIllegalError, StoreFullError, StoreClosedError, StoreError: as ``MessageStore.append``.
         """
-        entries = [self._operation(half, live, OP_PROPERTIES)]
-        if queue is not None:
-            sys_flag = half.sys_flag & ~TRANSACTION_MASK | decision
-            entries.insert(0, _copy(half, queue, half.encoded_properties, sys_flag, half.physical_offset))
-        self._store.append(entries, are_copies=True)
+        self._store.append(self.entries(decision), are_copies=True)
+        self.decided(decision)
+
+    def entries(self, decision: Decision) -> list[Entry]:
+        """Return what settles a transaction once one append has stored it: the committed message, the operation."""
+        half, live, bits, queue = decision
+        operation = self._operation(half, live, OP_PROPERTIES)
+        if queue is None:
+            return [operation]
+        sys_flag = half.sys_flag & ~TRANSACTION_MASK | bits
+        return [_copy(half, queue, half.encoded_properties, sys_flag, half.physical_offset), operation]
+
+    def decided(self, decision: Decision) -> None:
+        """Forget a transaction whose decision was stored."""
+        half, live, bits, queue = decision
         if queue is not None:
             self._statistics.put(queue.topic, 1, len(half.stored_body))
         self._forget(half, live)
         if len(self._decisions) >= _MAX_REMEMBERED:
             del self._decisions[next(iter(self._decisions))]
-        self._decisions[half.queue_offset] = decision
+        self._decisions[half.queue_offset] = bits
 
     def _forget(self, half: MessageExt, live: int) -> None:
         del self._op_ends[live]
@@ -298,7 +320,7 @@ class Undecided:
         Raises:
             MessageIllegalError, StoreFullError, StoreClosedError, StoreError: as ``MessageStore.append``.
         """
-        entries = [_copy(half, self._halves, properties_of_copy(half, checks))]
+        entries = [_copy(half, self.halves, properties_of_copy(half, checks))]
         live = self.find(half)
         if live is not None:
             entries.append(self._operation(half, live, MOVED_OP_PROPERTIES))
@@ -326,7 +348,7 @@ class Undecided:
     def oldest(self, limit: int) -> list[int]:
         """Return the oldest half messages if they are far behind the end of the queue, else nothing."""
         first = next(iter(self._op_ends), None)
-        if first is None or self._halves.next_offset - first < max(_MAX_REMEMBERED, 4 * len(self)):
+        if first is None or self.halves.next_offset - first < max(_MAX_REMEMBERED, 4 * len(self)):
             return []
         return [queue_offset for queue_offset, _ in zip(self._op_ends, range(limit), strict=False)]
 
@@ -342,8 +364,8 @@ class Undecided:
             self._offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, 0, half_offset)
             self._offsets.commit(TRANSACTION_GROUP, OP_HALF_TOPIC, 0, op_offset)
             self._unflushed = None
-        if self._unflushed is None and self._halves.next_offset:
-            oldest = next(iter(self._op_ends.items()), (self._halves.next_offset, self._ops.next_offset))
+        if self._unflushed is None and self.halves.next_offset:
+            oldest = next(iter(self._op_ends.items()), (self.halves.next_offset, self._ops.next_offset))
             self._unflushed = *oldest, log.max_offset
 
     def _operation(self, half: MessageExt, queue_offset: int, properties: bytes) -> Entry:

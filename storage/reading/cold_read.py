@@ -103,7 +103,7 @@ class ColdReads:
             return []
         if not queue.min_offset <= queue_offset < queue.max_offset:
             return []
-        hot_from = self._hot_from()
+        hot_from = self.hot_from()
         if queue.max_physical_offset > hot_from and queue.max_offset - queue_offset < _UNITS_IN_ONE_PAGE:
             unit = queue.unit(queue_offset)
             if unit is not None and unit.physical_offset >= hot_from:
@@ -147,7 +147,7 @@ class ColdReads:
 
     def load_log(self, begin: int) -> PagedRead[int]:
         """Load some of the log from an offset on; return up to where it is in memory."""
-        file = self._log.files.file_at(begin) if begin < self._hot_from() else None
+        file = self._log.files.file_at(begin) if begin < self.hot_from() else None
         if file is None:
             return self._log.max_offset
         start = begin - file.start
@@ -161,7 +161,7 @@ class ColdReads:
         oldest = min(queue_offsets)
         yield from self.load_units(queue, oldest)
         unit = queue.unit(oldest)
-        if unit is None or unit.physical_offset >= self._hot_from() or self._is_warm_run(queue, queue_offsets):
+        if unit is None or unit.physical_offset >= self.hot_from() or self._is_warm_run(queue, queue_offsets):
             return
         if cold := [part for queue_offset in queue_offsets for part in self._cold_units(queue, queue_offset, 1)]:
             yield cold
@@ -185,7 +185,8 @@ class ColdReads:
             return False
         return self._are_records_warm(units)
 
-    def _hot_from(self) -> int:
+    def hot_from(self) -> int:
+        """Return the physical offset from which on the log is in memory, as this process wrote it lately."""
         return max(self._log.max_offset - self._config.hot_bytes, self._log.own_from)
 
     def _cold_units(self, queue: ConsumeQueue, queue_offset: int, count: int) -> Iterator[ColdRange]:
@@ -201,7 +202,7 @@ class ColdReads:
     def _cold_record(self, physical_offset: int) -> ColdRange | None:
         """Return what must be read of a record whose length is not known before its head is in memory."""
         log = self._log
-        file = log.files.file_at(physical_offset) if physical_offset < self._hot_from() else None
+        file = log.files.file_at(physical_offset) if physical_offset < self.hot_from() else None
         if file is None or physical_offset >= log.max_offset:
             return None
         start, limit = physical_offset - file.start, min(file.end, log.max_offset) - file.start

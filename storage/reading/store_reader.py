@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 
+from triomq.protocol.errors import ProtocolError
 from triomq.protocol.filters.filter_types import MessageFilter
 from triomq.protocol.filters.sql_filter import SqlFilter
 from triomq.protocol.record.consume_queue_unit import ConsumeQueueUnit
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.record import decode_record
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
@@ -101,6 +104,22 @@ class StoreReader:
         if physical_offset >= log.flushed_offset and self._config.durability is Durability.SYNC:
             return None
         return log.look_message(physical_offset, size)
+
+    def recent_message(self, physical_offset: int) -> MessageExt | None:
+        """Return the message at ``physical_offset`` if it was written lately, so that it is in memory; else ``None``.
+
+        Any offset is allowed.
+        """
+        log = self._log
+        end = log.flushed_offset if self._config.durability is Durability.SYNC else log.max_offset
+        if not self._cold_reads.hot_from() <= physical_offset < end:
+            return None
+        file = log.files.file_at(physical_offset)
+        try:
+            message = None if file is None else decode_record(file.map, physical_offset - file.start)
+        except ProtocolError:
+            return None
+        return message if message is not None and message.physical_offset == physical_offset else None
 
     def look_up(self, physical_offsets: Sequence[int]) -> PagedRead[list[memoryview | None]]:
         """Return what ``look_message`` returns for each offset."""

@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
+from tests.commands import make_command
 from tests.unit.broker.processors.test_client import heartbeat
 from tests.unit.broker.recording import Clock, Peer
 from triomq.broker.config import BrokerConfig
@@ -88,8 +89,10 @@ class Transactions(RuleBasedStateMachine):
         self._broker.groups.producers.forget(self._peer.as_connection)
         self._is_online = False
 
-    @rule(target=transactions, has_id=st.booleans(), immunity_s=st.sampled_from([0, 0, 50, 400]))
-    def send(self, *, has_id: bool, immunity_s: int) -> Transaction:
+    @rule(
+        target=transactions, has_id=st.booleans(), immunity_s=st.sampled_from([0, 0, 50, 400]), is_plain=st.booleans()
+    )
+    def send(self, *, has_id: bool, immunity_s: int, is_plain: bool) -> Transaction:
         number = len(self._known)
         properties = "TRAN_MSG\x01true\x02PGROUP\x01P"
         if has_id:
@@ -97,14 +100,34 @@ class Transactions(RuleBasedStateMachine):
         if immunity_s:
             properties += f"\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x01{immunity_s}"
         body = b"%d" % number
-        response = self._peer.put("T", body, i=properties, g=self._clock.now_ms)
+        fields = {
+            "a": "P",
+            "b": "T",
+            "c": "TBW102",
+            "d": "4",
+            "e": "0",
+            "f": "4",
+            "g": f"{self._clock.now_ms}",
+            "h": "0",
+        }
+        if is_plain:
+            self._peer.read(make_command(RequestCode.SEND_MESSAGE_V2, 1, 0, {**fields, "i": properties}, body))
+            response = self._peer.sent.pop()
+        else:
+            response = self._peer.put("T", body, i=properties, g=self._clock.now_ms)
         assert response.code == ResponseCode.SUCCESS
         place = parse_offset_message_id(response.ext_fields["msgId"])[2], int(response.ext_fields["queueOffset"])
         sent = self._known[body] = Transaction(body, [place], self._clock.now_ms, immunity_s or TIMEOUT_S)
         return sent
 
-    @rule(sent=transactions, which=st.integers(0, 9), decision=st.sampled_from([COMMIT, ROLLBACK]))
-    def decide(self, sent: Transaction, which: int, decision: int) -> None:
+    @rule(
+        sent=transactions,
+        which=st.integers(0, 9),
+        decision=st.sampled_from([COMMIT, ROLLBACK]),
+        oneway=st.integers(0, 2),
+    )
+    def decide(self, sent: Transaction, which: int, decision: int, oneway: int = 0) -> None:
+        """Decide by a request, perhaps after decisions that want no answer."""
         physical_offset, queue_offset = sent.offsets[which % len(sent.offsets)]
         header = EndTransactionRequestHeader(
             producer_group="P",
@@ -113,6 +136,7 @@ class Transactions(RuleBasedStateMachine):
             commit_or_rollback=decision,
             msg_id="",
         )
+        self._peer.read(*[make_command(RequestCode.END_TRANSACTION, 1, 2, header.encode())] * oneway)
         response = self._peer.get(RequestCode.END_TRANSACTION, header)
         if not sent.decision and sent.body not in self._given_up():
             assert response.code == ResponseCode.SUCCESS

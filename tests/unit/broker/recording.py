@@ -91,8 +91,14 @@ class Peer:
     def serve(self, command: RemotingCommand) -> None:
         """Serve a request and note the answer, as a connection sends it."""
         response = self._process(command)
-        if response is not None:
+        if response is not None and not command.is_oneway:
             self.send(response)
+
+    def read(self, *commands: RemotingCommand) -> None:
+        """Let the broker serve requests that one read brings."""
+        frames = iter([command.encode()[4:] for command in commands])
+        while (left := self.broker.processors.plain_requests.serve(self.as_connection, frames)) is not None:
+            self.serve(left)
 
     def _process(self, command: RemotingCommand) -> RemotingCommand | None:
         try:

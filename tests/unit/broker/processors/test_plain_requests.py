@@ -1,4 +1,4 @@
-"""The short way of a plain send against the long way: the same record, the same answer, the same refusals."""
+"""The short way of a plain request against the long way: the same records, the same answer, the same refusals."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -7,13 +7,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.broker.recording import MakeBroker, Peer
+from tests.commands import make_command
+from tests.unit.broker.recording import MakeBroker, Peer, set_disk_full
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.route import TopicConfig, TopicFilterType
 from triomq.protocol.codes import RequestCode, ResponseCode, SerializeType
 from triomq.protocol.errors import ProtocolError
+from triomq.protocol.names import HALF_TOPIC, OP_HALF_TOPIC
 from triomq.protocol.record.message import MessageExt
-from triomq.protocol.record.record import decode_record
+from triomq.protocol.record.record import decode_record, decode_records
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.config import Durability
 
@@ -29,6 +31,7 @@ ODD_VALUES: Final = st.sampled_from(
      "TRAN_MSG\x01true", "TIMER_DELIVER_MS\x011", "WAIT\x01false", "TAGS\x01\u00e9\x02", "MYWAIT\x01true\x02a\x01b",
      "TAGS\x01A\x02TAGS\x01B", "\x02\x02", "KEYS\x01k", "\ud800"]
 )  # fmt: skip
+HALF: Final = {**PLAIN, "f": "4", "i": "TRAN_MSG\x01true\x02UNIQ_KEY\x01C0A8\x02WAIT\x01true\x02PGROUP\x01P"}
 CHANGES: Final = st.dictionaries(st.sampled_from([*PLAIN, "l"]), st.none() | ODD_VALUES, max_size=3)
 
 
@@ -46,7 +49,9 @@ def request(fields: Mapping[str, str], body: bytes = b"body", *, opaque: int = 7
 def short_way(peer: Peer, *requests: RemotingCommand) -> tuple[list[RemotingCommand], RemotingCommand | None]:
     """Return the answers, and the first request that is not for the short way."""
     peer.sent.clear()
-    left = peer.broker.processors.plain_sends.serve(peer.as_connection, iter([each.encode()[4:] for each in requests]))
+    left = peer.broker.processors.plain_requests.serve(
+        peer.as_connection, iter([each.encode()[4:] for each in requests])
+    )
     return peer.sent, left
 
 
@@ -88,12 +93,14 @@ def test_a_plain_send_is_answered_as_the_long_way_does(peer: Peer) -> None:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
-@given(changes=CHANGES, body=st.binary(max_size=40))
+@given(usual=st.sampled_from([PLAIN, HALF]), changes=CHANGES, body=st.binary(max_size=40))
 def test_what_takes_the_short_way_ends_as_on_the_long_one(
-    broker: Broker, changes: dict[str, str | None], body: bytes
+    broker: Broker, usual: dict[str, str], changes: dict[str, str | None], body: bytes
 ) -> None:
-    fields = {name: value for name, value in {**PLAIN, **changes}.items() if value is not None}
+    fields = {name: value for name, value in {**usual, **changes}.items() if value is not None}
     peer = Peer(broker)
+    if not broker.undecided.halves.next_offset:
+        long_way(peer, request(HALF))  # makes the topics
     try:
         command = request(fields, body)
         answers, left = short_way(peer, command)
@@ -105,6 +112,84 @@ def test_what_takes_the_short_way_ends_as_on_the_long_one(
     else:
         assert not answers
         assert vars_of(left) == vars_of(command)
+
+
+def decision(half: RemotingCommand, bits: int, **changes: str) -> RemotingCommand:
+    """Return a decision about a half message, as Java's producers send it."""
+    fields = {
+        "producerGroup": "P",
+        "commitLogOffset": str(int(half.ext_fields["msgId"][16:], 16)),
+        "tranStateTableOffset": half.ext_fields["queueOffset"],
+        "commitOrRollback": str(bits),
+        "msgId": "C0A8",
+    }
+    return make_command(RequestCode.END_TRANSACTION, 5, 2, {**fields, **changes})
+
+
+def appended(broker: Broker, begin: int) -> list[tuple[object, ...]]:
+    """Return the records from an offset on, without what counts up."""
+    log = broker.store.commit_log
+    records = decode_records(bytes(log.view(begin, log.max_offset - begin) or b""))
+    return [
+        (each.topic, each.queue_id, each.sys_flag, each.stored_body if each.topic != OP_HALF_TOPIC else b"", each.flag,
+         each.encoded_properties, each.born_host, each.store_host, each.reconsume_times)
+        for each in records
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("bits", [0, 4, 8, 12])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"producerGroup": "Q"}, {"tranStateTableOffset": "7"}, {"commitLogOffset": "x"}, {"commitLogOffset": "3"}],
+    ids=["right", "other group", "other queue offset", "no number", "no record"],
+)
+def test_a_plain_decision_settles_as_the_long_way_does(peer: Peer, bits: int, changes: dict[str, str]) -> None:
+    broker, found = peer.broker, []
+    for is_short in (False, True):
+        end = decision(long_way(peer, request(HALF)), bits, **changes)
+        begin, undecided, put = (
+            broker.store.commit_log.max_offset,
+            len(broker.undecided),
+            broker.statistics.put_messages,
+        )
+        if not is_short:
+            peer.serve(end)
+        elif short_way(peer, end) != ([], None):
+            assert changes or bits not in {8, 12}
+            peer.serve(end)
+        found.append((appended(broker, begin), len(broker.undecided) - undecided, broker.statistics.put_messages - put))
+    assert found[0] == found[1]
+
+
+def test_a_run_of_sends_and_decisions_is_stored_in_its_order(peer: Peer) -> None:
+    halves = [long_way(peer, request(HALF, b"half %d" % number)) for number in range(3)]
+    begin = peer.broker.store.commit_log.max_offset
+    answers, left = short_way(
+        peer,
+        decision(halves[0], 8),
+        request(PLAIN, b"sent", opaque=1),
+        request(HALF, b"another half", opaque=2),
+        decision(halves[1], 12),
+        decision(halves[2], 8),
+        decision(halves[2], 8),  # again: this one finds it settled
+    )
+    assert left is not None
+    assert [answer.opaque for answer in answers] == [1, 2]
+    assert [(record[0], record[3]) for record in appended(peer.broker, begin)] == [
+        ("T", b"half 0"), (OP_HALF_TOPIC, b""), ("T", b"sent"), (HALF_TOPIC, b"another half"),
+        (OP_HALF_TOPIC, b""), ("T", b"half 2"), (OP_HALF_TOPIC, b""),
+    ]  # fmt: skip
+    assert len(peer.broker.undecided) == 1
+
+
+def test_a_full_disk_leaves_a_plain_decision_undecided(peer: Peer) -> None:
+    half = long_way(peer, request(HALF))
+    set_disk_full(peer.broker.store, is_full=True)
+    peer.read(request(PLAIN), decision(half, 8))
+    assert len(peer.broker.undecided) == 1
+    set_disk_full(peer.broker.store, is_full=False)
+    peer.read(decision(half, 8))
+    assert len(peer.broker.undecided) == 0
 
 
 def vars_of(command: RemotingCommand) -> list[object]:
@@ -129,7 +214,7 @@ def test_a_run_is_numbered_and_answered_in_its_order(peer: Peer) -> None:
     assert (peer.broker.statistics.put_messages, peer.broker.statistics.put_bytes) == (5, 30)
 
 
-def test_plain_sends_are_stored_before_a_following_request(peer: Peer) -> None:
+def test_plain_requests_are_stored_before_a_following_request(peer: Peer) -> None:
     pull = RemotingCommand(RequestCode.PULL_MESSAGE, 3)
     answers, left = short_way(peer, request(PLAIN, opaque=1), request(PLAIN, opaque=2), pull)
     assert [answer.opaque for answer in answers] == [1, 2]
@@ -140,7 +225,7 @@ def test_plain_sends_are_stored_before_a_following_request(peer: Peer) -> None:
 def test_what_came_before_a_bad_frame_is_stored(peer: Peer) -> None:
     frames = [request(PLAIN).encode()[4:], b"\x00\x00\x00\x05{bad}"]
     with pytest.raises(ProtocolError):
-        peer.broker.processors.plain_sends.serve(peer.as_connection, iter(frames))
+        peer.broker.processors.plain_requests.serve(peer.as_connection, iter(frames))
     assert [answer.code for answer in peer.sent] == [0]
 
 
@@ -159,7 +244,7 @@ def test_what_came_before_a_bad_frame_is_stored(peer: Peer) -> None:
 )
 def test_a_frame_that_cannot_be_read_is_a_protocol_error(peer: Peer, frame: bytes) -> None:
     with pytest.raises(ProtocolError):
-        peer.broker.processors.plain_sends.serve(peer.as_connection, iter([frame]))
+        peer.broker.processors.plain_requests.serve(peer.as_connection, iter([frame]))
 
 
 @pytest.mark.parametrize("body", [b"x" * 16 * 1024, b"x" * (16 * 1024 + 1)], ids=["longest", "one more"])
@@ -185,7 +270,7 @@ def test_size_limit_is_applied_to_each_message_of_a_run(make_broker: MakeBroker)
 
 
 def test_the_answer_is_the_one_that_the_general_writer_makes(peer: Peer) -> None:
-    header = peer.broker.processors.plain_sends._template % (b"0A4D000100002A9F", 0x400, 3, 12, -5)
+    header = peer.broker.processors.plain_requests._template % (b"0A4D000100002A9F", 0x400, 3, 12, -5)
     fields = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "msgId": "0A4D000100002A9F0000000000000400"}
     general = RemotingCommand(0, -5, 1, {**fields, "queueId": "3", "queueOffset": "12"}).encode()
     assert header == general[8:]
@@ -193,7 +278,7 @@ def test_the_answer_is_the_one_that_the_general_writer_makes(peer: Peer) -> None
 
 def test_a_region_is_written_as_json_whatever_is_in_it(make_broker: MakeBroker) -> None:
     broker = make_broker(region='100% "ours"')
-    header = broker.processors.plain_sends._template % (b"I", 0, 0, 0, 1)
+    header = broker.processors.plain_requests._template % (b"I", 0, 0, 0, 1)
     frame = len(header).to_bytes(4) + header
     assert RemotingCommand.decode(frame).ext_fields["MSG_REGION"] == '100% "ours"'
 
@@ -246,7 +331,7 @@ def test_a_topic_of_many_tags_takes_the_long_way_to_its_flag(peer: Peer) -> None
 
 
 def test_cache_does_not_grow_with_peer_input(peer: Peer) -> None:
-    sends = peer.broker.processors.plain_sends
+    sends = peer.broker.processors.plain_requests
     for queue_id in ("0", "00", "000", "٣", "1", "-1", "4", "99999999", "x", ""):
         sends._find("T", queue_id)
         sends._find(f"unknown{queue_id}", "0")

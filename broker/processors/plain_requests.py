@@ -1,11 +1,13 @@
-"""SEND_MESSAGE_V2 (310) in its most common form: the hottest path of the broker.
+"""The requests of usual producers in their most common form: the hottest path of the broker.
 
-A plain send is one message for a known queue of a known topic, neither delayed nor part of a transaction nor a retry,
-with a JSON header, whose sender waits for the disk if the durability is sync.  Every other send is served by
-``send.py``.  Both ways store and answer the same bytes, which a test verifies.
+A plain send (SEND_MESSAGE_V2, 310) is one message for a known queue of a known topic, not delayed and no retry, with a
+JSON header, whose sender waits for the disk if the durability is sync.  It may be a half message.  A plain decision
+(END_TRANSACTION, 37) settles an undecided transaction whose half message was stored lately, and wants no answer.  Every
+other request is served by the processor of its code.  Both ways store and answer the same bytes, which a test verifies.
 
-Consecutive plain sends of one read are stored with one append and answered with one buffer, without the typed header,
-the check of the topic, the response object and the append per message, which together take more than half of the time.
+Consecutive plain requests of one read are stored with one append and answered with one buffer, without the typed
+header, the check of the topic, the response object and the append per message, which together take more than half of
+the time.
 """
 
 from collections.abc import Iterator
@@ -15,27 +17,33 @@ from zlib import crc32
 import orjson
 
 from triomq.broker.config import BrokerConfig
+from triomq.broker.delayed.delivery import REAL_QUEUE_ID, REAL_TOPIC, with_real_place
 from triomq.broker.network.connection import Connection
 from triomq.broker.network.responses import json_template
 from triomq.broker.processors.send import response_fields
 from triomq.broker.services.flush import GroupCommit
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
+from triomq.broker.transactions.undecided import Decision, Undecided
 from triomq.protocol.bodies.route import TopicFilterType
-from triomq.protocol.codes import TRANSACTION_MASK, RequestCode, SerializeType
+from triomq.protocol.codes import TRANSACTION_MASK, CommandFlag, MessageSysFlag, RequestCode, SerializeType
 from triomq.protocol.errors import MessageIllegalError, StoreError
-from triomq.protocol.names import FORBIDDEN_TOPICS, RETRY_PREFIX
+from triomq.protocol.names import FORBIDDEN_TOPICS, HALF_TOPIC, RETRY_PREFIX
 from triomq.protocol.record.layout import CRC_MASK
-from triomq.protocol.record.properties import append_property, remove_property
+from triomq.protocol.record.properties import PropertyName, append_property, get_property, remove_property
 from triomq.protocol.record.record import tags_code_of
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.frame import MAX_HEADER_BYTES, PREFIX
-from triomq.storage.append import Entry
+from triomq.storage.append import Entry, entry
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.message_store import MessageStore
 
 _JSON: Final = int(SerializeType.JSON)
+_ONEWAY: Final = int(CommandFlag.ONEWAY)
 _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
+_END_TRANSACTION: Final = int(RequestCode.END_TRANSACTION)
+_COMMIT: Final = int(MessageSysFlag.TRANSACTION_COMMIT)
+_DECISIONS: Final = {str(int(bits)): int(bits) for bits in (_COMMIT, MessageSysFlag.TRANSACTION_ROLLBACK)}
 _SMALL: Final = {str(number): number for number in range(1024)}  # flags are small, so their texts are few
 _MAX_DIGITS: Final = 5  # of a queue id: topics have at most 65,536 queues
 _TIMESTAMP_DIGITS: Final = 13  # ms, until the year 2286
@@ -46,12 +54,15 @@ _UNIQUE_ID: Final = b"UNIQ_KEY\x01"
 _SEPARATOR: Final = b"\x02"
 _WAIT_AT_END: Final = b"\x02WAIT\x01true"
 _WAITS_NOT: Final = b"WAIT\x01false"
+_WAIT: Final = b"WAIT"
+_IS_HALF: Final = PropertyName.TRANSACTION_PREPARED.encode()
+_GROUP: Final = PropertyName.PRODUCER_GROUP.encode()
 _pack_prefix = PREFIX.pack
 _loads = orjson.loads
 
 
-class PlainSends:
-    """Recognises plain sends, stores them and answers them.
+class PlainRequests:
+    """Recognises plain requests, stores what they bring and answers them.
 
     Queues are found by the texts of topic and queue id in the request, without further checks; they are remembered
     until any topic changes.
@@ -62,11 +73,13 @@ class PlainSends:
         config: BrokerConfig,
         store: MessageStore,
         topics: TopicTable,
+        undecided: Undecided,
         statistics: BrokerStatistics,
         group_commit: GroupCommit | None,
     ) -> None:
         self._store = store
         self._topics = topics
+        self._undecided = undecided
         self._statistics = statistics
         self._group_commit = group_commit
         self._cluster = append_property(b"x", b"CLUSTER", config.cluster_name.encode())[1:]
@@ -78,13 +91,14 @@ class PlainSends:
         self._version = topics.data_version
 
     def serve(self, connection: Connection, frames: Iterator[bytes]) -> RemotingCommand | None:
-        """Serve frames up to the first that is not a plain send, and return that one; ``None`` when all are served.
+        """Serve frames up to the first that is no plain request, and return that one; ``None`` when all are served.
 
         Raises:
             ProtocolError: a frame cannot be read; those before it are stored and answered.
         """
         run: list[Entry] = []
-        requests: list[dict[str, Any]] = []
+        requests: list[dict[str, Any] | None] = []  # of each entry; a decision gives entries without one
+        decisions: dict[int, tuple[Decision, dict[str, Any]]] = {}  # by the last half message
         try:
             for frame in frames:
                 body_at = _HEADER_AT + int.from_bytes(frame[1:_HEADER_AT])
@@ -96,14 +110,24 @@ class PlainSends:
                 except (ValueError, AttributeError):
                     return RemotingCommand.decode(frame)  # it reports what is wrong
                 body = frame[body_at:]
-                entry = self._entry(connection, fields, body) if code == _SEND else None
-                if entry is None:
-                    return RemotingCommand.from_json(fields, body)
-                run.append(entry)
-                requests.append(fields)
+                if code == _SEND:
+                    send = self._entry(connection, fields, body)
+                    if send is not None:
+                        run.append(send)
+                        requests.append(fields)
+                        continue
+                elif code == _END_TRANSACTION:
+                    decision = self._decision(fields)
+                    if decision is not None and decision.live not in decisions:
+                        entries = self._undecided.entries(decision)
+                        run += entries
+                        requests += [None] * len(entries)
+                        decisions[decision.live] = decision, fields
+                        continue
+                return RemotingCommand.from_json(fields, body)
         finally:
             if run:
-                self._store_run(connection, run, requests)
+                self._store_run(connection, run, requests, decisions)
         return None
 
     def _find(self, topic: str, queue_id: str) -> ConsumeQueue | None:
@@ -146,7 +170,6 @@ class PlainSends:
                 self._born_text = born_text
             if (
                 queue is None
-                or sys_flag & TRANSACTION_MASK
                 or fields.get("flag", 0) != 0
                 or opaque.__class__ is not int
                 or not 0 <= opaque <= _MAX_OPAQUE
@@ -160,6 +183,8 @@ class PlainSends:
                 return None
         except (KeyError, TypeError, AttributeError, UnicodeEncodeError):  # something is missing or is not text
             return None
+        if sys_flag & TRANSACTION_MASK:
+            return self._half_entry(connection, queue, body, properties, flag, sys_flag)
         properties = properties.removesuffix(_WAIT_AT_END)
         tags_code = 0
         if _SEPARATOR in properties or properties[: len(_UNIQUE_ID)] != _UNIQUE_ID:  # more than the unique id
@@ -187,27 +212,103 @@ class PlainSends:
             crc32(body) & CRC_MASK,
         )
 
-    def _store_run(self, connection: Connection, run: list[Entry], requests: list[dict[str, Any]]) -> None:
+    def _half_entry(
+        self, connection: Connection, queue: ConsumeQueue, body: bytes, properties: bytes, flag: int, sys_flag: int
+    ) -> Entry | None:
+        """Return the entry of a plain half message, ``None`` for any other request."""
+        halves = self._undecided.halves
+        if (
+            get_property(properties, _IS_HALF) != b"true"
+            or b"DELAY" in properties
+            or b"TIMER_DEL" in properties
+            or not halves.next_offset  # the first one makes the topics
+            or (self._group_commit is not None and _WAITS_NOT in properties)
+        ):
+            return None
+        wait = get_property(properties, _WAIT)
+        properties = remove_property(properties, _WAIT)
+        properties += self._cluster if properties[-1:] != _SEPARATOR else self._cluster[1:]
+        if wait is not None:
+            properties = append_property(properties, _WAIT, wait)
+        return entry(
+            halves,
+            body,
+            with_real_place(properties, queue),
+            tags_code=tags_code_of(properties),
+            flag=flag,
+            sys_flag=sys_flag & ~TRANSACTION_MASK,
+            born_timestamp=self._born,
+            born_host=connection.peer_host,
+            store_host=connection.store_host,
+        )
+
+    def _decision(self, fields: dict[str, Any]) -> Decision | None:
+        """Return a plain decision, ``None`` for any other request."""
+        try:
+            ext_fields = fields["extFields"]
+            bits = _DECISIONS[ext_fields["commitOrRollback"]]
+            half = self._store.reader.recent_message(int(ext_fields["commitLogOffset"]))
+            if (
+                half is None
+                or fields["flag"] != _ONEWAY
+                or half.topic != HALF_TOPIC
+                or str(half.queue_offset) != ext_fields["tranStateTableOffset"]
+                or get_property(half.encoded_properties, _GROUP) != ext_fields["producerGroup"].encode()
+                or (live := self._undecided.find(half)) is None
+            ):
+                return None
+        except (KeyError, TypeError, AttributeError, ValueError):  # something is missing or is not text
+            return None
+        if bits != _COMMIT:
+            return Decision(half, live, bits, None)
+        topic, queue_id = (get_property(half.encoded_properties, name) or b"" for name in (REAL_TOPIC, REAL_QUEUE_ID))
+        queue = self._find(topic.decode("utf-8", "replace"), queue_id.decode("utf-8", "replace"))
+        return None if queue is None else Decision(half, live, bits, queue)
+
+    def _store_run(
+        self,
+        connection: Connection,
+        run: list[Entry],
+        requests: list[dict[str, Any] | None],
+        decisions: dict[int, tuple[Decision, dict[str, Any]]],
+    ) -> None:
         try:
             places = self._store.append(run)
         except (MessageIllegalError, StoreError):  # one by one: each gets its own answer
-            for entry, fields in zip(run, requests, strict=True):
-                connection.serve(RemotingCommand.from_json(fields, entry[1]))
+            unstored = [(fields, each[1]) for each, fields in zip(run, requests, strict=True) if fields is not None]
+            unstored += [(fields, b"") for _, fields in decisions.values()]
+            for request, body in unstored:
+                connection.serve(RemotingCommand.from_json(request, body))
             return
         template = self._template
         host = connection.message_id_host
+        halves = self._undecided.halves
         counts: dict[str, int] = {}
         size_bytes = 0
         answers: list[bytes] = []
-        for entry, fields, (physical_offset, queue_offset) in zip(run, requests, places, strict=True):
-            queue = entry[0]
-            header = template % (host, physical_offset, queue.queue_id, queue_offset, fields["opaque"])
+        for stored, fields, (physical_offset, queue_offset) in zip(run, requests, places, strict=True):
+            if fields is None:
+                continue
+            queue = stored[0]
+            queue_id = queue.queue_id
+            if queue is halves:
+                queue_id = int(fields["extFields"]["e"])
+                self._undecided.added(queue_offset, stored[2], self._store.now_ms())
+            header = template % (host, physical_offset, queue_id, queue_offset, fields["opaque"])
             header_length = len(header)
             answers += (_pack_prefix(_HEADER_AT + header_length, header_length), header)
             counts[queue.topic] = counts.get(queue.topic, 0) + 1
-            size_bytes += len(entry[1])
-        if self._group_commit is not None:
+            size_bytes += len(stored[1])
+        for decision, _ in decisions.values():
+            self._undecided.decided(decision)
+        self._answer(connection, answers)
+        self._statistics.put_run(counts, size_bytes)
+
+    def _answer(self, connection: Connection, answers: list[bytes]) -> None:
+        if self._group_commit is None:
+            if answers:
+                connection.send_frame(b"".join(answers))
+        elif answers:
             self._group_commit.defer(connection, b"".join(answers))
         else:
-            connection.send_frame(b"".join(answers))
-        self._statistics.put_run(counts, size_bytes)
+            self._group_commit.wake()
