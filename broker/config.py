@@ -15,6 +15,8 @@ DEFAULT_BROKER: Final = Address("127.0.0.1", 10911)
 DEFAULT_NAMESRV: Final = Address("127.0.0.1", 9876)
 _MAX_ADVERTISED_LENGTH: Final = 255
 _MAX_DELAY_S: Final = 366 * 86_400
+#: More queues in one topic are a mistake or an attack: each costs a file.
+MAX_QUEUES: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,26 @@ class BrokerConfig:
     sync_flush_timeout_s: float = 5.0  # syncFlushTimeout
     shutdown_grace_s: float = 1.0
 
+    @property
+    def transaction_timeout_ms(self) -> int:
+        """How long a half message waits for its first check."""
+        return round(self.transaction_timeout_s * 1000)
+
+    @property
+    def transaction_check_interval_ms(self) -> int:
+        """Time between two checks."""
+        return round(self.transaction_check_interval_s * 1000)
+
+    @property
+    def transaction_max_age_ms(self) -> int:
+        """Age at which a transaction is given up: files of the log may be deleted then."""
+        return round(self.store.retention_hours * 3_600_000)
+
+    @property
+    def timer_max_delay_ms(self) -> int:
+        """Longest delay of a message with a time of its own."""
+        return round(self.timer_max_delay_s * 1000)
+
     def __post_init__(self) -> None:
         if not self.listeners:
             raise ConfigError("a broker needs at least one listener")
@@ -92,6 +114,8 @@ class BrokerConfig:
         ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
+        if not 0 < self.default_topic_queues <= MAX_QUEUES:
+            raise ConfigError(f"default_topic_queues is {self.default_topic_queues}, must be 1 to {MAX_QUEUES}")
         if self.timer_max_delay_s > _MAX_DELAY_S:
             raise ConfigError(f"timer_max_delay_s: {self.timer_max_delay_s} is above a year, {_MAX_DELAY_S}")
 

@@ -58,6 +58,7 @@ from triomq.broker.services.index import Indexing
 from triomq.broker.services.retention import RetentionService
 from triomq.broker.services.saving import TableSaving, save_now
 from triomq.broker.services.stalls import StallWatch
+from triomq.broker.settings import Settings
 from triomq.broker.signals import Signal
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
@@ -143,19 +144,13 @@ class Broker:
         self._changed = Signal()
         self.topics = TopicTable(
             self._json_table("topics"),
-            cluster_name=config.cluster_name,
-            broker_name=config.broker_name,
-            default_queues=config.default_topic_queues,
-            auto_create=config.auto_create_topic,
+            config,
             clock_ms=clock_ms,
             on_change=self._changed.set,
             random=random,
         )
         settings = SubscriptionGroupTable(
-            self._json_table("subscriptionGroup"),
-            auto_create=config.auto_create_group,
-            clock_ms=clock_ms,
-            on_change=self._changed.set,
+            self._json_table("subscriptionGroup"), config, clock_ms=clock_ms, on_change=self._changed.set
         )
         offsets = ConsumerOffsetTable(self._json_table("consumerOffset"), clock_ms=clock_ms)
         self._saved: tuple[SavedTable, ...] = (self.topics, settings, offsets)
@@ -175,31 +170,15 @@ class Broker:
         self.delayed_arrived = arrived = Signal()
         self.delivery = Delivery(store, statistics)
         self.schedule = Schedule(store, self._json_table("delayOffset"), statistics, self.delivery, arrived)
-        self.timer = Timer(
-            store,
-            self._json_table("timerProgress"),
-            statistics,
-            self.delivery,
-            max_delay_ms=round(self.config.timer_max_delay_s * 1000),
-            arrived=arrived,
-        )
+        self.timer = Timer(store, self._json_table("timerProgress"), statistics, self.delivery, arrived, self.config)
         self.scheduled_delivery = ScheduledDelivery(
             store, self.schedule, self.timer, self.delivery, arrived, self.group_commit, self.steps, self._clock_ms
         )
 
     def _build_transactions(self, random: Random) -> None:
-        config = self.config
-        interval_ms = round(config.transaction_check_interval_s * 1000)
-        max_age_ms = round(config.store.retention_hours * 3_600_000)
-        self.undecided = Undecided(
-            self.store,
-            self.groups.offsets,
-            self.statistics,
-            timeout_ms=round(config.transaction_timeout_s * 1000),
-            interval_ms=interval_ms,
-            max_age_ms=max_age_ms,
-        )
+        self.undecided = Undecided(self.store, self.groups.offsets, self.statistics, self.config)
         self.transaction_checks = TransactionChecks(
+            self.config,
             self.store,
             self.undecided,
             self.topics,
@@ -209,10 +188,6 @@ class Broker:
             self.steps,
             random,
             self._clock_ms,
-            max_checks=config.transaction_check_max,
-            interval_ms=interval_ms,
-            max_age_ms=max_age_ms,
-            unread_high_bytes=config.unread_high_bytes,
         )
 
     def _build_services(self) -> None:
@@ -244,7 +219,7 @@ class Broker:
             topics=TopicProcessors(store, topics, groups.offsets, statistics, self.pulls),
             groups=GroupProcessors(groups.settings, groups.offsets, statistics),
             store=StoreProcessors(groups.offsets, self.schedule.offsets, self.retention),
-            settings=SettingsProcessor(config, statistics.start_ms),
+            settings=SettingsProcessor(Settings(config, statistics.start_ms), topics, self._clock_ms),
             runtime=RuntimeProcessor(
                 store, statistics, groups, self.connections, self.stalls, self.schedule.offsets, self._clock_ms
             ),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Final
 
+from triomq.broker.config import BrokerConfig
 from triomq.broker.saved_table import ConfigTable
 from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.codes import Permission
@@ -32,8 +33,6 @@ LOGGER: Final = logging.getLogger("triomq.broker.topics")
 
 _READ_WRITE: Final = int(Permission.READ | Permission.WRITE)
 _READ_WRITE_INHERIT: Final = int(Permission.READ | Permission.WRITE | Permission.INHERIT)
-#: More queues in one topic are a mistake or an attack: each costs a file.
-MAX_QUEUES: Final = 65_536
 
 
 class TopicTable(ConfigTable[TopicConfig]):
@@ -50,32 +49,27 @@ class TopicTable(ConfigTable[TopicConfig]):
     def __init__(
         self,
         table: JsonTable,
+        config: BrokerConfig,
         *,
-        cluster_name: str,
-        broker_name: str,
-        default_queues: int,
-        auto_create: bool,
         clock_ms: Callable[[], int],
         on_change: Callable[[], None],
         random: Random,
     ) -> None:
         super().__init__(table, clock_ms=clock_ms, on_change=on_change)
-        self._auto_create = auto_create
+        self._config = config
         self.random: Final = random
         self._built_in = [
             _config(SELF_TEST_TOPIC, 1),
             _config(BENCHMARK_TOPIC, 1024),
-            _config(cluster_name, 16, _READ_WRITE_INHERIT),
-            _config(broker_name, 1, _READ_WRITE_INHERIT),
+            _config(config.cluster_name, 16, _READ_WRITE_INHERIT),
+            _config(config.broker_name, 1, _READ_WRITE_INHERIT),
             _config(OFFSET_MOVED_TOPIC, 1),
             _config(SCHEDULE_TOPIC, 18),
             _config(TIMER_TOPIC, 1),
-            _config(reply_topic(cluster_name), 1),
+            _config(reply_topic(config.cluster_name), 1),
             _config(TRACE_TOPIC, 1),
         ]
-        if auto_create:
-            self._built_in.append(_config(AUTO_CREATE_TOPIC, default_queues, _READ_WRITE_INHERIT))
-        self.system_topics: Final = system_topics(cluster_name, broker_name)
+        self.system_topics: Final = system_topics(config.cluster_name, config.broker_name)
 
     def load(self) -> None:
         """Read the saved table and add the system topics.
@@ -84,13 +78,26 @@ class TopicTable(ConfigTable[TopicConfig]):
             StoreLayoutError: the file and its previous generation cannot be read, or hold no topics.
         """
         super().load()
-        is_complete = all(config.topic_name in self._configs for config in self._built_in)
-        for config in self._built_in:
-            self._configs[config.topic_name] = config
-        if not self._auto_create:
-            self._configs.pop(AUTO_CREATE_TOPIC, None)
+        built_in = [*self._built_in, *self._template()]
+        is_complete = all(config.topic_name in self._configs for config in built_in)
+        self._configs.pop(AUTO_CREATE_TOPIC, None)
+        self._configs.update({config.topic_name: config for config in built_in})
         if not is_complete:  # when RocketMQ deletes a topic, it also deletes the queues of topics missing in the file
             self._request_saving()
+
+    def _template(self) -> list[TopicConfig]:
+        """Return the template of topics that are created by sending, if the settings allow it."""
+        config = self._config
+        template = _config(AUTO_CREATE_TOPIC, config.default_topic_queues, _READ_WRITE_INHERIT)
+        return [template] if config.auto_create_topic else []
+
+    def set_template(self) -> None:
+        """Make or remove the template of topics that are created by sending, as the settings now say."""
+        template = self._template()
+        if not template:
+            self.delete(AUTO_CREATE_TOPIC)
+        elif self._configs.get(AUTO_CREATE_TOPIC) != template[0]:
+            self.put(template[0])
 
     def adopt(self, queues: Iterable[tuple[str, int]]) -> None:
         """Add the topics that have queues but no configuration, as after a crash before the table was saved."""

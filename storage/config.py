@@ -16,8 +16,8 @@ _HOURS: Final = range(24)
 _MAX_INDEX_SLOTS: Final = 100_000_000
 _MAX_INDEX_UNITS: Final = 80_000_000  # together they fill a file
 _RECORD_OVERHEAD_BYTES: Final = 65_536  # what a record may be longer than its body
-_MAX_TRANSFER_BYTES_ASKED: Final = 8 * 1024**2  # with the longest message and a header it is a frame still
-_MAX_TRANSFER_COUNT_ASKED: Final = 8192  # of no read more is looked at in one step
+_MAX_TRANSFER_BYTES: Final = 8 * 1024**2  # with the longest message and a header it is a frame still
+_MAX_TRANSFER_COUNT: Final = 8192  # of no read more is looked at in one step
 
 
 class Durability(Enum):
@@ -101,12 +101,12 @@ class StoreConfig:
             ("disk_clean_ratio", 1, 100),
             ("disk_full_ratio", 1, 100),
             ("hot_bytes", 0, None),
-            ("max_transfer_bytes_in_memory", 1, None),
-            ("max_transfer_count_in_memory", 1, None),
-            ("max_transfer_bytes_in_disk", 1, None),
-            ("max_transfer_count_in_disk", 1, None),
-            ("max_transfer_bytes_asked", 1, _MAX_TRANSFER_BYTES_ASKED),
-            ("max_transfer_count_asked", 1, _MAX_TRANSFER_COUNT_ASKED),
+            ("max_transfer_bytes_in_memory", 1, _MAX_TRANSFER_BYTES),
+            ("max_transfer_count_in_memory", 1, _MAX_TRANSFER_COUNT),
+            ("max_transfer_bytes_in_disk", 1, _MAX_TRANSFER_BYTES),
+            ("max_transfer_count_in_disk", 1, _MAX_TRANSFER_COUNT),
+            ("max_transfer_bytes_asked", 1, _MAX_TRANSFER_BYTES),
+            ("max_transfer_count_asked", 1, _MAX_TRANSFER_COUNT),
             ("in_memory_max_ratio", 0, 100),
             ("physical_memory_bytes", 1, None),
             ("index_slots", 1, _MAX_INDEX_SLOTS),

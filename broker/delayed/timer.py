@@ -14,6 +14,7 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
+from triomq.broker.config import BrokerConfig
 from triomq.broker.delayed.delivery import RETRY_MS, UNREADABLE_MS, Delivery, Unit, with_real_place
 from triomq.broker.delayed.recalls import Recalls
 from triomq.broker.delayed.timer_index import MAX_TIME_MS, Due, TimerIndex, TimerProgress
@@ -61,16 +62,15 @@ class Timer:
         table: JsonTable,
         statistics: BrokerStatistics,
         delivery: Delivery,
-        *,
-        max_delay_ms: int,
         arrived: Signal,
+        config: BrokerConfig,
     ) -> None:
         """``arrived`` is set when a message comes that is due before all others."""
         self.progress: Final = TimerProgress(table, self._first_offset)
         self._store = store
         self._statistics = statistics
         self._delivery = delivery
-        self._max_delay_ms = max_delay_ms
+        self._config = config
         self._arrived = arrived
         self._index = TimerIndex()
         self._batch: list[Due] = []  # taken from the index, not delivered yet
@@ -89,7 +89,7 @@ class Timer:
         Raises:
             StoreLayoutError: the table and its previous generation cannot be read, or hold something else.
         """
-        longest_ms = min(self._max_delay_ms, ROLL_WINDOW_MS)
+        longest_ms = min(self._config.timer_max_delay_ms, ROLL_WINDOW_MS)
         if longest_ms > self._store.config.retention_hours * _HOUR_MS:
             LOGGER.warning(
                 "messages may be deleted while they wait retention_hours=%s hours=%.1f: lower timer_max_delay_s",
@@ -142,10 +142,11 @@ class Timer:
         Raises:
             MessageIllegalError: it is too far away.
         """
-        if due_ms - now_ms > self._max_delay_ms:
+        if due_ms - now_ms > self._config.timer_max_delay_ms:
             raise MessageIllegalError(
                 "timer message illegal, the delay time should not be bigger than the max delay"
-                f" {self._max_delay_ms}ms; or if set del msg, the delay time should be bigger than the current time"
+                f" {self._config.timer_max_delay_ms}ms; or if set del msg, the delay time should be bigger than the"
+                " current time"
             )
 
     def put(self, due_ms: int, message: Entry) -> tuple[int, int]:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from triomq.broker.config import BrokerConfig
 from triomq.broker.saved_table import ConfigTable
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.names import validate_group
@@ -33,10 +34,10 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroupConfig]):
     _CONFIG = SubscriptionGroupConfig
 
     def __init__(
-        self, table: JsonTable, *, auto_create: bool, clock_ms: Callable[[], int], on_change: Callable[[], None]
+        self, table: JsonTable, config: BrokerConfig, *, clock_ms: Callable[[], int], on_change: Callable[[], None]
     ) -> None:
         super().__init__(table, clock_ms=clock_ms, on_change=on_change)
-        self._auto_create = auto_create
+        self._config = config
 
     def load(self) -> None:
         """Read the saved table and add the built-in groups.
@@ -55,7 +56,7 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroupConfig]):
             IllegalNameError: the group would be created and its name breaks the rules.
         """
         config = self._configs.get(group)
-        if config is None and (self._auto_create or group.startswith(_SYSTEM_PREFIX)):
+        if config is None and (self._config.auto_create_group or group.startswith(_SYSTEM_PREFIX)):
             validate_group(group)
             config = SubscriptionGroupConfig(group_name=group)
             LOGGER.info("subscription group created group=%s", group)

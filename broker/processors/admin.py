@@ -1,4 +1,4 @@
-"""Administration of topics, groups and tables: 17, 215, 21, 351, 200, 201, 352, 207, 43, 45, 25, 306, 316, 329.
+"""Administration of topics, groups and tables: 17, 215, 21, 351, 200, 201, 352, 207, 43, 45, 306, 316, 329.
 
 Source: behaviour.md A.15; wire.md 7, 9.7, 14; AdminBrokerProcessor.java.
 """
@@ -7,6 +7,7 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
+from triomq.broker.config import MAX_QUEUES
 from triomq.broker.delayed.levels import DelayOffsetTable
 from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
@@ -15,7 +16,7 @@ from triomq.broker.network.refusal import RefusedError
 from triomq.broker.pulls.pull_answers import PullAnswers
 from triomq.broker.services.retention import RetentionService
 from triomq.broker.statistics.counters import BrokerStatistics
-from triomq.broker.topics import MAX_QUEUES, TopicTable
+from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies import fastjson
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig, TopicFilterType
 from triomq.protocol.codes import Permission, ResponseCode
@@ -178,13 +179,6 @@ class StoreProcessors:
         Each run that deletes commit log files also cleans the queues, and those of a topic are deleted with it.
         """
         return command.reply()
-
-    def update_broker_config(self, _connection: Connection, _command: RemotingCommand) -> RemotingCommand:
-        """Refuse to change settings of a running broker: some of them are paths and limits that protect it."""
-        raise RefusedError(
-            "settings of a running triomq broker cannot be changed by request: start it with other options",
-            ResponseCode.NO_PERMISSION,
-        )
 
 
 def _check_range(what: str, value: int, limit: int) -> None:

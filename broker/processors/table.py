@@ -116,7 +116,7 @@ def _tools(p: Processors, in_steps: Callable[[PagedProcessor], Processor]) -> di
         RequestCode.DELETE_TOPIC_IN_BROKER: p.topics.delete_topic,
         RequestCode.GET_ALL_TOPIC_CONFIG: p.topics.get_all_topic_config,
         RequestCode.GET_TOPIC_CONFIG: p.topics.get_topic_config,
-        RequestCode.UPDATE_BROKER_CONFIG: p.store.update_broker_config,
+        RequestCode.UPDATE_BROKER_CONFIG: p.settings.update_broker_config,
         RequestCode.GET_BROKER_CONFIG: p.settings.get_broker_config,
         RequestCode.GET_BROKER_RUNTIME_INFO: in_steps(p.runtime.get_broker_runtime_info),
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: p.groups.update_and_create_subscription_group,

@@ -15,6 +15,7 @@ from typing import Final
 
 import trio
 
+from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.members import ProducerGroups
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection import Connection
@@ -50,15 +51,9 @@ _REAL_QUEUE_ID: Final = PropertyName.REAL_QUEUE_ID.encode()
 
 @dataclass(eq=False)
 class TransactionChecks:
-    """The task that checks undecided transactions.
+    """The task that checks undecided transactions."""
 
-    Attributes:
-        max_checks: after so many a transaction is given up.
-        interval_ms: time between two checks.
-        max_age_ms: age at which a transaction is given up.
-        unread_high_bytes: a producer with more unread bytes is not asked.
-    """
-
+    config: BrokerConfig
     store: MessageStore
     undecided: Undecided
     topics: TopicTable
@@ -68,10 +63,6 @@ class TransactionChecks:
     steps: Steps
     random: Random
     clock_ms: Callable[[], int]
-    max_checks: int
-    interval_ms: int
-    max_age_ms: int
-    unread_high_bytes: int
 
     def __post_init__(self) -> None:
         self._refused = FailureLog(LOGGER, "transactions cannot be checked for now: %s")
@@ -133,21 +124,21 @@ class TransactionChecks:
             return 0
         checks = checks_of(half)
         born_ms = min(half.born_timestamp, half.store_timestamp) or half.store_timestamp
-        if checks >= self.max_checks or now_ms - born_ms >= self.max_age_ms:
+        if checks >= self.config.transaction_check_max or now_ms - born_ms >= self.config.transaction_max_age_ms:
             self.topics.ensure(CHECK_MAX_TOPIC, 1)
             undecided.give_up(half)
             return half.store_size
         connection = self._live_producer(half)
         if connection is None:
-            undecided.postpone(queue_offset, now_ms + self.interval_ms)
+            undecided.postpone(queue_offset, now_ms + self.config.transaction_check_interval_ms)
             return 0
-        place = undecided.copy(half, checks + 1, now_ms + self.interval_ms)
+        place = undecided.copy(half, checks + 1, now_ms + self.config.transaction_check_interval_ms)
         self._ask(connection, half, *place)
         return half.store_size
 
     def _live_producer(self, half: MessageExt) -> Connection | None:
         group = (get_property(half.encoded_properties, _GROUP) or b"").decode("utf-8", "replace")
-        live = [each for each in self.producers.get(group) or () if each.unread_bytes <= self.unread_high_bytes]
+        live = [each for each in self.producers.get(group) or () if each.unread_bytes <= self.config.unread_high_bytes]
         if not live:
             self._absent.failed(group, key=group)
             return None

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
+from triomq.broker.config import BrokerConfig
 from triomq.broker.delayed.delivery import real_queue
 from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
 from triomq.broker.statistics.counters import BrokerStatistics
@@ -74,9 +75,7 @@ class Undecided:
         store: holds the half messages.
         offsets: gets the offsets of ``CID_RMQ_SYS_TRANS``.
         statistics: counts what is stored.
-        timeout_ms: how long a half message waits for its first check.
-        interval_ms: time between two checks.
-        max_age_ms: age of a half message that is given up; files of the log may be deleted then.
+        config: says when a half message is due.
 
     Attributes:
         halves: the queue of the half messages.
@@ -87,17 +86,12 @@ class Undecided:
         store: MessageStore,
         offsets: ConsumerOffsetTable,
         statistics: BrokerStatistics,
-        *,
-        timeout_ms: int,
-        interval_ms: int,
-        max_age_ms: int,
+        config: BrokerConfig,
     ) -> None:
         self._store = store
         self._offsets = offsets
         self._statistics = statistics
-        self._timeout_ms = timeout_ms
-        self._interval_ms = interval_ms
-        self._max_age_ms = max_age_ms
+        self._config = config
         # Last half message of each transaction to the end of the operation queue when it was stored: all operation
         # messages that concern half messages from there on come later.
         self._op_ends: dict[int, int] = {}
@@ -237,13 +231,13 @@ class Undecided:
     def _immunity_ms(self, properties: bytes) -> int:
         seconds = get_property(properties, _IMMUNITY)
         if seconds is None or not seconds.isdigit() or len(seconds) > _MAX_DIGITS:
-            return self._timeout_ms
-        return min(int(seconds) * 1000, self._max_age_ms)
+            return self._config.transaction_timeout_ms
+        return min(int(seconds) * 1000, self._config.transaction_max_age_ms)
 
     def _first_check_ms(self, half: MessageExt) -> int:
         """Return when a half message found in the store is due."""
         if checks_of(half):
-            return half.store_timestamp + self._interval_ms
+            return half.store_timestamp + self._config.transaction_check_interval_ms
         # The time of a copy says nothing; that of a client may be wrong.
         is_copy = get_property(half.encoded_properties, _ROOT) is not None
         since_ms = min(half.born_timestamp, half.store_timestamp) if is_copy else half.store_timestamp

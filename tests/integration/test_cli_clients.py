@@ -490,3 +490,14 @@ def test_a_broker_tells_how_it_is_set_up_and_doing(broker: Broker, namesrv: str)
     assert of_one["connections"] >= 1
     assert "durability" in ok("broker", "status", namesrv=namesrv)
     complaint(3, "broker", "status", unused_address(), namesrv=namesrv)
+
+
+def test_broker_set_changes_all_settings_or_none(namesrv: str, broker: Broker) -> None:
+    change = {"address": broker.broker, "settings": {"transactionCheckMax": "20"}}
+    (changed,) = objects(ok("broker", "set", "transactionCheckMax=20", "--json", namesrv=namesrv))
+    assert changed == change
+    assert "changed at" in ok("broker", "set", "transactionCheckMax=15", "--broker", broker.broker, namesrv=namesrv)
+    assert "storePathRootDir cannot be changed" in complaint(
+        1, "broker", "set", "transactionCheckMax=21", "storePathRootDir=/", namesrv=namesrv
+    )
+    assert "NAME=VALUE" in complaint(2, "broker", "set", "transactionCheckMax", namesrv=namesrv)

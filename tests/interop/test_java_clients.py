@@ -39,6 +39,7 @@ SCENARIOS: Final = (
     "admin_consumer_progress",
     "admin_consumer_connection",
     "admin_producer_connection",
+    "admin_broker_config",
     "admin_update_group",
     "rebalance_join_leave",
     "consume_from_first",

@@ -10,6 +10,7 @@ from typing import Final
 from tests.powercut.expected import Intent, stored_record
 from tests.powercut.model_disk import ModelDisk
 from tests.powercut.sending import HOST, MAX_BODY, TOPICS, Sending
+from triomq.broker.config import BrokerConfig
 from triomq.broker.delayed.delivery import Delivery
 from triomq.broker.delayed.levels import Schedule
 from triomq.broker.delayed.timer import Timer
@@ -50,8 +51,8 @@ class Delivering(Sending):
             JsonTable(tables / "timerProgress.json", self.disk),
             statistics,
             delivery,
-            max_delay_ms=_LONGEST_MS,
-            arrived=Signal(),
+            Signal(),
+            BrokerConfig(store=self.config, timer_max_delay_s=_LONGEST_MS / 1000),
         )
         self.schedule.load()
         self.timer.load()

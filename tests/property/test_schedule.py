@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from triomq.broker.config import BrokerConfig
 from triomq.broker.delayed.delivery import Delivery
 from triomq.broker.delayed.levels import Schedule
 from triomq.broker.delayed.timer import Timer
@@ -81,7 +82,8 @@ class ScheduleMachine(RuleBasedStateMachine):
         self.schedule = Schedule(self.store, table, statistics, delivery, Signal())
         self.schedule.load()
         table = JsonTable(self.root / "config" / "timerProgress.json", files)
-        self.timer = Timer(self.store, table, statistics, delivery, max_delay_ms=10**6, arrived=Signal())
+        settings = BrokerConfig(store=config, timer_max_delay_s=1000)
+        self.timer = Timer(self.store, table, statistics, delivery, Signal(), settings)
         self.timer.load()
 
     @rule(level=st.integers(1, 4), count=st.integers(1, 8))

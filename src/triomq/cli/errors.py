@@ -31,13 +31,15 @@ _HINTS: Final[Mapping[type[BaseException], str]] = {
     e.TopicNotExistError: "create it: triomq topic create TOPIC",
     e.SystemBusyError: "send more slowly, see --rate",
     e.ServiceNotAvailableError: "look at the broker's log; often its disk is full",
-    e.NoPermissionError: "see the permissions with triomq topic show TOPIC",
     e.SubscriptionGroupNotExistError: "the broker does not create groups by itself: see triomq group list",
     e.RequestCodeNotSupportedError: "this server cannot do that; is it a broker of RocketMQ 4.9 or newer?",
 }
 
 
-_REMARK_HINTS: Final = {"bigger than the max delay": "the limit is set by triomq broker --timer-max-delay"}
+_REMARK_HINTS: Final = {
+    "bigger than the max delay": "the limit is set by triomq broker --timer-max-delay",
+    "message is forbidden": "see the permissions with triomq topic show TOPIC",
+}
 """Parts of brokers' texts, and hints."""
 
 

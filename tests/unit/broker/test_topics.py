@@ -7,9 +7,11 @@ from typing import Any
 import orjson
 import pytest
 
+from triomq.broker.config import BrokerConfig
 from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.errors import IllegalNameError, StoreLayoutError
+from triomq.storage.config import StoreConfig
 from triomq.storage.files.json_table import JsonTable
 
 NOW_MS = 1_795_000_000_000
@@ -21,8 +23,9 @@ def path(tmp_path: Path) -> Path:
 
 
 def opened(path: Path, **settings: Any) -> TopicTable:
-    settings = {"auto_create": True, "default_queues": 8, "on_change": lambda: None, "random": Random(1), **settings}
-    table = TopicTable(JsonTable(path), cluster_name="C", broker_name="B", clock_ms=lambda: NOW_MS, **settings)
+    on_change = settings.pop("on_change", lambda: None)
+    config = BrokerConfig(store=StoreConfig(root=path.parent), cluster_name="C", broker_name="B", **settings)
+    table = TopicTable(JsonTable(path), config, clock_ms=lambda: NOW_MS, on_change=on_change, random=Random(1))
     table.load()
     return table
 
@@ -78,18 +81,18 @@ def test_template_without_inherit_permission_creates_no_topic(table: TopicTable,
 
 def test_without_automatic_creation_there_is_no_template(path: Path) -> None:
     """C.2 scenario 2."""
-    table = opened(path, auto_create=False)
+    table = opened(path, auto_create_topic=False)
     assert table.get("TBW102") is None
     assert table.create_by_sending("T", "TBW102", 4) is None
 
 
 def test_saved_template_is_removed_when_auto_create_is_off(path: Path, table: TopicTable) -> None:
     table.write(table.encode())
-    assert opened(path, auto_create=False).get("TBW102") is None
+    assert opened(path, auto_create_topic=False).get("TBW102") is None
 
 
 def test_retry_topic_is_created_on_send_without_auto_create(path: Path) -> None:
-    config = opened(path, auto_create=False).create_by_sending("%RETRY%G", "TBW102", 4)
+    config = opened(path, auto_create_topic=False).create_by_sending("%RETRY%G", "TBW102", 4)
     assert config is not None
     assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (1, 1, 6)
 

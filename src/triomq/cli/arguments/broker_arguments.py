@@ -7,7 +7,7 @@ from triomq.cli.arguments.parser import Commands, Parser, add_client_command, ad
 
 
 def add_broker(commands: Commands) -> None:
-    """Add ``triomq broker`` and ``triomq broker status``."""
+    """Add ``triomq broker`` and its commands."""
     options_type = "triomq.cli.arguments.options:BrokerOptions"
     text = "run a broker with its name server"
     parser = add_command(commands, "broker", "broker:run", options_type, text, log_level="info")
@@ -20,6 +20,10 @@ def add_broker(commands: Commands) -> None:
         more, "status", "broker_status:run", "BrokerStatusOptions", "show settings and counters of running brokers"
     )
     status.add_argument("address", metavar="HOST:PORT", nargs="?", help="only this broker (all in the name server)")
+    text = "change settings of running brokers, until they are started again"
+    change = add_client_command(more, "set", "broker_status:change", "BrokerSetOptions", text)
+    change.add_argument("settings", metavar="NAME=VALUE", nargs="+", help="RocketMQ's name and the new value")
+    add_option(change, "--broker HOST:PORT", "only this broker (all in the name server)")
 
 
 def _add_addresses(parser: Parser) -> None:

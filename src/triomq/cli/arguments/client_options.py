@@ -171,6 +171,14 @@ class BrokerStatusOptions(ClientOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSetOptions(ClientOptions):
+    """``triomq broker set``."""
+
+    settings: list[str]
+    broker: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MessageShowOptions(ClientOptions):
     """``triomq message show``."""
 

@@ -1,21 +1,21 @@
-"""``triomq broker status``: settings and counters of running brokers."""
+"""``triomq broker status`` and ``set``: settings and counters of running brokers."""
 
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from triomq.cli.arguments.client_options import BrokerStatusOptions
+from triomq.cli.arguments.client_options import BrokerSetOptions, BrokerStatusOptions
 from triomq.cli.arguments.values import escape_controls
+from triomq.cli.errors import UsageError
 from triomq.cli.output import cells, write_json, write_text
 from triomq.cli.session import client_command, client_config
 from triomq.client import ClientInstance
+from triomq.protocol.bodies.properties_text import properties_text, read_properties
 from triomq.protocol.bodies.route import KVTable
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import NameServerError
 
 _DURABILITIES: Final = {"ASYNC_FLUSH": "async", "SYNC_FLUSH": "sync"}
-_ESCAPE: Final = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)")
-_ESCAPED: Final = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
 _SECONDS: Final = (86_400, 3600, 60, 1)
 
 
@@ -37,6 +37,30 @@ async def run(options: BrokerStatusOptions) -> None:
                 write_json(found)
             else:
                 _draw(found)
+
+
+@client_command
+async def change(options: BrokerSetOptions) -> None:
+    """Change settings of each broker.
+
+    Raises:
+        UsageError: a setting has no value.
+        BrokerResponseError: a broker refuses, and says which setting.
+        NameServerError: no name server answered, or it knows no broker.
+    """
+    settings = {
+        name: value for name, separator, value in (text.partition("=") for text in options.settings) if separator
+    }
+    if len(settings) < len(options.settings):
+        raise UsageError(f"{' '.join(options.settings)}: write each setting once, as NAME=VALUE")
+    async with ClientInstance(options.namesrv, client_config(options)) as instance:
+        for address in [options.broker] if options.broker else await _addresses(instance):
+            body = properties_text(settings).encode()
+            await instance.requests.ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
+            if options.json:
+                write_json({"address": address, "settings": settings})
+            else:
+                write_text(escape_controls(f"changed at {address}: {' '.join(options.settings)}") + "\n")
 
 
 async def _addresses(instance: ClientInstance) -> list[str]:
@@ -94,22 +118,6 @@ def _uptime(text: str) -> int | None:
     """Return the seconds of ``[ 1 days, 2 hours, 3 minutes, 4 seconds ]``."""
     parts = re.findall(r"(\d+) (?:days|hours|minutes|seconds)", text)
     return sum(map(int.__mul__, map(int, parts), _SECONDS)) if len(parts) == len(_SECONDS) else None
-
-
-def read_properties(text: str) -> dict[str, str]:
-    """Read ``key=value`` lines with the escapes of ``java.util.Properties``."""
-    found = {}
-    for line in text.splitlines():
-        name, separator, value = line.partition("=")
-        if separator:
-            value = _ESCAPE.sub(_unescape, value)
-            found[name.strip()] = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # joins pairs
-    return found
-
-
-def _unescape(escape: re.Match[str]) -> str:
-    code = escape[1]
-    return chr(int(code[1:], 16)) if len(code) > 1 else _ESCAPED.get(code, code)
 
 
 def _draw(found: Mapping[str, Any]) -> None:

@@ -5,9 +5,11 @@ from pathlib import Path
 import orjson
 import pytest
 
+from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.errors import IllegalNameError, StoreLayoutError
+from triomq.storage.config import StoreConfig
 from triomq.storage.files.json_table import JsonTable
 
 
@@ -17,7 +19,8 @@ def path(tmp_path: Path) -> Path:
 
 
 def opened(path: Path, *, auto_create: bool = True) -> SubscriptionGroupTable:
-    table = SubscriptionGroupTable(JsonTable(path), auto_create=auto_create, clock_ms=lambda: 5, on_change=lambda: None)
+    config = BrokerConfig(store=StoreConfig(root=path.parent), auto_create_group=auto_create)
+    table = SubscriptionGroupTable(JsonTable(path), config, clock_ms=lambda: 5, on_change=lambda: None)
     table.load()
     return table
 

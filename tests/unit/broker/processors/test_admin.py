@@ -268,13 +268,6 @@ def test_delay_offsets_are_told_with_bare_number_keys(peer: Peer) -> None:
     assert peer.get(RequestCode.GET_ALL_DELAY_OFFSET).body == b'{"offsetTable":{1:4,3:4}}'
 
 
-def test_settings_cannot_be_changed_by_request(peer: Peer) -> None:
-    response = peer.get(RequestCode.UPDATE_BROKER_CONFIG, body=b"maxMessageSize=1\n")
-    assert response.code == ResponseCode.NO_PERMISSION
-    assert response.remark is not None
-    assert "cannot be changed" in response.remark
-
-
 def test_the_typed_header_of_a_client_creates_a_topic(peer: Peer) -> None:
     header = CreateTopicRequestHeader(topic="T", default_topic="TBW102", read_queue_nums=1, write_queue_nums=1, perm=6)
     assert peer.get(RequestCode.UPDATE_AND_CREATE_TOPIC, header).code == ResponseCode.SUCCESS

@@ -5,9 +5,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from tests.unit.broker.recording import MakeBroker, Peer
-from triomq.broker.processors.admin_settings import properties_text
-from triomq.protocol.codes import RequestCode
+from tests.unit.broker.recording import Clock, MakeBroker, Peer
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.config import Durability
 from triomq.storage.delays import DEFAULT_DELAY_LEVELS, DelayLevels
 
@@ -66,23 +66,78 @@ def test_the_settings_have_the_version_of_the_start(peer: Peer) -> None:
     assert version == {"counter": 0, "timestamp": peer.broker.statistics.start_ms}
 
 
+def change(peer: Peer, text: str) -> RemotingCommand:
+    return peer.get(RequestCode.UPDATE_BROKER_CONFIG, body=text.encode())
+
+
 @pytest.mark.parametrize(
-    ("value", "text"),
+    ("name", "text", "told"),
     [
-        ("plain", "plain"),
-        (" leading", "\\ leading"),
-        ("C:\\store", "C:\\\\store"),
-        ("two\nlines\r\t", "two\\nlines\\r\\t"),
-        ("ü", "\\u00FC"),
-        ("\N{GRINNING FACE}", "\\uD83D\\uDE00"),
-        ("a=b:c#d!", "a=b:c#d!"),
-        ("\udcff", "\\uDCFF"),
-        ("\x00", "\\u0000"),
+        ("transactionCheckMax", "16", "16"),
+        ("transactionTimeOut", "2500", "2500"),
+        ("fileReservedTime", "48.5", "48.5"),
+        ("deleteWhen", "4;16", "04;16"),
+        ("diskMaxUsedSpaceRatio", "80", "80"),
+        ("cleanFileForciblyEnable", "false", "false"),
+        ("autoCreateTopicEnable", "false", "false"),
+        ("maxTransferCountOnMessageInMemory", "64", "64"),
+        ("timerMaxDelaySec", "60", "60"),
     ],
 )
-def test_values_are_escaped_as_java_reads_them(value: str, text: str) -> None:
-    assert properties_text({"key": value}) == f"key={text}\n"
+def test_a_setting_is_changed_and_told(peer: Peer, name: str, text: str, told: str) -> None:
+    assert change(peer, f"{name}={text}\n").code == ResponseCode.SUCCESS
+    assert settings(peer)[name] == told
+    version = orjson.loads(peer.get(RequestCode.GET_BROKER_CONFIG).ext_fields["version"])
+    assert version["counter"] == 1
 
 
-def test_lines_are_sorted_and_each_ends() -> None:
-    assert properties_text({"b": "2", "a": "1"}) == "a=1\nb=2\n"
+@pytest.mark.parametrize(
+    ("text", "remark"),
+    [
+        ("storePathRootDir=/tmp", "storePathRootDir cannot be changed while the broker runs"),
+        ("brokerIP1=192.0.2.2", "brokerIP1 cannot be changed"),
+        ("rocketmqHome=/; id", "'rocketmqHome' does not exist in triomq"),
+        ("transactionCheckMax=0", "transaction_check_max must be above 0"),
+        ("transactionCheckMax=x", "'x' is not a number"),
+        ("transactionCheckMax=1.5", "'1.5' is not a whole number"),
+        ("deleteWhen=24", "delete_when holds 24"),
+        ("deleteWhen=", "'' is not hours"),
+        ("cleanFileForciblyEnable=yes", "'yes' is not true or false"),
+        ("maxTransferBytesOnMessageInMemory=99999999", "max_transfer_bytes_in_memory is 99999999"),
+        ("defaultTopicQueueNums=65537", "default_topic_queues is 65537"),
+        ("fileReservedTime=1e9", "'1e9' is not a number"),
+    ],
+)
+def test_a_change_is_refused_as_a_whole(peer: Peer, text: str, remark: str) -> None:
+    before = settings(peer)
+    response = change(peer, f"diskMaxUsedSpaceRatio=80\n{text}\n")
+    assert response.code == ResponseCode.NO_PERMISSION
+    assert remark in (response.remark or "")
+    assert settings(peer) == before
+
+
+def test_all_that_was_told_may_be_sent_back(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
+    told = peer.get(RequestCode.GET_BROKER_CONFIG)
+    text = bytes(told.body).decode().replace("transactionCheckMax=15", "transactionCheckMax=3")
+    assert change(peer, text).code == ResponseCode.SUCCESS
+    changes = [record.getMessage() for record in caplog.records if "setting changed" in record.getMessage()]
+    assert changes == ["setting changed name=transactionCheckMax from=15 to=3 peer=192.0.2.9:50001"]
+
+
+def test_changes_have_an_effect_at_once(peer: Peer, clock: Clock) -> None:
+    """One of each part that keeps settings of its own."""
+    template = {"topic": "TBW102"}
+    assert peer.put("T").code == ResponseCode.SUCCESS
+    change(peer, "autoCreateTopicEnable=false\nautoCreateSubscriptionGroup=false\ntimerMaxDelaySec=5")
+    assert peer.put("U").code == ResponseCode.TOPIC_NOT_EXIST
+    assert peer.get(RequestCode.GET_ROUTEINFO_BY_TOPIC, template).code == ResponseCode.TOPIC_NOT_EXIST
+    assert peer.broker.groups.settings.get_or_create("G") is None
+    assert peer.put("T", i="TIMER_DELAY_MS\x016000").code == ResponseCode.MESSAGE_ILLEGAL
+    change(peer, "autoCreateTopicEnable=true\ndefaultTopicQueueNums=2")
+    assert peer.put("U").code == ResponseCode.SUCCESS
+    created = peer.broker.topics.get("U")
+    assert created is not None
+    assert created.write_queue_nums == 2
+    change(peer, "transactionTimeOut=60000")
+    peer.put("T", i="TRAN_MSG\x01true\x02PGROUP\x01P")
+    assert peer.broker.undecided.next_due_ms() == clock.now_ms + 60_000

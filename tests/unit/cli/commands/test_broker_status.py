@@ -1,7 +1,6 @@
 """What brokers tell of themselves, of ours and of Apache's."""
 
-from triomq.broker.processors.admin_settings import properties_text
-from triomq.cli.commands.broker_status import describe, read_properties
+from triomq.cli.commands.broker_status import describe
 
 APACHE_RUNTIME = {
     "brokerVersionDesc": "V4_9_7",
@@ -51,8 +50,3 @@ def test_a_broker_is_described_by_what_it_tells() -> None:
 def test_missing_or_unreadable_status_fields_are_none() -> None:
     found = describe("127.0.0.1:1", {"runtime": "soon", "putTps": "?", "commitLogMinOffset": "-1"}, {})
     assert {name for name, value in found.items() if value is not None} == {"address"}
-
-
-def test_settings_are_read_as_our_brokers_write_them() -> None:
-    settings = {"path": " /a b\\c\n\u00e4\U0001f680=", "empty": ""}
-    assert read_properties(properties_text(settings) + "# no setting\n") == settings
