@@ -9,6 +9,7 @@ Source: behaviour.md A.6, store.md 5.8.
 """
 
 import logging
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
@@ -97,7 +98,7 @@ class Undecided:
         self._op_ends: dict[int, int] = {}
         self._copies: dict[bytes, int] = {}  # key to last half message, of transactions with several
         self._due: list[int] = []  # heap of times in ms and queue offsets, each pair in one number
-        self._decisions: dict[int, int] = {}  # half message that was decided recently to the decision
+        self._decisions: OrderedDict[int, int] = OrderedDict()  # half message decided recently to the decision
         self._unflushed: tuple[int, int, int] | None = None  # offsets to save when the log is on the disk so far
         self.halves: ConsumeQueue
         self._ops: ConsumeQueue
@@ -278,7 +279,7 @@ class Undecided:
             self._statistics.put(queue.topic, 1, len(half.stored_body))
         self._forget(half, live)
         if len(self._decisions) >= _MAX_REMEMBERED:
-            del self._decisions[next(iter(self._decisions))]
+            self._decisions.popitem(last=False)  # a plain dict walks over what was deleted before
         self._decisions[half.queue_offset] = bits
 
     def _forget(self, half: MessageExt, live: int) -> None:
