@@ -24,7 +24,8 @@ _NO_KEY: Final = b""  # adds nothing to a hash
 _BODY_AT: Final = HEAD.size
 _unpack_head = head_struct("size", "magic", "sys_flag", "store_timestamp", "body_length").unpack_from
 _ROLLBACK: Final = int(MessageSysFlag.TRANSACTION_ROLLBACK)
-_UNUSUAL_BITS: Final = HOST_V6_BITS | _ROLLBACK  # hosts that are IPv6, or part of a transaction
+_COMMIT: Final = int(MessageSysFlag.TRANSACTION_COMMIT)
+_UNUSUAL_BITS: Final = HOST_V6_BITS | _ROLLBACK  # hosts that are IPv6, or part of a transaction but a commit
 _MAX_TOPICS: Final = 10_000  # remembered at a time
 
 
@@ -116,7 +117,9 @@ class KeyReader:
             size, magic, sys_flag, timestamp, body_length = _unpack_head(content, at)
             tail_at = at + _BODY_AT + body_length
             end = at + size
-            if magic != MESSAGE_MAGIC or sys_flag & _UNUSUAL_BITS or body_length < 0 or not tail_at < end <= limit:
+            if magic != MESSAGE_MAGIC or body_length < 0 or not tail_at < end <= limit:
+                break
+            if sys_flag & _UNUSUAL_BITS and sys_flag & _UNUSUAL_BITS != _COMMIT:
                 break
             tail = content[tail_at:end]
             properties_at = tail[0] + 3
