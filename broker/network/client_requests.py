@@ -92,26 +92,25 @@ class ClientRequests:
 
     def ask_all(
         self,
-        connections: Mapping[str, Sender],
+        requests: Mapping[str, tuple[Sender, Mapping[str, str]]],
         code: int,
-        fields: Mapping[str, str],
         timeout_s: float,
         done: Callable[[dict[str, RemotingCommand | NoAnswer]], None],
     ) -> None:
-        """Send a request to several clients, by client id; ``done`` is called with all answers.
+        """Send a request to several clients, by client id, each with its fields; ``done`` is called with all answers.
 
         Raises:
             RefusedError: too many requests are unanswered; none was sent.
         """
-        self._check_room(len(connections))
+        self._check_room(len(requests))
         answers: dict[str, RemotingCommand | NoAnswer] = {}
 
         def take(client_id: str, answer: RemotingCommand | NoAnswer) -> None:
             answers[client_id] = answer
-            if len(answers) == len(connections):
+            if len(answers) == len(requests):
                 done(answers)
 
-        for client_id, connection in connections.items():
+        for client_id, (connection, fields) in requests.items():
             self.ask(connection, code, fields, b"", timeout_s, partial(take, client_id))
 
     def _check_room(self, count: int) -> None:

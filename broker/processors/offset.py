@@ -66,15 +66,17 @@ class OffsetProcessors:
         """Store the offset that a group commits, even a lower one.
 
         An unknown topic is refused, as in RocketMQ 5.x: a late commit must not restore the offsets of a deleted topic,
-        which would hide messages of a new topic with its name.
+        which would hide messages of a new topic with its name.  RocketMQ accepts an offset below 0, too, with
+        which some clients say that they have none yet; here nothing is stored then.
         """
         header = UpdateConsumerOffsetRequestHeader.decode(command.ext_fields)
         if self._topics.get(header.topic) is None:
             raise RefusedError(f"Topic {header.topic} not exist!", ResponseCode.TOPIC_NOT_EXIST)
         validate_group(header.consumer_group)
-        if header.queue_id < 0 or header.commit_offset < 0:
-            raise RefusedError(f"queueId[{header.queue_id}] or offset[{header.commit_offset}] is illegal")
-        self._groups.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        if header.queue_id < 0:
+            raise RefusedError(f"queueId[{header.queue_id}] is illegal")
+        if header.commit_offset >= 0:
+            self._groups.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         return command.reply()
 
     def clone_group_offset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:

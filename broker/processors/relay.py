@@ -89,10 +89,13 @@ class RelayProcessors:
         group = self.groups.consumers.get(header.group)
         if group is None:
             raise RefusedError(f"No Any Consumer online in the consumer group: [{header.group}]")
+        fields = GetConsumerStatusRequestHeader(header.topic, header.group).encode()
         if header.client_addr:
-            members = {header.client_addr: self._member(header.group, header.client_addr)}
+            members = {header.client_addr: (self._member(header.group, header.client_addr), fields)}
         else:
-            members = {member.client_id: member_connection for member_connection, member in group.members.items()}
+            members = {
+                member.client_id: (member_connection, fields) for member_connection, member in group.members.items()
+            }
 
         def done(answers: dict[str, RemotingCommand | NoAnswer]) -> None:
             body = GetConsumerStatusBody()
@@ -104,9 +107,8 @@ class RelayProcessors:
                         LOGGER.warning("consumer status unreadable client_id=%s error=%s", client_id, exc)
             connection.send(command.reply(body=body.encode()))
 
-        fields = GetConsumerStatusRequestHeader(header.topic, header.group).encode()
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
-        self.client_requests.ask_all(members, code, fields, _STATUS_TIMEOUT_S, done)
+        self.client_requests.ask_all(members, code, _STATUS_TIMEOUT_S, done)
         return None
 
     def get_consumer_running_info(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:

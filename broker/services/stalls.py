@@ -141,17 +141,18 @@ class StallWatch:
             self._log(group, queues, {})
             return
         members = {member.client_id: connection for connection, member in live.members.items()}
-        asked = {client_id: members[client_id] for client_id in sorted(members)[:_ASKED_MEMBERS]}
+        asked = {
+            client_id: (members[client_id], GetConsumerRunningInfoRequestHeader(group, client_id).encode())
+            for client_id in sorted(members)[:_ASKED_MEMBERS]
+        }
 
         def done(answers: dict[str, RemotingCommand | NoAnswer]) -> None:
             infos = {client_id: _running_info(answers.get(client_id)) for client_id in members}
             self._log(group, queues, infos)
 
-        # clients ignore the client id of the request
-        fields = GetConsumerRunningInfoRequestHeader(group, "").encode()
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
         try:
-            self.client_requests.ask_all(asked, code, fields, _ANSWER_S, done)
+            self.client_requests.ask_all(asked, code, _ANSWER_S, done)
         except RefusedError:
             self._log(group, queues, dict.fromkeys(members))
 

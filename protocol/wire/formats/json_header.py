@@ -27,13 +27,13 @@ _LANGUAGE_CODES: Final = {code.name: int(code) for code in LanguageCode}
 def _encode(  # the values of a header
     code: int, language: int, version: int, opaque: int, flag: int, remark: str | None, ext_fields: dict[str, str]
 ) -> bytes:
-    # The minimal header that Java 4.9, 5.x and Go accept: no reader uses the other fields.
     header: dict[str, object] = {
         "code": code,
         "extFields": ext_fields,
         "flag": flag,
         "language": LANGUAGE_NAMES.get(language, "OTHER"),
         "opaque": opaque,
+        "serializeTypeCurrentRPC": "JSON",  # the Rust client requires it
         "version": version,
     }
     if remark is not None:

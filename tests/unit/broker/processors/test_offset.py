@@ -88,7 +88,6 @@ def test_offsets_survive_a_restart(make_broker: MakeBroker) -> None:
         ({"topic": "unknown"}, ResponseCode.TOPIC_NOT_EXIST),
         ({"consumerGroup": "a@b"}, ResponseCode.SYSTEM_ERROR),
         ({"queueId": -1}, ResponseCode.SYSTEM_ERROR),
-        ({"commitOffset": -1}, ResponseCode.SYSTEM_ERROR),
         ({"commitOffset": 2**63}, ResponseCode.SYSTEM_ERROR),
         ({"commitOffset": "x"}, ResponseCode.SYSTEM_ERROR),
     ],
@@ -97,6 +96,12 @@ def test_a_commit_that_means_nothing_is_refused(peer: Peer, fields: dict[str, An
     peer.put("T")
     assert commit(peer, 0, **fields) == code
     assert peer.broker.groups.offsets.groups() == set()
+
+
+def test_a_commit_below_zero_keeps_the_offset(peer: Peer) -> None:
+    peer.put("T")
+    assert commit(peer, 5) == commit(peer, -1) == ResponseCode.SUCCESS
+    assert query(peer) == (ResponseCode.SUCCESS, "5")
 
 
 def test_min_and_max_tell_the_bounds_of_a_queue(peer: Peer) -> None:

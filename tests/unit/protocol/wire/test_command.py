@@ -135,19 +135,21 @@ def test_golden_binary_frame_is_encoded_again_byte_for_byte(golden: str) -> None
 
 @pytest.mark.parametrize("golden", [JSON_REQUEST, JSON_RESPONSE, JSON_ONEWAY], ids=["17.1", "17.2", "17.6"])
 def test_golden_json_frame_encoded_again_says_the_same(golden: str) -> None:
-    """Not byte for byte: we leave out ``serializeTypeCurrentRPC``, which no reader uses."""
+    """Not byte for byte: we write ``extFields`` even if it is empty."""
     command = RemotingCommand.decode(split_one(from_hex(golden)))
     again = command.encode()
-    assert b"serializeTypeCurrentRPC" not in again
     assert fields_of(RemotingCommand.decode(split_one(again))) == fields_of(command)
 
 
 # --- what we write ---
 
 
-def test_json_response_is_minimal_form_java_and_go_accept() -> None:
+def test_json_response_is_written_as_java_writes_it() -> None:
     """Trap 1: no whitespace.  wire.md 2.2: no key named ``body``, which 5.5 clients fail on."""
-    header = b'{"code":0,"extFields":{"queueId":"1"},"flag":1,"language":"PYTHON","opaque":5,"version":407}'
+    header = (
+        b'{"code":0,"extFields":{"queueId":"1"},"flag":1,"language":"PYTHON","opaque":5,'
+        b'"serializeTypeCurrentRPC":"JSON","version":407}'
+    )
     frame = RemotingCommand(0, 5, CommandFlag.RESPONSE, {"queueId": "1"}, b"body").encode()
     assert frame == struct.pack(">iI", 4 + len(header) + 4, len(header)) + header + b"body"
 

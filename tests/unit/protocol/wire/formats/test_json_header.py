@@ -233,7 +233,7 @@ def test_json_of_nothing_but_brackets_takes_bounded_memory() -> None:
 
 def test_json_writer_omits_absent_but_keeps_opaque_and_ext() -> None:
     assert encode_header(RemotingCommand(34, 0)) == (
-        b'{"code":34,"extFields":{},"flag":0,"language":"PYTHON","opaque":0,"version":407}'
+        b'{"code":34,"extFields":{},"flag":0,"language":"PYTHON","opaque":0,"serializeTypeCurrentRPC":"JSON","version":407}'
     )
 
 
