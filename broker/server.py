@@ -25,6 +25,7 @@ from triomq.broker.groups.groups import Groups
 from triomq.broker.groups.members import ConsumerGroups, ProducerGroups
 from triomq.broker.groups.queue_locks import QueueLocks
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
+from triomq.broker.namesrv.kv_table import KvTable
 from triomq.broker.network.admission import Admission
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection import Connection, ConnectionContext
@@ -36,6 +37,7 @@ from triomq.broker.processors.admin_runtime import RuntimeProcessor
 from triomq.broker.processors.admin_settings import SettingsProcessor
 from triomq.broker.processors.admin_stats import StatisticsProcessors
 from triomq.broker.processors.client import ClientProcessors
+from triomq.broker.processors.kv_config import KvConfigProcessors
 from triomq.broker.processors.offset import OffsetProcessors
 from triomq.broker.processors.plain_requests import PlainRequests
 from triomq.broker.processors.pull import PullProcessor
@@ -87,7 +89,7 @@ class Broker:
 
     Attributes:
         config: its settings.
-        store, topics, schedule, timer, undecided: what is on disk.
+        store, topics, key_values, schedule, timer, undecided: what is on disk.
         groups: consumer and producer groups with offsets, members and locks.
         statistics: counters.
         pull_hold, paged_reads: requests that wait for messages, or for the disk.
@@ -153,7 +155,8 @@ class Broker:
             self._json_table("subscriptionGroup"), config, clock_ms=clock_ms, on_change=self._changed.set
         )
         offsets = ConsumerOffsetTable(self._json_table("consumerOffset"), clock_ms=clock_ms)
-        self._saved: tuple[SavedTable, ...] = (self.topics, settings, offsets)
+        self.key_values = KvTable(self._json_table("kvConfig"), on_change=self._changed.set)
+        self._saved: tuple[SavedTable, ...] = (self.topics, settings, offsets, self.key_values)
         self.client_requests = ClientRequests(self.stopping)
         consumers = ConsumerGroups(
             clock_ms=steady_clock_ms, notify=self.client_requests.notify_ids_changed, notifies=settings.notifies_members
@@ -206,6 +209,7 @@ class Broker:
         sends = SendProcessor(config, store, topics, groups.settings, *waiting, statistics, self.group_commit)
         return Processors(
             routes=RouteProcessors(topics, config.cluster_name, config.broker_name),
+            key_values=KvConfigProcessors(self.key_values),
             plain_requests=PlainRequests(config, store, topics, self.undecided, statistics, self.group_commit),
             sends=sends,
             replies=ReplyProcessors(sends, groups.producers, self.client_requests, self.refusals, self._clock_ms),
@@ -247,6 +251,7 @@ class Broker:
         """
         groups = self.groups
         self.topics.load()
+        self.key_values.load()
         groups.settings.load()
         groups.offsets.load()
         self.schedule.load()

@@ -16,7 +16,6 @@ from triomq.protocol.codes import ResponseCode
 from triomq.protocol.requests.topics import (
     ClusterRequestHeader,
     GetRouteInfoRequestHeader,
-    KvConfigRequestHeader,
     TopicRequestHeader,
 )
 from triomq.protocol.wire.command import RemotingCommand
@@ -92,9 +91,3 @@ class RouteProcessors:
         """
         TopicRequestHeader.decode(command.ext_fields)
         return command.reply()
-
-    def get_kv_config(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        """Refuse a query of the key-value table (101, 219), which does not exist here."""
-        header = KvConfigRequestHeader.decode(command.ext_fields)
-        key = f" Key: {header.key}" if header.key is not None else ""
-        raise RefusedError(f"No config item, Namespace: {header.namespace}{key}", ResponseCode.QUERY_NOT_FOUND)

@@ -14,6 +14,7 @@ from triomq.broker.processors.admin_runtime import RuntimeProcessor
 from triomq.broker.processors.admin_settings import SettingsProcessor
 from triomq.broker.processors.admin_stats import StatisticsProcessors
 from triomq.broker.processors.client import ClientProcessors
+from triomq.broker.processors.kv_config import KvConfigProcessors
 from triomq.broker.processors.offset import OffsetProcessors
 from triomq.broker.processors.plain_requests import PlainRequests
 from triomq.broker.processors.pull import PullProcessor
@@ -34,6 +35,7 @@ class Processors:
     """One object for each family of requests."""
 
     routes: RouteProcessors
+    key_values: KvConfigProcessors
     plain_requests: PlainRequests
     sends: SendProcessor
     send_backs: SendBackProcessor
@@ -76,8 +78,10 @@ def _namesrv(p: Processors) -> dict[int, Processor]:
         RequestCode.GET_TOPICS_BY_CLUSTER: p.routes.get_topics_by_cluster,
         RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: p.routes.get_system_topic_list,
         RequestCode.DELETE_TOPIC_IN_NAMESRV: p.routes.delete_topic,
-        RequestCode.GET_KV_CONFIG: p.routes.get_kv_config,
-        RequestCode.GET_KVLIST_BY_NAMESPACE: p.routes.get_kv_config,
+        RequestCode.PUT_KV_CONFIG: p.key_values.put,
+        RequestCode.GET_KV_CONFIG: p.key_values.get,
+        RequestCode.DELETE_KV_CONFIG: p.key_values.delete,
+        RequestCode.GET_KVLIST_BY_NAMESPACE: p.key_values.get_namespace,
     }
 
 

@@ -51,12 +51,29 @@ class ClusterRequestHeader(Header):
 
 
 @dataclass(slots=True)
+class PutKvConfigRequestHeader(Header):
+    """Source: PutKVConfigRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.PUT_KV_CONFIG
+    namespace: str
+    key: str
+    value: str
+
+
+@dataclass(slots=True)
 class KvConfigRequestHeader(Header):
-    """Codes 100, 101, 102 and 219.  Source: PutKVConfigRequestHeader.java and its siblings."""
+    """Names one value: codes 101 and 102.  Source: GetKVConfigRequestHeader.java."""
 
     namespace: str
-    key: str | None = None
-    value: str | None = None
+    key: str
+
+
+@dataclass(slots=True)
+class KvNamespaceRequestHeader(Header):
+    """Source: GetKVListByNamespaceRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.GET_KVLIST_BY_NAMESPACE
+    namespace: str
 
 
 @dataclass(slots=True)

@@ -40,6 +40,7 @@ SCENARIOS: Final = (
     "admin_consumer_connection",
     "admin_producer_connection",
     "admin_broker_config",
+    "admin_kv_config",
     "admin_update_group",
     "rebalance_join_leave",
     "consume_from_first",

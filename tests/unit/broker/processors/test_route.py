@@ -102,18 +102,6 @@ def test_route_deletion_succeeds_and_keeps_existing_topic(peer: Peer) -> None:
     assert peer.get(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).code == ResponseCode.SUCCESS
 
 
-@pytest.mark.parametrize(
-    ("code", "fields", "remark"),
-    [
-        (RequestCode.GET_KV_CONFIG, {"namespace": "N", "key": "K"}, "No config item, Namespace: N Key: K"),
-        (RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "N"}, "No config item, Namespace: N"),
-    ],
-)
-def test_there_is_nothing_in_the_key_value_table(peer: Peer, code: int, fields: dict[str, str], remark: str) -> None:
-    response = peer.get(code, fields)
-    assert (response.code, response.remark) == (ResponseCode.QUERY_NOT_FOUND, remark)
-
-
 def test_a_name_server_port_serves_routes_and_no_messages(peer: Peer) -> None:
     served = peer.broker.ports.namesrv.processors
     assert RequestCode.GET_ROUTEINFO_BY_TOPIC in served

@@ -77,7 +77,9 @@ TABLE: Final = {
     "ViewBrokerStatsDataRequestHeader": "statsName:str statsKey:str",
     "QueryConsumeQueueRequestHeader": "topic:str queueId:int index:long count:int consumerGroup:str?",
     "GetRouteInfoRequestHeader": "topic:str acceptStandardJsonOnly:bool?",
-    "KvConfigRequestHeader": "namespace:str key:str? value:str?",
+    "PutKvConfigRequestHeader": "namespace:str key:str value:str",
+    "KvConfigRequestHeader": "namespace:str key:str",
+    "KvNamespaceRequestHeader": "namespace:str",
     "ClusterRequestHeader": "cluster:str",
 }
 
@@ -106,6 +108,8 @@ CODES: Final = {
     "ProducerGroupRequestHeader": 204,
     "DeleteSubscriptionGroupRequestHeader": 207,
     "GetConsumeStatsRequestHeader": 208,
+    "PutKvConfigRequestHeader": 100,
+    "KvNamespaceRequestHeader": 219,
     "ClusterRequestHeader": 224,
     "QueryConsumeTimeSpanRequestHeader": 303,
     "CloneGroupOffsetRequestHeader": 314,

@@ -1,0 +1,4 @@
+"""The name server's tables.
+
+Import from the modules.
+"""
