@@ -7,9 +7,8 @@ Source: behaviour.md A.5, store.md 8.3, 8.4.
 """
 
 import logging
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from operator import itemgetter
 from typing import Final, TypeAlias
 
 from triomq.broker.statistics.counters import BrokerStatistics
@@ -41,7 +40,6 @@ _NEVER_REAL: Final = frozenset({"", HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, T
 _MAX_DIGITS: Final = 11
 _QUEUE: Final = 0  # of an entry
 _BODY: Final = 1
-_queue_of = itemgetter(_QUEUE)
 
 
 def with_real_place(properties: bytes, queue: ConsumeQueue) -> bytes:
@@ -168,8 +166,8 @@ class Delivery:
         return len(entries)
 
     def _count(self, entries: Sequence[Entry]) -> None:
-        counts: Counter[str] = Counter()
-        for queue, count in Counter(map(_queue_of, entries)).items():
-            counts[queue.topic] += count
-        self._statistics.put_run(counts, sum([len(each[_BODY]) for each in entries]))
+        sizes_bytes: defaultdict[str, list[int]] = defaultdict(list)
+        for each in entries:
+            sizes_bytes[each[_QUEUE].topic].append(len(each[_BODY]))
+        self._statistics.put_run(sizes_bytes)
         self.delivered += len(entries)

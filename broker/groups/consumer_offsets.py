@@ -99,10 +99,10 @@ class ConsumerOffsetTable(SavedTable):
         """Return all groups with stored offsets."""
         return {key.partition(_SEPARATOR)[2] for key in self._offsets}
 
-    def groups_of_topic(self, topic: str) -> list[str]:
-        """Return the groups with stored offsets in a topic."""
+    def of_topic(self, topic: str) -> dict[str, dict[int, int]]:
+        """Return the offsets in a topic: group to queue id to offset."""
         prefix = topic + _SEPARATOR
-        return [key[len(prefix) :] for key in self._offsets if key.startswith(prefix)]
+        return {key[len(prefix) :]: dict(offsets) for key, offsets in self._offsets.items() if key.startswith(prefix)}
 
     def delete_group(self, group: str) -> None:
         """Forget all offsets of a group."""

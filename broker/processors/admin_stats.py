@@ -110,7 +110,7 @@ class StatisticsProcessors:
         """Answer with the groups that subscribe to a topic now or have offsets in it."""
         topic = TopicRequestHeader.decode(command.ext_fields).topic
         groups = {group.name for group in self.groups.consumers if topic in group.subscriptions}
-        groups.update(self.groups.offsets.groups_of_topic(topic))
+        groups.update(self.groups.offsets.of_topic(topic))
         return command.reply(body=GroupList(sorted(groups)).encode())
 
     def query_consume_time_span(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
@@ -145,7 +145,7 @@ class StatisticsProcessors:
         )
 
     def view_broker_stats_data(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        """Answer with the counts of the last minute, hour and day."""
+        """Answer with a statistic of the last minute, hour and day."""
         header = ViewBrokerStatsDataRequestHeader.decode(command.ext_fields)
         data = self.statistics.window_stats(header.stats_name, header.stats_key, self.config.cluster_name)
         if data is None:

@@ -1,19 +1,23 @@
-"""Offsets of groups and queues: 14, 15, 29 to 32, 314.
+"""Offsets of groups and queues: 14, 15, 29 to 32, 308, 314.
 
 Source: behaviour.md A.13, A.15, A.16; ConsumerManageProcessor.java, AdminBrokerProcessor.java,
 QueryMessageProcessor.java.
 """
 
+from typing import Final
+
 from triomq.broker.groups.groups import Groups
 from triomq.broker.network.connection import Connection
 from triomq.broker.network.refusal import RefusedError
 from triomq.broker.topics import TopicTable
+from triomq.protocol.bodies.statistics import QueryCorrectionOffsetBody
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.names import validate_group
 from triomq.protocol.requests.offsets import (
     CloneGroupOffsetRequestHeader,
     OffsetResponseHeader,
     QueryConsumerOffsetRequestHeader,
+    QueryCorrectionOffsetHeader,
     QueueRequestHeader,
     SearchOffsetRequestHeader,
     TimestampResponseHeader,
@@ -23,6 +27,8 @@ from triomq.protocol.units import QueueOffset
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import PagedRead
+
+_BEHIND: Final = 2**63 - 1
 
 
 class OffsetProcessors:
@@ -78,6 +84,27 @@ class OffsetProcessors:
         if header.commit_offset >= 0:
             self._groups.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         return command.reply()
+
+    def query_correction_offset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Answer with the lowest offset of all groups but some in each queue of a topic, which no message precedes.
+
+        It is the largest number where the group to compare is behind all others.  RocketMQ 4.9 mixes up topic and
+        group, and loses the offsets of the groups that are left out.
+        """
+        header = QueryCorrectionOffsetHeader.decode(command.ext_fields)
+        groups = self._groups.offsets.of_topic(header.topic)
+        left_out = set((header.filter_groups or "").split(","))
+        lowest: dict[int, int] = {}
+        for group, offsets in groups.items():
+            if group in left_out:
+                continue
+            for queue_id, queue_offset in offsets.items():
+                if queue_offset >= self._store.reader.min_offset_in_queue(header.topic, queue_id):
+                    lowest[queue_id] = min(queue_offset, lowest.get(queue_id, queue_offset))
+        for queue_id, queue_offset in groups.get(header.compare_group or "", {}).items():
+            if queue_id in lowest and lowest[queue_id] > queue_offset:
+                lowest[queue_id] = _BEHIND
+        return command.reply(body=QueryCorrectionOffsetBody(lowest).encode())
 
     def clone_group_offset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Copy the offsets of one group to another, in one topic or in all topics.

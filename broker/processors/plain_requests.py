@@ -10,6 +10,7 @@ header, the check of the topic, the response object and the append per message, 
 the time.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, Final
 from zlib import crc32
@@ -283,8 +284,7 @@ class PlainRequests:
         template = self._template
         host = connection.message_id_host
         halves = self._undecided.halves
-        counts: dict[str, int] = {}
-        size_bytes = 0
+        sizes_bytes: defaultdict[str, list[int]] = defaultdict(list)
         answers: list[bytes] = []
         for stored, fields, (physical_offset, queue_offset) in zip(run, requests, places, strict=True):
             if fields is None:
@@ -297,12 +297,11 @@ class PlainRequests:
             header = template % (host, physical_offset, queue_id, queue_offset, fields["opaque"])
             header_length = len(header)
             answers += (_pack_prefix(_HEADER_AT + header_length, header_length), header)
-            counts[queue.topic] = counts.get(queue.topic, 0) + 1
-            size_bytes += len(stored[1])
+            sizes_bytes[queue.topic].append(len(stored[1]))
         for decision, _ in decisions.values():
             self._undecided.decided(decision)
         self._answer(connection, answers)
-        self._statistics.put_run(counts, size_bytes)
+        self._statistics.put_run(sizes_bytes)
 
     def _answer(self, connection: Connection, answers: list[bytes]) -> None:
         if self._group_commit is None:

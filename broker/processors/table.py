@@ -1,7 +1,6 @@
 """Request code to processor: the literal tables of the three kinds of port.
 
-A code in none of them is answered REQUEST_CODE_NOT_SUPPORTED.  QUERY_CORRECTION_OFFSET (308) is such a code: no tool
-requests it, and an Apache broker mixes up its arguments and loses the offsets of the groups that it names.
+A code in none of them is answered REQUEST_CODE_NOT_SUPPORTED.
 """
 
 from collections.abc import Callable
@@ -98,6 +97,7 @@ def _clients(p: Processors, in_steps: Callable[[PagedProcessor], Processor]) -> 
         RequestCode.QUERY_CONSUMER_OFFSET: in_steps(p.offsets.query_consumer_offset),
         RequestCode.UPDATE_CONSUMER_OFFSET: p.offsets.update_consumer_offset,
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: in_steps(p.offsets.search_offset_by_timestamp),
+        RequestCode.QUERY_CORRECTION_OFFSET: p.offsets.query_correction_offset,
         RequestCode.CLONE_GROUP_OFFSET: p.offsets.clone_group_offset,
         RequestCode.GET_MAX_OFFSET: p.offsets.get_max_offset,
         RequestCode.GET_MIN_OFFSET: p.offsets.get_min_offset,

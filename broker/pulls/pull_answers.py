@@ -5,6 +5,7 @@ Source: behaviour.md A.9, A.10; PullMessageProcessor.java.
 
 import logging
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Final
 
 import trio
@@ -100,6 +101,7 @@ class PullAnswers:
             pull.connection.send(self.refusals.response(peer, pull.command, ResponseCode.SYSTEM_ERROR, remark))
 
     def _answer_held(self, pull: Pull, *, is_expired: bool) -> None:
+        pull.began = perf_counter()
         if self.put_off(pull):
             return
         found = self._read(pull)
@@ -143,7 +145,8 @@ class PullAnswers:
     def _send(self, pull: Pull, found: GetMessageResult, code: ResponseCode) -> None:
         connection, command, header = pull.connection, pull.command, pull.header
         if code == ResponseCode.SUCCESS:
-            self.statistics.get(header.consumer_group, header.topic, found.message_count, found.size_bytes)
+            pull_ms = (perf_counter() - pull.began) * 1000
+            self.statistics.get(header.consumer_group, header.topic, found.message_count, found.size_bytes, pull_ms)
             if command.serialize_type == SerializeType.JSON:
                 numbers = (found.max_offset, found.min_offset, found.next_begin_offset, command.opaque)
                 prefix = frame_prefix(SerializeType.JSON, FOUND_IN_JSON % numbers, found.size_bytes)

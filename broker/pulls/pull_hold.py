@@ -10,7 +10,8 @@ Source: behaviour.md A.10; PullRequestHoldService.java.
 
 import heapq
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Final
 
 import trio
@@ -35,6 +36,7 @@ class Pull:
     message_filter: MessageFilter
     queue: ConsumeQueue
     queue_offset: int  # where to read next
+    began: float = field(default_factory=perf_counter)  # s; when it came, or the messages that a held pull waits for
     deadline: float = 0.0  # trio's clock; of a held pull
     is_done: bool = False
     is_watched: bool = False  # whether its deadline is in the heap

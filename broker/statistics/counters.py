@@ -6,7 +6,7 @@ Counters are plain numbers that the hot path adds to; rates cost nothing per mes
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from triomq.broker.statistics.history import Counters, StatsHistory
 from triomq.protocol.bodies.statistics import BrokerStatsData
@@ -14,6 +14,13 @@ from triomq.protocol.bodies.statistics import BrokerStatsData
 _WINDOWS_S: Final = (10, 60, 600)  # the three figures of putTps and getTransferedTps
 _KEPT_SAMPLES: Final = _WINDOWS_S[-1] + 1
 _GROUP_WINDOW_S: Final = 60
+
+_Key = TypeVar("_Key")
+_Number = TypeVar("_Number", int, float)
+
+
+def _add(counters: dict[_Key, _Number], key: _Key, count: _Number) -> None:
+    counters[key] = counters.get(key, 0) + count
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,11 @@ class BrokerStatistics:
         self.refused_connections = 0
         self.idle_closed = 0
         self.put_by_topic: dict[str, int] = {}
+        self.put_bytes_by_topic: dict[str, int] = {}  # of bodies
         self.get_by_group: dict[tuple[str, str], int] = {}
+        self.get_bytes_by_group: dict[tuple[str, str], int] = {}
+        self.pulls_by_group: dict[tuple[str, str], int] = {}  # that got messages
+        self.pull_ms_by_group: dict[tuple[str, str], float] = {}  # from the arrival of messages or pull to the answer
         self.sent_back_by_group: dict[tuple[str, str], int] = {}
         self.day_totals = (Totals(), Totals())
         self._history = StatsHistory()
@@ -64,33 +75,32 @@ class BrokerStatistics:
         """Count stored messages."""
         self.put_messages += messages
         self.put_bytes += size_bytes
-        by_topic = self.put_by_topic
-        by_topic[topic] = by_topic.get(topic, 0) + messages
+        _add(self.put_by_topic, topic, messages)
+        _add(self.put_bytes_by_topic, topic, size_bytes)
 
-    def put_run(self, counts: Mapping[str, int], size_bytes: int) -> None:
-        """Count stored messages of several topics at once."""
-        by_topic = self.put_by_topic
-        for topic, messages in counts.items():
-            self.put_messages += messages
-            by_topic[topic] = by_topic.get(topic, 0) + messages
-        self.put_bytes += size_bytes
+    def put_run(self, sizes_bytes: Mapping[str, list[int]]) -> None:
+        """Count stored messages of several topics at once, by the sizes of their bodies."""
+        for topic, sizes in sizes_bytes.items():
+            self.put(topic, len(sizes), sum(sizes))
 
-    def get(self, group: str, topic: str, messages: int, size_bytes: int) -> None:
-        """Count messages sent to consumers."""
+    def get(self, group: str, topic: str, messages: int, size_bytes: int, pull_ms: float = 0.0) -> None:
+        """Count messages sent to consumers in the answer to a pull."""
         self.get_messages += messages
         self.get_bytes += size_bytes
         key = (topic, group)
-        by_group = self.get_by_group
-        by_group[key] = by_group.get(key, 0) + messages
+        _add(self.get_by_group, key, messages)
+        _add(self.get_bytes_by_group, key, size_bytes)
+        _add(self.pulls_by_group, key, 1)
+        _add(self.pull_ms_by_group, key, pull_ms)
 
     def send_back(self, group: str, topic: str) -> None:
         """Count a message of a topic that a consumer of a group sent back."""
-        key = (topic, group)
-        self.sent_back_by_group[key] = self.sent_back_by_group.get(key, 0) + 1
+        _add(self.sent_back_by_group, (topic, group), 1)
 
     def forget_topic(self, topic: str) -> None:
         """Drop the counters of a deleted topic."""
         self.put_by_topic.pop(topic, None)
+        self.put_bytes_by_topic.pop(topic, None)
         self._forget(lambda key: key[0] == topic)
 
     def forget_group(self, group: str) -> None:
@@ -98,7 +108,7 @@ class BrokerStatistics:
         self._forget(lambda key: key[1] == group)
 
     def _forget(self, is_deleted: Callable[[tuple[str, str]], bool]) -> None:
-        for counters in (self.get_by_group, self.sent_back_by_group):
+        for counters in self._by_group().values():
             for key in [key for key in counters if is_deleted(key)]:
                 del counters[key]
 
@@ -109,12 +119,21 @@ class BrokerStatistics:
         if not self._group_marks or now - self._group_marks[-1][0] >= _GROUP_WINDOW_S:
             self._group_marks.append((now, dict(self.get_by_group)))
 
+    def _by_group(self) -> dict[str, dict[tuple[str, str], Any]]:
+        return {
+            "GROUP_GET_NUMS": self.get_by_group,
+            "GROUP_GET_SIZE": self.get_bytes_by_group,
+            "GROUP_GET_TIMES": self.pulls_by_group,
+            "GROUP_GET_LATENCY": self.pull_ms_by_group,
+            "SNDBCK_PUT_NUMS": self.sent_back_by_group,
+        }
+
     def _counters(self) -> Counters:
         """Return the counters that tools know by name."""
         return {
+            **self._by_group(),
             "TOPIC_PUT_NUMS": self.put_by_topic,
-            "GROUP_GET_NUMS": self.get_by_group,
-            "SNDBCK_PUT_NUMS": self.sent_back_by_group,
+            "TOPIC_PUT_SIZE": self.put_bytes_by_topic,
             "BROKER_PUT_NUMS": {"": self.put_messages},
             "BROKER_GET_NUMS": {"": self.get_messages},
         }
@@ -124,12 +143,15 @@ class BrokerStatistics:
 
         Args:
             name: such as ``TOPIC_PUT_NUMS``.
-            key: a topic, ``topic@group`` or the cluster, depending on the name.
+            key: a topic, ``topic@group`` or the cluster, depending on the name.  The latency of
+                ``queueId@topic@group`` is that of the group in all queues.
             cluster_name: ours.
 
         Returns:
             ``None`` if nothing was ever counted, or the statistic is unknown.
         """
+        if name == "GROUP_GET_LATENCY":
+            key = key.partition("@")[2]
         topic, separator, group = key.partition("@")
         if name.startswith("BROKER_"):
             return self._history.data(self._counters(), name, "") if key == cluster_name else None

@@ -15,8 +15,15 @@ from triomq.protocol.bodies.statistics import BrokerStatsData, BrokerStatsItem
 StatsKey: TypeAlias = str | tuple[str, str]
 """A topic, a topic and a group, or ``""`` for the broker."""
 
-Counters: TypeAlias = Mapping[str, Mapping[Any, int]]
+Counters: TypeAlias = Mapping[str, Mapping[Any, float]]
 """By the name of a statistic, and by ``StatsKey``: the totals since the start."""
+
+_EVENTS: Final = {
+    "TOPIC_PUT_SIZE": "TOPIC_PUT_NUMS",
+    "GROUP_GET_SIZE": "GROUP_GET_NUMS",
+    "GROUP_GET_LATENCY": "GROUP_GET_TIMES",
+}
+"""What the average of a statistic is for each of; of a number of messages it is 1."""
 
 _MINUTE: Final = (10.0, 6)
 _HOUR: Final = (600.0, 6)
@@ -41,13 +48,17 @@ class _Window:
     def add(self, sample: _Sample) -> None:
         self._samples.append(sample)
 
-    def item(self, now: float, name: str, key: StatsKey, total: int) -> BrokerStatsItem:
+    def item(self, now: float, counters: Counters, name: str, key: StatsKey) -> BrokerStatsItem:
         if not self._samples:
             return BrokerStatsItem()
         first = self._samples[0]
-        count = max(total - first.counters[name].get(key, 0), 0)  # a topic may have been deleted meanwhile
+        count, events = (
+            max(counters[each].get(key, 0) - first.counters[each].get(key, 0), 0)  # a topic may have been deleted
+            for each in (name, _EVENTS.get(name, name))
+        )
         seconds = now - first.time
-        return BrokerStatsItem(count, count / seconds if seconds > 0 else 0.0, 1.0 if count and key else 0.0)
+        average = count / events if events and key else 0.0
+        return BrokerStatsItem(round(count), count / seconds if seconds > 0 else 0.0, average)
 
 
 class StatsHistory:
@@ -71,8 +82,7 @@ class StatsHistory:
 
     def data(self, counters: Counters, name: str, key: StatsKey) -> BrokerStatsData | None:
         """Return the counts of the windows; ``None`` if nothing was ever counted, or the statistic is unknown."""
-        total = counters.get(name, {}).get(key)
-        if total is None:
+        if key not in counters.get(name, {}):
             return None
-        minute, hour, day = (window.item(self._now, name, key, total) for window in self._windows)
+        minute, hour, day = (window.item(self._now, counters, name, key) for window in self._windows)
         return BrokerStatsData(minute, hour, day)

@@ -92,6 +92,15 @@ class QueryConsumeTimeSpanBody(JsonBody):
 
 
 @dataclass(slots=True)
+class QueryCorrectionOffsetBody(JsonBody):
+    """Answer to QUERY_CORRECTION_OFFSET (308): queue id to offset.  Source: QueryCorrectionOffsetBody.java."""
+
+    irregular: ClassVar = True
+
+    correction_offsets: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class BrokerStatsItem(JsonBody):
     """A counter over a span of time: the sum, the rate per second, and the average per event."""
 

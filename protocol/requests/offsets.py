@@ -56,6 +56,16 @@ class QueueRequestHeader(Header):
 
 
 @dataclass(slots=True)
+class QueryCorrectionOffsetHeader(Header):
+    """Source: QueryCorrectionOffsetHeader.java."""
+
+    code: ClassVar[int] = RequestCode.QUERY_CORRECTION_OFFSET
+    topic: str
+    compare_group: str | None = None
+    filter_groups: str | None = None  # names between commas
+
+
+@dataclass(slots=True)
 class OffsetResponseHeader(Header):
     """Answers codes 14, 29, 30 and 31."""
 

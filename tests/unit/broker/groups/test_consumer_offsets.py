@@ -100,10 +100,10 @@ def test_a_group_is_forgotten_in_all_topics_and_no_other_group(table: ConsumerOf
 def test_a_topic_is_forgotten_in_all_groups_and_no_other_topic(table: ConsumerOffsetTable) -> None:
     for group, topic in (("G", "T"), ("H", "T"), ("G", "TT")):
         table.commit(group, topic, 0, 1)
-    assert sorted(table.groups_of_topic("T")) == ["G", "H"]
+    assert sorted(table.of_topic("T")) == ["G", "H"]
     table.delete_topic("T")
-    assert table.groups_of_topic("T") == []
-    assert table.groups_of_topic("TT") == ["G"]
+    assert table.of_topic("T") == {}
+    assert list(table.of_topic("TT")) == ["G"]
 
 
 def test_what_is_handed_out_is_a_copy(table: ConsumerOffsetTable) -> None:

@@ -260,6 +260,22 @@ def test_recent_counts_are_reported_by_topic_group_and_broker(peer: Peer) -> Non
         assert BrokerStatsData.decode(lately(peer, name, key).body) == BrokerStatsData(item, item, item)
 
 
+def test_sizes_and_latencies_have_averages(peer: Peer) -> None:
+    statistics = peer.broker.statistics
+    statistics.sample(0.0)
+    peer.put("T", b"one")
+    peer.put("T", b"three")
+    statistics.get("G", "T", messages=4, size_bytes=400, pull_ms=3.0)
+    statistics.get("G", "T", messages=1, size_bytes=50, pull_ms=6.0)
+    statistics.sample(2.0)
+    for name, key, wanted in (
+        ("TOPIC_PUT_SIZE", "T", BrokerStatsItem(8, 4.0, 4.0)),
+        ("GROUP_GET_SIZE", "T@G", BrokerStatsItem(450, 225.0, 90.0)),
+        ("GROUP_GET_LATENCY", "0@T@G", BrokerStatsItem(9, 4.5, 4.5)),
+    ):
+        assert BrokerStatsData.decode(lately(peer, name, key).body).stats_minute == wanted
+
+
 @pytest.mark.parametrize(
     ("name", "key"),
     [
@@ -268,7 +284,7 @@ def test_recent_counts_are_reported_by_topic_group_and_broker(peer: Peer) -> Non
         ("GROUP_GET_NUMS", "T"),
         ("GROUP_GET_NUMS", "T@H"),
         ("BROKER_PUT_NUMS", "T"),
-        ("TOPIC_PUT_SIZE", "T"),
+        ("TOPIC_PUT_SIZE", "U"),
         ("NOPE", "T"),
         ("BROKER_NOPE", "DefaultCluster"),
     ],

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.broker.recording import MakeBroker, Peer
+from triomq.protocol.bodies.statistics import QueryCorrectionOffsetBody
 from triomq.protocol.codes import RequestCode, ResponseCode
 
 NOT_FOUND = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
@@ -102,6 +103,24 @@ def test_a_commit_below_zero_keeps_the_offset(peer: Peer) -> None:
     peer.put("T")
     assert commit(peer, 5) == commit(peer, -1) == ResponseCode.SUCCESS
     assert query(peer) == (ResponseCode.SUCCESS, "5")
+
+
+def test_the_lowest_offset_of_the_other_groups_is_told(peer: Peer) -> None:
+    """Groups that are left out keep their offsets, unlike in RocketMQ 4.9."""
+    for _ in range(9):
+        peer.put("T")
+    for group, queue_offset in (("slow", 2), ("G", 4), ("fast", 8)):
+        commit(peer, queue_offset, consumerGroup=group)
+
+    def told(**fields: str) -> dict[int, int]:
+        response = peer.get(RequestCode.QUERY_CORRECTION_OFFSET, {"topic": "T", **fields})
+        return QueryCorrectionOffsetBody.decode(response.body).correction_offsets
+
+    assert told() == {0: 2}
+    assert told(filterGroups="slow,other", compareGroup="G") == {0: 4}
+    assert told(filterGroups="slow", compareGroup="slow") == {0: 2**63 - 1}
+    assert told(filterGroups="slow,G,fast", compareGroup="G") == {}
+    assert told() == {0: 2}
 
 
 def test_min_and_max_tell_the_bounds_of_a_queue(peer: Peer) -> None:

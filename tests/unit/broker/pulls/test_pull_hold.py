@@ -33,7 +33,9 @@ def queue() -> ConsumeQueue:
 def pull(of: ConsumeQueue, *, deadline: float = 15.0, queue_offset: int = 0, connection: Peer | None = None) -> Pull:
     header = PullMessageRequestHeader("G", "T", 0, queue_offset, 32, 2, 0, 15_000, 0)  # type: ignore[arg-type]  # NewType
     request = RemotingCommand(11)
-    return Pull(cast(Connection, connection or Peer()), request, header, EVERYTHING, of, queue_offset, deadline)
+    return Pull(
+        cast(Connection, connection or Peer()), request, header, EVERYTHING, of, queue_offset, deadline=deadline
+    )
 
 
 def arrive(at: ConsumeQueue) -> None:
