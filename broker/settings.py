@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from triomq.broker.config import BrokerConfig
 from triomq.protocol.bodies.route import DataVersion
 from triomq.protocol.errors import ConfigError
+from triomq.protocol.names import TRACE_TOPIC
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.delays import DelayLevels
 
@@ -131,7 +132,16 @@ _STORE: Final = (
     _Setting("maxIndexNum", "index_units", _COUNT),
     _Setting("messageDelayLevel", "delay_levels", _Kind(_delays, str)),
 )
-_TOLD: Final = frozenset({"brokerId", "brokerIP1", "listenPort"})
+_TOLD: Final = {  # settings without a choice
+    "brokerId": "0",
+    "brokerRole": "ASYNC_MASTER",  # without slaves
+    "slaveReadEnable": "false",
+    "filterServerNums": "0",
+    "useTLS": "false",
+    "msgTraceTopicName": TRACE_TOPIC,
+    "traceOn": "true",
+    "traceTopicEnable": "true",
+}
 
 
 class Settings:
@@ -153,8 +163,7 @@ class Settings:
     def texts(self, advertised: str) -> dict[str, str]:
         """Return all settings; ``advertised`` is the broker's address for the one who asks."""
         host, _, port = advertised.rpartition(":")
-        told = {"brokerId": "0", "brokerIP1": host, "listenPort": port}  # the master, which has no slaves
-        return told | {
+        return {**_TOLD, "brokerIP1": host, "listenPort": port} | {
             name: setting.kind.write(getattr(owner, setting.field)) for name, (setting, owner) in self._settings.items()
         }
 
@@ -194,6 +203,6 @@ class Settings:
         found = self._settings.get(name)
         if found is not None and found[0].is_live:
             return found
-        if found is None and name not in _TOLD:
+        if name not in self.texts(""):
             raise ConfigError(f"setting {name[:_LONGEST_TOLD]!r} does not exist in triomq")
         raise ConfigError(f"setting {name} cannot be changed while the broker runs: start it with other options")

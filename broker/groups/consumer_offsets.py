@@ -95,9 +95,13 @@ class ConsumerOffsetTable(SavedTable):
         suffix = _SEPARATOR + group
         return {key[: -len(suffix)]: dict(offsets) for key, offsets in self._offsets.items() if key.endswith(suffix)}
 
-    def groups(self) -> set[str]:
-        """Return all groups with stored offsets."""
-        return {key.partition(_SEPARATOR)[2] for key in self._offsets}
+    def groups(self) -> dict[str, list[str]]:
+        """Return the topics where each group has stored offsets."""
+        found: dict[str, list[str]] = {}
+        for key in self._offsets:
+            topic, _, group = key.partition(_SEPARATOR)
+            found.setdefault(group, []).append(topic)
+        return found
 
     def of_topic(self, topic: str) -> dict[str, dict[int, int]]:
         """Return the offsets in a topic: group to queue id to offset."""

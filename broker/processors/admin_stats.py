@@ -1,4 +1,4 @@
-"""Statistics of topics, groups and clients for tools: 202, 208, 300, 303, 315, 203, 204, 328.
+"""Statistics of topics, groups and clients for tools: 202, 208, 300, 303, 315, 317, 203, 204, 328.
 
 Source: behaviour.md A.15; wire.md 7, 9.6, 9.10; AdminBrokerProcessor.java.
 """
@@ -22,6 +22,7 @@ from triomq.protocol.bodies.statistics import Connection as ConnectionInfo
 from triomq.protocol.bodies.statistics import (
     ConsumerConnection,
     ConsumeStats,
+    ConsumeStatsList,
     OffsetWrapper,
     ProducerConnection,
     QueryConsumeTimeSpanBody,
@@ -32,7 +33,11 @@ from triomq.protocol.bodies.statistics import (
 from triomq.protocol.codes import LanguageCode, ResponseCode
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, ProducerGroupRequestHeader
-from triomq.protocol.requests.offsets import GetConsumeStatsRequestHeader, QueryConsumeTimeSpanRequestHeader
+from triomq.protocol.requests.offsets import (
+    GetBrokerConsumeStatsRequestHeader,
+    GetConsumeStatsRequestHeader,
+    QueryConsumeTimeSpanRequestHeader,
+)
 from triomq.protocol.requests.topics import TopicRequestHeader, ViewBrokerStatsDataRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.message_store import MessageStore
@@ -78,6 +83,10 @@ class StatisticsProcessors:
         header = GetConsumeStatsRequestHeader.decode(command.ext_fields)
         group = header.consumer_group
         topics = [header.topic] if header.topic else list(self.groups.offsets.of_group(group))
+        stats = yield from self._consume_stats(group, topics)
+        return command.reply(body=stats.encode())
+
+    def _consume_stats(self, group: str, topics: Iterable[str]) -> PagedRead[ConsumeStats]:
         stats = ConsumeStats()
         for topic in topics:
             config = self.topics.get(topic)
@@ -87,7 +96,21 @@ class StatisticsProcessors:
                 queue = MessageQueue(topic, self.config.broker_name, queue_id)
                 stats.offset_table[queue] = yield from self._offset_wrapper(group, queue)
             stats.consume_tps += self.statistics.group_rate(group, topic)
-        return command.reply(body=stats.encode())
+        return stats
+
+    def get_broker_consume_stats(self, connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
+        """Answer with the progress of all groups, in all topics or in those whose order is global."""
+        is_order = GetBrokerConsumeStatsRequestHeader.decode(command.ext_fields).is_order
+        body = ConsumeStatsList(broker_addr=connection.advertised)
+        for group, topics in self.groups.offsets.groups().items():
+            wanted = [topic for topic in topics if not is_order or ((of := self.topics.get(topic)) and of.order)]
+            stats = yield from self._consume_stats(group, wanted)
+            if stats.offset_table:
+                body.consume_stats_list.append({group: [stats]})
+                body.total_diff += sum(
+                    each.broker_offset - each.consumer_offset for each in stats.offset_table.values()
+                )
+        return command.reply(body=body.encode())
 
     def _offset_wrapper(self, group: str, queue: MessageQueue) -> PagedRead[OffsetWrapper]:
         topic, _, queue_id = queue

@@ -135,6 +135,7 @@ def _tools(p: Processors, in_steps: Callable[[PagedProcessor], Processor]) -> di
         RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: p.figures.query_topic_consume_by_who,
         RequestCode.QUERY_CONSUME_TIME_SPAN: in_steps(p.figures.query_consume_time_span),
         RequestCode.VIEW_BROKER_STATS_DATA: p.figures.view_broker_stats_data,
+        RequestCode.GET_BROKER_CONSUME_STATS: in_steps(p.figures.get_broker_consume_stats),
         RequestCode.DELETE_EXPIRED_COMMITLOG: p.store.delete_expired_commit_log,
         RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: p.store.clean_queues,
         RequestCode.CLEAN_UNUSED_TOPIC: p.store.clean_queues,

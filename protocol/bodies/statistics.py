@@ -43,6 +43,17 @@ class ConsumeStats(JsonBody):
 
 
 @dataclass(slots=True)
+class ConsumeStatsList(JsonBody):
+    """Answer to GET_BROKER_CONSUME_STATS (317): of each group its progress.  Source: ConsumeStatsList.java."""
+
+    irregular: ClassVar = True
+
+    consume_stats_list: list[dict[str, list[ConsumeStats]]] = field(default_factory=list)
+    broker_addr: str = ""
+    total_diff: int = 0
+
+
+@dataclass(slots=True)
 class TopicOffset(JsonBody):
     """The contents of one queue."""
 

@@ -56,6 +56,14 @@ class QueueRequestHeader(Header):
 
 
 @dataclass(slots=True)
+class GetBrokerConsumeStatsRequestHeader(Header):
+    """Source: GetConsumeStatsInBrokerHeader.java."""
+
+    code: ClassVar[int] = RequestCode.GET_BROKER_CONSUME_STATS
+    is_order: bool
+
+
+@dataclass(slots=True)
 class QueryCorrectionOffsetHeader(Header):
     """Source: QueryCorrectionOffsetHeader.java."""
 

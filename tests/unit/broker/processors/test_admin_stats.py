@@ -16,6 +16,7 @@ from triomq.protocol.bodies.statistics import (
     BrokerStatsItem,
     ConsumerConnection,
     ConsumeStats,
+    ConsumeStatsList,
     OffsetWrapper,
     ProducerConnection,
     QueryConsumeTimeSpanBody,
@@ -235,6 +236,28 @@ def test_group_without_consumption_starts_at_first_message(peer: Peer, clock: Cl
 def test_an_unknown_topic_has_no_time_span(peer: Peer) -> None:
     response = peer.get(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "U", "group": "G"})
     assert (response.code, response.remark) == (ResponseCode.TOPIC_NOT_EXIST, "topic[U] not exist")
+
+
+def test_the_progress_of_all_groups_is_told_at_once(peer: Peer) -> None:
+    for topic in ("T", "T", "U"):
+        peer.put(topic)
+    for group, topic, queue_offset in (("G", "T", 1), ("H", "T", 0), ("H", "U", 1), ("H", "deleted", 1)):
+        peer.broker.groups.offsets.commit(group, topic, 0, queue_offset)
+
+    def told(*, is_order: bool) -> ConsumeStatsList:
+        return ConsumeStatsList.decode(peer.get(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": is_order}).body)
+
+    body = told(is_order=False)
+    behind = {
+        (group, queue.topic, queue.queue_id): each.broker_offset - each.consumer_offset
+        for groups in body.consume_stats_list
+        for group, (stats,) in groups.items()
+        for queue, each in stats.offset_table.items()
+        if each.broker_offset
+    }
+    assert behind == {("G", "T", 0): 1, ("H", "T", 0): 2, ("H", "U", 0): 0}
+    assert body.total_diff == 3
+    assert told(is_order=True).consume_stats_list == []
 
 
 def lately(peer: Peer, name: str, key: str) -> RemotingCommand:

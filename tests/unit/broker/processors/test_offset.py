@@ -96,7 +96,7 @@ def test_offsets_survive_a_restart(make_broker: MakeBroker) -> None:
 def test_a_commit_that_means_nothing_is_refused(peer: Peer, fields: dict[str, Any], code: int) -> None:
     peer.put("T")
     assert commit(peer, 0, **fields) == code
-    assert peer.broker.groups.offsets.groups() == set()
+    assert peer.broker.groups.offsets.groups() == {}
 
 
 def test_a_commit_below_zero_keeps_the_offset(peer: Peer) -> None:
