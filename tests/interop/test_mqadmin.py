@@ -1,0 +1,168 @@
+"""Every command of Apache's ``mqadmin`` 4.9.7 at our broker; ``docs/mqadmin.md`` lists the verdicts."""
+
+import re
+import subprocess
+from base64 import b64decode
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+import trio
+
+from tests.interop.kit_driver import apache_classpath
+from tests.interop.suite_tools import Inbox, fresh, new_topic
+from tests.processes import Broker
+from triomq.client import Message, Producer, PushConsumer
+
+pytestmark = [pytest.mark.jvm, pytest.mark.slow]
+
+PROGRAM: Final = Path(__file__).parent / "Mqadmin.java"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "mqadmin.md"
+LIMIT_MS: Final = 30_000
+RUN_TIMEOUT_S: Final = 400
+
+
+class Command(NamedTuple):
+    """A command as it is run.
+
+    Attributes:
+        line: its words; names in braces are filled in.
+        says: what its output holds, and only if it works, or is refused.
+        refused: for a command that does not work: why.
+        limit_ms: when the output is looked at; for commands that never end.
+    """
+
+    line: str
+    says: str
+    refused: str = ""
+    limit_ms: int = LIMIT_MS
+
+
+_ACCOUNTS: Final = "accounts are not supported yet"
+_NAMESRV: Final = "the name server in a broker cannot do it yet"
+_ENDLESS_MS: Final = 6000
+COMMANDS: Final = (
+    Command("updateTopic -b {broker} -t {other} -r 2 -w 2", "create topic to {broker} success"),
+    Command("updateTopicPerm -c {cluster} -t {other} -p 4", "update topic perm from"),
+    Command("topicList", "{other}"),
+    Command("topicRoute -t {topic}", "{broker}"),
+    Command("topicStatus -t {topic}", "{name}"),
+    Command("topicClusterList -t {topic}", "{cluster}"),
+    Command("updateSubGroup -b {broker} -g {other}", "success"),
+    Command("getConsumerConfig -g {other}", "{other}"),
+    Command("updateBrokerConfig -b {broker} -k transactionCheckMax -v 20", "success"),
+    Command("getBrokerConfig -b {broker}", "transactionCheckMax"),
+    Command("brokerStatus -b {broker}", "putTps"),
+    Command("brokerConsumeStats -b {broker}", "{topic}"),
+    Command("clusterList", "{broker}"),
+    Command("clusterList -m", "{cluster}"),
+    Command("queryMsgById -i {offset_id}", "{unique_id}"),
+    Command("queryMsgByKey -t {topic} -k key-0", "{unique_id}"),
+    Command("queryMsgByUniqueKey -t {topic} -i {unique_id}", "KEYS=key-0"),
+    Command("queryMsgByOffset -t {topic} -b {name} -i {queue_id} -o {offset}", "{unique_id}"),
+    Command("queryMsgTraceById -i {unique_id}", "{producers}"),
+    Command("printMsg -t {topic}", "{unique_id}"),
+    Command("printMsgByQueue -t {topic} -a {name} -i {queue_id} -p true -d true", "{unique_id}"),
+    Command("queryCq -b {broker} -t {topic} -q {queue_id} -i 0 -c 5", "physicOffset"),
+    Command("sendMessage -t {topic} -p text", "SEND_OK"),
+    Command("sendMsgStatus -b {name} -c 2", "SEND_OK"),
+    Command("checkMsgSendRT -t {topic} -a 3", "Avg RT"),
+    Command("consumeMessage -t {topic} -c 1", "MSGID"),
+    Command("producer -b {broker}", "{producers}"),
+    Command("producerConnection -g {producers} -t {topic}", "{client_id}"),
+    Command("consumerConnection -g {group}", "{topic}"),
+    Command("consumerProgress -g {group}", "{topic}"),
+    Command("consumerStatus -g {group}", "Rebalance OK"),
+    Command("cloneGroupOffset -s {group} -d {other} -t {topic} -o true", "success"),
+    Command("resetOffsetByTime -g {other} -t {topic} -s now", "{name}"),
+    Command("skipAccumulatedMessage -g {other} -t {topic}", "{name}"),
+    Command("statsAll -t {topic}", "{group}"),
+    Command("allocateMQ -t {topic} -i 10.0.0.1,10.0.0.2", "10.0.0.2"),
+    Command("updateKvConfig -s space -k name -v value", "create or update kv config to namespace success"),
+    Command("deleteKvConfig -s space -k name", "delete kv config from namespace success"),
+    Command("updateOrderConf -t {topic} -m put -v {name}:4", "success"),
+    Command("updateOrderConf -t {topic} -m get", "{name}:4"),
+    Command("updateOrderConf -t {topic} -m delete", "success"),
+    Command("wipeWritePerm -b {name}", "request type 205 not supported", _NAMESRV),
+    Command("addWritePerm -b {name}", "request type 327 not supported", _NAMESRV),
+    Command("getNamesrvConfig", "request type 319 not supported", _NAMESRV),
+    Command("updateNamesrvConfig -k orderMessageEnable -v false", "request type 318 not supported", _NAMESRV),
+    Command("cleanExpiredCQ -b {broker}", "success"),
+    Command("deleteExpiredCommitLog -b {broker}", "success"),
+    Command("cleanUnusedTopic -b {broker}", "success"),
+    Command("exportMetadata -c {cluster} -f {folder}", "export"),
+    Command("exportConfigs -c {cluster} -f {folder}", "export"),
+    Command("exportMetrics -c {cluster} -f {folder}", "export"),
+    Command("updateAclConfig -b {broker} -a triomq-user -s 12345678", "request type 50 not supported", _ACCOUNTS),
+    Command("deleteAclConfig -b {broker} -a triomq-user", "request type 51 not supported", _ACCOUNTS),
+    Command("updateGlobalWhiteAddr -b {broker} -g 10.0.0.1", "request type 53 not supported", _ACCOUNTS),
+    Command("clusterAclConfigVersion -b {broker}", "request type 52 not supported", _ACCOUNTS),
+    Command("getAclConfig -b {broker}", "request type 54 not supported", _ACCOUNTS),
+    Command("deleteSubGroup -b {broker} -g {other}", "success"),
+    Command("deleteTopic -c {cluster} -t {other}", "success"),
+    Command("clusterRT -c {cluster} -a 2 -i 1", "{name}", limit_ms=_ENDLESS_MS),
+    Command("startMonitoring", "", limit_ms=_ENDLESS_MS),
+)
+
+
+def run(names: dict[str, str], home: Path) -> list[str]:
+    """Run the commands in one process; return the list of all commands, and the output of each one."""
+    (home / "conf").mkdir()
+    (home / "conf" / "logback_tools.xml").write_text('<configuration><root level="OFF"/></configuration>')
+    lines = [f"{LIMIT_MS}\t"]  # without words it lists its commands
+    for each in COMMANDS:
+        words = [word.format_map(names) for word in each.line.split(" ")]
+        lines.append("\t".join((str(each.limit_ms), *words, "-n", names["namesrv"])))
+    options = (f"-Drocketmq.home.dir={home}", f"-Duser.home={home}", "-cp", apache_classpath("4.9.7"))
+    done = subprocess.run(
+        ["java", *options, str(PROGRAM)],
+        input="\n".join(lines),
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [b64decode(line).decode() for line in done.stdout.splitlines()]
+
+
+async def test_every_command_works_or_says_why_not(triomq_broker: Broker, tmp_path: Path) -> None:
+    namesrv = triomq_broker.namesrv
+    topic, group, producers = await new_topic(namesrv, queues=4), fresh("G"), fresh("P")
+    inbox = Inbox()
+    async with (
+        PushConsumer(group, namesrv=namesrv, on_message=inbox.take, subscriptions={topic: "*"}, start="earliest"),
+        Producer(producers, namesrv=namesrv, trace=True) as producer,
+    ):
+        sent = [await producer.send(Message(topic, b"text", keys=(f"key-{number}",))) for number in range(3)]
+        await inbox.wait_count(3)
+        names = {
+            "namesrv": namesrv,
+            "broker": triomq_broker.broker,
+            "cluster": "DefaultCluster",
+            "name": "broker-a",
+            "topic": topic,
+            "other": fresh("other"),
+            "group": group,
+            "producers": producers,
+            "client_id": "@",
+            "offset_id": str(sent[0].offset_message_id),
+            "unique_id": sent[0].message_id,
+            "queue_id": str(sent[0].queue.queue_id),
+            "offset": str(sent[0].queue_offset),
+            "folder": str(tmp_path),
+        }
+        outputs = await trio.to_thread.run_sync(partial(run, names, tmp_path))
+    listed = re.findall(r"^ {3}(\w+)", outputs.pop(0), re.MULTILINE)
+    verdicts = {
+        each.line.partition(" ")[0]: f"refused: {each.refused}" if each.refused else "works" for each in COMMANDS
+    }
+    table = "".join(f"| `{name}` | {verdicts[name]} |\n" for name in listed)
+    assert table in PAGE.read_text(encoding="utf-8"), table
+    unexpected = [
+        f"{each.line}\n{output}"
+        for each, output in zip(COMMANDS, outputs, strict=True)
+        if each.says.format_map(names) not in output or ("Exception" in output) is not bool(each.refused)
+    ]
+    assert not unexpected, "\n".join(unexpected)
