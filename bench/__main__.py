@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from bench import burst, cold, compare, consumers, filtered, load, peers, queues, spark, store, sync, waiting
+from bench import burst, cold, compare, consumers, filtered, load, peers, queues, spark, store, sync, undecided, waiting
 
 
 class Mode(NamedTuple):
@@ -33,6 +33,7 @@ MODES: Final = {
     ),
     "burst": Mode("delayed messages that are all due at one moment", burst.add_arguments, burst.run),
     "waiting": Mode("what thousands of waiting pulls cost our broker", waiting.add_arguments, waiting.run),
+    "undecided": Mode("what transactions without a decision cost our broker", undecided.add_arguments, undecided.run),
     "cold": Mode("old messages are read from the disk beside the newest ones", cold.add_arguments, cold.run),
     "filter": Mode("what SQL filters cost our broker and its other clients", filtered.add_arguments, filtered.run),
     "store": Mode("the store alone: append, read, flush, start, rebuild", store.add_arguments, store.run),
