@@ -121,6 +121,7 @@ def run(names: dict[str, str], home: Path) -> list[str]:
         capture_output=True,
         text=True,
         timeout=RUN_TIMEOUT_S,
+        cwd=home,  # consumerStatus writes files there
         check=False,
     )
     assert done.returncode == 0, done.stderr
