@@ -19,7 +19,10 @@ MOVED_OP_PROPERTIES: Final = OP_PROPERTIES + b"\x02MOVED\x01true"
 
 Apache's brokers write none: they save the offset behind it instead.
 """
+COPIED_OP_PROPERTIES: Final = OP_PROPERTIES + b"\x02COPIED\x01true"
+"""Ours: those of an operation message behind the committed message, or behind that given up, in one append."""
 _MOVED: Final = b"MOVED"
+_COPIED: Final = b"COPIED"
 _CHECKS: Final = PropertyName.TRANSACTION_CHECK_TIMES.encode()
 _ROOT: Final = PropertyName.TRANSACTION_PREPARED_QUEUE_OFFSET.encode()
 _UNIQUE_KEY: Final = PropertyName.UNIQUE_KEY.encode()
@@ -36,9 +39,19 @@ def transaction_key(half: MessageExt) -> bytes:
     return b"%b@%d" % (unique_key, half.born_timestamp)
 
 
+def has_own_key(message: MessageExt) -> bool:
+    """Whether ``transaction_key`` of a message does not depend on where it is stored."""
+    return any(get_property(message.encoded_properties, name) is not None for name in (_UNIQUE_KEY, _ROOT))
+
+
 def checks_of(half: MessageExt) -> int:
     """Return how often the producers were asked about a half message."""
     return _number(get_property(half.encoded_properties, _CHECKS), 0)
+
+
+def is_stored_again(half: MessageExt) -> bool:
+    """Whether a half message is not the first one of its transaction."""
+    return any(get_property(half.encoded_properties, name) is not None for name in (_CHECKS, _ROOT))
 
 
 def properties_of_copy(half: MessageExt, checks: int | None) -> bytes:
@@ -62,6 +75,11 @@ def _number(text: bytes | None, otherwise: int) -> int:
     return int(text) if text is not None and text.isdigit() and len(text) <= _MAX_DIGITS else otherwise
 
 
+def is_behind_copy(operation: MessageExt) -> bool:
+    """Whether an operation message was stored in one append with what became of its half message, and behind it."""
+    return get_property(operation.encoded_properties, _COPIED) is not None
+
+
 def settled_offsets(operation: MessageExt) -> list[int]:
     """Return the queue offsets of the half messages that an operation message names; 5.x brokers name several."""
     return [int(text) for text in operation.body.split(b",") if text.isdigit() and len(text) <= _MAX_DIGITS]
@@ -72,13 +90,13 @@ class Replay:
 
     Feed the half messages in the order of their queue, then the operation messages.  An operation message settles all
     half messages of a transaction, also those that an Apache broker stores later because it missed it.  Only somebody
-    who resumes a transaction opens it again; its checks are counted from 0 then.
+    who resumes a transaction opens it again; its checks are counted from 0 then, and it is checked from then on.
     """
 
     def __init__(self) -> None:
         self._keys: dict[int, bytes] = {}  # by queue offset of a half message
         self._last: dict[bytes, int] = {}  # queue offset of the last half message
-        self._opened: dict[bytes, int] = {}  # physical offset of the last half message without checks
+        self._opened: dict[bytes, int] = {}  # physical offset of the last message that says so
         self._settled: dict[bytes, int] = {}  # physical offset of the last operation message
 
     def add_half(self, half: MessageExt) -> None:
@@ -94,8 +112,9 @@ class Replay:
 
     def settle(self, key: bytes, operation: MessageExt) -> None:
         """Add an operation message that names a half message of this transaction."""
-        if get_property(operation.encoded_properties, _MOVED) is None:
-            self._settled[key] = max(self._settled.get(key, -1), operation.physical_offset)
+        is_moved = get_property(operation.encoded_properties, _MOVED) is not None  # so it was undecided then
+        times = self._opened if is_moved else self._settled
+        times[key] = max(times.get(key, -1), operation.physical_offset)
 
     def undecided(self) -> dict[int, bytes]:
         """Return the last half message of each undecided transaction: queue offset to key, in the queue's order."""

@@ -285,6 +285,10 @@ class MessageStore:
         self._dispatcher.forget(topic)
         return self.queues.destroy_topic(topic)
 
+    def deleted_end(self, topic: str) -> int:
+        """Return the physical offset from which on records of ``topic`` count; 0 if it was not deleted lately."""
+        return self._deleted.end_of(topic)
+
     def destroy(self) -> None:
         """Close the store and delete log, queues, index and checkpoint; tables in ``config/`` stay.
 

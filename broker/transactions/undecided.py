@@ -10,7 +10,7 @@ Source: behaviour.md A.6, store.md 5.8.
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
@@ -18,19 +18,21 @@ from triomq.broker.config import BrokerConfig
 from triomq.broker.delayed.delivery import real_queue
 from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
 from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.broker.transactions.stored import half_of, is_torn, message_at, messages_from
 from triomq.protocol.codes import TRANSACTION_MASK, MessageSysFlag
-from triomq.protocol.errors import IllegalNameError, MessageIllegalError, ProtocolError
+from triomq.protocol.errors import IllegalNameError, MessageIllegalError
 from triomq.protocol.java import tags_code
 from triomq.protocol.names import CHECK_MAX_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
-from triomq.protocol.record.consume_queue_unit import UNIT, UNIT_SIZE
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import PropertyName, get_property
-from triomq.protocol.record.record import decode_record, tags_code_of
+from triomq.protocol.record.record import tags_code_of
 from triomq.protocol.transactions import (
+    COPIED_OP_PROPERTIES,
     MOVED_OP_PROPERTIES,
     OP_PROPERTIES,
     Replay,
     checks_of,
+    is_stored_again,
     properties_of_copy,
     settled_offsets,
     transaction_key,
@@ -121,23 +123,17 @@ class Undecided:
         op_begin = self._saved_offset(self._ops)
         replay = Replay()
         halves: dict[int, MessageExt] = {}
-        for half in self._messages(self.halves, begin):
+        for half in messages_from(self._store, self.halves, begin):
             replay.add_half(half)
             halves[half.queue_offset] = half
         if not halves:
             return set()
         was_checked = any(map(checks_of, halves.values()))
-        for operation in self._messages(self._ops, max(op_begin - _MAX_MISSED_OPS * was_checked, self._ops.min_offset)):
-            for queue_offset in settled_offsets(operation):
-                key = replay.key(queue_offset)
-                if key is None and (before := self.read(queue_offset)) is not None:
-                    key = transaction_key(before)
-                if key is not None:
-                    replay.settle(key, operation)
+        torn = self._replay(replay, halves, max(op_begin - _MAX_MISSED_OPS * was_checked, self._ops.min_offset))
         for queue_offset, key in replay.undecided().items():
             half = halves[queue_offset]
             self._op_ends[queue_offset] = op_begin
-            if checks_of(half) or get_property(half.encoded_properties, _ROOT) is not None:
+            if is_stored_again(half):
                 self._copies[key] = queue_offset
             self._due.append(self._first_check_ms(half) << _OFFSET_BITS | queue_offset)
         heapify(self._due)
@@ -145,34 +141,39 @@ class Undecided:
         recovery = self._store.recovery
         if recovery is not None and not recovery.clean:
             places = self._settle_committed([halves[queue_offset] for queue_offset in self._op_ends])
+        for half in [halves[queue_offset] for queue_offset in self._op_ends]:
+            if half.physical_offset < torn.get(transaction_key(half), 0):  # a later start must not believe it
+                self.copy(half, 0)
         LOGGER.info("undecided transactions found count=%d", len(self))
         return places
+
+    def _replay(self, replay: Replay, halves: Mapping[int, MessageExt], begin: int) -> dict[bytes, int]:
+        """Add the operation messages; return those that do not count as physical offset by transaction.
+
+        They are what is left of a decision that was torn: nobody was told that it is stored.
+        """
+        torn: dict[bytes, int] = {}
+        for operation in messages_from(self._store, self._ops, begin):
+            for queue_offset in settled_offsets(operation):
+                half = halves.get(queue_offset) or self.read(queue_offset)
+                if half is None:
+                    continue
+                if is_torn(self._store, operation, half):
+                    torn[transaction_key(half)] = operation.physical_offset
+                else:
+                    replay.settle(transaction_key(half), operation)
+        return torn
 
     def _saved_offset(self, queue: ConsumeQueue) -> int:
         saved = self._offsets.query(TRANSACTION_GROUP, queue.topic, 0)
         return min(max(saved or 0, queue.min_offset), queue.max_offset)
 
-    def _messages(self, queue: ConsumeQueue, begin: int) -> Iterator[MessageExt]:
-        """Read the messages of a queue from an offset on; what cannot be read is skipped."""
-        while begin < queue.max_offset and (units := queue.units_from(begin, 1024)) is not None:
-            for physical_offset, size, _ in UNIT.iter_unpack(units):
-                message = self._read(physical_offset, size)
-                if message is not None:
-                    yield message
-            begin += len(units) // UNIT_SIZE
-
     def read(self, queue_offset: int) -> MessageExt | None:
         """Return the half message at a queue offset, ``None`` if it is deleted or damaged."""
         unit = self.halves.unit(queue_offset) if queue_offset >= self.halves.min_offset else None
-        return None if unit is None else self._read(unit.physical_offset, unit.size)
-
-    def _read(self, physical_offset: int, size: int | None = None) -> MessageExt | None:
-        record = self._store.commit_log.look_message(physical_offset, size)
-        try:
-            return None if record is None else decode_record(record)
-        except ProtocolError as exc:
-            LOGGER.error("message of a transaction is damaged physical_offset=%d: %s", physical_offset, exc)
+        if unit is None or unit.is_lost:
             return None
+        return message_at(self._store, unit.physical_offset, unit.size)
 
     def _settle_committed(self, undecided: Iterable[MessageExt]) -> set[tuple[str, int]]:
         """After a crash, settle transactions whose message is stored, but the operation message behind it is not.
@@ -184,16 +185,18 @@ class Undecided:
             Topics and queue ids of all messages that were undecided.
         """
         queues = set()
+        lives: dict[bytes, int] = {}
         for waiting in undecided:
+            lives[transaction_key(waiting)] = waiting.queue_offset
             try:
                 queues.add(real_queue(self._store, waiting.encoded_properties))
             except (IllegalNameError, MessageIllegalError) as exc:
                 LOGGER.error("half message cannot be committed queue_offset=%d: %s", waiting.queue_offset, exc)
         for queue in queues:
-            for message in self._messages(queue, max(queue.max_offset - _MAX_TAIL_UNITS, queue.min_offset)):
+            for message in messages_from(self._store, queue, max(queue.max_offset - _MAX_TAIL_UNITS, queue.min_offset)):
                 is_committed = message.sys_flag & TRANSACTION_MASK == _COMMIT
-                half = self._read(message.prepared_transaction_offset) if is_committed else None
-                live = None if half is None else self.find(half)
+                half = half_of(self._store, message) if is_committed else None
+                live = None if half is None else lives.pop(transaction_key(half), None)
                 if half is not None and live is not None:
                     self._store.append([self._operation(half, live, OP_PROPERTIES)], are_copies=True)
                     self._forget(half, live)
@@ -266,9 +269,9 @@ class Undecided:
     def entries(self, decision: Decision) -> list[Entry]:
         """Return what settles a transaction once one append has stored it: the committed message, the operation."""
         half, live, bits, queue = decision
-        operation = self._operation(half, live, OP_PROPERTIES)
         if queue is None:
-            return [operation]
+            return [self._operation(half, live, OP_PROPERTIES)]
+        operation = self._operation(half, live, COPIED_OP_PROPERTIES)
         sys_flag = half.sys_flag & ~TRANSACTION_MASK | bits
         return [_copy(half, queue, half.encoded_properties, sys_flag, half.physical_offset), operation]
 
@@ -300,7 +303,7 @@ class Undecided:
         """
         checks = checks_of(half)
         copy = _copy(half, self._store.queue(CHECK_MAX_TOPIC, 0), properties_of_copy(half, checks))
-        self._store.append([copy, self._operation(half, half.queue_offset, OP_PROPERTIES)], are_copies=True)
+        self._store.append([copy, self._operation(half, half.queue_offset, COPIED_OP_PROPERTIES)], are_copies=True)
         LOGGER.warning("transaction given up checks=%d message_id=%s", checks, half.message_id)
         self._forget(half, half.queue_offset)
 
