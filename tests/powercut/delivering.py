@@ -7,7 +7,7 @@ that it was delivered with is in the log.  Copies may come twice.
 from collections.abc import Callable
 from typing import Final
 
-from tests.powercut.expected import Intent, stored_record
+from tests.powercut.expected import Intent
 from tests.powercut.model_disk import ModelDisk
 from tests.powercut.sending import HOST, MAX_BODY, TOPICS, Sending
 from triomq.broker.config import BrokerConfig
@@ -17,7 +17,7 @@ from triomq.broker.delayed.timer import Timer
 from triomq.broker.signals import Signal
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from triomq.protocol.record.record import RecordKind, decode_record
+from triomq.protocol.record.record import decode_record
 from triomq.storage.append import entry
 from triomq.storage.files.json_table import JsonTable
 
@@ -79,8 +79,7 @@ class Delivering(Sending):
 
     def deliver_due(self) -> None:
         """Deliver what is due."""
-        log = self.store.commit_log
-        begin = log.max_offset
+        begin = self.store.commit_log.max_offset
         waiting = [(stored, decode_record(stored.record)) for stored in self.history if stored.topic in _WAITING]
         self.intents = [
             Intent(message.properties["REAL_TOPIC"], int(message.properties["REAL_QID"]), message.stored_body, 0)
@@ -88,14 +87,7 @@ class Delivering(Sending):
         ]
         self.schedule.deliver(self.now_ms)
         self.timer.deliver(self.now_ms)
-        while begin < log.max_offset:
-            found = log.check(begin, check_crc=True)
-            record = log.look_message(begin)
-            if record is not None:
-                self.history.append(stored_record(self.config.delay_levels, self.now_ms, begin, bytes(record), 0))
-            assert found.kind is not RecordKind.BAD, found
-            begin += found.size
-        self.intents = []
+        self.remember_since(begin)
 
     def save_progress(self) -> None:
         """Write how far it is, but first the messages of which that says that they are delivered."""

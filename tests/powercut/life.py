@@ -10,6 +10,7 @@ recovery from the cut before.  After each cut the store is opened and compared w
 * consume queues hold exactly the units of the records in the log;
 * the index, once it has gone on to the end of the log, holds each key of the records in the log once, in their order;
 * no message that waits, for its level or for a time of its own, is forgotten (``delivering``);
+* transactions are undecided or decided as a whole, and committed messages are there once (``deciding``);
 * stored consumer offsets are readable, were written once, and after the broker's correction end within their queue;
 * another power cut right after the recovery loses nothing, and the recovery from it changes nothing.
 """
@@ -19,7 +20,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from tests.powercut.delivering import Delivering
+from tests.powercut.deciding import Decided, Deciding
 from tests.powercut.expected import DeletedFiles, Intent, Stored, records_of, stored_record
 from tests.powercut.model_disk import ModelDisk, PowerCutError
 from tests.powercut.sending import MAX_BODY, TOPICS
@@ -39,7 +40,7 @@ _ALL_CUTS: Final = 3
 Key = tuple[str, int]
 
 
-class Life(Delivering):
+class Life(Deciding):
     """One seed.  ``run`` raises ``AssertionError`` for the first thing that is not as it must be.
 
     Attributes:
@@ -60,6 +61,7 @@ class Life(Delivering):
         self.now_ms = 1_800_000_000_000
         self.history: list[Stored] = []
         self.durable_end = 0
+        self.decided: dict[bytes, Decided] = {}
         self.deleted_files = DeletedFiles()
         self.deleted: dict[str, int] = {}
         self.intents: list[Intent] = []
@@ -85,8 +87,9 @@ class Life(Delivering):
         for number in range(1 if self._first_cut is not None else self.random.randint(1, _ALL_CUTS)):
             self._cut_at(self._first_cut if self._first_cut is not None else self._some_boundary())
             try:
+                operations = self.random.choice((OPERATIONS, OPERATIONS, ON_TRANSACTIONS))
                 for _ in range(self.random.randint(1, _MOST_OPERATIONS)):
-                    self.random.choice(OPERATIONS)(self)
+                    self.random.choice(operations)(self)
             except PowerCutError:
                 self.was_cut = True
             self._turn_off()
@@ -178,8 +181,8 @@ class Life(Delivering):
         assert not report.truncated_bytes
         assert not report.units_added
         assert not report.units_removed
-        self._compare_all()
         self.durable_end = self.store.commit_log.max_offset
+        self._compare_all()
 
     def pass_time(self) -> None:
         self.now_ms += self.random.choice((-10_000, 1, 1, 10, 5_000, 100_000))
@@ -237,6 +240,7 @@ class Life(Delivering):
         self.store = MessageStore(self.config, file_system=self.disk, clock_ms=lambda: self.now_ms)
         self.store.open()
         self.open_delivery()
+        self.open_transactions()
 
     def _content(self) -> dict[Path, bytes]:
         names = ("commitlog", "consumequeue")
@@ -258,9 +262,8 @@ class Life(Delivering):
         known = {stored.physical_offset: stored for stored in self.history}
         learnt = []
         for offset, record in found.items():
-            stored = known[offset] if offset in known else self._of_an_intent(offset, record)
-            assert stored.record == record, f"not what was put: {stored}"
-            learnt.append(stored)
+            is_known = offset in known and known[offset].record == record
+            learnt.append(known[offset] if is_known else self._of_an_intent(offset, record))
         self.history = learnt
         self.intents = []
         if self.deleting is not None:
@@ -300,6 +303,7 @@ class Life(Delivering):
                 assert [bytes(view) for view in found.buffers] == [stored.record], f"{queue}: message {number}"
         assert not wanted, f"queues are missing: {sorted(wanted)}"
         self._compare_index()
+        self.check_transactions()
 
     def _compare_index(self) -> None:
         while self.store.index.catch_up():
@@ -309,7 +313,7 @@ class Life(Delivering):
             (key_hash(message.topic, key), offset)
             for offset, message in sorted(messages)
             if message.sys_flag & TRANSACTION_MASK != MessageSysFlag.TRANSACTION_ROLLBACK
-            for key in message.keys
+            for key in (*filter(None, [message.properties.get("UNIQ_KEY")]), *message.keys)
         ]
         files = self.store.index.files.all
         units = [file.unit(number)[:2] for file in files for number in range(1, file.header.index_count)]
@@ -354,6 +358,10 @@ OPERATIONS: Final[tuple[Callable[[Life], None], ...]] = (
     *[Life.deliver] * 2,
     *[Life.deliver_due] * 3,
     *[Life.save_progress] * 2,
+    *[Life.put_half] * 4,
+    *[Life.decide] * 4,
+    *[Life.check_due] * 3,
+    *[Life.save_transactions] * 2,
     *[Life.flush] * 4,
     *[Life.flush_queues] * 2,
     *[Life.index] * 3,
@@ -361,6 +369,18 @@ OPERATIONS: Final[tuple[Callable[[Life], None], ...]] = (
     Life.write_offsets,
     Life.delete_topic,
     Life.delete_old_files,
+    Life.delete_old_files,
+    Life.restart,
+    Life.kill,
+)
+ON_TRANSACTIONS: Final[tuple[Callable[[Life], None], ...]] = (
+    *[Life.put_half] * 5,
+    *[Life.decide] * 5,
+    *[Life.check_due] * 5,
+    *[Life.pass_time] * 5,
+    *[Life.flush] * 2,
+    *[Life.save_transactions] * 2,
+    Life.put,
     Life.delete_old_files,
     Life.restart,
     Life.kill,

@@ -6,9 +6,9 @@ from typing import Final
 from tests.powercut.expected import Intent, Stored, stored_record
 from triomq.protocol.host import encode_host
 from triomq.protocol.java import tags_code
-from triomq.protocol.names import SCHEDULE_TOPIC
+from triomq.protocol.names import OP_HALF_TOPIC, SCHEDULE_TOPIC
 from triomq.protocol.record.properties import encode_properties
-from triomq.protocol.record.record import decode_record
+from triomq.protocol.record.record import RecordKind, decode_record
 from triomq.storage.append import Entry, entry
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.message_store import MessageStore
@@ -17,6 +17,7 @@ HOST: Final = encode_host("127.0.0.1", 10911)
 TOPICS: Final = ("T", "U", "%RETRY%g")
 TAGS: Final = ("", "A", "polygenelubricants")
 MAX_BODY: Final = 1500
+OPERATION_CODE: Final = tags_code("d")
 _MOST_AT_ONCE: Final = 4
 _MOST_SHORT: Final = 60
 _MANY_SHARE: Final = 0.5
@@ -118,3 +119,15 @@ class Sending:
         assert record is not None
         self.history.append(stored_record(self.config.delay_levels, self.now_ms, physical_offset, bytes(record), code))
         self.intents.pop(0)
+
+    def remember_since(self, begin: int) -> None:
+        """Remember all records from an offset on: of messages that broker code has put."""
+        log = self.store.commit_log
+        while begin < log.max_offset:
+            found = log.check(begin, check_crc=True)
+            assert found.kind is not RecordKind.BAD, found
+            if (record := log.look_message(begin)) is not None:
+                code = OPERATION_CODE if found.topic == OP_HALF_TOPIC else 0
+                self.history.append(stored_record(self.config.delay_levels, self.now_ms, begin, bytes(record), code))
+            begin += found.size
+        self.intents = []
