@@ -167,11 +167,12 @@ class Engine:
     async def subscribe(self, topic: str, expression: FilterExpression) -> None:
         """Add a topic, or change its expression; see :meth:`PushConsumer.subscribe`."""
         async with self._changing:
-            subscription = self._plan.subscriptions.put(topic, expression)
+            subscription, is_changed = self._plan.subscriptions.put(topic, expression)
             await self._requests.check_filter(subscription.data())
             await self._instance.groups.beat()
             subscription.announced()
-            self.rebalancer.pull_anew(topic)
+            if is_changed:
+                self.rebalancer.pull_anew(topic)
             await self.rebalancer.wait_next_round()
 
     async def unsubscribe(self, topic: str) -> None:
@@ -192,11 +193,13 @@ class Engine:
             if topic not in chosen:
                 subscriptions.remove(topic)
         for topic in chosen:
-            subscription = subscriptions.put(topic, expressions.get(topic, SUBSCRIBE_ALL))
+            subscription, is_changed = subscriptions.put(topic, expressions.get(topic, SUBSCRIBE_ALL))
             await self._requests.check_filter(subscription.data())
-            rebalancer.pull_anew(topic)
+            if is_changed:
+                rebalancer.pull_anew(topic)
         self._chosen.clear()
         self._chosen.update(chosen)
+        await self._instance.groups.beat()
         await rebalancer.wait_next_round()
         while not rebalancer.loops.keys() >= frozenset().union(*self._chosen.values()):
             if rebalancer.is_over:

@@ -108,10 +108,14 @@ class Subscriptions:
         """All topics."""
         return tuple(self._table)
 
-    def put(self, topic: str, expression: FilterExpression) -> Subscription:
+    def put(self, topic: str, expression: FilterExpression) -> tuple[Subscription, bool]:
         """Add a topic, or change its expression, also for its running pull loops.
 
         Pulls name the previous version until :meth:`Subscription.announced`.
+
+        Returns:
+            The subscription, and whether pulls in flight have another filter.  Only those are to be sent again: the
+            broker holds what we no longer wait for, and tells it what it tells once, such as a reset (5.x).
 
         Raises:
             ConfigError: it is the retry topic, which is the consumer's own.
@@ -125,10 +129,11 @@ class Subscriptions:
         subscription = self._table.get(topic)
         if subscription is None:
             subscription = self._table[topic] = Subscription(topic, message_filter, self._clock())
-        else:
-            subscription.message_filter = message_filter
-            self.renew(topic)
-        return subscription
+            return subscription, False
+        is_changed = subscription.message_filter != message_filter
+        subscription.message_filter = message_filter
+        self.renew(topic)
+        return subscription, is_changed
 
     def remove(self, topic: str) -> None:
         """Remove a topic.

@@ -178,6 +178,21 @@ async def test_lite_pull_requests_are_flagged_with_their_expression(
     assert pull.ext_fields["suspendTimeoutMillis"] == "20000"
 
 
+@pytest.mark.parametrize("is_assigned", [False, True])
+async def test_pulls_in_flight_are_sent_again_only_if_their_filter_changes(
+    topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance, is_assigned: bool
+) -> None:
+    """A broker of 5.x tells a reset once, perhaps in the answer to a pull that nobody waits for."""
+
+    async def consume(tags: str) -> int:
+        await (consumer.assign([topic], {"T": tags}) if is_assigned else consumer.subscribe("T", tags))
+        await wait_all_tasks_blocked()
+        return len(cluster.of(RequestCode.PULL_MESSAGE))
+
+    async with LitePullConsumer(G, instance=instance, start="earliest") as consumer:
+        assert [await consume(tags) for tags in ("A", "A", "B", "B")] == [1, 1, 2, 2]
+
+
 async def test_what_cannot_be_consumed_is_refused(topic: MessageQueue, instance: ClientInstance) -> None:
     with pytest.raises(IllegalNameError):
         LitePullConsumer("a b")

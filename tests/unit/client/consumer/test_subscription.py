@@ -62,10 +62,12 @@ def test_changed_expression_reaches_existing_holders() -> None:
     times = [100]
     table = subscriptions(times, T="A")
     held = table["T"]
-    assert table.put("T", "B") is held
+    assert table.put("T", "B") == (held, True)
     assert (held.message_filter, held.version, held.pull_version) == (filter_of("B"), 101, 100)
     held.announced()
     assert held.pull_version == 101
+    assert table.put("T", "B") == (held, False)
+    assert not table.put("U", "B")[1]
 
 
 def test_an_expression_that_cannot_be_read_leaves_the_old_one() -> None:
