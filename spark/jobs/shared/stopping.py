@@ -1,18 +1,21 @@
 """Signals: the first SIGINT or SIGTERM ends a job in an orderly way, the second one immediately.
 
 The handler only records the signal: an exception from it would leave the connection to the JVM in the middle of an
-answer.  With ``spark-submit`` the JVM gets the SIGTERM, and our output passes through the JVM.  So a shutdown hook
-tells us when the JVM ends, and makes it wait until the counts are printed.
+answer.  With ``spark-submit`` the JVM gets the SIGTERM, and a thread of the JVM copies our output.  So a shutdown hook
+tells us when the JVM ends, and makes it wait until the counts are printed and copied.
 """
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
+from py4j.java_gateway import JVMView
 from py4j.protocol import Py4JError
 from pyspark.java_gateway import ensure_callback_server_started
 
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 #: Set by ``spark-submit`` for the program it runs.
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 _JVM_WAIT_S: Final = 10.0
+_COPY_WAIT_MS: Final = 2_000
+#: The thread that copies our output (PythonRunner.scala).
+_COPYING_THREAD: Final = "redirect output"
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -80,19 +86,32 @@ class Stopper:
 class _Hook:
     """The JVM's shutdown hook, called in a separate thread."""
 
-    def __init__(self, stopper: Stopper) -> None:
+    def __init__(self, stopper: Stopper, jvm: JVMView) -> None:
         self._stopper = stopper
+        self._jvm = jvm
 
     def run(self) -> None:
-        """End the job and wait for it."""
+        """End the job, wait for it, then close its output and wait until that is copied."""
         with self._stopper.waiting:
             self._stopper.note(signal.SIGTERM)
-            self._stopper.finished.wait(_JVM_WAIT_S)
+            if self._stopper.finished.wait(_JVM_WAIT_S):
+                _close_output()
+                for thread in self._jvm.java.lang.Thread.getAllStackTraces().keySet().toArray():
+                    if thread.getName() == _COPYING_THREAD:
+                        thread.join(_COPY_WAIT_MS)
 
     class Java:
         """Tells py4j which interface this is."""
 
         implements: ClassVar = ["java.lang.Runnable"]
+
+
+def _close_output() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with Path(os.devnull).open("w") as nowhere:
+        for number in (1, 2):
+            os.dup2(nowhere.fileno(), number)
 
 
 @contextmanager
@@ -105,7 +124,7 @@ def told_by_jvm(spark: "SparkSession", stopper: Stopper) -> Iterator[None]:
     assert gateway is not None
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]  # PySpark has no types for it
     runtime = gateway.jvm.java.lang.Runtime.getRuntime()
-    thread = gateway.jvm.java.lang.Thread(_Hook(stopper))
+    thread = gateway.jvm.java.lang.Thread(_Hook(stopper, gateway.jvm))
     runtime.addShutdownHook(thread)
     try:
         yield
