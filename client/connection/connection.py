@@ -24,6 +24,7 @@ from typing import Any, Final
 import trio
 
 from triomq.client.config import ClientConfig
+from triomq.client.connection.waiter import Waiter
 from triomq.protocol.codes import CommandFlag
 from triomq.protocol.errors import (
     ConnectionLostError,
@@ -53,18 +54,6 @@ _ABORTED: Final = trio.lowlevel.Abort.SUCCEEDED
 _RESET_ON_CLOSE: Final = Struct("ii").pack(1, 0)  # struct linger: on, 0 s
 
 RequestHandler = Callable[["Connection", RemotingCommand], None]
-
-
-class _Waiter:
-    """A task that waits for an answer; when it runs again ``response`` or ``error`` is set."""
-
-    __slots__ = ("deadline", "error", "response", "task")
-
-    def __init__(self, task: trio.lowlevel.Task, deadline: float) -> None:
-        self.task = task
-        self.deadline = deadline
-        self.response: RemotingCommand | None = None
-        self.error: Exception | None = None
 
 
 class Connection:
@@ -129,7 +118,7 @@ class Connection:
         self._receiver = FrameReceiver(config.max_frame_bytes)
         self._limit_bytes = config.send_buffer_limit_bytes
         self._idle_timeout_s = config.idle_timeout_s
-        self._waiters: dict[int, _Waiter] = {}
+        self._waiters: dict[int, Waiter] = {}
         self._queue = WriteQueue()
         self._room = trio.lowlevel.ParkingLot()
         self._writer: trio.lowlevel.Task | None = None  # the write task while it has nothing to do
@@ -175,7 +164,7 @@ class Connection:
         self._scope.cancel()
 
     async def request(
-        self, opaque: int, frame: bytes, deadline: float, body: bytes | memoryview = b""
+        self, opaque: int, frame: bytes, deadline: float, body: bytes | memoryview = b"", silence_s: float = 0.0
     ) -> RemotingCommand:
         """Send a request and return its answer, whatever its code.
 
@@ -186,21 +175,22 @@ class Connection:
             frame: all of the frame, or what stands before ``body``.
             deadline: of the answer, on trio's clock.
             body: sent right after ``frame``, not copied.
+            silence_s: give up earlier if nothing at all arrives for this long, although the peer was probed when
+                half of it had passed; 0: wait until the deadline.
 
         Raises:
-            RequestTimeoutError: no answer until the deadline.
+            RequestTimeoutError: no answer until the deadline, or silence.
             ConnectionLostError: the connection ended before the answer came.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._queue.pending_bytes > self._limit_bytes:
-            await self._wait_for_room(deadline)
+            await self._wait_for_room(min(deadline, trio.current_time() + (silence_s or inf)))
         if self.closed:
             raise self._lost()
         waiters = self._waiters
-        waiter = _Waiter(trio.lowlevel.current_task(), deadline)
-        if deadline < self._next_deadline:
-            self._next_deadline = deadline
-            self._timer_scope.deadline = deadline
+        waiter = Waiter(trio.lowlevel.current_task(), deadline, silence_s)
+        if waiter.deadline < self._next_deadline:
+            self._next_deadline = self._timer_scope.deadline = waiter.deadline
         at_once = not waiters
         waiters[opaque] = waiter
         self._put(frame, body, at_once)
@@ -349,8 +339,13 @@ class Connection:
     def _expire(self, now: float) -> float:
         """Fail the requests whose deadline has passed; return the next deadline."""
         waiters = self._waiters
-        for opaque in [opaque for opaque, waiter in waiters.items() if waiter.deadline <= now]:
-            waiter = waiters.pop(opaque)
+        for opaque, waiter in [(opaque, waiter) for opaque, waiter in waiters.items() if waiter.deadline <= now]:
+            if waiter.put_off(now, self._last_heard, self._probed_at):
+                self._probed_at = now
+                self._probe(self)
+            if waiter.deadline > now:
+                continue
+            del waiters[opaque]
             waiter.error = RequestTimeoutError(
                 f"no answer from {self.address} in time; whether it carried out the request is unknown"
             )

@@ -80,10 +80,11 @@ class Pair:
             if command.code == PROBE.code:
                 await self.peer.answer(command)
 
-    async def request(self, timeout_s: float = 3.0, body: bytes = b"") -> RemotingCommand:
+    async def request(self, timeout_s: float = 3.0, body: bytes = b"", silence_s: float = 0) -> RemotingCommand:
         self._opaque += 1
         frame = RemotingCommand(10, self._opaque, body=body).encode()
-        return await self.connection.request(self._opaque, frame, trio.current_time() + timeout_s)
+        deadline = trio.current_time() + timeout_s
+        return await self.connection.request(self._opaque, frame, deadline, silence_s=silence_s)
 
 
 @pytest.fixture
@@ -278,6 +279,53 @@ async def test_a_slow_upload_is_not_silence(pair: Pair, autojump_clock: MockCloc
         await trio.sleep(3)
         received += len(await pair.peer.stream.receive_some(20_000))
     assert not pair.connection.closed
+
+
+@pytest.mark.parametrize("heard_after_s", [0.0, 0.3, 1.2])
+async def test_a_request_may_end_when_its_peer_falls_silent(
+    pair: Pair, autojump_clock: MockClock, nursery: trio.Nursery, heard_after_s: float
+) -> None:
+    """However much arrived before that, and although the connection was idle before."""
+    await trio.sleep(60)
+    results: list[Any] = []
+    start = trio.current_time()
+    nursery.start_soon(collect, results, pair.request, 100.0)
+    for _ in range(3):
+        nursery.start_soon(collect, results, pair.request, 100.0, b"", 1.0)
+    while trio.current_time() < start + heard_after_s:
+        await trio.sleep(0.1)
+        await pair.peer.answer(RemotingCommand(10, opaque=-1))
+    await trio.sleep(0.97)
+    assert not results
+    await trio.sleep(0.1)
+    assert [type(result) for result in results] == [RequestTimeoutError] * 3
+    assert len(pair.probes) == 1
+    assert pair.in_flight == 1
+
+
+async def test_a_peer_that_answers_probes_is_not_silent(
+    pair: Pair, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    nursery.start_soon(pair.answer_probes)
+    with pytest.raises(RequestTimeoutError):
+        await pair.request(5.0, silence_s=1.0)
+    assert trio.current_time() == pytest.approx(5.0, abs=0.1)
+
+
+async def test_an_answer_that_arrived_while_this_process_stood_still_counts(
+    pair: Pair, mock_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    """Timer and reader run in either order then."""
+    for _ in range(10):
+        results: list[Any] = []
+        nursery.start_soon(collect, results, pair.request, 100.0, b"", 1.0)
+        request = await pair.peer.next_command()
+        mock_clock.jump(0.55)  # it is probed
+        assert (await pair.peer.next_command()).code == PROBE.code
+        await pair.peer.answer(request)
+        mock_clock.jump(2)
+        await wait_all_tasks_blocked()
+        assert [type(result) for result in results] == [RemotingCommand]
 
 
 async def test_timeouts_keep_connection_if_others_are_answered(pair: Pair, autojump_clock: MockClock) -> None:
