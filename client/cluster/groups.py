@@ -22,6 +22,8 @@ from triomq.protocol.requests.groups import UnregisterClientRequestHeader
 
 LOGGER: Final = logging.getLogger("triomq.client.cluster.groups")
 
+#: Between heartbeats to a broker that sends avoid.
+_RECHECK_S: Final = 1.0
 #: Time to unregister at all brokers together; they notice the closed connections anyway.
 LEAVE_S: Final = 1.0
 
@@ -33,15 +35,18 @@ class Groups(ConnectionObserver):
         consumers: by group.
         checkers: of transactional producers, by group.
         broker_versions: the version number in each broker's last answer to a heartbeat, by address.
+        failing: addresses of brokers where a send failed and that have answered no heartbeat since.
     """
 
     def __init__(self, requests: Requests, brokers: BrokerTable) -> None:
         self.consumers: dict[str, ConsumerCallbacks] = {}
         self.checkers: dict[str, TransactionChecker] = {}
         self.broker_versions: dict[str, int] = {}
+        self.failing: set[str] = set()
         self._requests = requests
         self._brokers = brokers
         self._client_id = ""
+        self._nursery: trio.Nursery
         self._producers: Counter[str] = Counter()
         self._wanted = trio.Event()
         self._announced: set[str] = set()  # addresses whose connection carried a heartbeat that was answered
@@ -60,6 +65,7 @@ class Groups(ConnectionObserver):
     def start(self, client_id: str, nursery: trio.Nursery) -> None:
         """Send heartbeats from now on."""
         self._client_id = client_id
+        self._nursery = nursery
         nursery.start_soon(self._run)
 
     def connected(self, address: str) -> None:
@@ -80,6 +86,12 @@ class Groups(ConnectionObserver):
         """Warn once for all tasks of consumers, which retry until it works; other callers get the error."""
         if self.consumers and self._requests.is_open and address in self._brokers.addresses():
             self._connections_log.failed(address, reason, key=address)
+
+    def send_failed(self, address: str) -> None:
+        """A broker did not answer a send: it is failing until it answers a heartbeat, the first of them in 1 s."""
+        if address not in self.failing and self._requests.is_open:
+            self.failing.add(address)
+            self._nursery.start_soon(self._recheck, address)
 
     def wake(self, address: str = "") -> None:
         """Send heartbeats soon, unless ``address`` is given and is being sent one."""
@@ -149,11 +161,7 @@ class Groups(ConnectionObserver):
         await trio.lowlevel.checkpoint()
         if not (self._producers or self.consumers):
             return
-        body = HeartbeatData(
-            client_id=self._client_id,
-            producer_data_set=[ProducerData(group_name=group) for group in sorted(self._producers)],
-            consumer_data_set=[consumer.heartbeat_data() for consumer in self.consumers.values()],
-        ).encode()
+        body = self._heartbeat()
         async with trio.open_nursery() as nursery:
             for address, (_name, broker_id) in self._brokers.addresses().items():
                 if self.consumers or broker_id == MASTER_ID:
@@ -164,17 +172,35 @@ class Groups(ConnectionObserver):
         if not self._announced.issuperset(addresses):
             await self.beat()
 
-    async def _beat_one(self, address: str, body: bytes) -> None:
+    def _heartbeat(self) -> bytes:
+        return HeartbeatData(
+            client_id=self._client_id,
+            producer_data_set=[ProducerData(group_name=group) for group in sorted(self._producers)],
+            consumer_data_set=[consumer.heartbeat_data() for consumer in self.consumers.values()],
+        ).encode()
+
+    async def _recheck(self, address: str) -> None:
+        """Send heartbeats until one is answered, or the broker is in no known route."""
+        is_answered = False
+        while not is_answered and address in self._brokers.addresses():
+            await trio.sleep(_RECHECK_S)
+            is_answered = await self._beat_one(address, self._heartbeat())
+        self.failing.discard(address)
+
+    async def _beat_one(self, address: str, body: bytes) -> bool:
+        """Send a heartbeat; return whether there was an answer, a refusal too."""
         self._beating[address] += 1
         try:
             version = await self._requests.heartbeat(address, body)
         except (ClientError, BrokerResponseError) as exc:
             self._failed(address, exc)
+            return isinstance(exc, BrokerResponseError)
         else:
             self.broker_versions[address] = version
             self._announced.add(address)
             self._unreached.discard(address)
             self._heartbeats_log.worked(address, key=address)
+            return True
         finally:
             self._beating[address] -= 1
 

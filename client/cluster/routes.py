@@ -4,6 +4,7 @@ Source: behaviour.md B.2 (route update).
 """
 
 import logging
+from math import inf
 from typing import Final
 
 import trio
@@ -37,6 +38,13 @@ from triomq.protocol.requests.topics import GetRouteInfoRequestHeader
 
 LOGGER: Final = logging.getLogger("triomq.client.cluster.routes")
 
+#: Failures ask for a route again at most this often.
+_REFRESH_S: Final = 1.0
+#: How often a route is polled that lost a broker or has one that fails, and for how long.
+_WATCH_INTERVAL_S: Final = 3.0
+_WATCH_S: Final = 600.0
+_UNWATCHED: Final[tuple[frozenset[str], float]] = (frozenset(), -inf)
+
 
 class _Fetch:
     """A request for a route that several callers wait for."""
@@ -61,6 +69,8 @@ class Routes:
         self._known: dict[str, TopicRouteData] = {}
         self._fetches: dict[str, _Fetch] = {}
         self._published: set[str] = set()
+        self._refreshed: dict[str, float] = {}  # when a failure last asked for the route
+        self._watched: dict[str, tuple[frozenset[str], float]] = {}  # names of the brokers to come back, and until when
         self._log = FailureLog(
             LOGGER, "routes not updated topics=%d error=%s", logging.WARNING, recovery="routes are updated again"
         )
@@ -112,8 +122,11 @@ class Routes:
         return route
 
     def refresh(self, topic: str) -> None:
-        """Ask for the route again, without waiting: a broker in it failed."""
-        if self._requests.is_open:
+        """Ask for the route again, without waiting: a broker in it failed; at most once a second."""
+        now = trio.current_time()
+        if self._requests.is_open and now >= self._refreshed.get(topic, -inf) + _REFRESH_S:
+            self._refreshed[topic] = now
+            self._watch(topic)
             self._start_fetch(topic)
 
     def _start_fetch(self, topic: str) -> None:
@@ -186,9 +199,15 @@ class Routes:
         return NoRouteError(explain_no_route(topic, asked, topics, auto_create))
 
     async def _run(self) -> None:
+        interval_s = self._requests.config.poll_namesrv_interval_s
+        due = trio.current_time() + interval_s
         while True:
-            await trio.sleep(self._requests.config.poll_namesrv_interval_s)
-            topics = self._polled()
+            await trio.sleep_until(min(due, trio.current_time() + _WATCH_INTERVAL_S))
+            topics, now = self._polled(), trio.current_time()
+            if now < due:
+                topics = {topic for topic in topics if now < self._watched.get(topic, _UNWATCHED)[1]}
+            else:
+                due = now + interval_s
             for topic in sorted(topics):
                 try:
                     await self.find(topic, refresh=True)
@@ -199,6 +218,11 @@ class Routes:
                     break
                 else:
                     self._log.worked()
+
+    def _watch(self, topic: str) -> None:
+        """Poll the route more often for a time, until it has the brokers that it has now and none fails."""
+        if (route := self._known.get(topic)) is not None:
+            self._watched.setdefault(topic, (_broker_names(route), trio.current_time() + _WATCH_S))
 
     def _polled(self) -> set[str]:
         topics = set(self._published)
@@ -211,10 +235,14 @@ class Routes:
         command = self._requests.command(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         try:
             response = await self._requests.invoke_namesrv(command)
-            if response.code != ResponseCode.TOPIC_NOT_EXIST:
+            if response.code == ResponseCode.TOPIC_NOT_EXIST:
+                self._watch(topic)
+            else:
                 body = raise_for_code(response, self._requests.name_servers.current).body
                 fetch.route = TopicRouteData.decode(body)
                 self._take(topic, fetch.route)
+                if not self._groups.failing and self._watched.get(topic, _UNWATCHED)[0] <= _broker_names(fetch.route):
+                    self._watched.pop(topic, None)
         except (ClientError, BrokerResponseError, ProtocolError) as exc:
             fetch.error = exc
         except trio.Cancelled:
@@ -228,6 +256,8 @@ class Routes:
         before = self._known.get(topic)
         if same_route(before, route):
             return
+        if before is not None and not _broker_names(before) <= _broker_names(route):
+            self._watch(topic)
         self._known.pop(topic, None)  # to the end: of a broker that moved, the latest address counts
         self._known[topic] = route
         if self._brokers.rebuild(self._known.values()):
@@ -239,3 +269,7 @@ class Routes:
         for consumer in tuple(self._groups.consumers.values()):
             if topic in consumer.subscribed_topics():
                 consumer.route_changed(topic)
+
+
+def _broker_names(route: TopicRouteData) -> frozenset[str]:
+    return frozenset(broker.broker_name for broker in route.broker_datas)

@@ -174,3 +174,31 @@ async def test_broker_disconnecting_during_leave_does_no_harm(fake_broker: FakeB
         await instance.routes.topic_route("Topic")
         instance.groups.add_producer("producers")
         await instance.groups.remove_producer("producers")
+
+
+async def test_a_broker_is_failing_until_it_answers_a_heartbeat(
+    fake_broker: FakeBroker, make_broker: BrokerFactory, autojump_clock: MockClock
+) -> None:
+    broker, gone = await make_broker("broker-b"), await make_broker("broker-c")
+    fake_broker.add_topic("Topic", 4, 6, broker, gone)
+    async with ClientInstance(fake_broker.address) as instance:
+        groups = instance.groups
+        await instance.routes.topic_route("Topic")
+        broker.fail(RequestCode.HEART_BEAT, ResponseCode.SYSTEM_ERROR)  # a refusal is an answer
+        fake_broker.on(RequestCode.HEART_BEAT, lambda _command: None)
+        await gone.stop()
+        for _ in range(3):
+            for one in (fake_broker, broker, gone):
+                groups.send_failed(one.address)
+        assert groups.failing == {fake_broker.address, broker.address, gone.address}
+        await trio.sleep(10.5)
+        assert groups.failing == {fake_broker.address, gone.address}
+        assert len(fake_broker.heartbeats()) <= 5  # each waits 3 s for its answer
+
+        fake_broker.on(RequestCode.HEART_BEAT, lambda command: command.reply())
+        await trio.sleep(4)
+        assert groups.failing == {gone.address}
+        fake_broker.add_topic("Topic", 4, 6, broker)
+        await instance.routes.topic_route("Topic", refresh=True)
+        await trio.sleep(2)
+        assert not groups.failing

@@ -2,7 +2,7 @@ import logging
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.client.fake_broker import BrokerFactory, FakeBroker
 from tests.unit.client.fake_consumer import FakeConsumer, until
@@ -219,3 +219,68 @@ async def test_route_changes_without_queue_change_are_not_announced(fake_broker:
         assert len((await instance.routes.topic_route("Topic", refresh=True)).broker_datas[0].broker_addrs) == 2
         await instance.routes.topic_route("Unused")
         assert consumer.calls == []
+
+
+async def test_failures_ask_for_a_route_once_a_second(fake_broker: FakeBroker, autojump_clock: MockClock) -> None:
+    async with ClientInstance(fake_broker.address) as instance:
+        await instance.routes.publish("Topic")
+        for _ in range(1000):
+            instance.routes.refresh("Topic")
+            await trio.sleep(0.01)
+    assert 10 <= len(fake_broker.of(RequestCode.GET_ROUTEINFO_BY_TOPIC)) - 1 <= 13
+
+
+@pytest.mark.parametrize("is_all_gone", [False, True])
+async def test_a_route_that_lost_a_broker_is_polled_every_3_s_until_it_is_back(
+    fake_broker: FakeBroker, make_broker: BrokerFactory, autojump_clock: MockClock, is_all_gone: bool
+) -> None:
+    other = await make_broker("broker-b")
+    fake_broker.add_topic("Topic", 4, 6, other)
+    fake_broker.add_topic("Steady")
+    before = fake_broker.routes["Topic"]
+
+    async def asked_for(topic: str, seconds: float) -> int:
+        fake_broker.requests.clear()
+        await trio.sleep(seconds)
+        asked = fake_broker.of(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+        return sum(command.ext_fields["topic"] == topic for command in asked)
+
+    async with ClientInstance(fake_broker.address) as instance:
+        await instance.routes.publish("Topic")
+        await instance.routes.publish("Steady")
+        assert await asked_for("Topic", 305) in {10, 11}
+        if is_all_gone:
+            del fake_broker.routes["Topic"]
+        else:
+            fake_broker.add_topic("Topic")
+        assert 10 <= await asked_for("Topic", 60) <= 20
+        assert await asked_for("Steady", 60) in {1, 2, 3}
+        assert await asked_for("Topic", 3.5) == 1
+        fake_broker.routes["Topic"] = before
+        await trio.sleep(3.5)
+        assert instance.routes.known("Topic") == before
+        assert await asked_for("Topic", 305) in {10, 11}
+
+        fake_broker.add_topic("Topic")  # for good
+        await trio.sleep(700)
+        assert await asked_for("Topic", 305) in {10, 11}
+
+
+async def test_the_route_of_a_failing_broker_is_polled_every_3_s(
+    fake_broker: FakeBroker, make_broker: BrokerFactory, autojump_clock: MockClock
+) -> None:
+    """It may have moved, and the name server may not know yet."""
+    broker = await make_broker("broker-b")
+    broker.add_topic("Topic")
+    fake_broker.routes = broker.routes
+    async with ClientInstance(fake_broker.address) as instance:
+        await instance.routes.publish("Topic")
+        await broker.stop()
+        instance.groups.send_failed(broker.address)
+        instance.routes.refresh("Topic")
+        await trio.sleep(10)
+        moved = await make_broker("broker-b")
+        moved.add_topic("Topic")
+        fake_broker.routes = moved.routes
+        await trio.sleep(3.5)
+        assert instance.brokers.find("broker-b") == moved.address
