@@ -20,6 +20,7 @@ class ProducerConfig:
     send_timeout_s: float = 3.0  # sendMsgTimeout: for each send with all its attempts
     retries: int = 2  # retryTimesWhenSendFailed: further attempts after a failed one; none with a queue or selector
     retry_another_broker_when_not_stored_ok: bool = False  # ...NotStoreOK: also if stored, but not flushed or copied
+    send_latency_fault_enable: bool = False  # sendLatencyFaultEnable: avoid slow brokers for 30 s to 10 minutes
     max_message_size_bytes: int = DEFAULT_MAX_MESSAGE_BYTES  # maxMessageSize: of an uncompressed body or a stored batch
     compress_over_bytes: int = DEFAULT_COMPRESS_OVER_BYTES  # compressMsgBodyOverHowmuch: larger bodies are compressed
     auto_batch: bool = False  # autoBatch of RocketMQ 5: what tasks send at the same time shares requests

@@ -3,7 +3,7 @@
 Source: behaviour.md B.3.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 import trio
@@ -11,6 +11,7 @@ import trio
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.connection.connection import Connection
 from triomq.client.producer.config import ProducerConfig
+from triomq.client.producer.latency_faults import LatencyFaults
 from triomq.client.producer.publish import Outgoing, Target, TopicPlan, check_topic
 from triomq.client.producer.send_result import STATUS_BY_CODE, SendResult, SendStatus, read_send_result
 from triomq.protocol.codes import CommandFlag, ResponseCode
@@ -36,6 +37,8 @@ _RETRY_CODES: Final = frozenset(
     )
 )
 _FIRST_PAUSE_S: Final = 0.1
+#: A broker from which nothing arrives for this long is given up if another one can take the message.
+_SILENCE_S: Final = 1.0
 
 Choice: TypeAlias = Callable[[TopicPlan], Target]
 
@@ -43,11 +46,24 @@ Choice: TypeAlias = Callable[[TopicPlan], Target]
 class Delivery:
     """Sends prepared requests for one open producer."""
 
-    __slots__ = ("_connections", "_group", "_instance", "_plans", "_read_result", "_settings", "_tries", "namespace")
+    __slots__ = (
+        "_connections",
+        "_failing",
+        "_group",
+        "_instance",
+        "_latencies",
+        "_plans",
+        "_read_result",
+        "_settings",
+        "_tries",
+        "namespace",
+    )
 
     def __init__(self, instance: ClientInstance, group: str, settings: ProducerConfig) -> None:
         self._instance = instance
         self._connections = instance.requests.connections
+        self._failing = instance.groups.failing
+        self._latencies = LatencyFaults(trio.current_time)  # empty unless they are to be noted
         self._group = group
         self.namespace = instance.requests.namespace
         self._settings = settings
@@ -62,18 +78,15 @@ class Delivery:
         while True:
             await trio.lowlevel.checkpoint_if_cancelled()
             plan = self._current_plan(topic) or await self._plan_in_time(topic, deadline)
-            if choose is not None:
-                target = choose(plan)
-            else:
-                target = plan.choose_elsewhere(tried[-1]) if tried else plan.choose()
+            target, has_other = self._choose(plan, tried, choose)
             try:
-                result = await self._try_once(target, outgoing, deadline)
+                result = await self._try_once(target, outgoing, deadline, has_other)
             except (ConnectError, ConnectionLostError, RequestTimeoutError, BrokerResponseError) as exc:
                 tried.append(target.queue.broker_name)
-                if choose is not None or not self._may_retry(exc, tried, deadline):
+                self._note_failure(topic, target, exc)
+                if choose is not None or not self._may_retry(exc, tried, deadline, has_other):
                     raise
-                self._instance.routes.refresh(topic)
-                if not isinstance(exc, BrokerResponseError) and len(plan.broker_names) == 1:
+                if not (has_other or isinstance(exc, BrokerResponseError)):
                     await _pause(len(tried), deadline)
                 continue
             if choose is not None or result.status is SendStatus.SEND_OK or self._is_enough(tried, target, deadline):
@@ -82,8 +95,16 @@ class Delivery:
     async def send_oneway(self, topic: str, outgoing: Outgoing, choose: Choice | None) -> None:
         """Write the request once."""
         deadline = trio.current_time() + self._settings.send_timeout_s
-        target = (choose or TopicPlan.choose)(await self._plan_in_time(topic, deadline))
-        connection = self._connections.get(target.address) or await self._connect(target, deadline)
+        while True:
+            target, has_other = self._choose(await self._plan_in_time(topic, deadline), (), choose)
+            connection = self._connections.get(target.address)
+            try:
+                connection = connection or await self._connect(target, deadline, has_other)
+                break
+            except ConnectError as exc:
+                self._note_failure(topic, target, exc)
+                if not has_other:
+                    raise
         opaque, credentials = self._instance.requests.next_opaque(), self._instance.config.credentials
         frame, body = outgoing.frame(target, opaque, connection.header_format, credentials, _ONEWAY)
         await connection.send(frame + body, deadline)
@@ -105,7 +126,7 @@ class Delivery:
         if known is not route:  # the topic may have been made while its template was asked for: plan for one send
             known = routes.known(AUTO_CREATE_TOPIC)
         plan = TopicPlan(self._group, topic, known, route, self.namespace)
-        if not plan.broker_names:
+        if not plan.masters:
             raise NoRouteError(
                 f"topic {topic!r} has no writable queue: the permission of the topic or of its brokers forbids it, "
                 "or their masters are away (see triomq topic show)"
@@ -125,9 +146,38 @@ class Delivery:
         asked = ", ".join(self._instance.requests.name_servers.addresses)
         raise RequestTimeoutError(f"no route for topic {topic!r} in time; name servers: {asked}")
 
-    def _may_retry(self, error: Exception, tried: list[str], deadline: float) -> bool:
-        is_transient = not isinstance(error, BrokerResponseError) or error.code in _RETRY_CODES
-        if is_transient and len(tried) < self._tries and trio.current_time() < deadline:
+    def _choose(self, plan: TopicPlan, tried: Sequence[str], choose: Choice | None) -> tuple[Target, bool]:
+        """Return where to send, and whether another broker seems able to take the message if that one does not.
+
+        Without ``choose`` the targets take turns, but not those of the broker tried last, of failing brokers and of
+        slow ones, as long as there are others.
+        """
+        if choose is not None:
+            return choose(plan), False
+        masters, failing = plan.masters, self._failing
+        may_retry = self._settings.retries > 0
+        if not (tried or failing or self._latencies.slow):
+            return plan.choose(), may_retry and len(masters) > 1
+        usable = {name for name, address in masters.items() if address not in failing}
+        names = usable or set(masters)
+        target = plan.choose_among(self._latencies.prefer(names.difference(tried[-1:]) or names))
+        return target, may_retry and bool(usable - {target.queue.broker_name})
+
+    def _note_failure(self, topic: str, target: Target, error: Exception) -> None:
+        routes = self._instance.routes
+        if not isinstance(error, BrokerResponseError):
+            self._instance.groups.send_failed(target.address)
+            if routes.known(topic) is None:  # the template's route is not polled
+                routes.refresh(AUTO_CREATE_TOPIC)
+        routes.refresh(topic)
+
+    def _may_retry(self, error: Exception, tried: list[str], deadline: float, has_other: bool) -> bool:
+        is_left = len(tried) < self._tries
+        if isinstance(error, BrokerResponseError):
+            may = is_left and (error.code in _RETRY_CODES or (error.code == ResponseCode.SYSTEM_BUSY and has_other))
+        else:
+            may = is_left or has_other
+        if may and trio.current_time() < deadline:
             return True
         if len(tried) > 1:
             error.add_note(f"tried {len(tried)} times: {', '.join(tried)}")
@@ -140,24 +190,36 @@ class Delivery:
             return True
         return len(tried) >= self._tries or trio.current_time() >= deadline
 
-    async def _try_once(self, target: Target, outgoing: Outgoing, deadline: float) -> SendResult:
-        connection = self._connections.get(target.address) or await self._connect(target, deadline)
+    async def _try_once(self, target: Target, outgoing: Outgoing, deadline: float, has_other: bool) -> SendResult:
+        """Send once; if another broker seems able to take the message, leave it a third of the time at least."""
+        began = trio.current_time()
+        connection = self._connections.get(target.address) or await self._connect(target, deadline, has_other)
+        silence_s = 0.0
+        if has_other:
+            silence_s = _silence_s(deadline)
+            deadline -= (deadline - began) / 3
         instance = self._instance
         opaque = instance.requests.next_opaque()
         frame, body = outgoing.frame(target, opaque, connection.header_format, instance.config.credentials)
-        response = await connection.request(opaque, frame, deadline, body)
+        try:
+            response = await connection.request(opaque, frame, deadline, body, silence_s)
+        finally:
+            if self._settings.send_latency_fault_enable:
+                self._latencies.answered(target.queue.broker_name, trio.current_time() - began)
         status = STATUS_BY_CODE.get(response.code)
         if status is None:
             raise BrokerResponseError.from_response(response.code, response.remark, target.address)
         return self._read_result(status, outgoing.message_id, target.queue, response.ext_fields)
 
-    async def _connect(self, target: Target, deadline: float) -> Connection:
-        try:
-            return await self._connections.connect(target.address, deadline)
-        except ConnectError:
-            if self._instance.routes.known(target.queue.topic) is None:  # the template's route is not polled
-                self._instance.routes.refresh(AUTO_CREATE_TOPIC)
-            raise
+    async def _connect(self, target: Target, deadline: float, has_other: bool) -> Connection:
+        if has_other:
+            deadline = trio.current_time() + _silence_s(deadline)
+        return await self._connections.connect(target.address, deadline)
+
+
+def _silence_s(deadline: float) -> float:
+    """Return for how long nothing may arrive from a broker if another one can take the message."""
+    return min(_SILENCE_S, (deadline - trio.current_time()) / 3)
 
 
 async def _pause(tries: int, deadline: float) -> None:

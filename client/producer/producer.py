@@ -181,7 +181,7 @@ class Producer(OpenOnce):
         with instance.replies.expect(correlation_id) as pending, trio.move_on_after(timeout_s):
             outgoing = await self._prepare(message, added)
             plan = await delivery.plan(message.topic)
-            await instance.groups.announce(plan.addresses)  # a broker pushes replies to producers that it knows
+            await instance.groups.announce(plan.masters.values())  # a broker pushes replies to producers that it knows
             result = await delivery.send(message.topic, outgoing, _choice(message, queue, None, None))
             await pending.arrived.wait()
         if pending.message is not None:

@@ -3,7 +3,7 @@
 Source: behaviour.md B.3, wire.md 5.1.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import count
 from typing import Final, NamedTuple
 
@@ -67,10 +67,10 @@ class TopicPlan:
     Attributes:
         route: the known route it was made from, that of its template while the topic waits for its first message.
         queues: all queues, sorted.
-        broker_names, addresses: brokers that can be sent to; others of an order topic are away.
+        masters: name and address of the brokers that can be sent to; others of an order topic are away.
     """
 
-    __slots__ = ("_next", "_targets", "_targets_by_queue", "addresses", "broker_names", "queues", "route")
+    __slots__ = ("_next", "_targets", "_targets_by_queue", "masters", "queues", "route")
 
     def __init__(
         self,
@@ -92,19 +92,18 @@ class TopicPlan:
         self._targets = targets
         self._targets_by_queue = {target.queue: target for target in targets}
         self._next = count(RANDOM.randrange(2**16)).__next__  # producers start at different queues
-        self.broker_names = frozenset(target.queue.broker_name for target in targets)
-        self.addresses = frozenset(target.address for target in targets)
+        self.masters = {target.queue.broker_name: target.address for target in targets}
 
     def choose(self) -> Target:
         """Return the next target in turn."""
         targets = self._targets
         return targets[self._next() % len(targets)]
 
-    def choose_elsewhere(self, broker_name: str) -> Target:
-        """Return the next target in turn that is on another broker; any if there is no other broker."""
+    def choose_among(self, broker_names: Container[str]) -> Target:
+        """Return the next target in turn that is on one of these brokers; any if none is."""
         for _ in self._targets:
             target = self.choose()
-            if target.queue.broker_name != broker_name:
+            if target.queue.broker_name in broker_names:
                 return target
         return self.choose()
 
