@@ -175,8 +175,8 @@ class Connection:
             frame: all of the frame, or what stands before ``body``.
             deadline: of the answer, on trio's clock.
             body: sent right after ``frame``, not copied.
-            silence_s: give up earlier if nothing at all arrives for this long, although the peer was probed when
-                half of it had passed; 0: wait until the deadline.
+            silence_s: give up earlier if nothing at all arrives for half of this, and for half of it after a probe;
+                0: wait until the deadline.
 
         Raises:
             RequestTimeoutError: no answer until the deadline, or silence.

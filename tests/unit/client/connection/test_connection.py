@@ -22,6 +22,7 @@ class Peer:
     """The other end of a connection."""
 
     def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
         self.stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         self._splitter = FrameSplitter()
         self._commands: list[RemotingCommand] = []
@@ -322,7 +323,7 @@ async def test_an_answer_that_arrived_while_this_process_stood_still_counts(
         request = await pair.peer.next_command()
         mock_clock.jump(0.55)  # it is probed
         assert (await pair.peer.next_command()).code == PROBE.code
-        await pair.peer.answer(request)
+        pair.peer.socket.send(request.reply().encode())
         mock_clock.jump(2)
         await wait_all_tasks_blocked()
         assert [type(result) for result in results] == [RemotingCommand]

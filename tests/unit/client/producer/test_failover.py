@@ -51,13 +51,14 @@ def freeze(broker: FakeBroker) -> Callable[[], None]:
 
 
 async def test_a_killed_broker_is_tried_once_and_again_when_it_is_back(
-    producer: Producer, brokers: Pair, autojump_clock: MockClock
+    producer: Producer, name_server: FakeBroker, brokers: Pair, autojump_clock: MockClock
 ) -> None:
     other = brokers[1]
     assert await send_some(producer) == {"broker-a": 4, "broker-b": 4}
     await other.stop()
     began = trio.current_time()
     assert await send_some(producer, 20) == {"broker-a": 20}
+    await name_server.wait_for(RequestCode.GET_ROUTEINFO_BY_TOPIC, 2)
     assert trio.current_time() - began < 0.1
     assert other.connected == 1
 
@@ -139,7 +140,7 @@ async def test_without_another_broker_a_send_waits_for_its_whole_timeout(
     began = trio.current_time()
     with pytest.raises(RequestTimeoutError):
         await send_some(producer, 1)
-    assert trio.current_time() - began >= 1.9
+    assert trio.current_time() - began == pytest.approx(3.0, abs=0.1)
 
 
 async def test_all_brokers_are_tried_even_if_more_fail_than_retries(
