@@ -28,12 +28,24 @@ class Listener:
 
     name: str = "default"
     broker: Address = DEFAULT_BROKER  # brokerIP1, listenPort
-    namesrv: Address = DEFAULT_NAMESRV
+    namesrv: Address | None = DEFAULT_NAMESRV  # None: only the broker's port serves requests to name servers
     advertise: str | None = None  # HOST or HOST:PORT; None: the address that the client connected to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig:
+class ConnectionConfig:
+    """Settings of a server's connections."""
+
+    max_frame_bytes: int = MAX_FRAME_BYTES  # com.rocketmq.remoting.frameMaxLength
+    max_connections: int = 20_000
+    idle_timeout_s: float = 120.0  # serverChannelMaxIdleTimeSeconds
+    unread_high_bytes: int = 4 * 1024**2  # a peer with more unread answers is not served until it reads
+    unread_timeout_s: float = 60.0  # ... and is disconnected if it reads nothing for so long
+    shutdown_grace_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig(ConnectionConfig):
     """All settings of a broker.
 
     Raises:
@@ -49,12 +61,7 @@ class BrokerConfig:
     auto_create_topic: bool = True  # autoCreateTopicEnable
     auto_create_group: bool = True  # autoCreateSubscriptionGroup
     default_topic_queues: int = 8  # defaultTopicQueueNums: of the template TBW102
-    max_frame_bytes: int = MAX_FRAME_BYTES  # com.rocketmq.remoting.frameMaxLength
-    max_connections: int = 20_000
-    idle_timeout_s: float = 120.0  # serverChannelMaxIdleTimeSeconds
     client_timeout_s: float = 120.0  # a member without a heartbeat for so long is removed
-    unread_high_bytes: int = 4 * 1024**2  # a peer with more unread answers is not served until it reads
-    unread_timeout_s: float = 60.0  # ... and is disconnected if it reads nothing for so long
     max_hold_s: float = 60.0  # longest time a pull may ask to be held
     filtered_hold_s: float = 5.0  # a held pull is answered so long after messages that its filter rejected
     retention_delay_s: float = 60.0  # of the first run after the start; fixed in RocketMQ
@@ -66,7 +73,6 @@ class BrokerConfig:
     transaction_check_max: int = 15  # transactionCheckMax: after so many checks a transaction is given up
     stall_after_s: float = STALL_AFTER_S  # a queue whose messages wait so long without progress is reported
     sync_flush_timeout_s: float = 5.0  # syncFlushTimeout
-    shutdown_grace_s: float = 1.0
 
     @property
     def transaction_timeout_ms(self) -> int:
@@ -93,11 +99,8 @@ class BrokerConfig:
             raise ConfigError("a broker needs at least one listener")
         for listener in self.listeners:
             for address in (listener.broker, listener.namesrv):
-                if not address.is_loopback and not self.insecure:
-                    raise ConfigError(
-                        f"listening on {address} would allow anybody who reaches it to send, read and delete messages, "
-                        "as there are no accounts: listen on 127.0.0.1, or give --insecure if the network is trusted"
-                    )
+                if address is not None:
+                    check_exposure(address, insecure=self.insecure)
             if listener.advertise is not None and not 0 < len(listener.advertise) <= _MAX_ADVERTISED_LENGTH:
                 raise ConfigError(f"listener {listener.name}: the advertised address is empty or too long")
         for name in (
@@ -118,6 +121,36 @@ class BrokerConfig:
             raise ConfigError(f"default_topic_queues is {self.default_topic_queues}, must be 1 to {MAX_QUEUES}")
         if self.timer_max_delay_s > _MAX_DELAY_S:
             raise ConfigError(f"timer_max_delay_s: {self.timer_max_delay_s} is above a year, {_MAX_DELAY_S}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameServerConfig(ConnectionConfig):
+    """All settings of a name server without a broker.
+
+    Raises:
+        ConfigError: a value would open it to a network without ``insecure``.
+    """
+
+    root: Path  # of its key-value table
+    listen: Address = DEFAULT_NAMESRV  # bindAddress, listenPort
+    insecure: bool = False
+    order_messages: bool = False  # orderMessageEnable
+
+    def __post_init__(self) -> None:
+        check_exposure(self.listen, insecure=self.insecure)
+
+
+def check_exposure(address: Address, *, insecure: bool) -> None:
+    """Check that only this machine reaches a listener, unless that is wanted.
+
+    Raises:
+        ConfigError: others would reach it.
+    """
+    if not address.is_loopback and not insecure:
+        raise ConfigError(
+            f"listening on {address} would allow anybody who reaches it to send, read and delete messages, "
+            "as there are no accounts: listen on 127.0.0.1, or give --insecure if the network is trusted"
+        )
 
 
 def default_store_root() -> Path:

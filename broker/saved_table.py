@@ -1,7 +1,7 @@
 """Tables that are kept in memory and saved as a JSON file each time they have changed."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from triomq.protocol.bodies.route import DataVersion, SubscriptionGroupConfig, TopicConfig
@@ -76,6 +76,11 @@ class ConfigTable(SavedTable, Generic[Config]):
         """Return the table as its file and the responses to slaves hold it."""
         configs = {name: config.to_json() for name, config in self._configs.items()}
         return {"dataVersion": self.data_version.to_json(), self._FIELD: configs}
+
+    @property
+    def configs(self) -> Mapping[str, Config]:
+        """All configurations by name; it changes with the table."""
+        return self._configs
 
     def get(self, name: str) -> Config | None:
         """Return a configuration; nothing is created."""

@@ -9,6 +9,7 @@ Source: behaviour.md A.1, A.20.
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from random import Random
 from typing import Final
 
@@ -26,10 +27,13 @@ from triomq.broker.groups.members import ConsumerGroups, ProducerGroups
 from triomq.broker.groups.queue_locks import QueueLocks
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
 from triomq.broker.namesrv.kv_table import KvTable
+from triomq.broker.namesrv.route_table import RouteTable
+from triomq.broker.namesrv.settings import NameServerSettings
+from triomq.broker.network.acceptors import Acceptors, Endpoint
 from triomq.broker.network.admission import Admission
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection import Connection, ConnectionContext
-from triomq.broker.network.listeners import Endpoint, Listeners
+from triomq.broker.network.listeners import Listeners
 from triomq.broker.network.refusal import Refusals
 from triomq.broker.network.steps import Steps
 from triomq.broker.processors.admin import GroupProcessors, StoreProcessors, TopicProcessors
@@ -37,7 +41,7 @@ from triomq.broker.processors.admin_runtime import RuntimeProcessor
 from triomq.broker.processors.admin_settings import SettingsProcessor
 from triomq.broker.processors.admin_stats import StatisticsProcessors
 from triomq.broker.processors.client import ClientProcessors
-from triomq.broker.processors.kv_config import KvConfigProcessors
+from triomq.broker.processors.namesrv import name_server
 from triomq.broker.processors.offset import OffsetProcessors
 from triomq.broker.processors.plain_requests import PlainRequests
 from triomq.broker.processors.pull import PullProcessor
@@ -45,7 +49,6 @@ from triomq.broker.processors.query import QueryProcessors
 from triomq.broker.processors.recall import RecallProcessor
 from triomq.broker.processors.relay import RelayProcessors
 from triomq.broker.processors.reply import ReplyProcessors
-from triomq.broker.processors.route import RouteProcessors
 from triomq.broker.processors.send import SendProcessor
 from triomq.broker.processors.send_back import SendBackProcessor
 from triomq.broker.processors.table import Processors, tables
@@ -71,8 +74,6 @@ from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import MessageStore
 
-_FINISH_CHECK_S: Final = 0.01
-
 
 def now_ms() -> int:
     """Return the wall clock in milliseconds."""
@@ -90,13 +91,14 @@ class Broker:
     Attributes:
         config: its settings.
         store, topics, key_values, schedule, timer, undecided: what is on disk.
+        routes: the brokers that registered here, and this one.
         groups: consumer and producer groups with offsets, members and locks.
         statistics: counters.
         pull_hold, paged_reads: requests that wait for messages, or for the disk.
         group_commit: senders that wait for the disk; ``None`` unless the durability is sync.
         stalls: queues whose messages are not consumed.
         retention, table_saving, scheduled_delivery, transaction_checks, housekeeping: services.
-        steps, context, connections: the connections and what they share.
+        acceptors, steps, context, connections: the connections and what they share.
         stopping: set to stop the broker.
     """
 
@@ -119,10 +121,11 @@ class Broker:
         self._build_delays()
         self._build_transactions(random)
         self._build_services()
-        self.admission: Final = Admission(store, config.max_connections)
         self.processors: Final = self._build_processors()
         self.ports: Final = tables(self.processors, self.paged_reads)
-        self._listeners: Final = Listeners(config.listeners, self.context, self.admission, self.ports)
+        self._listeners: Final = Listeners(config.listeners, self.ports)
+        admission = Admission(config.max_connections, lambda: store.max_open_files)
+        self.acceptors: Final = Acceptors(self.context, admission, self.stopping)
 
     def _build_pulls(self) -> None:
         config, store = self.config, self.store
@@ -155,6 +158,8 @@ class Broker:
             self._json_table("subscriptionGroup"), config, clock_ms=clock_ms, on_change=self._changed.set
         )
         offsets = ConsumerOffsetTable(self._json_table("consumerOffset"), clock_ms=clock_ms)
+        self.routes = RouteTable(steady_clock_ms)
+        self.routes.add_own(config.cluster_name, config.broker_name, self.topics.configs)
         self.key_values = KvTable(self._json_table("kvConfig"), on_change=self._changed.set)
         self._saved: tuple[SavedTable, ...] = (self.topics, settings, offsets, self.key_values)
         self.client_requests = ClientRequests(self.stopping)
@@ -166,7 +171,10 @@ class Broker:
         self.groups = Groups(settings, offsets, consumers, producers, locks, self.steps)
 
     def _json_table(self, name: str) -> JsonTable:
-        return JsonTable(self.config.store.root / "config" / f"{name}.json")
+        return JsonTable(self._table_path(name))
+
+    def _table_path(self, name: str) -> Path:
+        return self.config.store.root / "config" / f"{name}.json"
 
     def _build_delays(self) -> None:
         store, statistics = self.store, self.statistics
@@ -196,10 +204,10 @@ class Broker:
     def _build_services(self) -> None:
         config, store = self.config, self.store
         self.context = ConnectionContext(
-            config, self.statistics, self.refusals, self.client_requests, self.steps, self.groups.forget
+            config, self.statistics, self.refusals, self.client_requests, self.steps, self._forget
         )
         self.stalls = StallWatch(config, store, self.topics, self.groups, self.client_requests, self._clock_ms)
-        self.housekeeping = Housekeeping(self.context, self.groups, self.stalls, self._clock_ms)
+        self.housekeeping = Housekeeping(config, self.context, self.groups, self.routes, self.stalls, self._clock_ms)
         self.retention = RetentionService(store, config.retention_delay_s)
         self.table_saving = TableSaving(self._saved, self._changed, config.persist_offsets_interval_s)
 
@@ -208,8 +216,7 @@ class Broker:
         waiting = self.schedule, self.timer, self.undecided
         sends = SendProcessor(config, store, topics, groups.settings, *waiting, statistics, self.group_commit)
         return Processors(
-            routes=RouteProcessors(topics, config.cluster_name, config.broker_name),
-            key_values=KvConfigProcessors(self.key_values),
+            namesrv=name_server(self.routes, self.key_values, NameServerSettings(self._table_path("kvConfig"))),
             plain_requests=PlainRequests(config, store, topics, self.undecided, statistics, self.group_commit),
             sends=sends,
             replies=ReplyProcessors(sends, groups.producers, self.client_requests, self.refusals, self._clock_ms),
@@ -293,29 +300,15 @@ class Broker:
                 services.start_soon(flush_commit_log, store)
             else:
                 services.start_soon(self.group_commit.run)
-            async with trio.open_nursery() as connections:  # 2. requests in flight are answered
-                self.steps.nursery = connections
-                connections.start_soon(self.context.reader.run, self.connections)
-                async with trio.open_nursery() as acceptors:  # 1. end first
-                    for endpoint in endpoints:
-                        acceptors.start_soon(self._listeners.accept, endpoint)
-                    task_status.started()
-                    await self.stopping.wait()
-                    acceptors.cancel_scope.cancel()
-                await self._finish_answers()
-                connections.cancel_scope.cancel()
+            await self.acceptors.run(endpoints, self._has_unfinished_answers, task_status=task_status)
             services.cancel_scope.cancel()
 
-    async def _finish_answers(self) -> None:
-        """Give senders that wait for the disk, and peers that are reading, some time."""
-        with trio.move_on_after(self.config.shutdown_grace_s):
-            while self._has_unfinished_answers():  # noqa: ASYNC110  # an event would cost every answer something
-                await trio.sleep(_FINISH_CHECK_S)
-
     def _has_unfinished_answers(self) -> bool:
-        if self.group_commit is not None and self.group_commit.waiting:
-            return True
-        return any(connection.unread_bytes for connection in self.connections)
+        return self.group_commit is not None and bool(self.group_commit.waiting)
+
+    def _forget(self, connection: Connection, closed_by_peer: bool) -> None:
+        self.groups.forget(connection, closed_by_peer)
+        self.routes.lost(connection)
 
 
 async def _open_store(config: StoreConfig) -> MessageStore:

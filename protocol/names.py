@@ -29,6 +29,8 @@ TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+#: Of the name server's key-value table: the queues of topics that are in order across brokers.
+ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 
 #: Topics that only the broker writes: those of behaviour.md A.2, and the timer's.
 FORBIDDEN_TOPICS: Final = frozenset(

@@ -2,10 +2,10 @@
 
 import logging
 import resource
+from collections.abc import Callable
 from typing import Final
 
 from triomq.protocol.failure_log import FailureLog
-from triomq.storage.message_store import MessageStore
 
 LOGGER: Final = logging.getLogger("triomq.broker.network.admission")
 
@@ -16,8 +16,9 @@ _MIN_CONNECTIONS: Final = 64
 class Admission:
     """Decides whether one more connection is accepted."""
 
-    def __init__(self, store: MessageStore, max_connections: int) -> None:
-        self._store = store
+    def __init__(self, max_connections: int, files_of_store: Callable[[], int] = lambda: 0) -> None:
+        """``files_of_store`` returns how many files the store may open."""
+        self._files_of_store = files_of_store
         self._max_connections = max_connections
         self._log = FailureLog(
             LOGGER,
@@ -38,5 +39,5 @@ class Admission:
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if files == resource.RLIM_INFINITY:
             return self._max_connections
-        left = files - self._store.max_open_files - _OTHER_FILES
+        left = files - self._files_of_store() - _OTHER_FILES
         return min(self._max_connections, max(left, _MIN_CONNECTIONS))

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 import trio
 
 from triomq.broker.addresses import Address
-from triomq.broker.config import BrokerConfig
+from triomq.broker.config import ConnectionConfig
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection_reader import ConnectionReader
 from triomq.broker.network.refusal import Refusals, remark_of
@@ -63,14 +63,14 @@ class Requests(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class ConnectionContext:
-    """What all connections of a broker share.
+    """What all connections of a server share.
 
     Attributes:
         forget: called with each closed connection, and whether its peer closed it.
         connections: those that are open.
     """
 
-    config: BrokerConfig
+    config: ConnectionConfig
     statistics: BrokerStatistics
     refusals: Refusals
     client_requests: ClientRequests

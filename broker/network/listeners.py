@@ -1,18 +1,16 @@
-"""The listeners of a broker: their sockets, the addresses that clients see, and the connections they accept."""
+"""The listeners of a broker: their sockets, and the addresses that clients see."""
 
 import logging
 import socket
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import trio
 
-from triomq.broker.addresses import Address, plain_ip, resolve_ip
+from triomq.broker.addresses import Address, resolve_ip
 from triomq.broker.config import Listener
-from triomq.broker.network.admission import Admission
-from triomq.broker.network.connection import Connection, ConnectionContext, Requests
-from triomq.broker.network.sockets import accept_loop, listen, listen_with_vip
-from triomq.protocol.host import encode_host
+from triomq.broker.network.acceptors import Endpoint
+from triomq.broker.network.connection import Requests
+from triomq.broker.network.sockets import listen, listen_with_vip
 
 LOGGER: Final = logging.getLogger("triomq.broker.network.listeners")
 
@@ -25,29 +23,16 @@ class Ports(NamedTuple):
     namesrv: Requests
 
 
-class Endpoint(NamedTuple):
-    """A listening socket, the requests it serves, and the broker's port for its clients."""
-
-    sock: socket.socket
-    listener: Listener
-    requests: Requests
-    broker_port: int
-
-
 class Listeners:
-    """Listens on all configured addresses.
+    """Listens on all addresses of a broker.
 
     Attributes:
         addresses: broker and name-server address of each listener, with the ports really used.
     """
 
-    def __init__(
-        self, listeners: tuple[Listener, ...], context: ConnectionContext, admission: Admission, ports: Ports
-    ) -> None:
+    def __init__(self, listeners: tuple[Listener, ...], ports: Ports) -> None:
         self.addresses: Final[dict[str, tuple[Address, Address]]] = {}
         self._listeners = listeners
-        self._context = context
-        self._admission = admission
         self._ports = ports
         self._store_ips: dict[str, str] = {}
 
@@ -73,53 +58,27 @@ class Listeners:
         endpoints: list[Endpoint] = []
         try:
             for listener in self._listeners:
-                broker_sock, vip_sock = listen_with_vip(listener.broker)
-                port = broker_sock.getsockname()[1]
-                endpoints.append(Endpoint(broker_sock, listener, self._ports.broker, port))
-                if vip_sock is not None:
-                    endpoints.append(Endpoint(vip_sock, listener, self._ports.vip, port))
-                namesrv_sock = listen(listener.namesrv)
-                endpoints.append(Endpoint(namesrv_sock, listener, self._ports.namesrv, port))
-                self.addresses[listener.name] = (
-                    Address(listener.broker.host, port),
-                    Address(listener.namesrv.host, namesrv_sock.getsockname()[1]),
-                )
+                self._open_pair(listener, endpoints)
         except BaseException:
             for endpoint in endpoints:
                 endpoint.sock.close()
             raise
         return endpoints
 
-    async def accept(self, endpoint: Endpoint) -> None:
-        """Accept connections until cancelled."""
-        await accept_loop(endpoint.sock, self._acceptor(endpoint))
+    def _open_pair(self, listener: Listener, endpoints: list[Endpoint]) -> None:
+        ports, store_ip = self._ports, self._store_ips.get(listener.name)
+        broker_sock, vip_sock = listen_with_vip(listener.broker)
+        address = Address(listener.broker.host, broker_sock.getsockname()[1])
 
-    def _acceptor(self, endpoint: Endpoint) -> Callable[[socket.socket], None]:
-        context = self._context
+        def add(sock: socket.socket, requests: Requests) -> None:
+            endpoints.append(Endpoint(sock, requests, address.port, listener.advertise, store_ip))
 
-        def accepted(sock: socket.socket) -> None:
-            if not self._admission.admits(len(context.connections)):
-                context.statistics.refused_connections += 1
-                sock.close()
-                return
-            try:
-                peer = Address(plain_ip(sock.getpeername()[0]), sock.getpeername()[1])
-                local_ip = plain_ip(sock.getsockname()[0])
-            except OSError:  # closed already
-                sock.close()
-                return
-            store_ip = self._store_ips.get(endpoint.listener.name) or local_ip
-            store_host = encode_host(store_ip, endpoint.broker_port)
-            connection = Connection(context, sock, peer, _advertised(endpoint, local_ip), store_host, endpoint.requests)
-            context.connections.add(connection)
-            context.reader.add(connection)
-
-        return accepted
-
-
-def _advertised(endpoint: Endpoint, local_ip: str) -> str:
-    """Return the broker's address for a peer: as configured, else the address that the peer connected to."""
-    advertise = endpoint.listener.advertise
-    if advertise is None:
-        return str(Address(local_ip, endpoint.broker_port))
-    return advertise if ":" in advertise else str(Address(advertise, endpoint.broker_port))
+        add(broker_sock, ports.broker)
+        if vip_sock is not None:
+            add(vip_sock, ports.vip)
+        namesrv = address  # a broker's port serves the requests to name servers too
+        if listener.namesrv is not None:
+            namesrv_sock = listen(listener.namesrv)
+            add(namesrv_sock, ports.namesrv)
+            namesrv = Address(listener.namesrv.host, namesrv_sock.getsockname()[1])
+        self.addresses[listener.name] = address, namesrv

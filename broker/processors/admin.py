@@ -1,4 +1,4 @@
-"""Administration of topics, groups and tables: 17, 215, 21, 351, 200, 201, 352, 207, 43, 45, 306, 316, 329.
+"""Administration of topics, groups and tables: 17, 215, 21, 351, 200, 201, 352, 207, 43, 45, 305, 306, 316, 329.
 
 Source: behaviour.md A.15; wire.md 7, 9.7, 14; AdminBrokerProcessor.java.
 """
@@ -18,7 +18,7 @@ from triomq.broker.services.retention import RetentionService
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies import fastjson
-from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig, TopicFilterType
+from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig, TopicFilterType, TopicList
 from triomq.protocol.codes import Permission, ResponseCode
 from triomq.protocol.errors import StoreError
 from triomq.protocol.names import validate_group
@@ -105,6 +105,11 @@ class TopicProcessors:
         if config is None:
             raise RefusedError(f"No topic in this broker. topic: {topic}", ResponseCode.TOPIC_NOT_EXIST)
         return command.reply(body=fastjson.dumps({"attributes": {}, **config.to_json()}))
+
+    def get_system_topic_list(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Answer with the system topics."""
+        names = sorted(self.topics.system_topics)
+        return command.reply(body=TopicList(names, broker_addr=connection.advertised).encode())
 
 
 class GroupProcessors:

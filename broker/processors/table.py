@@ -3,7 +3,7 @@
 A code in none of them is answered REQUEST_CODE_NOT_SUPPORTED.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from triomq.broker.network.connection import Processor, Requests
@@ -13,7 +13,6 @@ from triomq.broker.processors.admin_runtime import RuntimeProcessor
 from triomq.broker.processors.admin_settings import SettingsProcessor
 from triomq.broker.processors.admin_stats import StatisticsProcessors
 from triomq.broker.processors.client import ClientProcessors
-from triomq.broker.processors.kv_config import KvConfigProcessors
 from triomq.broker.processors.offset import OffsetProcessors
 from triomq.broker.processors.plain_requests import PlainRequests
 from triomq.broker.processors.pull import PullProcessor
@@ -21,7 +20,6 @@ from triomq.broker.processors.query import QueryProcessors
 from triomq.broker.processors.recall import RecallProcessor
 from triomq.broker.processors.relay import RelayProcessors
 from triomq.broker.processors.reply import ReplyProcessors
-from triomq.broker.processors.route import RouteProcessors
 from triomq.broker.processors.send import SendProcessor
 from triomq.broker.processors.send_back import SendBackProcessor
 from triomq.broker.processors.transaction import TransactionProcessors
@@ -31,10 +29,9 @@ from triomq.protocol.codes import RequestCode
 
 @dataclass(frozen=True, slots=True)
 class Processors:
-    """One object for each family of requests."""
+    """One object for each family of requests, and the processors of the name server."""
 
-    routes: RouteProcessors
-    key_values: KvConfigProcessors
+    namesrv: Mapping[int, Processor]
     plain_requests: PlainRequests
     sends: SendProcessor
     send_backs: SendBackProcessor
@@ -56,7 +53,7 @@ class Processors:
 
 def tables(processors: Processors, paged_reads: PagedReads) -> Ports:
     """Return the tables; the VIP port (listen port - 2) serves everything but pulls, as in RocketMQ."""
-    namesrv = _namesrv(processors)
+    namesrv = processors.namesrv
     # The broker's ports serve the requests to name servers, too, so that one address is enough for a client.
     vip = {**namesrv, **_clients(processors, paged_reads.processor), **_tools(processors, paged_reads.processor)}
     pulls: dict[int, Processor] = {
@@ -67,21 +64,6 @@ def tables(processors: Processors, paged_reads: PagedReads) -> Ports:
     return Ports(
         Requests({**vip, **pulls}, serve_plain_requests), Requests(vip, serve_plain_requests), Requests(namesrv)
     )
-
-
-def _namesrv(p: Processors) -> dict[int, Processor]:
-    return {
-        RequestCode.GET_ROUTEINFO_BY_TOPIC: p.routes.get_route_info,
-        RequestCode.GET_BROKER_CLUSTER_INFO: p.routes.get_cluster_info,
-        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: p.routes.get_topic_list,
-        RequestCode.GET_TOPICS_BY_CLUSTER: p.routes.get_topics_by_cluster,
-        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: p.routes.get_system_topic_list,
-        RequestCode.DELETE_TOPIC_IN_NAMESRV: p.routes.delete_topic,
-        RequestCode.PUT_KV_CONFIG: p.key_values.put,
-        RequestCode.GET_KV_CONFIG: p.key_values.get,
-        RequestCode.DELETE_KV_CONFIG: p.key_values.delete,
-        RequestCode.GET_KVLIST_BY_NAMESPACE: p.key_values.get_namespace,
-    }
 
 
 def _clients(p: Processors, in_steps: Callable[[PagedProcessor], Processor]) -> dict[int, Processor]:
@@ -146,5 +128,5 @@ def _tools(p: Processors, in_steps: Callable[[PagedProcessor], Processor]) -> di
         RequestCode.GET_CONSUMER_RUNNING_INFO: p.relay.get_consumer_running_info,
         RequestCode.CONSUME_MESSAGE_DIRECTLY: in_steps(p.relay.consume_message_directly),
         RequestCode.RESUME_CHECK_HALF_MESSAGE: in_steps(p.transactions.resume_check),
-        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: p.routes.get_system_topic_list,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: p.topics.get_system_topic_list,
     }

@@ -1,4 +1,4 @@
-"""Periodic work: rates, idle connections, silent members, conflicting members, stalled queues."""
+"""Periodic work: rates, idle connections, silent members and brokers, conflicting members, stalled queues."""
 
 import logging
 import time
@@ -8,7 +8,9 @@ from typing import Final
 
 import trio
 
+from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.groups import Groups
+from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.network.connection import ConnectionContext
 from triomq.broker.services.stalls import StallWatch
 
@@ -22,8 +24,10 @@ _SCAN_INTERVAL_S: Final = 10.0
 class Housekeeping:
     """Runs once a second."""
 
+    config: BrokerConfig
     context: ConnectionContext
     groups: Groups
+    routes: RouteTable
     stalls: StallWatch
     clock_ms: Callable[[], int]
 
@@ -36,27 +40,36 @@ class Housekeeping:
             now = trio.current_time()
             context.statistics.sample(now)
             context.statistics.note_day(time.localtime(self.clock_ms() // 1000).tm_yday)
-            self._close_idle()
+            close_idle(context, _INTERVAL_S)
             self.groups.consumers.check()
             context.client_requests.expire(now)
             self.stalls.scan(now)
             if now >= next_scan:
                 next_scan = now + _SCAN_INTERVAL_S
                 self.remove_silent_members()
+                close_silent_brokers(self.routes)
             context.steps.end()
-
-    def _close_idle(self) -> None:
-        limit = self.context.config.idle_timeout_s
-        for connection in list(self.context.connections):
-            connection.idle_s += _INTERVAL_S
-            if connection.idle_s > limit:
-                self.context.statistics.idle_closed += 1
-                connection.close(f"idle for {limit:.0f} s")
 
     def remove_silent_members(self) -> None:
         """Close the connections of consumers, and forget producers, without a heartbeat for too long."""
-        timeout_s = self.context.config.client_timeout_s
+        timeout_s = self.config.client_timeout_s
         for connection in self.groups.consumers.expired(timeout_s):
             LOGGER.warning("connection closed peer=%s reason=no heartbeat", connection.peer)
             connection.close("no heartbeat")
         self.groups.producers.drop_silent(timeout_s)
+
+
+def close_idle(context: ConnectionContext, passed_s: float) -> None:
+    """Close the connections on which nothing was read or written for too long; call it every ``passed_s``."""
+    limit = context.config.idle_timeout_s
+    for connection in list(context.connections):
+        connection.idle_s += passed_s
+        if connection.idle_s > limit:
+            context.statistics.idle_closed += 1
+            connection.close(f"idle for {limit:.0f} s")
+
+
+def close_silent_brokers(routes: RouteTable) -> None:
+    """Remove the brokers that did not register for too long, and close their connections."""
+    for owner in routes.expire():
+        owner.close("no registration")

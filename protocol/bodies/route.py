@@ -31,6 +31,7 @@ class BrokerData(JsonBody):
     cluster: str = ""
     broker_name: str = ""
     broker_addrs: dict[int, str] = field(default_factory=dict)
+    enable_acting_master: bool = False  # 5.x; some clients do not read a route without it
 
 
 @dataclass(slots=True)

@@ -51,6 +51,34 @@ class ClusterRequestHeader(Header):
 
 
 @dataclass(slots=True)
+class BrokerRequestHeader(Header):
+    """Names one broker: codes 104 and 322.  Source: UnRegisterBrokerRequestHeader.java."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: int
+
+
+@dataclass(slots=True)
+class RegisterBrokerRequestHeader(BrokerRequestHeader):
+    """Source: RegisterBrokerRequestHeader.java."""
+
+    code: ClassVar[int] = RequestCode.REGISTER_BROKER
+    ha_server_addr: str
+    compressed: bool = False
+    body_crc32: Int32 = 0  # 0: not checked
+    enable_acting_master: bool | None = None  # 5.x; older brokers do not send it
+
+
+@dataclass(slots=True)
+class BrokerNameRequestHeader(Header):
+    """Codes 205 and 327.  Source: WipeWritePermOfBrokerRequestHeader.java."""
+
+    broker_name: str
+
+
+@dataclass(slots=True)
 class PutKvConfigRequestHeader(Header):
     """Source: PutKVConfigRequestHeader.java."""
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from triomq import __version__
 from triomq.cli.arguments import values
 from triomq.cli.arguments.admin_arguments import add_group, add_topic
-from triomq.cli.arguments.broker_arguments import add_broker
+from triomq.cli.arguments.broker_arguments import add_broker, add_namesrv
 from triomq.cli.arguments.message_arguments import (
     add_consume,
     add_dlq,
@@ -63,6 +63,7 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"triomq {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     add_broker(commands)
+    add_namesrv(commands)
     add_produce(commands)
     add_request(commands)
     add_consume(commands)

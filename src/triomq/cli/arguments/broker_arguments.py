@@ -1,4 +1,4 @@
-"""The options of ``triomq broker``."""
+"""The options of ``triomq broker`` and ``triomq namesrv``."""
 
 from functools import partial
 
@@ -24,6 +24,19 @@ def add_broker(commands: Commands) -> None:
     change = add_client_command(more, "set", "broker_status:change", "BrokerSetOptions", text)
     change.add_argument("settings", metavar="NAME=VALUE", nargs="+", help="RocketMQ's name and the new value")
     add_option(change, "--broker HOST:PORT", "only this broker (all in the name server)")
+
+
+def add_namesrv(commands: Commands) -> None:
+    """Add ``triomq namesrv``."""
+    options_type = "triomq.cli.arguments.options:NamesrvOptions"
+    text = "run a name server without a broker, for brokers that register with it"
+    parser = add_command(commands, "namesrv", "namesrv:run", options_type, text, log_level="info")
+    address = "127.0.0.1:9876"
+    add_option(parser, "--listen HOST:PORT", f"its address (listenPort; {address}; port 0: any free port)", address)
+    text = "folder of its key-value table (kvConfigPath; triomq/namesrv in the user's data folder)"
+    add_option(parser, "--store DIR", text)
+    add_option(parser, "--order-messages", "put the queues of order topics into routes (orderMessageEnable)")
+    add_option(parser, "--insecure", "allow listening beyond loopback without accounts and TLS")
 
 
 def _add_addresses(parser: Parser) -> None:

@@ -1,4 +1,4 @@
-"""The typed options of all commands, and of the broker.
+"""The typed options of all commands, and of the servers.
 
 Those of the client commands are in another module: each class costs start-up time.
 """
@@ -54,3 +54,13 @@ class BrokerOptions(Options):
     no_index: bool
     index_slots: int
     index_units: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamesrvOptions(Options):
+    """``triomq namesrv``."""
+
+    listen: str
+    store: str | None
+    order_messages: bool
+    insecure: bool

@@ -3,10 +3,9 @@
 import json
 import logging
 import os
-import signal
 import socket
-import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,8 +18,8 @@ from triomq.broker.server import Broker, open_broker
 from triomq.cli.arguments.options import BrokerOptions
 from triomq.cli.errors import UsageError
 from triomq.cli.exit_codes import ExitCode
-from triomq.cli.process import end_at_next_signal, raise_open_files_limit, settle_garbage_collector, stop_signals
-from triomq.logs import reopen_log_file
+from triomq.cli.process import raise_open_files_limit
+from triomq.cli.serving import serve_until_signal, write_ready_line
 from triomq.protocol.errors import ConfigError, StoreError
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.delays import DEFAULT_DELAY_LEVELS, DelayLevels
@@ -42,7 +41,9 @@ def run(options: BrokerOptions) -> int:
     """
     config = make_config(options)
     raise_open_files_limit()
-    trio.run(_serve, config, options)
+    announce = partial(_announce, as_json=options.json)
+    trio.run(serve_until_signal, open_broker(config), announce, options.log_file is not None)
+    LOGGER.info("stopped store=%s", config.store.root)
     return ExitCode.OK
 
 
@@ -53,8 +54,8 @@ def make_config(options: BrokerOptions) -> BrokerConfig:
         ConfigError: a value is invalid, or needs ``--insecure`` because it opens the broker to a network.
     """
     first = Listener(
-        broker=_address("--listen", options.listen),
-        namesrv=_address("--namesrv-listen", options.namesrv_listen),
+        broker=parse_address("--listen", options.listen),
+        namesrv=parse_address("--namesrv-listen", options.namesrv_listen),
         advertise=_advertised("--advertise", options.advertise),
     )
     listeners = (first, *(parse_listener(text) for text in options.listener))
@@ -106,24 +107,39 @@ def parse_listener(text: str) -> Listener:
         )
     return Listener(
         name=name,
-        broker=_address(f"--listener {name}, broker", found["broker"]),
-        namesrv=_address(f"--listener {name}, namesrv", found["namesrv"]),
+        broker=parse_address(f"--listener {name}, broker", found["broker"]),
+        namesrv=parse_address(f"--listener {name}, namesrv", found["namesrv"]),
         advertise=_advertised(f"--listener {name}, advertise", found.get("advertise")),
     )
 
 
 def _check_listeners(listeners: Sequence[Listener]) -> None:
     for address in (address for listener in listeners for address in (listener.broker, listener.namesrv)):
-        try:
-            socket.getaddrinfo(address.host, None)
-        except OSError as exc:
-            raise UsageError(f"cannot listen on {address}: {exc.strerror}") from exc
+        if address is not None:
+            check_host(address)
     names = [listener.name for listener in listeners]
     if len(set(names)) != len(names):
         raise UsageError(f"--listener: names must be unique, not {', '.join(names[1:])} ({names[0]} is taken)")
 
 
-def _address(option: str, text: str) -> Address:
+def check_host(address: Address) -> None:
+    """Check that a host exists.
+
+    Raises:
+        UsageError: its name cannot be resolved.
+    """
+    try:
+        socket.getaddrinfo(address.host, None)
+    except OSError as exc:
+        raise UsageError(f"cannot listen on {address}: {exc.strerror}") from exc
+
+
+def parse_address(option: str, text: str) -> Address:
+    """Read ``HOST:PORT``.
+
+    Raises:
+        UsageError: it has another form; the text names ``option``.
+    """
     try:
         return Address.parse(text)
     except ConfigError as exc:
@@ -131,50 +147,9 @@ def _address(option: str, text: str) -> Address:
 
 
 def _advertised(option: str, text: str | None) -> str | None:
-    if text is not None and ":" in text and _address(option, text).port == 0:
+    if text is not None and ":" in text and parse_address(option, text).port == 0:
         raise UsageError(f"{option} {text}: clients cannot connect to port 0; omit the port, or give the real one")
     return text
-
-
-async def _serve(config: BrokerConfig, options: BrokerOptions) -> None:
-    with stop_signals() as signals, trio.CancelScope() as starting:
-        life = _Life(starting, reopens_log=options.log_file is not None)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(life.watch, signals)
-            async with open_broker(config) as broker:
-                life.is_ready = True
-                settle_garbage_collector()
-                _announce(broker, as_json=options.json)
-                await life.stop.wait()
-            nursery.cancel_scope.cancel()
-    LOGGER.info("stopped store=%s", config.store.root)
-
-
-class _Life:
-    """Handles signals: the first one cancels the start of the broker, or stops it in order once it is ready.
-
-    SIGHUP only reopens the log file, if there is one.
-    """
-
-    def __init__(self, starting: trio.CancelScope, *, reopens_log: bool) -> None:
-        self._reopens_log = reopens_log
-        self.is_ready = False
-        self.stop: Final = trio.Event()
-        self._starting = starting
-
-    async def watch(self, signals: AsyncIterator[int]) -> None:
-        async for number in signals:
-            if number == signal.SIGHUP and self._reopens_log:
-                reopen_log_file()
-                LOGGER.info("log file reopened")
-                continue
-            end_at_next_signal()
-            LOGGER.info("stopping signal=%s", signal.Signals(number).name)
-            if self.is_ready:
-                self.stop.set()
-            else:
-                self._starting.cancel()
-            return
 
 
 def _announce(broker: Broker, *, as_json: bool) -> None:
@@ -200,8 +175,4 @@ def _announce(broker: Broker, *, as_json: bool) -> None:
             f"triomq {__version__} is ready: broker {listening}, name server {namesrv}, store {store}, "
             f"durability {durability.value} ({_DURABILITY_TEXTS[durability]}), pid {pid}"
         ) + "".join(f"; listener {name}: broker {at}, name server {namesrv}" for name, (at, namesrv) in more.items())
-    try:
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        LOGGER.warning("ready line not written: stdout is closed")
+    write_ready_line(line)

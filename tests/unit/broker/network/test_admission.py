@@ -17,7 +17,7 @@ def admitted(broker: Broker, tries: int, already: int = 0) -> int:
     """Try so many connections, and return how many are accepted."""
     count = already
     for _ in range(tries):
-        count += broker.admission.admits(count)
+        count += broker.acceptors.admission.admits(count)
     return count - already
 
 

@@ -12,7 +12,8 @@ def test_route_is_one_line_of_standard_json(peer: Peer) -> None:
     peer.broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=5, write_queue_nums=3, perm=6, topic_sys_flag=1))
     response = peer.get(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
     assert response.body == (
-        b'{"brokerDatas":[{"brokerAddrs":{"0":"192.0.2.1:10911"},"brokerName":"broker-a","cluster":"DefaultCluster"}],'
+        b'{"brokerDatas":[{"brokerAddrs":{"0":"192.0.2.1:10911"},"brokerName":"broker-a","cluster":"DefaultCluster",'
+        b'"enableActingMaster":false}],'
         b'"filterServerTable":{},"queueDatas":[{"brokerName":"broker-a","perm":6,"readQueueNums":5,"topicSysFlag":1,'
         b'"writeQueueNums":3}]}'
     )
@@ -83,13 +84,11 @@ def test_another_cluster_has_no_topics(peer: Peer) -> None:
     assert topics(peer, RequestCode.GET_TOPICS_BY_CLUSTER, cluster="other") == []
 
 
-@pytest.mark.parametrize(
-    "code", [RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER]
-)
-def test_system_topics_are_listed_with_the_broker_to_ask(peer: Peer, code: int) -> None:
+def test_system_topics_are_names_and_what_a_broker_lists(peer: Peer) -> None:
     peer.put("T")
-    response = peer.get(code)
-    body = orjson.loads(response.body)
+    body = orjson.loads(peer.get(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS).body)
+    assert body == {"topicList": ["DefaultCluster", "broker-a"], "brokerAddr": peer.advertised}
+    body = orjson.loads(peer.get(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER).body)
     assert {"DefaultCluster", "broker-a", "TBW102", "BenchmarkTest"} <= set(body["topicList"])
     assert "T" not in body["topicList"]
     assert body["brokerAddr"] == peer.advertised

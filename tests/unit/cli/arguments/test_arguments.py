@@ -165,7 +165,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
             "triomq produce: unknown option --cuont; did you mean --count?; see triomq produce --help",
         ),
         ("group show g --toppic=T", "did you mean --topic?; see triomq group show --help"),
-        ("prodce T", "triomq: unknown command 'prodce'; did you mean produce?; commands: broker, produce,"),
+        ("prodce T", "triomq: unknown command 'prodce'; did you mean produce?; commands: broker, namesrv, produce,"),
         ("topic lst", "triomq topic: unknown command 'lst'; did you mean list?; commands: list, create, delete, show;"),
         ("ping --namesrv a:1,b:2", "'a:1,b:2': separate name servers with ;, as in 'a:1;b:2'"),
     ],

@@ -37,13 +37,13 @@ TOPICS_TEXT = (
 GOLDEN: list[tuple[bytes, JsonBody]] = [
     (
         b'{"brokerDatas":[{"brokerAddrs":{"0":"10.0.0.5:10911","1":"10.0.0.6:10911"},"brokerName":"broker-a",'
-        b'"cluster":"DefaultCluster"}],"filterServerTable":{},"queueDatas":[{"brokerName":"broker-a","perm":6,'
+        b'"cluster":"DefaultCluster","enableActingMaster":false}],"filterServerTable":{},"queueDatas":[{"brokerName":"broker-a","perm":6,'
         b'"readQueueNums":4,"topicSysFlag":0,"writeQueueNums":4}]}',
         ROUTE,
     ),
     (
         b'{"brokerAddrTable":{"broker-a":{"brokerAddrs":{0:"10.0.0.5:10911"},"brokerName":"broker-a",'
-        b'"cluster":"DefaultCluster"}},"clusterAddrTable":{"DefaultCluster":["broker-a"]}}',
+        b'"cluster":"DefaultCluster","enableActingMaster":false}},"clusterAddrTable":{"DefaultCluster":["broker-a"]}}',
         CLUSTER,
     ),
     (b'{"counter":1,"timestamp":1795214606377}', DataVersion(1795214606377, 1)),

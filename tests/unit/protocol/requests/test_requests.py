@@ -83,6 +83,12 @@ TABLE: Final = {
     "KvConfigRequestHeader": "namespace:str key:str",
     "KvNamespaceRequestHeader": "namespace:str",
     "ClusterRequestHeader": "cluster:str",
+    "BrokerRequestHeader": "brokerName:str brokerAddr:str clusterName:str brokerId:long",
+    "RegisterBrokerRequestHeader": (
+        "brokerName:str brokerAddr:str clusterName:str brokerId:long haServerAddr:str compressed:bool? bodyCrc32:int? "
+        "enableActingMaster:bool?"
+    ),
+    "BrokerNameRequestHeader": "brokerName:str",
 }
 
 #: Classes for one request code; the others serve several, or answer.
@@ -111,6 +117,7 @@ CODES: Final = {
     "DeleteSubscriptionGroupRequestHeader": 207,
     "GetConsumeStatsRequestHeader": 208,
     "PutKvConfigRequestHeader": 100,
+    "RegisterBrokerRequestHeader": 103,
     "KvNamespaceRequestHeader": 219,
     "ClusterRequestHeader": 224,
     "QueryConsumeTimeSpanRequestHeader": 303,

@@ -1,0 +1,253 @@
+"""The name server's state: where each broker is, and the topics that it registered.
+
+Rules: a broker is here as long as one of its addresses has a lease; a lease ends without a registration for 120 s, or
+with the connection that carried the last one; topics that a registration does not name stay until the broker leaves.
+
+The broker that this name server is a part of is here too: it needs no lease, its topics are its own table, and its
+address depends on who asks.
+
+Source: behaviour.md A.17; RouteInfoManager.java.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
+
+from triomq.broker.network.refusal import RefusedError
+from triomq.protocol.bodies.route import (
+    BrokerData,
+    ClusterInfo,
+    DataVersion,
+    QueueData,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+    TopicRouteData,
+)
+from triomq.protocol.codes import Permission
+from triomq.protocol.requests.topics import BrokerRequestHeader, RegisterBrokerRequestHeader
+
+LOGGER: Final = logging.getLogger("triomq.broker.namesrv.route_table")
+
+LEASE_MS: Final = 120_000
+MAX_ADDRESSES: Final = 4096
+MAX_TOPICS: Final = 1_000_000  # of all brokers together
+_MASTER_ID: Final = 0
+_OWN_ADDRESS: Final = ""  # stands for the address that works for who asks
+_READ_WRITE: Final = int(Permission.READ | Permission.WRITE)
+
+
+class Owner(Protocol):
+    """The connection that carries the registrations of a broker."""
+
+    def close(self, reason: str) -> None:
+        """End it."""
+
+
+class Master(NamedTuple):
+    """What a slave learns about its master."""
+
+    address: str
+    ha_address: str
+
+
+@dataclass(slots=True)
+class _Lease:
+    address: str
+    ha_address: str
+    version: DataVersion
+    owner: Owner | None
+    expires_ms: float
+
+
+@dataclass(slots=True)
+class _Broker:
+    """The servers of one broker name, by broker id; 0 is the master.
+
+    Attributes:
+        perms: permissions that a tool has set, each with the configuration that it holds for.
+    """
+
+    cluster: str
+    topics: Mapping[str, TopicConfig] = field(default_factory=dict)
+    leases: dict[int, _Lease] = field(default_factory=dict)
+    perms: dict[str, tuple[TopicConfig, int]] = field(default_factory=dict)
+
+    def perm(self, name: str, config: TopicConfig) -> int:
+        """Return the permission that routes show; a newer registration undoes what a tool has set."""
+        held_for, perm = self.perms.get(name, (None, 0))
+        return perm if held_for is config else config.perm
+
+
+class RouteTable:
+    """Brokers by name.  Only one task uses it; nothing waits."""
+
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        """``clock_ms`` is a clock that is never set back."""
+        self._clock_ms = clock_ms
+        self._brokers: dict[str, _Broker] = {}
+        self._own_name: str | None = None
+
+    def add_own(self, cluster: str, name: str, topics: Mapping[str, TopicConfig]) -> None:
+        """Add the broker that this name server is a part of, as the master of its name."""
+        self._own_name = name
+        lease = _Lease(_OWN_ADDRESS, "", DataVersion(), None, math.inf)
+        self._brokers[name] = _Broker(cluster, topics, {_MASTER_ID: lease})
+
+    # --- registration -----------------------------------------------------------------------------------
+
+    def register(
+        self, header: RegisterBrokerRequestHeader, sent: TopicConfigSerializeWrapper, owner: Owner
+    ) -> Master | None:
+        """Give a broker a lease and, if it leads its name and its topics changed, take them; return a slave's master.
+
+        Raises:
+            RefusedError: the name belongs to this process, or the table is full; nothing has changed.
+        """
+        name, broker_id, address = header.broker_name, header.broker_id, header.broker_addr
+        if name == self._own_name and broker_id == _MASTER_ID:
+            raise RefusedError(f"the broker name {name} belongs to the broker of this name server: choose another")
+        broker = self._brokers.get(name) or _Broker(header.cluster_name)
+        # a slave that becomes the master has one address under two ids for a moment
+        leases = {other: lease for other, lease in broker.leases.items() if lease.address != address}
+        before = broker.leases.get(broker_id)
+        lease = _Lease(address, header.ha_server_addr, sent.data_version, owner, self._clock_ms() + LEASE_MS)
+        leases[broker_id] = lease
+        leads = broker_id == _MASTER_ID or (header.enable_acting_master is not None and broker_id == min(leases))
+        is_new = before is None or before.address != address or before.version != sent.data_version
+        topics = broker.topics
+        if leads:  # a topic that is not here is taken in any case: the first registration may have had one topic only
+            taken = {topic: c for topic, c in sent.topic_config_table.items() if is_new or topic not in topics}
+            topics = {**topics, **taken} if taken else topics
+        self._check_room(len(leases) - len(broker.leases), len(topics) - len(broker.topics))
+        broker.leases, broker.topics = leases, topics
+        self._brokers[name] = broker
+        if before is None or before.address != address:
+            LOGGER.info(
+                "broker registered broker=%s id=%d address=%s cluster=%s topics=%d",
+                name, broker_id, address, broker.cluster, len(topics),
+            )  # fmt: skip
+        master = leases.get(_MASTER_ID)
+        return None if master is None or broker_id == _MASTER_ID else Master(master.address, master.ha_address)
+
+    def _check_room(self, addresses: int, topics: int) -> None:
+        brokers = self._brokers.values()
+        if (
+            addresses + sum(len(broker.leases) for broker in brokers) > MAX_ADDRESSES
+            or topics + sum(len(broker.topics) for broker in brokers) > MAX_TOPICS
+        ):
+            raise RefusedError(f"the name server is full: {MAX_ADDRESSES} brokers, {MAX_TOPICS} topics at most")
+
+    def version_of(self, header: BrokerRequestHeader, version: DataVersion) -> DataVersion | None:
+        """Return the version of the topics that a broker registered last; an equal one renews its lease."""
+        found = self._find(header)
+        if found is None:
+            return None
+        _, lease = found
+        if lease.version == version:
+            lease.expires_ms = self._clock_ms() + LEASE_MS
+        return lease.version
+
+    def unregister(self, header: BrokerRequestHeader) -> None:
+        """End the lease of an address; with the last one the broker's topics go."""
+        found = self._find(header)
+        if found is not None:
+            self._remove(header.broker_name, found[0], logging.INFO, "it left")
+
+    def _find(self, header: BrokerRequestHeader) -> tuple[int, _Lease] | None:
+        broker = self._brokers.get(header.broker_name)
+        leases = broker.leases.items() if broker is not None else ()
+        return next(((i, lease) for i, lease in leases if lease.address == header.broker_addr != _OWN_ADDRESS), None)
+
+    def lost(self, owner: Owner) -> None:
+        """End the leases that a closed connection carried."""
+        self._remove_all(lambda lease: lease.owner is owner, "its connection ended")
+
+    def expire(self) -> list[Owner]:
+        """End the leases that were not renewed; return their connections, which should be closed."""
+        now_ms = self._clock_ms()
+        ended = self._remove_all(lambda lease: lease.expires_ms < now_ms, f"silent for {LEASE_MS // 1000} s")
+        return [lease.owner for lease in ended if lease.owner is not None]
+
+    def _remove_all(self, ends: Callable[[_Lease], bool], reason: str) -> list[_Lease]:
+        found = [
+            (name, broker_id, lease)
+            for name, broker in self._brokers.items()
+            for broker_id, lease in broker.leases.items()
+            if ends(lease)
+        ]
+        for name, broker_id, _ in found:
+            self._remove(name, broker_id, logging.WARNING, reason)
+        return [lease for _, _, lease in found]
+
+    def _remove(self, name: str, broker_id: int, level: int, reason: str) -> None:
+        broker = self._brokers[name]
+        lease = broker.leases.pop(broker_id)
+        if not broker.leases:
+            del self._brokers[name]
+        LOGGER.log(level, "broker removed broker=%s id=%d address=%s reason=%s", name, broker_id, lease.address, reason)
+
+    # --- tools ------------------------------------------------------------------------------------------
+
+    def set_writable(self, name: str, *, is_writable: bool) -> int:
+        """Change the permissions of all topics of a broker until it registers them anew; return how many."""
+        broker = self._brokers.get(name)
+        if broker is None:
+            return 0
+        broker.perms = {
+            topic: (config, _READ_WRITE if is_writable else broker.perm(topic, config) & ~int(Permission.WRITE))
+            for topic, config in broker.topics.items()
+        }
+        return len(broker.perms)
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Forget a topic, perhaps only of one cluster.
+
+        A broker that still has it registers it again; that of this process keeps the route of a topic that it has.
+        """
+        for name, broker in self._brokers.items():
+            if topic in broker.topics and cluster in (None, "", broker.cluster) and name != self._own_name:
+                broker.topics = {other: config for other, config in broker.topics.items() if other != topic}
+
+    # --- questions --------------------------------------------------------------------------------------
+
+    def route(self, topic: str, own_address: str) -> TopicRouteData | None:
+        """Return queues and brokers of a topic, ``None`` if no broker has it."""
+        queues: list[QueueData] = []
+        brokers: list[BrokerData] = []
+        for name, broker in self._brokers.items():
+            config = broker.topics.get(topic)
+            if config is not None:
+                perm = broker.perm(topic, config)
+                queues.append(
+                    QueueData(name, config.read_queue_nums, config.write_queue_nums, perm, config.topic_sys_flag)
+                )
+                brokers.append(_data(name, broker, own_address))
+        return TopicRouteData(queue_datas=queues, broker_datas=brokers) if queues else None
+
+    def cluster_info(self, own_address: str) -> ClusterInfo:
+        """Return all brokers and clusters."""
+        clusters: dict[str, list[str]] = {}
+        for name, broker in self._brokers.items():
+            clusters.setdefault(broker.cluster, []).append(name)
+        brokers = {name: _data(name, broker, own_address) for name, broker in self._brokers.items()}
+        return ClusterInfo(brokers, clusters)
+
+    def topics(self, cluster: str | None = None, wanted: Callable[[int], bool] | None = None) -> list[str]:
+        """Return the topics of all brokers, or of one cluster, or those whose system flag is ``wanted``."""
+        found: Iterable[tuple[str, TopicConfig]] = (
+            entry
+            for broker in self._brokers.values()
+            if cluster is None or broker.cluster == cluster
+            for entry in broker.topics.items()
+        )
+        return list({name: None for name, config in found if wanted is None or wanted(config.topic_sys_flag)})
+
+
+def _data(name: str, broker: _Broker, own_address: str) -> BrokerData:
+    return BrokerData(
+        cluster=broker.cluster,
+        broker_name=name,
+        broker_addrs={broker_id: lease.address or own_address for broker_id, lease in sorted(broker.leases.items())},
+    )

@@ -1,0 +1,94 @@
+"""A server's life on the network: it accepts connections, serves them, and ends in order."""
+
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import trio
+
+from triomq.broker.addresses import Address, plain_ip
+from triomq.broker.network.admission import Admission
+from triomq.broker.network.connection import Connection, ConnectionContext, Requests
+from triomq.broker.network.sockets import accept_loop
+from triomq.protocol.host import encode_host
+
+_FINISH_CHECK_S: Final = 0.01
+
+
+class Endpoint(NamedTuple):
+    """A listening socket, the requests it serves, and where its clients find the broker.
+
+    Attributes:
+        advertise: the broker's host, or host and port; ``None``: the address that the client connected to.
+        store_ip: the broker's address in records; ``None``: likewise.
+    """
+
+    sock: socket.socket
+    requests: Requests
+    broker_port: int
+    advertise: str | None = None
+    store_ip: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Acceptors:
+    """Accepts connections and serves them until ``stopping`` is set."""
+
+    context: ConnectionContext
+    admission: Admission
+    stopping: trio.Event
+
+    async def run(
+        self,
+        endpoints: Sequence[Endpoint],
+        has_unfinished: Callable[[], bool] = lambda: False,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve; started when connections are accepted.
+
+        At the end peers that are reading, and requests that ``has_unfinished`` tells of, get some time.
+        """
+        async with trio.open_nursery() as connections:  # 2. requests in flight are answered
+            self.context.steps.nursery = connections
+            connections.start_soon(self.context.reader.run, self.context.connections)
+            async with trio.open_nursery() as acceptors:  # 1. end first
+                for endpoint in endpoints:
+                    acceptors.start_soon(accept_loop, endpoint.sock, self._acceptor(endpoint))
+                task_status.started()
+                await self.stopping.wait()
+                acceptors.cancel_scope.cancel()
+            with trio.move_on_after(self.context.config.shutdown_grace_s):
+                while has_unfinished() or any(each.unread_bytes for each in self.context.connections):  # noqa: ASYNC110  # an event would cost every answer something
+                    await trio.sleep(_FINISH_CHECK_S)
+            connections.cancel_scope.cancel()
+
+    def _acceptor(self, endpoint: Endpoint) -> Callable[[socket.socket], None]:
+        context = self.context
+
+        def accepted(sock: socket.socket) -> None:
+            if not self.admission.admits(len(context.connections)):
+                context.statistics.refused_connections += 1
+                sock.close()
+                return
+            try:
+                peer = Address(plain_ip(sock.getpeername()[0]), sock.getpeername()[1])
+                local_ip = plain_ip(sock.getsockname()[0])
+            except OSError:  # closed already
+                sock.close()
+                return
+            store_host = encode_host(endpoint.store_ip or local_ip, endpoint.broker_port)
+            connection = Connection(context, sock, peer, _advertised(endpoint, local_ip), store_host, endpoint.requests)
+            context.connections.add(connection)
+            context.reader.add(connection)
+
+        return accepted
+
+
+def _advertised(endpoint: Endpoint, local_ip: str) -> str:
+    """Return the broker's address for a peer: as configured, else the address that the peer connected to."""
+    advertise = endpoint.advertise
+    if advertise is None:
+        return str(Address(local_ip, endpoint.broker_port))
+    return advertise if ":" in advertise else str(Address(advertise, endpoint.broker_port))

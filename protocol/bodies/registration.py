@@ -1,0 +1,70 @@
+"""The body of REGISTER_BROKER (103): the topics of a broker.
+
+Source: wire.md 9.7; RegisterBrokerBody.java, TopicConfig.java.
+"""
+
+import struct
+import zlib
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import ClassVar, Final
+
+from triomq.protocol.bodies.json_body import JsonBody
+from triomq.protocol.bodies.route import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from triomq.protocol.errors import ProtocolError
+from triomq.protocol.record.compression import inflate
+
+_LENGTH: Final = Struct(">i")
+
+
+@dataclass(slots=True)
+class RegisterBrokerBody(JsonBody):
+    """The plain form.  Source: RegisterBrokerBody.java."""
+
+    irregular: ClassVar = True  # 5.x: queue mappings of static topics
+
+    topic_config_serialize_wrapper: TopicConfigSerializeWrapper = field(default_factory=TopicConfigSerializeWrapper)
+    filter_server_list: list[str] = field(default_factory=list)
+
+
+def registration_crc(body: bytes | memoryview) -> int:
+    """Return the checksum of a body as it is sent; Java's is never negative."""
+    return zlib.crc32(body) & 0x7FFF_FFFF
+
+
+def read_registration(body: bytes | memoryview, *, compressed: bool) -> TopicConfigSerializeWrapper:
+    """Return the topics of a registration; none for an empty body.
+
+    Raises:
+        ProtocolError: damaged, or more than 64 MiB.
+    """
+    if not body:
+        return TopicConfigSerializeWrapper()
+    if not compressed:
+        return RegisterBrokerBody.decode(body).topic_config_serialize_wrapper
+    try:
+        return _read_compressed(inflate(bytes(body)))
+    except (struct.error, ValueError) as exc:
+        raise ProtocolError(f"compressed registration: {exc}") from exc
+
+
+def _read_compressed(content: bytes) -> TopicConfigSerializeWrapper:
+    """Read the version and a line for each topic; what follows, also of 5.x brokers, means nothing here."""
+    version, position = _part(content, 0)
+    (count,) = _LENGTH.unpack_from(content, position)
+    position += _LENGTH.size
+    topics = {}
+    for _ in range(count):
+        line, position = _part(content, position)
+        name, read_queues, write_queues, perm, *_ = line.decode().split(" ")
+        topics[name] = TopicConfig(name, int(read_queues), int(write_queues), int(perm))
+    return TopicConfigSerializeWrapper(topics, DataVersion.decode(version))
+
+
+def _part(content: bytes, position: int) -> tuple[bytes, int]:
+    """Return the part that follows its length, and the position after it."""
+    (length,) = _LENGTH.unpack_from(content, position)
+    begin = position + _LENGTH.size
+    if not 0 <= length <= len(content) - begin:
+        raise ValueError(f"a part of {length} bytes at {position} of {len(content)}")
+    return content[begin : begin + length], begin + length

@@ -1,0 +1,71 @@
+"""The life of a command that serves until a signal ends it."""
+
+import logging
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Final, TypeVar
+
+import trio
+
+from triomq.cli.process import end_at_next_signal, settle_garbage_collector, stop_signals
+from triomq.logs import reopen_log_file
+
+LOGGER: Final = logging.getLogger("triomq.cli.serving")
+
+Server = TypeVar("Server")
+
+
+async def serve_until_signal(
+    server: AbstractAsyncContextManager[Server],
+    announce: Callable[[Server], None],
+    reopens_log: bool,  # trio.run passes no keywords
+) -> None:
+    """Open a server, call ``announce`` when it is ready, and close it at the first signal; a second ends it at once.
+
+    With ``reopens_log`` SIGHUP only reopens the log file.
+    """
+    with stop_signals() as signals, trio.CancelScope() as starting:
+        life = _Life(starting, reopens_log=reopens_log)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(life.watch, signals)
+            async with server as running:
+                life.is_ready = True
+                settle_garbage_collector()
+                announce(running)
+                await life.stop.wait()
+            nursery.cancel_scope.cancel()
+
+
+class _Life:
+    """Handles signals: the first one cancels the start of the server, or stops it in order once it is ready."""
+
+    def __init__(self, starting: trio.CancelScope, *, reopens_log: bool) -> None:
+        self._reopens_log = reopens_log
+        self.is_ready = False
+        self.stop: Final = trio.Event()
+        self._starting = starting
+
+    async def watch(self, signals: AsyncIterator[int]) -> None:
+        async for number in signals:
+            if number == signal.SIGHUP and self._reopens_log:
+                reopen_log_file()
+                LOGGER.info("log file reopened")
+                continue
+            end_at_next_signal()
+            LOGGER.info("stopping signal=%s", signal.Signals(number).name)
+            if self.is_ready:
+                self.stop.set()
+            else:
+                self._starting.cancel()
+            return
+
+
+def write_ready_line(line: str) -> None:
+    """Write the line that scripts wait for."""
+    try:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        LOGGER.warning("ready line not written: stdout is closed")

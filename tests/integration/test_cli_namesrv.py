@@ -1,0 +1,31 @@
+"""``triomq namesrv`` as a process."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.integration.cli_tools import ok, read_line, running
+
+COMMAND = ("namesrv", "--listen", "127.0.0.1:0")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_tells_its_address_and_ends_at_a_signal_with_code_0(tmp_path: Path, number: signal.Signals) -> None:
+    with running(*COMMAND, "--store", str(tmp_path), "--json") as process:
+        ready = json.loads(read_line(process))
+        assert (ready["event"], ready["store"], ready["pid"]) == ("ready", str(tmp_path), process.pid)
+        assert json.loads(ok("topic", "list", "--json", namesrv=ready["namesrv"]) or "[]") == []
+        process.send_signal(number)
+        rest, _ = process.communicate(timeout=5)
+    assert (process.returncode, rest) == (0, b"")
+
+
+def test_the_readable_line_names_address_and_folder(tmp_path: Path) -> None:
+    with running(*COMMAND, "--store", str(tmp_path)) as process:
+        line = read_line(process)
+        process.terminate()
+        process.communicate(timeout=5)
+    assert "is ready: name server 127.0.0.1:" in line
+    assert f", store {tmp_path}, pid {process.pid}" in line
