@@ -184,16 +184,17 @@ class Groups(ConnectionObserver):
         is_answered = False
         while not is_answered and address in self._brokers.addresses():
             await trio.sleep(_RECHECK_S)
-            is_answered = await self._beat_one(address, self._heartbeat())
+            is_answered = await self._beat_one(address, self._heartbeat(), is_logged=False)  # the send's error is
         self.failing.discard(address)
 
-    async def _beat_one(self, address: str, body: bytes) -> bool:
+    async def _beat_one(self, address: str, body: bytes, *, is_logged: bool = True) -> bool:
         """Send a heartbeat; return whether there was an answer, a refusal too."""
         self._beating[address] += 1
         try:
             version = await self._requests.heartbeat(address, body)
         except (ClientError, BrokerResponseError) as exc:
-            self._failed(address, exc)
+            if is_logged:
+                self._failed(address, exc)
             return isinstance(exc, BrokerResponseError)
         else:
             self.broker_versions[address] = version
