@@ -13,6 +13,8 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n $(JOBS) --dist worksteal
+# Runs the failed tests once more. For tests with foreign processes, whose first failure stays in the output.
+ONCE_MORE = || { [ $$? -eq 1 ] && echo "--- failed tests once more" && $(PYTEST) --last-failed --last-failed-no-failures none
 
 QUICK_TESTS := tests/unit tests/property tests/integration
 LONG_TESTS := tests/chaos tests/fuzz tests/kills tests/packaging tests/powercut
@@ -50,10 +52,10 @@ long: $(INSTALLED) ## Run the tests of unit that test leaves out: fuzzing, kills
 	@$(PYTEST) $(PARALLEL) $(LONG_TESTS) $(PYTEST_ARGS)
 
 interop: $(INSTALLED) ## Run the tests with Apache's brokers and clients (Java, Maven, Go)
-	@$(PYTEST) -n $(INTEROP_JOBS) --dist loadfile tests/interop $(PYTEST_ARGS)
+	@$(PYTEST) -n $(INTEROP_JOBS) --dist loadfile tests/interop $(PYTEST_ARGS) $(ONCE_MORE) tests/interop $(PYTEST_ARGS); }
 
 spark: $(INSTALLED) ## Run the tests with Spark (Java)
-	@$(PYTEST) tests/spark $(PYTEST_ARGS)
+	@$(PYTEST) tests/spark $(PYTEST_ARGS) $(ONCE_MORE) tests/spark $(PYTEST_ARGS); }
 
 check: static coverage ## Format, lint, types, imports, then `unit` with coverage
 
