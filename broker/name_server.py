@@ -83,7 +83,7 @@ class NameServer:
         async with trio.open_nursery() as services:
             services.start_soon(self._saving.run)
             services.start_soon(self._scan)
-            await acceptors.run((endpoint,), task_status=task_status)
+            await acceptors.run((endpoint,), lambda: task_status.started())
             services.cancel_scope.cancel()
 
     async def _scan(self) -> None:

@@ -300,7 +300,7 @@ class Broker:
                 services.start_soon(flush_commit_log, store)
             else:
                 services.start_soon(self.group_commit.run)
-            await self.acceptors.run(endpoints, self._has_unfinished_answers, task_status=task_status)
+            await self.acceptors.run(endpoints, lambda: task_status.started(), self._has_unfinished_answers)
             services.cancel_scope.cancel()
 
     def _has_unfinished_answers(self) -> bool:

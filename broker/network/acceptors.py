@@ -42,11 +42,10 @@ class Acceptors:
     async def run(
         self,
         endpoints: Sequence[Endpoint],
+        on_accepting: Callable[[], None],
         has_unfinished: Callable[[], bool] = lambda: False,
-        *,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve; started when connections are accepted.
+        """Serve; ``on_accepting`` is called when connections are accepted.
 
         At the end peers that are reading, and requests that ``has_unfinished`` tells of, get some time.
         """
@@ -56,7 +55,7 @@ class Acceptors:
             async with trio.open_nursery() as acceptors:  # 1. end first
                 for endpoint in endpoints:
                     acceptors.start_soon(accept_loop, endpoint.sock, self._acceptor(endpoint))
-                task_status.started()
+                on_accepting()
                 await self.stopping.wait()
                 acceptors.cancel_scope.cancel()
             with trio.move_on_after(self.context.config.shutdown_grace_s):
