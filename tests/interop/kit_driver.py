@@ -144,16 +144,24 @@ class ApacheBrokers:
         return self.running[version]
 
     def start(
-        self, version: str, folder: Path, settings: Mapping[str, object] | None = None, *, acl: bool = False
+        self,
+        version: str,
+        folder: Path,
+        settings: Mapping[str, object] | None = None,
+        *,
+        acl: bool = False,
+        join: str = "",
     ) -> ApacheBroker:
         """Start a name server and a broker; ``folder / "store-broker"`` may contain a store.
 
-        With ``acl`` it requires signatures; the accounts are in the kit's README.
+        With ``acl`` it requires signatures; the accounts are in the kit's README.  With ``join`` the broker also
+        registers at this name server.
         """
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".run-apache").touch()  # allows the script to use a folder with a store
         options = [word for name, value in (settings or {}).items() for word in ("--set", f"{name}={value}")]
         options += ["--acl"] if acl else []
+        options += ["--join", join] if join else []
         done = run([KIT / "run-apache.sh", "start", folder, "--version", version, *options], START_TIMEOUT_S)
         if done.returncode != 0:
             self.stop(folder)
@@ -169,6 +177,12 @@ class ApacheBrokers:
             # its files are not needed: killing saves the 10 to 20 s of an orderly stop
             done = run([KIT / "run-apache.sh", "stop", folder, "--kill", "--purge"], STOP_TIMEOUT_S)
             assert done.returncode == 0, done.stderr
+
+    def pids(self, folder: Path) -> Mapping[str, int]:
+        """Return the processes of one folder by role."""
+        done = run([KIT / "run-apache.sh", "status", folder], STOP_TIMEOUT_S)
+        assert done.returncode == 0, done.stderr
+        return dict(json.loads(done.stdout)["pids"])
 
     def stop_broker(self, folder: Path, *, kill: bool) -> None:
         """Stop the broker of one folder and keep its store; an orderly stop may take 20 s."""

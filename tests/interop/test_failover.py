@@ -1,0 +1,180 @@
+"""One of two Apache brokers leaves while clients send and consume, and comes back.
+
+No send raises, and what was acknowledged is consumed.  Speed is measured by ``python -m bench failover``.
+"""
+
+import os
+import signal
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import pytest
+import trio
+
+from tests.interop.kit_driver import ApacheBroker, ApacheBrokers
+from tests.interop.suite_tools import Inbox, fresh, until
+from triomq.client import (
+    Admin,
+    ClientInstance,
+    Message,
+    Producer,
+    ProducerConfig,
+    PushConsumer,
+    TransactionProducer,
+    TransactionState,
+)
+
+pytestmark = pytest.mark.jvm
+
+VERSION: Final = "4.9.7"
+LIMIT_S: Final = 120
+AWAY_S: Final = 4.0  # longer than a send may take
+PAUSE_S: Final = 0.005
+
+Pair = tuple[ApacheBroker, ApacheBroker]
+SendOne = Callable[[Message], Awaitable[str]]
+"""Sends a message; returns the broker that stored it."""
+
+
+@pytest.fixture(scope="module")
+def pair(apache_brokers: ApacheBrokers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Two brokers under the first one's name server; the second is "broker-b"."""
+    folder = tmp_path_factory.mktemp("pair")
+    try:
+        one = apache_brokers.start(VERSION, folder / "a")
+        other = apache_brokers.start(VERSION, folder / "b", {"brokerName": "broker-b"}, join=one.namesrv)
+        yield one, other
+    finally:
+        apache_brokers.stop(folder / "b")
+        apache_brokers.stop(folder / "a")
+
+
+class Kill:
+    """Kills the broker, and starts it again."""
+
+    @staticmethod
+    async def leave(brokers: ApacheBrokers, broker: ApacheBroker) -> None:
+        await trio.to_thread.run_sync(lambda: brokers.stop_broker(broker.folder, kill=True))
+
+    @staticmethod
+    async def come_back(brokers: ApacheBrokers, broker: ApacheBroker) -> None:
+        await trio.to_thread.run_sync(brokers.start_broker, broker.folder)
+
+
+class Freeze:
+    """Stops the process for a while; its connections stay."""
+
+    @staticmethod
+    async def leave(brokers: ApacheBrokers, broker: ApacheBroker) -> None:
+        os.kill(brokers.pids(broker.folder)["broker"], signal.SIGSTOP)
+
+    @staticmethod
+    async def come_back(brokers: ApacheBrokers, broker: ApacheBroker) -> None:
+        os.kill(brokers.pids(broker.folder)["broker"], signal.SIGCONT)
+
+
+@asynccontextmanager
+async def senders(instance: ClientInstance) -> AsyncGenerator[dict[str, SendOne], None]:
+    """Open producers of all kinds; yield what sends a message with each."""
+
+    def commit(_asked: object) -> TransactionState:
+        return TransactionState.COMMIT
+
+    async with (
+        Producer(fresh("plain"), instance=instance) as plain,
+        Producer(fresh("batching"), instance=instance, settings=ProducerConfig(auto_batch=True)) as batching,
+        Producer(fresh("choosy"), instance=instance, settings=ProducerConfig(send_latency_fault_enable=True)) as choosy,
+        TransactionProducer(fresh("transactions"), instance=instance, check=commit) as transactions,
+    ):
+
+        def by(producer: Producer) -> SendOne:
+            async def send(message: Message) -> str:
+                return (await producer.send(message)).queue.broker_name
+
+            return send
+
+        async def in_transaction(message: Message) -> str:
+            return (await transactions.send(message, commit)).result.queue.broker_name
+
+        yield {
+            "plain": by(plain),
+            "batching": by(batching),
+            "batching too": by(batching),
+            "choosy": by(choosy),
+            "transactions": in_transaction,
+        }
+
+
+class Senders:
+    """Tasks that send until they are told to stop.
+
+    Attributes:
+        acknowledged: bodies that a broker stored.
+        by_broker: how many of each kind each broker stored.
+    """
+
+    def __init__(self, topic: str) -> None:
+        self.acknowledged: set[bytes] = set()
+        self.by_broker: Counter[tuple[str, str]] = Counter()
+        self.stopping = False
+        self._topic = topic
+
+    async def run(self, kind: str, send: SendOne) -> None:
+        number = 0
+        while not self.stopping:
+            body = f"{kind} {number}".encode()
+            self.by_broker[kind, await send(Message(self._topic, body))] += 1
+            self.acknowledged.add(body)
+            number += 1
+            await trio.sleep(PAUSE_S)
+
+    async def wait_for_each(self, kinds: dict[str, SendOne], *names: str) -> None:
+        """Wait until these brokers have stored something more of each kind."""
+        before = self.by_broker.copy()
+        wanted = [(kind, name) for kind in kinds for name in names]
+
+        async def is_done() -> bool:
+            return all(self.by_broker[key] > before[key] for key in wanted)
+
+        await until(is_done)
+
+
+@pytest.mark.parametrize("how", [Kill, Freeze])
+async def test_sends_and_consumption_go_on_while_a_broker_is_away(
+    apache_brokers: ApacheBrokers, pair: Pair, how: type[Kill] | type[Freeze]
+) -> None:
+    one, other = pair
+    topic = fresh("failover")
+    sent, inbox = Senders(topic), Inbox()
+    with trio.fail_after(LIMIT_S):
+        async with Admin(namesrv=one.namesrv) as admin:
+            await admin.create_topic(topic, queues=2)
+
+        async with (
+            ClientInstance(one.namesrv) as instance,
+            PushConsumer(
+                fresh("group"), namesrv=one.namesrv, subscriptions={topic: "*"}, on_message=inbox.take, start="earliest"
+            ),
+            senders(instance) as kinds,
+        ):
+            await until(lambda: has_brokers(instance, topic, 2))
+            async with trio.open_nursery() as nursery:
+                for kind, send in kinds.items():
+                    nursery.start_soon(sent.run, kind, send)
+                await sent.wait_for_each(kinds, "broker-a", "broker-b")
+
+                await how.leave(apache_brokers, other)
+                await trio.sleep(AWAY_S)
+                await sent.wait_for_each(kinds, "broker-a")
+
+                await how.come_back(apache_brokers, other)
+                await sent.wait_for_each(kinds, "broker-b")
+                sent.stopping = True
+            await inbox.wait_for(lambda: sent.acknowledged <= set(inbox.bodies()))
+
+
+async def has_brokers(instance: ClientInstance, topic: str, count: int) -> bool:
+    route = await instance.routes.find(topic, refresh=True)
+    return route is not None and len(route.queue_datas) == count
