@@ -201,11 +201,14 @@ class Delivery:
         instance = self._instance
         opaque = instance.requests.next_opaque()
         frame, body = outgoing.frame(target, opaque, connection.header_format, instance.config.credentials)
+        response = None
         try:
             response = await connection.request(opaque, frame, deadline, body, silence_s)
         finally:
             if self._settings.send_latency_fault_enable:
-                self._latencies.answered(target.queue.broker_name, trio.current_time() - began)
+                now = trio.current_time()
+                if response is not None or now >= deadline:  # not if it was given up earlier: it may not be slow
+                    self._latencies.answered(target.queue.broker_name, now - began)
         status = STATUS_BY_CODE.get(response.code)
         if status is None:
             raise BrokerResponseError.from_response(response.code, response.remark, target.address)

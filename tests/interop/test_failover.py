@@ -1,6 +1,7 @@
 """One of two Apache brokers leaves while clients send and consume, and comes back.
 
-No send raises, and what was acknowledged is consumed.  Speed is measured by ``python -m bench failover``.
+No send raises, so none takes longer than its timeout of 3 s, and what was acknowledged is consumed.  How long sends
+really take is measured by ``python -m bench failover``.
 """
 
 import os

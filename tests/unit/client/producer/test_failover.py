@@ -202,6 +202,27 @@ async def test_slow_brokers_are_avoided_if_wanted(
         assert (await send_some(producer))["broker-a"] >= 7
 
 
+async def test_a_frozen_broker_does_not_count_as_slow(
+    name_server: FakeBroker, brokers: Pair, autojump_clock: MockClock
+) -> None:
+    settings = ProducerConfig(send_latency_fault_enable=True)
+    async with Producer("group", namesrv=name_server.address, settings=settings) as producer:
+        await send_some(producer)
+        thaw = freeze(brokers[1])
+        assert await send_some(producer) == {"broker-a": 8}
+        thaw()
+        await trio.sleep(4)
+        assert await send_some(producer) == {"broker-a": 4, "broker-b": 4}
+
+        brokers[1].on(SEND, lambda _command: None)  # it answers heartbeats
+        began = trio.current_time()
+        while trio.current_time() < began + 30:
+            await send_some(producer)
+            await trio.sleep(1)
+        brokers[1].on(SEND, brokers[1].answer_send)
+        assert await send_some(producer) == {"broker-a": 8}
+
+
 async def test_a_new_topic_is_created_on_a_broker_that_is_there(
     producer: Producer, name_server: FakeBroker, brokers: Pair
 ) -> None:
