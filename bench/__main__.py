@@ -6,7 +6,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from bench import burst, cold, compare, consumers, filtered, load, peers, queues, spark, store, sync, undecided, waiting
+from bench import (
+    burst,
+    cold,
+    compare,
+    consumers,
+    failover,
+    filtered,
+    load,
+    peers,
+    queues,
+    spark,
+    store,
+    sync,
+    undecided,
+    waiting,
+)
 
 
 class Mode(NamedTuple):
@@ -35,6 +50,11 @@ MODES: Final = {
     "waiting": Mode("what thousands of waiting pulls cost our broker", waiting.add_arguments, waiting.run),
     "undecided": Mode("what transactions without a decision cost our broker", undecided.add_arguments, undecided.run),
     "cold": Mode("old messages are read from the disk beside the newest ones", cold.add_arguments, cold.run),
+    "failover": Mode(
+        "one of two brokers is killed and comes back while our producer and Java's send (needs Java, Maven)",
+        failover.add_arguments,
+        failover.run,
+    ),
     "filter": Mode("what SQL filters cost our broker and its other clients", filtered.add_arguments, filtered.run),
     "store": Mode("the store alone: append, read, flush, start, rebuild", store.add_arguments, store.run),
     "queues": Mode("ten thousand queues and 10 GiB of log together", queues.add_arguments, queues.run),
