@@ -76,7 +76,7 @@ def build_parser() -> Parser:
     options_type = "triomq.cli.arguments.options:CompletionOptions"
     text = "print a script that completes commands and options in your shell"
     completion = add_command(commands, "completion", "completion:run", options_type, text)
-    completion.add_argument("shell", choices=("bash", "zsh"))
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
     add_client_command(commands, "ping", "ping:run", "ClientOptions", "ask whether name server and brokers answer")
     return parser
 

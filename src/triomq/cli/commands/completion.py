@@ -1,4 +1,4 @@
-"""``triomq completion``: print a script that completes commands and options in bash or zsh."""
+"""``triomq completion``: print a script that completes commands and options in bash, zsh or fish."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -23,15 +23,35 @@ _SCRIPT: Final = """\
 }}
 complete -o default -F _triomq triomq
 """
+_FISH: Final = """\
+function _triomq
+    set -l path triomq
+    for word in (commandline -opc)[2..-1]
+        switch "$path $word"
+            case {commands}
+                set path "$path $word"
+        end
+    end
+    switch $path
+{cases}
+    end
+end
+complete -c triomq -a '(_triomq)'
+"""
 _ZSH: Final = "autoload -Uz bashcompinit && bashcompinit\n"
 
 
 def run(options: CompletionOptions) -> int:
     """Write the script."""
-    found = list(_words("triomq", build_parser()))
-    commands = "|".join(f'"{path}"' for path, _ in found[1:])
-    cases = "\n".join(f'    "{path}") words="{" ".join(words)}" ;;' for path, words in found)
-    write_text(_SCRIPT.format(prefix=_ZSH if options.shell == "zsh" else "", commands=commands, cases=cases))
+    found = [(f'"{path}"', words) for path, words in _words("triomq", build_parser())]
+    paths = [path for path, _ in found[1:]]
+    if options.shell == "fish":
+        cases = "\n".join(f"        case {path}\n            printf '%s\\n' {' '.join(words)}" for path, words in found)
+        write_text(_FISH.format(commands=" ".join(paths), cases=cases))
+        return ExitCode.OK
+    cases = "\n".join(f'    {path}) words="{" ".join(words)}" ;;' for path, words in found)
+    prefix = _ZSH if options.shell == "zsh" else ""
+    write_text(_SCRIPT.format(prefix=prefix, commands="|".join(paths), cases=cases))
     return ExitCode.OK
 
 

@@ -1,5 +1,6 @@
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -29,3 +30,22 @@ def test_zsh_gets_the_same_after_bashcompinit(capsys: pytest.CaptureFixture[str]
     bash = capsys.readouterr().out
     main(["completion", "zsh"])
     assert capsys.readouterr().out == f"autoload -Uz bashcompinit && bashcompinit\n{bash}"
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("triomq prod", "produce"),
+        ("triomq group re", "reset-offset"),
+        ("triomq produce T --in", "--in-flight"),
+        ("triomq broker status --namesr", "--namesrv"),
+    ],
+)
+def test_fish_completes_commands_and_options(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, line: str, word: str
+) -> None:
+    assert main(["completion", "fish"]) == 0
+    program = f"{capsys.readouterr().out}\ncomplete -C '{line}'"
+    done = subprocess.run(("fish", "-N", "-c", program), capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.split() == [word]
