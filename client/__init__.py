@@ -7,6 +7,7 @@ from triomq.client.admin.admin import Admin
 from triomq.client.admin.dead_letters import DeadLetter, DeadLetterCount, Redrive
 from triomq.client.admin.group_state import GroupLag, GroupState, QueueState
 from triomq.client.admin.offset_reset import OffsetChange, OffsetReset
+from triomq.client.admin.topic_config import TopicChange, TopicSettings
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.config import ClientConfig
 from triomq.client.connection.credentials import load_credentials
@@ -137,7 +138,9 @@ __all__ = [
     "SubscriptionParseError",
     "SystemBusyError",
     "Tags",
+    "TopicChange",
     "TopicNotExistError",
+    "TopicSettings",
     "Transaction",
     "TransactionProducer",
     "TransactionState",

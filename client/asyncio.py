@@ -337,6 +337,7 @@ class Admin(_Awaiting[TrioAdmin]):
     create_topic = _awaiting(TrioAdmin.create_topic)
     delete_topic = _awaiting(TrioAdmin.delete_topic)
     topic_config = _awaiting(TrioAdmin.topic_config)
+    update_topic = _awaiting(TrioAdmin.update_topic)
     topic_stats = _awaiting(TrioAdmin.topic_stats)
     find_messages = _awaiting(TrioAdmin.find_messages)
     message = _awaiting(TrioAdmin.message)

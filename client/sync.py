@@ -221,6 +221,7 @@ class Admin(_Blocking[TrioAdmin]):
     create_topic = _blocking(TrioAdmin.create_topic)
     delete_topic = _blocking(TrioAdmin.delete_topic)
     topic_config = _blocking(TrioAdmin.topic_config)
+    update_topic = _blocking(TrioAdmin.update_topic)
     topic_stats = _blocking(TrioAdmin.topic_stats)
     find_messages = _blocking(TrioAdmin.find_messages)
     message = _blocking(TrioAdmin.message)

@@ -4,7 +4,7 @@ Source: wire.md 7 and 8, behaviour.md A.15.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Final
 
 from triomq.client.admin import dead_letters, offset_reset, transactions
@@ -13,13 +13,13 @@ from triomq.client.admin.find_messages import END_OF_TIME_MS, find_by_key, find_
 from triomq.client.admin.group_state import (
     GroupLag,
     GroupState,
-    lags_of,
-    merge_members,
     read_group_state,
+    read_lags,
     read_member_ids,
+    read_members,
 )
 from triomq.client.admin.offset_reset import OffsetReset
-from triomq.client.admin.topic_config import read_topic_config
+from triomq.client.admin.topic_config import TopicChange, TopicSettings, change_topic, read_topic_config
 from triomq.client.admin.transactions import UndecidedTransaction
 from triomq.client.cluster.instance import ClientInstance, use_instance
 from triomq.client.cluster.route import masters_of_cluster, masters_of_route
@@ -36,7 +36,7 @@ from triomq.protocol.bodies.route import (
     TopicConfig,
     TopicRouteData,
 )
-from triomq.protocol.bodies.statistics import ConsumerConnection, ConsumeStats, TopicOffset, TopicStatsTable
+from triomq.protocol.bodies.statistics import ConsumerConnection, TopicOffset, TopicStatsTable
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
     ClientClosedError,
@@ -46,15 +46,12 @@ from triomq.protocol.errors import (
     NameServerError,
     NoBrokerError,
     NoRouteError,
-    TopicNotExistError,
-    TriomqError,
 )
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import AUTO_CREATE_TOPIC, validate_group, validate_topic
 from triomq.protocol.record.message import MessageExt
-from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, DeleteSubscriptionGroupRequestHeader
+from triomq.protocol.requests.groups import DeleteSubscriptionGroupRequestHeader
 from triomq.protocol.requests.messages import QueryMessageRequestHeader
-from triomq.protocol.requests.offsets import GetConsumeStatsRequestHeader
 from triomq.protocol.requests.topics import CreateTopicRequestHeader, TopicRequestHeader
 from triomq.protocol.units import QueueOffset
 from triomq.protocol.wire.command import RemotingCommand
@@ -162,11 +159,22 @@ class Admin(OpenOnce):
         Raises:
             NoRouteError: no broker, or not the named one, has the topic.
         """
-        masters = masters_of_route(await self.topic_route(topic))
-        name = broker_name or min(masters, default="")
-        if name not in masters:
-            raise NoRouteError(f"topic {topic!r} has no master {name!r}; its brokers: {', '.join(masters) or 'none'}")
-        return await read_topic_config(self._entered().requests, masters[name], topic)
+        masters = await self._masters_of(topic, broker_name)
+        return await read_topic_config(self._entered().requests, masters[min(masters)], topic)
+
+    async def update_topic(
+        self, topic: str, settings: TopicSettings, *, broker_name: str | None = None, dry_run: bool = False
+    ) -> list[TopicChange]:
+        """Change what ``settings`` name of a topic, on all brokers that have it or one; the rest stays as it is there.
+
+        Messages in queues that are no longer read are not consumed: to have fewer queues, lower the number of write
+        queues first, and the number of read queues once the others are consumed.
+
+        Raises:
+            NoRouteError: no broker, or not the named one, has the topic.
+        """
+        masters = await self._masters_of(topic, broker_name)
+        return await change_topic(self._entered().requests, masters, topic, settings, dry_run=dry_run)
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """Return minimum and maximum offset and the time of the last message of each queue, sorted by queue."""
@@ -258,9 +266,7 @@ class Admin(OpenOnce):
 
     async def group_lag(self, group: str, topic: str | None = None) -> list[GroupLag]:
         """Return the progress of a group in each queue (of a topic), sorted; empty if it never committed an offset."""
-        header = GetConsumeStatsRequestHeader(group, topic)
-        answers = await self._ask_masters(RequestCode.GET_CONSUME_STATS, header, without=(TopicNotExistError,))
-        return sorted(lag for answer in answers for lag in lags_of(ConsumeStats.decode(answer.body)))
+        return await read_lags(self._entered().requests, await self._masters(), group, topic)
 
     async def group_members(self, group: str) -> ConsumerConnection:
         """Return the connections of a consumer group to all brokers, and their subscriptions.
@@ -268,11 +274,10 @@ class Admin(OpenOnce):
         Raises:
             ConsumerNotOnlineError: the group has no member online.
         """
-        code, header = RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupRequestHeader(group)
-        answers = await self._ask_masters(code, header, without=(ConsumerNotOnlineError,))
-        if not answers:
+        members = await read_members(self._entered().requests, await self._masters(), group)
+        if members is None:
             raise ConsumerNotOnlineError(int(ResponseCode.CONSUMER_NOT_ONLINE), f"group {group!r} has no member online")
-        return merge_members([ConsumerConnection.decode(answer.body) for answer in answers])
+        return members
 
     async def group_member_ids(self, group: str) -> list[str]:
         """Return the client ids of the members of a consumer group, sorted as its members sort them."""
@@ -280,24 +285,9 @@ class Admin(OpenOnce):
 
     async def group_state(self, group: str, topic: str | None = None) -> GroupState:
         """Return members, owner of each queue (of a topic), and problems of a group; asks each member for its state."""
-        lags = await self.group_lag(group, topic)
-        try:
-            members = await self.group_members(group)
-        except ConsumerNotOnlineError:
-            members = None
-        if topic is None and members is not None:  # brokers return only topics with offsets
-            told = {row.queue.topic for row in lags}
-            for subscribed in sorted(members.subscription_table.keys() - told):
-                lags += await self.group_lag(group, subscribed)
-        config = (await self.group_configs()).get(self._entered().requests.namespace.wrap(group))
-        return await read_group_state(
-            self._entered(),
-            await self._masters(),
-            group,
-            lags=sorted(lags),
-            members=members,
-            consume_enabled=config is None or config.consume_enable,
-        )
+        instance, configs = self._entered(), await self.group_configs()
+        config = configs.get(instance.requests.namespace.wrap(group))
+        return await read_group_state(instance, await self._masters(), group, topic, config=config)
 
     async def reset_offsets(self, group: str, topic: str, to: Start, *, dry_run: bool = False) -> OffsetReset:
         """Set the offsets of a group in a topic; members that are online follow within about 10 s.
@@ -383,14 +373,19 @@ class Admin(OpenOnce):
         body: bytes = b"",
         *,
         cluster: str | None = None,
-        without: tuple[type[TriomqError], ...] = (),
     ) -> list[RemotingCommand]:
-        """Send a request to all masters (of a cluster); return their answers, leaving out errors of one kind."""
-        answers = []
-        for address in await self._masters(cluster):
-            with suppress(*without):
-                answers.append(await self._ask(address, code, header, body))
-        return answers
+        """Send a request to all masters (of a cluster); return their answers."""
+        requests, masters = self._entered().requests, await self._masters(cluster)
+        return await requests.ask_each(masters, code, header, body)
+
+    async def _masters_of(self, topic: str, broker_name: str | None) -> dict[str, str]:
+        """Return the addresses of a topic's masters by broker name; with a name only that one."""
+        masters = masters_of_route(await self.topic_route(topic))
+        found = {name: address for name, address in masters.items() if broker_name in (None, name)}
+        if not found:
+            name = "" if broker_name is None else f" {broker_name!r}"
+            raise NoRouteError(f"topic {topic!r} has no master{name}; its brokers: {', '.join(masters) or 'none'}")
+        return found
 
     async def _masters(self, cluster: str | None = None) -> list[str]:
         found = masters_of_cluster(await self.cluster(), cluster)

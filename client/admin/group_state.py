@@ -26,11 +26,19 @@ from triomq.protocol.bodies.group_health import (
     explain_stall,
     subscription_differences,
 )
+from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.bodies.statistics import ConsumerConnection, ConsumeStats
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.errors import BrokerResponseError, ClientError, ProtocolError
+from triomq.protocol.errors import (
+    BrokerResponseError,
+    ClientError,
+    ConsumerNotOnlineError,
+    ProtocolError,
+    TopicNotExistError,
+)
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, GetConsumerRunningInfoRequestHeader
+from triomq.protocol.requests.offsets import GetConsumeStatsRequestHeader
 from triomq.protocol.units import Timestamp
 
 #: Limit for the answer of a member; brokers give up after 10 s.
@@ -98,7 +106,14 @@ class GroupState(NamedTuple):
     subscription_differences: tuple[SubscriptionDifference, ...]
 
 
-def lags_of(stats: ConsumeStats) -> Iterator[GroupLag]:
+async def read_lags(requests: Requests, brokers: Iterable[str], group: str, topic: str | None = None) -> list[GroupLag]:
+    """Return the positions of a group in the queues (of a topic) of these brokers, sorted."""
+    code, header = RequestCode.GET_CONSUME_STATS, GetConsumeStatsRequestHeader(group, topic)
+    answers = await requests.ask_each(brokers, code, header, without=(TopicNotExistError,))
+    return sorted(lag for answer in answers for lag in _lags_of(ConsumeStats.decode(answer.body)))
+
+
+def _lags_of(stats: ConsumeStats) -> Iterator[GroupLag]:
     """Yield the positions in a broker's answer."""
     for queue, found in stats.offset_table.items():
         yield GroupLag(
@@ -113,9 +128,13 @@ def lags_of(stats: ConsumeStats) -> Iterator[GroupLag]:
         )
 
 
-def merge_members(answers: Sequence[ConsumerConnection]) -> ConsumerConnection:
-    """Return the members that several brokers report, each once."""
-    merged, *others = answers
+async def read_members(requests: Requests, brokers: Iterable[str], group: str) -> ConsumerConnection | None:
+    """Return the members that these brokers report, each once; ``None``: no member is online."""
+    code, header = RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupRequestHeader(group)
+    answers = await requests.ask_each(brokers, code, header, without=(ConsumerNotOnlineError,))
+    if not answers:
+        return None
+    merged, *others = [ConsumerConnection.decode(answer.body) for answer in answers]
     for found in others:
         known = {connection.client_id for connection in merged.connection_set}
         merged.connection_set += [one for one in found.connection_set if one.client_id not in known]
@@ -127,7 +146,33 @@ async def read_group_state(
     instance: ClientInstance,
     brokers: Sequence[str],
     group: str,
+    topic: str | None = None,
     *,
+    config: SubscriptionGroupConfig | None,
+) -> GroupState:
+    """Read progress and members of a group at these brokers; ask the members for their state; compare.
+
+    Args:
+        instance: whose connections to use.
+        brokers: addresses of masters.
+        group: its name.
+        topic: only its queues.
+        config: the group's settings.
+    """
+    requests = instance.requests
+    lags = await read_lags(requests, brokers, group, topic)
+    members = await read_members(requests, brokers, group)
+    if topic is None and members is not None:  # brokers return only topics with offsets
+        told = {row.queue.topic for row in lags}
+        for subscribed in sorted(members.subscription_table.keys() - told):
+            lags += await read_lags(requests, brokers, group, subscribed)
+    return await _compare(instance, brokers, group, sorted(lags), members, config is None or config.consume_enable)
+
+
+async def _compare(
+    instance: ClientInstance,
+    brokers: Sequence[str],
+    group: str,
     lags: Sequence[GroupLag],
     members: ConsumerConnection | None,
     consume_enabled: bool,

@@ -1,13 +1,107 @@
-"""The configuration of one topic, from brokers of all versions.
+"""The configuration of one topic: read and changed on brokers of all versions.
 
 Source: wire.md 7; AdminBrokerProcessor.java.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
 from triomq.client.cluster.requests import Requests, raise_for_code
 from triomq.protocol.bodies.route import TopicConfig, TopicConfigSerializeWrapper
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.errors import TopicNotExistError
-from triomq.protocol.requests.topics import TopicRequestHeader
+from triomq.protocol.errors import ConfigError, TopicNotExistError
+from triomq.protocol.names import AUTO_CREATE_TOPIC
+from triomq.protocol.requests.topics import CreateTopicRequestHeader, TopicRequestHeader
+
+#: Attribute with the kind of messages that brokers of RocketMQ 5 accept.  Source: TopicAttributes.java.
+MESSAGE_TYPE: Final = "message.type"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSettings:
+    """What to change of a topic; ``None`` stays as it is.
+
+    Attributes:
+        read_queues: queues that consumers read.
+        write_queues: queues that producers send to.
+        perm: bits of ``Permission``.
+        order: whether it is an order topic; only brokers of RocketMQ 5 keep that.
+        message_type: ``NORMAL``, ``FIFO``, ``DELAY``, ``TRANSACTION`` or ``MIXED``; only for brokers of RocketMQ 5.
+
+    Raises:
+        ConfigError: a number of queues is not above 0.
+    """
+
+    read_queues: int | None = None
+    write_queues: int | None = None
+    perm: int | None = None
+    order: bool | None = None
+    message_type: str | None = None
+
+    def __post_init__(self) -> None:
+        for count in (self.read_queues, self.write_queues):
+            if count is not None and count <= 0:
+                raise ConfigError(f"queues: {count} must be above 0")
+
+    def applied_to(self, config: TopicConfig) -> TopicConfig:
+        """Return a configuration with these changes."""
+        attributes = config.attributes
+        if self.message_type is not None:
+            attributes = {**(attributes or {}), MESSAGE_TYPE: self.message_type}
+        return replace(
+            config,
+            read_queue_nums=self.read_queues or config.read_queue_nums,
+            write_queue_nums=self.write_queues or config.write_queue_nums,
+            perm=config.perm if self.perm is None else self.perm,
+            order=config.order if self.order is None else self.order,
+            attributes=attributes,
+        )
+
+
+class TopicChange(NamedTuple):
+    """The configuration of a topic on one broker, before and after a change.
+
+    A broker that does not know a setting leaves it out: so ``after`` is what it answers then.
+    """
+
+    broker_name: str
+    before: TopicConfig
+    after: TopicConfig
+
+
+async def change_topic(
+    requests: Requests, masters: Mapping[str, str], topic: str, settings: TopicSettings, *, dry_run: bool
+) -> list[TopicChange]:
+    """Change a topic on these brokers, given with their addresses; first all of them are asked what they have.
+
+    Raises:
+        BrokerResponseError, ClientError: as ``Admin``.
+    """
+    before = {name: await read_topic_config(requests, address, topic) for name, address in masters.items()}
+    changes = []
+    for name, config in before.items():
+        after = settings.applied_to(config)
+        if after != config and not dry_run:
+            await requests.ask(masters[name], RequestCode.UPDATE_AND_CREATE_TOPIC, _header(topic, after, settings))
+            after = await read_topic_config(requests, masters[name], topic)
+        changes.append(TopicChange(name, config, after))
+    return changes
+
+
+def _header(topic: str, config: TopicConfig, settings: TopicSettings) -> CreateTopicRequestHeader:
+    """Return the header of the request, which replaces everything but the attributes."""
+    return CreateTopicRequestHeader(
+        topic,
+        AUTO_CREATE_TOPIC,
+        config.read_queue_nums,
+        config.write_queue_nums,
+        config.perm,
+        config.topic_filter_type.name,
+        config.topic_sys_flag,
+        order=config.order,
+        attributes=settings.message_type and f"+{MESSAGE_TYPE}={settings.message_type}",
+    )
 
 
 async def read_topic_config(requests: Requests, address: str, topic: str) -> TopicConfig:

@@ -3,6 +3,8 @@
 Source: wire.md 1.4 and 11, behaviour.md B.1.
 """
 
+from collections.abc import Iterable
+from contextlib import suppress
 from itertools import count
 from typing import Final
 
@@ -15,7 +17,7 @@ from triomq.client.connection.connection import Connection, RequestHandler
 from triomq.client.connection.pool import ConnectionObserver, ConnectionTable
 from triomq.protocol.bodies.client import HeartbeatData
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
-from triomq.protocol.errors import BrokerResponseError, ClientClosedError
+from triomq.protocol.errors import BrokerResponseError, ClientClosedError, TriomqError
 from triomq.protocol.namespace import Namespace
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.formats.table import agreed_format, offer
@@ -150,6 +152,22 @@ class Requests:
         """
         command = self.command(code, header, body)
         return raise_for_code(await self.invoke(address, command, timeout_s, connections), address)
+
+    async def ask_each(
+        self,
+        addresses: Iterable[str],
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        without: tuple[type[TriomqError], ...] = (),
+    ) -> list[RemotingCommand]:
+        """Send a request to brokers, see :meth:`ask`; return their answers, leaving out errors of some kinds."""
+        answers = []
+        for address in addresses:
+            with suppress(*without):
+                answers.append(await self.ask(address, code, header, body))
+        return answers
 
     async def invoke_namesrv(self, command: RemotingCommand) -> RemotingCommand:
         """Ask the name server in use; if it fails, the others.

@@ -23,6 +23,7 @@ class CreateTopicRequestHeader(Header):
     topic_filter_type: str = "SINGLE_TAG"
     topic_sys_flag: Int32 = 0
     order: bool = False
+    attributes: str | None = None  # 5.x: changes, such as ``+message.type=FIFO``
 
 
 @dataclass(slots=True)

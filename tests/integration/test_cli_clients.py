@@ -249,6 +249,27 @@ def test_topics_are_created_listed_shown_and_deleted(namesrv: str) -> None:
     assert name not in ok("topic", "list", "--all", namesrv=namesrv)
 
 
+def test_a_topic_is_updated_in_what_is_named(namesrv: str, topic: str) -> None:
+    words = ("topic", "update", topic)
+    text = "broker-a: read_queues 1 -> 2, write_queues 1 -> 3"
+    odd = f"{text}; nobody consumes what is sent to queue 2: more write than read queues\n"
+    assert ok(*words, "--queues", "3", "--read-queues", "2", "--dry-run", namesrv=namesrv) == odd
+    assert ok(*words, "--queues", "3", "--read-queues", "2", namesrv=namesrv) == odd
+    assert ok(*words, "--permission", "r", "--write-queues", "2", namesrv=namesrv) == (
+        "broker-a: write_queues 3 -> 2, permission rw -> r\n"
+    )
+    assert ok(*words, "--permission", "r", namesrv=namesrv) == "broker-a: nothing to change\n"
+    result = json.loads(ok(*words, "--permission", "rw", "--json", namesrv=namesrv))
+    after = {"read_queues": 2, "write_queues": 2, "permission": "rw", "order": False, "type": None}
+    assert result["brokers"] == [{"broker": "broker-a", "before": {**after, "permission": "r"}, "after": after}]
+    assert "--queues 8" in complaint(2, *words, namesrv=namesrv)
+    assert "'broker-x'; its brokers: broker-a" in complaint(
+        1, *words, "--queues", "2", "--broker", "broker-x", namesrv=namesrv
+    )
+    done = triomq(*words, "--type", "fifo", namesrv=namesrv)
+    assert (done.returncode, b"do not keep --order or --type: broker-a" in done.stderr) == (1, True)
+
+
 def test_topics_of_the_system_are_listed_only_if_asked_for(namesrv: str) -> None:
     assert "TBW102" not in ok("topic", "list", namesrv=namesrv)
     assert {"topic": "TBW102", "kind": "system"} in objects(ok("topic", "list", "--all", "--json", namesrv=namesrv))

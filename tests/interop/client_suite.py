@@ -21,7 +21,7 @@ from tests.interop.suite_sending import SENDING
 from tests.interop.suite_tools import Inbox, Scenario, fresh, has_no_route, new_topic, until
 from tests.interop.suite_traces import TRACES
 from tests.interop.suite_transactions import TRANSACTIONS
-from triomq.client import Message
+from triomq.client import Message, TopicSettings
 
 
 async def topics_are_made_listed_and_deleted(namesrv: str) -> None:
@@ -33,6 +33,19 @@ async def topics_are_made_listed_and_deleted(namesrv: str) -> None:
         await admin.delete_topic(topic)
         await until(lambda: has_no_route(admin, topic))
         assert topic not in await admin.topics()
+
+
+async def an_update_of_a_topic_keeps_what_is_not_named(namesrv: str) -> None:
+    topic = await new_topic(namesrv, queues=3)
+    async with Admin(namesrv=namesrv) as admin:
+        (change,) = await admin.update_topic(topic, TopicSettings(write_queues=2))
+        assert (change.after.read_queue_nums, change.after.write_queue_nums, change.after.perm) == (3, 2, 6)
+        (change,) = await admin.update_topic(topic, TopicSettings(perm=4, order=True, message_type="FIFO"))
+        assert (change.after.read_queue_nums, change.after.write_queue_nums, change.after.perm) == (3, 2, 4)
+        kept = change.after.order, (change.after.attributes or {}).get("message.type")
+        assert kept in ((True, "FIFO"), (False, None))  # RocketMQ 5; others
+        (change,) = await admin.update_topic(topic, TopicSettings(read_queues=2))
+        assert (change.after.order, (change.after.attributes or {}).get("message.type")) == kept
 
 
 async def admin_sees_offsets_members_and_lag(namesrv: str) -> None:
@@ -83,6 +96,7 @@ async def messages_are_found_by_keys_ids_and_times(namesrv: str) -> None:
 
 ASKING: Final[tuple[Scenario, ...]] = (
     topics_are_made_listed_and_deleted,
+    an_update_of_a_topic_keeps_what_is_not_named,
     admin_sees_offsets_members_and_lag,
     messages_are_found_by_keys_ids_and_times,
 )

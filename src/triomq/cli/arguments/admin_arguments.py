@@ -1,21 +1,41 @@
 """The options of the commands about topics and consumer groups."""
 
+from functools import partial
+from typing import Final
+
 from triomq.cli.arguments import values
 from triomq.cli.arguments.parser import Commands, add_client_command, add_option, add_subcommands
+
+UPDATE_TEXT: Final = (
+    "Change what is named of a topic; the rest stays as it is on each broker.  Messages in queues that are not read are"
+    " not consumed: for fewer queues, lower --write-queues first, and --read-queues once the others are consumed."
+)
 
 
 def add_topic(commands: Commands) -> None:
     """Add ``triomq topic`` with its commands."""
-    topic = add_subcommands(commands, "topic", "list, create, delete or show topics")
+    topic = add_subcommands(commands, "topic", "list, create, update, delete or show topics")
     listing = add_client_command(topic, "list", "topic:list_topics", "ListOptions", "list the topics")
     add_option(listing, "--all", "also those that brokers and groups have for themselves")
     create = add_client_command(topic, "create", "topic:create", "TopicCreateOptions", "create or change a topic")
     add_option(create, "TOPIC")
     add_option(create, "--queues N", "queues per broker (4)", 4)
     add_option(create, "--permission rw|r|w", "what is allowed: read, write or both (perm; rw)", "rw")
+    update = add_client_command(topic, "update", "topic:update", "TopicUpdateOptions", "change settings of a topic")
+    update.description = UPDATE_TEXT
+    add = partial(add_option, update)
+    add("TOPIC")
+    add("--queues N", "read and write queues per broker")
+    add("--read-queues N", "queues that consumers read; lower it after --write-queues, once the others are consumed")
+    add("--write-queues N", "queues that producers send to; lower it first")
+    add("--permission rw|r|w", "what is allowed: read, write or both (perm)")
+    add("--order yes|no", "whether it is an order topic; RocketMQ 4.9 and triomq do not keep it")
+    text = "messages that brokers of RocketMQ 5 accept (message.type); others do not keep it"
+    add("--type normal|fifo|delay|transaction|mixed", text)
+    add("--broker NAME", "only on this broker (all that have the topic)")
     delete = add_client_command(topic, "delete", "topic:delete", "TopicDeleteOptions", "delete a topic everywhere")
     add_option(delete, "TOPIC")
-    for parser in (create, delete):
+    for parser in (create, update, delete):
         add_option(parser, "--dry-run", "only print what would be done")
     show = add_client_command(topic, "show", "topic:show", "TopicShowOptions", "show a topic's queues and offsets")
     add_option(show, "TOPIC")

@@ -87,6 +87,21 @@ class TopicCreateOptions(ClientOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicUpdateOptions(ClientOptions):
+    """``triomq topic update``."""
+
+    topic: str
+    queues: int | None
+    read_queues: int | None
+    write_queues: int | None
+    permission: str | None
+    order: str | None
+    type: str | None
+    broker: str | None
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDeleteOptions(ClientOptions):
     """``triomq topic delete``."""
 

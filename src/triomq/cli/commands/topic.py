@@ -1,15 +1,24 @@
-"""``triomq topic``: list, create, delete, show."""
+"""``triomq topic``: list, create, update, delete, show."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import trio
 
-from triomq.cli.arguments.client_options import ListOptions, TopicCreateOptions, TopicDeleteOptions, TopicShowOptions
-from triomq.cli.errors import IncompleteError
+from triomq.cli.arguments.client_options import (
+    ListOptions,
+    TopicCreateOptions,
+    TopicDeleteOptions,
+    TopicShowOptions,
+    TopicUpdateOptions,
+)
+from triomq.cli.arguments.values import escape_controls
+from triomq.cli.errors import IncompleteError, UsageError
 from triomq.cli.output import plural, write_json, write_records, write_result, write_table, write_text
 from triomq.cli.session import client_command, open_admin
-from triomq.client import Admin
+from triomq.client import Admin, TopicSettings
+from triomq.client.admin.topic_config import MESSAGE_TYPE
+from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.codes import Permission
 from triomq.protocol.errors import NoRouteError
 from triomq.protocol.names import topic_kind
@@ -75,6 +84,57 @@ async def _wait_for_route(admin: Admin, topic: str) -> None:
         f"topic {topic} was created, but no broker registered it with the name server within {_ROUTE_WAIT_S:g} s; "
         f"check again with triomq topic show {topic}"
     )
+
+
+@client_command
+async def update(options: TopicUpdateOptions) -> None:
+    """Change what is named of a topic.
+
+    Raises:
+        UsageError: nothing is named.
+        IncompleteError: a broker does not keep a setting.
+    """
+    settings = TopicSettings(
+        read_queues=options.read_queues or options.queues,
+        write_queues=options.write_queues or options.queues,
+        perm=None if options.permission is None else int(_PERMISSIONS[options.permission]),
+        order=None if options.order is None else options.order == "yes",
+        message_type=options.type and options.type.upper(),
+    )
+    if settings == TopicSettings():
+        raise UsageError("name what to change, such as --queues 8 or --permission r")
+    async with open_admin(options) as admin:
+        changes = await admin.update_topic(options.topic, settings, broker_name=options.broker, dry_run=options.dry_run)
+    brokers = [
+        {"broker": change.broker_name, "before": _describe(change.before), "after": _describe(change.after)}
+        for change in changes
+    ]
+    result = {"topic": options.topic, "dry_run": options.dry_run, "brokers": brokers}
+    write_result(result, "\n".join(map(_change_text, brokers)), as_json=options.json)
+    forgetful = [change.broker_name for change in changes if settings.applied_to(change.after) != change.after]
+    if forgetful:
+        raise IncompleteError(f"these brokers do not keep --order or --type: {', '.join(forgetful)}")
+
+
+def _describe(config: TopicConfig) -> dict[str, Any]:
+    """Return the settings of a topic on one broker for JSON."""
+    return {
+        "read_queues": config.read_queue_nums,
+        "write_queues": config.write_queue_nums,
+        "permission": permission_text(config.perm),
+        "order": config.order,
+        "type": (config.attributes or {}).get(MESSAGE_TYPE),
+    }
+
+
+def _change_text(found: Mapping[str, Any]) -> str:
+    before, after = found["before"], found["after"]
+    parts = [f"{name} {before[name]} -> {after[name]}" for name in before if before[name] != after[name]]
+    text = ", ".join(parts) or "nothing to change"
+    unread = range(after["read_queues"], after["write_queues"])
+    if unread:
+        text += f"; nobody consumes what is sent to queue {', '.join(map(str, unread))}: more write than read queues"
+    return escape_controls(f"{found['broker']}: {text}")
 
 
 @client_command

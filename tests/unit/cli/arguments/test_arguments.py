@@ -22,6 +22,7 @@ COMMANDS = (
     ["consume", "T"],
     ["topic", "list"],
     ["topic", "create", "T"],
+    ["topic", "update", "T"],
     ["topic", "delete", "T"],
     ["topic", "show", "T"],
     ["group", "list"],
@@ -166,7 +167,10 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         ("group show g --toppic=T", "did you mean --topic?; see triomq group show --help"),
         ("prodce T", "triomq: unknown command 'prodce'; did you mean produce?; commands: broker, namesrv, produce,"),
-        ("topic lst", "triomq topic: unknown command 'lst'; did you mean list?; commands: list, create, delete, show;"),
+        (
+            "topic lst",
+            "triomq topic: unknown command 'lst'; did you mean list?; commands: list, create, update, delete, show;",
+        ),
         ("ping --namesrv a:1,b:2", "'a:1,b:2': separate name servers with ;, as in 'a:1;b:2'"),
     ],
 )

@@ -5,6 +5,7 @@ import pytest
 from tests.unit.client.fake_broker import BrokerFactory, FakeBroker
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.group_state import GroupLag
+from triomq.client.admin.topic_config import TopicSettings
 from triomq.client.cluster.instance import ClientInstance
 from triomq.protocol.bodies.client import SubscriptionData
 from triomq.protocol.bodies.route import (
@@ -14,6 +15,7 @@ from triomq.protocol.bodies.route import (
     SubscriptionGroupWrapper,
     TopicConfig,
     TopicConfigSerializeWrapper,
+    TopicFilterType,
 )
 from triomq.protocol.bodies.statistics import (
     Connection,
@@ -166,6 +168,47 @@ async def test_a_broker_of_4x_is_asked_for_all_topics_instead(
     brokers[0].on(RequestCode.GET_ALL_TOPIC_CONFIG, answering(TopicConfigSerializeWrapper().encode()))
     with pytest.raises(TopicNotExistError):
         await admin.topic_config("Topic")
+
+
+async def test_update_changes_what_is_named_and_keeps_the_rest_of_each_broker(
+    brokers: tuple[FakeBroker, FakeBroker], admin: Admin
+) -> None:
+    configs = [TopicConfig("Topic", 3, 5, 4, TopicFilterType.MULTI_TAG, 1, order=True), TopicConfig("Topic", 7, 7)]
+    for broker, config in zip(brokers, configs, strict=True):
+        broker.on(RequestCode.GET_TOPIC_CONFIG, answering(config.encode()))
+    settings = TopicSettings(write_queues=2, message_type="FIFO")
+    planned = await admin.update_topic("Topic", settings, dry_run=True)
+    assert [(change.before, change.after.write_queue_nums) for change in planned] == [(configs[0], 2), (configs[1], 2)]
+    assert not any(broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC) for broker in brokers)
+    changes = await admin.update_topic("Topic", settings)
+    assert [change.after for change in changes] == configs  # what the brokers answer afterwards
+    first, second = (broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC)[0].ext_fields for broker in brokers)
+    assert first == {
+        "topic": "Topic",
+        "defaultTopic": "TBW102",
+        "readQueueNums": "3",
+        "writeQueueNums": "2",
+        "perm": "4",
+        "topicFilterType": "MULTI_TAG",
+        "topicSysFlag": "1",
+        "order": "true",
+        "attributes": "+message.type=FIFO",
+    }
+    assert (second["readQueueNums"], second["writeQueueNums"], second["order"]) == ("7", "2", "false")
+    await admin.update_topic("Topic", TopicSettings(perm=6), broker_name="broker-b")  # it has that already
+    assert [len(broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC)) for broker in brokers] == [1, 1]
+    with pytest.raises(ConfigError, match="0 must be above 0"):
+        TopicSettings(read_queues=0)
+
+
+async def test_nothing_is_updated_if_one_broker_does_not_answer(
+    brokers: tuple[FakeBroker, FakeBroker], admin: Admin
+) -> None:
+    brokers[0].on(RequestCode.GET_TOPIC_CONFIG, answering(TopicConfig("Topic").encode()))
+    brokers[1].fail(RequestCode.GET_TOPIC_CONFIG, ResponseCode.SYSTEM_ERROR)
+    with pytest.raises(BrokerSystemError):
+        await admin.update_topic("Topic", TopicSettings(perm=4))
+    assert not any(broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC) for broker in brokers)
 
 
 async def test_statistics_of_a_topic_come_from_all_its_brokers(

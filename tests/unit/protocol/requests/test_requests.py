@@ -66,7 +66,7 @@ TABLE: Final = {
         properties:str? reconsumeTimes:int? unitMode:bool? bname:str?""",
     # Java demands topicFilterType and order too, but reads neither of them
     "CreateTopicRequestHeader": """topic:str defaultTopic:str readQueueNums:int writeQueueNums:int perm:int
-        topicFilterType:str? topicSysFlag:int? order:bool?""",
+        topicFilterType:str? topicSysFlag:int? order:bool? attributes:str?""",
     "TopicRequestHeader": "topic:str clusterName:str?",
     "DeleteSubscriptionGroupRequestHeader": "groupName:str removeOffset:bool? cleanOffset:bool?",
     "GetConsumeStatsRequestHeader": "consumerGroup:str topic:str?",
@@ -297,5 +297,5 @@ def test_a_query_may_ask_up_to_the_end_of_time() -> None:
 
 
 def test_a_topic_of_5_x_with_attributes_is_read() -> None:
-    fields = full(TABLE["CreateTopicRequestHeader"]) | {"attributes": "", "force": "false"}
+    fields = full(TABLE["CreateTopicRequestHeader"]) | {"force": "false"}
     assert CreateTopicRequestHeader.decode(fields).topic == "text"
