@@ -5,6 +5,8 @@ For callers that block: ``triomq.client.sync``; for asyncio: ``triomq.client.asy
 
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.dead_letters import DeadLetter, DeadLetterCount, Redrive
+from triomq.client.admin.diagnosis import Finding, FindingKind
+from triomq.client.admin.doctor import Diagnosis
 from triomq.client.admin.group_state import GroupLag, GroupState, QueueState
 from triomq.client.admin.offset_reset import OffsetChange, OffsetReset
 from triomq.client.admin.topic_config import TopicChange, TopicSettings
@@ -95,7 +97,10 @@ __all__ = [
     "Credentials",
     "DeadLetter",
     "DeadLetterCount",
+    "Diagnosis",
     "FilterHook",
+    "Finding",
+    "FindingKind",
     "FrameTooLargeError",
     "GroupLag",
     "GroupState",

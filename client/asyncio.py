@@ -344,6 +344,7 @@ class Admin(_Awaiting[TrioAdmin]):
     min_offset = _awaiting(TrioAdmin.min_offset)
     max_offset = _awaiting(TrioAdmin.max_offset)
     cluster = _awaiting(TrioAdmin.cluster)
+    diagnose = _awaiting(TrioAdmin.diagnose)
     groups = _awaiting(TrioAdmin.groups)
     group_configs = _awaiting(TrioAdmin.group_configs)
     create_group = _awaiting(TrioAdmin.create_group)

@@ -228,6 +228,7 @@ class Admin(_Blocking[TrioAdmin]):
     min_offset = _blocking(TrioAdmin.min_offset)
     max_offset = _blocking(TrioAdmin.max_offset)
     cluster = _blocking(TrioAdmin.cluster)
+    diagnose = _blocking(TrioAdmin.diagnose)
     groups = _blocking(TrioAdmin.groups)
     group_configs = _blocking(TrioAdmin.group_configs)
     create_group = _blocking(TrioAdmin.create_group)

@@ -9,6 +9,7 @@ from typing import Final
 
 from triomq.client.admin import dead_letters, offset_reset, transactions
 from triomq.client.admin.dead_letters import DeadLetter, DeadLetterCount, Redrive
+from triomq.client.admin.doctor import Diagnosis, diagnose
 from triomq.client.admin.find_messages import END_OF_TIME_MS, find_by_key, find_by_place
 from triomq.client.admin.group_state import (
     GroupLag,
@@ -19,7 +20,7 @@ from triomq.client.admin.group_state import (
     read_members,
 )
 from triomq.client.admin.offset_reset import OffsetReset
-from triomq.client.admin.topic_config import TopicChange, TopicSettings, change_topic, read_topic_config
+from triomq.client.admin.topic_config import TopicChange, TopicSettings, change_topic, delete_topic, read_topic_config
 from triomq.client.admin.transactions import UndecidedTransaction
 from triomq.client.cluster.instance import ClientInstance, use_instance
 from triomq.client.cluster.route import masters_of_cluster, masters_of_route
@@ -40,10 +41,8 @@ from triomq.protocol.bodies.statistics import ConsumerConnection, TopicOffset, T
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
     ClientClosedError,
-    ClientError,
     ConfigError,
     ConsumerNotOnlineError,
-    NameServerError,
     NoBrokerError,
     NoRouteError,
 )
@@ -98,6 +97,10 @@ class Admin(OpenOnce):
         """Return all brokers by cluster and name."""
         return await self._entered().routes.cluster()
 
+    async def diagnose(self) -> Diagnosis:
+        """Examine name servers, brokers and consumer groups, and return what is wrong; see ``triomq doctor``."""
+        return await diagnose(self._entered())
+
     def _entered(self) -> ClientInstance:
         if self._instance is None:
             raise ClientClosedError("the admin is not open: use it inside its async with block")
@@ -143,15 +146,7 @@ class Admin(OpenOnce):
         Raises:
             NameServerError: a name server did not confirm, so clients may still find the topic there.
         """
-        await self._ask_masters(RequestCode.DELETE_TOPIC_IN_BROKER, TopicRequestHeader(topic))
-        failed = []
-        for name_server in self._entered().requests.name_servers.addresses:
-            try:
-                await self._ask(name_server, RequestCode.DELETE_TOPIC_IN_NAMESRV, TopicRequestHeader(topic))
-            except ClientError as exc:
-                failed.append(f"{name_server}: {exc}")
-        if failed:
-            raise NameServerError(f"topic {topic!r} deleted, but not on these name servers: {'; '.join(failed)}")
+        await delete_topic(self._entered().requests, await self._masters(), topic)
 
     async def topic_config(self, topic: str, broker_name: str | None = None) -> TopicConfig:
         """Return the configuration of a topic on a broker: the named one, or the first by name.

@@ -3,14 +3,14 @@
 Source: wire.md 7; AdminBrokerProcessor.java.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from triomq.client.cluster.requests import Requests, raise_for_code
 from triomq.protocol.bodies.route import TopicConfig, TopicConfigSerializeWrapper
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.errors import ConfigError, TopicNotExistError
+from triomq.protocol.errors import ClientError, ConfigError, NameServerError, TopicNotExistError
 from triomq.protocol.names import AUTO_CREATE_TOPIC
 from triomq.protocol.requests.topics import CreateTopicRequestHeader, TopicRequestHeader
 
@@ -102,6 +102,24 @@ def _header(topic: str, config: TopicConfig, settings: TopicSettings) -> CreateT
         order=config.order,
         attributes=settings.message_type and f"+{MESSAGE_TYPE}={settings.message_type}",
     )
+
+
+async def delete_topic(requests: Requests, masters: Iterable[str], topic: str) -> None:
+    """Delete a topic on these brokers and on all name servers.
+
+    Raises:
+        NameServerError: a name server did not confirm.
+    """
+    header = TopicRequestHeader(topic)
+    await requests.ask_each(masters, RequestCode.DELETE_TOPIC_IN_BROKER, header)
+    failed = []
+    for name_server in requests.name_servers.addresses:
+        try:
+            await requests.ask(name_server, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
+        except ClientError as exc:
+            failed.append(f"{name_server}: {exc}")
+    if failed:
+        raise NameServerError(f"topic {topic!r} deleted, but not on these name servers: {'; '.join(failed)}")
 
 
 async def read_topic_config(requests: Requests, address: str, topic: str) -> TopicConfig:

@@ -4,7 +4,7 @@ from typing import Final
 
 from tests.facades import Admin, LitePullConsumer, PullConsumer, PushConsumer
 from tests.interop.suite_tools import Inbox, Scenario, fresh, new_topic, poll_bodies, send_all, send_numbered, until
-from triomq.client import ConsumerConfig, LitePullConfig, Message, MessageExt
+from triomq.client import ClientConfig, ConsumerConfig, LitePullConfig, Message, MessageExt
 
 
 async def a_group_is_shown_with_owners_and_without_problems(namesrv: str) -> None:
@@ -107,9 +107,42 @@ async def dead_letters_go_back_to_their_topic(namesrv: str) -> None:
         assert "RETRY_TOPIC" not in message.properties
 
 
+async def the_doctor_names_faults_of_groups(namesrv: str) -> None:
+    kept, gone = await new_topic(namesrv), await new_topic(namesrv)
+    doubled, different = fresh("doubled"), fresh("different")
+
+    def member(group: str, name: str, subscriptions: dict[str, str]) -> PushConsumer:
+        config, inbox = ClientConfig(instance_name=f"{group}-{name}"), Inbox()
+        return PushConsumer(
+            group, namesrv=namesrv, config=config, on_message=inbox.take, subscriptions=subscriptions, start="earliest"
+        )
+
+    async with (
+        Admin(namesrv=namesrv) as admin,
+        member(doubled, "same", {kept: "*"}),
+        member(doubled, "same", {kept: "*"}),
+        member(different, "one", {kept: "x", gone: "*"}),
+        member(different, "two", {kept: "y", gone: "*"}),
+    ):
+
+        async def are_online() -> bool:
+            members = [len((await admin.group_members(group)).connection_set) for group in (doubled, different)]
+            return members == [2, 2]
+
+        await until(are_online)
+        await admin.delete_topic(gone)
+        found = await admin.diagnose()
+        kinds = [(each.kind.value, each.topic) for each in found.findings if each.group == doubled]
+        assert kinds == [("duplicate-client-id", None)]
+        kinds = [(each.kind.value, each.topic) for each in found.findings if each.group == different]
+        assert kinds == [("different-subscriptions", kept), ("missing-topic", gone)]
+        assert [each for each in found.findings if each.broker is not None] == []  # address, clock, disk
+
+
 GROUPS: Final[tuple[Scenario, ...]] = (
     a_group_is_shown_with_owners_and_without_problems,
     a_group_without_members_is_reset_and_consumes_again,
     lite_pull_members_go_on_where_their_group_was_reset_to,
     dead_letters_go_back_to_their_topic,
+    the_doctor_names_faults_of_groups,
 )

@@ -78,6 +78,8 @@ def build_parser() -> Parser:
     completion = add_command(commands, "completion", "completion:run", options_type, text)
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
     add_client_command(commands, "ping", "ping:run", "ClientOptions", "ask whether name server and brokers answer")
+    text = "examine name servers, brokers and consumer groups; say what is wrong and what to do"
+    add_client_command(commands, "doctor", "doctor:run", "ClientOptions", text)
     return parser
 
 

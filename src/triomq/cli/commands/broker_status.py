@@ -10,13 +10,13 @@ from triomq.cli.errors import UsageError
 from triomq.cli.output import cells, write_json, write_text
 from triomq.cli.session import client_command, client_config
 from triomq.client import ClientInstance
+from triomq.client.admin.broker_answers import uptime_of
 from triomq.protocol.bodies.properties_text import properties_text, read_properties
 from triomq.protocol.bodies.route import KVTable
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import NameServerError
 
 _DURABILITIES: Final = {"ASYNC_FLUSH": "async", "SYNC_FLUSH": "sync"}
-_SECONDS: Final = (86_400, 3600, 60, 1)
 
 
 @client_command
@@ -86,7 +86,7 @@ def describe(address: str, runtime: Mapping[str, str], settings: Mapping[str, st
         "version": runtime.get("brokerVersionDesc"),
         "triomq_version": runtime.get("triomqVersion"),
         "started_ms": _number(runtime, "bootTimestamp"),
-        "uptime_s": _uptime(runtime.get("runtime", "")),
+        "uptime_s": uptime_of(runtime),
         "durability": _DURABILITIES.get(flush, flush) or None,
         "store": settings.get("storePathRootDir"),
         "commit_log_bytes": None if begin is None or end is None else end - begin,
@@ -112,12 +112,6 @@ def _rate(text: str) -> float | None:
     """Return the first of the three rates, that of the last 10 s."""
     first = text.partition(" ")[0]
     return round(float(first), 1) if re.fullmatch(r"\d+(\.\d+)?", first) else None
-
-
-def _uptime(text: str) -> int | None:
-    """Return the seconds of ``[ 1 days, 2 hours, 3 minutes, 4 seconds ]``."""
-    parts = re.findall(r"(\d+) (?:days|hours|minutes|seconds)", text)
-    return sum(map(int.__mul__, map(int, parts), _SECONDS)) if len(parts) == len(_SECONDS) else None
 
 
 def _draw(found: Mapping[str, Any]) -> None:

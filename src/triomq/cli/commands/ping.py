@@ -5,17 +5,11 @@ from typing import Any
 import trio
 
 from triomq.cli.arguments.client_options import ClientOptions
-from triomq.cli.errors import one_line
 from triomq.cli.exit_codes import ExitCode
 from triomq.cli.output import write_json, write_table, write_text
 from triomq.cli.session import client_command, client_config
 from triomq.client import ClientInstance
-from triomq.client.cluster.route import dialled_address
-from triomq.protocol.bodies.route import KVTable
-from triomq.protocol.codes import RequestCode
-from triomq.protocol.errors import BrokerResponseError, ClientError, NameServerError, ProtocolError
-
-_REMOTE_ERRORS = (ClientError, BrokerResponseError, ProtocolError)
+from triomq.client.admin.broker_answers import BrokerAnswer, ask_brokers
 
 
 @client_command
@@ -30,17 +24,9 @@ async def run(options: ClientOptions) -> int:
     """
     async with ClientInstance(options.namesrv, client_config(options)) as instance:
         began = trio.current_time()
-        cluster = await instance.routes.cluster()
-        latency_ms = _since_ms(began)
-        addresses = [
-            (data.broker_name, broker_id, address)
-            for _, data in sorted(cluster.broker_addr_table.items())
-            for broker_id, address in sorted(data.broker_addrs.items())
-        ]
-        if not addresses:
-            name_server = instance.requests.name_servers.current
-            raise NameServerError(f"name server {name_server} answers, but knows no broker: is one registered with it?")
-        brokers = [await _ask(instance, *broker) for broker in addresses]
+        await instance.routes.cluster()
+        latency_ms = round((trio.current_time() - began) * 1000, 2)
+        brokers = list(map(_describe, await ask_brokers(instance)))
         found = {
             "healthy": all(broker["healthy"] for broker in brokers),
             "namesrv": instance.requests.name_servers.current,
@@ -51,35 +37,22 @@ async def run(options: ClientOptions) -> int:
     return ExitCode.OK if found["healthy"] else ExitCode.UNREACHABLE
 
 
-async def _ask(instance: ClientInstance, name: str, broker_id: int, address: str) -> dict[str, Any]:
-    """Ask a broker at its address, then at the name server's host, and return what it says."""
-    found: dict[str, Any] = {"broker": name, "broker_id": broker_id, "address": address, "healthy": True, "note": None}
-    try:
-        return found | await _runtime(instance, address)
-    except _REMOTE_ERRORS as exc:
-        reason = one_line(exc)
-    elsewhere = dialled_address(address, instance.requests.name_servers.current)
-    if elsewhere != address and instance.config.advertise == "as-advertised":
-        try:
-            found |= await _runtime(instance, elsewhere)
-        except _REMOTE_ERRORS:
-            pass
-        else:
-            return found | {"note": f"answers at {elsewhere} only, not at the address it advertises: {reason}"}
-    return found | {"healthy": False, "latency_ms": None, "version": None, "triomq_version": None, "note": reason}
-
-
-async def _runtime(instance: ClientInstance, address: str) -> dict[str, Any]:
-    began = trio.current_time()
-    response = await instance.requests.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
-    table = KVTable.decode(response.body).table
-    version, ours = table.get("brokerVersionDesc"), table.get("triomqVersion")
-    # brokerVersionDesc is the version of RocketMQ whose protocol it speaks
-    return {"latency_ms": _since_ms(began), "version": version, "triomq_version": ours}
-
-
-def _since_ms(began: float) -> float:
-    return round((trio.current_time() - began) * 1000, 2)
+def _describe(broker: BrokerAnswer) -> dict[str, Any]:
+    """Return what a broker answered for JSON."""
+    is_healthy = broker.reached_at is not None
+    note = broker.error
+    if is_healthy and note is not None:
+        note = f"answers at {broker.reached_at} only, not at the address it advertises: {note}"
+    return {
+        "broker": broker.name,
+        "broker_id": broker.broker_id,
+        "address": broker.address,
+        "healthy": is_healthy,
+        "note": note,
+        "latency_ms": round(broker.latency_ms, 2) if is_healthy else None,
+        "version": broker.runtime.get("brokerVersionDesc"),  # of RocketMQ, whose protocol it speaks
+        "triomq_version": broker.runtime.get("triomqVersion"),
+    }
 
 
 def _tell(found: dict[str, Any], options: ClientOptions) -> None:

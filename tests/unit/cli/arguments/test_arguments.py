@@ -32,6 +32,7 @@ COMMANDS = (
     ["dlq", "redrive", "G"],
     ["broker", "status"],
     ["ping"],
+    ["doctor"],
 )
 
 

@@ -1,0 +1,123 @@
+"""Asks each broker of a cluster for its state, at the address that it advertises.
+
+Source: wire.md 9.8 (request 28).
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import trio
+
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.cluster.route import MASTER_ID, dialled_address
+from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS
+from triomq.client.environment import wall_clock_ms
+from triomq.protocol.bodies.route import KVTable
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.errors import NameServerError
+
+_UNITS_S: Final = (86_400, 3600, 60, 1)
+_HALF_STEP_MS: Final = 500  # brokers report whole seconds
+
+
+class BrokerAnswer(NamedTuple):
+    """How a broker answered.
+
+    Attributes:
+        name: of the broker.
+        broker_id: 0: the master.
+        address: what it advertises.
+        reached_at: where it answered: its address or, failing that, its port at the name server's host; else ``None``.
+        error: why it did not answer at its address.
+        latency_ms: how long the answer took.
+        runtime: its figures.
+        clock_ahead_ms: its clock minus this machine's; ``None`` if it does not report it.
+        clock_error_ms: how wrong that may be.
+    """
+
+    name: str
+    broker_id: int
+    address: str
+    reached_at: str | None = None
+    error: str | None = None
+    latency_ms: float = 0.0
+    runtime: Mapping[str, str] = {}
+    clock_ahead_ms: int | None = None
+    clock_error_ms: int = 0
+
+    @property
+    def is_master(self) -> bool:
+        """Whether it takes messages."""
+        return self.broker_id == MASTER_ID
+
+
+async def ask_brokers(instance: ClientInstance) -> list[BrokerAnswer]:
+    """Ask all brokers that the name server knows, at once; sorted by name and id.
+
+    Raises:
+        NameServerError: no name server answered, or it knows no broker.
+    """
+    cluster = await instance.routes.cluster()
+    known = [
+        BrokerAnswer(data.broker_name, broker_id, address)
+        for _, data in sorted(cluster.broker_addr_table.items())
+        for broker_id, address in sorted(data.broker_addrs.items())
+    ]
+    if not known:
+        current = instance.requests.name_servers.current
+        raise NameServerError(f"name server {current} answers, but knows no broker: is one registered with it?")
+    found = known.copy()
+
+    async def ask(index: int) -> None:
+        found[index] = await _ask(instance, known[index])
+
+    async with trio.open_nursery() as nursery:
+        for index in range(len(known)):
+            nursery.start_soon(ask, index)
+    return found
+
+
+async def _ask(instance: ClientInstance, broker: BrokerAnswer) -> BrokerAnswer:
+    """Ask a broker at its address, then at the name server's host."""
+    try:
+        return await _ask_at(instance, broker, broker.address)
+    except REMOTE_ERRORS as exc:
+        broker = broker._replace(error=str(exc))
+    elsewhere = dialled_address(broker.address, instance.requests.name_servers.current)
+    if elsewhere != broker.address and instance.config.advertise == "as-advertised":
+        try:
+            return await _ask_at(instance, broker, elsewhere)
+        except REMOTE_ERRORS:
+            pass
+    return broker
+
+
+async def _ask_at(instance: ClientInstance, broker: BrokerAnswer, address: str) -> BrokerAnswer:
+    began, began_ms = trio.current_time(), wall_clock_ms()
+    response = await instance.requests.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+    latency_ms = (trio.current_time() - began) * 1000
+    runtime = KVTable.decode(response.body).table
+    clock_ms = clock_of(runtime)
+    return broker._replace(
+        reached_at=address,
+        latency_ms=latency_ms,
+        runtime=runtime,
+        clock_ahead_ms=None if clock_ms is None else clock_ms - began_ms - round(latency_ms / 2),
+        clock_error_ms=_HALF_STEP_MS + round(latency_ms / 2),
+    )
+
+
+def clock_of(runtime: Mapping[str, str]) -> int | None:
+    """Return a broker's clock when it answered, in ms, at the middle of its second."""
+    start, uptime_s = runtime.get("bootTimestamp", ""), uptime_of(runtime)
+    if uptime_s is None or not start.isdecimal():
+        return None
+    return int(start) + uptime_s * 1000 + _HALF_STEP_MS
+
+
+def uptime_of(runtime: Mapping[str, str]) -> int | None:
+    """Return the seconds of ``[ 1 days, 2 hours, 3 minutes, 4 seconds ]``."""
+    parts = re.findall(r"([\d,]+) (?:days|hours|minutes|seconds)", runtime.get("runtime", ""))
+    numbers = [int(part.replace(",", "")) for part in parts]  # Java writes 1,000 days
+    return sum(map(int.__mul__, numbers, _UNITS_S)) if len(numbers) == len(_UNITS_S) else None

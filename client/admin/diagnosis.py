@@ -1,0 +1,213 @@
+"""Judges what a cluster reports: a pure function from facts to findings, each with what to do.
+
+Source: behaviour.md A.12, B.7, B.11, C.4 (14); store limits: store.md (diskSpaceCleanForciblyRatio).
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from triomq.client.admin.broker_answers import BrokerAnswer
+from triomq.client.admin.group_state import GroupState, QueueState
+from triomq.protocol.bodies.group_health import STALL_AFTER_S, StallCause
+from triomq.protocol.names import RETRY_PREFIX
+
+#: Clocks that differ by more than this are apart, beyond the error of the measurement.
+CLOCK_TOLERANCE_MS: Final = 2000
+#: From this share on brokers delete files before their time, and soon after that refuse messages (90 %).
+DISK_LIMIT: Final = 0.85
+
+
+class FindingKind(StrEnum):
+    """What is wrong; tools print the values."""
+
+    NAME_SERVER = "name-server-unreachable"
+    BROKER = "broker-unreachable"
+    ADDRESS = "address-unreachable"
+    CLOCK = "clocks-apart"
+    DISK = "disk-full"
+    DUPLICATE_ID = "duplicate-client-id"
+    SUBSCRIPTIONS = "different-subscriptions"
+    MISSING_TOPIC = "missing-topic"
+    NO_OWNER = "lag-without-owner"
+    STALLED = "stalled"
+    NOT_EXAMINED = "not-examined"
+
+
+class Finding(NamedTuple):
+    """One fault.
+
+    Attributes:
+        kind: which.
+        text: what is wrong.
+        advice: what to do.
+        broker: the broker or name server concerned, if it is about one.
+        group: the consumer group, likewise.
+        topic: the topic, likewise.
+    """
+
+    kind: FindingKind
+    text: str
+    advice: str
+    broker: str | None = None
+    group: str | None = None
+    topic: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What was seen of a cluster.
+
+    Attributes:
+        now_ms: this machine's clock.
+        name_servers: error text of each name server that did not answer.
+        brokers: answers of all brokers.
+        groups: state of the users' consumer groups.
+        not_examined: what could not be read, with the error's text.
+        topics: all topics that exist.
+    """
+
+    now_ms: int
+    name_servers: Mapping[str, str]
+    brokers: Sequence[BrokerAnswer]
+    groups: Sequence[GroupState]
+    not_examined: Mapping[str, str]
+    topics: Collection[str]
+
+
+def judge(facts: Facts) -> list[Finding]:
+    """Return all faults: first those of servers, then those of groups."""
+    findings = [
+        Finding(
+            FindingKind.NAME_SERVER,
+            f"name server {address} does not answer: {error}",
+            "start it, or remove it from the list of name servers of clients and brokers",
+            broker=address,
+        )
+        for address, error in facts.name_servers.items()
+    ]
+    for broker in facts.brokers:
+        findings += _about_broker(broker)
+    for group in facts.groups:
+        findings += _about_members(group, facts.topics)
+        findings += _about_lag(group, facts.now_ms)
+    findings += (
+        Finding(
+            FindingKind.NOT_EXAMINED,
+            f"{what} could not be examined: {error}",
+            "repair what the other findings name, then run this again",
+        )
+        for what, error in facts.not_examined.items()
+    )
+    return findings
+
+
+# --- brokers --------------------------------------------------------------------------------------------------
+
+
+def _about_broker(broker: BrokerAnswer) -> Iterator[Finding]:
+    name = broker.name if broker.is_master else f"{broker.name} (id {broker.broker_id})"
+    if broker.reached_at is None:
+        text = f"broker {name} does not answer at {broker.address}, the address it advertises: {broker.error}"
+        advice = "start it if it is down; otherwise open its port, or let it advertise an address that clients reach"
+        yield Finding(FindingKind.BROKER, text, advice, broker=broker.name)
+        return
+    if broker.reached_at != broker.address:
+        text = f"broker {name} answers at {broker.reached_at}, but not at {broker.address}, which it advertises"
+        advice = (
+            "start it with an address that clients reach (triomq broker --advertise, brokerIP1); "
+            "clients of triomq may also use --as-dialled"
+        )
+        yield Finding(FindingKind.ADDRESS, f"{text}: {broker.error}", advice, broker=broker.name)
+    if broker.clock_ahead_ms is not None and abs(broker.clock_ahead_ms) > CLOCK_TOLERANCE_MS + broker.clock_error_ms:
+        side = "ahead of" if broker.clock_ahead_ms > 0 else "behind"
+        text = f"the clock of broker {name} is {abs(broker.clock_ahead_ms) / 1000:.0f} s {side} this machine's"
+        advice = "synchronise the clocks (NTP): delays, searches by time and the age of messages follow them"
+        yield Finding(FindingKind.CLOCK, text, advice, broker=broker.name)
+    share = _number(broker.runtime.get("commitLogDiskRatio", ""))
+    if share >= DISK_LIMIT:
+        text = f"the disk of broker {name} is {share:.0%} full: it deletes messages before their time, or takes no more"
+        advice = "make room, move the store to a larger disk, or keep messages for a shorter time (fileReservedTime)"
+        yield Finding(FindingKind.DISK, text, advice, broker=broker.name)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+# --- groups ---------------------------------------------------------------------------------------------------
+
+
+def _about_members(state: GroupState, topics: Collection[str]) -> Iterator[Finding]:
+    group = state.group
+    connections = [] if state.members is None else state.members.connection_set
+    for client_id in state.duplicate_client_ids:
+        addresses = ", ".join(each.client_addr for each in connections if each.client_id == client_id)
+        text = f"group {group}: several members have the client id {client_id}: {addresses}"
+        advice = "give each process an instance name of its own; until then some queues have no consumer"
+        yield Finding(FindingKind.DUPLICATE_ID, text, advice, group=group)
+    for difference in state.subscription_differences:
+        advice = "let all members of a group subscribe to the same topics and tags, or use two groups"
+        yield Finding(FindingKind.SUBSCRIPTIONS, f"group {group}: {difference}", advice, None, group, difference.topic)
+    subscribed = set() if state.members is None else set(state.members.subscription_table)
+    subscribed |= {difference.topic for difference in state.subscription_differences}
+    for topic in sorted(subscribed.difference(topics)):
+        if not topic.startswith(RETRY_PREFIX):  # it comes with the first member
+            similar = get_close_matches(topic, topics, n=3, cutoff=0.6)
+            advice = f"create it: triomq topic create {topic}" + (
+                f"; or correct the subscription, similar topics: {', '.join(similar)}" if similar else ""
+            )
+            text = f"group {group} subscribes to topic {topic}, which does not exist"
+            yield Finding(FindingKind.MISSING_TOPIC, text, advice, None, group, topic)
+
+
+_OWNERLESS: Final[Mapping[StallCause, str]] = {
+    StallCause.NO_MEMBER: "start a consumer of the group; if nobody needs it any more: triomq group delete {group}",
+    StallCause.NO_OWNER: "restart the members; do they all use this name server, and the same allocation strategy?",
+    StallCause.SILENT: "restart the members that do not answer",
+}
+_LOCK_ADVICE: Final = "restart the member that has the lock; without renewal a lock ends after 60 s"
+_HANDLER_ADVICE: Final = "find out where the handler waits, and give it a time limit, or start more members"
+_ADVICE: Final[Mapping[StallCause, str]] = {
+    StallCause.DISABLED: "allow it again: triomq group create {group}",
+    StallCause.LOCKED: _LOCK_ADVICE,
+    StallCause.NO_LOCK: _LOCK_ADVICE,
+    StallCause.HANDLER_BLOCKED: _HANDLER_ADVICE,
+    StallCause.HANDLER_FAILING: "look for the handler's error in the log of the member",
+    StallCause.FLOW_CONTROL: _HANDLER_ADVICE,
+    StallCause.NOT_PULLING: "resume or restart the member",
+    StallCause.NOTHING_WANTED: "compare the filter with what is sent, and check that the member commits offsets",
+}
+
+
+def _about_lag(state: GroupState, now_ms: int) -> Iterator[Finding]:
+    """Yield one finding for all queues of a topic that stand still for the same reason."""
+    queues: dict[tuple[str, StallCause, str], list[QueueState]] = {}
+    for queue in state.queues:
+        if queue.stall is not None and not _is_pulled(queue, now_ms):
+            queues.setdefault((queue.position.queue.topic, *queue.stall), []).append(queue)
+    for (topic, cause, why), stalled in queues.items():
+        lag = sum(queue.position.lag for queue in stalled)
+        text = f"group {state.group}: {lag} messages of topic {topic} wait in {_places(stalled)}: {why}"
+        kind = FindingKind.NO_OWNER if cause in _OWNERLESS else FindingKind.STALLED
+        advice = (_OWNERLESS.get(cause) or _ADVICE[cause]).format(group=state.group)
+        yield Finding(kind, text, advice, None, state.group, topic)
+
+
+def _is_pulled(queue: QueueState, now_ms: int) -> bool:
+    """Whether a pull consumer, which is no member, gets on with the queue; only triomq's brokers report it."""
+    is_recent = queue.progress_ms is not None and now_ms - queue.progress_ms <= STALL_AFTER_S * 1000
+    return queue.stall is not None and queue.stall.cause is StallCause.NO_MEMBER and is_recent
+
+
+def _places(queues: Iterable[QueueState]) -> str:
+    """Return ``broker-a:0,1 and broker-b:3``."""
+    ids: dict[str, list[str]] = {}
+    for queue in queues:
+        ids.setdefault(queue.position.queue.broker_name, []).append(str(queue.position.queue.queue_id))
+    return " and ".join(f"{broker}:{','.join(numbers)}" for broker, numbers in ids.items())

@@ -1,0 +1,86 @@
+"""Examines a cluster: asks name servers, brokers and the members of groups, and has the answers judged."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import trio
+
+from triomq.client.admin.broker_answers import ask_brokers
+from triomq.client.admin.diagnosis import Facts, Finding, judge
+from triomq.client.admin.group_state import GroupState, read_group_state
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS
+from triomq.client.environment import wall_clock_ms
+from triomq.protocol.bodies.route import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.names import is_system_group
+
+#: Groups examined at a time.
+_AT_ONCE: Final = 8
+
+
+class Diagnosis(NamedTuple):
+    """What was examined, and what is wrong there."""
+
+    brokers: int
+    groups: int
+    findings: tuple[Finding, ...]
+
+
+async def diagnose(instance: ClientInstance) -> Diagnosis:
+    """Examine all name servers, brokers and groups.
+
+    Raises:
+        NameServerError: no name server answered, or it knows no broker.
+    """
+    brokers = await ask_brokers(instance)
+    masters = [broker.reached_at for broker in brokers if broker.is_master and broker.reached_at is not None]
+    states, not_examined = await _read_groups(instance, masters)
+    topics = map(instance.requests.namespace.unwrap, await instance.routes.topics())
+    facts = Facts(
+        now_ms=wall_clock_ms(),
+        name_servers=await _silent_name_servers(instance),
+        brokers=brokers,
+        groups=states,
+        not_examined=not_examined,
+        topics=frozenset(topics),
+    )
+    return Diagnosis(len(brokers), len(states), tuple(judge(facts)))
+
+
+async def _silent_name_servers(instance: ClientInstance) -> dict[str, str]:
+    silent: dict[str, str] = {}
+    for address in instance.requests.name_servers.addresses:
+        try:
+            await instance.requests.ask(address, RequestCode.GET_BROKER_CLUSTER_INFO)
+        except REMOTE_ERRORS as exc:
+            silent[address] = str(exc)
+    return silent
+
+
+async def _read_groups(instance: ClientInstance, masters: Sequence[str]) -> tuple[list[GroupState], dict[str, str]]:
+    """Return the states of the users' groups, sorted, and what could not be read, with the error."""
+    configs: dict[str, SubscriptionGroupConfig] = {}
+    errors: dict[str, str] = {}
+    for address in masters:
+        try:
+            answer = await instance.requests.ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            configs |= SubscriptionGroupWrapper.decode(answer.body).subscription_group_table
+        except REMOTE_ERRORS as exc:
+            errors[f"the groups of the broker at {address}"] = str(exc)
+    states: dict[str, GroupState] = {}
+    limit = trio.CapacityLimiter(_AT_ONCE)
+
+    async def read(name: str) -> None:
+        group = instance.requests.namespace.unwrap(name)
+        async with limit:
+            try:
+                states[group] = await read_group_state(instance, masters, group, config=configs[name])
+            except REMOTE_ERRORS as exc:
+                errors[f"group {group}"] = str(exc)
+
+    async with trio.open_nursery() as nursery:
+        for name in configs:
+            if not is_system_group(name):
+                nursery.start_soon(read, name)
+    return [states[group] for group in sorted(states)], dict(sorted(errors.items()))

@@ -1,0 +1,110 @@
+"""``triomq doctor`` and :meth:`Admin.diagnose` at a running broker with real faults."""
+
+import json
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.integration.broker_wire import FREE_PORTS, broker_port, namesrv_address, running
+from tests.integration.cli_tools import ok, triomq
+from tests.integration.mounts import mounted
+from tests.processes import start_triomq
+from triomq.client import Admin, ClientConfig, Diagnosis, FindingKind, Message, MessageExt, Producer, PushConsumer
+from triomq.client.environment import wall_clock_ms
+
+MIB = 1024**2
+
+
+async def examine(namesrv: str) -> Diagnosis:
+    async with Admin(namesrv=namesrv) as admin:
+        return await admin.diagnose()
+
+
+async def test_all_faults_of_a_cluster_are_found_in_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    consumed = trio.Event()
+
+    async def on_message(_message: MessageExt) -> None:
+        await trio.lowlevel.checkpoint()
+        consumed.set()
+
+    def member(group: str, name: str, *topics: str, tags: str = "*") -> PushConsumer:
+        config = ClientConfig(advertise="as-dialled", client_ip="10.0.0.1", instance_name=name)
+        subscriptions = dict.fromkeys(topics, tags)
+        return PushConsumer(
+            group,
+            namesrv=namesrv,
+            config=config,
+            on_message=on_message,
+            subscriptions=subscriptions,
+            start="earliest",
+        )
+
+    dialled = ClientConfig(advertise="as-dialled")
+    async with (
+        running(tmp_path / "store", listeners=(replace(FREE_PORTS, advertise="127.0.0.99"),)) as broker,  # silent there
+        AsyncExitStack() as stack,
+    ):
+        namesrv = namesrv_address(broker)
+        admin = await stack.enter_async_context(Admin(namesrv=namesrv, config=dialled))
+        for topic in ("orders", "orders2"):
+            await admin.create_topic(topic, queues=1)
+        producer = await stack.enter_async_context(Producer("P", namesrv=namesrv, config=dialled))
+        await producer.send(Message("orders", b"1"))
+        async with member("left", "one", "orders"):
+            await consumed.wait()
+        for name in ("same", "same"):
+            await stack.enter_async_context(member("doubled", name, "orders"))
+        for name, tags in (("a", "x"), ("b", "y")):
+            await stack.enter_async_context(member("different", name, "orders", tags=tags))
+        await stack.enter_async_context(member("missing", "m", "orders", "orders2"))
+        await admin.delete_topic("orders2")
+        await producer.send(Message("orders", b"2"))
+        for module in ("broker_answers", "doctor"):
+            monkeypatch.setattr(f"triomq.client.admin.{module}.wall_clock_ms", lambda: wall_clock_ms() + 60_000)
+        found = await examine(namesrv)
+
+    told = [(finding.kind, finding.broker or finding.group, finding.topic) for finding in found.findings]
+    assert told == [
+        (FindingKind.ADDRESS, "broker-a", None),
+        (FindingKind.CLOCK, "broker-a", None),
+        (FindingKind.SUBSCRIPTIONS, "different", "orders"),
+        (FindingKind.DUPLICATE_ID, "doubled", None),
+        (FindingKind.NO_OWNER, "left", "orders"),
+        (FindingKind.MISSING_TOPIC, "missing", "orders2"),
+    ]
+    assert f"answers at 127.0.0.1:{broker_port(broker)}, but not at 127.0.0.99" in found.findings[0].text
+    assert " 60 s behind " in found.findings[1].text
+    assert found[:2] == (1, 4)
+
+
+async def test_a_full_disk_is_found(tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "size=100m", "tmpfs") as disk:
+        async with running(disk / "store", {"commit_log_file_size_bytes": MIB}) as broker:
+            assert (await examine(namesrv_address(broker))).findings == ()
+            (disk / "ballast").write_bytes(bytes(90 * MIB))
+            (finding,) = (await examine(namesrv_address(broker))).findings
+            (disk / "ballast").unlink()
+    assert (finding.kind, finding.broker) == (FindingKind.DISK, "broker-a")
+
+
+def test_the_command_fails_if_something_is_wrong(tmp_path: Path) -> None:
+    sound, faulty = tmp_path / "sound", tmp_path / "faulty"
+    sound.mkdir()
+    faulty.mkdir()
+    with start_triomq(sound) as broker:
+        assert ok("doctor", namesrv=broker.namesrv) == "no problem found in 1 broker and 0 consumer groups\n"
+    with start_triomq(faulty, "--advertise", "127.0.0.99") as broker:
+        done = triomq("doctor", "--json", namesrv=broker.namesrv)
+        result = json.loads(done.stdout)
+        (finding,) = result.pop("findings")
+        assert (done.returncode, result) == (1, {"healthy": False, "brokers": 1, "groups": 0})
+        assert (finding["kind"], finding["broker"], finding["group"]) == ("address-unreachable", "broker-a", None)
+        assert triomq("doctor", namesrv=broker.namesrv).stdout.decode().splitlines() == [
+            f"address-unreachable: {finding['text']}",
+            f"  what to do: {finding['advice']}",
+            "1 problem found in 1 broker and 0 consumer groups",
+        ]
+        assert ok("doctor", "--as-dialled", namesrv=broker.namesrv).startswith("no problem found")

@@ -1,0 +1,165 @@
+"""Every fault that ``triomq doctor`` knows, provoked in the facts of a healthy cluster."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from triomq.client.admin.broker_answers import BrokerAnswer, clock_of, uptime_of
+from triomq.client.admin.diagnosis import Facts, FindingKind, judge
+from triomq.client.admin.group_state import GroupLag, GroupState, QueueState
+from triomq.protocol.bodies.client import SubscriptionData
+from triomq.protocol.bodies.group_health import Stall, StallCause, SubscriptionDifference
+from triomq.protocol.bodies.statistics import Connection, ConsumerConnection
+from triomq.protocol.message_queue import MessageQueue
+
+NOW_MS = 1_795_000_000_000
+BROKER = BrokerAnswer(
+    "broker-a", 0, "a:1", "a:1", None, 3.0, {"commitLogDiskRatio": "0.84"}, clock_ahead_ms=-2400, clock_error_ms=500
+)
+MEMBERS = ConsumerConnection(
+    connection_set=[Connection("c1", "1.1.1.1:1"), Connection("c2", "1.1.1.1:2")],
+    subscription_table={topic: SubscriptionData(topic=topic) for topic in ("orders", "%RETRY%g")},
+)
+
+
+def state(lag: int = 0, cause: StallCause | None = None, progress_ms: int | None = None, **changes: Any) -> GroupState:
+    queues = []
+    for queue_id in range(2):
+        position = GroupLag(MessageQueue("orders", "broker-a", queue_id), 10 + lag, 10, lag, 0)
+        stall = None if cause is None else Stall(cause, "because")
+        queues.append(QueueState(position, (), None, progress_ms, stall))
+    return GroupState("g", MEMBERS, tuple(queues), (), ())._replace(**changes)
+
+
+HEALTHY = Facts(
+    now_ms=NOW_MS,
+    name_servers={},
+    brokers=(BROKER, BROKER._replace(broker_id=1, address="a:2", reached_at="a:2")),
+    groups=(state(lag=7),),  # messages wait, but not for long
+    not_examined={},
+    topics={"orders", "orders2", "payments"},
+)
+
+
+def broker(**changes: Any) -> Facts:
+    return replace(HEALTHY, brokers=(BROKER._replace(**changes),))
+
+
+def group(*arguments: Any, **changes: Any) -> Facts:
+    return replace(HEALTHY, groups=(state(*arguments, **changes),))
+
+
+def test_a_healthy_cluster_has_no_fault() -> None:
+    assert judge(HEALTHY) == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "kind", "text", "advice"),
+    [
+        (
+            replace(HEALTHY, name_servers={"n:1": "refused"}),
+            "name-server-unreachable",
+            "name server n:1 does not answer: refused",
+            "start it",
+        ),
+        (
+            broker(reached_at=None, error="timed out", runtime={}, clock_ahead_ms=None),
+            "broker-unreachable",
+            "broker broker-a does not answer at a:1, the address it advertises: timed out",
+            "start it if it is down",
+        ),
+        (
+            broker(reached_at="n:1", error="timed out", broker_id=2),
+            "address-unreachable",
+            "broker broker-a (id 2) answers at n:1, but not at a:1, which it advertises: timed out",
+            "--advertise",
+        ),
+        (
+            broker(clock_ahead_ms=62_000),
+            "clocks-apart",
+            "the clock of broker broker-a is 62 s ahead of this machine's",
+            "NTP",
+        ),
+        (broker(clock_ahead_ms=-2501), "clocks-apart", "is 3 s behind this machine's", "NTP"),
+        (
+            broker(runtime={"commitLogDiskRatio": "0.85"}),
+            "disk-full",
+            "the disk of broker broker-a is 85% full",
+            "make room",
+        ),
+        (
+            group(duplicate_client_ids=("c1",)),
+            "duplicate-client-id",
+            "group g: several members have the client id c1: 1.1.1.1:1",
+            "instance name of its own",
+        ),
+        (
+            group(subscription_differences=(SubscriptionDifference("orders", (("x", ("c1",)), ("*", ("c2",)))),)),
+            "different-subscriptions",
+            "group g: topic orders is subscribed to differently: c1 'x'; c2 '*'",
+            "the same topics and tags",
+        ),
+        (
+            replace(HEALTHY, topics={"orders2", "payments"}),
+            "missing-topic",
+            "group g subscribes to topic orders, which does not exist",
+            "triomq topic create orders; or correct the subscription, similar topics: orders2",
+        ),
+        (
+            group(3, StallCause.NO_MEMBER, members=None),
+            "lag-without-owner",
+            "group g: 6 messages of topic orders wait in broker-a:0,1: because",
+            "triomq group delete g",
+        ),
+        (group(3, StallCause.NO_OWNER, NOW_MS), "lag-without-owner", "wait in broker-a:0,1", "restart the members"),
+        (group(3, StallCause.NO_MEMBER, NOW_MS - 30_001, members=None), "lag-without-owner", "wait in", "start a"),
+        (group(3, StallCause.HANDLER_BLOCKED), "stalled", "wait in broker-a:0,1: because", "where the handler waits"),
+        (
+            replace(HEALTHY, not_examined={"group g": "refused"}),
+            "not-examined",
+            "group g could not be examined: refused",
+            "run this again",
+        ),
+    ],
+)
+def test_a_fault_is_named_with_what_to_do(facts: Facts, kind: str, text: str, advice: str) -> None:
+    (finding,) = judge(facts)
+    assert (finding.kind, text in finding.text, advice in finding.advice) == (kind, True, True), finding
+
+
+def test_every_stall_has_advice() -> None:
+    for cause in StallCause:
+        (finding,) = judge(group(1, cause, members=None))
+        assert finding.kind in (FindingKind.NO_OWNER, FindingKind.STALLED)
+        assert "{" not in finding.advice
+
+
+def test_the_lag_of_a_pull_consumer_that_gets_on_is_no_fault() -> None:
+    assert judge(group(3, StallCause.NO_MEMBER, NOW_MS - 29_000, members=None)) == []
+
+
+def test_members_that_subscribe_differently_are_searched_for_missing_topics() -> None:
+    """The broker's table has the subscriptions of the last member only."""
+    found = judge(group(subscription_differences=(SubscriptionDifference("gone", (("*", ("c1",)), (None, ("c2",)))),)))
+    assert [(finding.kind.value, finding.topic) for finding in found] == [
+        ("different-subscriptions", "gone"),
+        ("missing-topic", "gone"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "uptime_s", "clock_ms"),
+    [
+        ({"bootTimestamp": "1000", "runtime": "[ 0 days, 0 hours, 1 minutes, 2 seconds ]"}, 62, 63_500),
+        ({"bootTimestamp": "0", "runtime": "[ 1,000 days, 0 hours, 0 minutes, 0 seconds ]"}, 86_400_000, None),
+        ({"bootTimestamp": "x", "runtime": "[ 1 days, 2 hours ]"}, None, None),
+        ({}, None, None),
+    ],
+)
+def test_the_clock_of_a_broker_follows_from_start_and_uptime(
+    runtime: dict[str, str], uptime_s: int | None, clock_ms: int | None
+) -> None:
+    assert uptime_of(runtime) == uptime_s
+    if clock_ms is not None or uptime_s is None:
+        assert clock_of(runtime) == clock_ms
