@@ -40,7 +40,6 @@ class Command(NamedTuple):
 
 
 _ACCOUNTS: Final = "accounts are not supported yet"
-_NAMESRV: Final = "the name server in a broker cannot do it yet"
 _ENDLESS_MS: Final = 6000
 COMMANDS: Final = (
     Command("updateTopic -b {broker} -t {other} -r 2 -w 2", "create topic to {broker} success"),
@@ -84,10 +83,10 @@ COMMANDS: Final = (
     Command("updateOrderConf -t {topic} -m put -v {name}:4", "success"),
     Command("updateOrderConf -t {topic} -m get", "{name}:4"),
     Command("updateOrderConf -t {topic} -m delete", "success"),
-    Command("wipeWritePerm -b {name}", "request type 205 not supported", _NAMESRV),
-    Command("addWritePerm -b {name}", "request type 327 not supported", _NAMESRV),
-    Command("getNamesrvConfig", "request type 319 not supported", _NAMESRV),
-    Command("updateNamesrvConfig -k orderMessageEnable -v false", "request type 318 not supported", _NAMESRV),
+    Command("wipeWritePerm -b {name}", "wipe write perm of broker[{name}]"),
+    Command("addWritePerm -b {name}", "add write perm of broker[{name}]"),
+    Command("getNamesrvConfig", "orderMessageEnable"),
+    Command("updateNamesrvConfig -k orderMessageEnable -v false", "update name server config success"),
     Command("cleanExpiredCQ -b {broker}", "success"),
     Command("deleteExpiredCommitLog -b {broker}", "success"),
     Command("cleanUnusedTopic -b {broker}", "success"),
