@@ -55,6 +55,7 @@ class BrokerConfig(ConnectionConfig):
     store: StoreConfig
     listeners: tuple[Listener, ...] = (Listener(),)
     insecure: bool = False  # listen beyond loopback although clients do not log in
+    register: tuple[Address, ...] = ()  # namesrvAddr: name servers that this broker registers with
     cluster_name: str = "DefaultCluster"  # brokerClusterName
     broker_name: str = "broker-a"  # brokerName
     region: str = "DefaultRegion"  # regionId

@@ -29,7 +29,7 @@ from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
 from triomq.broker.namesrv.kv_table import KvTable
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.namesrv.settings import NameServerSettings
-from triomq.broker.network.acceptors import Acceptors, Endpoint
+from triomq.broker.network.acceptors import Acceptors, Endpoint, advertised_address
 from triomq.broker.network.admission import Admission
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection import Connection, ConnectionContext
@@ -60,6 +60,7 @@ from triomq.broker.saved_table import SavedTable
 from triomq.broker.services.flush import GroupCommit, flush_commit_log, flush_consume_queues
 from triomq.broker.services.housekeeping import Housekeeping
 from triomq.broker.services.index import Indexing
+from triomq.broker.services.registration import Registration
 from triomq.broker.services.retention import RetentionService
 from triomq.broker.services.saving import TableSaving, save_now
 from triomq.broker.services.stalls import StallWatch
@@ -98,6 +99,7 @@ class Broker:
         group_commit: senders that wait for the disk; ``None`` unless the durability is sync.
         stalls: queues whose messages are not consumed.
         retention, table_saving, scheduled_delivery, transaction_checks, housekeeping: services.
+        registration: tells name servers of the broker.
         acceptors, steps, context, connections: the connections and what they share.
         stopping: set to stop the broker.
     """
@@ -151,9 +153,10 @@ class Broker:
             self._json_table("topics"),
             config,
             clock_ms=clock_ms,
-            on_change=self._changed.set,
+            on_change=self._topics_changed,
             random=random,
         )
+        self.registration = Registration(config, self.topics, self._address_at)
         settings = SubscriptionGroupTable(
             self._json_table("subscriptionGroup"), config, clock_ms=clock_ms, on_change=self._changed.set
         )
@@ -169,6 +172,10 @@ class Broker:
         producers = ProducerGroups(clock_ms=clock_ms)
         locks = QueueLocks(clock_ms=steady_clock_ms, freed=consumers.notify_members)
         self.groups = Groups(settings, offsets, consumers, producers, locks, self.steps)
+
+    def _topics_changed(self) -> None:
+        self._changed.set()
+        self.registration.topics_changed()
 
     def _json_table(self, name: str) -> JsonTable:
         return JsonTable(self._table_path(name))
@@ -282,6 +289,14 @@ class Broker:
         await self._listeners.resolve_advertised()
         return self._listeners.open()
 
+    def _address_at(self, local_ip: str) -> str:
+        """Return the address that the broker registers: that of its first listener."""
+        listener = self.config.listeners[0]
+        port = self.addresses[listener.name][0].port
+        if listener.advertise is None and not listener.broker.is_wildcard:
+            local_ip = listener.broker.host
+        return advertised_address(listener.advertise, local_ip, port)
+
     async def serve(
         self, endpoints: list[Endpoint], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
@@ -300,7 +315,12 @@ class Broker:
                 services.start_soon(flush_commit_log, store)
             else:
                 services.start_soon(self.group_commit.run)
-            await self.acceptors.run(endpoints, lambda: task_status.started(), self._has_unfinished_answers)
+            async with trio.open_nursery() as server:
+                accepting = trio.Event()
+                server.start_soon(self.acceptors.run, endpoints, accepting.set, self._has_unfinished_answers)
+                await accepting.wait()
+                await services.start(self.registration.run)
+                task_status.started()
             services.cancel_scope.cancel()
 
     def _has_unfinished_answers(self) -> bool:
@@ -355,6 +375,7 @@ async def open_broker(config: BrokerConfig) -> AsyncGenerator[Broker]:
             async with trio.open_nursery() as nursery:
                 await nursery.start(broker.serve, endpoints)
                 yield broker
+                await broker.registration.leave()
                 broker.stopping.set()
         except BaseExceptionGroup as group:
             raise _lone_error(group) from None

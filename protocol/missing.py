@@ -49,9 +49,9 @@ MISSING: Final = (
         "keep the broker on loopback or in a trusted network; clients sign requests to Apache's brokers (credentials)",
     ),
     Missing(
-        "a slave or a second broker",
+        "a slave",
         ("slave", "brokerRole", "brokerId", "haListenPort", "haMasterAddress", "enableDLegerCommitLog"),
-        "there is one broker, which is its own name server: keep its store on redundant storage",
+        "each message is on one broker: keep its store on redundant storage",
     ),
     Missing(
         "an exporter of metrics",

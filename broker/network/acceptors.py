@@ -78,16 +78,16 @@ class Acceptors:
                 sock.close()
                 return
             store_host = encode_host(endpoint.store_ip or local_ip, endpoint.broker_port)
-            connection = Connection(context, sock, peer, _advertised(endpoint, local_ip), store_host, endpoint.requests)
+            advertised = advertised_address(endpoint.advertise, local_ip, endpoint.broker_port)
+            connection = Connection(context, sock, peer, advertised, store_host, endpoint.requests)
             context.connections.add(connection)
             context.reader.add(connection)
 
         return accepted
 
 
-def _advertised(endpoint: Endpoint, local_ip: str) -> str:
+def advertised_address(advertise: str | None, local_ip: str, port: int) -> str:
     """Return the broker's address for a peer: as configured, else the address that the peer connected to."""
-    advertise = endpoint.advertise
     if advertise is None:
-        return str(Address(local_ip, endpoint.broker_port))
-    return advertise if ":" in advertise else str(Address(advertise, endpoint.broker_port))
+        return str(Address(local_ip, port))
+    return advertise if ":" in advertise else str(Address(advertise, port))

@@ -33,7 +33,7 @@ BODY: Final = RegisterBrokerBody(TopicConfigSerializeWrapper({"T": TopicConfig("
 
 @asynccontextmanager
 async def running(root: Path, **settings: Any) -> AsyncGenerator[NameServer]:
-    config = NameServerConfig(root=root, listen=Address("127.0.0.1", 0), **settings)
+    config = NameServerConfig(root=root, **{"listen": Address("127.0.0.1", 0), **settings})
     with trio.fail_after(600):
         async with open_name_server(config) as server:
             yield server

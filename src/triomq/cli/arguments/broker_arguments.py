@@ -44,7 +44,10 @@ def _add_addresses(parser: Parser) -> None:
     address = "127.0.0.1:10911"
     add("--listen HOST:PORT", f"address of the broker (listenPort; {address}; port 0: any free port)", address)
     address = "127.0.0.1:9876"
-    add("--namesrv-listen HOST:PORT", f"address of its name server ({address}; port 0: any free port)", address)
+    text = f"address of its name server ({address}, with --register none; port 0: any free port)"
+    add("--namesrv-listen HOST:PORT", text)
+    text = "name servers to register with, separated by ; (namesrvAddr)"
+    add("--register HOST:PORT[;HOST:PORT]", text, read=values.parse_namesrv)
     text = "broker address in routes (brokerIP1; default: the address that the client connected to)"
     add("--advertise HOST[:PORT]", text)
     text = "further addresses, for clients in another network; may be repeated"

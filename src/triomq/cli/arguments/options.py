@@ -28,7 +28,8 @@ class BrokerOptions(Options):
     """``triomq broker``."""
 
     listen: str
-    namesrv_listen: str
+    namesrv_listen: str | None
+    register: str | None
     advertise: str | None
     listener: tuple[str, ...]
     store: str | None

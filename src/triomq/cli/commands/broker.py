@@ -13,7 +13,7 @@ import trio
 
 from triomq import __version__
 from triomq.broker.addresses import Address
-from triomq.broker.config import BrokerConfig, Listener, default_store_root
+from triomq.broker.config import DEFAULT_NAMESRV, BrokerConfig, Listener, default_store_root
 from triomq.broker.server import Broker, open_broker
 from triomq.cli.arguments.options import BrokerOptions
 from triomq.cli.errors import UsageError
@@ -55,7 +55,7 @@ def make_config(options: BrokerOptions) -> BrokerConfig:
     """
     first = Listener(
         broker=parse_address("--listen", options.listen),
-        namesrv=parse_address("--namesrv-listen", options.namesrv_listen),
+        namesrv=_namesrv_listen(options),
         advertise=_advertised("--advertise", options.advertise),
     )
     listeners = (first, *(parse_listener(text) for text in options.listener))
@@ -82,6 +82,7 @@ def make_config(options: BrokerOptions) -> BrokerConfig:
         ),
         listeners=listeners,
         insecure=options.insecure,
+        register=_register(options.register),
         cluster_name=options.cluster_name,
         broker_name=options.broker_name,
         auto_create_topic=not options.no_auto_create_topic,
@@ -91,6 +92,17 @@ def make_config(options: BrokerOptions) -> BrokerConfig:
         transaction_check_max=options.transaction_check_max,
         stall_after_s=options.stall_after,
     )
+
+
+def _namesrv_listen(options: BrokerOptions) -> Address | None:
+    """Return where the broker's own name server listens; one that registers elsewhere has none unless it is wanted."""
+    if options.namesrv_listen is not None:
+        return parse_address("--namesrv-listen", options.namesrv_listen)
+    return DEFAULT_NAMESRV if options.register is None else None
+
+
+def _register(text: str | None) -> tuple[Address, ...]:
+    return () if text is None else tuple(parse_address("--register", each) for each in text.split(";"))
 
 
 def parse_listener(text: str) -> Listener:
@@ -157,6 +169,8 @@ def _announce(broker: Broker, *, as_json: bool) -> None:
     config = broker.config
     more = {listener.name: list(map(str, broker.addresses[listener.name])) for listener in config.listeners[1:]}
     listening, namesrv = (str(address) for address in broker.addresses[config.listeners[0].name])
+    if config.listeners[0].namesrv is None:
+        namesrv = ";".join(map(str, config.register))
     store, durability, pid = str(config.store.root), config.store.durability, os.getpid()
     if as_json:
         ready: dict[str, Any] = {

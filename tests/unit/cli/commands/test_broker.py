@@ -3,10 +3,11 @@ from pathlib import Path
 import pytest
 
 from triomq.broker.addresses import Address
-from triomq.broker.config import BrokerConfig
+from triomq.broker.config import DEFAULT_NAMESRV, BrokerConfig
 from triomq.cli.arguments.arguments import parse
 from triomq.cli.arguments.options import BrokerOptions
 from triomq.cli.commands.broker import make_config, parse_listener
+from triomq.cli.errors import UsageError
 from triomq.protocol.bodies.group_health import STALL_AFTER_S
 from triomq.protocol.errors import ConfigError
 from triomq.storage.config import Durability
@@ -46,6 +47,18 @@ def test_delays_and_index_default_to_rocketmq_values() -> None:
     made = config()
     assert made.store.index
     assert (len(made.store.delay_levels.delays_ms), made.timer_max_delay_s) == (18, 259_200)
+
+
+def test_a_broker_that_registers_has_a_name_server_only_if_it_is_wanted() -> None:
+    assert config().listeners[0].namesrv == DEFAULT_NAMESRV
+    made = config("--register", "10.0.0.1:9876;[::1]:1")
+    assert made.register == (Address("10.0.0.1", 9876), Address("::1", 1))
+    assert made.listeners[0].namesrv is None
+    wanted = Address("127.0.0.1", 3)
+    assert config("--register", "a:1", "--namesrv-listen", str(wanted)).listeners[0].namesrv == wanted
+    for text in ("", "a:1;", "a"):
+        with pytest.raises(UsageError, match="--register"):
+            config("--register", text)
 
 
 def test_stall_time_default_matches_that_of_tools() -> None:

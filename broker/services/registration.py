@@ -1,0 +1,219 @@
+"""Registers the broker with name servers: every 30 s, and at once when its topics change.
+
+The connection to each stays open, because a name server forgets a broker whose connection ends.
+
+Source: behaviour.md A.17, A.20; wire.md 8, 9.7; BrokerOuterAPI.java.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from triomq.broker.addresses import Address, plain_ip
+from triomq.broker.config import BrokerConfig
+from triomq.broker.signals import Signal
+from triomq.broker.topics import TopicTable
+from triomq.protocol.bodies.registration import RegisterBrokerBody, registration_crc
+from triomq.protocol.bodies.route import DataVersion, TopicConfigSerializeWrapper
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.errors import ProtocolError
+from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.requests.topics import BrokerRequestHeader, RegisterBrokerRequestHeader
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.frame import FrameSplitter
+
+LOGGER: Final = logging.getLogger("triomq.broker.services.registration")
+
+_INTERVAL_S: Final = 30.0
+_PAUSE_S: Final = 0.1  # between two registrations while topics change
+_PAUSE_TO_WORK: Final = 20  # encoding 10,000 topics takes the event loop 50 ms
+_CONNECT_S: Final = 3.0
+_ANSWER_S: Final = 6.0
+_LEAVE_S: Final = 3.0
+_FIRST_RETRY_S: Final = 0.5
+_RECEIVE_BYTES: Final = 64 * 1024
+_MASTER_ID: Final = 0
+
+
+class Registration:
+    """Keeps the broker registered with all its name servers.
+
+    Attributes:
+        leaving: set when the broker ends.
+    """
+
+    def __init__(self, config: BrokerConfig, topics: TopicTable, address_at: Callable[[str], str]) -> None:
+        """``address_at`` returns the broker's address for clients, from its IP address for the name server."""
+        self.config: Final = config
+        self.address_at: Final = address_at
+        self.leaving: Final = trio.Event()
+        self.log: Final = FailureLog(
+            LOGGER, "not registered for now namesrv=%s reason=%s", logging.WARNING, recovery="registered namesrv=%s"
+        )
+        self._topics = topics
+        self._links = [_Link(self, address) for address in config.register]
+        self._ended = trio.Event()
+        self._encoded: tuple[DataVersion | None, bytes, float] = None, b"", 0.0
+
+    def topics_changed(self) -> None:
+        """Register soon."""
+        for link in self._links:
+            link.changed.set()
+
+    def body(self) -> tuple[bytes, float]:
+        """Return the body with all topics, and how many seconds it took; made once for each change."""
+        version = self._topics.data_version
+        if self._encoded[0] is not version:
+            begin = trio.current_time()
+            content = RegisterBrokerBody(TopicConfigSerializeWrapper(dict(self._topics.configs), version)).encode()
+            self._encoded = version, content, trio.current_time() - begin
+        return self._encoded[1:]
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Work until :meth:`leave` or cancelled; started when each name server knows the broker, or does not answer."""
+        async with trio.open_nursery() as nursery:
+            for link in self._links:
+                nursery.start_soon(link.run)
+            with trio.move_on_after(_CONNECT_S):
+                for link in self._links:
+                    await link.tried.wait()
+            task_status.started()
+        self._ended.set()
+
+    async def leave(self) -> None:
+        """Unregister everywhere, as far as name servers answer within 3 s."""
+        self.leaving.set()
+        for link in self._links:
+            link.leave()
+        with trio.move_on_after(_LEAVE_S):
+            await self._ended.wait()
+
+
+class _Link:
+    """The connection to one name server.
+
+    Attributes:
+        changed: topics changed, or the broker leaves.
+        tried: the first registration has been answered, or has failed.
+    """
+
+    def __init__(self, owner: Registration, address: Address) -> None:
+        self.changed: Final = Signal()
+        self.tried: Final = trio.Event()
+        self._owner = owner
+        self._address = address
+        self._scope = trio.CancelScope()  # ends what waits for nothing that matters when the broker leaves
+        self._is_registered = False
+        self._opaque = 0
+
+    def leave(self) -> None:
+        """Unregister and end; end at once what is not registered."""
+        if not self._is_registered:
+            self._scope.cancel()
+        self.changed.set()
+
+    async def run(self) -> None:
+        """Connect and stay registered; again with growing pauses after a failure."""
+        with self._scope:
+            pause_s = _FIRST_RETRY_S
+            while not self._owner.leaving.is_set():
+                try:
+                    with trio.fail_after(_CONNECT_S):
+                        stream = await trio.open_tcp_stream(*self._address)
+                except (OSError, trio.TooSlowError) as exc:
+                    reason = str(exc) or "no connection"
+                else:
+                    async with stream:
+                        reason = await self._stay(stream)
+                if self._is_registered:
+                    pause_s = _FIRST_RETRY_S
+                self._is_registered = False
+                self.tried.set()
+                if not self._owner.leaving.is_set():
+                    self._owner.log.failed(self._address, reason, key=self._address)
+                    await trio.sleep(pause_s)
+                    pause_s = min(pause_s * 2, _INTERVAL_S)
+
+    async def _stay(self, stream: trio.SocketStream) -> str:
+        """Register again and again; return why it ended."""
+        reasons: list[str] = []
+        send, receive = trio.open_memory_channel[RemotingCommand](1)
+        async with trio.open_nursery() as nursery:
+
+            async def read() -> None:
+                reasons.append(await _read(stream, send))
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(read)
+            try:
+                await self._register(stream, receive)
+            except (trio.BrokenResourceError, trio.TooSlowError) as exc:
+                reasons.append(str(exc) or "no answer")
+            nursery.cancel_scope.cancel()
+        return reasons[0] if reasons else ""
+
+    async def _register(self, stream: trio.SocketStream, responses: trio.MemoryReceiveChannel[RemotingCommand]) -> None:
+        """Register until the broker leaves.
+
+        Raises:
+            trio.BrokenResourceError, trio.TooSlowError: the name server cannot be reached any more.
+        """
+        owner, config = self._owner, self._owner.config
+        address = owner.address_at(plain_ip(stream.socket.getsockname()[0]))
+        broker = config.broker_name, address, config.cluster_name, _MASTER_ID
+
+        async def ask(code: int, fields: dict[str, str], body: bytes = b"") -> RemotingCommand:
+            self._opaque += 1
+            with trio.fail_after(_ANSWER_S):
+                await stream.send_all(RemotingCommand(code, self._opaque, 0, fields, body).encode())
+                while (response := await responses.receive()).opaque != self._opaque:
+                    pass
+            return response
+
+        while not owner.leaving.is_set():
+            self.changed.clear()
+            body, encoding_s = owner.body()
+            header = RegisterBrokerRequestHeader(*broker, _ha_address(address), body_crc32=registration_crc(body))
+            response = await ask(RequestCode.REGISTER_BROKER, header.encode(), body)
+            self._note(response)
+            with trio.move_on_after(max(_PAUSE_S, encoding_s * _PAUSE_TO_WORK)):
+                await owner.leaving.wait()
+            with trio.move_on_after(_INTERVAL_S):
+                await self.changed.wait()
+        await ask(RequestCode.UNREGISTER_BROKER, BrokerRequestHeader(*broker).encode())
+        LOGGER.info("unregistered namesrv=%s", self._address)
+
+    def _note(self, response: RemotingCommand) -> None:
+        self._is_registered = response.code == ResponseCode.SUCCESS
+        if not self._is_registered:
+            reason = f"refused: {response.remark} ({response.code})"
+            self._owner.log.failed(self._address, reason, key=self._address)
+        else:
+            if not self.tried.is_set():
+                LOGGER.info("registered namesrv=%s", self._address)
+            self._owner.log.worked(self._address, key=self._address)
+        self.tried.set()
+
+
+async def _read(stream: trio.SocketStream, responses: trio.MemorySendChannel[RemotingCommand]) -> str:
+    """Pass responses on, drop requests, which mean nothing to this broker; return why the connection ended."""
+    splitter = FrameSplitter()
+    try:
+        while data := await stream.receive_some(_RECEIVE_BYTES):
+            frames, error = splitter.split(data)
+            for response in map(RemotingCommand.decode, frames):
+                if response.is_response:
+                    responses.send_nowait(response)
+            if error is not None:
+                raise error
+    except (trio.BrokenResourceError, trio.WouldBlock, ProtocolError) as exc:
+        return str(exc) or "more answers than requests"
+    return "the name server closed the connection"
+
+
+def _ha_address(address: str) -> str:
+    """Return where slaves would ask for the log, which is nowhere yet; RocketMQ uses the port after the broker's."""
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + 1}"

@@ -1,0 +1,144 @@
+"""Our broker at name servers that come and go."""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pytest
+import trio
+
+from tests.integration import broker_wire, test_name_server
+from tests.integration.broker_wire import connected, request, wait_for
+from triomq.broker.addresses import Address
+from triomq.broker.config import Listener
+from triomq.broker.name_server import NameServer
+from triomq.broker.server import Broker
+from triomq.protocol.bodies.route import TopicConfig
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.frame import FrameSplitter
+
+FREE: Final = Address("127.0.0.1", 0)
+
+
+@asynccontextmanager
+async def broker_at(root: Path, *name_servers: Address, advertise: str | None = None) -> AsyncGenerator[Broker]:
+    listener = Listener(broker=FREE, namesrv=None, advertise=advertise)
+    async with broker_wire.running(root, listeners=(listener,), register=name_servers) as broker:
+        yield broker
+
+
+def address_of(server: NameServer, topic: str) -> str | None:
+    route = server.routes.route(topic, "")
+    return None if route is None else route.broker_datas[0].broker_addrs[0]
+
+
+async def test_topics_are_at_all_name_servers_until_the_broker_ends(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(test_name_server.running(tmp_path / str(n))) for n in range(2)]
+        async with broker_at(tmp_path / "b", *(server.address for server in servers)) as broker:
+            at = str(broker.addresses["default"][0])
+            assert [address_of(server, "TBW102") for server in servers] == [at, at]
+            for number in range(50):
+                broker.topics.put(TopicConfig(f"T{number}", 4, 4))
+            await wait_for(lambda: [address_of(server, "T49") for server in servers] == [at, at], 3)
+        assert [server.routes.topics() for server in servers] == [[], []]
+
+
+async def test_it_leaves_the_route_while_it_still_serves(tmp_path: Path) -> None:
+    async with test_name_server.running(tmp_path / "n") as server, AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(broker_at(tmp_path / "b", server.address))
+        async with connected(broker.addresses["default"][0].port) as wire:
+            await broker.registration.leave()
+            assert not server.routes.topics()
+            assert (await wire.put()).code == ResponseCode.SUCCESS
+            await trio.sleep(0.3)
+            assert not server.routes.topics()
+
+
+async def test_it_registers_again_when_a_name_server_is_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def serve(stop: trio.Event, *, task_status: trio.TaskStatus[Address]) -> None:
+        async with test_name_server.running(tmp_path / "n") as server:
+            task_status.started(server.address)
+            await stop.wait()
+
+    async with trio.open_nursery() as nursery:
+        stop = trio.Event()
+        address: Address = await nursery.start(serve, stop)
+        async with broker_at(tmp_path / "b", address):
+            stop.set()
+            await wait_for(lambda: f"not registered for now namesrv={address}" in caplog.text)
+            async with test_name_server.running(tmp_path / "n", listen=address) as second:
+                await wait_for(lambda: address_of(second, "TBW102") is not None, 5)
+                assert "the name server closed the connection" in caplog.text
+
+
+async def test_it_starts_without_its_name_server(tmp_path: Path) -> None:
+    with trio.fail_after(10):
+        closed = Address("127.0.0.1", 1)
+        async with broker_at(tmp_path / "b", closed) as broker, connected(broker.addresses["default"][0].port) as wire:
+            assert (await wire.put()).code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize(("advertise", "at"), [("mq.example", "mq.example:{port}"), ("mq.example:7", "mq.example:7")])
+async def test_the_advertised_address_is_registered(tmp_path: Path, advertise: str, at: str) -> None:
+    async with (
+        test_name_server.running(tmp_path / "n") as server,
+        broker_at(tmp_path / "b", server.address, advertise=advertise) as broker,
+    ):
+        assert address_of(server, "TBW102") == at.format(port=broker.addresses["default"][0].port)
+
+
+Answer = Callable[[RemotingCommand], bytes]
+
+
+@asynccontextmanager
+async def strange_name_server(answer: Answer) -> AsyncGenerator[Address]:
+    """Answer each request with any bytes."""
+
+    async def serve(stream: trio.SocketStream) -> None:
+        splitter = FrameSplitter()
+        async with stream:
+            async for data in stream:
+                for frame in splitter.split(data)[0]:
+                    await stream.send_all(answer(RemotingCommand.decode(frame)))
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
+        yield Address("127.0.0.1", listener.socket.getsockname()[1])
+        nursery.cancel_scope.cancel()
+
+
+def refuse(command: RemotingCommand) -> bytes:
+    return command.reply(ResponseCode.SYSTEM_ERROR, remark="no room").encode()
+
+
+def flood(command: RemotingCommand) -> bytes:
+    return command.reply().encode() * 5
+
+
+def ask_back(command: RemotingCommand) -> bytes:
+    return request(RequestCode.GET_BROKER_CLUSTER_INFO) + command.reply().encode()
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (refuse, "reason=refused: no room (1)"),
+        (flood, "reason=more answers than requests"),
+        (lambda _: b"HTTP/1.1 400\r\n\r\n", "the peer looks like an HTTP server"),
+        (ask_back, "registered namesrv="),
+    ],
+)
+async def test_strange_answers_do_not_harm_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, answer: Answer, told: str
+) -> None:
+    caplog.set_level("INFO")
+    with trio.fail_after(20):
+        async with strange_name_server(answer) as address, broker_at(tmp_path / "b", address) as broker:
+            await wait_for(lambda: told in caplog.text)
+            async with connected(broker.addresses["default"][0].port) as wire:
+                assert (await wire.put()).code == ResponseCode.SUCCESS
+    assert "Traceback" not in caplog.text
