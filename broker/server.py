@@ -319,7 +319,8 @@ class Broker:
                 accepting = trio.Event()
                 server.start_soon(self.acceptors.run, endpoints, accepting.set, self._has_unfinished_answers)
                 await accepting.wait()
-                await services.start(self.registration.run)
+                services.start_soon(self.registration.run)
+                await self.registration.wait_tried()
                 task_status.started()
             services.cancel_scope.cancel()
 

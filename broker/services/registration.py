@@ -71,16 +71,18 @@ class Registration:
             self._encoded = version, content, trio.current_time() - begin
         return self._encoded[1:]
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Work until :meth:`leave` or cancelled; started when each name server knows the broker, or does not answer."""
+    async def run(self) -> None:
+        """Work until :meth:`leave` or cancelled."""
         async with trio.open_nursery() as nursery:
             for link in self._links:
                 nursery.start_soon(link.run)
-            with trio.move_on_after(_CONNECT_S):
-                for link in self._links:
-                    await link.tried.wait()
-            task_status.started()
         self._ended.set()
+
+    async def wait_tried(self) -> None:
+        """Return when each name server knows the broker, or does not answer."""
+        with trio.move_on_after(_CONNECT_S):
+            for link in self._links:
+                await link.tried.wait()
 
     async def leave(self) -> None:
         """Unregister everywhere, as far as name servers answer within 3 s."""
