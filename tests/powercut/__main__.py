@@ -41,14 +41,15 @@ class _Run:
 
     def __init__(self) -> None:
         self._started = time.monotonic()
-        self._lives = self._cuts = self._acknowledged = 0
+        self._lives = self._cuts = self._acknowledged = self._deciding = 0
         self.failed = 0
         self.trace = ""
 
     def __str__(self) -> str:
         return (
             f"{self._lives} lives, {self._cuts} power cuts, {self._acknowledged} acknowledged records looked for,"
-            f" {self.failed} lives failed, {time.monotonic() - self._started:.1f} s"
+            f" {self._deciding} lives decided transactions, {self.failed} lives failed,"
+            f" {time.monotonic() - self._started:.1f} s"
         )
 
     def live(self, life: Life, replay: str) -> bool:
@@ -64,6 +65,7 @@ class _Run:
             print(f"{replay.removeprefix('--')} failed: {what}\n  python -m tests.powercut {replay}")
         self._cuts += life.cuts
         self._acknowledged += life.acknowledged
+        self._deciding += bool(life.decided)
         return life.was_cut
 
 

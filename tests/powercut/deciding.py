@@ -29,7 +29,7 @@ _TOPIC: Final = "transactions"
 _COMMIT: Final = 8
 _ROLLBACK: Final = 12
 _GIVE_UP: Final = -1
-_MAX_CHECKS: Final = 2
+_MAX_CHECKS: Final = 1
 _INTERVAL_MS: Final = 2000
 _MOST_AT_ONCE: Final = 3
 _MAX_HALF: Final = 1000
@@ -116,6 +116,8 @@ class Deciding(Delivering):
 
     def check_due(self) -> None:
         """Check what is due as if a producer were asked, and give up what was checked too often."""
+        if self.random.random() < 0.5:
+            self.now_ms = max(self.now_ms, self.undecided.next_due_ms() or 0)
         for queue_offset in self.undecided.take_due(self.now_ms, _MOST_AT_ONCE):
             half = self.undecided.read(queue_offset)
             if half is None:
