@@ -21,7 +21,7 @@ from triomq.client.producer.config import ProducerConfig
 from triomq.client.producer.producer import Producer, send_half
 from triomq.client.producer.send_result import SendResult, SendStatus
 from triomq.protocol.codes import MessageSysFlag, RequestCode, ResponseCode
-from triomq.protocol.errors import BrokerResponseError, ClientError, MessageIllegalError
+from triomq.protocol.errors import BrokerResponseError, ClientError, MessageIllegalError, ProtocolError
 from triomq.protocol.names import AUTO_CREATE_TOPIC, validate_group
 from triomq.protocol.record.message import Message, MessageExt
 from triomq.protocol.record.message_id import parse_offset_message_id
@@ -33,6 +33,7 @@ LOGGER: Final = logging.getLogger("triomq.client.producer.transaction")
 _DECIDE_S: Final = 3.0
 _TRIES: Final = 3
 _PAUSE_S: Final = 0.2
+_FIND_AGAIN_S: Final = 1.0
 #: Concurrent checks; a broker repeats those that are refused.
 _MAX_CHECKS: Final = 16
 _MAX_WAITING_CHECKS: Final = 1024
@@ -154,13 +155,16 @@ class TransactionProducer(OpenOnce):
                     instance.groups.remove_checker(self.group)
 
     async def _find_brokers(self) -> None:
-        """Make the brokers known, so that they get heartbeats and can ask."""
-        for topic in (AUTO_CREATE_TOPIC, *self._topics):
-            try:
-                await self._instance.routes.find(topic)
-            except (ClientError, BrokerResponseError) as exc:
-                LOGGER.info("no route of topic %s: %s", topic, exc)
-        self._instance.groups.wake()
+        """Keep the brokers known, so that they get heartbeats and can ask: also those that start later."""
+        while True:
+            pause_s = self._instance.requests.config.poll_namesrv_interval_s
+            for topic in (AUTO_CREATE_TOPIC, *self._topics):
+                try:
+                    await self._instance.routes.find(topic, refresh=True)  # new brokers get a heartbeat
+                except (ClientError, BrokerResponseError, ProtocolError) as exc:
+                    LOGGER.info("no route of topic %s: %s", topic, exc)
+                    pause_s = min(pause_s, _FIND_AGAIN_S)
+            await trio.sleep(pause_s)
 
     async def send(self, message: Message, execute: Execute) -> Transaction:
         """Store a message, run the local transaction, and tell the broker how it ended.
