@@ -19,19 +19,20 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seconds", type=float, default=120, help="how long things happen; then it ends in peace")
     parser.add_argument("--messages", type=int, default=200_000, help="spread over that time")
+    parser.add_argument("--transactions", type=int, default=10_000, help="spread likewise; 0: none")
     parser.add_argument("--seed", type=int, default=0, help="decides what happens when")
     parser.add_argument("--mode", choices=(*Mode, "both"), default="both")
     parser.add_argument("--keep", type=Path, help="folder for store and logs, which stays")
     options = parser.parse_args(arguments)
     modes = [*Mode] if options.mode == "both" else [Mode(options.mode)]
     command = f"python -m tests.chaos --seed {options.seed} --seconds {options.seconds:g} --messages {options.messages}"
-    command += f" --mode {options.mode}"
+    command += f" --transactions {options.transactions} --mode {options.mode}"
     print(command, flush=True)
     begun = time.monotonic()
     with sigterm_as_exit(), tempfile.TemporaryDirectory(prefix="triomq-chaos-") as temporary:
         folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        with Chaos(folder, options.seed, options.seconds, options.messages, modes) as chaos:
+        with Chaos(folder, options.seed, options.seconds, options.messages, modes, options.transactions) as chaos:
             outcome = chaos.run()
     print(describe(outcome))
     print(f"{'good' if outcome.is_good else 'BAD'} after {time.monotonic() - begun:.0f} s: {command}")
@@ -43,6 +44,13 @@ def describe(outcome: Outcome) -> str:
     lines = [f"\n{outcome.acknowledged} messages acknowledged, {outcome.resent} of them sent more than once"]
     lines.append(", ".join(f"{action}: {count}" for action, count in sorted(outcome.happenings.items())))
     lines += [table(outcome.verdicts), *outcome.complaints]
+    lines.append(f"transactions: {outcome.transactions}")
+    for mode, found in outcome.transaction_verdicts.items():
+        shown = {name: len(own) if isinstance(own, list) else own for name, own in found._asdict().items()}
+        lines.append(f"{mode}: " + ", ".join(f"{name} {count}" for name, count in shown.items()))
+        lines += [
+            f"{mode}: {name} {own[:20]}" for name, own in found._asdict().items() if isinstance(own, list) and own
+        ]
     for mode, verdict in outcome.verdicts.items():
         lines += [f"{mode}: lost {identity}" for identity in verdict.lost[:20]]
         lines += [f"{mode}: out of order {one}\n  before {other}" for one, other in verdict.out_of_order[:5]]

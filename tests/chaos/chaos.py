@@ -1,25 +1,25 @@
-"""Runs a plan: a broker, a sender and the members of one or two groups, each a process of its own.
+"""Runs a plan: a broker, two senders and the members of one or two groups, each a process of its own.
 
 All processes are ended by their ids when the block is left, however that happens.
 """
 
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import SystemRandom
-from typing import IO, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import trio
 
 from tests.chaos.judge import Happening, Identity, Verdict, is_settled, judge
 from tests.chaos.member import Attempt
 from tests.chaos.plan import FIRST_MEMBERS, QUEUES, TOPIC, Action, Event, Mode, plan_events
+from tests.chaos.process import Process
+from tests.chaos.transactions import TransactionVerdict, Transactor, figures, judge_transactions
 from tests.processes import Broker, start_triomq
 from triomq.client import Admin
 
@@ -27,6 +27,9 @@ _BROKER_OPTIONS: Final = (
     "--commit-log-file-size", "16777216",
     "--consume-queue-file-size", "20000",
     "--delay-levels", " ".join(["1s"] * 18),
+    "--transaction-timeout", "1",
+    "--transaction-check-interval", "0.5",
+    "--transaction-check-max", "10",
 )  # fmt: skip
 _LOOK_S: Final = 0.1
 _REPORT_S: Final = 5.0
@@ -49,65 +52,31 @@ class Outcome(NamedTuple):
         acknowledged: messages that were sent.
         resent: those of them that were sent more than once.
         happenings: how often each action took place.
+        transactions: how many took which step.
         verdicts: of each group.
+        transaction_verdicts: likewise.
         complaints: what went wrong beside the messages.
     """
 
     acknowledged: int
     resent: int
     happenings: dict[Action, int]
+    transactions: str
     verdicts: dict[Mode, Verdict]
+    transaction_verdicts: dict[Mode, TransactionVerdict]
     complaints: list[str]
 
     @property
     def is_good(self) -> bool:
         """Whether all that must hold held."""
-        return not self.complaints and all(verdict.is_good for verdict in self.verdicts.values())
-
-
-class _Lines:
-    """What a process writes to a file, as it comes."""
-
-    def __init__(self, path: Path) -> None:
-        self.output = path.open("wb")
-        self._input = path.open("rb")
-        self._rest = b""
-
-    def new(self) -> list[str]:
-        """Return the lines that were completed since the last call."""
-        *lines, self._rest = (self._rest + self._input.read()).split(b"\n")
-        return [line.decode() for line in lines]
-
-    def close(self) -> None:
-        """Close the files."""
-        self.output.close()
-        self._input.close()
-
-
-class _Process:
-    """A sender or a member."""
-
-    def __init__(self, name: str, folder: Path, *words: str) -> None:
-        self.name = name
-        self.lines = _Lines(folder / f"{name}.out")
-        self._errors: IO[bytes] = (folder / f"{name}.log").open("wb")
-        self.process = subprocess.Popen(
-            (sys.executable, "-m", *words),
-            stdin=subprocess.DEVNULL,
-            stdout=self.lines.output,
-            stderr=self._errors,
-            process_group=0,  # Ctrl-C is for the one who started them
+        return (
+            not self.complaints
+            and all(verdict.is_good for verdict in self.verdicts.values())
+            and all(verdict.is_good for verdict in self.transaction_verdicts.values())
         )
 
-    def close(self) -> None:
-        """End it and close its files."""
-        self.process.kill()
-        self.process.wait()
-        self.lines.close()
-        self._errors.close()
 
-
-class _Member(_Process):
+class _Member(Process):
     """A member and what is to become of it."""
 
     def __init__(self, mode: Mode, number: int, folder: Path, *words: str) -> None:
@@ -120,12 +89,15 @@ class _Member(_Process):
 class Chaos:
     """One run; use it as a context manager."""
 
-    def __init__(self, folder: Path, seed: int, seconds: float, messages: int, modes: Sequence[Mode]) -> None:
+    def __init__(
+        self, folder: Path, seed: int, seconds: float, messages: int, modes: Sequence[Mode], transactions: int
+    ) -> None:
         """Take settings; nothing is started before the block is entered."""
         self._folder = folder
         self._seed, self._seconds, self._messages, self._modes = seed, seconds, messages, modes
         self._listen = tuple(f"127.0.0.1:{port}" for port in _free_ports())
         self._members: dict[str, _Member] = {}
+        self._transactor = Transactor(folder, seed, seconds, transactions)
         self._tries: dict[Identity, int] = {}
         self._attempts: dict[Mode, list[Attempt]] = {mode: [] for mode in modes}
         self._settled: dict[Mode, set[Identity]] = {mode: set() for mode in modes}
@@ -145,8 +117,10 @@ class Chaos:
                 for number in range(FIRST_MEMBERS):
                     self._happen(Event(0.0, Action.JOIN, mode, number))
             words = (self._broker.namesrv, str(self._messages), str(self._seconds))
-            self._sender = _Process("sender", self._folder, "tests.chaos.sender", *words)
+            self._sender = Process("sender", self._folder, "tests.chaos.sender", *words)
             stack.callback(self._sender.close)
+            self._transactor.start(self._broker.namesrv)
+            stack.callback(self._transactor.close)
             self._wait_first()
             self._stack = stack.pop_all()
             return self
@@ -166,7 +140,7 @@ class Chaos:
             self._leave(member)
         self._wait_left()
         if uncommitted := trio.run(self._uncommitted):
-            self._complaints.append(f"{uncommitted} messages were not committed by the members that left")
+            self._complaints.append(f"{uncommitted} messages or transactions were not committed in the end")
         dead = trio.run(self._dead_letters)
         try:
             self._broker.stop()
@@ -240,6 +214,8 @@ class Chaos:
         for line in self._sender.lines.new():
             key, number, tries = map(int, line.split())
             self._tries[key, number] = tries
+        if (complaint := self._transactor.look()) is not None:
+            self._complaints.append(complaint)
         for name, member in [*self._members.items()]:
             code = member.process.poll()  # first: what it wrote before its end is there then
             attempts = [Attempt.parse(name, line) for line in member.lines.new()]
@@ -267,20 +243,22 @@ class Chaos:
     def _report(self, what: str) -> None:
         settled = ", ".join(f"{mode} {len(settled)}" for mode, settled in self._settled.items())
         at_s = time.monotonic() - self._begun
-        print(f"{at_s:6.1f} s  sent {len(self._tries)}, settled {settled}  {what}".rstrip(), flush=True)
+        sent = f"{len(self._tries)} and {len(self._transactor.committed)} committed"
+        print(f"{at_s:6.1f} s  sent {sent}, settled {settled}  {what}".rstrip(), flush=True)
 
     def _settle(self) -> None:
-        """Wait until the sender has ended and all it sent is settled and committed, or nothing is any more."""
+        """Wait until the senders have ended and all they sent is settled and committed, or nothing is any more."""
         progress, changed_at = -1, time.monotonic()
         while time.monotonic() - changed_at < _STALL_S:
-            is_sent = self._sender.process.poll() is not None
+            is_sent = self._sender.process.poll() is not None and self._transactor.is_done
             self._look()
-            if is_sent and not any(self._tries.keys() - settled for settled in self._settled.values()):
+            sent = self._tries.keys() | self._transactor.committed
+            if is_sent and not any(sent - settled for settled in self._settled.values()):
                 if not (uncommitted := trio.run(self._uncommitted)):
                     break
             else:
                 uncommitted = 0
-            now = len(self._tries) + sum(map(len, self._settled.values())) - uncommitted
+            now = len(sent) + sum(map(len, self._settled.values())) - uncommitted
             if now != progress:
                 progress, changed_at = now, time.monotonic()
             time.sleep(_LOOK_S)  # about what other processes write
@@ -288,7 +266,10 @@ class Chaos:
             self._complaints.append(f"the sender did not come to its end\n{self._tail('sender')}")
 
     async def _uncommitted(self) -> int:
+        """Return how many transactions are undecided or, if none is, how many messages are not committed."""
         async with Admin(namesrv=self._broker.namesrv) as admin:
+            if undecided := len(await admin.transactions()):
+                return undecided
             return sum([row.lag for mode in self._modes for row in await admin.group_lag(mode.group, TOPIC)])
 
     def _wait_left(self) -> None:
@@ -311,12 +292,17 @@ class Chaos:
         counts: defaultdict[Action, int] = defaultdict(int)
         for _, happening in self._happenings:
             counts[happening.action] += 1
-        verdicts = {}
+        verdicts, transaction_verdicts = {}, {}
+        records = self._transactor.records
         for mode in self._modes:
             happenings = [happening for whose, happening in self._happenings if whose in (None, mode)]
             verdicts[mode] = judge(mode, self._tries, self._attempts[mode], dead[mode], happenings)
+            transaction_verdicts[mode] = judge_transactions(records, self._attempts[mode], dead[mode])
         resent = sum(tries > 1 for tries in self._tries.values())
-        return Outcome(len(self._tries), resent, dict(counts), verdicts, self._complaints)
+        transactions = f"{figures(records)}; their producer killed {self._transactor.deaths} times"
+        return Outcome(
+            len(self._tries), resent, dict(counts), transactions, verdicts, transaction_verdicts, self._complaints
+        )
 
     def _kill_broker(self) -> None:
         if not self._broker.stopped:

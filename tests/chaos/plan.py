@@ -1,10 +1,15 @@
-"""What a seed decides: when members come, go and die, when the broker does, and what handlers do with each message."""
+"""What a seed decides: when members come, go and die, when the broker does, what handlers do with each message.
+
+And what becomes of each transaction.
+"""
 
 from collections.abc import Sequence
 from enum import Enum, StrEnum
 from random import Random
 from typing import Final, NamedTuple
 from zlib import crc32
+
+from triomq.client import TransactionState
 
 TOPIC: Final = "chaos"
 QUEUES: Final = 8
@@ -22,6 +27,18 @@ _RAISING: Final = 500
 _REFUSED: Final = 500
 _SLOW: Final = 200
 _SLOW_S: Final = (0.02, 0.05, 0.3)
+_COURSES: Final = (
+    (45_000, TransactionState.COMMIT, TransactionState.COMMIT),
+    (65_000, TransactionState.ROLLBACK, TransactionState.ROLLBACK),
+    (80_000, TransactionState.UNKNOWN, TransactionState.COMMIT),
+    (92_000, TransactionState.UNKNOWN, TransactionState.ROLLBACK),
+    (_OUT_OF, TransactionState.UNKNOWN, TransactionState.UNKNOWN),
+)
+_MOST_PATIENCE: Final = 3
+_DEADLY: Final = 150
+_SLOW_TRANSACTIONS: Final = 1_000
+#: A check comes meanwhile.
+_SLOW_TRANSACTION_S: Final = 1.2
 
 
 class Mode(StrEnum):
@@ -115,6 +132,32 @@ def order_for(seed: int, key: int, number: int, failures: int) -> Order:
     if drawn < _RAISING:
         return Order(Fate.RAISE, slow_s)
     return Order(Fate.LATER if drawn < _RAISING + _REFUSED else Fate.WELL, slow_s)
+
+
+class Course(NamedTuple):
+    """What a producer does with a transaction.
+
+    Attributes:
+        first: what it decides by itself.
+        last: what it says when it is asked; the same, or the first decision.
+        patience: how often it has to be asked before it knows.
+        slow_s: how long it takes before it decides by itself.
+        is_deadly: whether it is killed instead.
+    """
+
+    first: TransactionState
+    last: TransactionState
+    patience: int
+    slow_s: float
+    is_deadly: bool
+
+
+def course_for(seed: int, number: int) -> Course:
+    """Say what becomes of a transaction."""
+    drawn, other = _draw(seed, number), _draw(seed, number, 1)
+    first, last = next(states for bound, *states in _COURSES if drawn < bound)
+    slow_s = _SLOW_TRANSACTION_S if other < _SLOW_TRANSACTIONS else 0.0
+    return Course(first, last, other % _MOST_PATIENCE, slow_s, number % _DEADLY == _DEADLY - 1)
 
 
 def _draw(*numbers: int) -> int:

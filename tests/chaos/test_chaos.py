@@ -14,11 +14,12 @@ SECONDS = 3.0
 
 @pytest.mark.timeout(180)
 def test_groups_lose_and_reorder_nothing_during_churn(tmp_path: Path) -> None:
-    with Chaos(tmp_path, SEED, SECONDS, 960, [*Mode]) as chaos:
+    with Chaos(tmp_path, SEED, SECONDS, 960, [*Mode], 300) as chaos:
         outcome = chaos.run()
     assert outcome.is_good, describe(outcome)
     assert outcome.acknowledged == 960
     assert outcome.happenings.keys() == {*Action}
+    assert all(verdict.delivered for verdict in outcome.transaction_verdicts.values())
 
 
 def test_a_seed_decides_the_plan() -> None:
