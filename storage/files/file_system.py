@@ -11,6 +11,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,6 +21,9 @@ NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _BAD_DISK: Final = frozenset({errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM})
 _TOO_MANY_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _NOT_OPENED: Final = _TOO_MANY_FILES | {errno.EACCES, errno.EPERM}
+#: For the owner alone: others must not read messages, nor lock the lock file, for which reading is enough.
+FILE_MODE: Final = 0o600
+_FOLDER_MODE: Final = 0o700
 _ZEROS: Final = bytes(1024 * 1024)
 _PAGE: Final = mmap.PAGESIZE
 _RESIDENT_FLAGS: Final = bytes(range(1, 256, 2))  # of mincore: only the lowest bit is defined
@@ -76,7 +80,9 @@ class FileSystem:
 
     def make_directories(self, path: Path) -> None:
         """Create ``path`` and its parents; existing ones are kept."""
-        path.mkdir(parents=True, exist_ok=True)
+        missing = takewhile(lambda each: not each.exists(), path.parents)
+        for each in (*reversed([*missing]), path):
+            each.mkdir(_FOLDER_MODE, exist_ok=True)
 
     def list_directory(self, path: Path) -> list[DirectoryEntry]:
         """Return the entries sorted by name; a directory that does not exist has none."""
@@ -114,7 +120,7 @@ class FileSystem:
         if self.exists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        file = OpenFile(os.open(scratch, flags, 0o644), path)
+        file = OpenFile(os.open(scratch, flags, FILE_MODE), path)
         os.ftruncate(file.fileno(), size_bytes)
         return file
 
@@ -241,7 +247,7 @@ class FileSystem:
 
 
 def _write(path: Path, content: bytes, flags: int) -> None:
-    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o644)
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, FILE_MODE)
     try:
         view = memoryview(content)
         while view:

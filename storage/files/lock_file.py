@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Final
 
 from triomq.protocol.errors import StoreError, StoreLockedError
-from triomq.storage.files.file_system import store_error
+from triomq.storage.files.file_system import FILE_MODE, store_error
 
 _CONTENT: Final = b"lock"
 _NOT_WRITABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
@@ -48,7 +48,7 @@ class LockFile:
         try:
             self._refuse_own_process()
             try:
-                number = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                number = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
             except OSError as exc:
                 if not to_read or exc.errno not in _NOT_WRITABLE:
                     raise

@@ -15,6 +15,19 @@ def test_a_missing_root_is_made(maker: StoreMaker) -> None:
     assert (store.config.root / "abort").read_bytes() == b""
 
 
+def test_files_are_for_their_owner_alone(maker: StoreMaker) -> None:
+    before = os.umask(0)
+    try:
+        store = maker(maker.root / "store")
+        put(store)
+        store.close()
+    finally:
+        os.umask(before)
+    found = {path: path.stat().st_mode & 0o777 for path in (store.config.root, *store.config.root.rglob("*"))}
+    assert len(found) > 10
+    assert {path: mode for path, mode in found.items() if mode != (0o700 if path.is_dir() else 0o600)} == {}
+
+
 @pytest.mark.parametrize("name", ["root", "root/below"])
 def test_a_file_in_the_place_of_the_root_is_refused(maker: StoreMaker, name: str) -> None:
     (maker.root / "root").write_bytes(b"")
