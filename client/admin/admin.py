@@ -3,14 +3,10 @@
 Source: wire.md 7 and 8, behaviour.md A.15.
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
 from typing import Final
 
-from triomq.client.admin import dead_letters, offset_reset, transactions
-from triomq.client.admin.dead_letters import DeadLetter, DeadLetterCount, Redrive
+from triomq.client.admin import offset_reset
 from triomq.client.admin.doctor import Diagnosis, diagnose
-from triomq.client.admin.find_messages import END_OF_TIME_MS, find_by_key, find_by_place
 from triomq.client.admin.group_state import (
     GroupLag,
     GroupState,
@@ -19,47 +15,32 @@ from triomq.client.admin.group_state import (
     read_member_ids,
     read_members,
 )
+from triomq.client.admin.messages import MessageAdmin
 from triomq.client.admin.offset_reset import OffsetReset
 from triomq.client.admin.topic_config import TopicChange, TopicSettings, change_topic, delete_topic, read_topic_config
-from triomq.client.admin.transactions import UndecidedTransaction
-from triomq.client.cluster.instance import ClientInstance, use_instance
-from triomq.client.cluster.route import masters_of_cluster, masters_of_route
-from triomq.client.config import ClientConfig
+from triomq.client.cluster.route import masters_of_route
 from triomq.client.consumer.config import Start
-from triomq.client.consumer.pull import TOOLS_GROUP
-from triomq.client.consumer.requests.queue_requests import QueueRequests
-from triomq.client.nursery import OpenOnce
-from triomq.client.producer.transaction import TransactionState
 from triomq.protocol.bodies.route import (
-    ClusterInfo,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
     TopicConfig,
-    TopicRouteData,
 )
 from triomq.protocol.bodies.statistics import ConsumerConnection, TopicOffset, TopicStatsTable
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
-    ClientClosedError,
     ConfigError,
     ConsumerNotOnlineError,
-    NoBrokerError,
     NoRouteError,
 )
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import AUTO_CREATE_TOPIC, validate_group, validate_topic
-from triomq.protocol.record.message import MessageExt
 from triomq.protocol.requests.groups import DeleteSubscriptionGroupRequestHeader
-from triomq.protocol.requests.messages import QueryMessageRequestHeader
 from triomq.protocol.requests.topics import CreateTopicRequestHeader, TopicRequestHeader
-from triomq.protocol.units import QueueOffset
-from triomq.protocol.wire.command import RemotingCommand
-from triomq.protocol.wire.headers import Header
 
 READ_WRITE: Final = 6
 
 
-class Admin(OpenOnce):
+class Admin(MessageAdmin):
     """Reads and changes topics, groups and offsets on name servers and brokers.
 
     ::
@@ -71,52 +52,13 @@ class Admin(OpenOnce):
     request, and another ``ClientError`` if a broker cannot be reached.
     """
 
-    def __init__(
-        self,
-        *,
-        namesrv: str | Sequence[str] | None = None,
-        instance: ClientInstance | None = None,
-        config: ClientConfig | None = None,
-    ) -> None:
-        """Take name servers or an instance to share; nothing is connected before it is entered."""
-        self._namesrv = namesrv
-        self._given_instance = instance
-        self._config = config
-        self._instance: ClientInstance | None = None
-
-    @asynccontextmanager
-    async def _run(self) -> AsyncGenerator[None, None]:
-        async with use_instance(self._namesrv, self._config, self._given_instance) as instance:
-            self._instance = instance
-            try:
-                yield
-            finally:
-                self._instance = None
-
-    async def cluster(self) -> ClusterInfo:
-        """Return all brokers by cluster and name."""
-        return await self._entered().routes.cluster()
-
     async def diagnose(self) -> Diagnosis:
         """Examine name servers, brokers and consumer groups, and return what is wrong; see ``triomq doctor``."""
         return await diagnose(self._entered())
 
-    def _entered(self) -> ClientInstance:
-        if self._instance is None:
-            raise ClientClosedError("the admin is not open: use it inside its async with block")
-        return self._instance
-
     async def topics(self) -> list[str]:
         """Return the names of all topics, including system topics, sorted; with their namespaces."""
         return await self._entered().routes.topics()
-
-    async def topic_route(self, topic: str) -> TopicRouteData:
-        """Return the current route of a topic from the name server.
-
-        Raises:
-            NoRouteError: the topic does not exist; the text names similar topics.
-        """
-        return await self._entered().routes.topic_route(topic, refresh=True)
 
     async def create_topic(
         self, topic: str, queues: int = 4, perm: int = READ_WRITE, *, order: bool = False, cluster: str | None = None
@@ -178,60 +120,6 @@ class Admin(OpenOnce):
             response = await self._ask(address, RequestCode.GET_TOPIC_STATS_INFO, TopicRequestHeader(topic))
             found.update(TopicStatsTable.decode(response.body).offset_table)
         return dict(sorted(found.items()))
-
-    async def find_messages(
-        self,
-        topic: str,
-        key: str,
-        *,
-        max_messages: int = 64,
-        begin_ms: int = 0,
-        end_ms: int = END_OF_TIME_MS,
-        unique: bool = False,
-    ) -> list[MessageExt]:
-        """Return the newest messages of a topic with a key, oldest first; a broker returns at most 64.
-
-        Args:
-            topic: name of the topic.
-            key: one of the messages' keys.
-            max_messages: maximum number of messages.
-            begin_ms: earliest store time.
-            end_ms: latest store time.
-            unique: ``key`` is the id that the producer gave to the message.
-
-        Raises:
-            NoRouteError: no broker has the topic.
-            ConfigError: ``max_messages`` is not above 0, or ``key`` is empty or contains a space.
-        """
-        header = QueryMessageRequestHeader(topic, key, max_messages, begin_ms, end_ms, unique)
-        return await find_by_key(self._entered(), masters_of_route(await self.topic_route(topic)), header)
-
-    async def message(self, message_id: str, topic: str | None = None) -> MessageExt:
-        """Return one message.
-
-        Args:
-            message_id: the offset id, which names the place of the message; with ``topic`` also the producer's id.
-            topic: topic in which the producer's id is looked up; the newest message with it is returned.
-
-        Raises:
-            QueryNotFoundError: no message has this id.
-            NoRouteError: no broker has the topic.
-        """
-        if topic is not None and (found := await self.find_messages(topic, message_id, unique=True)):
-            return found[-1]
-        instance = self._entered()
-        known = [(name, address) for address, (name, _) in instance.brokers.addresses().items()]
-        return await find_by_place(instance, message_id, known)
-
-    async def min_offset(self, queue: MessageQueue) -> QueueOffset:
-        """Return the offset of the first message of a queue; 0 if the queue is unknown."""
-        await self.topic_route(queue.topic)  # the broker may have moved
-        return await QueueRequests(self._entered(), TOOLS_GROUP).min_offset(queue)
-
-    async def max_offset(self, queue: MessageQueue) -> QueueOffset:
-        """Return the offset of the next message of a queue; 0 if the queue is unknown."""
-        await self.topic_route(queue.topic)  # the broker may have moved
-        return await QueueRequests(self._entered(), TOOLS_GROUP).max_offset(queue)
 
     async def groups(self) -> list[str]:
         """Return the names of all consumer groups with settings on a broker, sorted; with their namespaces."""
@@ -305,74 +193,6 @@ class Admin(OpenOnce):
             await offset_reset.carry_out(instance, group, changes, to)
         return OffsetReset(changes, is_online)
 
-    async def dead_letter_counts(self) -> list[DeadLetterCount]:
-        """Return the number of dead letters of each group that ever had any, sorted by group."""
-        return await dead_letters.count_dead_letters(self._entered())
-
-    async def dead_letters(self, group: str, limit: int = 100) -> list[DeadLetter]:
-        """Return the oldest dead letters of a group; none if the group is unknown.
-
-        Raises:
-            ClientError: their topic is not readable.
-        """
-        return await dead_letters.read_dead_letters(self._entered(), group, limit)
-
-    async def redrive(
-        self,
-        group: str,
-        *,
-        limit: int | None = None,
-        again: bool = False,
-        dry_run: bool = False,
-        on_sent: Callable[[MessageExt], None] = lambda _message: None,
-    ) -> Redrive:
-        """Send the dead letters of a group back to their original topics, oldest first.
-
-        A cancelled call still records its progress; the message in flight may be sent twice.
-
-        Args:
-            group: name of the group.
-            limit: maximum number of messages; ``None``: all.
-            again: include those that were sent back before.
-            dry_run: send nothing.
-            on_sent: called with each message that was, or would be, sent back.
-
-        Raises:
-            NoRouteError: an original topic no longer exists; messages before this one were sent back.
-            ClientError: the topic of the dead letters is not readable.
-        """
-        instance = self._entered()
-        return await dead_letters.redrive(instance, group, limit=limit, again=again, dry_run=dry_run, on_sent=on_sent)
-
-    async def transactions(self) -> list[UndecidedTransaction]:
-        """Return the undecided transactions of all brokers, oldest first; Apache's brokers do not allow it."""
-        return await transactions.read_transactions(self._entered())
-
-    async def decide_transaction(self, transaction_id: str, state: TransactionState) -> None:
-        """Commit or roll back an undecided transaction; ``UNKNOWN`` has a producer asked now.
-
-        The id is that of the message, or the offset id of its half.  ``UNKNOWN`` also accepts one that was given up.
-
-        Raises:
-            ClientError: it is not undecided.
-        """
-        await transactions.decide_transaction(self._entered(), transaction_id, state)
-
-    async def _ask(self, address: str, code: int, header: Header | None = None, body: bytes = b"") -> RemotingCommand:
-        return await self._entered().requests.ask(address, code, header, body)
-
-    async def _ask_masters(
-        self,
-        code: int,
-        header: Header | None = None,
-        body: bytes = b"",
-        *,
-        cluster: str | None = None,
-    ) -> list[RemotingCommand]:
-        """Send a request to all masters (of a cluster); return their answers."""
-        requests, masters = self._entered().requests, await self._masters(cluster)
-        return await requests.ask_each(masters, code, header, body)
-
     async def _masters_of(self, topic: str, broker_name: str | None) -> dict[str, str]:
         """Return the addresses of a topic's masters by broker name; with a name only that one."""
         masters = masters_of_route(await self.topic_route(topic))
@@ -380,11 +200,4 @@ class Admin(OpenOnce):
         if not found:
             name = "" if broker_name is None else f" {broker_name!r}"
             raise NoRouteError(f"topic {topic!r} has no master{name}; its brokers: {', '.join(masters) or 'none'}")
-        return found
-
-    async def _masters(self, cluster: str | None = None) -> list[str]:
-        found = masters_of_cluster(await self.cluster(), cluster)
-        if not found:
-            current = self._entered().requests.name_servers.current
-            raise NoBrokerError(f"name server {current} knows no running master broker")
         return found
