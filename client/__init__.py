@@ -9,6 +9,7 @@ from triomq.client.admin.diagnosis import Finding, FindingKind
 from triomq.client.admin.doctor import Diagnosis
 from triomq.client.admin.group_state import GroupLag, GroupState, QueueState
 from triomq.client.admin.offset_reset import OffsetChange, OffsetReset
+from triomq.client.admin.replay import ReplayPlan, ReplayQueue
 from triomq.client.admin.topic_config import TopicChange, TopicSettings
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.config import ClientConfig
@@ -129,6 +130,8 @@ __all__ = [
     "QueueSelector",
     "QueueState",
     "Redrive",
+    "ReplayPlan",
+    "ReplayQueue",
     "RequestCodeNotSupportedError",
     "RequestTimeoutError",
     "Responder",

@@ -357,5 +357,7 @@ class Admin(_Awaiting[TrioAdmin]):
     dead_letter_counts = _awaiting(TrioAdmin.dead_letter_counts)
     dead_letters = _awaiting(TrioAdmin.dead_letters)
     redrive = _awaiting(TrioAdmin.redrive)
+    plan_replay = _awaiting(TrioAdmin.plan_replay)
+    replay = _awaiting(TrioAdmin.replay)
     transactions = _awaiting(TrioAdmin.transactions)
     decide_transaction = _awaiting(TrioAdmin.decide_transaction)

@@ -241,5 +241,7 @@ class Admin(_Blocking[TrioAdmin]):
     dead_letter_counts = _blocking(TrioAdmin.dead_letter_counts)
     dead_letters = _blocking(TrioAdmin.dead_letters)
     redrive = _blocking(TrioAdmin.redrive)
+    plan_replay = _blocking(TrioAdmin.plan_replay)
+    replay = _blocking(TrioAdmin.replay)
     transactions = _blocking(TrioAdmin.transactions)
     decide_transaction = _blocking(TrioAdmin.decide_transaction)

@@ -34,7 +34,8 @@ LOGGER: Final = logging.getLogger("triomq.client.admin.dead_letters")
 _BATCH: Final = 32
 _LONGEST_ID: Final = "0" * 56  # the longest that producers generate
 _COMMIT_S: Final = 2.0
-_TIMERS: Final = frozenset(
+#: Properties that make a broker deliver a message later.
+TIMERS: Final = frozenset(
     (
         PropertyName.START_DELIVER_TIME,
         PropertyName.TIMER_DELAY_SECONDS,
@@ -247,7 +248,7 @@ def as_new(message: MessageExt, topic: str) -> Message:
         ProtocolError: its compressed body is damaged.
         UnsupportedCompressionError: the package for its compression is not installed.
     """
-    properties = {name: value for name, value in message.user_properties.items() if name not in _TIMERS}
+    properties = {name: value for name, value in message.user_properties.items() if name not in TIMERS}
     new = Message(
         topic,
         message.body,

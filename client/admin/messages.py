@@ -1,14 +1,16 @@
-"""The part of administration that is about messages: to find, return and decide them.
+"""The part of administration that is about messages: to find, return, replay and decide them.
 
 Source: wire.md 7 and 8, behaviour.md A.15.
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 
 from triomq.client.admin import dead_letters, transactions
 from triomq.client.admin.dead_letters import DeadLetter, DeadLetterCount, Redrive
 from triomq.client.admin.find_messages import END_OF_TIME_MS, find_by_key, find_by_place
+from triomq.client.admin.replay import ReplayPlan, plan_replay, replay
 from triomq.client.admin.transactions import UndecidedTransaction
 from triomq.client.cluster.instance import ClientInstance, use_instance
 from triomq.client.cluster.route import masters_of_cluster, masters_of_route
@@ -167,6 +169,40 @@ class MessageAdmin(OpenOnce):
         """
         instance = self._entered()
         return await dead_letters.redrive(instance, group, limit=limit, again=again, dry_run=dry_run, on_sent=on_sent)
+
+    async def plan_replay(
+        self, group: str, into: str, begin: datetime, end: datetime, *, topics: Collection[str] = ()
+    ) -> ReplayPlan:
+        """Find what the topics of a group hold of a time span, to be delivered to another group; nothing is sent.
+
+        Args:
+            group: whose topics and filters; without members online the topics in which it has offsets, unfiltered.
+            into: the group that is to get the messages.
+            begin: store time of the first message.
+            end: store time of the last one; what is stored later than this call is not part of it.
+            topics: only these; never the group's retry topic.
+
+        Raises:
+            ConfigError: ``end`` is before ``begin``.
+            ClientError: the topics of ``group`` are not known, or ``into`` does not read its retry topic.
+            NoRouteError: a topic does not exist, or ``into`` never had a member.
+        """
+        return await plan_replay(self._entered(), await self._masters(), group, into, (begin, end), topics)
+
+    async def replay(
+        self, plan: ReplayPlan, *, speed: float | None = 1.0, on_sent: Callable[[MessageExt], None] = lambda _: None
+    ) -> int:
+        """Deliver messages again, oldest first, and return how many; no offset is changed.
+
+        Args:
+            plan: from :meth:`plan_replay`; its filters are applied.
+            speed: 2: twice as fast as the messages were stored; ``None``: as fast as possible.
+            on_sent: called with the original of each message that was sent.
+
+        Raises:
+            ConfigError: ``speed`` is not above 0.
+        """
+        return await replay(self._entered(), plan, speed, on_sent)
 
     async def transactions(self) -> list[UndecidedTransaction]:
         """Return the undecided transactions of all brokers, oldest first; Apache's brokers do not allow it."""

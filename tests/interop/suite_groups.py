@@ -1,5 +1,6 @@
 """What the administration of groups must do against any broker: states, resets, dead letters."""
 
+from datetime import UTC, datetime
 from typing import Final
 
 from tests.facades import Admin, LitePullConsumer, PullConsumer, PushConsumer
@@ -107,6 +108,42 @@ async def dead_letters_go_back_to_their_topic(namesrv: str) -> None:
         assert "RETRY_TOPIC" not in message.properties
 
 
+async def a_time_span_is_replayed_into_another_group(namesrv: str) -> None:
+    topic, group, into, other = await new_topic(namesrv), fresh("group"), fresh("into"), fresh("other")
+    first, second, third = Inbox(), Inbox(), Inbox()
+
+    def member(group: str, inbox: Inbox, tags: str) -> PushConsumer:
+        return PushConsumer(
+            group, namesrv=namesrv, on_message=inbox.take, subscriptions={topic: tags}, start="earliest"
+        )
+
+    messages = [
+        Message(topic, b"%d" % number, tags="ab"[number % 2], keys=["k"], properties={"color": "red"})
+        for number in range(20)
+    ]
+    await send_all(namesrv, messages)
+    async with (
+        Admin(namesrv=namesrv) as admin,
+        member(group, first, "a"),
+        member(into, second, "none"),
+        member(other, third, "*"),
+    ):
+        await first.wait_count(10)
+        await third.wait_count(20)
+        wanted = sorted(first.messages, key=lambda message: int(message.body))[2:8]
+        begin, end = (datetime.fromtimestamp(wanted[at].store_timestamp / 1000, UTC) for at in (0, -1))
+        in_span = [one for one in first.messages if begin.timestamp() <= one.store_timestamp / 1000 <= end.timestamp()]
+        plan = await admin.plan_replay(group, into, begin, end)
+        assert await admin.replay(plan, speed=None) == len(in_span) >= 6
+        await second.wait_count(len(in_span))
+        copies = {message.body: message for message in second.messages}
+        for message in in_span:
+            copy = copies.pop(message.body)
+            names = ("topic", "tags", "keys", "message_id", "user_properties", "born_timestamp", "reconsume_times")
+            assert [getattr(copy, name) for name in names] == [getattr(message, name) for name in names]
+        assert (copies, len(first.messages), len(third.messages)) == ({}, 10, 20)
+
+
 async def the_doctor_names_faults_of_groups(namesrv: str) -> None:
     kept, gone = await new_topic(namesrv), await new_topic(namesrv)
     doubled, different = fresh("doubled"), fresh("different")
@@ -144,5 +181,6 @@ GROUPS: Final[tuple[Scenario, ...]] = (
     a_group_without_members_is_reset_and_consumes_again,
     lite_pull_members_go_on_where_their_group_was_reset_to,
     dead_letters_go_back_to_their_topic,
+    a_time_span_is_replayed_into_another_group,
     the_doctor_names_faults_of_groups,
 )

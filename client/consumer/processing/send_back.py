@@ -119,28 +119,56 @@ class SendBack:
         raise last_error
 
     async def _send_once(self, message: MessageExt, queue: MessageQueue, failures: int, max_failures: int) -> None:
-        address = self._instance.brokers.find(queue.broker_name, only_this=True)
-        if address is None:
-            raise NoRouteError(f"no master of broker {queue.broker_name!r} is in a known route")
         delay_level = 0 if failures >= max_failures else _FIRST_RETRY_LEVEL + message.reconsume_times
         origin = self._instance.requests.namespace.wrap(message.topic)
-        header = SendMessageRequestHeaderV2(
-            producer_group=INNER_PRODUCER_GROUP,
-            topic=queue.topic,
-            default_topic=AUTO_CREATE_TOPIC,
-            default_topic_queue_nums=DEFAULT_TOPIC_QUEUES,
-            queue_id=queue.queue_id,
-            sys_flag=message.sys_flag & _COMPRESSION_BITS,  # the body is sent as stored
-            born_timestamp=wall_clock_ms(),
-            flag=message.flag,
-            properties=_copy_properties(message, origin, delay_level).decode(),
-            reconsume_times=failures,
-            max_reconsume_times=max_failures,
-        )
-        command = self._instance.requests.command(RequestCode.SEND_MESSAGE_V2, header, message.stored_body)
-        response = await self._instance.requests.invoke(address, command)
-        if response.code not in STATUS_BY_CODE:
-            raise BrokerResponseError.from_response(response.code, response.remark, address)
+        properties = _copy_properties(message, origin, delay_level).decode()
+        born_ms = wall_clock_ms()
+        await send_copy(self._instance, message, queue, properties, failures=(failures, max_failures), born_ms=born_ms)
+
+
+async def send_copy(
+    instance: ClientInstance,
+    message: MessageExt,
+    queue: MessageQueue,
+    properties: str,
+    *,
+    failures: tuple[int, int],
+    born_ms: int,
+) -> None:
+    """Send a copy of a message to a queue of a group's retry topic; its body as stored.
+
+    Args:
+        instance: whose connections to use.
+        message: the original.
+        queue: where to.
+        properties: of the copy, encoded.
+        failures: how often the message has failed, and from how many failures on it is a dead letter.
+        born_ms: when the copy was sent, as consumers see it.
+
+    Raises:
+        NoRouteError: the queue's broker has no master now.
+        ClientError, BrokerResponseError: the broker did not take it.
+    """
+    address = instance.brokers.find(queue.broker_name, only_this=True)
+    if address is None:
+        raise NoRouteError(f"no master of broker {queue.broker_name!r} is in a known route")
+    header = SendMessageRequestHeaderV2(
+        producer_group=INNER_PRODUCER_GROUP,
+        topic=queue.topic,
+        default_topic=AUTO_CREATE_TOPIC,
+        default_topic_queue_nums=DEFAULT_TOPIC_QUEUES,
+        queue_id=queue.queue_id,
+        sys_flag=message.sys_flag & _COMPRESSION_BITS,  # the body is sent as stored
+        born_timestamp=born_ms,
+        flag=message.flag,
+        properties=properties,
+        reconsume_times=failures[0],
+        max_reconsume_times=failures[1],
+    )
+    command = instance.requests.command(RequestCode.SEND_MESSAGE_V2, header, message.stored_body)
+    response = await instance.requests.invoke(address, command)
+    if response.code not in STATUS_BY_CODE:
+        raise BrokerResponseError.from_response(response.code, response.remark, address)
 
 
 class PassOver:

@@ -4,11 +4,16 @@ from functools import partial
 from typing import Final
 
 from triomq.cli.arguments import values
-from triomq.cli.arguments.parser import Commands, add_client_command, add_option, add_subcommands
+from triomq.cli.arguments.parser import Commands, Parser, add_client_command, add_option, add_subcommands
 
 UPDATE_TEXT: Final = (
     "Change what is named of a topic; the rest stays as it is on each broker.  Messages in queues that are not read are"
     " not consumed: for fewer queues, lower --write-queues first, and --read-queues once the others are consumed."
+)
+
+REPLAY_TEXT: Final = (
+    "Deliver what the topics of a group hold of a time span again, to another group alone.  The messages go through the"
+    " retry topic of that group, oldest first; no offset changes.  Each run delivers them once more."
 )
 
 
@@ -43,7 +48,7 @@ def add_topic(commands: Commands) -> None:
 
 def add_group(commands: Commands) -> None:
     """Add ``triomq group`` with its commands."""
-    group = add_subcommands(commands, "group", "list, create, delete, show or reset consumer groups")
+    group = add_subcommands(commands, "group", "list, create, delete, show, reset or replay consumer groups")
     listing = add_client_command(group, "list", "group:list_groups", "ListOptions", "list the consumer groups")
     add_option(listing, "--all", "also those that every broker has")
     text = "show members, offsets and lag of a group"
@@ -63,5 +68,21 @@ def add_group(commands: Commands) -> None:
     add_option(reset, "GROUP")
     add_option(reset, "--topic TOPIC", "which of its topics", required=True)
     add_option(reset, "--to WHERE", "earliest, latest, a time, or -10m for ten minutes ago", required=True)
-    for parser in (create, delete, reset):
+    replay = _add_replay(group)
+    for parser in (create, delete, reset, replay):
         add_option(parser, "--dry-run", "only print what would be done")
+
+
+def _add_replay(group: Commands) -> Parser:
+    text = "deliver what the topics of a group hold of a time span again, to another group alone"
+    replay = add_client_command(group, "replay", "group_replay:run", "GroupReplayOptions", text)
+    replay.description = REPLAY_TEXT
+    add = partial(add_option, replay)
+    add("GROUP")
+    add("--into GROUP", "the group that gets the messages", required=True)
+    add("--from TIME", "stored at this time or later: 2026-01-31T12:00, or -10m", required=True, dest="begin")
+    add("--to TIME", "stored at this time or earlier (now)", dest="end")
+    text = "2 is twice as fast as they were stored; max or 0: as fast as possible (1)"
+    add("--speed X", text, 1.0, read=values.parse_speed)
+    add("--topic TOPIC...", "only this topic, may be repeated (all that the group subscribes to)")
+    return replay

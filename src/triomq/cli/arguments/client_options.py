@@ -154,6 +154,19 @@ class GroupResetOffsetOptions(ClientOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupReplayOptions(ClientOptions):
+    """``triomq group replay``."""
+
+    group: str
+    into: str
+    begin: datetime
+    end: datetime | None
+    speed: float  # 0: as fast as possible
+    topic: tuple[str, ...]
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DlqListOptions(ClientOptions):
     """``triomq dlq list``."""
 

@@ -62,6 +62,21 @@ def parse_rate(text: str) -> float:
     return rate
 
 
+def parse_speed(text: str) -> float:
+    """Return a factor; 0 for ``max``, as fast as possible.
+
+    Raises:
+        ArgumentTypeError: it is not a number, 0 or more.
+    """
+    try:
+        speed = 0.0 if text == "max" else float(text.removesuffix("x"))
+    except ValueError:
+        speed = -1.0
+    if not 0 <= speed < float("inf"):
+        raise ArgumentTypeError(f"invalid speed {text!r}: write a factor such as 2 or 0.5, or max")
+    return speed
+
+
 def parse_namesrv(text: str) -> str:
     """Return name servers unchanged, ``host:port;host:port``.
 

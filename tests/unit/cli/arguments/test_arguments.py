@@ -28,6 +28,7 @@ COMMANDS = (
     ["group", "list"],
     ["group", "show", "G"],
     ["group", "reset-offset", "G", "--topic", "T", "--to", "earliest"],
+    ["group", "replay", "G", "--into", "G2", "--from", "-10m"],
     ["dlq", "list"],
     ["dlq", "redrive", "G"],
     ["broker", "status"],

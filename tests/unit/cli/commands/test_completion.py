@@ -19,7 +19,7 @@ def test_bash_completes_commands_and_options(capsys: pytest.CaptureFixture[str])
     assert main(["completion", "bash"]) == 0
     script = capsys.readouterr().out
     assert complete(script, "triomq", "pr") == ["produce"]
-    assert complete(script, "triomq", "group", "re") == ["reset-offset"]
+    assert complete(script, "triomq", "group", "res") == ["reset-offset"]
     assert complete(script, "triomq", "produce", "T", "--in") == ["--in-flight"]
     assert complete(script, "triomq", "broker", "--ad") == ["--advertise"]
     assert complete(script, "triomq", "broker", "status", "--namesr") == ["--namesrv"]
@@ -37,7 +37,7 @@ def test_zsh_gets_the_same_after_bashcompinit(capsys: pytest.CaptureFixture[str]
     ("line", "word"),
     [
         ("triomq prod", "produce"),
-        ("triomq group re", "reset-offset"),
+        ("triomq group res", "reset-offset"),
         ("triomq produce T --in", "--in-flight"),
         ("triomq broker status --namesr", "--namesrv"),
     ],

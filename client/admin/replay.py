@@ -1,0 +1,274 @@
+"""Replay: what the topics of a group hold of a time span is delivered again, to another group alone.
+
+Each message is sent to the retry topic of that group as its first topic's copy (``RETRY_TOPIC``), as a broker does with
+a failed message, but without a failure and at once.  So it needs nothing but what every consumer and broker of
+RocketMQ does anyway, no group's offset moves, and no third group gets it.
+
+Source: behaviour.md A.7, B.14; wire.md 10.4.
+"""
+
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from contextlib import aclosing
+from datetime import datetime
+from heapq import heapify, heapreplace
+from typing import Final, NamedTuple
+
+import trio
+
+from triomq.client.admin.dead_letters import TIMERS
+from triomq.client.admin.group_state import read_lags, read_members
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.cluster.route import publish_queues
+from triomq.client.consumer.offsets.first_offsets import first_stored_at
+from triomq.client.consumer.processing.send_back import send_copy
+from triomq.client.consumer.pull import TOOLS_GROUP
+from triomq.client.consumer.requests.pull import Pull
+from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS, QueueRequests
+from triomq.client.consumer.subscription import select
+from triomq.protocol.bodies.client import MessageModel
+from triomq.protocol.errors import ClientError, ConfigError, NoRouteError
+from triomq.protocol.filters.expressions import EVERYTHING
+from triomq.protocol.filters.filter_types import MessageFilter, parse_filter
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.names import RETRY_PREFIX, retry_topic
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.properties import PropertyName, encode_properties
+from triomq.protocol.units import QueueOffset, Timestamp
+
+_BATCH: Final = 32
+_BATCH_BYTES: Final = 1024**2
+_TRIES: Final = 3
+_PAUSE_S: Final = 1.0
+#: Not read by anybody, as the message has not failed; but a broker compares: a group may allow no retry at all.
+_MAX_FAILURES: Final = 16
+#: What a copy keeps of RocketMQ's own properties: what handlers read, and nothing that makes a broker act.
+_KEPT: Final = (PropertyName.KEYS, PropertyName.TAGS, PropertyName.UNIQUE_KEY, PropertyName.SHARDING_KEY)
+
+
+class ReplayQueue(NamedTuple):
+    """What one queue holds of the time span.
+
+    Attributes:
+        queue: one of a topic of the group.
+        message_filter: which messages the group wants.
+        begin: offset of the first message.
+        end: offset after the last one; ``begin`` if there is none.
+        first_ms: when the first message was stored; ``None`` if there is none.
+        last_ms: when the last one was stored.
+    """
+
+    queue: MessageQueue
+    message_filter: MessageFilter
+    begin: QueueOffset
+    end: QueueOffset
+    first_ms: int | None
+    last_ms: int | None
+
+    @property
+    def messages(self) -> int:
+        """How many there are, with those that the filter excludes."""
+        return self.end - self.begin
+
+
+class ReplayPlan(NamedTuple):
+    """What is to be delivered again.
+
+    Attributes:
+        group: whose topics are read.
+        into: the group that gets the messages.
+        is_online: whether that group has members now; otherwise the messages wait for them.
+        queues: all queues of the topics, sorted, also those without messages in the time span.
+    """
+
+    group: str
+    into: str
+    is_online: bool
+    queues: tuple[ReplayQueue, ...]
+
+
+async def plan_replay(
+    instance: ClientInstance,
+    brokers: Sequence[str],
+    group: str,
+    into: str,
+    span: tuple[datetime, datetime],
+    topics: Collection[str],
+) -> ReplayPlan:
+    """Find what the topics of a group hold of a time span, its ends included; see ``Admin.plan_replay``."""
+    begin_ms, end_ms = (Timestamp(max(round(at.timestamp() * 1000), 0)) for at in span)
+    if end_ms < begin_ms:
+        raise ConfigError(f"replay: the end, {span[1]}, is before the begin, {span[0]}")
+    is_online = await _check_target(instance, brokers, into)
+    filters = await _filters(instance, brokers, group, topics)
+    requests = QueueRequests(instance, TOOLS_GROUP)
+    queues = []
+    for topic, message_filter in sorted(filters.items()):
+        for queue in await instance.routes.subscribe_queues(topic):
+            begin = await first_stored_at(requests, queue, begin_ms)
+            end = max(await first_stored_at(requests, queue, Timestamp(end_ms + 1)), begin)
+            first_ms = await _store_time(requests, queue, begin) if end > begin else None
+            last_ms = await _store_time(requests, queue, QueueOffset(end - 1)) if end > begin else None
+            queues.append(ReplayQueue(queue, message_filter, begin, end, first_ms, last_ms))
+    return ReplayPlan(group, into, is_online, tuple(queues))
+
+
+async def _check_target(instance: ClientInstance, brokers: Sequence[str], into: str) -> bool:
+    """Return whether the group has members.
+
+    Raises:
+        ClientError: its members would not get the messages, or it never had a member.
+    """
+    members = await read_members(instance.requests, brokers, into)
+    if members is not None and (
+        members.message_model is MessageModel.BROADCASTING or retry_topic(into) not in members.subscription_table
+    ):
+        raise ClientError(
+            f"group {into!r} cannot get replayed messages: its members do not read its retry topic; only push consumers"
+            " do, and not in broadcasting"
+        )
+    try:
+        await instance.routes.topic_route(retry_topic(into), refresh=True)
+    except NoRouteError as exc:
+        raise NoRouteError(f"group {into!r} has no retry topic yet: start a consumer of it first") from exc
+    return members is not None
+
+
+async def _filters(
+    instance: ClientInstance, brokers: Sequence[str], group: str, topics: Collection[str]
+) -> dict[str, MessageFilter]:
+    """Return the filter of each topic: of the members' subscriptions, else everything from where there are offsets."""
+    members = await read_members(instance.requests, brokers, group)
+    known: dict[str, MessageFilter] = {}
+    if members is not None:
+        for topic, data in members.subscription_table.items():
+            known[topic] = parse_filter(data.sub_string, data.expression_type)
+    elif not topics:
+        known = {lag.queue.topic: EVERYTHING for lag in await read_lags(instance.requests, brokers, group)}
+    wanted = topics or [topic for topic in known if not topic.startswith(RETRY_PREFIX)]
+    if not wanted:
+        raise ClientError(f"group {group!r} has no member online and no committed offset: name the topics to replay")
+    return {topic: known.get(topic, EVERYTHING) for topic in wanted}
+
+
+async def _store_time(requests: QueueRequests, queue: MessageQueue, queue_offset: QueueOffset) -> int | None:
+    found = await requests.pull(queue, Pull(queue_offset, 1, message_filter=EVERYTHING))
+    return found.messages[0].store_timestamp if found.messages else None  # it has expired
+
+
+# --- reading --------------------------------------------------------------------------------------------------
+
+
+class _Cursor:
+    """Reads the messages of one queue in order."""
+
+    def __init__(self, requests: QueueRequests, source: ReplayQueue) -> None:
+        self._requests = requests
+        self._source = source
+        self._next = source.begin
+        self.messages: deque[MessageExt] = deque()
+
+    async def fill(self) -> bool:
+        """Have a message, if there is one more."""
+        queue, message_filter, _, end, *_ = self._source
+        while not self.messages and self._next < end:
+            pull = Pull(self._next, _BATCH, message_filter=message_filter, max_bytes=_BATCH_BYTES)
+            found = await self._requests.pull(queue, pull)
+            for message in select(message_filter, found.messages):
+                if message.queue_offset < end:
+                    message.broker_name = queue.broker_name
+                    self.messages.append(message)
+            self._next = found.next_begin_offset if found.next_begin_offset > self._next else end  # expired meanwhile
+        return bool(self.messages)
+
+
+async def _in_order(instance: ClientInstance, queues: Sequence[ReplayQueue]) -> AsyncGenerator[MessageExt, None]:
+    """Yield the messages of all queues in the order of their store times."""
+    requests = QueueRequests(instance, TOOLS_GROUP)
+    cursors = [_Cursor(requests, queue) for queue in queues]
+    heap = [(cursor.messages[0].store_timestamp, index) for index, cursor in enumerate(cursors) if await cursor.fill()]
+    heapify(heap)
+    while heap:
+        cursor = cursors[index := heap[0][1]]
+        yield cursor.messages.popleft()
+        if await cursor.fill():
+            heapreplace(heap, (cursor.messages[0].store_timestamp, index))
+        else:
+            heap[0] = heap[-1]
+            heap.pop()
+            heapify(heap)
+
+
+# --- sending --------------------------------------------------------------------------------------------------
+
+
+async def replay(
+    instance: ClientInstance, plan: ReplayPlan, speed: float | None, on_sent: Callable[[MessageExt], None]
+) -> int:
+    """Deliver the messages of a plan again, oldest first; return how many; see ``Admin.replay``."""
+    if speed is not None and not 0 < speed < float("inf"):
+        raise ConfigError(f"replay: speed {speed} must be above 0")
+    topic, pace, sent = retry_topic(plan.into), Pace(speed), 0
+    queues = publish_queues(topic, await instance.routes.topic_route(topic, refresh=True))
+    if not queues:
+        raise NoRouteError(f"topic {topic!r} has no queue that can be written")
+    async with aclosing(_in_order(instance, plan.queues)) as messages:
+        async for message in messages:
+            await pace.wait(message.store_timestamp)
+            await _send(instance, message, choose_queue(queues, message))
+            sent += 1
+            on_sent(message)
+    return sent
+
+
+class Pace:
+    """Waits between messages as long as there was between them, divided by the speed."""
+
+    def __init__(self, speed: float | None) -> None:
+        self._speed = speed
+        self._first: tuple[int, float] | None = None
+
+    async def wait(self, store_ms: int) -> None:
+        """Wait until a message is due; the first one is due at once, as is one that is late."""
+        if self._speed is None:
+            return
+        if self._first is None:
+            self._first = store_ms, trio.current_time()
+        first_ms, began = self._first
+        due = began + (store_ms - first_ms) / 1000 / self._speed
+        if due > trio.current_time():
+            await trio.sleep_until(due)
+
+
+def choose_queue(queues: Sequence[MessageQueue], message: MessageExt) -> MessageQueue:
+    """Return the same queue of a retry topic for all messages of one queue, on their broker if it has one."""
+    there = [queue for queue in queues if queue.broker_name == message.broker_name] or queues
+    return there[message.queue_id % len(there)]
+
+
+async def _send(instance: ClientInstance, message: MessageExt, queue: MessageQueue) -> None:
+    """Send the copy of a message, again if that fails: then it may be stored twice."""
+    properties = copy_properties(message, instance.requests.namespace.wrap(message.topic))
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            await send_copy(
+                instance, message, queue, properties, failures=(0, _MAX_FAILURES), born_ms=message.born_timestamp
+            )
+            break
+        except REMOTE_ERRORS:
+            if not tries_left:
+                raise
+            await trio.sleep(_PAUSE_S)
+
+
+def copy_properties(message: MessageExt, topic: str) -> str:
+    """Return the properties of a copy: those of users, and what leads back to the original."""
+    own = message.properties
+    properties = {name: value for name, value in message.user_properties.items() if name not in TIMERS}
+    properties |= {name: own[name] for name in _KEPT if name in own}
+    properties |= {
+        PropertyName.RETRY_TOPIC: topic,
+        PropertyName.ORIGIN_MESSAGE_ID: message.offset_message_id,
+        PropertyName.WAIT_STORE_MSG_OK: "true",
+    }
+    return encode_properties(properties).decode()

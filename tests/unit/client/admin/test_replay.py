@@ -1,0 +1,62 @@
+"""The rules of a replay that need no broker: pace, queues, properties of the copies."""
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.unit.client.consumer.fake_cluster import make_message, make_record
+from triomq.client.admin.replay import Pace, choose_queue, copy_properties
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.properties import PropertyName, decode_properties
+from triomq.protocol.record.record import decode_record
+
+RETRY = "%RETRY%G2"
+
+
+@pytest.mark.parametrize(
+    ("speed", "due_s"),
+    [(1.0, [0, 0.25, 0.25, 10]), (2.0, [0, 0.125, 0.125, 5]), (0.5, [0, 0.5, 0.5, 20]), (None, [0] * 4)],
+)
+async def test_messages_are_as_far_apart_as_they_were(
+    autojump_clock: MockClock, speed: float | None, due_s: list[float]
+) -> None:
+    began, pace, times = trio.current_time(), Pace(speed), []
+    for store_ms in (1_795_000_000_000, 1_795_000_000_250, 1_795_000_000_200, 1_795_000_010_000):
+        await pace.wait(store_ms)  # clocks of brokers may step back
+        times.append(trio.current_time() - began)
+    assert times == pytest.approx(due_s)
+
+
+async def test_a_late_replay_keeps_to_its_schedule(autojump_clock: MockClock) -> None:
+    began, pace = trio.current_time(), Pace(1.0)
+    await pace.wait(0)
+    await trio.sleep(3)
+    await pace.wait(2000)  # is late already
+    await pace.wait(4000)
+    assert trio.current_time() - began == pytest.approx(4)
+
+
+def test_messages_of_one_queue_go_to_one_queue_of_their_broker() -> None:
+    queues = [MessageQueue(RETRY, broker, queue_id) for broker in ("a", "b") for queue_id in range(2)]
+    chosen = []
+    for broker, queue_id in (("b", 0), ("b", 1), ("b", 2), ("a", 5), ("gone", 6)):
+        message = make_message(0)
+        message.broker_name, message.queue_id = broker, queue_id
+        chosen.append(queues.index(choose_queue(queues, message)))
+    assert chosen == [2, 3, 2, 1, 2]
+
+
+def test_a_copy_keeps_what_handlers_read_and_nothing_that_brokers_act_on() -> None:
+    properties = {str(value): "1" for name, value in vars(PropertyName).items() if name.isupper()}
+    message = decode_record(make_record("T", 0, 0, b"", {**properties, "color": "red"}))
+    assert decode_properties(copy_properties(message, "NS%T").encode()) == {
+        "color": "red",
+        "KEYS": "1",
+        "TAGS": "1",
+        "UNIQ_KEY": "1",
+        "__SHARDINGKEY": "1",
+        "CHECK_IMMUNITY_TIME_IN_SECONDS": "1",  # users may set it, only half messages obey it
+        "RETRY_TOPIC": "NS%T",
+        "ORIGIN_MESSAGE_ID": message.offset_message_id,
+        "WAIT": "true",
+    }
