@@ -19,9 +19,10 @@ from typing import Final, NamedTuple
 
 import trio
 
-from bench.processes import work_folder
+from bench.processes import free_port, listening_server, work_folder
 from bench.report import print_table, write_json
 from tests.interop.kit_driver import ApacheBrokers, java_classpath
+from tests.processes import Broker, start_broker
 from triomq.client import Admin, Message, Producer, ProducerConfig
 from triomq.protocol.errors import TriomqError
 
@@ -29,6 +30,7 @@ _TOPIC: Final = "bench-failover"
 _STAYS: Final = "broker-a"
 _LEAVES: Final = "broker-b"
 _PROGRAM: Final = Path(__file__).with_name("Failover.java")
+_TRIOMQ: Final = (sys.executable, "-m", "triomq.cli")
 _START_LIMIT_S: Final = 60.0
 
 
@@ -66,10 +68,33 @@ def _apache_pair(folder: Path, version: str) -> Iterator[Pair]:
             brokers.stop(home)
 
 
+@contextmanager
+def _triomq_pair(folder: Path) -> Iterator[Pair]:
+    namesrv, *addresses = (f"127.0.0.1:{free_port()}" for _ in range(3))
+    brokers: dict[str, Broker] = {}
+
+    def start(name: str, address: str) -> None:
+        home = folder / name
+        home.mkdir(exist_ok=True)
+        options = ("--listen", address, "--register", namesrv, "--broker-name", name, "--store", home / "store")
+        brokers[name] = start_broker([*_TRIOMQ, "broker", *options, "--json"], home)
+
+    command = [*_TRIOMQ, "namesrv", "--listen", namesrv, "--store", str(folder / "namesrv")]
+    with listening_server(command, folder / "namesrv.log", int(namesrv.rpartition(":")[2])):
+        try:
+            start(_STAYS, addresses[0])
+            start(_LEAVES, addresses[1])
+            yield Pair(namesrv, addresses[1], lambda: brokers[_LEAVES].kill(), partial(start, _LEAVES, addresses[1]))
+        finally:
+            for broker in brokers.values():
+                broker.kill()
+
+
 #: What starts a pair of brokers, by the name of ``--cluster``.
 _CLUSTERS: Final[Mapping[str, Callable[[Path], AbstractContextManager[Pair]]]] = {
     "apache-4.9.7": partial(_apache_pair, version="4.9.7"),
     "apache-5.5.0": partial(_apache_pair, version="5.5.0"),
+    "triomq": _triomq_pair,
 }
 
 
@@ -247,8 +272,14 @@ def run(options: argparse.Namespace) -> int:
 def _row(options: argparse.Namespace, name: str, is_choosy: bool, turns: list[Turn]) -> list[str]:
     mine = [turn for turn in turns if (turn.client, turn.is_choosy) == (name, is_choosy)]
     backs = [options.limit if turn.back_s is None else turn.back_s for turn in mine]
-    columns = [turn.gap_s for turn in mine], [turn.failed for turn in mine], backs
-    texts = [f"{statistics.median(values):.4g} ({max(values):.4g})" for values in columns]
     missing = sum(turn.back_s is None for turn in mine)
-    texts[2] += f", {missing} of {len(mine)} not at all" if missing else ""
-    return [f"{name}, {'on' if is_choosy else 'off'}", *texts]
+    return [
+        f"{name}, {'on' if is_choosy else 'off'}",
+        _median_and_worst([turn.gap_s for turn in mine], 2),
+        _median_and_worst([turn.failed for turn in mine], 0),
+        _median_and_worst(backs, 1) + (f", {missing} of {len(mine)} not at all" if missing else ""),
+    ]
+
+
+def _median_and_worst(values: Sequence[float], digits: int) -> str:
+    return f"{statistics.median(values):,.{digits}f} ({max(values):,.{digits}f})"
