@@ -4,13 +4,12 @@ Each turn has a new producer with some senders, each of which sends one message 
 """
 
 import argparse
-import os
 import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
@@ -19,82 +18,27 @@ from typing import Final, NamedTuple
 
 import trio
 
-from bench.processes import free_port, listening_server, work_folder
+from bench.processes import work_folder
 from bench.report import print_table, write_json
+from tests.interop.broker_pairs import LEAVES, STAYS, Pair, apache_pair, triomq_pair
 from tests.interop.kit_driver import ApacheBrokers, java_classpath
-from tests.processes import Broker, start_broker
 from triomq.client import Admin, Message, Producer, ProducerConfig
 from triomq.protocol.errors import TriomqError
 
 _TOPIC: Final = "bench-failover"
-_STAYS: Final = "broker-a"
-_LEAVES: Final = "broker-b"
 _PROGRAM: Final = Path(__file__).with_name("Failover.java")
-_TRIOMQ: Final = (sys.executable, "-m", "triomq.cli")
 _START_LIMIT_S: Final = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Two running brokers of one cluster, ``broker-a`` and ``broker-b``.
-
-    Attributes:
-        leaving: address of ``broker-b``.
-        kill: ends ``broker-b`` as a crash would.
-        restart: starts it again at the same address, with the same store.
-    """
-
-    namesrv: str
-    leaving: str
-    kill: Callable[[], None]
-    restart: Callable[[], None]
-
-
-@contextmanager
-def _apache_pair(folder: Path, version: str) -> Iterator[Pair]:
-    brokers = ApacheBrokers(folder)
-    homes = folder / "a", folder / "b"
-    try:
-        namesrv = brokers.start(version, homes[0], {"brokerName": _STAYS}).namesrv
-        leaving = brokers.start(version, homes[1], {"brokerName": _LEAVES}, join=namesrv)
-        yield Pair(
-            namesrv,
-            leaving.broker,
-            lambda: os.kill(brokers.pids(homes[1])["broker"], signal.SIGKILL),
-            partial(brokers.start_broker, homes[1]),
-        )
-    finally:
-        for home in reversed(homes):
-            brokers.stop(home)
-
-
-@contextmanager
-def _triomq_pair(folder: Path) -> Iterator[Pair]:
-    namesrv, *addresses = (f"127.0.0.1:{free_port()}" for _ in range(3))
-    brokers: dict[str, Broker] = {}
-
-    def start(name: str, address: str) -> None:
-        home = folder / name
-        home.mkdir(exist_ok=True)
-        options = ("--listen", address, "--register", namesrv, "--broker-name", name, "--store", home / "store")
-        brokers[name] = start_broker([*_TRIOMQ, "broker", *options, "--json"], home)
-
-    command = [*_TRIOMQ, "namesrv", "--listen", namesrv, "--store", str(folder / "namesrv")]
-    with listening_server(command, folder / "namesrv.log", int(namesrv.rpartition(":")[2])):
-        try:
-            start(_STAYS, addresses[0])
-            start(_LEAVES, addresses[1])
-            yield Pair(namesrv, addresses[1], lambda: brokers[_LEAVES].kill(), partial(start, _LEAVES, addresses[1]))
-        finally:
-            for broker in brokers.values():
-                broker.kill()
+def _apache(folder: Path, version: str) -> AbstractContextManager[Pair]:
+    return apache_pair(ApacheBrokers(folder), folder, version)
 
 
 #: What starts a pair of brokers, by the name of ``--cluster``.
 _CLUSTERS: Final[Mapping[str, Callable[[Path], AbstractContextManager[Pair]]]] = {
-    "apache-4.9.7": partial(_apache_pair, version="4.9.7"),
-    "apache-5.5.0": partial(_apache_pair, version="5.5.0"),
-    "triomq": _triomq_pair,
+    "apache-4.9.7": partial(_apache, version="4.9.7"),
+    "apache-5.5.0": partial(_apache, version="5.5.0"),
+    "triomq": triomq_pair,
 }
 
 
@@ -198,18 +142,18 @@ async def _turn(options: argparse.Namespace, pair: Pair, name: str, is_choosy: b
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_CLIENTS[name], options, pair.namesrv, is_choosy, sends)
         with trio.fail_after(_START_LIMIT_S):
-            for broker in (_STAYS, _LEAVES):
+            for broker in (STAYS, LEAVES):
                 await sends.first_at(broker)
         await trio.sleep(options.warmup)
         killed_s = trio.current_time()
-        await trio.to_thread.run_sync(pair.kill)
+        await trio.to_thread.run_sync(pair.signal, signal.SIGKILL)
         await trio.sleep(options.away)
         gap_s = longest_gap_s(sends.ended, killed_s, trio.current_time())
         async with trio.open_nursery() as starting:
             starting.start_soon(trio.to_thread.run_sync, pair.restart)
             listening_s = await _listening(pair.leaving)
         with trio.move_on_at(listening_s + options.limit):
-            back_s = await sends.first_at(_LEAVES, listening_s) - listening_s
+            back_s = await sends.first_at(LEAVES, listening_s) - listening_s
         await trio.sleep(options.warmup)
         nursery.cancel_scope.cancel()
     failed = sum(not sent.broker for sent in sends.ended if sent.at_s >= killed_s)

@@ -17,7 +17,7 @@ STOP_TIMEOUT_S: Final = 5
 
 @dataclass(kw_only=True)
 class Broker:
-    """A running broker; ``broker`` and ``namesrv`` are ``HOST:PORT``."""
+    """A running broker; ``broker`` and ``namesrv`` are ``HOST:PORT``.  Of a name server alone ``broker`` is ""."""
 
     broker: str
     namesrv: str
@@ -74,7 +74,7 @@ class Broker:
 def start_broker(
     command: Sequence[str | Path], folder: Path, *, environment: Mapping[str, str] | None = None
 ) -> Broker:
-    """Start ``command``, which must print the ready line of ``triomq broker --json``.
+    """Start ``command``, which must print the ready line of ``triomq broker --json`` or ``triomq namesrv --json``.
 
     ``folder`` gets the log.
 
@@ -98,7 +98,7 @@ def start_broker(
         ready = json.loads(line)
         assert ready["event"] == "ready"
         return Broker(
-            broker=ready["broker"],
+            broker=ready.get("broker", ""),
             namesrv=ready["namesrv"],
             store=ready["store"],
             pid=ready["pid"],

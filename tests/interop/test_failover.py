@@ -1,10 +1,9 @@
-"""One of two Apache brokers leaves while clients send and consume, and comes back.
+"""One of two brokers, Apache's or ours, leaves while clients send and consume, and comes back.
 
 No send raises, so none takes longer than its timeout of 3 s, and what was acknowledged is consumed.  How long sends
 really take is measured by ``python -m bench failover``.
 """
 
-import os
 import signal
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -14,7 +13,7 @@ from typing import Final
 import pytest
 import trio
 
-from tests.interop.kit_driver import ApacheBroker, ApacheBrokers
+from tests.interop.broker_pairs import LEAVES, STAYS, Pair, apache_pair, triomq_pair
 from tests.interop.suite_tools import Inbox, fresh, until
 from triomq.client import (
     Admin,
@@ -27,53 +26,26 @@ from triomq.client import (
     TransactionState,
 )
 
-pytestmark = pytest.mark.jvm
+pytestmark = pytest.mark.slow
 
 VERSION: Final = "4.9.7"
 LIMIT_S: Final = 120
 AWAY_S: Final = 4.0  # longer than a send may take
 PAUSE_S: Final = 0.005
 
-Pair = tuple[ApacheBroker, ApacheBroker]
 SendOne = Callable[[Message], Awaitable[str]]
 """Sends a message; returns the broker that stored it."""
 
 
-@pytest.fixture(scope="module")
-def pair(apache_brokers: ApacheBrokers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Two brokers under the first one's name server; the second is "broker-b"."""
+@pytest.fixture(scope="module", params=[pytest.param("apache", marks=pytest.mark.jvm), "triomq"])
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp("pair")
-    try:
-        one = apache_brokers.start(VERSION, folder / "a")
-        other = apache_brokers.start(VERSION, folder / "b", {"brokerName": "broker-b"}, join=one.namesrv)
-        yield one, other
-    finally:
-        apache_brokers.stop(folder / "b")
-        apache_brokers.stop(folder / "a")
-
-
-class Kill:
-    """Kills the broker, and starts it again."""
-
-    @staticmethod
-    async def leave(brokers: ApacheBrokers, broker: ApacheBroker) -> None:
-        await trio.to_thread.run_sync(lambda: brokers.stop_broker(broker.folder, kill=True))
-
-    @staticmethod
-    async def come_back(brokers: ApacheBrokers, broker: ApacheBroker) -> None:
-        await trio.to_thread.run_sync(brokers.start_broker, broker.folder)
-
-
-class Freeze:
-    """Stops the process for a while; its connections stay."""
-
-    @staticmethod
-    async def leave(brokers: ApacheBrokers, broker: ApacheBroker) -> None:
-        os.kill(brokers.pids(broker.folder)["broker"], signal.SIGSTOP)
-
-    @staticmethod
-    async def come_back(brokers: ApacheBrokers, broker: ApacheBroker) -> None:
-        os.kill(brokers.pids(broker.folder)["broker"], signal.SIGCONT)
+    if request.param == "triomq":
+        running = triomq_pair(folder)
+    else:
+        running = apache_pair(request.getfixturevalue("apache_brokers"), folder, VERSION)
+    with running as made:
+        yield made
 
 
 @asynccontextmanager
@@ -142,21 +114,22 @@ class Senders:
         await until(is_done)
 
 
-@pytest.mark.parametrize("how", [Kill, Freeze])
-async def test_sends_and_consumption_go_on_while_a_broker_is_away(
-    apache_brokers: ApacheBrokers, pair: Pair, how: type[Kill] | type[Freeze]
-) -> None:
-    one, other = pair
+@pytest.mark.parametrize("cut", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+async def test_sends_and_consumption_go_on_while_a_broker_is_away(pair: Pair, cut: signal.Signals) -> None:
     topic = fresh("failover")
     sent, inbox = Senders(topic), Inbox()
     with trio.fail_after(LIMIT_S):
-        async with Admin(namesrv=one.namesrv) as admin:
+        async with Admin(namesrv=pair.namesrv) as admin:
             await admin.create_topic(topic, queues=2)
 
         async with (
-            ClientInstance(one.namesrv) as instance,
+            ClientInstance(pair.namesrv) as instance,
             PushConsumer(
-                fresh("group"), namesrv=one.namesrv, subscriptions={topic: "*"}, on_message=inbox.take, start="earliest"
+                fresh("group"),
+                namesrv=pair.namesrv,
+                subscriptions={topic: "*"},
+                on_message=inbox.take,
+                start="earliest",
             ),
             senders(instance) as kinds,
         ):
@@ -164,14 +137,17 @@ async def test_sends_and_consumption_go_on_while_a_broker_is_away(
             async with trio.open_nursery() as nursery:
                 for kind, send in kinds.items():
                     nursery.start_soon(sent.run, kind, send)
-                await sent.wait_for_each(kinds, "broker-a", "broker-b")
+                await sent.wait_for_each(kinds, STAYS, LEAVES)
 
-                await how.leave(apache_brokers, other)
+                await trio.to_thread.run_sync(pair.signal, cut)
                 await trio.sleep(AWAY_S)
-                await sent.wait_for_each(kinds, "broker-a")
+                await sent.wait_for_each(kinds, STAYS)
 
-                await how.come_back(apache_brokers, other)
-                await sent.wait_for_each(kinds, "broker-b")
+                if cut == signal.SIGKILL:
+                    await trio.to_thread.run_sync(pair.restart)
+                else:
+                    pair.signal(signal.SIGCONT)
+                await sent.wait_for_each(kinds, LEAVES)
                 sent.stopping = True
             await inbox.wait_for(lambda: sent.acknowledged <= set(inbox.bodies()))
 
