@@ -8,7 +8,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from triomq.protocol.record.consume_queue_unit import BLANK_SIZE, BLANK_UNIT, UNIT, UNIT_SIZE, ConsumeQueueUnit
+from triomq.protocol.record.consume_queue_unit import (
+    BLANK_SIZE,
+    BLANK_UNIT,
+    REPEATED_CODE,
+    UNIT,
+    UNIT_SIZE,
+    ConsumeQueueUnit,
+)
 from triomq.protocol.record.record import RecordKind
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
@@ -77,6 +84,8 @@ def parts_with_units(queue: ConsumeQueue, starts: Sequence[int], ends: Sequence[
 
     There may be a thousand parts and ten thousand queues: so neither each part is looked for, nor each unit.
 
+    Lost units do not count: those of a start that was interrupted may be in front of others that it left as they were.
+
     Args:
         queue: any queue.
         starts, ends: physical offsets of the parts, which are in the order of the log and do not overlap.
@@ -94,7 +103,8 @@ def parts_with_units(queue: ConsumeQueue, starts: Sequence[int], ends: Sequence[
         packed = queue.units_from(number, _COMPARED_AT_ONCE)
         if packed is None:
             break
-        offsets = [offset for offset, size, _ in UNIT.iter_unpack(packed) if size != BLANK_SIZE]
+        found_units = UNIT.iter_unpack(packed)
+        offsets = [offset for offset, size, code in found_units if size != BLANK_SIZE and code != REPEATED_CODE]
         at = 0
         while at < len(offsets) and (part := bisect_right(ends, offsets[at], part)) < len(starts):
             if starts[part] <= offsets[at]:

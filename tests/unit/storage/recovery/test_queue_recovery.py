@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.unit.storage.making import FaultyFileSystem, StoreMaker, put
 from triomq.protocol.errors import StoreError
-from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, UNIT, ConsumeQueueUnit
+from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, REPEATED_CODE, UNIT, ConsumeQueueUnit
 from triomq.protocol.units import PhysicalOffset
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.unit_search import correct_min_offset, newest_unit, oldest_unit, parts_with_units
@@ -413,6 +413,15 @@ def test_damaged_ranges_of_queue_match_exhaustive_search(tmp_path: Path, monkeyp
             if any(begin <= unit.physical_offset < end for unit in units)
         ]
         assert parts_with_units(queue, begins, ends) == wanted, f"seed {seed}"
+
+
+def test_lost_units_of_a_start_that_was_interrupted_hide_no_others(tmp_path: Path) -> None:
+    queue = fill(make(tmp_path), 12)
+    for number in range(1, PER_FILE):  # the disk has the first file, but not yet the second one
+        overwrite(queue, number, UNIT.pack(1900, 100, REPEATED_CODE))
+    assert parts_with_units(queue, [1100], [1900]) == [0]
+    assert lose_units(queue, 1100, 1900) == 9 - PER_FILE
+    assert [number for number in range(12) if (unit := queue.unit(number)) and unit.is_lost] == [*range(1, 9)]
 
 
 def test_queue_without_records_in_damage_is_barely_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
