@@ -13,6 +13,7 @@ from typing import Final, Self
 
 READY_TIMEOUT_S: Final = 30
 STOP_TIMEOUT_S: Final = 5
+_FREE_PORT: Final = ("--listen", "127.0.0.1:0")
 
 
 @dataclass(kw_only=True)
@@ -112,16 +113,21 @@ def start_broker(
 
 
 def start_triomq(folder: Path, *options: str) -> Broker:
-    """Start our broker on free loopback ports with its store in ``folder / "store"``."""
-    addresses = ("--listen", "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0")
-    command = (
-        sys.executable,
-        "-m",
-        "triomq.cli",
-        "broker",
-        *addresses,
-        "--store",
-        str(folder / "store"),
-        "--json",
-    )
-    return start_broker((*command, *options), folder)
+    """Start our broker with its name server on free loopback ports with its store in ``folder / "store"``."""
+    return _start_command(folder, "broker", *_FREE_PORT, "--namesrv-listen", "127.0.0.1:0", *options)
+
+
+def start_member(folder: Path, name: str, register: str, *options: str) -> Broker:
+    """Start our broker as one of several that register with these name servers."""
+    return _start_command(folder, "broker", *_FREE_PORT, "--broker-name", name, "--register", register, *options)
+
+
+def start_name_server(folder: Path) -> Broker:
+    """Start our name server alone; it has no broker's address."""
+    return _start_command(folder, "namesrv", *_FREE_PORT)
+
+
+def _start_command(folder: Path, command: str, *options: str) -> Broker:
+    folder.mkdir(exist_ok=True)
+    program = (sys.executable, "-m", "triomq.cli", command)
+    return start_broker((*program, *options, "--store", str(folder / "store"), "--json"), folder)

@@ -2,10 +2,10 @@
 
 import signal
 from collections.abc import Iterator
-from typing import Final
 
 import pytest
 
+from tests.interop.clusters import QUICK_CHECKS
 from tests.interop.kit_driver import KIT, ApacheBrokers
 from tests.processes import Broker, start_triomq
 
@@ -13,8 +13,6 @@ _SUITE = ("client_suite", "suite_consuming", "suite_groups", "suite_pulling", "s
 for name in (*_SUITE, "suite_namespaces", "suite_tools", "suite_replying", "suite_traces", "suite_transactions"):
     pytest.register_assert_rewrite(f"tests.interop.{name}")  # so that a failed assert there shows its values
 
-#: Options of a broker that asks about undecided transactions soon.
-QUICK_CHECKS: Final = ("--transaction-timeout", "2", "--transaction-check-interval", "2")
 TIMEOUT_S = 1200  # the first run also downloads and builds the kit; each step has its own limit
 
 

@@ -1,6 +1,7 @@
 """Scenarios of the client suite: push consumers and their groups."""
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 from queue import Queue
@@ -99,6 +100,10 @@ async def a_sync_handler_and_a_batch_handler_get_every_message(namesrv: str) -> 
     assert sorted(received) == sorted(inbox.bodies()) == sorted(sent)
 
 
+def places(messages: Sequence[MessageExt]) -> set[tuple[str, int]]:
+    return {(message.broker_name, message.queue_id) for message in messages}
+
+
 async def two_members_share_the_queues(namesrv: str) -> None:
     topic, group = await new_topic(namesrv), fresh("group")
     first, second, both = Inbox(), Inbox(), Inbox()
@@ -114,7 +119,7 @@ async def two_members_share_the_queues(namesrv: str) -> None:
         queues = await producer.publish_queues(topic)
         sent = 0
 
-        async def who_gets_the_next_of_each_queue() -> tuple[set[int], set[int]]:
+        async def who_gets_the_next_of_each_queue() -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
             """A message may come twice while a queue changes hands, so bodies are counted, not arrivals."""
             nonlocal sent
             before = len(first.messages), len(second.messages)
@@ -123,16 +128,17 @@ async def two_members_share_the_queues(namesrv: str) -> None:
                 sent += 1
             await both.wait_for(lambda: len(set(both.bodies())) == sent)
             of_first, of_second = first.messages[before[0] :], second.messages[before[1] :]
-            return {message.queue_id for message in of_first}, {message.queue_id for message in of_second}
+            return places(of_first), places(of_second)
 
-        assert await who_gets_the_next_of_each_queue() == ({0, 1, 2, 3}, set())
+        everywhere = {(queue.broker_name, queue.queue_id) for queue in queues}
+        assert await who_gets_the_next_of_each_queue() == (everywhere, set())
         async with member(second):
-            while len({message.queue_id for message in second.messages}) < 2:
+            while len(places(second.messages)) < 2:
                 await who_gets_the_next_of_each_queue()
             shares = await who_gets_the_next_of_each_queue()
             assert sorted(map(len, shares)) == [2, 2]
-            assert set.union(*shares) == {0, 1, 2, 3}
-        assert await who_gets_the_next_of_each_queue() == ({0, 1, 2, 3}, set())
+            assert set.union(*shares) == everywhere
+        assert await who_gets_the_next_of_each_queue() == (everywhere, set())
 
 
 async def orderly_members_keep_the_steps_of_every_order(namesrv: str) -> None:

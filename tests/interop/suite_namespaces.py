@@ -1,12 +1,11 @@
 """Scenarios of the client suite: two tenants with equal names of topics and groups."""
 
-from functools import partial
 from typing import Any, Final
 
 import trio
 
 from tests.facades import Admin, LitePullConsumer, Producer, PullConsumer, PushConsumer, TransactionProducer
-from tests.interop.suite_tools import Inbox, Scenario, fresh, has_route, until
+from tests.interop.suite_tools import Inbox, Scenario, fresh, new_topic
 from triomq.client import ClientConfig, ConsumeContext, ConsumeStatus, Message, MessageExt, TransactionState
 
 
@@ -38,9 +37,8 @@ async def _one_tenant(namesrv: str, config: ClientConfig, topic: str, group: str
 
     open_client: dict[str, Any] = {"namesrv": namesrv, "config": config}
     body = str(config.namespace).encode()
+    await new_topic(namesrv, queues=1, name=topic, config=config)
     async with Admin(**open_client) as admin:
-        await admin.create_topic(topic, queues=1)
-        await until(partial(has_route, admin, topic))
         async with (
             Producer(fresh("producer"), **open_client) as producer,
             PushConsumer(group, subscriptions={topic: "*"}, on_messages=handle, start="earliest", **open_client),
@@ -87,9 +85,7 @@ async def _other_consumers(open_client: dict[str, Any], topic: str, body: bytes)
 async def transactions_and_requests_work_in_a_namespace(namesrv: str) -> None:
     topic, config = fresh("orders"), ClientConfig(namespace=fresh("tenant"))
     open_client: dict[str, Any] = {"namesrv": namesrv, "config": config}
-    async with Admin(**open_client) as admin:
-        await admin.create_topic(topic, queues=1)
-        await until(partial(has_route, admin, topic))
+    await new_topic(namesrv, name=topic, config=config)
     checked: list[str] = []
 
     async def check(message: MessageExt) -> TransactionState:

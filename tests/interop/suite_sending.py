@@ -72,7 +72,7 @@ async def a_batch_of_any_size_is_split(namesrv: str) -> None:
     got = await consume(namesrv, topic, len(bodies))
     assert sorted(message.body for message in got) == bodies
     assert {message.tags for message in got} == {"TagB"}
-    places = {(message.queue_id, message.queue_offset) for message in got}
+    places = {(message.broker_name, message.queue_id, message.queue_offset) for message in got}
     assert len(places) == len(bodies)
 
 

@@ -1,5 +1,6 @@
 """What the scenarios of the client suite share."""
 
+import random
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
@@ -7,8 +8,12 @@ from typing import TypeAlias
 import trio
 
 from tests.facades import Admin, LitePullConsumer, Producer, PushConsumer
-from triomq.client import ConsumeContext, Message, MessageExt, SendResult, Sql
+from triomq.client import ClientConfig, ClientInstance, ConsumeContext, Message, MessageExt, SendResult, Sql
+from triomq.client.admin.admin import READ_WRITE
+from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import NoRouteError
+from triomq.protocol.names import AUTO_CREATE_TOPIC
+from triomq.protocol.requests.topics import CreateTopicRequestHeader
 
 Scenario: TypeAlias = Callable[[str], Awaitable[None]]
 """Takes a name server's address."""
@@ -19,12 +24,31 @@ def fresh(name: str) -> str:
     return f"{name}-{secrets.token_hex(6)}"
 
 
-async def new_topic(namesrv: str, queues: int = 4) -> str:
-    """Make a topic; returns once the name server has its route, which takes Apache's broker a moment."""
-    topic = fresh("suite")
-    async with Admin(namesrv=namesrv) as admin:
-        await admin.create_topic(topic, queues=queues)
-        await until(lambda: has_route(admin, topic))
+async def new_topic(
+    namesrv: str, queues: int = 4, *, name: str | None = None, config: ClientConfig | None = None
+) -> str:
+    """Make a topic whose queues are spread over the brokers; one queue is on any of them.
+
+    Returns once the name server has its route, which takes Apache's broker a moment.
+    """
+    topic = name or fresh("suite")
+    async with Admin(namesrv=namesrv, config=config) as admin:
+        brokers = list((await admin.cluster()).broker_addr_table.values())
+        share, rest = divmod(queues, len(brokers))
+        if share:
+            await admin.create_topic(topic, queues=share)
+        async with ClientInstance(namesrv, config) as instance:
+            for broker in random.sample(brokers, rest):
+                header = CreateTopicRequestHeader(topic, AUTO_CREATE_TOPIC, share + 1, share + 1, READ_WRITE)
+                code = RequestCode.UPDATE_AND_CREATE_TOPIC
+                await instance.requests.ask(broker.broker_addrs[0], code, header)
+
+        async def is_spread() -> bool:
+            return await has_route(admin, topic) and queues == sum(
+                data.write_queue_nums for data in (await admin.topic_route(topic)).queue_datas
+            )
+
+        await until(is_spread)
     return topic
 
 

@@ -1,4 +1,4 @@
-"""One suite of our client against our broker, by all its facades, and against Apache ones (C.2 scenario 69)."""
+"""One suite of our client against our broker, by all facades, against Apache ones and clusters (C.2 scenario 69)."""
 
 from collections.abc import Iterator
 
@@ -7,6 +7,8 @@ import trio
 
 from tests.facades import FACADES, Producer, use_facade
 from tests.interop.client_suite import SCENARIOS
+from tests.interop.clusters import CLUSTERS, cluster, is_ours
+from tests.interop.kit_driver import ApacheBrokers
 from tests.interop.suite_tools import Scenario, fresh, new_topic
 from triomq.client import Message
 from triomq.client.cluster.instance import ClientInstance
@@ -19,17 +21,24 @@ PLACES = (
     *(pytest.param(("triomq", facade), id=f"triomq-{facade}") for facade in FACADES),
     pytest.param(("apache-4.9.7", "trio"), id="apache-4.9.7", marks=pytest.mark.jvm),
     pytest.param(("apache-5.5.0", "trio"), id="apache-5.5.0", marks=pytest.mark.jvm),
+    pytest.param(("two-triomq", "trio"), id="two-triomq"),
+    *(pytest.param((kind, "trio"), id=kind, marks=pytest.mark.jvm) for kind in CLUSTERS if kind != "two-triomq"),
 )
 
 
 @pytest.fixture(scope="module", params=PLACES)
-def place(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """The name server's address of each kind of broker, and the facade to use there."""
+def place(
+    request: pytest.FixtureRequest, apache_brokers: ApacheBrokers, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, str]]:
+    """The name server's address of each kind of broker or cluster, and the facade to use there."""
     broker, facade = request.param
-    kind, _, version = broker.partition("-")
-    if kind == "triomq":
-        return request.getfixturevalue("triomq_broker").namesrv, facade
-    return request.getfixturevalue("apache_brokers").get(version).namesrv, facade
+    if broker in CLUSTERS:
+        with cluster(broker, tmp_path_factory.mktemp(broker), apache_brokers) as (address, _):
+            yield address, facade
+    elif broker == "triomq":
+        yield request.getfixturevalue("triomq_broker").namesrv, facade
+    else:
+        yield apache_brokers.get(broker.removeprefix("apache-")).namesrv, facade
 
 
 @pytest.fixture
@@ -63,7 +72,7 @@ async def test_triomq_honours_large_pull_and_apache_caps_it_at_32(request: pytes
             messages = [message for answer in answers for message in decode_records(answer.body)]
             assert {message.queue_offset: message.body for message in messages} == dict(enumerate(sent))
             longest = max(len(decode_records(answer.body)) for answer in answers)
-            assert longest == (512 if broker == "triomq" else 32)
+            assert longest == (512 if is_ours(broker, queue.broker_name) else 32)
 
 
 @pytest.mark.parametrize("scenario", [pytest.param(scenario, id=scenario.__name__) for scenario in SCENARIOS])

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 import trio
 
-from tests.interop.conftest import QUICK_CHECKS
+from tests.interop.clusters import QUICK_CHECKS
 from tests.interop.kit_driver import ApacheBrokers
 from tests.interop.store_exchange import APACHE_FIXTURE_SIZES, FIXTURE_SIZES, read_all, within
 from tests.interop.suite_tools import new_topic, until
