@@ -143,7 +143,7 @@ async def _filters(
     if members is not None:
         for topic, data in members.subscription_table.items():
             known[topic] = parse_filter(data.sub_string, data.expression_type)
-    elif not topics:
+    else:
         known = {lag.queue.topic: EVERYTHING for lag in await read_lags(instance.requests, brokers, group)}
     wanted = topics or [topic for topic in known if not topic.startswith(RETRY_PREFIX)]
     if not wanted:
