@@ -82,7 +82,7 @@ def judge(facts: Facts) -> list[Finding]:
     findings = [
         Finding(
             FindingKind.NAME_SERVER,
-            f"name server {address} does not answer: {error}",
+            f"name server {address} does not answer: {_short(error)}",
             "start it, or remove it from the list of name servers of clients and brokers",
             broker=address,
         )
@@ -110,7 +110,7 @@ def judge(facts: Facts) -> list[Finding]:
 def _about_broker(broker: BrokerAnswer) -> Iterator[Finding]:
     name = broker.name if broker.is_master else f"{broker.name} (id {broker.broker_id})"
     if broker.reached_at is None:
-        text = f"broker {name} does not answer at {broker.address}, the address it advertises: {broker.error}"
+        text = f"broker {name} does not answer at {broker.address}, the address it advertises: {_short(broker.error)}"
         advice = "start it if it is down; otherwise open its port, or let it advertise an address that clients reach"
         yield Finding(FindingKind.BROKER, text, advice, broker=broker.name)
         return
@@ -120,7 +120,7 @@ def _about_broker(broker: BrokerAnswer) -> Iterator[Finding]:
             "start it with an address that clients reach (triomq broker --advertise, brokerIP1); "
             "clients of triomq may also use --as-dialled"
         )
-        yield Finding(FindingKind.ADDRESS, f"{text}: {broker.error}", advice, broker=broker.name)
+        yield Finding(FindingKind.ADDRESS, f"{text}: {_short(broker.error)}", advice, broker=broker.name)
     if broker.clock_ahead_ms is not None and abs(broker.clock_ahead_ms) > CLOCK_TOLERANCE_MS + broker.clock_error_ms:
         side = "ahead of" if broker.clock_ahead_ms > 0 else "behind"
         text = f"the clock of broker {name} is {abs(broker.clock_ahead_ms) / 1000:.0f} s {side} this machine's"
@@ -131,6 +131,11 @@ def _about_broker(broker: BrokerAnswer) -> Iterator[Finding]:
         text = f"the disk of broker {name} is {share:.0%} full: it deletes messages before their time, or takes no more"
         advice = "make room, move the store to a larger disk, or keep messages for a shorter time (fileReservedTime)"
         yield Finding(FindingKind.DISK, text, advice, broker=broker.name)
+
+
+def _short(error: str | None) -> str:
+    """Return an error without the hints behind its first clause: the advice of a finding is more exact."""
+    return (error or "").partition(";")[0]
 
 
 def _number(text: str) -> float:

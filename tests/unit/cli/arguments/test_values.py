@@ -13,6 +13,7 @@ from triomq.cli.arguments.values import (
     parse_property,
     parse_rate,
     parse_size,
+    parse_speed,
     parse_start,
     parse_tag,
     parse_tag_expression,
@@ -32,6 +33,17 @@ def test_sizes_are_read_in_powers_of_1024(text: str, size: int) -> None:
 def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ArgumentTypeError, match="64MiB"):
         parse_size(text)
+
+
+@pytest.mark.parametrize(("text", "speed"), [("max", 0), ("0", 0), ("1", 1), ("0.5", 0.5), ("10x", 10)])
+def test_a_speed_is_a_factor_or_max(text: str, speed: float) -> None:
+    assert parse_speed(text) == speed
+
+
+@pytest.mark.parametrize("text", ["", "-1", "fast", "inf", "nan"])
+def test_what_is_no_speed_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=r"0\.5, or max"):
+        parse_speed(text)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("3", 3), ("1.5s", 1.5), ("10m", 600), ("2h", 7200), ("1d", 86400)])
