@@ -35,7 +35,7 @@ _COURSES: Final = (
     (_OUT_OF, TransactionState.UNKNOWN, TransactionState.UNKNOWN),
 )
 _MOST_PATIENCE: Final = 3
-_DEADLY: Final = 150
+_DEADLY: Final = 250
 _SLOW_TRANSACTIONS: Final = 1_000
 #: A check comes meanwhile.
 _SLOW_TRANSACTION_S: Final = 1.2
@@ -157,7 +157,7 @@ def course_for(seed: int, number: int) -> Course:
     drawn, other = _draw(seed, number), _draw(seed, number, 1)
     first, last = next(states for bound, *states in _COURSES if drawn < bound)
     slow_s = _SLOW_TRANSACTION_S if other < _SLOW_TRANSACTIONS else 0.0
-    return Course(first, last, other % _MOST_PATIENCE, slow_s, number % _DEADLY == _DEADLY - 1)
+    return Course(first, last, other % _MOST_PATIENCE, slow_s, _draw(seed, number, 2) < _DEADLY)
 
 
 def _draw(*numbers: int) -> int:

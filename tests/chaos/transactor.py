@@ -30,7 +30,7 @@ from triomq.client import (
 from triomq.protocol.errors import TriomqError
 
 _TASKS: Final = 16
-_PAUSE_S: Final = 0.1
+_PAUSE_S: Final = 0.5
 #: A half message that is sent once more is a transaction of its own, and may be committed beside the first.
 _SETTINGS: Final = ProducerConfig(retries=0)
 #: A producer that does not send finds a broker that was restarted with its next heartbeat.
