@@ -150,9 +150,11 @@ def _cause(
         return Cause.RESTARTED
     if mode is Mode.ORDERLY:
         return Cause.UNEXPLAINED
-    failures = sum(not attempt.succeeded for attempt in own)
-    if again.failures and (failures > 1 or (failures and near)):  # stored for another try twice, or replayed meanwhile
-        return Cause.RETRIED
+    failed = [attempt for attempt in own if not attempt.succeeded]
+    if again.failures and failed:  # stored for another try twice, or replayed meanwhile
+        was_away = any(one.action.is_of_broker and _is_near(one, failed[0], again) for one in happenings)
+        if len(failed) > 1 or near or was_away:
+            return Cause.RETRIED
     if any(one.action is Action.LEAVE and one.member == before.member for one in near):
         return Cause.LEFT
     return Cause.MOVED if before.member != again.member and near else Cause.UNEXPLAINED

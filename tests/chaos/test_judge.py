@@ -116,6 +116,8 @@ def test_a_message_may_come_again_beside_its_own_retry() -> None:
 
     assert failed(2).duplicates == {Cause.RETRIED: 1}
     assert failed(1, happening(Action.JOIN, 4, "b")).duplicates == {Cause.RETRIED: 1}
+    assert failed(1, happening(Action.JOIN, 0.5, "b", 0.1)).duplicates == {Cause.UNEXPLAINED: 1}
+    assert failed(1, happening(Action.CRASH, 0.5, "", 0.1)).duplicates == {Cause.RETRIED: 1}  # sent it back again
     assert failed(1).duplicates == {Cause.UNEXPLAINED: 1}
 
 
