@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.chaos.chaos import Chaos, Outcome, sigterm_as_exit
+from tests.chaos.chaos import Chaos, Outcome, Settings, sigterm_as_exit
 from tests.chaos.judge import table
 from tests.chaos.plan import Mode
 
@@ -20,19 +20,27 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=120, help="how long things happen; then it ends in peace")
     parser.add_argument("--messages", type=int, default=200_000, help="spread over that time")
     parser.add_argument("--transactions", type=int, default=10_000, help="spread likewise; 0: none")
+    parser.add_argument("--brokers", type=int, default=1, help="several register with a name server of their own")
     parser.add_argument("--seed", type=int, default=0, help="decides what happens when")
     parser.add_argument("--mode", choices=(*Mode, "both"), default="both")
     parser.add_argument("--keep", type=Path, help="folder for store and logs, which stays")
     options = parser.parse_args(arguments)
-    modes = [*Mode] if options.mode == "both" else [Mode(options.mode)]
+    settings = Settings(
+        options.seed,
+        options.seconds,
+        options.messages,
+        options.transactions,
+        options.brokers,
+        [*Mode] if options.mode == "both" else [Mode(options.mode)],
+    )
     command = f"python -m tests.chaos --seed {options.seed} --seconds {options.seconds:g} --messages {options.messages}"
-    command += f" --transactions {options.transactions} --mode {options.mode}"
+    command += f" --transactions {options.transactions} --brokers {options.brokers} --mode {options.mode}"
     print(command, flush=True)
     begun = time.monotonic()
     with sigterm_as_exit(), tempfile.TemporaryDirectory(prefix="triomq-chaos-") as temporary:
         folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        with Chaos(folder, options.seed, options.seconds, options.messages, modes, options.transactions) as chaos:
+        with Chaos(folder, settings) as chaos:
             outcome = chaos.run()
     print(describe(outcome))
     print(f"{'good' if outcome.is_good else 'BAD'} after {time.monotonic() - begun:.0f} s: {command}")

@@ -1,36 +1,26 @@
-"""Runs a plan: a broker, two senders and the members of one or two groups, each a process of its own.
+"""Runs a plan: brokers, two senders and the members of one or two groups, each a process of its own.
 
 All processes are ended by their ids when the block is left, however that happens.
 """
 
 import signal
-import socket
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from random import SystemRandom
 from typing import Final, NamedTuple, Self
 
 import trio
 
+from tests.chaos.brokers import Brokers
 from tests.chaos.judge import Happening, Identity, Verdict, is_settled, judge
 from tests.chaos.member import Attempt
 from tests.chaos.plan import FIRST_MEMBERS, QUEUES, TOPIC, Action, Event, Mode, plan_events
 from tests.chaos.process import Process
 from tests.chaos.transactions import TransactionVerdict, Transactor, figures, judge_transactions
-from tests.processes import Broker, start_triomq
 from triomq.client import Admin
 
-_BROKER_OPTIONS: Final = (
-    "--commit-log-file-size", "16777216",
-    "--consume-queue-file-size", "20000",
-    "--delay-levels", " ".join(["1s"] * 18),
-    "--transaction-timeout", "1",
-    "--transaction-check-interval", "0.5",
-    "--transaction-check-max", "10",
-)  # fmt: skip
 _LOOK_S: Final = 0.1
 _REPORT_S: Final = 5.0
 #: A run whose messages do not become more for so long has lost those that are missing.
@@ -41,8 +31,25 @@ _START_S: Final = 30.0
 _LIFE_S: Final = 300
 #: How members end when they are told to: SIGTERM may come before one has begun to listen to it.
 _ENDS: Final = (0, -signal.SIGKILL, -signal.SIGTERM)
-#: Below the ports that Linux gives to those who connect: one of these could take the broker's while it is away.
-_PORTS: Final = range(20_000, 32_000)
+
+
+class Settings(NamedTuple):
+    """What a run is to be.
+
+    Attributes:
+        seed: decides what happens when.
+        seconds: how long things happen.
+        messages, transactions: spread over that time.
+        brokers: of which each has the topic.
+        modes: of the groups.
+    """
+
+    seed: int
+    seconds: float
+    messages: int
+    transactions: int = 0
+    brokers: int = 1
+    modes: Sequence[Mode] = (*Mode,)
 
 
 class Outcome(NamedTuple):
@@ -89,37 +96,34 @@ class _Member(Process):
 class Chaos:
     """One run; use it as a context manager."""
 
-    def __init__(
-        self, folder: Path, seed: int, seconds: float, messages: int, modes: Sequence[Mode], transactions: int
-    ) -> None:
+    def __init__(self, folder: Path, settings: Settings) -> None:
         """Take settings; nothing is started before the block is entered."""
-        self._folder = folder
-        self._seed, self._seconds, self._messages, self._modes = seed, seconds, messages, modes
-        self._listen = tuple(f"127.0.0.1:{port}" for port in _free_ports())
+        self._folder, self._settings = folder, settings
+        seed, seconds, modes = settings.seed, settings.seconds, settings.modes
+        self._brokers = Brokers(folder, settings.brokers)
         self._members: dict[str, _Member] = {}
-        self._transactor = Transactor(folder, seed, seconds, transactions)
+        self._transactor = Transactor(folder, seed, seconds, settings.transactions)
         self._tries: dict[Identity, int] = {}
         self._attempts: dict[Mode, list[Attempt]] = {mode: [] for mode in modes}
         self._settled: dict[Mode, set[Identity]] = {mode: set() for mode in modes}
         self._happenings: list[tuple[Mode | None, Happening]] = []
         self._complaints: list[str] = []
-        self._lives = 0
         self._begun = time.monotonic()
         self._next_report = _REPORT_S
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             self._stack = stack
-            self._broker = self._start_broker()
-            stack.callback(self._kill_broker)
+            stack.callback(self._brokers.kill)
+            self._brokers.start()
             trio.run(self._make_topic)
-            for mode in self._modes:
+            for mode in self._settings.modes:
                 for number in range(FIRST_MEMBERS):
                     self._happen(Event(0.0, Action.JOIN, mode, number))
-            words = (self._broker.namesrv, str(self._messages), str(self._seconds))
+            words = (self._brokers.namesrv, str(self._settings.messages), str(self._settings.seconds))
             self._sender = Process("sender", self._folder, "tests.chaos.sender", *words)
             stack.callback(self._sender.close)
-            self._transactor.start(self._broker.namesrv)
+            self._transactor.start(self._brokers.namesrv)
             stack.callback(self._transactor.close)
             self._wait_first()
             self._stack = stack.pop_all()
@@ -130,11 +134,12 @@ class Chaos:
 
     def run(self) -> Outcome:
         """Let everything happen, wait until all messages are settled, and judge."""
-        for event in plan_events(self._seed, self._seconds, self._modes):
+        settings = self._settings
+        for event in plan_events(settings.seed, settings.seconds, settings.modes, settings.brokers):
             self._look_until(event.at_s)
-            self._report(f"{event.action} {event.mode if event.number >= 0 else ''} {max(event.number, 0) or ''}")
+            self._report(f"{event.action} {'' if event.action.is_of_broker else event.mode} {event.number}")
             self._happen(event)
-        self._look_until(self._seconds)
+        self._look_until(settings.seconds)
         self._settle()
         for member in self._members.values():
             self._leave(member)
@@ -143,27 +148,18 @@ class Chaos:
             self._complaints.append(f"{uncommitted} messages or transactions were not committed in the end")
         dead = trio.run(self._dead_letters)
         try:
-            self._broker.stop()
+            self._brokers.stop()
         except AssertionError as exc:
             self._complaints.append(str(exc))
         return self._judge(dead)
 
-    def _start_broker(self) -> Broker:
-        folder = self._folder / "broker"
-        folder.mkdir(exist_ok=True)
-        self._lives += 1
-        if (log := folder / "broker.log").exists():
-            log.rename(folder / f"broker-{self._lives}.log")
-        broker, namesrv = self._listen
-        return start_triomq(folder, "--listen", broker, "--namesrv-listen", namesrv, *_BROKER_OPTIONS)
-
     async def _make_topic(self) -> None:
-        async with Admin(namesrv=self._broker.namesrv) as admin:
+        async with Admin(namesrv=self._brokers.namesrv) as admin:
             await admin.create_topic(TOPIC, queues=QUEUES)
 
     def _start_member(self, mode: Mode, number: int) -> _Member:
-        life = str(int(self._seconds) + _LIFE_S)
-        words = (self._broker.namesrv, mode.value, str(number), str(self._seed), life)
+        life = str(int(self._settings.seconds) + _LIFE_S)
+        words = (self._brokers.namesrv, mode.value, str(number), str(self._settings.seed), life)
         member = _Member(mode, number, self._folder, *words)
         self._stack.callback(member.close)
         self._members[member.name] = member
@@ -183,11 +179,7 @@ class Chaos:
         happening = Happening(event.action, "" if event.action.is_of_broker else name, time.monotonic_ns())
         self._happenings.append((None if event.action.is_of_broker else event.mode, happening))
         if event.action.is_of_broker:
-            if event.action is Action.RESTART:
-                self._broker.stop()
-            else:
-                self._broker.kill()
-            self._broker = self._start_broker()
+            self._brokers.restart(event.number, is_crash=event.action is Action.CRASH)
             happening.ended_ns = time.monotonic_ns()
         elif event.action is Action.JOIN:
             self._start_member(event.mode, event.number).joining = happening
@@ -267,10 +259,10 @@ class Chaos:
 
     async def _uncommitted(self) -> int:
         """Return how many transactions are undecided or, if none is, how many messages are not committed."""
-        async with Admin(namesrv=self._broker.namesrv) as admin:
+        async with Admin(namesrv=self._brokers.namesrv) as admin:
             if undecided := len(await admin.transactions()):
                 return undecided
-            return sum([row.lag for mode in self._modes for row in await admin.group_lag(mode.group, TOPIC)])
+            return sum([row.lag for mode in self._settings.modes for row in await admin.group_lag(mode.group, TOPIC)])
 
     def _wait_left(self) -> None:
         deadline = time.monotonic() + _LEAVE_S
@@ -282,8 +274,8 @@ class Chaos:
     async def _dead_letters(self) -> dict[Mode, set[Identity]]:
         """Return the dead letters of each group."""
         dead: dict[Mode, set[Identity]] = {}
-        async with Admin(namesrv=self._broker.namesrv) as admin:
-            for mode in self._modes:
+        async with Admin(namesrv=self._brokers.namesrv) as admin:
+            for mode in self._settings.modes:
                 letters = await admin.dead_letters(mode.group, 10**6)
                 dead[mode] = {(int(key), int(number)) for key, number in (one.message.body.split() for one in letters)}
         return dead
@@ -294,7 +286,7 @@ class Chaos:
             counts[happening.action] += 1
         verdicts, transaction_verdicts = {}, {}
         records = self._transactor.records
-        for mode in self._modes:
+        for mode in self._settings.modes:
             happenings = [happening for whose, happening in self._happenings if whose in (None, mode)]
             verdicts[mode] = judge(mode, self._tries, self._attempts[mode], dead[mode], happenings)
             transaction_verdicts[mode] = judge_transactions(records, self._attempts[mode], dead[mode])
@@ -303,25 +295,6 @@ class Chaos:
         return Outcome(
             len(self._tries), resent, dict(counts), transactions, verdicts, transaction_verdicts, self._complaints
         )
-
-    def _kill_broker(self) -> None:
-        if not self._broker.stopped:
-            self._broker.kill()
-
-
-def _free_ports() -> Iterator[int]:
-    """Find two ports that nobody listens on; they are needed again and again while their owner comes and goes."""
-    random = SystemRandom()
-    found: set[int] = set()
-    while len(found) < 2:
-        port = random.choice(_PORTS)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.add(port)
-    return iter(found)
 
 
 @contextmanager

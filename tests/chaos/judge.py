@@ -125,12 +125,15 @@ def is_settled(attempt: Attempt) -> bool:
 
 
 def _out_of_order(messages: Iterable[list[Attempt]]) -> list[tuple[Attempt, Attempt]]:
-    """Return neighbours, of a key or a queue, of which the second was begun before the first was settled."""
-    by_key: defaultdict[int, dict[int, Attempt]] = defaultdict(dict)
+    """Return neighbours, of a key or a queue, of which the second was begun before the first was settled.
+
+    A key has another queue while a broker is away; between queues there is no order.
+    """
+    by_key: defaultdict[tuple[int, int], dict[int, Attempt]] = defaultdict(dict)
     by_queue: defaultdict[int, dict[int, Attempt]] = defaultdict(dict)
     for own in messages:
         for attempt in filter(is_settled, own):  # by time: the first counts
-            by_key[attempt.key].setdefault(attempt.number, attempt)
+            by_key[attempt.key, attempt.queue_id].setdefault(attempt.number, attempt)
             by_queue[attempt.queue_id].setdefault(attempt.queue_offset, attempt)
     lines = [[line[place] for place in sorted(line)] for line in (*by_key.values(), *by_queue.values())]
     return [(one, other) for line in lines for one, other in pairwise(line) if other.begun_ns < one.ended_ns]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 import trio
 
-from tests.chaos.plan import MAX_FAILURES, TOPIC, Fate, Mode, Order, order_for
+from tests.chaos.plan import MAX_FAILURES, QUEUES, TOPIC, Fate, Mode, Order, order_for
 from triomq.client import ConsumeContext, ConsumerConfig, ConsumeStatus, MessageExt, OrderlyContext, PushConsumer
 from triomq.protocol.errors import TriomqError
 
@@ -28,7 +28,10 @@ _JOIN_AGAIN_S = 0.2
 
 
 class Attempt(NamedTuple):
-    """A handler had a message; times are of the machine's monotonic clock, in nanoseconds."""
+    """A handler had a message.
+
+    Times are of the machine's monotonic clock, in nanoseconds.  Queue ids go on from one broker to the next.
+    """
 
     member: str
     key: int
@@ -119,7 +122,10 @@ def _numbers(message: MessageExt) -> tuple[int, int]:
 
 def _line(message: MessageExt, begun_ns: int, ended_ns: int, *, succeeded: bool) -> str:
     key, number = _numbers(message)
-    place = f"{message.queue_id} {message.queue_offset} {message.reconsume_times} {message.message_id}"
+    broker = int(message.broker_name.rpartition("-")[2])
+    place = (
+        f"{broker * QUEUES + message.queue_id} {message.queue_offset} {message.reconsume_times} {message.message_id}"
+    )
     return f"{key} {number} {succeeded:d} {place} {begun_ns} {ended_ns}\n"
 
 

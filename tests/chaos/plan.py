@@ -69,7 +69,7 @@ class Action(StrEnum):
 
 
 class Event(NamedTuple):
-    """One action; ``mode`` and ``number`` name the member, and say nothing where it is the broker's."""
+    """One action; ``mode`` and ``number`` name the member, or ``number`` alone the broker."""
 
     at_s: float
     action: Action
@@ -80,7 +80,7 @@ class Event(NamedTuple):
 _WEIGHTS: Final = {Action.JOIN: 4, Action.LEAVE: 3, Action.KILL: 3, Action.RESTART: 1, Action.CRASH: 1}
 
 
-def plan_events(seed: int, seconds: float, modes: Sequence[Mode]) -> list[Event]:
+def plan_events(seed: int, seconds: float, modes: Sequence[Mode], brokers: int = 1) -> list[Event]:
     """Return the events of a run; each group has a member at any time."""
     random = Random(seed)
     members = {mode: list(range(FIRST_MEMBERS)) for mode in modes}
@@ -93,12 +93,14 @@ def plan_events(seed: int, seconds: float, modes: Sequence[Mode]) -> list[Event]
         own = members[mode]
         possible = [action for action in Action if action.is_of_broker or _is_possible(action, len(own))]
         (action,) = random.choices(possible, [_WEIGHTS[one] for one in possible])
-        number = -1
+        number = 0
         if action is Action.JOIN:
             number, joined[mode] = joined[mode], joined[mode] + 1
             own.append(number)
         elif not action.is_of_broker:
             number = own.pop(random.randrange(len(own)))
+        elif brokers > 1:
+            number = random.randrange(brokers)
         events.append(Event(at_s, action, mode, number))
         at_s += interval_s * random.uniform(0.4, 1.6)
     return events

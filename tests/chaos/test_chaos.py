@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.__main__ import describe
-from tests.chaos.chaos import Chaos
+from tests.chaos.chaos import Chaos, Settings
 from tests.chaos.plan import Action, Event, Mode, plan_events
 
 SEED = 2
@@ -13,8 +13,9 @@ SECONDS = 3.0
 
 
 @pytest.mark.timeout(180)
-def test_groups_lose_and_reorder_nothing_during_churn(tmp_path: Path) -> None:
-    with Chaos(tmp_path, SEED, SECONDS, 960, [*Mode], 300) as chaos:
+@pytest.mark.parametrize(("brokers", "seed"), [(1, SEED), (2, 11)])
+def test_groups_lose_and_reorder_nothing_during_churn(brokers: int, seed: int, tmp_path: Path) -> None:
+    with Chaos(tmp_path, Settings(seed, SECONDS, 960, 300, brokers)) as chaos:
         outcome = chaos.run()
     assert outcome.is_good, describe(outcome)
     assert outcome.acknowledged == 960

@@ -1,0 +1,102 @@
+"""The brokers of a run, and the name server that they register with."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from random import SystemRandom
+from typing import Final
+
+from tests.processes import Broker, start_member, start_name_server, start_triomq
+
+_BROKER_OPTIONS: Final = (
+    "--commit-log-file-size", "16777216",
+    "--consume-queue-file-size", "20000",
+    "--delay-levels", " ".join(["1s"] * 18),
+    "--transaction-timeout", "1",
+    "--transaction-check-interval", "0.5",
+    "--transaction-check-max", "10",
+)  # fmt: skip
+#: Below the ports that Linux gives to those who connect: one of these could take the broker's while it is away.
+_PORTS: Final = range(20_000, 32_000)
+
+
+class Brokers:
+    """Brokers that are stopped or killed, and start again where they were.
+
+    One has the name server in itself, which ends with it.  Several register with one that stays.
+
+    Attributes:
+        count: of the brokers.
+        namesrv: address of the name server.
+    """
+
+    def __init__(self, folder: Path, count: int) -> None:
+        """Take settings; nothing is started yet."""
+        self.count = count
+        self._folder = folder
+        ports = _free_ports(2 if count == 1 else count)
+        self._listen = [f"127.0.0.1:{port}" for port in ports]
+        self.namesrv = self._listen[-1]
+        self._running: list[Broker] = []
+        self._others: list[Broker] = []
+        self._lives = 0
+
+    def start(self) -> None:
+        """Start all."""
+        if self.count > 1:
+            self._others.append(start_name_server(self._folder / "namesrv"))
+            self.namesrv = self._others[0].namesrv
+        for number in range(self.count):
+            self._running.append(self._start(number))
+
+    def restart(self, number: int, *, is_crash: bool) -> None:
+        """Stop one or kill it, and start it again.
+
+        Raises:
+            AssertionError: it did not stop in order, or does not start.
+        """
+        if is_crash:
+            self._running[number].kill()
+        else:
+            self._running[number].stop()
+        self._running[number] = self._start(number)
+
+    def _start(self, number: int) -> Broker:
+        folder = self._folder / f"broker-{number}"
+        self._lives += 1
+        if (log := folder / "broker.log").exists():
+            log.rename(folder / f"broker-{self._lives}.log")
+        options = ("--listen", self._listen[number], *_BROKER_OPTIONS)
+        if self.count > 1:
+            return start_member(folder, folder.name, self.namesrv, *options)
+        return start_triomq(folder, "--namesrv-listen", self.namesrv, "--broker-name", folder.name, *options)
+
+    def stop(self) -> None:
+        """Stop all.
+
+        Raises:
+            AssertionError: one did not stop in order.
+        """
+        for process in (*self._running, *self._others):
+            process.stop()
+
+    def kill(self) -> None:
+        """Kill what still runs."""
+        for process in (*self._running, *self._others):
+            if not process.stopped:
+                process.kill()
+
+
+def _free_ports(count: int) -> Iterator[int]:
+    """Find ports that nobody listens on; they are needed again and again while their owner comes and goes."""
+    random = SystemRandom()
+    found: set[int] = set()
+    while len(found) < count:
+        port = random.choice(_PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.add(port)
+    return iter(found)
