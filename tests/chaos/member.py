@@ -15,7 +15,15 @@ from typing import Any, NamedTuple, Self
 import trio
 
 from tests.chaos.plan import MAX_FAILURES, QUEUES, TOPIC, Fate, Mode, Order, order_for
-from triomq.client import ConsumeContext, ConsumerConfig, ConsumeStatus, MessageExt, OrderlyContext, PushConsumer
+from triomq.client import (
+    ClientConfig,
+    ConsumeContext,
+    ConsumerConfig,
+    ConsumeStatus,
+    MessageExt,
+    OrderlyContext,
+    PushConsumer,
+)
 from triomq.protocol.errors import TriomqError
 
 _SETTINGS = ConsumerConfig(
@@ -24,6 +32,8 @@ _SETTINGS = ConsumerConfig(
     suspend_queue_s=0.02,
     resubmit_delay_s=0.5,
 )
+#: A broker that has stopped is not in the routes; its messages wait until they are polled again.
+_CONFIG = ClientConfig(poll_namesrv_interval_s=2.0)
 _JOIN_AGAIN_S = 0.2
 
 
@@ -158,6 +168,7 @@ async def _stay(namesrv: str, mode: Mode, handler: dict[str, Any]) -> None:
                 subscriptions={TOPIC: "*"},
                 start="earliest",
                 orderly=mode is Mode.ORDERLY,
+                config=_CONFIG,
                 settings=_SETTINGS,
             ):
                 await trio.sleep_forever()
