@@ -19,12 +19,15 @@ def attempt(
     message_id: str = "",
     key: int = 0,
     queue_offset: int | None = None,
+    queue_id: int = 0,
 ) -> Attempt:
     """An attempt of a tenth of a second; the queue has the messages of key 0."""
     begun_ns = int(at_s * SECOND)
     offset = number if queue_offset is None else queue_offset
     identity = message_id or f"{key}-{number}"
-    return Attempt(member, key, number, succeeded, 0, offset, failures, identity, begun_ns, begun_ns + SECOND // 10)
+    return Attempt(
+        member, key, number, succeeded, queue_id, offset, failures, identity, begun_ns, begun_ns + SECOND // 10
+    )
 
 
 def happening(action: Action, at_s: float, member: str = "", lasts_s: float = 1.0) -> Happening:
@@ -66,6 +69,10 @@ def test_handlers_of_neighbours_must_not_overlap() -> None:
 def test_keys_of_one_queue_are_held_in_its_order() -> None:
     first, second = attempt(0, 2, queue_offset=7), attempt(0, 1, key=8, queue_offset=8)
     assert verdict(first, second).out_of_order == [(first, second)]
+
+
+def test_a_key_whose_broker_was_away_has_no_order_between_its_queues() -> None:
+    assert verdict(attempt(0, 2), attempt(1, 1, queue_id=1)).is_good
 
 
 def test_successor_is_allowed_only_after_final_failure() -> None:

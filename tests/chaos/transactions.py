@@ -31,7 +31,10 @@ class Transactor:
         records: what they wrote.
         committed: messages of transactions that they committed.
         deaths: how often one was killed.
+        is_done: whether all are sent; the producer that is there answers checks.
     """
+
+    is_done: bool
 
     def __init__(self, folder: Path, seed: int, seconds: float, transactions: int) -> None:
         """Take settings; nothing is started yet."""
@@ -48,20 +51,13 @@ class Transactor:
         left = round(self._transactions * left_s / self._seconds)
         words = (self._namesrv, str(self._seed), str(self.deaths * _NUMBERS), str(left), str(left_s))
         self._process = Process(f"transactor-{self.deaths}", self._folder, "tests.chaos.transactor", *words)
-        self._is_done = False
-
-    @property
-    def is_done(self) -> bool:
-        """Whether all are sent; the producer that is there answers checks."""
-        return not self._transactions or self._is_done
+        self.is_done = False
 
     def look(self) -> str | None:
         """Take what the producer wrote, and start the next one if it is dead; return what is wrong."""
-        if not self._transactions:
-            return None
         code = self._process.process.poll()  # first: what it wrote before its end is there then
         for record in map(Record.parse, self._process.lines.new()):
-            self._is_done |= record.step is Step.DONE
+            self.is_done |= record.step is Step.DONE
             if record.step is Step.COMMIT:
                 self.committed.add((KEYS + record.number, 0))
             self.records.append(record)
@@ -75,8 +71,7 @@ class Transactor:
 
     def close(self) -> None:
         """End the producer."""
-        if self._transactions:
-            self._process.close()
+        self._process.close()
 
 
 class TransactionVerdict(NamedTuple):
