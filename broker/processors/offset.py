@@ -110,8 +110,8 @@ class OffsetProcessors:
         """Copy the offsets of one group to another, in one topic or in all topics.
 
         Topics that a live source group no longer subscribes to are skipped, unless the request says that it is offline.
-        Unlike in RocketMQ, which then does nothing and reports success, no topic means all topics, and nothing to clone
-        is an error (behaviour.md C.4, 22).
+        Unlike in RocketMQ, which then does nothing and reports success, no topic means all topics, and a group that is
+        unknown is an error (behaviour.md C.4, 22).  A known one may have its offsets on other brokers.
         """
         header = CloneGroupOffsetRequestHeader.decode(command.ext_fields)
         validate_group(header.dest_group)
@@ -122,10 +122,8 @@ class OffsetProcessors:
             for topic in ([header.topic] if header.topic else found)
             if topic in found and self._topics.get(topic) is not None and (live is None or topic in live.subscriptions)
         ]
-        if not topics:
-            raise RefusedError(
-                f"nothing to clone: group {header.src_group} has no offsets in {header.topic or 'any topic'}"
-            )
+        if not found and self._groups.settings.get(header.src_group) is None:
+            raise RefusedError(f"nothing to clone: there is no group {header.src_group}")
         for topic in topics:
             for queue_id, queue_offset in found[topic].items():
                 self._groups.offsets.commit(header.dest_group, topic, queue_id, queue_offset)

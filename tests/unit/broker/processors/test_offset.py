@@ -158,3 +158,17 @@ def test_the_earliest_store_time_is_that_of_the_first_message(peer: Peer, clock:
     assert response.ext_fields == {"timestamp": str(stored_ms)}
     response = peer.get(RequestCode.GET_EARLIEST_MSG_STORETIME, {**QUEUE, "queueId": 2})
     assert (response.code, response.ext_fields) == (ResponseCode.SUCCESS, {"timestamp": "-1"})
+
+
+def test_offsets_are_cloned_from_a_group_that_is_known(peer: Peer) -> None:
+    peer.put("T")
+    clone = {"srcGroup": "G", "destGroup": "copy", "topic": "T", "offline": "true"}
+    refused = peer.get(RequestCode.CLONE_GROUP_OFFSET, clone)
+    assert (refused.code, refused.remark) == (ResponseCode.SYSTEM_ERROR, "nothing to clone: there is no group G")
+    commit(peer, 1)
+    assert (
+        peer.get(RequestCode.CLONE_GROUP_OFFSET, {**clone, "topic": "on another broker"}).code == ResponseCode.SUCCESS
+    )
+    assert query(peer, consumerGroup="copy") == (ResponseCode.SUCCESS, "0")
+    assert peer.get(RequestCode.CLONE_GROUP_OFFSET, clone).code == ResponseCode.SUCCESS
+    assert query(peer, consumerGroup="copy") == (ResponseCode.SUCCESS, "1")
