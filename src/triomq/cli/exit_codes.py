@@ -27,5 +27,5 @@ class ExitCode(IntEnum):
 
 EXIT_CODES_TEXT: Final = (
     "exit codes: 0 done; 1 failed or not all done; 2 wrong option, name or setting; 3 no server answered; "
-    "130 Ctrl-C; 141 output closed; 143 SIGTERM (triomq broker, namesrv: 0 after Ctrl-C and SIGTERM)"
+    "130 Ctrl-C; 141 output closed; 143 SIGTERM (triomq broker, namesrv, cluster: 0 after Ctrl-C and SIGTERM)"
 )

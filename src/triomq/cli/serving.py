@@ -1,6 +1,7 @@
 """The life of a command that serves until a signal ends it."""
 
 import logging
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -21,15 +22,18 @@ async def serve_until_signal(
     server: AbstractAsyncContextManager[Server],
     announce: Callable[[Server], None],
     reopens_log: bool,  # trio.run passes no keywords
+    ends_with_stdin: bool = False,
 ) -> None:
     """Open a server, call ``announce`` when it is ready, and close it at the first signal; a second ends it at once.
 
-    With ``reopens_log`` SIGHUP only reopens the log file.
+    With ``reopens_log`` SIGHUP only reopens the log file; with ``ends_with_stdin`` the end of stdin is as a signal.
     """
     with stop_signals() as signals, trio.CancelScope() as starting:
         life = _Life(starting, reopens_log=reopens_log)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(life.watch, signals)
+            if ends_with_stdin:
+                nursery.start_soon(life.watch_stdin)
             async with server as running:
                 life.is_ready = True
                 settle_garbage_collector()
@@ -53,13 +57,23 @@ class _Life:
                 reopen_log_file()
                 LOGGER.info("log file reopened")
                 continue
-            end_at_next_signal()
             LOGGER.info("stopping signal=%s", signal.Signals(number).name)
-            if self.is_ready:
-                self.stop.set()
-            else:
-                self._starting.cancel()
+            self._end()
             return
+
+    async def watch_stdin(self) -> None:
+        async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stdin:
+            async for _ in stdin:
+                pass
+        LOGGER.info("stopping reason=stdin ended")
+        self._end()
+
+    def _end(self) -> None:
+        end_at_next_signal()
+        if self.is_ready:
+            self.stop.set()
+        else:
+            self._starting.cancel()
 
 
 def write_ready_line(line: str) -> None:

@@ -1,4 +1,4 @@
-"""The options of ``triomq broker`` and ``triomq namesrv``."""
+"""The options of the servers: ``triomq broker``, ``triomq namesrv``, ``triomq cluster``."""
 
 from functools import partial
 
@@ -39,6 +39,25 @@ def add_namesrv(commands: Commands) -> None:
     add_option(parser, "--insecure", "allow listening beyond loopback without accounts and TLS")
 
 
+def add_cluster(commands: Commands) -> None:
+    """Add ``triomq cluster``."""
+    options_type = "triomq.cli.arguments.options:ClusterOptions"
+    text = "run a name server and several brokers, each a process of its own"
+    parser = add_command(commands, "cluster", "cluster:run", options_type, text, log_level="info")
+    add = partial(add_option, parser)
+    add("--brokers N", "how many brokers: broker-a, broker-b ... (2)", 2)
+    address = "127.0.0.1:10911"
+    text = f"address of the first broker ({address}), each next port is 10 higher; port 0: any free ports"
+    add("--listen HOST:PORT", text, address)
+    address = "127.0.0.1:9876"
+    add("--namesrv-listen HOST:PORT", f"address of the name server ({address}; port 0: any free port)", address)
+    add("--store DIR", "folder of all stores and of the brokers' logs (triomq/cluster in the user's data folder)")
+    add("--insecure", "allow listening beyond loopback without accounts and TLS")
+    parser.add_argument(
+        "options", metavar="-- BROKER_OPTION", nargs="*", help="options of triomq broker for all brokers"
+    )
+
+
 def _add_addresses(parser: Parser) -> None:
     add = partial(add_option, parser)
     address = "127.0.0.1:10911"
@@ -53,6 +72,7 @@ def _add_addresses(parser: Parser) -> None:
     text = "further addresses, for clients in another network; may be repeated"
     add("--listener NAME,namesrv=HOST:PORT,broker=HOST:PORT[,advertise=HOST[:PORT]]...", text)
     add("--insecure", "allow listening beyond loopback without accounts and TLS")
+    add("--end-with-stdin", "stop also when stdin ends, as when the program that started it ends")
 
 
 def _add_store(parser: Parser) -> None:

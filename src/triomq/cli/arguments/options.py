@@ -55,6 +55,7 @@ class BrokerOptions(Options):
     no_index: bool
     index_slots: int
     index_units: int
+    end_with_stdin: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,3 +66,15 @@ class NamesrvOptions(Options):
     store: str | None
     order_messages: bool
     insecure: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions(Options):
+    """``triomq cluster``."""
+
+    brokers: int
+    listen: str
+    namesrv_listen: str
+    store: str | None
+    insecure: bool
+    options: tuple[str, ...]

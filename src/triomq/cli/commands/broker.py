@@ -42,7 +42,7 @@ def run(options: BrokerOptions) -> int:
     config = make_config(options)
     raise_open_files_limit()
     announce = partial(_announce, as_json=options.json)
-    trio.run(serve_until_signal, open_broker(config), announce, options.log_file is not None)
+    trio.run(serve_until_signal, open_broker(config), announce, options.log_file is not None, options.end_with_stdin)
     LOGGER.info("stopped store=%s", config.store.root)
     return ExitCode.OK
 

@@ -168,7 +168,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
             "triomq produce: unknown option --cuont; did you mean --count?; see triomq produce --help",
         ),
         ("group show g --toppic=T", "did you mean --topic?; see triomq group show --help"),
-        ("prodce T", "triomq: unknown command 'prodce'; did you mean produce?; commands: broker, namesrv, produce,"),
+        ("prodce T", "triomq: unknown command 'prodce'; did you mean produce?; commands: broker, namesrv, cluster,"),
         (
             "topic lst",
             "triomq topic: unknown command 'lst'; did you mean list?; commands: list, create, update, delete, show;",

@@ -1,0 +1,215 @@
+"""``triomq cluster``: run a name server and several brokers, each a process, until a signal ends them all."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from triomq import __version__
+from triomq.broker.addresses import Address
+from triomq.broker.config import NameServerConfig, default_store_root
+from triomq.broker.name_server import open_name_server
+from triomq.cli.arguments.arguments import parse
+from triomq.cli.arguments.options import ClusterOptions
+from triomq.cli.commands.broker import check_host, parse_address
+from triomq.cli.errors import IncompleteError, UsageError
+from triomq.cli.exit_codes import ExitCode
+from triomq.cli.process import raise_open_files_limit
+from triomq.cli.serving import serve_until_signal, write_ready_line
+
+LOGGER: Final = logging.getLogger("triomq.cli.commands.cluster")
+
+_MAX_BROKERS: Final = 26
+_PORT_DISTANCE: Final = 10
+_OURS: Final = ("listen", "namesrv_listen", "register", "listener", "store", "broker_name")
+_STOP_S: Final = 30.0
+_READY_LINE_BYTES: Final = 64 * 1024
+
+
+def run(options: ClusterOptions) -> int:
+    """Serve until a signal; the first one stops all in order, a second one the name server at once.
+
+    Raises:
+        ConfigError: an invalid setting, or an address that cannot be bound.
+        StoreError: the folder cannot be used.
+        IncompleteError: a broker ended; the others have been stopped.
+    """
+    if options.brokers > _MAX_BROKERS:
+        raise UsageError(f"--brokers {options.brokers}: at most {_MAX_BROKERS}")
+    _check_broker_options(options.options)
+    root = Path(options.store).expanduser() if options.store else default_store_root().with_name("cluster")
+    cluster = Cluster(options, root)
+    raise_open_files_limit()
+    announce = partial(_announce, as_json=options.json)
+    trio.run(serve_until_signal, open_cluster(cluster), announce, options.log_file is not None)
+    LOGGER.info("stopped store=%s", root)
+    return ExitCode.OK
+
+
+def _check_broker_options(words: tuple[str, ...]) -> None:
+    """Check options for all brokers.
+
+    Raises:
+        UsageError: one of them is set by the cluster.
+        SystemExit: they cannot be read; the text has been written.
+    """
+    given, default = parse(["broker", *words]), parse(["broker"]).options
+    if given.name != "broker":
+        raise UsageError(f"{' '.join(words)}: only options of triomq broker may be behind --")
+    for name in _OURS:
+        if getattr(given.options, name) != getattr(default, name):
+            raise UsageError(
+                f"--{name.replace('_', '-')}: triomq cluster sets it for each broker; it cannot be behind --"
+            )
+
+
+class Cluster:
+    """The brokers of a running cluster; served by :func:`open_cluster`.
+
+    Attributes:
+        brokers: address of each broker that is ready, by name.
+        root: folder of all stores.
+        namesrv: where the name server listens.
+    """
+
+    namesrv: Address
+
+    def __init__(self, options: ClusterOptions, root: Path) -> None:
+        """Check the addresses; nothing is opened.
+
+        Raises:
+            UsageError: an address is malformed, or its host is unknown.
+        """
+        self.root: Final = root
+        self.brokers: Final[dict[str, Address]] = {}
+        self.stopping: Final = trio.Event()
+        self._options = options
+        self._first = parse_address("--listen", options.listen)
+        self._namesrv = parse_address("--namesrv-listen", options.namesrv_listen)
+        check_host(self._first)
+        check_host(self._namesrv)
+
+    def name_server_config(self) -> NameServerConfig:
+        """Return the settings of the name server.
+
+        Raises:
+            ConfigError: others would reach it.
+        """
+        return NameServerConfig(root=self.root / "namesrv", listen=self._namesrv, insecure=self._options.insecure)
+
+    def commands(self) -> dict[str, list[str]]:
+        """Return the command line of each broker by its name."""
+        options, host, first = self._options, self._first.host, self._first.port
+        register = Address("127.0.0.1", self.namesrv.port) if self.namesrv.is_wildcard else self.namesrv
+        common = [
+            "--json",
+            "--end-with-stdin",
+            "--register",
+            str(register),
+            *(["--insecure"] if options.insecure else []),
+        ]
+        common += ["--log-level", options.log_level, "--log-format", options.log_format]
+        commands = {}
+        for number in range(options.brokers):
+            name = f"broker-{chr(ord('a') + number)}"
+            listen = Address(host, first + _PORT_DISTANCE * number if first else 0)
+            own = ["--broker-name", name, "--listen", str(listen), "--store", str(self.root / name)]
+            own += ["--log-file", str(self.log(name))]
+            commands[name] = [sys.executable, "-m", "triomq.cli", "broker", *common, *own, *options.options]
+        return commands
+
+    def log(self, name: str) -> Path:
+        """Return the log file of a broker."""
+        return self.root / f"{name}.log"
+
+    async def start(self, nursery: trio.Nursery) -> None:
+        """Start the brokers and wait until they are ready.
+
+        Raises:
+            IncompleteError: one of them ended.
+        """
+        async with trio.open_nursery() as starting:
+            for name, command in self.commands().items():
+                starting.start_soon(self._start_broker, nursery, name, command)
+
+    async def _start_broker(self, nursery: trio.Nursery, name: str, command: list[str]) -> None:
+        process: trio.Process = await nursery.start(
+            partial(
+                trio.run_process,
+                command,
+                stdin=subprocess.PIPE,  # it ends when this process closes it, or ends
+                stdout=subprocess.PIPE,
+                check=False,
+                start_new_session=True,  # Ctrl-C in the terminal is for this process only
+            )
+        )
+        assert process.stdout is not None  # it is a pipe
+        line = b""
+        while not line.endswith(b"\n") and len(line) < _READY_LINE_BYTES:
+            data = await process.stdout.receive_some()
+            if not data:
+                raise await self._ended(name, process)
+            line += data
+        self.brokers[name] = Address.parse(json.loads(line)["broker"])
+        nursery.start_soon(self._watch, name, process)
+
+    async def _watch(self, name: str, process: trio.Process) -> None:
+        """Stop a broker when the cluster stops.
+
+        Raises:
+            IncompleteError: it ended before.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._close, process)
+            await process.wait()
+            nursery.cancel_scope.cancel()
+        if not self.stopping.is_set():
+            raise await self._ended(name, process)
+
+    async def _close(self, process: trio.Process) -> None:
+        assert process.stdin is not None  # it is a pipe
+        await self.stopping.wait()
+        await process.stdin.aclose()
+
+    async def _ended(self, name: str, process: trio.Process) -> IncompleteError:
+        code = await process.wait()
+        how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+        return IncompleteError(f"{name} ended with {how}; its log is {self.log(name)}")
+
+
+@asynccontextmanager
+async def open_cluster(cluster: Cluster) -> AsyncGenerator[Cluster]:
+    """Run the name server and the brokers until the block ends.
+
+    Raises:
+        ConfigError: an address cannot be bound.
+        StoreError: the name server's folder cannot be used.
+        IncompleteError: a broker ended; the others have been stopped.
+    """
+    async with open_name_server(cluster.name_server_config()) as name_server:
+        cluster.namesrv = name_server.address
+        async with trio.open_nursery() as nursery:
+            await cluster.start(nursery)
+            yield cluster
+            cluster.stopping.set()
+            nursery.cancel_scope.deadline = trio.current_time() + _STOP_S
+
+
+def _announce(cluster: Cluster, *, as_json: bool) -> None:
+    brokers = {name: str(address) for name, address in sorted(cluster.brokers.items())}
+    namesrv, store, pid = str(cluster.namesrv), str(cluster.root), os.getpid()
+    if as_json:
+        ready = {"event": "ready", "namesrv": namesrv, "brokers": brokers, "store": store, "pid": pid}
+        write_ready_line(json.dumps(ready, separators=(",", ":")))
+    else:
+        text = ", ".join(f"{name} {address}" for name, address in brokers.items())
+        write_ready_line(f"triomq {__version__} is ready: name server {namesrv}, {text}, store {store}, pid {pid}")
