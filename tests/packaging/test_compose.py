@@ -1,4 +1,4 @@
-"""docker-compose.yml against the published schema of compose files, and against the Dockerfile."""
+"""The compose files against the published schema, the Dockerfile and our command line."""
 
 import copy
 import json
@@ -10,14 +10,27 @@ import yaml
 from jsonschema import Draft7Validator, ValidationError
 
 from tests.packaging.dockerfile import ROOT, last
+from triomq.cli.arguments.arguments import parse
+from triomq.cli.arguments.client_options import ClientOptions
+from triomq.cli.arguments.options import BrokerOptions, NamesrvOptions
 
 SCHEMA: Final = Path(__file__).parent / "compose-schema" / "compose-spec.json"
 
 
+def load(name: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+    return loaded
+
+
 @pytest.fixture
 def compose() -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
-    return loaded
+    return load("docker-compose.yml")
+
+
+@pytest.fixture
+def cluster() -> dict[str, Any]:
+    """The services of the cluster."""
+    return dict(load("docker-compose.cluster.yml")["services"])
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +40,9 @@ def validator() -> Draft7Validator:
     return Draft7Validator(schema, format_checker=Draft7Validator.FORMAT_CHECKER)
 
 
-def test_compose_file_follows_the_published_schema(compose: dict[str, Any], validator: Draft7Validator) -> None:
-    validator.validate(compose)
+@pytest.mark.parametrize("name", ["docker-compose.yml", "docker-compose.cluster.yml"])
+def test_compose_file_follows_the_published_schema(name: str, validator: Draft7Validator) -> None:
+    validator.validate(load(name))
 
 
 @pytest.mark.parametrize(
@@ -67,3 +81,27 @@ def test_store_outlives_the_container(compose: dict[str, Any]) -> None:
     name, _, path = volume.partition(":")
     assert name in compose["volumes"]
     assert path == last("VOLUME").arguments
+
+
+def test_brokers_of_a_cluster_register_and_publish_their_ports(cluster: dict[str, Any]) -> None:
+    name_server = parse(cluster.pop("namesrv")["command"][1:]).options
+    assert isinstance(name_server, NamesrvOptions)
+    assert len(cluster) == 2
+    for name, service in cluster.items():
+        options = parse(service["command"][1:]).options
+        assert isinstance(options, BrokerOptions)
+        port = int(options.listen.rpartition(":")[2])
+        assert (options.broker_name, options.insecure, options.store) == (name, True, last("VOLUME").arguments)
+        assert options.register == f"namesrv:{name_server.listen.rpartition(':')[2]}"
+        assert options.advertise == "${TRIOMQ_ADVERTISE:-127.0.0.1}"
+        assert service["ports"] == [f"${{TRIOMQ_BIND:-127.0.0.1}}:{each}:{each}" for each in (port, port - 2)]
+
+
+def test_servers_of_a_cluster_have_stores_and_health_checks_of_their_own(cluster: dict[str, Any]) -> None:
+    for name, service in cluster.items():
+        assert service["volumes"] == [f"{name}:{last('VOLUME').arguments}"]
+        _, program, *words = service["healthcheck"]["test"]
+        options = parse(words).options
+        assert isinstance(options, ClientOptions)
+        listen = service["command"][service["command"].index("--listen") + 1]
+        assert (program, options.namesrv) == ("triomq", listen.replace("0.0.0.0", "127.0.0.1"))
