@@ -8,6 +8,7 @@
     |  `- SubscriptionParseError      a filter expression that cannot be read
     |- IllegalNameError               a topic or group name that RocketMQ rejects
     |- MessageIllegalError            a message above a size limit, rejected before it is sent or stored
+    |- AccessDeniedError              an account has no right to what it asked for
     |- UnsupportedCompressionError    the package for this compression is not installed
     |- BrokerResponseError            the peer answered with an error code; subclasses for the codes we handle
     |- ClientError
@@ -55,6 +56,10 @@ class IllegalNameError(TriomqError):
 
 class MessageIllegalError(TriomqError):
     """A message is above a size limit or has fields that exclude each other."""
+
+
+class AccessDeniedError(TriomqError):
+    """A request has no account, a wrong signature or too few rights; the text says which."""
 
 
 class UnsupportedCompressionError(TriomqError):

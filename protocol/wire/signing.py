@@ -16,7 +16,7 @@ SECURITY_TOKEN: Final = "SecurityToken"  # noqa: S105  # the field's name
 SIGNATURE: Final = "Signature"
 #: 4.9 brokers leave this field out of the signature, 5.x brokers do not.  It only raises the number of messages that
 #: are searched for, so a signed request omits it.
-_NOT_SENT: Final = "_UNIQUE_KEY_QUERY"
+NOT_SIGNED: Final = "_UNIQUE_KEY_QUERY"
 _NAMES: Final = ("accessKey", "secretKey", "securityToken")
 
 
@@ -49,7 +49,7 @@ class Credentials:
         if self.security_token is not None:
             signed[SECURITY_TOKEN] = self.security_token
         signed.pop(SIGNATURE, None)
-        signed.pop(_NOT_SENT, None)
+        signed.pop(NOT_SIGNED, None)
         try:
             content = "".join(signed[name] for name in sorted(signed)).encode()
         except UnicodeEncodeError as exc:

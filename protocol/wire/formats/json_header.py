@@ -24,6 +24,12 @@ from triomq.protocol.wire.headers import parse_integer
 _LANGUAGE_CODES: Final = {code.name: int(code) for code in LanguageCode}
 
 
+class FieldsWithNulls(dict[str, str]):
+    """The fields of a header without those that are null; signatures include the names of these."""
+
+    nulls: tuple[str, ...] = ()
+
+
 def _encode(  # the values of a header
     code: int, language: int, version: int, opaque: int, flag: int, remark: str | None, ext_fields: dict[str, str]
 ) -> bytes:
@@ -98,7 +104,9 @@ def _ext_fields(found: Any) -> dict[str, str]:
         "".join(found.values())  # the fastest test that all values are text
     except TypeError:
         # Java turns other values into text, and drops null
-        return {name: _text(value) for name, value in found.items() if value is not None}
+        fields = FieldsWithNulls({name: _text(value) for name, value in found.items() if value is not None})
+        fields.nulls = tuple(name for name, value in found.items() if value is None)
+        return fields
     return found
 
 

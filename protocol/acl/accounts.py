@@ -1,0 +1,66 @@
+"""Accounts, and the rights that they have.
+
+Source: behaviour.md A.19; PlainAccessResource.java, Permission.java.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from triomq.protocol.acl.addresses import NOBODY, AddressSet
+from triomq.protocol.names import RETRY_PREFIX
+
+DENY: Final = 0
+PUB: Final = 1
+SUB: Final = 2
+#: The words of the file; RocketMQ takes any other word for DENY.
+RIGHTS: Final = {"DENY": DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB}
+#: Keys and secrets must be longer.
+MIN_KEY_LENGTH: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """An account; its ``repr`` does not show the secret.
+
+    Attributes:
+        white: from these addresses the key's name is enough, without a signature, for everything.
+        topic_right, group_right: of topics and groups that ``rights`` does not name.
+        rights: by topic, and by retry topic for a group.
+    """
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    white: AddressSet = NOBODY
+    is_admin: bool = False
+    topic_right: int = DENY
+    group_right: int = DENY
+    rights: Mapping[str, int] = field(default_factory=dict)
+
+    def may(self, resource: str, right: int) -> bool:
+        """Whether the account has one of the rights ``right`` on a topic, or on a group by its retry topic."""
+        if self.is_admin and not self.rights:
+            return True
+        owned = self.rights.get(resource)
+        if owned is None:
+            owned = self.group_right if resource.startswith(RETRY_PREFIX) else self.topic_right
+        return bool(owned & right)
+
+
+@dataclass(frozen=True, slots=True)
+class AclRules:
+    """All accounts of a broker, and the addresses that may do everything.
+
+    ``like_apache``: check only what RocketMQ checks.
+    """
+
+    white: AddressSet = NOBODY
+    accounts: Mapping[str, Account] = field(default_factory=dict)
+    like_apache: bool = False
+
+
+def describe(resource: str) -> str:
+    """Return ``topic:T``, or ``group:G`` for the retry topic of a group."""
+    if resource.startswith(RETRY_PREFIX):
+        return f"group:{resource.removeprefix(RETRY_PREFIX)}"
+    return f"topic:{resource}"

@@ -1,0 +1,115 @@
+"""Whether a request may pass: address, account, signature and rights, in RocketMQ's order and with its texts.
+
+Source: behaviour.md A.19, wire.md 12; PlainPermissionManager.java, PlainAccessValidator.java, AclUtils.java.
+"""
+
+import hmac
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Final
+
+from triomq.protocol.acl.accounts import PUB, Account, AclRules, describe
+from triomq.protocol.acl.needs import Needs, needs, needs_like_apache
+from triomq.protocol.codes import SerializeType
+from triomq.protocol.errors import AccessDeniedError
+from triomq.protocol.names import TRACE_TOPIC
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.formats.json_header import FieldsWithNulls
+from triomq.protocol.wire.signing import ACCESS_KEY, NOT_SIGNED, SIGNATURE
+
+_NULL: Final = "null"
+_BINARY: Final = int(SerializeType.ROCKETMQ)
+
+
+def check(rules: AclRules, command: RemotingCommand, host: str) -> None:
+    """Let a request of ``host``, the address of its peer, pass.
+
+    Raises:
+        AccessDeniedError: it may not.
+        ProtocolError: it cannot be read.
+    """
+    needed = needs_like_apache(command) if rules.like_apache else None  # there a white address does not help a bad body
+    account = authenticate(rules, command, host)
+    if account is None:
+        return
+    needed = needed or needs(command)
+    if needed.rights.get(TRACE_TOPIC) != PUB:  # all may write where their messages went
+        check_rights(account, needed, command.code)
+
+
+def authenticate(rules: AclRules, command: RemotingCommand, host: str) -> Account | None:
+    """Return the account that signed a request; ``None`` if it may do everything because of its address.
+
+    Raises:
+        AccessDeniedError: there is no such account, or the signature is wrong.
+    """
+    if rules.white and rules.white.has(host):
+        return None
+    fields = command.ext_fields
+    key = fields.get(ACCESS_KEY)
+    if key is None or (not key and command.serialize_type == _BINARY):
+        raise AccessDeniedError("No accessKey is configured")
+    account = rules.accounts.get(key)
+    if account is None:
+        raise AccessDeniedError(f"No acl config for {key:.255}")
+    if account.white and account.white.has(host):
+        return None
+    if not is_signed(account, fields_to_sign(command), command.body, strictly=rules.like_apache):
+        raise AccessDeniedError(f"Check signature failed for accessKey={key}")
+    return account
+
+
+def check_rights(account: Account, needed: Needs, code: int) -> None:
+    """Check the rights of an account.
+
+    Raises:
+        AccessDeniedError: one is missing; the text names it.
+    """
+    if needed.admin and not account.is_admin:
+        raise AccessDeniedError(
+            f"Need admin permission for request code={code}, but accessKey={account.access_key} is not"
+        )
+    for resource, right in needed.rights.items():
+        if not account.may(resource, right):
+            raise AccessDeniedError(f"No default permission for {describe(resource)}")
+
+
+def fields_to_sign(command: RemotingCommand) -> Mapping[str, str]:
+    """Return the fields with those that RocketMQ reads as null, which it signs as text: null, and empty binary ones."""
+    fields = command.ext_fields
+    if command.serialize_type == _BINARY:
+        return {name: value or _NULL for name, value in fields.items()}
+    if isinstance(fields, FieldsWithNulls):
+        return {**fields, **dict.fromkeys(fields.nulls, _NULL)}
+    return fields
+
+
+def is_signed(account: Account, fields: Mapping[str, str], body: bytes | memoryview, *, strictly: bool = False) -> bool:
+    """Whether the signature of a request is the account's, compared in constant time.
+
+    Args:
+        account: whose signature it should be.
+        fields: of the request, signature included.
+        body: of the request.
+        strictly: do not accept ``_UNIQUE_KEY_QUERY`` signed, as 4.9 brokers do not and 5.x brokers do.
+    """
+    given = fields.get(SIGNATURE)
+    if given is None:
+        return False
+    names = sorted(fields) if "".join(fields).isascii() else sorted(fields, key=_java_order)
+    names.remove(SIGNATURE)
+    if NOT_SIGNED in fields:
+        if not strictly and _matches(account, [fields[name] for name in names], body, given):
+            return True
+        names.remove(NOT_SIGNED)
+    return _matches(account, [fields[name] for name in names], body, given)
+
+
+def _matches(account: Account, values: list[str], body: bytes | memoryview, given: str) -> bool:
+    content = b"".join(("".join(values).encode("utf-8", "replace"), body))
+    wanted = b64encode(hmac.digest(account.secret_key.encode(), content, "sha1"))
+    return hmac.compare_digest(wanted, given.encode("utf-8", "replace"))
+
+
+def _java_order(name: str) -> bytes:
+    return name.encode("utf-16-be", "surrogatepass")

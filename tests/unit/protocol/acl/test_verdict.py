@@ -1,0 +1,208 @@
+"""Whether a request may pass, by table: code x fields x account, strictly and as RocketMQ does."""
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triomq.protocol.acl.accounts import AclRules
+from triomq.protocol.acl.plain_acl import read_rules
+from triomq.protocol.acl.verdict import check, fields_to_sign, is_signed
+from triomq.protocol.codes import SerializeType
+from triomq.protocol.errors import AccessDeniedError, ProtocolError
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.signing import Credentials
+
+STRICT = read_rules("""
+globalWhiteRemoteAddresses: [10.9.9.9]
+accounts:
+- {accessKey: the-admin, secretKey: secret-1, admin: true}
+- {accessKey: part-admin, secretKey: secret-2, admin: true, topicPerms: [T=SUB]}
+- {accessKey: publisher, secretKey: secret-3, topicPerms: [T=PUB]}
+- {accessKey: subscriber, secretKey: secret-4, topicPerms: [T=SUB], groupPerms: [G=SUB], whiteRemoteAddress: 10.1.1.1}
+- {accessKey: nothing, secretKey: secret-5}
+""")
+APACHE = AclRules(STRICT.white, STRICT.accounts, like_apache=True)
+SECRETS = {account.access_key: account.secret_key for account in STRICT.accounts.values()}
+FAR = "10.2.2.2"
+
+
+def json_of(value: object) -> bytes:
+    return orjson.dumps(value)
+
+
+QUEUE = {"topic": "T", "brokerName": "b", "queueId": 0}
+HEARTBEAT = json_of(
+    {
+        "clientID": "c",
+        "producerDataSet": [{"groupName": "P"}],
+        "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": [{"topic": "T"}]}],
+    }
+)
+LOCK = json_of({"consumerGroup": "G", "clientId": "c", "mqSet": [QUEUE]})
+CHECK = json_of({"clientId": "c", "group": "G", "subscriptionData": {"topic": "T"}})
+
+
+def request(
+    code: int, fields: dict[str, str], body: bytes = b"", account: str = "", secret: str | None = None
+) -> RemotingCommand:
+    if account:
+        fields = Credentials(account, secret or SECRETS.get(account, "none")).sign(fields, body)
+    return RemotingCommand(code, ext_fields=fields, body=body)
+
+
+def verdict(rules: AclRules, command: RemotingCommand, host: str = FAR) -> str:
+    try:
+        check(rules, command, host)
+    except AccessDeniedError as exc:
+        return str(exc)
+    return ""
+
+
+def allowed(rules: AclRules, code: int, fields: dict[str, str], body: bytes = b"") -> str:
+    """Return the initials of the accounts that may."""
+    return "".join(
+        account[0] if account != "part-admin" else "A"
+        for account in SECRETS
+        if not verdict(rules, request(code, fields, body, account))
+    )
+
+
+OFFSET = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "0"}
+EVERYBODY = "tApsn"
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "body", "strict", "apache"),
+    [
+        (10, {"topic": "T"}, b"x", "tp", "tp"),
+        (10, {"topic": "%RETRY%G"}, b"x", "ts", EVERYBODY),
+        (310, {"b": "T", "a": "P"}, b"x", "tp", "tp"),
+        (310, {"b": "%RETRY%other", "a": "G"}, b"x", "t", "ts"),
+        (310, {"b": "RMQ_SYS_TRACE_TOPIC", "a": "P"}, b"x", EVERYBODY, EVERYBODY),
+        (320, {"b": "T", "a": "P"}, b"x", "tp", EVERYBODY),
+        (324, {"topic": "T"}, b"x", "tp", EVERYBODY),
+        (325, {"b": "T"}, b"x", "tp", EVERYBODY),
+        (370, {"topic": "T"}, b"", "tp", EVERYBODY),
+        (11, {"topic": "T", "consumerGroup": "G"}, b"", "ts", "ts"),
+        (11, {"topic": "T", "consumerGroup": "other"}, b"", "t", "t"),
+        (11, {"topic": "other", "consumerGroup": "G"}, b"", "t", "t"),
+        (361, {"topic": "T", "consumerGroup": "G"}, b"", "ts", EVERYBODY),
+        (12, {"topic": "T"}, b"", "tAs", "tAs"),
+        (14, OFFSET, b"", "ts", EVERYBODY),
+        (15, OFFSET, b"", "ts", "ts"),
+        (29, {"topic": "T"}, b"", "tAs", EVERYBODY),
+        (30, {"topic": "T"}, b"", "tAs", EVERYBODY),
+        (31, {"topic": "%RETRY%G"}, b"", "ts", EVERYBODY),
+        (32, {"topic": "other"}, b"", "t", EVERYBODY),
+        (33, {"offset": "1"}, b"", "tA", EVERYBODY),
+        (34, {}, HEARTBEAT, "ts", "ts"),
+        (35, {"clientID": "c", "consumerGroup": "G"}, b"", "ts", "ts"),
+        (35, {"clientID": "c", "producerGroup": "P"}, b"", EVERYBODY, EVERYBODY),
+        (36, {"group": "G"}, b"", "ts", "ts"),
+        (37, {"producerGroup": "P"}, b"", EVERYBODY, EVERYBODY),
+        (38, {"consumerGroup": "G"}, b"", "ts", "ts"),
+        (41, {}, LOCK, "ts", EVERYBODY),
+        (42, {}, LOCK, "ts", EVERYBODY),
+        (46, {}, CHECK, "ts", EVERYBODY),
+        (105, {"topic": "T"}, b"", EVERYBODY, EVERYBODY),
+        *((code, {}, b"", "tA", "tA") for code in (17, 25, 200, 207, 215)),
+        *((code, {}, b"", "tA", EVERYBODY) for code in (21, 26, 50, 51, 52, 53, 54, 100, 103, 202, 208, 222, 309, 314)),
+    ],
+)
+def test_who_may_what(code: int, fields: dict[str, str], body: bytes, strict: str, apache: str) -> None:
+    assert (allowed(STRICT, code, fields, body), allowed(APACHE, code, fields, body)) == (strict, apache)
+
+
+@pytest.mark.parametrize(
+    ("account", "secret", "text"),
+    [
+        ("", None, "No accessKey is configured"),
+        ("stranger", None, "No acl config for stranger"),
+        ("publisher", "wrong", "Check signature failed for accessKey=publisher"),
+        ("publisher", None, "No default permission for group:G"),
+    ],
+)
+def test_a_denial_says_why_in_rocketmqs_words(account: str, secret: str | None, text: str) -> None:
+    for rules in (STRICT, APACHE):
+        assert verdict(rules, request(38, {"consumerGroup": "G"}, b"", account, secret)) == text
+    no_topic = verdict(STRICT, request(10, {"topic": "none"}, b"", "publisher"))
+    no_admin = verdict(STRICT, request(17, {}, b"", "publisher"))
+    assert no_topic == "No default permission for topic:none"
+    assert no_admin == "Need admin permission for request code=17, but accessKey=publisher is not"
+
+
+@pytest.mark.parametrize(
+    ("account", "host", "passes"),
+    [("", "10.9.9.9", True), ("", "10.1.1.1", False), ("subscriber", "10.1.1.1", True), ("nothing", "10.1.1.1", False)],
+)
+def test_a_white_address_needs_no_signature_and_no_right(account: str, host: str, passes: bool) -> None:
+    command = RemotingCommand(17, ext_fields={"AccessKey": account} if account else {})
+    assert [not verdict(rules, command, host) for rules in (STRICT, APACHE)] == [passes, passes]
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "body"),
+    [(10, {}, b""), (310, {"b": ""}, b""), (11, {"topic": "T"}, b""), (30, {}, b""), (36, {}, b""), (38, {}, b""),
+     (41, {}, b'{"clientId":"c","mqSet":[]}'), (46, {}, b"{}")],
+)  # fmt: skip
+def test_a_request_that_does_not_say_on_what_it_acts_is_denied(code: int, fields: dict[str, str], body: bytes) -> None:
+    for account in SECRETS:
+        assert "does not say on what it acts" in verdict(STRICT, request(code, fields, body, account))
+
+
+@pytest.mark.parametrize("code", [34, 41, 46])
+def test_a_body_that_cannot_be_read_lets_nobody_pass(code: int) -> None:
+    with pytest.raises(ProtocolError):
+        check(STRICT, request(code, {}, b"{", "the-admin"), FAR)
+
+
+def test_a_bad_heartbeat_is_refused_before_all_else_as_rocketmq_does() -> None:
+    with pytest.raises(ProtocolError):
+        check(APACHE, request(34, {}, b"{"), "10.9.9.9")
+
+
+TEXTS = st.text(max_size=8)
+FIELDS = st.dictionaries(TEXTS.filter(lambda name: name not in ("Signature", "_UNIQUE_KEY_QUERY")), TEXTS, max_size=5)
+NOBODY = STRICT.accounts["nothing"]
+SIGNER = Credentials("nothing", "secret-5")
+
+
+@given(FIELDS, st.binary(max_size=20), st.integers(min_value=0))
+def test_a_signature_is_for_all_that_was_sent(fields: dict[str, str], body: bytes, at: int) -> None:
+    signed = SIGNER.sign(fields, body)
+    assert is_signed(NOBODY, signed, body)
+    assert is_signed(NOBODY, {**signed, "_UNIQUE_KEY_QUERY": "true"}, body)
+    assert not is_signed(NOBODY, signed, body + b"!")
+    assert not is_signed(NOBODY, {**signed, "more": "text"}, body)
+    assert not is_signed(STRICT.accounts["publisher"], signed, body)
+    name = sorted(signed)[at % len(signed)]
+    assert not is_signed(NOBODY, {**signed, name: signed[name] + "x"}, body)
+    assert not is_signed(NOBODY, {key: value for key, value in signed.items() if key != "Signature"}, body)
+
+
+def test_the_mark_of_a_query_may_be_signed_unless_rocketmq_is_to_be_followed() -> None:
+    fields = {"topic": "T", "AccessKey": "nothing", "_UNIQUE_KEY_QUERY": "true"}
+    marked = SIGNER.sign({**fields, "_a": "true"})["Signature"]  # sorts and counts like the mark
+    signed = {**fields, "Signature": marked}
+    assert is_signed(NOBODY, signed, b"")
+    assert not is_signed(NOBODY, signed, b"", strictly=True)
+
+
+def test_null_is_signed_as_text() -> None:
+    header = {"code": 30, "extFields": {"AccessKey": "nothing", "a": None, "topic": "T", "z": True}}
+    signature = SIGNER.sign({"a": "null", "topic": "T", "z": "true"})["Signature"]
+    header["extFields"]["Signature"] = signature  # type: ignore[index]
+    command = RemotingCommand.from_json(header, b"")
+    assert "a" not in command.ext_fields
+    assert is_signed(NOBODY, fields_to_sign(command), b"")
+
+
+def test_an_empty_text_of_a_binary_header_is_null() -> None:
+    fields = {"a": "", "topic": "T"}
+    binary = RemotingCommand(30, ext_fields=SIGNER.sign({**fields, "a": "null"}), serialize_type=SerializeType.ROCKETMQ)
+    binary.ext_fields["a"] = ""
+    assert is_signed(NOBODY, fields_to_sign(RemotingCommand.decode(binary.encode()[4:])), b"")
+    assert is_signed(NOBODY, fields_to_sign(RemotingCommand(30, ext_fields=SIGNER.sign(fields))), b"")
+    binary.ext_fields["AccessKey"] = ""
+    assert verdict(STRICT, binary) == "No accessKey is configured"
