@@ -56,6 +56,8 @@ class BrokerConfig(ConnectionConfig):
     listeners: tuple[Listener, ...] = (Listener(),)
     insecure: bool = False  # listen beyond loopback although clients do not log in
     register: tuple[Address, ...] = ()  # namesrvAddr: name servers that this broker registers with
+    acl: Path | None = None  # plain_acl.yml; None: no accounts, everybody may do everything (aclEnable)
+    acl_like_apache: bool = False  # check only what RocketMQ checks
     cluster_name: str = "DefaultCluster"  # brokerClusterName
     broker_name: str = "broker-a"  # brokerName
     region: str = "DefaultRegion"  # regionId
@@ -74,6 +76,11 @@ class BrokerConfig(ConnectionConfig):
     transaction_check_max: int = 15  # transactionCheckMax: after so many checks a transaction is given up
     stall_after_s: float = STALL_AFTER_S  # a queue whose messages wait so long without progress is reported
     sync_flush_timeout_s: float = 5.0  # syncFlushTimeout
+
+    @property
+    def has_accounts(self) -> bool:
+        """Whether requests need an account."""
+        return self.acl is not None
 
     @property
     def transaction_timeout_ms(self) -> int:
@@ -101,7 +108,8 @@ class BrokerConfig(ConnectionConfig):
         for listener in self.listeners:
             for address in (listener.broker, listener.namesrv):
                 if address is not None:
-                    check_exposure(address, insecure=self.insecure)
+                    has_accounts = self.acl is not None and address is listener.broker  # name servers ask nobody
+                    check_exposure(address, insecure=self.insecure or has_accounts)
             if listener.advertise is not None and not 0 < len(listener.advertise) <= _MAX_ADVERTISED_LENGTH:
                 raise ConfigError(f"listener {listener.name}: the advertised address is empty or too long")
         for name in (
@@ -149,8 +157,9 @@ def check_exposure(address: Address, *, insecure: bool) -> None:
     """
     if not address.is_loopback and not insecure:
         raise ConfigError(
-            f"listening on {address} would allow anybody who reaches it to send, read and delete messages, "
-            "as there are no accounts: listen on 127.0.0.1, or give --insecure if the network is trusted"
+            f"listening on {address} would allow anybody who reaches it to send, read and delete messages or to change "
+            "routes, as it asks nobody for an account: listen on 127.0.0.1, give --acl with accounts for the broker's "
+            "own address, or give --insecure if the network is trusted"
         )
 
 

@@ -15,6 +15,7 @@ from typing import Final
 
 import trio
 
+from triomq.broker.accounts import Accounts
 from triomq.broker.addresses import Address
 from triomq.broker.config import BrokerConfig
 from triomq.broker.delayed.delivery import Delivery
@@ -41,9 +42,10 @@ from triomq.broker.processors.admin_runtime import RuntimeProcessor
 from triomq.broker.processors.admin_settings import SettingsProcessor
 from triomq.broker.processors.admin_stats import StatisticsProcessors
 from triomq.broker.processors.client import ClientProcessors
+from triomq.broker.processors.guard import Guard
 from triomq.broker.processors.namesrv import name_server
 from triomq.broker.processors.offset import OffsetProcessors
-from triomq.broker.processors.plain_requests import PlainRequests
+from triomq.broker.processors.plain_requests import GuardedPlainRequests, PlainRequests
 from triomq.broker.processors.pull import PullProcessor
 from triomq.broker.processors.query import QueryProcessors
 from triomq.broker.processors.recall import RecallProcessor
@@ -94,6 +96,7 @@ class Broker:
         store, topics, key_values, schedule, timer, undecided: what is on disk.
         routes: the brokers that registered here, and this one.
         groups: consumer and producer groups with offsets, members and locks.
+        accounts: who may do what; ``None``: everybody everything.
         statistics: counters.
         pull_hold, paged_reads: requests that wait for messages, or for the disk.
         group_commit: senders that wait for the disk; ``None`` unless the durability is sync.
@@ -116,6 +119,8 @@ class Broker:
         self.store: Final = store
         self.stopping: Final = trio.Event()
         self.statistics: Final = BrokerStatistics(clock_ms())
+        self.accounts: Final = None if config.acl is None else Accounts(config.acl, like_apache=config.acl_like_apache)
+        self._guard = None if self.accounts is None else Guard(self.accounts, self.statistics, steady_clock_ms)
         self._clock_ms = clock_ms
         self._build_pulls()
         random = random or Random()  # noqa: S311  # spreads load, protects nothing
@@ -124,7 +129,7 @@ class Broker:
         self._build_transactions(random)
         self._build_services()
         self.processors: Final = self._build_processors()
-        self.ports: Final = tables(self.processors, self.paged_reads)
+        self.ports: Final = tables(self.processors, self.paged_reads, self._guard)
         self._listeners: Final = Listeners(config.listeners, self.ports)
         admission = Admission(config.max_connections, lambda: store.max_open_files)
         self.acceptors: Final = Acceptors(self.context, admission, self.stopping)
@@ -224,7 +229,7 @@ class Broker:
         sends = SendProcessor(config, store, topics, groups.settings, *waiting, statistics, self.group_commit)
         return Processors(
             namesrv=name_server(self.routes, self.key_values, NameServerSettings(self._table_path("kvConfig"))),
-            plain_requests=PlainRequests(config, store, topics, self.undecided, statistics, self.group_commit),
+            plain_requests=self._build_plain_requests(),
             sends=sends,
             replies=ReplyProcessors(sends, groups.producers, self.client_requests, self.refusals, self._clock_ms),
             send_backs=SendBackProcessor(store, topics, groups.settings, self.schedule, statistics, self.group_commit),
@@ -245,6 +250,10 @@ class Broker:
             relay=RelayProcessors(store, topics, groups, self.client_requests, self.refusals, config.broker_name),
         )
 
+    def _build_plain_requests(self) -> PlainRequests:
+        parts = self.config, self.store, self.topics, self.undecided, self.statistics, self.group_commit
+        return PlainRequests(*parts) if self._guard is None else GuardedPlainRequests(self._guard.passes, *parts)
+
     @property
     def addresses(self) -> dict[str, tuple[Address, Address]]:
         """Broker and name-server address of each listener, with the ports really used."""
@@ -261,9 +270,12 @@ class Broker:
         Otherwise the next start could find an old offset again, after new messages have been stored at it.
 
         Raises:
+            ConfigError: the file of accounts is missing or wrong.
             StoreLayoutError: a table and its previous generation cannot be read.
         """
         groups = self.groups
+        if self.accounts is not None:
+            self.accounts.load()
         self.topics.load()
         self.key_values.load()
         groups.settings.load()
@@ -311,6 +323,8 @@ class Broker:
             services.start_soon(Indexing(store.index, self.statistics).run)
             services.start_soon(self.scheduled_delivery.run, config.persist_delay_offsets_interval_s)
             services.start_soon(self.transaction_checks.run)
+            if self.accounts is not None:
+                services.start_soon(self.accounts.run)
             if self.group_commit is None:
                 services.start_soon(flush_commit_log, store)
             else:
@@ -363,7 +377,7 @@ async def open_broker(config: BrokerConfig) -> AsyncGenerator[Broker]:
     """Open the store, listen, and serve until the block ends; then everything is on disk.
 
     Raises:
-        ConfigError: an address cannot be bound.
+        ConfigError: an address cannot be bound, or the file of accounts is wrong.
         StoreLockedError: another broker owns the store.
         StoreLayoutError: the store cannot be read, or was written with other file sizes.
     """

@@ -90,6 +90,7 @@ _BROKER: Final = (
     _Setting("brokerClusterName", "cluster_name", _TEXT),
     _Setting("brokerName", "broker_name", _TEXT),
     _Setting("regionId", "region", _TEXT),
+    _Setting("aclEnable", "has_accounts", _FLAG),
     _Setting("autoCreateTopicEnable", "auto_create_topic", _FLAG, _LIVE),
     _Setting("autoCreateSubscriptionGroup", "auto_create_group", _FLAG, _LIVE),
     _Setting("defaultTopicQueueNums", "default_topic_queues", _COUNT, _LIVE),

@@ -44,9 +44,9 @@ MISSING: Final = (
         "use the name server (port 9876) instead of the proxy (port 8081)",
     ),
     Missing(
-        "an account in triomq's broker",
-        ("acl", "aclEnable", "authenticationEnabled", "authorizationEnabled"),
-        "keep the broker on loopback or in a trusted network; clients sign requests to Apache's brokers (credentials)",
+        "RocketMQ's setting for accounts",
+        ("aclEnable", "authenticationEnabled", "authorizationEnabled"),
+        "start the broker with --acl FILE, a plain_acl.yml; clients sign their requests (credentials)",
     ),
     Missing(
         "a slave",

@@ -54,11 +54,17 @@ def next_command(_connection: "Connection", frames: Iterator[bytes]) -> Remoting
     return None if frame is None else RemotingCommand.decode(frame)
 
 
+def refuse_unserved(_connection: "Connection", command: RemotingCommand) -> RemotingCommand:
+    """Answer a request whose code nobody serves."""
+    return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {command.code} not supported")
+
+
 class Requests(NamedTuple):
-    """The requests that a port serves."""
+    """The requests that a port serves; ``unserved`` answers all others."""
 
     processors: Mapping[int, Processor]
     next_command: NextCommand = next_command
+    unserved: Processor = refuse_unserved
 
 
 @dataclass(slots=True, eq=False)
@@ -101,6 +107,7 @@ class Connection:
         "_processors",
         "_socket",
         "_splitter",
+        "_unserved",
         "_was_reset",
         "_write_failed",
         "_writes",
@@ -141,6 +148,7 @@ class Connection:
         self._socket = sock
         self._processors = requests.processors
         self._next_command = requests.next_command
+        self._unserved = requests.unserved
         self._splitter = FrameSplitter(context.config.max_frame_bytes)
         self._writes = WriteQueue()
         self._drain_wanted: trio.Event | None = None  # set when the kernel took everything
@@ -245,16 +253,10 @@ class Connection:
             if not self._context.client_requests.handle_answer(self, command):
                 self._context.statistics.unmatched_responses += 1
             return
-        processor = self._processors.get(command.code)
-        if processor is None:
-            response: RemotingCommand | None = command.reply(
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {command.code} not supported"
-            )
-        else:
-            try:
-                response = processor(self, command)
-            except Exception as exc:  # noqa: BLE001  # boundary: one bad request must not harm the others
-                response = self._context.refusals.response_to(self.peer, command, exc)
+        try:
+            response = self._processors.get(command.code, self._unserved)(self, command)
+        except Exception as exc:  # noqa: BLE001  # boundary: one bad request must not harm the others
+            response = self._context.refusals.response_to(self.peer, command, exc)
         if response is not None and not command.flag & _ONEWAY:
             self.send(response)
 

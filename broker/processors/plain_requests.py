@@ -11,7 +11,7 @@ the time.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 from zlib import crc32
 
@@ -118,7 +118,7 @@ class PlainRequests:
                         requests.append(fields)
                         continue
                 elif code == _END_TRANSACTION:
-                    decision = self._decision(fields)
+                    decision = self._decision(connection, fields, body)
                     if decision is not None and decision.live not in decisions:
                         entries = self._undecided.entries(decision)
                         run += entries
@@ -243,7 +243,7 @@ class PlainRequests:
             store_host=connection.store_host,
         )
 
-    def _decision(self, fields: dict[str, Any]) -> Decision | None:
+    def _decision(self, _connection: Connection, fields: dict[str, Any], _body: bytes) -> Decision | None:
         """Return a plain decision, ``None`` for any other request."""
         try:
             ext_fields = fields["extFields"]
@@ -311,3 +311,27 @@ class PlainRequests:
             self._group_commit.defer(connection, b"".join(answers))
         else:
             self._group_commit.wake()
+
+
+class GuardedPlainRequests(PlainRequests):
+    """Plain requests of a broker with accounts: one that does not pass is left to the processor of its code."""
+
+    def __init__(
+        self,
+        passes: Callable[[Connection, dict[str, Any], bytes], bool],
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        undecided: Undecided,
+        statistics: BrokerStatistics,
+        group_commit: GroupCommit | None,
+    ) -> None:
+        """``passes`` tells whether a request with this JSON header and body passes."""
+        super().__init__(config, store, topics, undecided, statistics, group_commit)
+        self._passes = passes
+
+    def _entry(self, connection: Connection, fields: dict[str, Any], body: bytes) -> Entry | None:
+        return super()._entry(connection, fields, body) if self._passes(connection, fields, body) else None
+
+    def _decision(self, connection: Connection, fields: dict[str, Any], body: bytes) -> Decision | None:
+        return super()._decision(connection, fields, body) if self._passes(connection, fields, body) else None

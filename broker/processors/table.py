@@ -13,6 +13,7 @@ from triomq.broker.processors.admin_runtime import RuntimeProcessor
 from triomq.broker.processors.admin_settings import SettingsProcessor
 from triomq.broker.processors.admin_stats import StatisticsProcessors
 from triomq.broker.processors.client import ClientProcessors
+from triomq.broker.processors.guard import Guard
 from triomq.broker.processors.offset import OffsetProcessors
 from triomq.broker.processors.plain_requests import PlainRequests
 from triomq.broker.processors.pull import PullProcessor
@@ -51,8 +52,14 @@ class Processors:
     relay: RelayProcessors
 
 
-def tables(processors: Processors, paged_reads: PagedReads) -> Ports:
-    """Return the tables; the VIP port (listen port - 2) serves everything but pulls, as in RocketMQ."""
+def tables(processors: Processors, paged_reads: PagedReads, guard: Guard | None) -> Ports:
+    """Return the tables; the VIP port (listen port - 2) serves everything but pulls, as in RocketMQ.
+
+    Args:
+        processors: what serves the requests.
+        paged_reads: runs those that may take several steps.
+        guard: checks all requests but those of the name server's port, if there are accounts.
+    """
     namesrv = processors.namesrv
     # The broker's ports serve the requests to name servers, too, so that one address is enough for a client.
     vip = {**namesrv, **_clients(processors, paged_reads.processor), **_tools(processors, paged_reads.processor)}
@@ -61,9 +68,10 @@ def tables(processors: Processors, paged_reads: PagedReads) -> Ports:
         RequestCode.LITE_PULL_MESSAGE: processors.pulls.pull_message,
     }
     serve_plain_requests = processors.plain_requests.serve
-    return Ports(
-        Requests({**vip, **pulls}, serve_plain_requests), Requests(vip, serve_plain_requests), Requests(namesrv)
-    )
+    broker, fast = Requests({**vip, **pulls}, serve_plain_requests), Requests(vip, serve_plain_requests)
+    if guard is not None:
+        broker, fast = guard.guarded(broker), guard.guarded(fast)
+    return Ports(broker, fast, Requests(namesrv))
 
 
 def _clients(p: Processors, in_steps: Callable[[PagedProcessor], Processor]) -> dict[int, Processor]:

@@ -20,6 +20,7 @@ _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
 _JSON: Final = int(SerializeType.JSON)
 _PYTHON: Final = int(LanguageCode.PYTHON)
+_SECRET: Final = frozenset(("Signature", "SecurityToken", "secretKey"))  # never shown
 
 
 class RemotingCommand:
@@ -73,9 +74,8 @@ class RemotingCommand:
     def __repr__(self) -> str:
         kind = "response" if self.is_response else "oneway" if self.is_oneway else "request"
         remark = f" remark={self.remark!r}" if self.remark else ""
-        return (
-            f"<{kind} code={self.code} opaque={self.opaque} ext={self.ext_fields}{remark} body={len(self.body)} bytes>"
-        )
+        fields = {name: "..." if name in _SECRET else value for name, value in self.ext_fields.items()}
+        return f"<{kind} code={self.code} opaque={self.opaque} ext={fields}{remark} body={len(self.body)} bytes>"
 
     @property
     def is_response(self) -> bool:

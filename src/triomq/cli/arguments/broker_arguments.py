@@ -71,6 +71,11 @@ def _add_addresses(parser: Parser) -> None:
     add("--advertise HOST[:PORT]", text)
     text = "further addresses, for clients in another network; may be repeated"
     add("--listener NAME,namesrv=HOST:PORT,broker=HOST:PORT[,advertise=HOST[:PORT]]...", text)
+    add(
+        "--acl FILE",
+        "accounts and their rights, RocketMQ's plain_acl.yml (aclEnable; none: everybody may do everything)",
+    )
+    add("--acl-like-apache", "check only what RocketMQ checks: any account reads and changes much that is not its own")
     add("--insecure", "allow listening beyond loopback without accounts and TLS")
     add("--end-with-stdin", "stop also when stdin ends, as when the program that started it ends")
 

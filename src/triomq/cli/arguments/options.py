@@ -35,6 +35,8 @@ class BrokerOptions(Options):
     store: str | None
     durability: str
     insecure: bool
+    acl: str | None
+    acl_like_apache: bool
     cluster_name: str
     broker_name: str
     commit_log_file_size: int

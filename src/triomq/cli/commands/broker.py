@@ -60,12 +60,9 @@ def make_config(options: BrokerOptions) -> BrokerConfig:
     )
     listeners = (first, *(parse_listener(text) for text in options.listener))
     _check_listeners(listeners)
-    root = Path(options.store).expanduser() if options.store else default_store_root()
-    if root.exists() and not root.is_dir():
-        raise StoreError(f"{root} is not a directory: choose another folder with --store")
     return BrokerConfig(
         store=StoreConfig(
-            root=root,
+            root=_store_root(options.store),
             durability=Durability(options.durability),
             commit_log_file_size_bytes=options.commit_log_file_size,
             consume_queue_file_size_bytes=options.consume_queue_file_size,
@@ -83,6 +80,8 @@ def make_config(options: BrokerOptions) -> BrokerConfig:
         listeners=listeners,
         insecure=options.insecure,
         register=_register(options.register),
+        acl=Path(options.acl).expanduser() if options.acl else None,
+        acl_like_apache=options.acl_like_apache,
         cluster_name=options.cluster_name,
         broker_name=options.broker_name,
         auto_create_topic=not options.no_auto_create_topic,
@@ -103,6 +102,13 @@ def _namesrv_listen(options: BrokerOptions) -> Address | None:
 
 def _register(text: str | None) -> tuple[Address, ...]:
     return () if text is None else tuple(parse_address("--register", each) for each in text.split(";"))
+
+
+def _store_root(store: str | None) -> Path:
+    root = Path(store).expanduser() if store else default_store_root()
+    if root.exists() and not root.is_dir():
+        raise StoreError(f"{root} is not a directory: choose another folder with --store")
+    return root
 
 
 def parse_listener(text: str) -> Listener:

@@ -130,7 +130,10 @@ def test_every_command_has_json_help_and_exit_codes(words: list[str], capsys: py
         (["produce", "T", "--cou", "3"], "unknown option --cou; did you mean --count?; see triomq produce --help"),
         (["produce", "T", "--use-tls"], "--use-tls; TLS is not supported yet; instead: use a trusted network"),
         (["produce", "T", "--namespace=n%"], "namespace 'n%': only 1 to 60 letters"),
-        (["broker", "--acl"], "an account in triomq's broker is not supported yet; instead: keep the broker on"),
+        (
+            ["broker", "--aclEnable"],
+            "RocketMQ's setting for accounts is not supported yet; instead: start the broker with",
+        ),
         (["produce", "T", "--count", "0"], "'0' is not a whole number above 0"),
         (["consume", "T", "--from", "soon"], "invalid start 'soon'"),
         (["broker", "--durability", "maybe"], "invalid choice: 'maybe'"),

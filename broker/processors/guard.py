@@ -1,0 +1,69 @@
+"""Checks every request before anything is done, in a broker with accounts.
+
+Rules: a connection remembers no account; one-way requests and codes that nobody serves are checked like all others.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from triomq.broker.accounts import Accounts
+from triomq.broker.network.connection import Connection, Processor, Requests
+from triomq.broker.network.refusal import RefusedError
+from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.protocol.acl.verdict import check
+from triomq.protocol.errors import AccessDeniedError, TriomqError
+from triomq.protocol.wire.command import RemotingCommand
+
+LOGGER: Final = logging.getLogger("triomq.broker.processors.guard")
+
+_LOG_INTERVAL_MS: Final = 60_000
+#: Apache's brokers begin the remark with it.
+_EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
+
+
+class Guard:
+    """Lets requests pass by the accounts that count at the moment."""
+
+    def __init__(self, accounts: Accounts, statistics: BrokerStatistics, clock_ms: Callable[[], int]) -> None:
+        self._accounts = accounts
+        self._statistics = statistics
+        self._clock_ms = clock_ms
+        self._next_log_ms = 0
+
+    def guarded(self, requests: Requests) -> Requests:
+        """Return the same requests, each checked first."""
+        processors = {code: self._checking(processor) for code, processor in requests.processors.items()}
+        return Requests(processors, requests.next_command, self._checking(requests.unserved))
+
+    def passes(self, connection: Connection, fields: dict[str, Any], body: bytes) -> bool:
+        """Whether a request with this JSON header passes; if not, its processor tells why."""
+        try:
+            check(self._accounts.rules, RemotingCommand.from_json(fields, body), connection.peer_ip)
+        except (TriomqError, ValueError, TypeError):
+            return False
+        return True
+
+    def _checking(self, processor: Processor) -> Processor:
+        def checking(connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
+            try:
+                check(self._accounts.rules, command, connection.peer_ip)
+            except AccessDeniedError as exc:
+                self._note(connection, command, exc)
+                raise RefusedError(f"{_EXCEPTION}{exc}") from None
+            return processor(connection, command)
+
+        return checking
+
+    def _note(self, connection: Connection, command: RemotingCommand, error: AccessDeniedError) -> None:
+        self._statistics.denied_requests += 1
+        now_ms = self._clock_ms()
+        if now_ms >= self._next_log_ms:
+            self._next_log_ms = now_ms + _LOG_INTERVAL_MS
+            LOGGER.warning(
+                "requests denied since the start: %d; the last one peer=%s code=%d reason=%.300s",
+                self._statistics.denied_requests,
+                connection.peer,
+                command.code,
+                error,
+            )

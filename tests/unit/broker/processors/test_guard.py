@@ -1,0 +1,129 @@
+"""Every request on every port needs an account; what is denied does nothing."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.commands import make_command
+from tests.unit.broker.recording import Clock, MakeBroker, Peer
+from triomq.broker.network.connection import Requests
+from triomq.broker.server import Broker
+from triomq.protocol.bodies.route import TopicConfig
+from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.signing import Credentials
+
+ADMIN = Credentials("operator", "secret-of-operator")
+SENDER = Credentials("sender-1", "secret-of-sender")
+NOBODY = Credentials("nobody-1", "secret-of-nobody")
+FILE = """
+accounts:
+- {accessKey: operator, secretKey: secret-of-operator, admin: true}
+- {accessKey: sender-1, secretKey: secret-of-sender, topicPerms: [T=PUB]}
+- {accessKey: nobody-1, secretKey: secret-of-nobody}
+"""
+PLAIN = {
+    "a": "P", "b": "T", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1700000000000", "h": "0",
+    "i": "UNIQ_KEY\x01C0A8\x02WAIT\x01true", "j": "0", "k": "false", "m": "false", "n": "broker-a",
+}  # fmt: skip
+
+
+@pytest.fixture
+def broker(make_broker: MakeBroker, tmp_path: Path) -> Broker:
+    path = tmp_path / "plain_acl.yml"
+    path.write_text(FILE)
+    broker = make_broker(acl=path)
+    broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
+    return broker
+
+
+def request(
+    account: Credentials | None, code: int, fields: Mapping[str, Any], body: bytes = b"", *, flag: int = 0
+) -> RemotingCommand:
+    texts = {name: str(value) for name, value in fields.items()}
+    return make_command(code, 7, flag, account.sign(texts, body) if account else texts, body)
+
+
+def answer(peer: Peer, requests: Requests, command: RemotingCommand) -> tuple[int, str]:
+    processor = requests.processors.get(command.code, requests.unserved)
+    try:
+        response = processor(peer.as_connection, command)
+    except Exception as exc:  # noqa: BLE001  # as a connection does
+        response = peer.broker.refusals.response_to(peer.peer, command, exc)
+    assert response is not None
+    return response.code, response.remark or ""
+
+
+def test_every_code_of_both_ports_wants_an_account(peer: Peer) -> None:
+    ports = peer.broker.ports
+    before = peer.broker.statistics.denied_requests
+    for requests in (ports.broker, ports.vip):
+        codes = [*requests.processors, 999, 54]
+        for code in codes:
+            answered = answer(peer, requests, request(None, code, {}))
+            assert answered == (1, "org.apache.rocketmq.acl.common.AclException: No accessKey is configured")
+        before += len(codes)
+    assert peer.broker.statistics.denied_requests == before
+
+
+def test_an_unknown_code_is_not_supported_only_for_an_account(peer: Peer) -> None:
+    command = request(ADMIN, 999, {})
+    assert answer(peer, peer.broker.ports.broker, command) == (3, " request type 999 not supported")
+
+
+def test_the_name_servers_port_asks_nobody(peer: Peer) -> None:
+    command = request(None, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+    code, _ = answer(peer, peer.broker.ports.namesrv, command)
+    assert code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("account", "code"),
+    [(ADMIN, 0), (SENDER, 0), (NOBODY, 1), (None, 1), (Credentials("sender-1", "not the secret"), 1)],
+)
+@pytest.mark.parametrize("extra", [{}, {"l": "0"}])  # by the short way, and not
+def test_plain_sends_are_checked_too(peer: Peer, account: Credentials | None, code: int, extra: dict[str, str]) -> None:
+    sends = [request(account, RequestCode.SEND_MESSAGE_V2, {**PLAIN, **extra, "e": queue}, b"x") for queue in range(3)]
+    peer.read(*sends)
+    assert [response.code for response in peer.sent] == [code] * 3
+    stored = [peer.broker.store.reader.max_offset_in_queue("T", queue) for queue in range(3)]
+    assert stored == [1 - code] * 3
+
+
+def test_only_the_denied_sends_of_one_read_are_refused(peer: Peer) -> None:
+    accounts = [SENDER, NOBODY, SENDER, None]
+    peer.read(*(request(account, RequestCode.SEND_MESSAGE_V2, PLAIN, b"x") for account in accounts))
+    assert [response.code for response in peer.sent] == [0, 1, 0, 1]
+
+
+def test_a_one_way_request_that_is_denied_does_nothing(peer: Peer) -> None:
+    command = request(NOBODY, RequestCode.SEND_MESSAGE_V2, PLAIN, b"x", flag=CommandFlag.ONEWAY)
+    peer.read(command)
+    assert not peer.sent
+    assert peer.broker.store.reader.max_offset_in_queue("T", 1) == 0
+
+
+def test_denials_are_logged_once_a_minute_without_secrets(
+    peer: Peer, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    for _ in range(3):
+        peer.get(RequestCode.GET_MAX_OFFSET, NOBODY.sign({"topic": "T", "queueId": "0"}))
+    clock.now_ms += 60_000
+    peer.get(RequestCode.GET_MAX_OFFSET, NOBODY.sign({"topic": "x" * 5000, "queueId": "0"}))
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 2
+    assert "code=30 reason=No default permission for topic:T" in warnings[0]
+    assert all(len(warning) < 500 for warning in warnings)
+    signature = NOBODY.sign({"topic": "T", "queueId": "0"})["Signature"]
+    assert not [text for text in ("secret-of", signature) if text in caplog.text]
+
+
+def test_a_commands_repr_shows_no_signature_and_no_secret() -> None:
+    command = request(SENDER, 50, {"secretKey": "the-new-secret", "accessKey": "somebody"})
+    assert "the-new-secret" not in repr(command)
+    assert command.ext_fields["Signature"] not in repr(command)
+    assert "somebody" in repr(command)
