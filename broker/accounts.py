@@ -5,6 +5,7 @@ Rules: new accounts count as a whole or not at all; an empty or missing file mea
 
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -13,8 +14,10 @@ import trio
 
 from triomq.protocol.acl.accounts import AclRules
 from triomq.protocol.acl.plain_acl import read_rules
+from triomq.protocol.bodies.route import DataVersion
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.failure_log import FailureLog
+from triomq.storage.files.file_system import FileSystem
 
 LOGGER: Final = logging.getLogger("triomq.broker.accounts")
 
@@ -48,22 +51,46 @@ class Accounts:
         Raises:
             ConfigError: it does not exist, cannot be read, or is wrong; the text names file and line.
         """
-        mark, text = _read(self.path)
-        if text is None:
+        mark, rules = _read_rules(self.path)
+        if mark == _MISSING:
             raise ConfigError(f"{self.path}: there is no such file of accounts")
-        self.take(text, mark)
+        self._use(mark, rules)
 
-    def take(self, text: str, mark: _Mark | None = None) -> None:
-        """Let the accounts of a text count from now on.
+    @property
+    def version(self) -> DataVersion:
+        """Changes with each reading; the time is that of the file's last change."""
+        return DataVersion(timestamp=self._mark[1] // 1_000_000, counter=self.readings)
+
+    def read_text(self) -> str:
+        """Return what the file holds now, "" for a missing one.  May run in a worker thread.
 
         Raises:
-            ConfigError: it is wrong; nothing changed.
+            ConfigError: it cannot be read.
         """
+        return _read(self.path)[1] or ""
+
+    def rewrite(self, change: Callable[[str], str]) -> None:
+        """Replace the file by what ``change`` makes of its text; for a worker thread, one at a time.
+
+        It is written beside and renamed, so there is the old file or the new one, whatever happens.
+
+        Raises:
+            ConfigError: the file is wrong or cannot be written; it is unchanged.
+        """
+        text = change(self.read_text())
+        path = self.path.resolve()
+        scratch = path.with_name(f"{path.name}.tmp")
         try:
-            rules = read_rules(text)
-        except ConfigError as exc:
-            raise ConfigError(f"{self.path}: {exc}") from None
-        self._use(rules, mark or _mark(self.path))
+            mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
+            scratch.unlink(missing_ok=True)
+            with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                file.write(text.encode())
+                file.flush()
+                os.fsync(file.fileno())
+            scratch.replace(path)
+            FileSystem().sync_directory(path.parent)
+        except OSError as exc:
+            raise ConfigError(f"the file of accounts cannot be written: {exc.strerror}") from None
 
     async def run(self) -> None:
         """Look every 2 s whether the file changed; until cancelled."""
@@ -80,12 +107,11 @@ class Accounts:
             self._log.failed(exc, cause=str(exc))
             return
         if found is not None:
-            rules, mark = found
-            self._use(rules, mark)
+            self._use(*found)
             self._log.worked()
-            LOGGER.info("accounts read again file=%s accounts=%d", self.path, len(rules.accounts))
+            LOGGER.info("accounts read again file=%s accounts=%d", self.path, len(self.rules.accounts))
 
-    def _use(self, rules: AclRules, mark: _Mark) -> None:
+    def _use(self, mark: _Mark, rules: AclRules) -> None:
         self.readings += 1
         self._mark = mark
         self.rules = replace(rules, like_apache=self._like_apache)
@@ -106,7 +132,7 @@ def _read(path: Path) -> tuple[_Mark, str | None]:
     """Return the file's mark and text, ``None`` if it is missing.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: it cannot be read; the text does not name it.
     """
     try:
         with path.open("rb") as file:
@@ -115,21 +141,28 @@ def _read(path: Path) -> tuple[_Mark, str | None]:
     except FileNotFoundError:
         return _MISSING, None
     except OSError as exc:
-        raise ConfigError(f"{path}: cannot be read: {exc.strerror}") from None
+        raise ConfigError(f"cannot be read: {exc.strerror}") from None
     except UnicodeDecodeError as exc:
-        raise ConfigError(f"{path}: is not UTF-8 at byte {exc.start}") from None
+        raise ConfigError(f"is not UTF-8 at byte {exc.start}") from None
 
 
-def _read_changed(path: Path, mark: _Mark) -> tuple[AclRules, _Mark] | None:
-    """Return the rules if the file is another one now; a missing file has none.
+def _read_rules(path: Path) -> tuple[_Mark, AclRules]:
+    """Return the file's mark and what it says; a missing file has no accounts.
+
+    Raises:
+        ConfigError: it cannot be read, or is wrong.
+    """
+    try:
+        mark, text = _read(path)
+        return mark, read_rules(text or "")
+    except ConfigError as exc:
+        raise ConfigError(f"{path}: {exc}") from None
+
+
+def _read_changed(path: Path, mark: _Mark) -> tuple[_Mark, AclRules] | None:
+    """Return what the file says if it is another one now.
 
     Raises:
         ConfigError: it is wrong.
     """
-    if _mark(path) == mark:
-        return None
-    mark, text = _read(path)
-    try:
-        return read_rules(text or ""), mark
-    except ConfigError as exc:
-        raise ConfigError(f"{path}: {exc}") from None
+    return None if _mark(path) == mark else _read_rules(path)

@@ -37,6 +37,7 @@ from triomq.broker.network.connection import Connection, ConnectionContext
 from triomq.broker.network.listeners import Listeners
 from triomq.broker.network.refusal import Refusals
 from triomq.broker.network.steps import Steps
+from triomq.broker.processors.acl import AclProcessors
 from triomq.broker.processors.admin import GroupProcessors, StoreProcessors, TopicProcessors
 from triomq.broker.processors.admin_runtime import RuntimeProcessor
 from triomq.broker.processors.admin_settings import SettingsProcessor
@@ -248,6 +249,7 @@ class Broker:
             ),
             figures=StatisticsProcessors(config, store, topics, groups, statistics, self.stalls, self._clock_ms),
             relay=RelayProcessors(store, topics, groups, self.client_requests, self.refusals, config.broker_name),
+            acl=AclProcessors(config, self.accounts, self.refusals, self.steps) if self.accounts else None,
         )
 
     def _build_plain_requests(self) -> PlainRequests:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from triomq.broker.network.connection import Processor, Requests
 from triomq.broker.network.listeners import Ports
+from triomq.broker.processors.acl import AclProcessors
 from triomq.broker.processors.admin import GroupProcessors, StoreProcessors, TopicProcessors
 from triomq.broker.processors.admin_runtime import RuntimeProcessor
 from triomq.broker.processors.admin_settings import SettingsProcessor
@@ -50,6 +51,7 @@ class Processors:
     runtime: RuntimeProcessor
     figures: StatisticsProcessors
     relay: RelayProcessors
+    acl: AclProcessors | None
 
 
 def tables(processors: Processors, paged_reads: PagedReads, guard: Guard | None) -> Ports:
@@ -61,8 +63,10 @@ def tables(processors: Processors, paged_reads: PagedReads, guard: Guard | None)
         guard: checks all requests but those of the name server's port, if there are accounts.
     """
     namesrv = processors.namesrv
+    acl = {} if processors.acl is None else processors.acl.processors
     # The broker's ports serve the requests to name servers, too, so that one address is enough for a client.
-    vip = {**namesrv, **_clients(processors, paged_reads.processor), **_tools(processors, paged_reads.processor)}
+    in_steps = paged_reads.processor
+    vip = {**namesrv, **_clients(processors, in_steps), **_tools(processors, in_steps), **acl}
     pulls: dict[int, Processor] = {
         RequestCode.PULL_MESSAGE: processors.pulls.pull_message,
         RequestCode.LITE_PULL_MESSAGE: processors.pulls.pull_message,

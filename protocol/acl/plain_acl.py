@@ -7,7 +7,7 @@ Source: behaviour.md A.19; PlainPermissionManager.java, PlainAccessConfig.java.
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
 import yaml
 
@@ -20,9 +20,11 @@ WHITE_ADDRESSES: Final = "globalWhiteRemoteAddresses"
 ACCOUNTS: Final = "accounts"
 #: RocketMQ writes it when it changes the file.
 DATA_VERSION: Final = "dataVersion"
+ACCESS_KEY: Final = "accessKey"
+SECRET_KEY: Final = "secretKey"  # noqa: S105  # the field's name
 ACCOUNT_FIELDS: Final = (
-    "accessKey",
-    "secretKey",
+    ACCESS_KEY,
+    SECRET_KEY,
     "whiteRemoteAddress",
     "admin",
     "defaultTopicPerm",
@@ -30,6 +32,9 @@ ACCOUNT_FIELDS: Final = (
     "topicPerms",
     "groupPerms",
 )
+Value: TypeAlias = str | bool | list[str]
+"""A field of an account."""
+
 _TAG: Final = "tag:yaml.org,2002:"
 _EXPONENT: Final = re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+")  # a number for RocketMQ, text for PyYAML
 _QUOTED: Final = re.compile(r"""'.*'|".*\"""", re.DOTALL)
@@ -53,6 +58,29 @@ def read_rules(text: str) -> AclRules:
             raise _error(node, f"accessKey {account.access_key} is given twice")
         accounts[account.access_key] = account
     return AclRules(white, accounts)
+
+
+def read_document(text: str) -> tuple[list[str], list[dict[str, Value]]]:
+    """Return the global white addresses, and the fields of each account that have a value.
+
+    Raises:
+        ConfigError: as for :func:`read_rules`.
+    """
+    read_rules(text)
+    root = _compose(text)
+    found = {} if root is None or _is_null(root) else _fields(root, (WHITE_ADDRESSES, ACCOUNTS, DATA_VERSION))
+    white = [_text(item, WHITE_ADDRESSES) for item in _items(found.get(WHITE_ADDRESSES))]
+    accounts = [
+        {name: _value(value, name) for name, value in _fields(node, ACCOUNT_FIELDS).items() if not _is_null(value)}
+        for node in _items(found.get(ACCOUNTS))
+    ]
+    return [address for address in white if address], accounts
+
+
+def _value(node: yaml.Node, name: str) -> Value:
+    if isinstance(node, yaml.SequenceNode):
+        return [_text(item, name) for item in _items(node)]
+    return _flag(node) if name == "admin" else _text(node, name)
 
 
 def _compose(text: str) -> yaml.Node | None:

@@ -39,7 +39,7 @@ class Command(NamedTuple):
     limit_ms: int = LIMIT_MS
 
 
-_ACCOUNTS: Final = "accounts are not supported yet"
+_ACCOUNTS: Final = "without --acl the broker has no accounts"
 _ENDLESS_MS: Final = 6000
 COMMANDS: Final = (
     Command("updateTopic -b {broker} -t {other} -r 2 -w 2", "create topic to {broker} success"),

@@ -15,6 +15,7 @@ NOT_SERVED = {
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
     RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
     RequestCode.QUERY_ASSIGNMENT,
+    *range(50, 55),  # only with accounts
 }
 
 

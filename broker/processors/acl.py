@@ -1,0 +1,128 @@
+"""Accounts: UPDATE_AND_CREATE_ACL_CONFIG (50), DELETE_ACL_CONFIG (51), GET_BROKER_CLUSTER_ACL_INFO (52),
+UPDATE_GLOBAL_WHITE_ADDRS_CONFIG (53), GET_BROKER_CLUSTER_ACL_CONFIG (54).
+
+A change is checked, written to the broker's own file, and counts as soon as it is answered.  No answer has a secret or
+a path.
+
+Source: wire.md 7; AdminBrokerProcessor.java.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import orjson
+import trio
+
+from triomq.broker.accounts import Accounts
+from triomq.broker.config import BrokerConfig
+from triomq.broker.network.connection import Connection, Processor
+from triomq.broker.network.refusal import Refusals, RefusedError
+from triomq.broker.network.steps import Steps
+from triomq.protocol.acl import changes
+from triomq.protocol.acl.plain_acl import ACCESS_KEY
+from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
+from triomq.protocol.errors import ConfigError
+from triomq.protocol.wire.command import RemotingCommand
+
+LOGGER: Final = logging.getLogger("triomq.broker.processors.acl")
+
+_ONEWAY: Final = int(CommandFlag.ONEWAY)
+_MAX_WAITING: Final = 100
+
+
+class AclProcessors:
+    """Tells and changes the accounts; the file is read and written in a worker thread, for one request at a time."""
+
+    def __init__(self, config: BrokerConfig, accounts: Accounts, refusals: Refusals, steps: Steps) -> None:
+        self._config = config
+        self._accounts = accounts
+        self._refusals = refusals
+        self._steps = steps
+        self._one_at_a_time = trio.Lock()
+
+    @property
+    def processors(self) -> dict[int, Processor]:
+        """The processors by code."""
+        return {
+            RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: self.update_account,
+            RequestCode.DELETE_ACL_CONFIG: self.delete_account,
+            RequestCode.GET_BROKER_CLUSTER_ACL_INFO: self.get_version,
+            RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: self.update_white_addresses,
+            RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: self.get_accounts,
+        }
+
+    def update_account(self, connection: Connection, command: RemotingCommand) -> None:
+        """Add or change an account."""
+        failure = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
+        try:
+            wanted = changes.changes_of(command.ext_fields)
+        except ConfigError as exc:
+            raise RefusedError(str(exc), failure) from None
+        self._change(connection, command, partial(changes.set_account, changes=wanted), failure)
+
+    def delete_account(self, connection: Connection, command: RemotingCommand) -> None:
+        """Remove an account."""
+        change = partial(changes.delete_account, key=command.ext_fields.get(ACCESS_KEY, ""))
+        self._change(connection, command, change, ResponseCode.DELETE_ACL_CONFIG_FAILED)
+
+    def update_white_addresses(self, connection: Connection, command: RemotingCommand) -> None:
+        """Replace the addresses that may do everything; no other file than the broker's own can be named."""
+        failure = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
+        named = command.ext_fields.get("aclFileFullPath", "")
+        if named not in ("", str(self._accounts.path), self._accounts.path.name):
+            raise RefusedError("aclFileFullPath does not name this broker's file of accounts", failure)
+        addresses = command.ext_fields.get("globalWhiteAddrs")
+        if addresses is None:
+            raise RefusedError("globalWhiteAddrs is missing", failure)
+        change = partial(changes.set_white_addresses, addresses=changes.split(addresses))
+        self._change(connection, command, change, failure)
+
+    def get_version(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Answer with what changes when the accounts do."""
+        version = self._accounts.version.encode()
+        fields = {
+            "version": version.decode(),
+            "allAclFileVersion": orjson.dumps({self._accounts.path.name: orjson.loads(version)}).decode(),
+            "brokerName": self._config.broker_name,
+            "brokerAddr": connection.advertised,
+            "clusterName": self._config.cluster_name,
+        }
+        return command.reply(ext_fields=fields)
+
+    def get_accounts(self, connection: Connection, command: RemotingCommand) -> None:
+        """Answer with all accounts as the file has them, without secrets."""
+
+        def read() -> bytes:
+            return orjson.dumps(changes.told(self._accounts.read_text()))
+
+        self._start(connection, command, read, ResponseCode.SYSTEM_ERROR)
+
+    def _change(
+        self, connection: Connection, command: RemotingCommand, change: Callable[[str], str], failure: int
+    ) -> None:
+        def rewrite() -> bytes:
+            self._accounts.rewrite(change)
+            LOGGER.info("accounts changed code=%d peer=%s", command.code, connection.peer)
+            return b""
+
+        self._start(connection, command, rewrite, failure)
+
+    def _start(self, connection: Connection, command: RemotingCommand, work: Callable[[], bytes], failure: int) -> None:
+        if self._one_at_a_time.statistics().tasks_waiting >= _MAX_WAITING:
+            raise RefusedError("too many requests change the accounts: try again later", ResponseCode.SYSTEM_BUSY)
+        self._steps.nursery.start_soon(self._answer, connection, command, work, failure)
+
+    async def _answer(
+        self, connection: Connection, command: RemotingCommand, work: Callable[[], bytes], failure: int
+    ) -> None:
+        async with self._one_at_a_time:
+            try:
+                response = command.reply(body=await trio.to_thread.run_sync(work))
+                await self._accounts.look()
+            except ConfigError as exc:
+                response = self._refusals.response(connection.peer, command, failure, str(exc))
+        if not command.flag & _ONEWAY:
+            connection.send(response)
+        self._steps.end()

@@ -1,0 +1,153 @@
+"""Accounts over a socket: they are changed while the broker runs, and count at once for every connection."""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import pytest
+
+from tests.integration.broker_wire import Wire, broker_port, connected, request, running, vip_port
+from triomq.broker.server import Broker
+from triomq.protocol.acl.plain_acl import read_rules
+from triomq.protocol.codes import CommandFlag, RequestCode
+from triomq.protocol.errors import ConfigError
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.signing import Credentials
+
+ADMIN: Final = Credentials("operator", "secret-of-operator")
+USER: Final = Credentials("somebody", "secret-of-somebody")
+FILE: Final = "accounts:\n- {accessKey: operator, secretKey: secret-of-operator, admin: true}\n"
+NEW: Final = {"accessKey": "somebody", "secretKey": "secret-of-somebody", "topicPerms": "T=PUB", "admin": "false"}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "plain_acl.yml"
+    path.write_text(FILE)
+    path.chmod(0o640)
+    return path
+
+
+def write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def text_of(path: Path) -> str:
+    return path.read_text()
+
+
+def state(path: Path) -> tuple[int, list[str]]:
+    """Return the file's mode, and the names of files that begin as its name does."""
+    return path.stat().st_mode & 0o777, [each.name for each in path.parent.glob("plain_acl*")]
+
+
+@asynccontextmanager
+async def guarded(path: Path, **settings: Any) -> AsyncGenerator[tuple[Broker, Wire]]:
+    async with running(path.parent / "store", acl=path, **settings) as broker, connected(broker_port(broker)) as wire:
+        yield broker, wire
+
+
+async def ask(
+    wire: Wire, account: Credentials, code: int, fields: Mapping[str, str], body: bytes = b""
+) -> RemotingCommand:
+    return await wire.ask(code, account.sign(fields, body), body)
+
+
+async def can_send(wire: Wire) -> bool:
+    fields = {"a": "P", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
+    return (await ask(wire, USER, RequestCode.SEND_MESSAGE_V2, fields, b"x")).code == 0
+
+
+async def test_an_account_is_added_told_changed_and_deleted(path: Path) -> None:
+    async with guarded(path) as (broker, wire), connected(vip_port(broker)) as vip:
+        assert not await can_send(wire)
+        assert (await ask(wire, ADMIN, 50, NEW)).code == 0
+        assert await can_send(wire)
+        assert await can_send(vip)
+        told = await ask(vip, ADMIN, 54, {})
+        assert b"secret" not in told.body
+        assert orjson.loads(told.body) == {
+            "globalWhiteAddrs": [],
+            "plainAccessConfigs": [
+                {"accessKey": "operator", "admin": True},
+                {"accessKey": "somebody", "admin": False, "topicPerms": ["T=PUB"]},
+            ],
+        }
+        version = await ask(wire, ADMIN, 52, {})
+        assert orjson.loads(version.ext_fields["version"])["counter"] == 2
+        assert orjson.loads(version.ext_fields["allAclFileVersion"]).keys() == {"plain_acl.yml"}
+        assert (await ask(wire, ADMIN, 50, {"accessKey": "somebody", "topicPerms": "T=SUB"})).code == 0
+        assert not await can_send(wire)
+        assert (await ask(wire, ADMIN, 51, {"accessKey": "somebody"})).code == 0
+        assert "No acl config" in str((await ask(wire, USER, 105, {"topic": "T"})).remark)
+        assert read_rules(text_of(path)) == read_rules(FILE)
+        assert state(path) == (0o640, ["plain_acl.yml"])
+
+
+async def test_white_addresses_count_at_once(path: Path) -> None:
+    async with guarded(path) as (_, wire):
+        assert (await ask(wire, ADMIN, 53, {"globalWhiteAddrs": "10.0.0.*,127.0.0.{1,2}"})).code == 0
+        assert (await wire.ask(RequestCode.GET_BROKER_CONFIG)).code == 0
+        assert (await wire.ask(53, {"globalWhiteAddrs": "", "aclFileFullPath": str(path)})).code == 0
+        assert (await wire.ask(RequestCode.GET_BROKER_CONFIG)).code == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "answer"),
+    [
+        (50, {}, (209, "accessKey is missing")),
+        (50, {**NEW, "topicPerms": "T=pub"}, (209, "'pub' is no right")),
+        (50, {**NEW, "secretKey": "short"}, (209, "must be longer than 6")),
+        (51, {"accessKey": "somebody"}, (210, "there is no account somebody")),
+        (53, {"globalWhiteAddrs": "::*"}, (211, "address pattern")),
+        (53, {}, (211, "globalWhiteAddrs is missing")),
+        (53, {"globalWhiteAddrs": "*", "aclFileFullPath": "/etc/passwd"}, (211, "does not name this broker's file")),
+    ],
+)
+async def test_a_wrong_change_is_refused_and_changes_nothing(
+    path: Path, code: int, fields: dict[str, str], answer: tuple[int, str]
+) -> None:
+    async with guarded(path) as (_, wire):
+        response = await ask(wire, ADMIN, code, fields)
+        assert (response.code, answer[1] in str(response.remark)) == (answer[0], True)
+        assert str(path.parent) not in str(response.remark)
+        assert (await ask(wire, ADMIN, 54, {})).code == 0
+    assert text_of(path) == FILE
+
+
+@pytest.mark.parametrize("like_apache", [False, True])
+async def test_only_an_administrator_changes_accounts(path: Path, like_apache: bool) -> None:
+    write(path, FILE + "- {accessKey: somebody, secretKey: secret-of-somebody}\n")
+    changes: tuple[tuple[int, dict[str, str]], ...] = (
+        (50, NEW),
+        (52, {}),
+        (53, {"globalWhiteAddrs": "10.0.0.1"}),
+        (54, {}),
+        (51, NEW),
+    )
+    async with guarded(path, acl_like_apache=like_apache) as (_, wire):
+        for code, fields in changes:
+            assert ((await ask(wire, USER, code, fields)).code == 0) is like_apache
+
+
+async def test_a_one_way_change_is_checked_and_done_silently(path: Path) -> None:
+    async with guarded(path) as (_, wire):
+        await wire.send(request(50, USER.sign(NEW), flag=CommandFlag.ONEWAY))
+        assert not await can_send(wire)
+        await wire.send(request(50, ADMIN.sign(NEW), flag=CommandFlag.ONEWAY))
+        assert bytes((await ask(wire, ADMIN, 54, {})).body).count(b"accessKey") == 2
+        assert await can_send(wire)
+
+
+async def test_a_bad_file_prevents_the_start_and_says_where(path: Path) -> None:
+    write(path, FILE + "- {accessKey: x}\n")
+    with pytest.raises(ConfigError, match=rf"{path}: line 3: accessKey and secretKey"):
+        async with running(path.parent / "store", acl=path):
+            pytest.fail("the broker started")
+
+
+async def test_without_accounts_the_requests_about_them_are_not_supported(tmp_path: Path) -> None:
+    async with running(tmp_path / "store") as broker, connected(broker_port(broker)) as wire:
+        assert [(await wire.ask(code)).code for code in range(50, 55)] == [3] * 5
