@@ -15,8 +15,6 @@ from triomq.protocol.bodies.client import CheckClientRequestBody, HeartbeatData,
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import AccessDeniedError
 from triomq.protocol.names import RETRY_PREFIX, retry_topic
-from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, UnregisterClientRequestHeader
-from triomq.protocol.requests.offsets import UpdateConsumerOffsetRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 
 
@@ -73,12 +71,23 @@ _READS: Final[dict[int, tuple[str | None, str | None]]] = {
 }
 
 
+_APACHE_READS: Final = frozenset(
+    (
+        RequestCode.PULL_MESSAGE,
+        RequestCode.QUERY_MESSAGE,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+    )
+)
+
+
 def needs(command: RemotingCommand) -> Needs:
     """Return what a request needs.
 
     Raises:
         AccessDeniedError: the field that names its topic or group is missing.
-        ProtocolError: its body or header cannot be read.
+        ProtocolError: its body cannot be read.
     """
     code = command.code
     sent_to = _SENDS.get(code)
@@ -100,7 +109,7 @@ def needs_like_apache(command: RemotingCommand) -> Needs:
     """Return what RocketMQ 4.9.7 checks.
 
     Raises:
-        ProtocolError: its body or header cannot be read.
+        ProtocolError: its body cannot be read.
     """
     fields, code = command.ext_fields, command.code
     if code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2):
@@ -110,17 +119,12 @@ def needs_like_apache(command: RemotingCommand) -> Needs:
         return Needs({} if topic is None else {topic: PUB})
     if code in _APACHE_ADMIN:
         return _ADMIN
-    if code in (RequestCode.PULL_MESSAGE, RequestCode.QUERY_MESSAGE, RequestCode.CONSUMER_SEND_MSG_BACK):
+    if code in _APACHE_READS:
         topic_field, group_field = _READS[code]
         return _subscribing((fields.get(topic_field or ""),), (fields.get(group_field or ""),))
-    if code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
-        return _subscribing((), (ConsumerGroupRequestHeader.decode(fields).consumer_group,))
-    if code == RequestCode.UPDATE_CONSUMER_OFFSET:
-        header = UpdateConsumerOffsetRequestHeader.decode(fields)
-        return _subscribing((header.topic,), (header.consumer_group,))
-    if code == RequestCode.HEART_BEAT:
-        return _heartbeat(command)
-    return _unregister(command) if code == RequestCode.UNREGISTER_CLIENT else _NOTHING
+    if code == RequestCode.UNREGISTER_CLIENT:
+        return _subscribing((), (fields.get("consumerGroup"),))
+    return _heartbeat(command) if code == RequestCode.HEART_BEAT else _NOTHING
 
 
 def _required(command: RemotingCommand, name: str) -> str:
@@ -142,7 +146,7 @@ def _heartbeat(command: RemotingCommand) -> Needs:
 
 
 def _unregister(command: RemotingCommand) -> Needs:
-    return _subscribing((), (UnregisterClientRequestHeader.decode(command.ext_fields).consumer_group or None,))
+    return _subscribing((), (command.ext_fields.get("consumerGroup") or None,))  # producers name none
 
 
 def _lock(command: RemotingCommand) -> Needs:
