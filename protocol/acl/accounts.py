@@ -15,6 +15,7 @@ PUB: Final = 1
 SUB: Final = 2
 #: The words of the file; RocketMQ takes any other word for DENY.
 RIGHTS: Final = {"DENY": DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB}
+_WORDS: Final = {right: word for word, right in reversed(RIGHTS.items())}
 #: Keys and secrets must be longer.
 MIN_KEY_LENGTH: Final = 6
 
@@ -45,6 +46,16 @@ class Account:
         if owned is None:
             owned = self.group_right if resource.startswith(RETRY_PREFIX) else self.topic_right
         return bool(owned & right)
+
+    def reason(self, resource: str) -> str:
+        """Return which entry of the file decides about a topic, or about a group by its retry topic."""
+        if self.is_admin and not self.rights:
+            return "admin without topicPerms and groupPerms"
+        is_group = resource.startswith(RETRY_PREFIX)
+        kind, owned = ("Group", self.group_right) if is_group else ("Topic", self.topic_right)
+        if resource in self.rights:
+            return f"{kind.lower()}Perms: {resource.removeprefix(RETRY_PREFIX)}={_WORDS[self.rights[resource]]}"
+        return f"default{kind}Perm: {_WORDS[owned]}"
 
 
 @dataclass(frozen=True, slots=True)

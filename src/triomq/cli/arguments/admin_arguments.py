@@ -86,3 +86,28 @@ def _add_replay(group: Commands) -> Parser:
     add("--speed X", text, 1.0, read=values.parse_speed)
     add("--topic TOPIC...", "only this topic, may be repeated (all that the group subscribes to)")
     return replay
+
+
+def add_acl(commands: Commands) -> None:
+    """Add ``triomq acl`` with its commands."""
+    acl = add_subcommands(commands, "acl", "list, set, delete or check the accounts of running brokers")
+    listing = add_client_command(acl, "list", "acl:list_accounts", "AclListOptions", "list the accounts")
+    change = add_client_command(acl, "set", "acl:set_one", "AclSetOptions", "add or change an account")
+    delete = add_client_command(acl, "delete", "acl:delete", "AclDeleteOptions", "delete an account")
+    text = "show what an account may do, and why"
+    check = add_client_command(acl, "check", "acl:check", "AclCheckOptions", text)
+    for parser in (change, delete, check):
+        add_option(parser, "KEY", "access key of the account")
+    for parser in (listing, change, delete, check):
+        add_option(parser, "--broker HOST:PORT", "only this broker (all in the name server)")
+    text = "its secret, with the lines accessKey: ... and secretKey: ... of --credentials: env:NAME or file:PATH"
+    add_option(change, "--secret SOURCE", text)
+    add_option(change, "--admin yes|no", "whether it may administer (no for a new account)")
+    add_option(change, "--address PATTERN", "addresses from which its name is enough for everything")
+    text = "its right for topics that it has no entry for: DENY, PUB, SUB or PUB|SUB"
+    add_option(change, "--topic-default RIGHT", text)
+    add_option(change, "--group-default RIGHT", "its right for groups that it has no entry for")
+    add_option(change, "--topic TOPIC=RIGHT...", "right for a topic; those given replace all it had; may be repeated")
+    add_option(change, "--group GROUP=RIGHT...", "right for a group; those given replace all it had; may be repeated")
+    add_option(check, "--topic TOPIC", "sending to this topic, and reading it")
+    add_option(check, "--group GROUP", "consuming as this group")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from triomq import __version__
 from triomq.cli.arguments import values
-from triomq.cli.arguments.admin_arguments import add_group, add_topic
+from triomq.cli.arguments.admin_arguments import add_acl, add_group, add_topic
 from triomq.cli.arguments.broker_arguments import add_broker, add_cluster, add_namesrv
 from triomq.cli.arguments.message_arguments import (
     add_consume,
@@ -70,6 +70,7 @@ def build_parser() -> Parser:
     add_consume(commands)
     add_topic(commands)
     add_group(commands)
+    add_acl(commands)
     add_message(commands)
     add_dlq(commands)
     add_transaction(commands)

@@ -239,3 +239,38 @@ class MessageFindOptions(ClientOptions):
     begin: StartAt
     end: StartAt
     count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclListOptions(ClientOptions):
+    """``triomq acl list``."""
+
+    broker: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclDeleteOptions(AclListOptions):
+    """``triomq acl delete``."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclCheckOptions(AclDeleteOptions):
+    """``triomq acl check``."""
+
+    topic: str | None
+    group: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclSetOptions(AclDeleteOptions):
+    """``triomq acl set``."""
+
+    secret: str | None
+    admin: str | None
+    address: str | None
+    topic_default: str | None
+    group_default: str | None
+    topic: tuple[str, ...]
+    group: tuple[str, ...]

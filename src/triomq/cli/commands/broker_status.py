@@ -27,7 +27,7 @@ async def run(options: BrokerStatusOptions) -> None:
         NameServerError: no name server answered, or it knows no broker.
     """
     async with ClientInstance(options.namesrv, client_config(options)) as instance:
-        addresses = [options.address] if options.address else await _addresses(instance)
+        addresses = [options.address] if options.address else await broker_addresses(instance)
         for address in addresses:
             runtime = await instance.requests.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
             settings = await instance.requests.ask(address, RequestCode.GET_BROKER_CONFIG)
@@ -54,7 +54,7 @@ async def change(options: BrokerSetOptions) -> None:
     if len(settings) < len(options.settings):
         raise UsageError(f"{' '.join(options.settings)}: write each setting once, as NAME=VALUE")
     async with ClientInstance(options.namesrv, client_config(options)) as instance:
-        for address in [options.broker] if options.broker else await _addresses(instance):
+        for address in [options.broker] if options.broker else await broker_addresses(instance):
             body = properties_text(settings).encode()
             await instance.requests.ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
             if options.json:
@@ -63,7 +63,12 @@ async def change(options: BrokerSetOptions) -> None:
                 write_text(escape_controls(f"changed at {address}: {' '.join(options.settings)}") + "\n")
 
 
-async def _addresses(instance: ClientInstance) -> list[str]:
+async def broker_addresses(instance: ClientInstance) -> list[str]:
+    """Return the addresses of all brokers that the name server knows.
+
+    Raises:
+        NameServerError: no name server answered, or it knows no broker.
+    """
     cluster = await instance.routes.cluster()
     found = [
         address

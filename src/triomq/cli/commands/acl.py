@@ -1,0 +1,152 @@
+"""``triomq acl``: the accounts of running brokers; their secrets are neither shown nor given on the command line."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from triomq.cli.arguments.client_options import AclCheckOptions, AclDeleteOptions, AclListOptions, AclSetOptions
+from triomq.cli.arguments.values import escape_controls
+from triomq.cli.commands.broker_status import broker_addresses
+from triomq.cli.errors import UsageError
+from triomq.cli.output import write_records, write_result
+from triomq.cli.session import client_command, client_config
+from triomq.client import ClientInstance
+from triomq.client.connection.credentials import load_credentials
+from triomq.protocol.acl.accounts import PUB, SUB, Account
+from triomq.protocol.acl.changes import set_account
+from triomq.protocol.acl.plain_acl import read_rules
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.errors import ProtocolError
+from triomq.protocol.names import retry_topic
+from triomq.protocol.requests.accounts import DeleteAccountRequestHeader, UpdateAccountRequestHeader
+
+_COLUMNS: Final = ("BROKER", "ACCOUNT", "ADMIN", "ADDRESSES", "TOPIC DEFAULT", "GROUP DEFAULT", "TOPICS", "GROUPS")
+
+
+@client_command
+async def list_accounts(options: AclListOptions) -> None:
+    """Write the accounts of each broker.
+
+    Raises:
+        BrokerResponseError: the broker has no accounts, or the caller is no administrator.
+    """
+    records = []
+    async with ClientInstance(options.namesrv, client_config(options)) as instance:
+        for address in [options.broker] if options.broker else await broker_addresses(instance):
+            records += [_record(address, fields) for fields in await _accounts(instance, address)]
+    write_records(_COLUMNS, records, as_json=options.json)
+
+
+@client_command
+async def set_one(options: AclSetOptions) -> None:
+    """Add an account to each broker, or change it there; what is not given stays.
+
+    Raises:
+        ConfigError, UsageError: the secret cannot be read, or is that of another account.
+        BrokerResponseError: a broker refuses, and says why.
+    """
+    given = None if options.secret is None else load_credentials(options.secret)
+    if given is not None and given.access_key != options.key:
+        raise UsageError(f"--secret {options.secret}: this is the account {given.access_key}, not {options.key}")
+    async with ClientInstance(options.namesrv, client_config(options)) as instance:
+        for address in [options.broker] if options.broker else await broker_addresses(instance):
+            known = {str(fields.get("accessKey")): fields for fields in await _accounts(instance, address)}
+            before = known.get(options.key)
+            header = UpdateAccountRequestHeader(
+                options.key,
+                admin=bool(before and before.get("admin")) if options.admin is None else options.admin == "yes",
+                secret_key=None if given is None else given.secret_key,
+                white_remote_address=options.address,
+                default_topic_perm=options.topic_default,
+                default_group_perm=options.group_default,
+                topic_perms=",".join(options.topic) or None,
+                group_perms=",".join(options.group) or None,
+            )
+            await instance.requests.ask(address, header.code, header)
+            _write(options.key, address, "added" if before is None else "changed", as_json=options.json)
+
+
+@client_command
+async def delete(options: AclDeleteOptions) -> None:
+    """Delete an account from each broker.
+
+    Raises:
+        BrokerResponseError: a broker refuses, and says why.
+    """
+    header = DeleteAccountRequestHeader(options.key)
+    async with ClientInstance(options.namesrv, client_config(options)) as instance:
+        for address in [options.broker] if options.broker else await broker_addresses(instance):
+            await instance.requests.ask(address, header.code, header)
+            _write(options.key, address, "deleted", as_json=options.json)
+
+
+@client_command
+async def check(options: AclCheckOptions) -> None:
+    """Write what an account may do with a topic and a group, and why.
+
+    Raises:
+        UsageError: a broker has no such account.
+    """
+    records: list[dict[str, Any]] = []
+    async with ClientInstance(options.namesrv, client_config(options)) as instance:
+        for address in [options.broker] if options.broker else await broker_addresses(instance):
+            found = [each for each in await _accounts(instance, address) if each.get("accessKey") == options.key]
+            if not found:
+                raise UsageError(f"{address} has no account {options.key}; triomq acl list shows those it has")
+            records += [{"broker": address, **each} for each in judge(found[0], options.topic, options.group)]
+    write_records(("BROKER", "WHAT", "ALLOWED", "WHY"), records, as_json=options.json)
+
+
+def judge(fields: Mapping[str, Any], topic: str | None, group: str | None) -> list[dict[str, Any]]:
+    """Return what an account may do: ``what``, ``allowed`` and ``why``.
+
+    Raises:
+        ConfigError: the broker's rules for it cannot be read.
+    """
+    told = {name: value for name, value in fields.items() if value is not None} | {"secretKey": "not told"}
+    (account,) = read_rules(set_account("", told)).accounts.values()
+    records = [{"what": "administer", "allowed": account.is_admin, "why": f"admin: {str(account.is_admin).lower()}"}]
+    if topic is not None:
+        records.append(_judged(f"send to {topic}", account, topic, PUB))
+        records.append(_judged(f"read {topic}", account, topic, SUB))
+    if group is not None:
+        records.append(_judged(f"consume as {group}", account, retry_topic(group), SUB))
+    if account.white:
+        why = f"whiteRemoteAddress: {fields['whiteRemoteAddress']}"
+        records.append({"what": "everything, from its addresses", "allowed": True, "why": why})
+    return records
+
+
+def _judged(what: str, account: Account, resource: str, right: int) -> dict[str, Any]:
+    return {"what": what, "allowed": account.may(resource, right), "why": account.reason(resource)}
+
+
+async def _accounts(instance: ClientInstance, address: str) -> list[dict[str, Any]]:
+    response = await instance.requests.ask(address, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
+    try:
+        found = orjson.loads(response.body)["plainAccessConfigs"] or []
+        return [dict(each) for each in found]
+    except (ValueError, KeyError, TypeError) as exc:
+        raise ProtocolError(f"the accounts of {address} cannot be read: {type(exc).__name__}") from None
+
+
+def _record(address: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    def joined(values: Sequence[str] | None) -> str:
+        return ",".join(values or ())
+
+    return {
+        "broker": address,
+        "account": fields.get("accessKey"),
+        "admin": bool(fields.get("admin")),
+        "addresses": fields.get("whiteRemoteAddress") or "",
+        "topic_default": fields.get("defaultTopicPerm") or "DENY",
+        "group_default": fields.get("defaultGroupPerm") or "DENY",
+        "topics": joined(fields.get("topicPerms")),
+        "groups": joined(fields.get("groupPerms")),
+    }
+
+
+def _write(key: str, address: str, verb: str, *, as_json: bool) -> None:
+    result = {"account": key, "broker": address, "done": verb}
+    write_result(result, escape_controls(f"account {key} {verb} at {address}"), as_json=as_json)
