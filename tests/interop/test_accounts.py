@@ -1,12 +1,15 @@
-"""Our client with an account, against Apache brokers that want every request signed."""
+"""Accounts: our client against Apache's brokers and ours, and Apache's clients against ours."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import trio
 
-from tests.interop.kit_driver import ApacheBrokers
+from tests.interop.conftest import QUICK_CHECKS
+from tests.interop.kit_driver import ApacheBrokers, check_verdict, run_scenarios
 from tests.interop.suite_tools import fresh
+from tests.processes import start_triomq
 from triomq.client import (
     Admin,
     BrokerResponseError,
@@ -22,12 +25,44 @@ pytestmark = pytest.mark.jvm
 LIMIT_S = 60
 ADMIN = Credentials("conformance", "conformance-secret")
 LIMITED = Credentials("limited", "limited-secret")
+WORKER = Credentials("worker-1", "worker-secret")
 
 
-@pytest.fixture(scope="module", params=["4.9.7", "5.5.0"])
+#: The accounts of Apache's brokers in the kit.
+FILE = """accounts:
+- {accessKey: conformance, secretKey: conformance-secret, admin: true}
+- {accessKey: limited, secretKey: limited-secret, defaultTopicPerm: DENY, defaultGroupPerm: DENY}
+- {accessKey: worker-1, secretKey: worker-secret, defaultTopicPerm: PUB|SUB, defaultGroupPerm: SUB}
+"""
+ACCOUNT_OPTIONS = ("--access-key", ADMIN.access_key, "--secret-key", ADMIN.secret_key)
+LIMITED_OPTIONS = ("--limited", f"{LIMITED.access_key}:{LIMITED.secret_key}")
+#: What a client does, in few scenarios.
+SCENARIOS = (
+    "acl_wrong_secret", "acl_no_permission", "send_batch", "push_concurrent_tags", "push_orderly",
+    "push_retry_then_succeed", "push_dead_letter", "offsets_persist_across_restart", "request_reply",
+    "transaction_check_back", "query_by_unique_key", "message_trace", "lite_pull_assign_seek", "mqadmin_commands",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def own_namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The name server of our broker with accounts."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "plain_acl.yml").write_text(FILE)
+    with start_triomq(folder, *QUICK_CHECKS, "--acl", str(folder / "plain_acl.yml")) as broker:
+        yield broker.namesrv
+    log = broker.log.read_text(encoding="utf-8")
+    assert "requests denied" in log
+    assert not [account for account in (ADMIN, LIMITED, WORKER) if account.secret_key in log]
+
+
+@pytest.fixture(scope="module", params=["4.9.7", "5.5.0", "triomq"])
 def namesrv(
     request: pytest.FixtureRequest, apache_brokers: ApacheBrokers, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
+    if request.param == "triomq":
+        yield request.getfixturevalue("own_namesrv")
+        return
     folder = tmp_path_factory.mktemp("acl")
     try:
         yield apache_brokers.start(request.param, folder, acl=True).namesrv
@@ -88,3 +123,63 @@ async def test_who_may_not_send_learns_why(namesrv: str, account: Credentials | 
                 await producer.send(Message(topic, b"one"))
     assert caught.value.remark
     assert account is None or account.secret_key not in str(caught.value)
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_worker_needs_no_administrator(own_namesrv: str, orderly: bool) -> None:
+    """Sends, consumes with a failure, locks, commits, looks up and traces with rights to topics and groups alone."""
+    topic, group = fresh("T"), fresh("G")
+    received: list[bytes] = []
+    done = trio.Event()
+
+    async def handle(message: MessageExt) -> None:
+        received.append(message.body)
+        if len(received) == 1:
+            raise ValueError("once more")
+        if len(received) == 6:
+            done.set()
+
+    with trio.fail_after(LIMIT_S):
+        async with Admin(namesrv=own_namesrv, config=config(ADMIN)) as admin:
+            await admin.create_topic(topic, queues=1)
+        async with Producer(fresh("P"), namesrv=own_namesrv, config=config(WORKER), trace=True) as producer:
+            sent = await producer.send(Message(topic, b"0"))
+            await producer.send_batch([Message(topic, b"1"), Message(topic, b"2")])
+            await producer.send(Message(topic, b"3"))
+            await producer.send(Message(topic, b"4"))
+            async with PushConsumer(
+                group,
+                namesrv=own_namesrv,
+                config=config(WORKER),
+                subscriptions={topic: "*"},
+                on_message=handle,
+                orderly=orderly,
+                start="earliest",
+            ):
+                await done.wait()
+        assert sorted(set(received)) == [b"0", b"1", b"2", b"3", b"4"]
+        async with Admin(namesrv=own_namesrv, config=config(WORKER)) as admin:
+            assert [message.body for message in await admin.find_messages(topic, sent.message_id, unique=True)] == [
+                b"0"
+            ]
+            with pytest.raises(BrokerResponseError, match="Need admin permission for request code=17"):
+                await admin.create_topic(topic, queues=2)
+        async with PullConsumer(group, namesrv=own_namesrv, config=config(WORKER)) as pull:
+            (queue,) = await pull.queues(topic)
+            assert await pull.committed(queue) == 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("client", ["4.9", "5"])
+def test_java_clients_sign_for_our_broker(own_namesrv: str, client: str, tmp_path: Path) -> None:
+    options = (*ACCOUNT_OPTIONS, *LIMITED_OPTIONS)
+    verdicts = run_scenarios(("run.sh", "--client", client), own_namesrv, SCENARIOS, tmp_path, *options)
+    for scenario in SCENARIOS:
+        check_verdict(verdicts, scenario)
+
+
+@pytest.mark.go
+@pytest.mark.slow
+def test_the_go_client_signs_for_our_broker(own_namesrv: str, tmp_path: Path) -> None:
+    verdicts = run_scenarios(("run-go.sh",), own_namesrv, ["send_sync"], tmp_path, *ACCOUNT_OPTIONS)
+    check_verdict(verdicts, "send_sync")
