@@ -12,7 +12,7 @@ from triomq.client.admin.offset_reset import OffsetChange, OffsetReset
 from triomq.client.admin.replay import ReplayPlan, ReplayQueue
 from triomq.client.admin.topic_config import TopicChange, TopicSettings
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.config import ClientConfig
+from triomq.client.config import ClientConfig, TlsConfig
 from triomq.client.connection.credentials import load_credentials
 from triomq.client.consumer.assignment.strategies import (
     AllocateStrategy,
@@ -146,6 +146,7 @@ __all__ = [
     "SubscriptionParseError",
     "SystemBusyError",
     "Tags",
+    "TlsConfig",
     "TopicChange",
     "TopicNotExistError",
     "TopicSettings",

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal
 
 from triomq.protocol.codes import SerializeType
@@ -14,6 +15,28 @@ from triomq.protocol.wire.signing import Credentials
 DEFAULT_NAMESRV_PORT: Final = 9876
 NAMESRV_VARIABLE: Final = "TRIOMQ_NAMESRV"
 _MAX_PORT: Final = 0xFFFF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsConfig:
+    """Settings of TLS to brokers and name servers.
+
+    Raises:
+        ConfigError: a value is impossible.
+    """
+
+    ca: str | Path | None = None  # tls.client.trustCertPath: certificates to trust; None: those of the system
+    cert: str | Path | None = None  # tls.client.certPath: the own one, with those that signed it
+    key: str | Path | None = None  # tls.client.keyPath
+    verify: Literal["host", "ca", "none"] = "host"  # tls.client.authServer; "ca": whatever name it contains
+
+    def __post_init__(self) -> None:
+        if self.verify not in ("host", "ca", "none"):
+            raise ConfigError(f"tls: verify is {self.verify!r}, must be 'host', 'ca' or 'none'")
+        if (self.cert is None) != (self.key is None):
+            raise ConfigError("tls: cert and key belong together")
+        if self.ca is not None and self.verify == "none":
+            raise ConfigError("tls: ca has no use with verify='none', which accepts every certificate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +63,7 @@ class ClientConfig:
     send_buffer_limit_bytes: int = 1024**2  # per connection; further senders wait
     advertise: Literal["as-advertised", "as-dialled"] = "as-advertised"
     header_format: SerializeType = SerializeType.JSON  # rocketmq.serialize.type; MSGPACK: if the broker reads it
+    tls: bool | TlsConfig = False  # useTLS; True: as TlsConfig()
     credentials: Credentials | None = None  # AclClientRPCHook: every request is signed for this account
 
     def __post_init__(self) -> None:
@@ -51,6 +75,8 @@ class ClientConfig:
             raise ConfigError(f"advertise: {self.advertise!r} must be 'as-advertised' or 'as-dialled'")
         if not isinstance(self.header_format, SerializeType):
             raise ConfigError(f"header_format: {self.header_format!r} must be a SerializeType")
+        if not isinstance(self.tls, bool | TlsConfig):
+            raise ConfigError(f"tls: {self.tls!r} must be True, False or a TlsConfig")
 
 
 _POSITIVE: Final = (

@@ -24,9 +24,9 @@ class Missing(NamedTuple):
 
 MISSING: Final = (
     Missing(
-        "TLS",
-        ("tls", "ssl", "useTLS", "tls.enable", "sslEnable"),
-        "use a trusted network, or a tunnel with advertise as-dialled: nothing is encrypted",
+        "TLS in triomq's broker",
+        ("tls.server.mode", "tls.server.certPath", "tls.server.keyPath"),
+        "keep the broker on loopback or in a trusted network; clients use TLS to Apache's brokers",
     ),
     Missing(
         "a namespace in Spark",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from triomq.client.cluster.instance import ClientInstance as TrioClientInstance
-from triomq.client.config import ClientConfig
+from triomq.client.config import ClientConfig, TlsConfig
 from triomq.client.connection.credentials import load_credentials
 from triomq.client.sync import ClientInstance
 from triomq.protocol.errors import ClientClosedError, TriomqError
@@ -51,6 +51,12 @@ def _account(options: Options) -> Credentials | None:
     return None
 
 
+def _tls(options: Options) -> bool | TlsConfig:
+    if not any(map(options.given, ("tlsCa", "tlsCert", "tlsKey", "tlsVerify"))):
+        return bool(options["tls"])
+    return TlsConfig(ca=options["tlsCa"], cert=options["tlsCert"], key=options["tlsKey"], verify=options["tlsVerify"])
+
+
 def client_config(options: Options) -> ClientConfig:
     """Return the settings of a client.
 
@@ -61,6 +67,7 @@ def client_config(options: Options) -> ClientConfig:
         connect_timeout_s=options["connectTimeoutMs"] / 1000,
         advertise=options["advertise"],
         credentials=_account(options),
+        tls=_tls(options),
     )
 
 

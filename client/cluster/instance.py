@@ -43,7 +43,7 @@ class ClientInstance(OpenOnce):
         """Take the name servers, as ``"host:port;host:port"`` or a sequence; default: ``$TRIOMQ_NAMESRV``.
 
         Raises:
-            ConfigError: an address is malformed, or none is given.
+            ConfigError: an address is malformed, or none is given, or a file of TLS cannot be used.
         """
         self.config = config or ClientConfig()
         self.client_id = ""

@@ -12,9 +12,10 @@ import trio
 
 from triomq.client.cluster.namesrv import NameServers
 from triomq.client.cluster.route import BrokerTable, dialled_address
-from triomq.client.config import ClientConfig
+from triomq.client.config import ClientConfig, TlsConfig
 from triomq.client.connection.connection import Connection, RequestHandler
 from triomq.client.connection.pool import ConnectionObserver, ConnectionTable
+from triomq.client.connection.tls import client_context
 from triomq.protocol.bodies.client import HeartbeatData
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from triomq.protocol.errors import BrokerResponseError, ClientClosedError, TriomqError
@@ -49,6 +50,11 @@ class Requests:
     """
 
     def __init__(self, config: ClientConfig, name_servers: NameServers, brokers: BrokerTable) -> None:
+        """Take the settings.
+
+        Raises:
+            ConfigError: a file of TLS cannot be used.
+        """
         self.config = config
         self.namespace = Namespace(config.namespace)
         self.name_servers = name_servers
@@ -59,6 +65,8 @@ class Requests:
         self.is_open = False
         self._closed = False
         self._client_id = ""
+        tls = TlsConfig() if config.tls is True else config.tls
+        self._tls = client_context(tls) if tls else None
 
     def open(
         self, client_id: str, nursery: trio.Nursery, on_request: RequestHandler, observer: ConnectionObserver
@@ -66,8 +74,8 @@ class Requests:
         """Allow requests; connections live in the nursery."""
         self._client_id = client_id
         hooks = (on_request, self._probe, self._dial_target)
-        self.connections = ConnectionTable(self.config, nursery, *hooks, observer)
-        self.lock_connections = ConnectionTable(self.config, nursery, *hooks)
+        self.connections = ConnectionTable(self.config, nursery, *hooks, observer, self._tls)
+        self.lock_connections = ConnectionTable(self.config, nursery, *hooks, tls=self._tls)
         self.is_open = True
 
     def refuse(self) -> None:

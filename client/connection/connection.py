@@ -24,6 +24,7 @@ from typing import Any, Final
 import trio
 
 from triomq.client.config import ClientConfig
+from triomq.client.connection.tls import ClientTlsSocket
 from triomq.client.connection.waiter import Waiter
 from triomq.protocol.codes import CommandFlag
 from triomq.protocol.errors import (
@@ -93,7 +94,7 @@ class Connection:
 
     def __init__(
         self,
-        sock: socket.socket,
+        sock: socket.socket | ClientTlsSocket,
         address: str,
         config: ClientConfig,
         on_request: RequestHandler,
@@ -279,20 +280,13 @@ class Connection:
         )
 
     async def _read(self) -> None:
-        sock, receiver = self._socket, self._receiver
+        sock = self._socket
         try:
             while True:
                 await trio.lowlevel.wait_readable(sock)
-                try:
-                    count = sock.recv_into(receiver.room())
-                except BlockingIOError:
-                    continue
-                if not count:
-                    self.close(self._end_of_stream())
-                    return
-                self._last_heard = trio.current_time()
-                self._gave_up = False
-                self._receive(count)
+                self._receive_some()
+                while isinstance(sock, ClientTlsSocket) and sock.has_received and not self.closed:
+                    self._receive_some()  # more than the last frame had room for
         except OSError as exc:
             self.close(f"reading failed: {exc.strerror or exc}")
         except ProtocolError as exc:
@@ -300,7 +294,16 @@ class Connection:
                 LOGGER.warning("connection closed peer=%s error=%s", self.address, exc)
             self.close(str(exc))
 
-    def _receive(self, count: int) -> None:
+    def _receive_some(self) -> None:
+        try:
+            count = self._socket.recv_into(self._receiver.room())
+        except BlockingIOError:
+            return
+        if not count:
+            self.close(self._end_of_stream())
+            return
+        self._last_heard = trio.current_time()
+        self._gave_up = False
         frames, error = self._receiver.received(count)
         waiters = self._waiters
         for frame in frames:
@@ -320,7 +323,10 @@ class Connection:
     def _end_of_stream(self) -> str:
         if self._answered:
             return "the peer closed it"
-        return "the peer closed it without an answer (is this the port of a RocketMQ broker or name server?)"
+        wants_tls = "" if isinstance(self._socket, ClientTlsSocket) else " Or does it want TLS?"
+        return (
+            f"the peer closed it without an answer (is this the port of a RocketMQ broker or name server?{wants_tls})"
+        )
 
     def _lost(self) -> ConnectionLostError:
         return ConnectionLostError(f"connection to {self.address} lost: {self.closed}")

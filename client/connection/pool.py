@@ -4,6 +4,7 @@
 """
 
 import logging
+import ssl
 from collections.abc import Callable
 from typing import Final
 
@@ -65,6 +66,7 @@ class ConnectionTable:
         probe: Callable[[Connection], None],
         target: Callable[[str], tuple[str, str]],
         observer: ConnectionObserver | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """Take hooks that must not block.
 
@@ -75,12 +77,14 @@ class ConnectionTable:
             probe: see :class:`Connection`.
             target: returns for an address which one to dial, and a hint for the error if that fails.
             observer: notified of new, lost and failed connections.
+            tls: settings of TLS; ``None``: plain connections.
         """
         self._config = config
         self._nursery = nursery
         self._on_request = on_request
         self._probe = probe
         self._target = target
+        self._tls = tls
         self._observer = observer or ConnectionObserver()
         self._open: dict[str, Connection] = {}
         self._dialling: dict[str, _Dialling] = {}
@@ -129,7 +133,7 @@ class ConnectionTable:
     async def _run(self, address: str, to_dial: str, dialling: _Dialling) -> None:
         config = self._config
         try:
-            sock = await dial(to_dial, config.connect_timeout_s, dialling.hint)
+            sock = await dial(to_dial, config.connect_timeout_s, dialling.hint, self._tls)
         except ConnectError as exc:
             dialling.error = str(exc)
             self._observer.unreachable(address, dialling.error)

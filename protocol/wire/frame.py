@@ -115,6 +115,7 @@ _KNOWN_PROTOCOLS: Final = (
     (b"HTTP", "an HTTP server"),
     (b"SSH-", "an SSH peer"),
     (b"\x16\x03", "a TLS client (TLS is not enabled here)"),
+    (b"\x15\x03", "a TLS server (connect with TLS)"),
     (b"AMQP", "an AMQP client"),
     (b"*", "a Redis client"),
 )

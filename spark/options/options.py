@@ -86,6 +86,12 @@ OPTIONS: Final = (
     Option("accessKey", _ALL, None, values.secret, "text", "the account itself, if the program may contain it"),
     Option("secretKey", _ALL, None, values.secret, "text", "belongs to accessKey"),
     Option("securityToken", _ALL, None, values.secret, "text", "belongs to accessKey, if the account has one"),
+    _switch("tls", _ALL, "connect to name servers and brokers with TLS; the options below include it"),
+    Option("tlsCa", _ALL, None, values.plain, "a file", "certificates to trust; default: those of the system"),
+    Option("tlsCert", _ALL, None, values.plain, "a file", "own certificate, for brokers that want one"),
+    Option("tlsKey", _ALL, None, values.plain, "a file", "its private key"),
+    Option("tlsVerify", _ALL, "host", values.choice("host", "ca", "none"), "host, ca or none",
+           "what of a server's certificate is checked: signature and host name, the signature alone, or nothing"),
     Option("advertise", _ALL, "as-advertised", values.choice("as-advertised", "as-dialled"),
            "as-advertised or as-dialled",
            "as-dialled: connect to brokers at the name server's host and their own port"),
@@ -151,6 +157,7 @@ _SPARKS_OWN: Final = frozenset(("checkpointlocation", "path", "querytype", "__pa
 _OTHER_NAMES: Final = {
     "namesrv": "nameServer", "namesrvaddr": "nameServer", "subexpression": "tags", "consumergroup": "group.id",
     "groupid": "group.id", "groupidprefix": "readGroup", "topics": "subscribe",
+    "usetls": "tls", "tls.enable": "tls", "sslenable": "tls",
     "bysql": "sql", "messageselector": "sql", "expressiontype": "sql", "filter": "sql",
 }  # fmt: skip
 _ACCOUNT: Final = ("accessKey", "secretKey", "securityToken")

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial, wraps
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar, cast
 
 import trio
 
@@ -10,7 +10,7 @@ from triomq.cli.arguments.client_options import ClientOptions
 from triomq.cli.exit_codes import SIGNAL_BASE, ExitCode
 from triomq.cli.process import end_at_next_signal, stop_signals
 from triomq.client import Admin
-from triomq.client.config import ClientConfig
+from triomq.client.config import ClientConfig, TlsConfig
 from triomq.client.connection.credentials import load_credentials
 from triomq.client.nursery import open_service_nursery
 
@@ -96,4 +96,13 @@ def client_config(options: ClientOptions) -> ClientConfig:
         advertise="as-dialled" if options.as_dialled else "as-advertised",
         credentials=None if options.credentials is None else load_credentials(options.credentials),
         namespace=options.namespace,
+        tls=_tls(options),
     )
+
+
+def _tls(options: ClientOptions) -> bool | TlsConfig:
+    files = options.tls_ca, options.tls_cert, options.tls_key
+    if options.tls_verify is None and files == (None, None, None):
+        return options.tls
+    verify = cast("Literal['host', 'ca', 'none']", options.tls_verify or "host")  # argparse has checked it
+    return TlsConfig(ca=options.tls_ca, cert=options.tls_cert, key=options.tls_key, verify=verify)

@@ -1,6 +1,7 @@
 """A scriptable broker and name server in one, inside the test's own trio loop, on a free loopback port."""
 
 import inspect
+import ssl
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
@@ -28,6 +29,7 @@ class FakeBroker:
             an awaitable of these, which does not hold up other requests; see :meth:`on`.
         consumer_ids: group to client ids, the answer to 38.
         connected: how many connections were accepted so far.
+        tls: what new connections must speak; ``None``: plain text.
     """
 
     def __init__(self, nursery: trio.Nursery, name: str) -> None:
@@ -37,6 +39,7 @@ class FakeBroker:
         self.routes: dict[str, TopicRouteData] = {}
         self.consumer_ids: dict[str, list[str]] = {}
         self.connected = 0
+        self.tls: ssl.SSLContext | None = None
         self.handlers: dict[int, Handler] = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self.answer_route,
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topic_list,
@@ -47,7 +50,7 @@ class FakeBroker:
             RequestCode.SEND_BATCH_MESSAGE: self.answer_send,
         }
         self._nursery = nursery
-        self._streams: list[trio.SocketStream] = []
+        self._streams: list[trio.abc.Stream] = []
         self._sending = trio.Lock()
         self._listeners: list[trio.SocketListener] = []
         self._listening: trio.CancelScope | None = None
@@ -136,12 +139,15 @@ class FakeBroker:
         with scope:
             await trio.serve_listeners(self._serve, self._listeners, handler_nursery=self._nursery)
 
-    async def _serve(self, stream: trio.SocketStream) -> None:
+    async def _serve(self, accepted: trio.SocketStream) -> None:
         self.connected += 1
+        stream: trio.abc.Stream = accepted
+        if self.tls is not None:
+            stream = trio.SSLStream(accepted, self.tls, server_side=True, https_compatible=True)
         self._streams.append(stream)
         splitter = FrameSplitter()
         try:
-            async for data in stream:
+            while data := await stream.receive_some():
                 frames, _ = splitter.split(data)
                 for frame in frames:
                     await self._take(stream, RemotingCommand.decode(frame))
@@ -152,7 +158,7 @@ class FakeBroker:
                 self._streams.remove(stream)
             await trio.aclose_forcefully(stream)
 
-    async def _take(self, stream: trio.SocketStream, command: RemotingCommand) -> None:
+    async def _take(self, stream: trio.abc.Stream, command: RemotingCommand) -> None:
         self.requests.append(command)
         self._arrived.set()
         self._arrived = trio.Event()
@@ -170,13 +176,13 @@ class FakeBroker:
             answer = made
         await self._answer(stream, command, answer)
 
-    async def _answer_later(self, stream: trio.SocketStream, made: Awaitable[RemotingCommand | None]) -> None:
+    async def _answer_later(self, stream: trio.abc.Stream, made: Awaitable[RemotingCommand | None]) -> None:
         answer = await made
         if answer is not None:
             await self._answer(stream, None, answer)
 
     async def _answer(
-        self, stream: trio.SocketStream, command: RemotingCommand | None, answer: RemotingCommand | None
+        self, stream: trio.abc.Stream, command: RemotingCommand | None, answer: RemotingCommand | None
     ) -> None:
         if answer is None or (command is not None and command.is_oneway):
             return

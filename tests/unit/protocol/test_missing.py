@@ -8,11 +8,11 @@ from triomq.protocol.missing import MISSING, explain_missing
 CHAPTER: Final = Path(__file__).parents[3] / "docs" / "configuration.md"
 
 
-@pytest.mark.parametrize("name", ["tls", "TLS", "--use-tls", "useTLS", "tls.enable", "ssl_enable"])
+@pytest.mark.parametrize("name", ["pop", "POP", "--pop-mode", "popMode", "pop.mode", "pop_mode"])
 def test_a_name_is_found_however_it_is_written(name: str) -> None:
     text = explain_missing(name)
     assert text is not None
-    assert text.startswith("TLS is not supported yet; instead: ")
+    assert text.startswith("the proxy protocol (gRPC) of RocketMQ 5.x is not supported yet; instead: ")
 
 
 def test_what_is_there_or_unknown_is_not_explained() -> None:

@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import pytest
 
-from triomq.client.config import ClientConfig
+from triomq.client.config import ClientConfig, TlsConfig
 from triomq.protocol.errors import ConfigError, ConnectError
 from triomq.protocol.wire.signing import Credentials
 from triomq.spark import connections
-from triomq.spark.connections import borrow_client, close_clients
+from triomq.spark.connections import borrow_client, client_config, close_clients
 from triomq.spark.options.options import Options, Use, parse_options
 
 
@@ -122,3 +122,15 @@ def test_the_client_of_a_parent_process_is_not_used(opened: list[FakeShared], mo
     with borrow_client(options()) as client:
         assert cast("object", client) is opened[1]
     assert len(opened) == 2
+
+
+def test_options_of_tls_include_it() -> None:
+    def tls(**given: str) -> bool | TlsConfig:
+        return client_config(parse_options({"nameServer": "h:1", "subscribe": "T", **given}, Use.BATCH_READ)).tls
+
+    assert tls() is False
+    assert tls(tls="true") is True
+    assert tls(tlsCa="ca.pem", tlsCert="c.pem", tlsKey="k.pem") == TlsConfig(ca="ca.pem", cert="c.pem", key="k.pem")
+    assert tls(tlsVerify="none") == TlsConfig(verify="none")
+    with pytest.raises(ConfigError, match="cert and key belong together"):
+        tls(tlsCert="c.pem")

@@ -16,6 +16,11 @@ class ClientOptions(Options):
     as_dialled: bool
     credentials: str | None
     namespace: str | None
+    tls: bool
+    tls_ca: str | None
+    tls_cert: str | None
+    tls_key: str | None
+    tls_verify: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,6 +138,12 @@ def add_client_command(commands: Commands, name: str, runner: str, options_type:
     text = f"account for brokers with ACL: env:NAME or file:PATH (${CREDENTIALS_VARIABLE}, else none)"
     add_option(parser, "--credentials SOURCE", text, os.environ.get(CREDENTIALS_VARIABLE) or None)
     add_option(parser, "--namespace NAME", "namespace of all topics and groups", read=values.parse_namespace)
+    add_option(parser, "--tls", "connect with TLS (useTLS); each of the following options includes it")
+    add_option(parser, "--tls-ca FILE", "certificates to trust (tls.client.trustCertPath; those of the system)")
+    add_option(parser, "--tls-cert FILE", "own certificate, for servers that want one (tls.client.certPath)")
+    add_option(parser, "--tls-key FILE", "its private key (tls.client.keyPath)")
+    text = "what of the server's certificate is checked: signature and host name, or the signature alone (host)"
+    add_option(parser, "--tls-verify host|ca|none", text)
     return parser
 
 

@@ -15,6 +15,8 @@ from triomq.cli.arguments.client_options import (
     TopicCreateOptions,
 )
 from triomq.cli.arguments.options import BrokerOptions
+from triomq.cli.session import client_config
+from triomq.client import TlsConfig
 
 COMMANDS = (
     ["broker"],
@@ -97,6 +99,18 @@ def test_commands_of_two_words_carry_both_in_their_name() -> None:
     assert isinstance(parse(["group", "show", "g"]).options, GroupShowOptions)
 
 
+def test_options_of_tls_include_it() -> None:
+    def tls(*words: str) -> bool | TlsConfig:
+        options = parse(["broker", "status", *words]).options
+        assert isinstance(options, ClientOptions)
+        return client_config(options).tls
+
+    assert tls() is False
+    assert tls("--tls") is True
+    assert tls("--tls-ca", "ca.pem", "--tls-verify", "ca") == TlsConfig(ca="ca.pem", verify="ca")
+    assert tls("--tls-cert", "c.pem", "--tls-key", "k.pem") == TlsConfig(cert="c.pem", key="k.pem")
+
+
 def test_name_server_option_takes_precedence_over_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     def namesrv(*words: str) -> str:
         options = parse(["ping", *words]).options
@@ -128,7 +142,7 @@ def test_every_command_has_json_help_and_exit_codes(words: list[str], capsys: py
         (["topic"], "required: COMMAND"),
         (["produce"], "required: TOPIC"),
         (["produce", "T", "--cou", "3"], "unknown option --cou; did you mean --count?; see triomq produce --help"),
-        (["produce", "T", "--use-tls"], "--use-tls; TLS is not supported yet; instead: use a trusted network"),
+        (["produce", "T", "--pop-mode"], "RocketMQ 5.x is not supported yet; instead: use the name server"),
         (["produce", "T", "--namespace=n%"], "namespace 'n%': only 1 to 60 letters"),
         (
             ["broker", "--aclEnable"],

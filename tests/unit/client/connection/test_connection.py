@@ -593,6 +593,7 @@ class HesitantSocket(socket.socket):
 
 async def test_a_socket_that_is_not_ready_after_all_is_tried_again(nursery: trio.Nursery) -> None:
     pair = Pair()
+    assert isinstance(pair.connection._socket, socket.socket)
     hesitant = HesitantSocket(fileno=pair.connection._socket.detach())
     pair.connection._socket = hesitant
     nursery.start_soon(pair.connection.run)

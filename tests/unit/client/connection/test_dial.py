@@ -13,7 +13,9 @@ async def test_dial_gives_a_connected_socket_without_delay() -> None:
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with listener:
         port = listener.socket.getsockname()[1]
-        with await dial(f"127.0.0.1:{port}", 3) as sock:
+        sock = await dial(f"127.0.0.1:{port}", 3)
+        assert isinstance(sock, socket.socket)
+        with sock:
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
             assert not sock.getblocking()
             async with await listener.accept() as stream:

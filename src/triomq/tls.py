@@ -1,0 +1,244 @@
+"""TLS of broker and client: sessions without I/O, sockets that use them, and certificates.
+
+TLS 1.2 and 1.3, forward secrecy only, no renegotiation.  It is in no room, because ``ssl`` loads ``socket``.
+
+Source: wire.md 1.3.
+"""
+
+import socket
+import ssl
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from triomq.protocol.errors import ConfigError
+
+#: First byte of a TLS connection; a frame that begins so would have 352 MiB.
+HANDSHAKE: Final = 0x16
+_RECORD_BYTES: Final = 16 * 1024
+_SEALED_AT_ONCE_BYTES: Final = 256 * 1024
+_MAX_UNSENT_BYTES: Final = 64 * 1024
+_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"  # of TLS 1.2; those of 1.3 all have forward secrecy
+
+
+class TlsSession:
+    """The TLS state of one connection.
+
+    Reading: :meth:`receive`, then :meth:`read` or :meth:`read_into`.  Writing: send what :meth:`seal` returns and
+    report it with :meth:`sent`; until that returned how many plain bytes are gone, call again with the same ones first.
+
+    Attributes:
+        is_established: whether the handshake is done.
+        has_ended: whether the peer said that it sends no more.
+    """
+
+    __slots__ = ("_incoming", "_object", "_outgoing", "_owed", "_sealed", "has_ended", "is_established")
+
+    def __init__(self, context: ssl.SSLContext, *, is_server: bool = False, host: str | None = None) -> None:
+        """Take the settings, and as a client the name or IP address that was dialled."""
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._incoming, self._outgoing, is_server, host)
+        self._sealed = memoryview(b"")
+        self._owed = 0  # plain bytes in ``_sealed``
+        self.is_established = False
+        self.has_ended = False
+
+    @property
+    def has_received(self) -> bool:
+        """Whether there may be bytes to read."""
+        return bool(self._incoming.pending or self._object.pending())
+
+    @property
+    def has_own(self) -> bool:
+        """Whether TLS itself has something to send, as in the handshake, and no plain bytes are sent before it."""
+        return not self._owed and bool(self._sealed or self._outgoing.pending)
+
+    def receive(self, data: bytes | memoryview) -> None:
+        """Add received bytes.
+
+        Raises:
+            ssl.SSLError: the peer makes us answer and does not read it.
+        """
+        if self._outgoing.pending > _MAX_UNSENT_BYTES:
+            raise ssl.SSLError("the peer does not read")
+        self._incoming.write(data)
+
+    def shake_hands(self) -> bool:
+        """Go on with the handshake; return whether it is done.
+
+        Raises:
+            ssl.SSLError: it failed.
+        """
+        try:
+            self._object.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        self.is_established = True
+        return True
+
+    def read(self) -> bytes:
+        """Return all received plain bytes; b"" if there are none yet, or at the end.
+
+        Raises:
+            ssl.SSLError: the stream is damaged, or the peer sent an alert.
+        """
+        parts = []
+        with suppress(ssl.SSLWantReadError):
+            while self.has_received and not self.has_ended:
+                parts.append(self._object.read(_RECORD_BYTES))
+                self.has_ended = not parts[-1]
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_into(self, buffer: memoryview) -> int:
+        """Like :meth:`read`, into a buffer, which it fills if it can; return the number of bytes."""
+        filled, size = 0, len(buffer)
+        with suppress(ssl.SSLWantReadError):
+            while filled < size and self.has_received and not self.has_ended:
+                count = int(self._object.read(size - filled, buffer[filled:]))  # typeshed: it returns bytes
+                self.has_ended = not count
+                filled += count
+        return filled
+
+    def seal(self, chunks: Iterable[bytes | memoryview] = ()) -> memoryview:
+        """Return the bytes to send: those left from before, else of the first plain bytes, at most 256 KiB."""
+        if not self._sealed:
+            plain = memoryview(_first_bytes(chunks))
+            self._owed = len(plain)
+            while plain:
+                plain = plain[self._object.write(plain) :]
+            self._sealed = memoryview(self._outgoing.read())
+        return self._sealed
+
+    def sent(self, count: int) -> int:
+        """Take how many bytes were sent; return how many plain bytes are gone with them, all that were sealed or 0."""
+        self._sealed = self._sealed[count:]
+        if self._sealed:
+            return 0
+        owed, self._owed = self._owed, 0
+        return owed
+
+    def end(self) -> None:
+        """Tell the peer that no more will be sent; :meth:`seal` returns it."""
+        with suppress(ssl.SSLError):  # the peer's own end has not come yet
+            self._object.unwrap()
+
+
+class TlsSocket:
+    """A non-blocking socket that speaks TLS: like ``socket.socket``, as far as connections need it.
+
+    What is written is either gone as a whole or not at all: then the same bytes must be written first the next time.
+    """
+
+    __slots__ = ("_session", "_socket")
+
+    def __init__(self, sock: socket.socket, session: TlsSession) -> None:
+        """Take ownership of a connected non-blocking socket."""
+        self._socket = sock
+        self._session = session
+
+    def fileno(self) -> int:
+        """Return the file descriptor; -1 after it was closed."""
+        return self._socket.fileno()
+
+    def send(self, data: bytes) -> int:
+        """Write plain bytes; return how many are gone.
+
+        Raises:
+            BlockingIOError: the kernel's buffer is full.
+            OSError: the connection is lost.
+        """
+        return self.sendmsg((data,))
+
+    def sendmsg(self, chunks: Iterable[bytes | memoryview]) -> int:
+        """Like :meth:`send`, for several buffers."""
+        session = self._session
+        return session.sent(self._socket.send(session.seal(chunks)))
+
+    def setsockopt(self, level: int, option: int, value: bytes) -> None:
+        """Set an option of the socket."""
+        self._socket.setsockopt(level, option, value)
+
+    def close(self) -> None:
+        """Say that this is the end, if there is room for it, and close the socket."""
+        self._session.end()
+        self._push()
+        self._socket.close()
+
+    def _push(self) -> None:
+        """Send what TLS itself has to say; what the kernel does not take leaves with the next bytes."""
+        if self._session.has_own:
+            with suppress(OSError):  # the next read or write meets it again
+                self._session.sent(self._socket.send(self._session.seal()))
+
+
+def _first_bytes(chunks: Iterable[bytes | memoryview]) -> bytes | memoryview:
+    parts: list[bytes | memoryview] = []
+    room = _SEALED_AT_ONCE_BYTES
+    for chunk in chunks:
+        parts.append(memoryview(chunk)[:room])
+        room -= len(parts[-1])
+        if not room:
+            break
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def make_context(*, is_server: bool) -> ssl.SSLContext:
+    """Return settings that trust nobody yet; a client's check the peer's name."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.set_ciphers(_CIPHERS)
+    return context
+
+
+def load_identity(context: ssl.SSLContext, cert: Path, key: Path) -> None:
+    """Use a certificate, with those that signed it, and its private key.
+
+    Raises:
+        ConfigError: a file cannot be used; the text says which and why, and repeats nothing of it.
+    """
+    _check_pem(cert, b"CERTIFICATE-----", "certificate")
+    _check_pem(key, b"PRIVATE KEY-----", "private key")
+
+    def password() -> str:  # else OpenSSL asks at the terminal
+        raise ConfigError(f"TLS: the private key {key} is encrypted; decrypt it: openssl pkey -in {key} -out FILE")
+
+    try:
+        context.load_cert_chain(cert, key, password)
+    except ssl.SSLError as exc:
+        raise ConfigError(f"TLS: certificate {cert} with private key {key} cannot be used: {tls_reason(exc)}") from None
+    except OSError as exc:
+        raise ConfigError(f"TLS: cannot read {cert} or {key}: {exc.strerror}") from None
+
+
+def load_ca(context: ssl.SSLContext, ca: Path) -> None:
+    """Trust the certificates that those in a file have signed.
+
+    Raises:
+        ConfigError: the file cannot be used.
+    """
+    _check_pem(ca, b"CERTIFICATE-----", "certificate")
+    try:
+        context.load_verify_locations(ca)
+    except ssl.SSLError as exc:
+        raise ConfigError(f"TLS: the certificates of {ca} cannot be used: {tls_reason(exc)}") from None
+    except OSError as exc:
+        raise ConfigError(f"TLS: cannot read {ca}: {exc.strerror}") from None
+
+
+def _check_pem(path: Path, mark: bytes, what: str) -> None:
+    try:
+        text = path.read_bytes()
+    except OSError as exc:
+        raise ConfigError(f"TLS: cannot read the {what} {path}: {exc.strerror}") from None
+    if mark not in text:
+        raise ConfigError(f"TLS: {path} contains no {what} in PEM format")
+
+
+def tls_reason(error: ssl.SSLError) -> str:
+    """Return the reason of an error in words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message.rstrip(".")
+    return error.reason.lower().replace("_", " ") if error.reason else error.strerror or str(error)
