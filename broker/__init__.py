@@ -2,6 +2,7 @@
 
 from triomq.broker.addresses import Address
 from triomq.broker.config import BrokerConfig, Listener
-from triomq.broker.server import Broker, open_broker
+from triomq.broker.opening import open_broker
+from triomq.broker.server import Broker
 
 __all__ = ["Address", "Broker", "BrokerConfig", "Listener", "open_broker"]

@@ -7,8 +7,7 @@ Source: behaviour.md A.1, A.20.
 """
 
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -73,8 +72,7 @@ from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
 from triomq.broker.transactions.checks import TransactionChecks
 from triomq.broker.transactions.undecided import Undecided
-from triomq.storage.commit_log.log_scan import ProgressLog
-from triomq.storage.config import Durability, StoreConfig
+from triomq.storage.config import Durability
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import MessageStore
 
@@ -346,56 +344,3 @@ class Broker:
     def _forget(self, connection: Connection, closed_by_peer: bool) -> None:
         self.groups.forget(connection, closed_by_peer)
         self.routes.lost(connection)
-
-
-async def _open_store(config: StoreConfig) -> MessageStore:
-    """Open the store in a worker thread, as it may take minutes.
-
-    Cancelled, it stops where it is, and the next start repeats it.
-
-    Raises:
-        StoreLockedError, StoreLayoutError, StoreError: as ``MessageStore.open``.
-    """
-    store = MessageStore(config)
-    log = ProgressLog()
-
-    def progress(done_bytes: int, total_bytes: int) -> None:
-        trio.from_thread.check_cancelled()
-        log(done_bytes, total_bytes)
-
-    await trio.to_thread.run_sync(store.open, progress)
-    return store
-
-
-def _lone_error(error: BaseException) -> BaseException:
-    """Return the only error in a group, however deep; a group of several unchanged."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
-
-
-@asynccontextmanager
-async def open_broker(config: BrokerConfig) -> AsyncGenerator[Broker]:
-    """Open the store, listen, and serve until the block ends; then everything is on disk.
-
-    Raises:
-        ConfigError: an address cannot be bound, or the file of accounts is wrong.
-        StoreLockedError: another broker owns the store.
-        StoreLayoutError: the store cannot be read, or was written with other file sizes.
-    """
-    store = await _open_store(config.store)
-    broker = Broker(config, store)
-    try:
-        broker.load()
-        endpoints = await broker.listen()
-        try:
-            async with trio.open_nursery() as nursery:
-                await nursery.start(broker.serve, endpoints)
-                yield broker
-                await broker.registration.leave()
-                broker.stopping.set()
-        except BaseExceptionGroup as group:
-            raise _lone_error(group) from None
-    finally:
-        broker.save_tables()
-        store.close()

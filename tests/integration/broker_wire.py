@@ -12,7 +12,8 @@ from tests.commands import make_command
 from triomq.broker.addresses import Address
 from triomq.broker.config import BrokerConfig, Listener
 from triomq.broker.network.sockets import VIP_PORT_DISTANCE
-from triomq.broker.server import Broker, open_broker
+from triomq.broker.opening import open_broker
+from triomq.broker.server import Broker
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.frame import FrameSplitter

@@ -31,7 +31,7 @@ from tests.subscriptions import tag_subscription
 from triomq.broker import server
 from triomq.broker.addresses import Address
 from triomq.broker.config import Listener
-from triomq.broker.server import open_broker
+from triomq.broker.opening import open_broker
 from triomq.protocol.bodies.client import ConsumerData, HeartbeatData
 from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.codes import RequestCode, ResponseCode

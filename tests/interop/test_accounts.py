@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.interop.conftest import QUICK_CHECKS
+from tests.interop.clusters import QUICK_CHECKS
 from tests.interop.kit_driver import ApacheBrokers, check_verdict, run_scenarios
 from tests.interop.suite_tools import fresh
 from tests.processes import start_triomq

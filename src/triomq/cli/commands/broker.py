@@ -14,7 +14,8 @@ import trio
 from triomq import __version__
 from triomq.broker.addresses import Address
 from triomq.broker.config import DEFAULT_NAMESRV, BrokerConfig, Listener, default_store_root
-from triomq.broker.server import Broker, open_broker
+from triomq.broker.opening import open_broker
+from triomq.broker.server import Broker
 from triomq.cli.arguments.options import BrokerOptions
 from triomq.cli.errors import UsageError
 from triomq.cli.exit_codes import ExitCode

@@ -1,0 +1,68 @@
+"""Opens a broker: its store, which may take minutes, then its ports; and closes both.
+
+Source: behaviour.md A.1.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import trio
+
+from triomq.broker.config import BrokerConfig
+from triomq.broker.server import Broker
+from triomq.storage.commit_log.log_scan import ProgressLog
+from triomq.storage.config import StoreConfig
+from triomq.storage.message_store import MessageStore
+
+
+async def _open_store(config: StoreConfig) -> MessageStore:
+    """Open the store in a worker thread, as it may take minutes.
+
+    Cancelled, it stops where it is, and the next start repeats it.
+
+    Raises:
+        StoreLockedError, StoreLayoutError, StoreError: as ``MessageStore.open``.
+    """
+    store = MessageStore(config)
+    log = ProgressLog()
+
+    def progress(done_bytes: int, total_bytes: int) -> None:
+        trio.from_thread.check_cancelled()
+        log(done_bytes, total_bytes)
+
+    await trio.to_thread.run_sync(store.open, progress)
+    return store
+
+
+def _lone_error(error: BaseException) -> BaseException:
+    """Return the only error in a group, however deep; a group of several unchanged."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+@asynccontextmanager
+async def open_broker(config: BrokerConfig) -> AsyncGenerator[Broker]:
+    """Open the store, listen, and serve until the block ends; then everything is on disk.
+
+    Raises:
+        ConfigError: an address cannot be bound, or the file of accounts is wrong.
+        StoreLockedError: another broker owns the store.
+        StoreLayoutError: the store cannot be read, or was written with other file sizes.
+    """
+    store = await _open_store(config.store)
+    broker = Broker(config, store)
+    try:
+        broker.load()
+        endpoints = await broker.listen()
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(broker.serve, endpoints)
+                yield broker
+                await broker.registration.leave()
+                broker.stopping.set()
+        except BaseExceptionGroup as group:
+            raise _lone_error(group) from None
+    finally:
+        broker.save_tables()
+        store.close()
