@@ -39,14 +39,18 @@ async def topics_are_made_listed_and_deleted(namesrv: str) -> None:
 async def an_update_of_a_topic_keeps_what_is_not_named(namesrv: str) -> None:
     topic = await new_topic(namesrv, queues=3)
     async with Admin(namesrv=namesrv) as admin:
-        (change,) = await admin.update_topic(topic, TopicSettings(write_queues=2))
-        assert (change.after.read_queue_nums, change.after.write_queue_nums, change.after.perm) == (3, 2, 6)
-        (change,) = await admin.update_topic(topic, TopicSettings(perm=4, order=True, message_type="FIFO"))
-        assert (change.after.read_queue_nums, change.after.write_queue_nums, change.after.perm) == (3, 2, 4)
-        kept = change.after.order, (change.after.attributes or {}).get("message.type")
-        assert kept in ((True, "FIFO"), (False, None))  # RocketMQ 5; others
-        (change,) = await admin.update_topic(topic, TopicSettings(read_queues=2))
-        assert (change.after.order, (change.after.attributes or {}).get("message.type")) == kept
+        changes = await admin.update_topic(topic, TopicSettings(write_queues=1))
+        numbers = {change.broker_name: change.before.read_queue_nums for change in changes}
+        kept = {}
+        for name, _, after in changes:
+            assert (after.read_queue_nums, after.write_queue_nums, after.perm) == (numbers[name], 1, 6)
+        for name, _, after in await admin.update_topic(topic, TopicSettings(perm=4, order=True, message_type="FIFO")):
+            assert (after.read_queue_nums, after.write_queue_nums, after.perm) == (numbers[name], 1, 4)
+            kept[name] = after.order, (after.attributes or {}).get("message.type")
+        assert set(kept.values()) <= {(True, "FIFO"), (False, None)}  # RocketMQ 5; others
+        for name, _, after in await admin.update_topic(topic, TopicSettings(read_queues=5)):
+            found = after.order, (after.attributes or {}).get("message.type")
+            assert (after.read_queue_nums, found) == (5, kept[name])
 
 
 async def admin_sees_offsets_members_and_lag(namesrv: str) -> None:
