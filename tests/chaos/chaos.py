@@ -197,9 +197,10 @@ class Chaos:
             member.process.send_signal(signal.SIGTERM)
 
     def _look_until(self, at_s: float) -> None:
+        self._look()  # also when it is late: a producer that is dead has to be followed by the next
         while (left_s := self._begun + at_s - time.monotonic()) > 0:
-            self._look()
             time.sleep(min(left_s, _LOOK_S))  # the moments are what the seed decides; no condition stands for them
+            self._look()
 
     def _look(self) -> None:
         """Take what the processes wrote, and see who has ended."""
