@@ -28,7 +28,7 @@ from tests.integration.broker_wire import (
     until,
 )
 from tests.subscriptions import tag_subscription
-from triomq.broker import server
+from triomq.broker import opening
 from triomq.broker.addresses import Address
 from triomq.broker.config import Listener
 from triomq.broker.opening import open_broker
@@ -282,7 +282,7 @@ class Disk(FileSystem):
 
 def use(monkeypatch: pytest.MonkeyPatch, file_system: FileSystem) -> None:
     """Let brokers keep their stores on another file system."""
-    monkeypatch.setattr(server, "MessageStore", functools.partial(MessageStore, file_system=file_system))
+    monkeypatch.setattr(opening, "MessageStore", functools.partial(MessageStore, file_system=file_system))
 
 
 @pytest.fixture
