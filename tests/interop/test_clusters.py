@@ -22,6 +22,7 @@ JAVA: Final = (
     "push_retry_then_succeed",
     "push_orderly_two_consumers",
     "rebalance_join_leave",
+    "request_reply",
     "transaction_check_back",
     "admin_clone_group_offset",
     "admin_consumer_progress",
