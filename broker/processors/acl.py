@@ -8,7 +8,8 @@ Source: wire.md 7; AdminBrokerProcessor.java.
 """
 
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
@@ -40,7 +41,7 @@ class AclProcessors:
         self._accounts = accounts
         self._refusals = refusals
         self._steps = steps
-        self._one_at_a_time = trio.Lock()
+        self._waiting: deque[Callable[[], Awaitable[None]]] = deque()  # the first one is being served
 
     @property
     def processors(self) -> dict[int, Processor]:
@@ -110,19 +111,32 @@ class AclProcessors:
         self._start(connection, command, rewrite, failure)
 
     def _start(self, connection: Connection, command: RemotingCommand, work: Callable[[], bytes], failure: int) -> None:
-        if self._one_at_a_time.statistics().tasks_waiting >= _MAX_WAITING:
-            raise RefusedError("too many requests change the accounts: try again later", ResponseCode.SYSTEM_BUSY)
-        self._steps.nursery.start_soon(self._answer, connection, command, work, failure)
+        """Do the work when all before it is done, then answer.
+
+        Raises:
+            RefusedError: too much waits already.
+        """
+        if len(self._waiting) >= _MAX_WAITING:
+            raise RefusedError("too many requests about accounts wait: try again later", ResponseCode.SYSTEM_BUSY)
+        self._waiting.append(partial(self._answer, connection, command, work, failure))
+        if len(self._waiting) == 1:
+            self._steps.nursery.start_soon(self._run)
+
+    async def _run(self) -> None:
+        while self._waiting:
+            await self._waiting[0]()
+            self._waiting.popleft()
 
     async def _answer(
         self, connection: Connection, command: RemotingCommand, work: Callable[[], bytes], failure: int
     ) -> None:
-        async with self._one_at_a_time:
-            try:
-                response = command.reply(body=await trio.to_thread.run_sync(work))
-                await self._accounts.look()
-            except ConfigError as exc:
-                response = self._refusals.response(connection.peer, command, failure, str(exc))
+        try:
+            response = command.reply(body=await trio.to_thread.run_sync(work))
+            await self._accounts.look()
+        except ConfigError as exc:
+            response = self._refusals.response(connection.peer, command, failure, str(exc))
+        except Exception as exc:  # noqa: BLE001  # boundary, as in Connection
+            response = self._refusals.response_to(connection.peer, command, exc)
         if not command.flag & _ONEWAY:
             connection.send(response)
         self._steps.end()

@@ -11,12 +11,14 @@ from triomq.broker.accounts import Accounts
 from triomq.broker.network.connection import Connection, Processor, Requests
 from triomq.broker.network.refusal import RefusedError
 from triomq.broker.statistics.counters import BrokerStatistics
-from triomq.protocol.acl.verdict import check
+from triomq.protocol.acl.verdict import check, passes_as_send
+from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import AccessDeniedError, TriomqError
 from triomq.protocol.wire.command import RemotingCommand
 
 LOGGER: Final = logging.getLogger("triomq.broker.processors.guard")
 
+_SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
 _LOG_INTERVAL_MS: Final = 60_000
 #: Apache's brokers begin the remark with it.
 _EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
@@ -38,9 +40,12 @@ class Guard:
 
     def passes(self, connection: Connection, fields: dict[str, Any], body: bytes) -> bool:
         """Whether a request with this JSON header passes; if not, its processor tells why."""
+        rules = self._accounts.rules
         try:
-            check(self._accounts.rules, RemotingCommand.from_json(fields, body), connection.peer_ip)
-        except (TriomqError, ValueError, TypeError):
+            if fields["code"] == _SEND and passes_as_send(rules, fields["extFields"], body):
+                return True
+            check(rules, RemotingCommand.from_json(fields, body), connection.peer_ip)
+        except (TriomqError, KeyError, ValueError, TypeError):
             return False
         return True
 

@@ -3,8 +3,11 @@
 Source: behaviour.md A.19; PlainAccessResource.java, Permission.java.
 """
 
+from binascii import b2a_base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha1
 from typing import Final
 
 from triomq.protocol.acl.addresses import NOBODY, AddressSet
@@ -16,8 +19,32 @@ SUB: Final = 2
 #: The words of the file; RocketMQ takes any other word for DENY.
 RIGHTS: Final = {"DENY": DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB}
 _WORDS: Final = {right: word for word, right in reversed(RIGHTS.items())}
+_BLOCK_BYTES: Final = 64  # of SHA-1
+_hash: Final = partial(sha1, usedforsecurity=False)  # HMAC is safe with it, and RocketMQ has no other
 #: Keys and secrets must be longer.
 MIN_KEY_LENGTH: Final = 6
+
+
+class Signer:
+    """Signs as an account does: Base64 of HMAC-SHA1.
+
+    Copies of the two started hashes take a quarter of the time of ``hmac.digest``, which looks up its algorithm.
+    """
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, secret: str) -> None:
+        key = secret.encode("utf-8", "replace")
+        key = (_hash(key).digest() if len(key) > _BLOCK_BYTES else key).ljust(_BLOCK_BYTES, b"\0")
+        self._inner = _hash(bytes(byte ^ 0x36 for byte in key))
+        self._outer = _hash(bytes(byte ^ 0x5C for byte in key))
+
+    def sign(self, content: bytes) -> bytes:
+        """Return the signature."""
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(content)
+        outer.update(inner.digest())
+        return b2a_base64(outer.digest(), newline=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +64,10 @@ class Account:
     topic_right: int = DENY
     group_right: int = DENY
     rights: Mapping[str, int] = field(default_factory=dict)
+    signer: Signer = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "signer", Signer(self.secret_key))
 
     def may(self, resource: str, right: int) -> bool:
         """Whether the account has one of the rights ``right`` on a topic, or on a group by its retry topic."""
