@@ -125,8 +125,8 @@ def _read_address(pattern: str, text: str) -> Numbers:
 
 def _read_listed(text: str) -> list[Numbers]:
     """Read ``10.0.0.{1,2}`` and ``fe80::{1,2}``."""
-    head, _, listed = text.removesuffix("}").partition("{")
-    if not head.endswith((".", ":")):
+    head, brace, listed = text.removesuffix("}").partition("{")
+    if not brace or not head.endswith((".", ":")):
         raise ConfigError(f"address pattern {text!r}: a list in braces must be the whole last part")
     return [_read_address(text, head + part) for part in listed.split(",")]
 

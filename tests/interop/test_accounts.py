@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from tests.interop.clusters import QUICK_CHECKS
-from tests.interop.kit_driver import ApacheBrokers, check_verdict, run_scenarios
+from tests.interop.kit_driver import KIT, START_TIMEOUT_S, ApacheBrokers, check_verdict, run, run_scenarios
 from tests.interop.suite_tools import fresh
 from tests.processes import start_triomq
 from triomq.client import (
@@ -19,6 +19,9 @@ from triomq.client import (
     PullConsumer,
     PushConsumer,
 )
+from triomq.protocol.acl.accounts import DENY, PUB, SUB, Account
+from triomq.protocol.acl.addresses import parse_pattern, union
+from triomq.protocol.acl.plain_acl import read_rules
 from triomq.protocol.record.message import Message, MessageExt
 
 pytestmark = pytest.mark.jvm
@@ -183,3 +186,34 @@ def test_java_clients_sign_for_our_broker(own_namesrv: str, client: str, tmp_pat
 def test_the_go_client_signs_for_our_broker(own_namesrv: str, tmp_path: Path) -> None:
     verdicts = run_scenarios(("run-go.sh",), own_namesrv, ["send_sync"], tmp_path, *ACCOUNT_OPTIONS)
     check_verdict(verdicts, "send_sync")
+
+
+def test_apaches_tools_change_accounts_of_our_broker(tmp_path: Path) -> None:
+    path = tmp_path / "plain_acl.yml"
+    path.write_text(FILE)
+    with start_triomq(tmp_path, "--acl", str(path)) as broker:
+        for words, says in (
+            (
+                "updateAclConfig -a somebody -s some-secret -i PUB -u DENY -t a=DENY,b=PUB|SUB -g c=SUB -w 10.0.0.*",
+                "success",
+            ),
+            ("updateGlobalWhiteAddr -g 10.10.10.1,11.0.0.*", "success"),
+            ("getAclConfig", "topicPerms        : [a=DENY, b=PUB|SUB]"),
+            ("clusterAclConfigVersion", "plain_acl.yml"),
+            ("deleteAclConfig -a limited", "success"),
+            ("deleteAclConfig -a limited", "there is no account limited"),
+        ):
+            command = ["run.sh", "--client", "4.9", "mqadmin", *ACCOUNT_OPTIONS, *words.split(), "-b", broker.broker]
+            done = run([KIT / command[0], *command[1:]], START_TIMEOUT_S)
+            assert says in done.stdout + done.stderr, done
+            assert "-secret" not in done.stdout + done.stderr
+    rules = read_rules(path.read_text())
+    assert list(rules.accounts) == ["conformance", "worker-1", "somebody"]
+    assert rules.accounts["somebody"] == Account(
+        "somebody",
+        "some-secret",
+        white=parse_pattern("10.0.0.*"),
+        topic_right=PUB,
+        rights={"a": DENY, "b": PUB | SUB, "%RETRY%c": SUB},
+    )
+    assert rules.white == union(map(parse_pattern, ("10.10.10.1", "11.0.0.*")))
