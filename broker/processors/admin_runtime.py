@@ -75,6 +75,7 @@ class RuntimeProcessor:
             "triomqDuplicateClientIds": str(sum(len(group.duplicate_ids) for group in groups)),
             "triomqDifferentSubscriptions": str(sum(len(group.differences) for group in groups)),
             "triomqStalledQueues": str(self.stalls.count()),
+            "triomqDeniedRequests": str(self.statistics.denied_requests),
         }
 
     def _traffic(self) -> dict[str, str]:

@@ -5,13 +5,14 @@ Rules: a connection remembers no account; one-way requests and codes that nobody
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from triomq.broker.accounts import Accounts
 from triomq.broker.network.connection import Connection, Processor, Requests
 from triomq.broker.network.refusal import RefusedError
 from triomq.broker.statistics.counters import BrokerStatistics
-from triomq.protocol.acl.verdict import check, passes_as_send
+from triomq.protocol.acl.accounts import AclRules
+from triomq.protocol.acl.verdict import authenticate, check, passes_as_send
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import AccessDeniedError, TriomqError
 from triomq.protocol.wire.command import RemotingCommand
@@ -24,6 +25,10 @@ _LOG_INTERVAL_MS: Final = 60_000
 _EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
 
 
+Judge: TypeAlias = Callable[[AclRules, RemotingCommand, str], object]
+"""Raises AccessDeniedError for a request of a host that does not pass."""
+
+
 class Guard:
     """Lets requests pass by the accounts that count at the moment."""
 
@@ -34,9 +39,9 @@ class Guard:
         self._next_log_ms = 0
 
     def guarded(self, requests: Requests) -> Requests:
-        """Return the same requests, each checked first."""
+        """Return the same requests, each checked first; those that nobody serves need an account and no right."""
         processors = {code: self._checking(processor) for code, processor in requests.processors.items()}
-        return Requests(processors, requests.next_command, self._checking(requests.unserved))
+        return Requests(processors, requests.next_command, self._checking(requests.unserved, authenticate))
 
     def passes(self, connection: Connection, fields: dict[str, Any], body: bytes) -> bool:
         """Whether a request with this JSON header passes; if not, its processor tells why."""
@@ -49,10 +54,10 @@ class Guard:
             return False
         return True
 
-    def _checking(self, processor: Processor) -> Processor:
+    def _checking(self, processor: Processor, judge: Judge = check) -> Processor:
         def checking(connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
             try:
-                check(self._accounts.rules, command, connection.peer_ip)
+                judge(self._accounts.rules, command, connection.peer_ip)
             except AccessDeniedError as exc:
                 self._note(connection, command, exc)
                 raise RefusedError(f"{_EXCEPTION}{exc}") from None

@@ -7,6 +7,7 @@ Source: behaviour.md A.19; PlainPermissionManager.java, PlainAccessConfig.java.
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 import yaml
@@ -131,7 +132,8 @@ def _text(node: yaml.Node | None, name: str) -> str:
         return ""
     if isinstance(node, yaml.ScalarNode):
         if node.tag == f"{_TAG}int":
-            return str(yaml.constructor.SafeConstructor().construct_yaml_int(node))
+            with suppress(ValueError):  # digits without a digit, or very many
+                return str(yaml.constructor.SafeConstructor().construct_yaml_int(node))
         if node.tag == f"{_TAG}str" and not (node.style is None and _EXPONENT.fullmatch(node.value)):
             return str(node.value)
     raise _error(node, f"{name} is not text: put it in quotes")
@@ -169,7 +171,7 @@ def _flag(node: yaml.Node | None) -> bool:
         return False
     if isinstance(node, yaml.ScalarNode):
         word = node.value.lower()
-        if node.tag == f"{_TAG}bool":
+        if node.tag == f"{_TAG}bool" and word in yaml.constructor.SafeConstructor.bool_values:
             return bool(yaml.constructor.SafeConstructor.bool_values[word])
         if word in ("true", "false"):
             return bool(word == "true")

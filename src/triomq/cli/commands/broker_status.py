@@ -105,6 +105,7 @@ def describe(address: str, runtime: Mapping[str, str], settings: Mapping[str, st
         "duplicate_client_ids": _number(runtime, "triomqDuplicateClientIds"),
         "different_subscriptions": _number(runtime, "triomqDifferentSubscriptions"),
         "stalled_queues": _number(runtime, "triomqStalledQueues"),
+        "denied_requests": _number(runtime, "triomqDeniedRequests"),
     }
 
 

@@ -147,6 +147,7 @@ def test_groups_that_are_not_well_are_counted(peer: Peer, another_peer: Peer) ->
     assert told["triomqDuplicateClientIds"] == "1"
     assert told["triomqDifferentSubscriptions"] == "2"
     assert told["triomqStalledQueues"] == "0"
+    assert told["triomqDeniedRequests"] == "0"
 
 
 def test_delay_levels_report_next_and_last_offset_once_used(peer: Peer, clock: Clock) -> None:

@@ -70,8 +70,9 @@ def test_every_code_of_both_ports_wants_an_account(peer: Peer) -> None:
 
 
 def test_an_unknown_code_is_not_supported_only_for_an_account(peer: Peer) -> None:
-    command = request(ADMIN, 999, {})
-    assert answer(peer, peer.broker.ports.broker, command) == (3, " request type 999 not supported")
+    for account in (ADMIN, NOBODY):
+        command = request(account, 999, {})
+        assert answer(peer, peer.broker.ports.broker, command) == (3, " request type 999 not supported")
 
 
 def test_the_name_servers_port_asks_nobody(peer: Peer) -> None:

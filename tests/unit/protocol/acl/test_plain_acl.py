@@ -1,4 +1,8 @@
+from contextlib import suppress
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from triomq.protocol.acl.accounts import DENY, PUB, SUB
 from triomq.protocol.acl.plain_acl import read_rules
@@ -79,6 +83,9 @@ def account(more: str = "", key: str = "somebody", secret: str = "secret-42") ->
         (account(secret="2020-01-01"), "line 3: secretKey is not text"),
         (account(secret="*secret-42"), "line 3: this is not YAML: found undefined alias ..."),
         (account("admin: sure"), "line 4: admin must be"),
+        (account("admin: !!bool sure"), "line 4: admin must be"),
+        (account(secret="0b_"), "line 3: secretKey is not text"),
+        (account(secret="9" * 5000), "line 3: secretKey is not text"),
         (account("whiteRemoteAddress: 10.0.0.1/8"), "line 4: address pattern"),
         (account("defaultTopicPerm: PUB,SUB"), "line 4: 'PUB,SUB' is no right"),
         (account("defaultGroupPerm: PUB | SUB"), "line 4: 'PUB | SUB' is no right"),
@@ -101,3 +108,23 @@ def test_a_secret_is_not_shown() -> None:
     rules = read_rules(account())
     assert "somebody" in repr(rules)
     assert "secret-42" not in repr(rules)
+
+
+PIECES = st.sampled_from(
+    ["accounts", "globalWhiteRemoteAddresses", "accessKey", "secretKey", "admin", "topicPerms", ": ", "\n", "- ", "  ",
+     "[", "]", "{", "}", ",", "a=PUB", "=", "0b_", "0x_", "1_000", "9" * 5000, "1:2:3", "~", "&a ", "*a", "!!int ",
+     "!!bool ", "!!binary ", "|", "'", '"', "<<", "? ", "---", "...", "%YAML 1.1", "\t", "10.0.0.1", "*", "yes", "1e5",
+     "2020-01-01", "\u00e9", "\ufeff", "\x00"]
+)  # fmt: skip
+
+
+@given(st.lists(PIECES | st.characters(), max_size=30).map("".join))
+def test_any_text_is_rules_or_an_error(text: str) -> None:
+    with suppress(ConfigError):
+        read_rules(text)
+
+
+@given(st.integers(0, len(FILE)), st.integers(0, 5), st.lists(PIECES, max_size=2).map("".join))
+def test_any_change_of_a_file_makes_rules_or_an_error(at: int, removed: int, added: str) -> None:
+    with suppress(ConfigError):
+        read_rules(FILE[:at] + added + FILE[at + removed :])
