@@ -122,9 +122,9 @@ def start_member(folder: Path, name: str, register: str, *options: str) -> Broke
     return _start_command(folder, "broker", *_FREE_PORT, "--broker-name", name, "--register", register, *options)
 
 
-def start_name_server(folder: Path) -> Broker:
+def start_name_server(folder: Path, *options: str) -> Broker:
     """Start our name server alone; it has no broker's address."""
-    return _start_command(folder, "namesrv", *_FREE_PORT)
+    return _start_command(folder, "namesrv", *_FREE_PORT, *options)
 
 
 def _start_command(folder: Path, command: str, *options: str) -> Broker:

@@ -23,10 +23,10 @@ _PORTS: Final = range(20_000, 32_000)
 class Brokers:
     """Brokers that are stopped or killed, and start again where they were.
 
-    One has the name server in itself, which ends with it.  Several register with one that stays.
+    One has the name server in itself, which ends with it.  Several register with one that comes and goes likewise.
 
     Attributes:
-        count: of the brokers.
+        count: of the brokers; also the number of the name server of several.
         namesrv: address of the name server.
     """
 
@@ -34,20 +34,15 @@ class Brokers:
         """Take settings; nothing is started yet."""
         self.count = count
         self._folder = folder
-        ports = _free_ports(2 if count == 1 else count)
-        self._listen = [f"127.0.0.1:{port}" for port in ports]
+        self._listen = [f"127.0.0.1:{port}" for port in _free_ports(count + 1)]
         self.namesrv = self._listen[-1]
-        self._running: list[Broker] = []
-        self._others: list[Broker] = []
+        self._running: dict[int, Broker] = {}
         self._lives = 0
 
     def start(self) -> None:
         """Start all."""
-        if self.count > 1:
-            self._others.append(start_name_server(self._folder / "namesrv"))
-            self.namesrv = self._others[0].namesrv
-        for number in range(self.count):
-            self._running.append(self._start(number))
+        for number in reversed(range(self.count if self.count == 1 else self.count + 1)):
+            self._running[number] = self._start(number)
 
     def restart(self, number: int, *, is_crash: bool) -> None:
         """Stop one or kill it, and start it again.
@@ -62,10 +57,13 @@ class Brokers:
         self._running[number] = self._start(number)
 
     def _start(self, number: int) -> Broker:
-        folder = self._folder / f"broker-{number}"
+        is_name_server = number == self.count
+        folder = self._folder / ("namesrv" if is_name_server else f"broker-{number}")
         self._lives += 1
         if (log := folder / "broker.log").exists():
             log.rename(folder / f"broker-{self._lives}.log")
+        if is_name_server:
+            return start_name_server(folder, "--listen", self.namesrv)
         options = ("--listen", self._listen[number], *_BROKER_OPTIONS)
         if self.count > 1:
             return start_member(folder, folder.name, self.namesrv, *options)
@@ -77,12 +75,12 @@ class Brokers:
         Raises:
             AssertionError: one did not stop in order.
         """
-        for process in (*self._running, *self._others):
+        for _, process in sorted(self._running.items()):
             process.stop()
 
     def kill(self) -> None:
         """Kill what still runs."""
-        for process in (*self._running, *self._others):
+        for process in self._running.values():
             if not process.stopped:
                 process.kill()
 

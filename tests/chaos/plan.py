@@ -59,8 +59,8 @@ class Action(StrEnum):
     JOIN = "member joins"
     LEAVE = "member leaves"
     KILL = "member killed"
-    RESTART = "broker restarted"
-    CRASH = "broker killed"
+    RESTART = "broker or name server restarted"
+    CRASH = "broker or name server killed"
 
     @property
     def is_of_broker(self) -> bool:
@@ -69,7 +69,7 @@ class Action(StrEnum):
 
 
 class Event(NamedTuple):
-    """One action; ``mode`` and ``number`` name the member, or ``number`` alone the broker."""
+    """One action; ``mode`` and ``number`` name the member, or ``number`` alone the broker or name server."""
 
     at_s: float
     action: Action
@@ -100,7 +100,7 @@ def plan_events(seed: int, seconds: float, modes: Sequence[Mode], brokers: int =
         elif not action.is_of_broker:
             number = own.pop(random.randrange(len(own)))
         elif brokers > 1:
-            number = random.randrange(brokers)
+            number = random.randrange(brokers + 1)  # the last one is the name server
         events.append(Event(at_s, action, mode, number))
         at_s += interval_s * random.uniform(0.4, 1.6)
     return events
