@@ -108,8 +108,7 @@ class BrokerConfig(ConnectionConfig):
         for listener in self.listeners:
             for address in (listener.broker, listener.namesrv):
                 if address is not None:
-                    has_accounts = self.acl is not None and address is listener.broker  # name servers ask nobody
-                    check_exposure(address, insecure=self.insecure or has_accounts)
+                    check_exposure(address, insecure=self.insecure or self.has_accounts)
             if listener.advertise is not None and not 0 < len(listener.advertise) <= _MAX_ADVERTISED_LENGTH:
                 raise ConfigError(f"listener {listener.name}: the advertised address is empty or too long")
         for name in (
@@ -158,8 +157,8 @@ def check_exposure(address: Address, *, insecure: bool) -> None:
     if not address.is_loopback and not insecure:
         raise ConfigError(
             f"listening on {address} would allow anybody who reaches it to send, read and delete messages or to change "
-            "routes, as it asks nobody for an account: listen on 127.0.0.1, give --acl with accounts for the broker's "
-            "own address, or give --insecure if the network is trusted"
+            "routes, as it asks nobody for an account: listen on 127.0.0.1, give a broker accounts with --acl, "
+            "or give --insecure if the network is trusted"
         )
 
 

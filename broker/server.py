@@ -128,7 +128,7 @@ class Broker:
         self._build_transactions(random)
         self._build_services()
         self.processors: Final = self._build_processors()
-        self.ports: Final = tables(self.processors, self.paged_reads, self._guard)
+        self.ports: Final = tables(self.processors, self.paged_reads, self._guard, is_open=config.insecure)
         self._listeners: Final = Listeners(config.listeners, self.ports)
         admission = Admission(config.max_connections, lambda: store.max_open_files)
         self.acceptors: Final = Acceptors(self.context, admission, self.stopping)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from triomq.broker.accounts import Accounts
+from triomq.broker.addresses import Address
 from triomq.broker.network.connection import Connection, Processor, Requests
 from triomq.broker.network.refusal import RefusedError
 from triomq.broker.statistics.counters import BrokerStatistics
@@ -24,6 +25,20 @@ _LOG_INTERVAL_MS: Final = 60_000
 #: Apache's brokers begin the remark with it.
 _EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
 
+
+#: What changes the name server: its tables, its settings, and the brokers that it names.
+_NAMESRV_CHANGES: Final = frozenset(
+    (
+        RequestCode.PUT_KV_CONFIG,
+        RequestCode.DELETE_KV_CONFIG,
+        RequestCode.REGISTER_BROKER,
+        RequestCode.UNREGISTER_BROKER,
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+        RequestCode.ADD_WRITE_PERM_OF_BROKER,
+        RequestCode.DELETE_TOPIC_IN_NAMESRV,
+        RequestCode.UPDATE_NAMESRV_CONFIG,
+    )
+)
 
 Judge: TypeAlias = Callable[[AclRules, RemotingCommand, str], object]
 """Raises AccessDeniedError for a request of a host that does not pass."""
@@ -77,3 +92,23 @@ class Guard:
                 command.code,
                 error,
             )
+
+
+def changed_from_loopback(requests: Requests) -> Requests:
+    """Return the requests of a name server's port, those that change it only for peers on this machine."""
+
+    def checking(processor: Processor) -> Processor:
+        def process(connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
+            if not Address(connection.peer_ip, 0).is_loopback:
+                raise RefusedError(
+                    f"request {command.code} changes the name server, which is allowed on its machine only"
+                )
+            return processor(connection, command)
+
+        return process
+
+    processors = {
+        code: checking(processor) if code in _NAMESRV_CHANGES else processor
+        for code, processor in requests.processors.items()
+    }
+    return requests._replace(processors=processors)

@@ -63,8 +63,7 @@ def test_the_store_is_below_the_users_data_folder(monkeypatch: pytest.MonkeyPatc
     assert default_store_root() == tmp_path / ".local" / "share" / "triomq" / "store"
 
 
-def test_accounts_protect_the_brokers_port_and_not_the_name_servers(tmp_path: Path) -> None:
-    address, accounts = Address("0.0.0.0", 0), tmp_path / "plain_acl.yml"
-    assert config(tmp_path, listeners=(Listener(broker=address),), acl=accounts).has_accounts
-    with pytest.raises(ConfigError, match="--insecure"):
-        config(tmp_path, listeners=(Listener(namesrv=address),), acl=accounts)
+def test_a_broker_with_accounts_may_listen_beyond_loopback(tmp_path: Path) -> None:
+    address = Address("0.0.0.0", 0)
+    listener = Listener(broker=address, namesrv=address)
+    assert not config(tmp_path, listeners=(listener,), acl=tmp_path / "plain_acl.yml").insecure

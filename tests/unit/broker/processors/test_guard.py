@@ -32,9 +32,14 @@ PLAIN = {
 
 
 @pytest.fixture
-def broker(make_broker: MakeBroker, tmp_path: Path) -> Broker:
+def path(tmp_path: Path) -> Path:
     path = tmp_path / "plain_acl.yml"
     path.write_text(FILE)
+    return path
+
+
+@pytest.fixture
+def broker(make_broker: MakeBroker, path: Path) -> Broker:
     broker = make_broker(acl=path)
     broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
     return broker
@@ -79,6 +84,23 @@ def test_the_name_servers_port_asks_nobody(peer: Peer) -> None:
     command = request(None, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
     code, _ = answer(peer, peer.broker.ports.namesrv, command)
     assert code == ResponseCode.SUCCESS
+
+
+CHANGES = (100, 102, 103, 104)
+
+
+def test_the_name_server_is_changed_on_its_machine_only(broker: Broker, peer: Peer) -> None:
+    local, requests = Peer(broker, "127.0.0.1:50003"), broker.ports.namesrv
+    for code in CHANGES:
+        command = request(None, code, {})
+        assert "allowed on its machine only" in answer(peer, requests, command)[1]
+        assert "allowed on its machine only" not in answer(local, requests, command)[1]
+
+
+def test_an_insecure_name_server_is_changed_by_everybody(make_broker: MakeBroker, path: Path) -> None:
+    peer = Peer(make_broker(acl=path, insecure=True))
+    for code in CHANGES:
+        assert "allowed" not in answer(peer, peer.broker.ports.namesrv, request(None, code, {}))[1]
 
 
 @pytest.mark.parametrize(
