@@ -1,6 +1,7 @@
 """A 4.9.7 broker with accounts is the judge: request by request, ours with ``--acl-like-apache`` decides alike."""
 
 import socket
+import time
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -77,6 +78,18 @@ def java_text(value: Any) -> str:
     return {None: "null", True: "true"}.get(value, str(value)) if not isinstance(value, str) else value
 
 
+def connect(address: tuple[str, int], source: str) -> socket.socket:
+    """Connect from a source address; a broker that was just started may take a moment to listen."""
+    end = time.monotonic() + 20
+    while True:
+        try:
+            return socket.create_connection(address, 20, (source, 0))
+        except ConnectionRefusedError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+
+
 class Broker:
     """Connections to one broker, one from each source address."""
 
@@ -89,7 +102,7 @@ class Broker:
         """Return the text of the denial, "" if the request passed."""
         sock = self.sockets.get(case.source)
         if sock is None:
-            sock = self.sockets[case.source] = socket.create_connection(self.address, 20, (case.source, 0))
+            sock = self.sockets[case.source] = connect(self.address, case.source)
         sock.sendall(case.frame())
         splitter = FrameSplitter()
         while True:
