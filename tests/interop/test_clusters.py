@@ -28,6 +28,12 @@ JAVA: Final = (
     "admin_consumer_progress",
     "mqadmin_commands",
 )
+#: What unmodified clients cannot do at Apache's brokers, by cluster and client: 4.9 does not know request 351, and the
+#: tool of 4.9 expects a figure that 5.x has under another name.
+APACHE_REFUSES: Final = {
+    ("two-apache", "5"): ("admin_clone_group_offset", "admin_consumer_progress"),
+    ("mixed-5", "4.9"): ("mqadmin_commands",),
+}
 GO: Final = ("push_concurrent_tags", "push_orderly", "transaction_commit")
 
 
@@ -61,9 +67,13 @@ def _sorted(route: TopicRouteData) -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.parametrize("client", ["4.9", "5"])
-def test_java_clients_pass(name_servers: list[str], client: str, tmp_path: Path) -> None:
-    verdicts = run_scenarios(("run.sh", "--client", client), name_servers[0], JAVA, tmp_path)
-    for scenario in JAVA:
+def test_java_clients_pass(
+    request: pytest.FixtureRequest, name_servers: list[str], client: str, tmp_path: Path
+) -> None:
+    left_out = APACHE_REFUSES.get((request.node.callspec.params["name_servers"], client), ())
+    scenarios = [scenario for scenario in JAVA if scenario not in left_out]
+    verdicts = run_scenarios(("run.sh", "--client", client), name_servers[0], scenarios, tmp_path)
+    for scenario in scenarios:
         check_verdict(verdicts, scenario)
 
 
