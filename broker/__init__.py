@@ -1,8 +1,8 @@
 """The broker: trio listeners, request processors and services over :mod:`triomq.storage`."""
 
 from triomq.broker.addresses import Address
-from triomq.broker.config import BrokerConfig, Listener
+from triomq.broker.config import BrokerConfig, Listener, TlsConfig
 from triomq.broker.opening import open_broker
 from triomq.broker.server import Broker
 
-__all__ = ["Address", "Broker", "BrokerConfig", "Listener", "open_broker"]
+__all__ = ["Address", "Broker", "BrokerConfig", "Listener", "TlsConfig", "open_broker"]

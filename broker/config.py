@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from triomq.broker.addresses import Address
 from triomq.protocol.bodies.group_health import STALL_AFTER_S
@@ -33,6 +33,25 @@ class Listener:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TlsConfig:
+    """Settings of TLS at all ports of a server.
+
+    Raises:
+        ConfigError: the settings contradict each other.
+    """
+
+    cert: Path  # tls.server.certPath: the certificate, with those that signed it
+    key: Path  # tls.server.keyPath
+    client_ca: Path | None = None  # tls.server.trustCertPath: who signs the certificates of clients
+    client_auth: Literal["none", "optional", "require"] = "none"  # tls.server.need.client.auth
+    enforcing: bool = False  # tls.server.mode: refuse connections without TLS
+
+    def __post_init__(self) -> None:
+        if (self.client_auth == "none") != (self.client_ca is None):
+            raise ConfigError("TLS: the certificates of clients need both a client CA and client_auth, or neither")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionConfig:
     """Settings of a server's connections."""
 
@@ -42,6 +61,7 @@ class ConnectionConfig:
     unread_high_bytes: int = 4 * 1024**2  # a peer with more unread answers is not served until it reads
     unread_timeout_s: float = 60.0  # ... and is disconnected if it reads nothing for so long
     shutdown_grace_s: float = 1.0
+    tls: TlsConfig | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

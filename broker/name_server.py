@@ -21,6 +21,7 @@ from triomq.broker.network.connection import Connection, ConnectionContext, Requ
 from triomq.broker.network.refusal import Refusals
 from triomq.broker.network.sockets import listen
 from triomq.broker.network.steps import Steps
+from triomq.broker.network.tls import ServerTls
 from triomq.broker.processors.namesrv import name_server
 from triomq.broker.services.housekeeping import close_idle, close_silent_brokers
 from triomq.broker.services.saving import TableSaving, save_now
@@ -47,7 +48,7 @@ class NameServer:
 
     address: Address
 
-    def __init__(self, config: NameServerConfig) -> None:
+    def __init__(self, config: NameServerConfig, tls: ServerTls | None = None) -> None:
         """Build the parts; nothing is read or opened."""
         self.config: Final = config
         self.stopping: Final = trio.Event()
@@ -62,6 +63,7 @@ class NameServer:
             config, statistics, Refusals(statistics, ""), requests, Steps(lambda: None), self._forget
         )
         settings = NameServerSettings(path, config.order_messages)
+        self._tls = tls
         self._requests = Requests(name_server(self.routes, self.key_values, settings))
 
     def _forget(self, connection: Connection, _closed_by_peer: bool) -> None:
@@ -79,7 +81,7 @@ class NameServer:
 
     async def serve(self, endpoint: Endpoint, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until :attr:`stopping` is set; started when connections are accepted."""
-        acceptors = Acceptors(self.context, Admission(self.config.max_connections), self.stopping)
+        acceptors = Acceptors(self.context, Admission(self.config.max_connections), self.stopping, self._tls)
         async with trio.open_nursery() as services:
             services.start_soon(self._saving.run)
             services.start_soon(self._scan)
@@ -98,13 +100,14 @@ async def open_name_server(config: NameServerConfig) -> AsyncGenerator[NameServe
     """Load the table, listen, and serve until the block ends; then the table is on disk.
 
     Raises:
-        ConfigError: the address cannot be bound.
+        ConfigError: the address cannot be bound, or a file of TLS not used.
         StoreLockedError: another name server owns the folder.
         StoreError: the folder or its table cannot be used.
     """
+    tls = ServerTls(config.tls) if config.tls else None
     folder = StoreDirectory(config.root, FileSystem())
     folder.acquire()
-    server = NameServer(config)
+    server = NameServer(config, tls)
     try:
         server.key_values.load()
         endpoint = server.listen()

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from triomq.broker.config import BrokerConfig
+from triomq.broker.network.tls import ServerTls
 from triomq.broker.server import Broker
 from triomq.storage.commit_log.log_scan import ProgressLog
 from triomq.storage.config import StoreConfig
@@ -46,12 +47,13 @@ async def open_broker(config: BrokerConfig) -> AsyncGenerator[Broker]:
     """Open the store, listen, and serve until the block ends; then everything is on disk.
 
     Raises:
-        ConfigError: an address cannot be bound, or the file of accounts is wrong.
+        ConfigError: an address cannot be bound, or the file of accounts or one of TLS is wrong.
         StoreLockedError: another broker owns the store.
         StoreLayoutError: the store cannot be read, or was written with other file sizes.
     """
+    tls = ServerTls(config.tls) if config.tls else None
     store = await _open_store(config.store)
-    broker = Broker(config, store)
+    broker = Broker(config, store, tls=tls)
     try:
         broker.load()
         endpoints = await broker.listen()

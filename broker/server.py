@@ -36,6 +36,7 @@ from triomq.broker.network.connection import Connection, ConnectionContext
 from triomq.broker.network.listeners import Listeners
 from triomq.broker.network.refusal import Refusals
 from triomq.broker.network.steps import Steps
+from triomq.broker.network.tls import ServerTls
 from triomq.broker.processors.acl import AclProcessors
 from triomq.broker.processors.admin import GroupProcessors, StoreProcessors, TopicProcessors
 from triomq.broker.processors.admin_runtime import RuntimeProcessor
@@ -113,6 +114,7 @@ class Broker:
         clock_ms: Callable[[], int] = now_ms,
         steady_clock_ms: Callable[[], int] = steady_ms,
         random: Random | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         self.config: Final = config
         self.store: Final = store
@@ -131,7 +133,7 @@ class Broker:
         self.ports: Final = tables(self.processors, self.paged_reads, self._guard, is_open=config.insecure)
         self._listeners: Final = Listeners(config.listeners, self.ports)
         admission = Admission(config.max_connections, lambda: store.max_open_files)
-        self.acceptors: Final = Acceptors(self.context, admission, self.stopping)
+        self.acceptors: Final = Acceptors(self.context, admission, self.stopping, tls)
 
     def _build_pulls(self) -> None:
         config, store = self.config, self.store

@@ -24,11 +24,6 @@ class Missing(NamedTuple):
 
 MISSING: Final = (
     Missing(
-        "TLS in triomq's broker",
-        ("tls.server.mode", "tls.server.certPath", "tls.server.keyPath"),
-        "keep the broker on loopback or in a trusted network; clients use TLS to Apache's brokers",
-    ),
-    Missing(
         "a namespace in Spark",
         ("namespace",),
         "use NAMESPACE%NAME as topic and group, as Apache's clients send them",

@@ -11,6 +11,7 @@ from triomq.broker.addresses import Address, plain_ip
 from triomq.broker.network.admission import Admission
 from triomq.broker.network.connection import Connection, ConnectionContext, Requests
 from triomq.broker.network.sockets import accept_loop
+from triomq.broker.network.tls import ServerTls
 from triomq.protocol.host import encode_host
 
 _FINISH_CHECK_S: Final = 0.01
@@ -38,6 +39,7 @@ class Acceptors:
     context: ConnectionContext
     admission: Admission
     stopping: trio.Event
+    tls: ServerTls | None = None
 
     async def run(
         self,
@@ -52,6 +54,9 @@ class Acceptors:
         async with trio.open_nursery() as connections:  # 2. requests in flight are answered
             self.context.steps.nursery = connections
             connections.start_soon(self.context.reader.run, self.context.connections)
+            if self.tls is not None:
+                self.tls.reader = self.context.reader
+                connections.start_soon(self.tls.run)
             async with trio.open_nursery() as acceptors:  # 1. end first
                 for endpoint in endpoints:
                     acceptors.start_soon(accept_loop, endpoint.sock, self._acceptor(endpoint))
@@ -80,6 +85,8 @@ class Acceptors:
             store_host = encode_host(endpoint.store_ip or local_ip, endpoint.broker_port)
             advertised = advertised_address(endpoint.advertise, local_ip, endpoint.broker_port)
             connection = Connection(context, sock, peer, advertised, store_host, endpoint.requests)
+            if self.tls is not None:
+                self.tls.guard(connection, sock)
             context.connections.add(connection)
             context.reader.add(connection)
 

@@ -9,7 +9,6 @@ serves another connection; only what the kernel does not take at once needs a ta
 """
 
 import logging
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
@@ -21,6 +20,7 @@ from triomq.broker.config import ConnectionConfig
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection_reader import ConnectionReader
 from triomq.broker.network.refusal import Refusals, remark_of
+from triomq.broker.network.sockets import Wire
 from triomq.broker.network.steps import Steps
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.codes import CommandFlag, LanguageCode, ResponseCode
@@ -127,7 +127,7 @@ class Connection:
     def __init__(
         self,
         context: ConnectionContext,
-        sock: socket.socket,
+        sock: Wire,
         peer: Address,
         advertised: str,
         store_host: bytes,
@@ -170,6 +170,10 @@ class Connection:
     def fileno(self) -> int:
         """Return the file descriptor of the socket; -1 after it was closed."""
         return self._socket.fileno()
+
+    def use_socket(self, sock: Wire) -> None:
+        """Read and write through something else on the same socket."""
+        self._socket = sock
 
     def read(self) -> None:
         """Receive what the peer sent and answer it, in one step; every failure ends this connection only."""

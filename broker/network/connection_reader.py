@@ -28,9 +28,14 @@ class Readable(Protocol):
 
 
 class ConnectionReader:
-    """Polls the connections for data."""
+    """Polls the connections for data.
+
+    Attributes:
+        turns: how often it has polled; between two turns other tasks run.
+    """
 
     def __init__(self) -> None:
+        self.turns = 0
         self._poll: Final = select.epoll()
         self._connections: dict[int, Readable] = {}  # by file descriptor
 
@@ -56,6 +61,7 @@ class ConnectionReader:
         try:
             while True:
                 await trio.lowlevel.wait_readable(self._poll.fileno())
+                self.turns += 1
                 for number, _ in self._poll.poll(0, _MAX_READS):
                     connection = self._connections.get(number)
                     if connection is not None:  # it may have been closed by another connection of this round

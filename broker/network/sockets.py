@@ -4,8 +4,8 @@ import contextlib
 import errno
 import logging
 import socket
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
 
 import trio
 
@@ -21,6 +21,25 @@ _CAPACITY_PAUSE_S: Final = 0.1
 #: RocketMQ clients with the VIP channel enabled use the broker's port minus this.
 VIP_PORT_DISTANCE: Final = 2
 _FREE_PORT_TRIES: Final = 32
+
+
+class Wire(Protocol):
+    """What a connection reads and writes: a non-blocking socket, or what speaks TLS on one."""
+
+    def fileno(self) -> int:
+        """Return the file descriptor; -1 after it was closed."""
+
+    def recv(self, size: int, /) -> bytes:
+        """Receive; b"" at the end."""
+
+    def send(self, data: bytes, /) -> int:
+        """Write; return how many bytes are gone."""
+
+    def sendmsg(self, chunks: Iterable[bytes | memoryview], /) -> int:
+        """Write buffers; return how many bytes are gone."""
+
+    def close(self) -> None:
+        """Close the socket."""
 
 
 def listen(address: Address) -> socket.socket:

@@ -15,7 +15,7 @@ from typing import Final
 from triomq.protocol.errors import ConfigError
 
 #: First byte of a TLS connection; a frame that begins so would have 352 MiB.
-HANDSHAKE: Final = 0x16
+HANDSHAKE: Final = b"\x16"
 _RECORD_BYTES: Final = 16 * 1024
 _SEALED_AT_ONCE_BYTES: Final = 256 * 1024
 _MAX_UNSENT_BYTES: Final = 64 * 1024

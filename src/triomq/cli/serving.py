@@ -6,10 +6,14 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Final, TypeVar
+from pathlib import Path
+from typing import Final, Literal, TypeVar, cast
 
 import trio
 
+from triomq.broker.config import TlsConfig
+from triomq.cli.arguments.options import ServerOptions
+from triomq.cli.errors import UsageError
 from triomq.cli.process import end_at_next_signal, settle_garbage_collector, stop_signals
 from triomq.logs import reopen_log_file
 
@@ -40,6 +44,32 @@ async def serve_until_signal(
                 announce(running)
                 await life.stop.wait()
             nursery.cancel_scope.cancel()
+
+
+def tls_config(options: ServerOptions) -> TlsConfig | None:
+    """Convert the options of TLS to settings.
+
+    Raises:
+        UsageError: they contradict each other.
+    """
+    cert, key = options.tls_cert, options.tls_key
+    if options.tls == "disabled":
+        return None
+    if cert is None or key is None:
+        if (cert, key, options.tls, options.tls_client_ca, options.tls_client_auth) != (None,) * 5:
+            raise UsageError("TLS needs both --tls-cert and --tls-key")
+        return None
+    ca = options.tls_client_ca
+    client_auth = options.tls_client_auth or ("none" if ca is None else "require")
+    if (ca is None) != (client_auth == "none"):
+        raise UsageError(f"--tls-client-auth {client_auth}: needs --tls-client-ca FILE, and none goes without it")
+    return TlsConfig(
+        cert=Path(cert).expanduser(),
+        key=Path(key).expanduser(),
+        client_ca=None if ca is None else Path(ca).expanduser(),
+        client_auth=cast("Literal['none', 'optional', 'require']", client_auth),  # argparse has checked it
+        enforcing=options.tls == "enforcing",
+    )
 
 
 class _Life:

@@ -12,6 +12,7 @@ def add_broker(commands: Commands) -> None:
     text = "run a broker with its name server"
     parser = add_command(commands, "broker", "broker:run", options_type, text, log_level="info")
     _add_addresses(parser)
+    _add_security(parser)
     _add_store(parser)
     _add_retention(parser)
     _add_messages(parser)
@@ -36,7 +37,7 @@ def add_namesrv(commands: Commands) -> None:
     text = "folder of its key-value table (kvConfigPath; triomq/namesrv in the user's data folder)"
     add_option(parser, "--store DIR", text)
     add_option(parser, "--order-messages", "put the queues of order topics into routes (orderMessageEnable)")
-    add_option(parser, "--insecure", "allow listening beyond loopback without accounts and TLS")
+    _add_security(parser)
 
 
 def add_cluster(commands: Commands) -> None:
@@ -52,7 +53,7 @@ def add_cluster(commands: Commands) -> None:
     address = "127.0.0.1:9876"
     add("--namesrv-listen HOST:PORT", f"address of the name server ({address}; port 0: any free port)", address)
     add("--store DIR", "folder of all stores and of the brokers' logs (triomq/cluster in the user's data folder)")
-    add("--insecure", "allow listening beyond loopback without accounts and TLS")
+    add("--insecure", "allow listening beyond loopback without accounts")
     parser.add_argument(
         "options", metavar="-- BROKER_OPTION", nargs="*", help="options of triomq broker for all brokers"
     )
@@ -76,8 +77,21 @@ def _add_addresses(parser: Parser) -> None:
         "accounts and their rights, RocketMQ's plain_acl.yml (aclEnable; none: everybody may do everything)",
     )
     add("--acl-like-apache", "check only what RocketMQ checks: any account reads and changes much that is not its own")
-    add("--insecure", "allow listening beyond loopback without accounts and TLS")
     add("--end-with-stdin", "stop also when stdin ends, as when the program that started it ends")
+
+
+def _add_security(parser: Parser) -> None:
+    add = partial(add_option, parser)
+    add("--insecure", "allow listening beyond loopback without accounts")
+    add("--tls-cert FILE", "certificate of the server, with those that signed it (tls.server.certPath)")
+    add("--tls-key FILE", "its private key, not encrypted (tls.server.keyPath)")
+    text = "connections without TLS are still served (permissive), or refused (enforcing) (tls.server.mode; permissive)"
+    add("--tls disabled|permissive|enforcing", text)
+    add("--tls-client-ca FILE", "who signs the certificates of clients (tls.server.trustCertPath)")
+    text = (
+        "whether clients with TLS must show one (tls.server.need.client.auth; require with --tls-client-ca, else none)"
+    )
+    add("--tls-client-auth none|optional|require", text)
 
 
 def _add_store(parser: Parser) -> None:

@@ -24,7 +24,19 @@ class CompletionOptions(Options):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerOptions(Options):
+class ServerOptions(Options):
+    """Options of both servers."""
+
+    insecure: bool
+    tls: str | None
+    tls_cert: str | None
+    tls_key: str | None
+    tls_client_ca: str | None
+    tls_client_auth: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerOptions(ServerOptions):
     """``triomq broker``."""
 
     listen: str
@@ -34,7 +46,6 @@ class BrokerOptions(Options):
     listener: tuple[str, ...]
     store: str | None
     durability: str
-    insecure: bool
     acl: str | None
     acl_like_apache: bool
     cluster_name: str
@@ -61,13 +72,12 @@ class BrokerOptions(Options):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamesrvOptions(Options):
+class NamesrvOptions(ServerOptions):
     """``triomq namesrv``."""
 
     listen: str
     store: str | None
     order_messages: bool
-    insecure: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

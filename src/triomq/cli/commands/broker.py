@@ -20,7 +20,7 @@ from triomq.cli.arguments.options import BrokerOptions
 from triomq.cli.errors import UsageError
 from triomq.cli.exit_codes import ExitCode
 from triomq.cli.process import raise_open_files_limit
-from triomq.cli.serving import serve_until_signal, write_ready_line
+from triomq.cli.serving import serve_until_signal, tls_config, write_ready_line
 from triomq.protocol.errors import ConfigError, StoreError
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.delays import DEFAULT_DELAY_LEVELS, DelayLevels
@@ -83,6 +83,7 @@ def make_config(options: BrokerOptions) -> BrokerConfig:
         register=_register(options.register),
         acl=Path(options.acl).expanduser() if options.acl else None,
         acl_like_apache=options.acl_like_apache,
+        tls=tls_config(options),
         cluster_name=options.cluster_name,
         broker_name=options.broker_name,
         auto_create_topic=not options.no_auto_create_topic,

@@ -16,7 +16,7 @@ from triomq.cli.arguments.options import NamesrvOptions
 from triomq.cli.commands.broker import check_host, parse_address
 from triomq.cli.exit_codes import ExitCode
 from triomq.cli.process import raise_open_files_limit
-from triomq.cli.serving import serve_until_signal, write_ready_line
+from triomq.cli.serving import serve_until_signal, tls_config, write_ready_line
 
 LOGGER: Final = logging.getLogger("triomq.cli.commands.namesrv")
 
@@ -32,7 +32,11 @@ def run(options: NamesrvOptions) -> int:
     check_host(listen)
     root = Path(options.store).expanduser() if options.store else default_store_root().with_name("namesrv")
     config = NameServerConfig(
-        root=root, listen=listen, insecure=options.insecure, order_messages=options.order_messages
+        root=root,
+        listen=listen,
+        insecure=options.insecure,
+        tls=tls_config(options),
+        order_messages=options.order_messages,
     )
     raise_open_files_limit()
     announce = partial(_announce, as_json=options.json)

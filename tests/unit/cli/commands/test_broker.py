@@ -1,9 +1,10 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from triomq.broker.addresses import Address
-from triomq.broker.config import DEFAULT_NAMESRV, BrokerConfig
+from triomq.broker.config import DEFAULT_NAMESRV, BrokerConfig, TlsConfig
 from triomq.cli.arguments.arguments import parse
 from triomq.cli.arguments.options import BrokerOptions
 from triomq.cli.commands.broker import make_config, parse_listener
@@ -125,3 +126,31 @@ def test_impossible_settings_are_refused_with_the_option(words: tuple[str, ...],
 
 def test_insecure_opens_the_network() -> None:
     assert config("--listen", "0.0.0.0:10911", "--insecure").insecure
+
+
+def test_options_of_tls_reach_the_settings() -> None:
+    files = ("--tls-cert", "c.pem", "--tls-key", "k.pem")
+    ca = ("--tls-client-ca", "ca.pem")
+    plain, optional = TlsConfig(cert=Path("c.pem"), key=Path("k.pem")), ("--tls-client-auth", "optional")
+    asking = replace(plain, client_ca=Path("ca.pem"), client_auth="require")
+    assert config().tls is None
+    assert config("--tls", "disabled", *files).tls is None
+    assert config(*files).tls == config("--tls", "permissive", *files).tls == plain
+    assert config("--tls", "enforcing", *files, *ca).tls == replace(asking, enforcing=True)
+    assert config(*files, *ca, *optional).tls == replace(asking, client_auth="optional")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--tls-cert", "c.pem"),
+        ("--tls-key", "k.pem"),
+        ("--tls", "enforcing"),
+        ("--tls-client-ca", "ca.pem"),
+        ("--tls-cert", "c.pem", "--tls-key", "k.pem", "--tls-client-auth", "require"),
+        ("--tls-cert", "c.pem", "--tls-key", "k.pem", "--tls-client-ca", "ca.pem", "--tls-client-auth", "none"),
+    ],
+)
+def test_options_of_tls_that_would_protect_nothing_are_refused(words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="--tls-c"):
+        config(*words)

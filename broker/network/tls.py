@@ -1,0 +1,218 @@
+"""TLS of a server: plain and TLS connections come to one port, and the first byte tells them apart.
+
+A connection costs no task: its handshake goes on whenever its peer sends something, in the step that reads it.
+
+Source: wire.md 1.3; NettyRemotingServer.java, TlsSystemConfig.java, FileWatchService.java.
+"""
+
+import logging
+import socket
+import ssl
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, Protocol, TypeAlias
+
+import trio
+
+from triomq.broker.config import TlsConfig
+from triomq.broker.network.connection_reader import ConnectionReader
+from triomq.broker.network.sockets import Wire
+from triomq.protocol.errors import ConfigError
+from triomq.tls import HANDSHAKE, TlsSession, TlsSocket, load_ca, load_identity, make_context, tls_reason
+
+LOGGER: Final = logging.getLogger("triomq.broker.network.tls")
+
+_HANDSHAKE_TIMEOUT_S: Final = 10.0
+_TICK_S: Final = 1.0
+_STEPS_PER_TURN: Final = 4  # of handshakes: a storm of them must not delay the other connections
+#: An alert, protocol_version: what a peer without TLS gets; a frame cannot begin so.
+_USE_TLS: Final = bytes.fromhex("15 0303 0002 02 46")
+_CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "require": ssl.CERT_REQUIRED}
+
+Stamp: TypeAlias = tuple[tuple[int, int, int] | None, ...]
+
+
+class _Connection(Protocol):
+    peer: str
+
+    def use_socket(self, sock: Wire) -> None: ...
+    def close(self, reason: str) -> None: ...
+
+
+class ServerTls:
+    """The certificate in use, and the handshakes that go on.
+
+    Attributes:
+        context: settings of new connections.
+        reader: reads the connections; set before there are any.
+    """
+
+    reader: ConnectionReader
+
+    def __init__(self, config: TlsConfig) -> None:
+        """Read the files.
+
+        Raises:
+            ConfigError: one cannot be used.
+        """
+        self._config = config
+        self._seen = self._taken = _stamp(config)
+        self.context = _load(config)
+        self._handshakes: dict[_ServerTlsSocket, float] = {}  # their deadlines
+        self._turn = self._steps = 0
+        if config.client_auth == "require" and not config.enforcing:
+            LOGGER.warning("clients without TLS need no certificate, as TLS is permissive")
+
+    @property
+    def is_enforced(self) -> bool:
+        """Whether connections without TLS are refused."""
+        return self._config.enforcing
+
+    def guard(self, connection: _Connection, sock: socket.socket) -> None:
+        """Let the first byte of a new connection decide what it speaks."""
+        connection.use_socket(_FirstRead(self, connection, sock))
+
+    def has_time(self) -> bool:
+        """Whether another step of a handshake, about 0.5 ms, may be done in this turn of the reader."""
+        if self._turn != self.reader.turns:
+            self._turn, self._steps = self.reader.turns, 0
+        self._steps += 1
+        return self._steps <= _STEPS_PER_TURN
+
+    def started(self, sock: "_ServerTlsSocket") -> None:
+        """A handshake has begun."""
+        self._handshakes[sock] = trio.current_time() + _HANDSHAKE_TIMEOUT_S
+
+    def ended(self, sock: "_ServerTlsSocket") -> None:
+        """It is done, or the connection closed."""
+        self._handshakes.pop(sock, None)
+
+    async def run(self) -> None:
+        """End slow handshakes and take changed files until cancelled."""
+        while True:
+            await trio.sleep(_TICK_S)
+            now = trio.current_time()
+            for sock in [sock for sock, deadline in self._handshakes.items() if deadline <= now]:
+                sock.connection.close(f"no TLS handshake within {_HANDSHAKE_TIMEOUT_S:.0f} s")
+            await trio.to_thread.run_sync(self._take_changes)
+
+    def _take_changes(self) -> None:
+        """Take the files if one has changed, and none any more since the last look: all are written then."""
+        before, self._seen = self._seen, _stamp(self._config)
+        if self._seen == self._taken or self._seen != before:
+            return
+        self._taken = self._seen
+        try:
+            self.context = _load(self._config)
+        except ConfigError as exc:
+            LOGGER.error("changed files cannot be used, the old certificate stays in use: %s", exc)
+        else:
+            LOGGER.info("certificate changed cert=%s", self._config.cert)
+
+
+class _FirstRead:
+    """Stands for the socket of a connection until its first byte has come."""
+
+    __slots__ = ("_connection", "_socket", "_tls")
+
+    def __init__(self, tls: ServerTls, connection: _Connection, sock: socket.socket) -> None:
+        self._tls = tls
+        self._connection = connection
+        self._socket = sock
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def recv(self, size: int) -> bytes:
+        first = self._socket.recv(1, socket.MSG_PEEK)
+        sock: Wire = self._socket
+        if first == HANDSHAKE:
+            sock = _ServerTlsSocket(self._tls, self._connection, self._socket)
+        elif first and self._tls.is_enforced:
+            self._socket.recv(size)  # else the peer is reset, and may not see the alert
+            self._socket.send(_USE_TLS)
+            LOGGER.warning("connection without TLS refused peer=%s: TLS is enforced", self._connection.peer)
+            raise ConnectionError("no TLS")
+        self._connection.use_socket(sock)
+        return sock.recv(size)
+
+    def send(self, data: bytes) -> int:
+        return self._socket.send(data)
+
+    def sendmsg(self, chunks: Iterable[bytes | memoryview]) -> int:
+        return self._socket.sendmsg(chunks)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class _ServerTlsSocket(TlsSocket):
+    """The socket of a connection that speaks TLS."""
+
+    __slots__ = ("_tls", "connection")
+
+    def __init__(self, tls: ServerTls, connection: _Connection, sock: socket.socket) -> None:
+        super().__init__(sock, TlsSession(tls.context, is_server=True))
+        self.connection = connection
+        self._tls = tls
+        tls.started(self)
+
+    def recv(self, size: int) -> bytes:
+        """Receive all plain bytes; b"" at the end.
+
+        Raises:
+            BlockingIOError: there are none yet.
+            OSError: the connection is lost.
+        """
+        session = self._session
+        if not session.is_established and not self._tls.has_time():
+            raise BlockingIOError
+        data = self._socket.recv(size)
+        if not data:
+            return data
+        try:
+            session.receive(data)
+            if not session.is_established and session.shake_hands():
+                self._tls.ended(self)
+            plain = session.read() if session.is_established else b""
+        except ssl.SSLError as exc:
+            self._push()
+            reason = tls_reason(exc)
+            LOGGER.warning("TLS failed peer=%s reason=%s", self.connection.peer, reason)
+            raise ConnectionError(f"TLS: {reason}") from exc
+        self._push()
+        if not plain and not session.has_ended:
+            raise BlockingIOError
+        return plain
+
+    def close(self) -> None:
+        """Close the socket, with TLS's own end before."""
+        self._tls.ended(self)
+        super().close()
+
+
+def _load(config: TlsConfig) -> ssl.SSLContext:
+    """Return the settings of new connections.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    context = make_context(is_server=True)
+    load_identity(context, config.cert, config.key)
+    context.verify_mode = _CLIENT_AUTH[config.client_auth]
+    if config.client_ca is not None:
+        load_ca(context, config.client_ca)
+    return context
+
+
+def _stamp(config: TlsConfig) -> Stamp:
+    """Return what changes with the files."""
+    return tuple(_stamp_of(path) for path in (config.cert, config.key, config.client_ca) if path is not None)
+
+
+def _stamp_of(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,0 +1,327 @@
+"""TLS at the broker's ports: the first byte decides, one bad peer harms nobody, certificates change while it runs."""
+
+import logging
+import os
+import socket
+import ssl
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.certificates import Authority, Identity
+from tests.integration.broker_wire import (
+    Wire,
+    broker_port,
+    connected,
+    namesrv_address,
+    namesrv_port,
+    pull_fields,
+    request,
+    running,
+    send_fields,
+    until,
+)
+from triomq.broker.addresses import Address
+from triomq.broker.config import NameServerConfig, TlsConfig
+from triomq.broker.name_server import open_name_server
+from triomq.broker.network.tls import ServerTls
+from triomq.broker.server import Broker
+from triomq.client import ClientConfig, Message, Producer
+from triomq.client import TlsConfig as ClientTlsConfig
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.errors import ClientError, ConfigError
+from triomq.protocol.record.record import decode_records
+from triomq.tls import TlsSession
+
+SEND, PULL = RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE
+STALLED = 200
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture(scope="module")
+def identity(authority: Authority) -> Identity:
+    return authority.issue("broker")
+
+
+@pytest.fixture
+def tls(identity: Identity) -> TlsConfig:
+    return TlsConfig(cert=identity.cert, key=identity.key)
+
+
+@pytest.fixture
+def trusting(authority: Authority) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(authority.ca))
+
+
+def secured(stream: trio.SocketStream, context: ssl.SSLContext) -> trio.SSLStream[trio.SocketStream]:
+    return trio.SSLStream(stream, context, server_hostname="localhost", https_compatible=True)
+
+
+@asynccontextmanager
+async def secure(port: int, context: ssl.SSLContext) -> AsyncGenerator[Wire]:
+    async with connected(port) as wire:
+        stream = secured(wire.stream, context)
+        await stream.do_handshake()
+        yield Wire(cast("trio.SocketStream", stream))
+
+
+def handshakes(broker: Broker) -> int:
+    assert broker.acceptors.tls is not None
+    return len(broker.acceptors.tls._handshakes)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"])
+async def test_plain_and_tls_peers_share_a_port(
+    root: Path, mock_clock: MockClock, tls: TlsConfig, trusting: ssl.SSLContext, version: ssl.TLSVersion
+) -> None:
+    trusting.maximum_version = version
+    bodies = [b"%d" % number * (number % 100) for number in range(1, 1001)]
+    async with running(root, tls=tls) as broker:
+        for port in (broker_port(broker), namesrv_port(broker)):
+            async with connected(port) as plain, secure(port, trusting) as wire:
+                for each in (plain, wire):
+                    topics = await each.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+                    assert topics.code == ResponseCode.SUCCESS
+        async with secure(broker_port(broker), trusting) as wire, connected(broker_port(broker)) as plain:
+            await wire.send(b"".join(request(SEND, send_fields(), body, opaque=n) for n, body in enumerate(bodies)))
+            answers = [await wire.next() for _ in bodies]
+            assert [answer.opaque for answer in answers] == [*range(len(bodies))]
+            for each in (wire, plain):
+                found: list[bytes] = []
+                while len(found) < len(bodies):
+                    pulled = await each.ask(PULL, pull_fields(queueOffset=len(found)))
+                    found += [message.stored_body for message in decode_records(pulled.body)]
+                assert found == bodies
+
+
+async def test_a_tls_peer_that_reads_late_gets_everything(
+    root: Path, mock_clock: MockClock, tls: TlsConfig, trusting: ssl.SSLContext
+) -> None:
+    body = os.urandom(3_000_000)
+    async with running(root, tls=tls, unread_high_bytes=64 * 1024) as broker:
+        async with secure(broker_port(broker), trusting) as wire:
+            assert (await wire.put(body=body)).code == ResponseCode.SUCCESS
+            await wire.send(b"".join(request(PULL, pull_fields(), opaque=n) for n in range(10)))
+            (connection,) = broker.connections
+            await until(lambda: connection.unread_bytes > len(body) / 2)
+            for number in range(10):
+                pulled = await wire.next()
+                assert pulled.opaque == number
+                assert [message.stored_body for message in decode_records(pulled.body)] == [body]
+            assert connection.unread_bytes == 0
+
+
+@pytest.mark.parametrize("data", [b"\x16", b"\x16\x03\x01\x00\x05hello", b"\x16" * 20_000])
+async def test_a_broken_handshake_ends_its_connection_and_no_other(
+    root: Path, mock_clock: MockClock, tls: TlsConfig, caplog: pytest.LogCaptureFixture, data: bytes
+) -> None:
+    async with running(root, tls=tls) as broker, connected(broker_port(broker)) as bystander:
+        await bystander.put()
+        caplog.clear()
+        async with connected(broker_port(broker)) as wire:
+            await wire.send(data)
+            if len(data) > 1:
+                while await wire.stream.receive_some():  # an alert, perhaps
+                    pass
+                assert "TLS failed peer=127.0.0.1:" in caplog.text
+        await until(lambda: len(broker.connections) == 1)
+        assert await bystander.works()
+        assert handshakes(broker) == 0
+
+
+async def test_stalled_handshakes_end_and_slow_nobody(
+    root: Path, mock_clock: MockClock, tls: TlsConfig, trusting: ssl.SSLContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(root, tls=tls) as broker, AsyncExitStack() as stack:
+        await stack.enter_async_context(secure(broker_port(broker), trusting))
+        for _ in range(STALLED):
+            wire = await stack.enter_async_context(connected(broker_port(broker)))
+            await wire.send(b"\x16\x03\x01")
+        await until(lambda: handshakes(broker) == STALLED)
+        wire = await stack.enter_async_context(secure(broker_port(broker), trusting))
+        assert (await wire.put()).code == ResponseCode.SUCCESS
+        mock_clock.jump(11)
+        await until(lambda: len(broker.connections) == 2)
+        assert await wire.works()
+
+
+async def test_enforcing_refuses_plain_peers(
+    root: Path,
+    mock_clock: MockClock,
+    identity: Identity,
+    trusting: ssl.SSLContext,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings = TlsConfig(cert=identity.cert, key=identity.key, enforcing=True)
+    async with running(root, tls=settings) as broker:
+        async with connected(broker_port(broker)) as plain:
+            await plain.send(request(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": 0}))
+            assert (await plain.stream.receive_some())[:2] == b"\x15\x03"
+            assert await plain.stream.receive_some() == b""
+        assert "connection without TLS refused peer=127.0.0.1:" in caplog.text
+        async with secure(broker_port(broker), trusting) as wire:
+            assert (await wire.put()).code == ResponseCode.SUCCESS
+        async with Producer("g", namesrv=namesrv_address(broker)) as producer:
+            with pytest.raises(ClientError, match=r"a TLS server \(connect with TLS\)"):
+                await producer.send(Message("T", b"x"))
+
+
+async def test_a_tls_client_at_a_plain_broker_learns_what_to_change(root: Path, authority: Authority) -> None:
+    async with running(root) as broker:
+        settings = ClientConfig(tls=ClientTlsConfig(ca=authority.ca))
+        async with Producer("g", namesrv=namesrv_address(broker), config=settings) as producer:
+            with pytest.raises(ClientError, match="does it speak TLS"):
+                await producer.send(Message("T", b"x"))
+
+
+@pytest.mark.parametrize("client_auth", ["optional", "require"])
+async def test_certificates_of_clients(
+    root: Path, tmp_path: Path, authority: Authority, identity: Identity, client_auth: Literal["optional", "require"]
+) -> None:
+    settings = TlsConfig(cert=identity.cert, key=identity.key, client_ca=authority.ca, client_auth=client_auth)
+    mine, strange = authority.issue("client", "client"), Authority(tmp_path / "other").issue("client", "client")
+    async with running(root, tls=settings) as broker:
+
+        async def send(shown: Identity | None) -> None:
+            cert, key = (None, None) if shown is None else (shown.cert, shown.key)
+            config = ClientConfig(tls=ClientTlsConfig(ca=authority.ca, cert=cert, key=key))
+            async with Producer("g", namesrv=namesrv_address(broker), config=config) as producer:
+                await producer.send(Message("T", b"x"))
+
+        await send(mine)
+        with pytest.raises(ClientError, match="unknown ca"):
+            await send(strange)
+        if client_auth == "optional":
+            await send(None)
+        else:
+            with pytest.raises(ClientError, match="give your certificate"):
+                await send(None)
+
+
+def serial(context: ssl.SSLContext, port: int) -> Any:
+    """The number of the certificate that the broker shows."""
+    with socket.create_connection(("127.0.0.1", port)) as plain:
+        with context.wrap_socket(plain, server_hostname="localhost") as wrapped:
+            shown = wrapped.getpeercert()
+            assert shown is not None
+            return shown["serialNumber"]
+
+
+async def test_changed_files_are_taken_without_losing_a_connection(
+    root: Path,
+    mock_clock: MockClock,
+    authority: Authority,
+    trusting: ssl.SSLContext,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caplog.set_level(logging.INFO)
+    files = authority.issue("changing")
+    looks: list[None] = []
+    look = ServerTls._take_changes
+    monkeypatch.setattr(ServerTls, "_take_changes", lambda self: looks.append(look(self)))
+    async with running(root, tls=TlsConfig(cert=files.cert, key=files.key)) as broker:
+        port = broker_port(broker)
+
+        async def shown() -> Any:
+            return await trio.to_thread.run_sync(serial, trusting, port)
+
+        async def told(text: str) -> None:
+            for _ in range(5):
+                before = len(looks)
+                await trio.testing.wait_all_tasks_blocked()
+                mock_clock.jump(1)
+                await until(lambda: len(looks) > before)  # noqa: B023
+            assert text in caplog.text, "not within 5 s"
+            caplog.clear()
+
+        async with secure(port, trusting) as wire:
+            await wire.put()
+            first = await shown()
+            authority.issue("changing")
+            await told("certificate changed")
+            second = await shown()
+            assert second != first
+            files.key.write_text("nonsense")
+            await told("changed files cannot be used, the old certificate stays in use: TLS: ")
+            files.key.unlink()
+            await told("No such file")
+            assert await shown() == second
+            authority.issue("changing")
+            await told("certificate changed")
+            assert await shown() not in (first, second)
+            assert await wire.works()
+
+
+async def test_unusable_files_stop_the_start_and_leave_the_store_free(root: Path, identity: Identity) -> None:
+    wrong = TlsConfig(cert=identity.cert, key=identity.cert)
+    with pytest.raises(ConfigError, match="contains no private key"):
+        async with running(root, tls=wrong):
+            pass
+    async with running(root):
+        pass
+
+
+async def test_permissive_with_required_certificates_says_that_plain_clients_stay(
+    root: Path, authority: Authority, identity: Identity, caplog: pytest.LogCaptureFixture
+) -> None:
+    for enforcing in (True, False):
+        caplog.clear()
+        settings = TlsConfig(
+            cert=identity.cert,
+            key=identity.key,
+            client_ca=authority.ca,
+            client_auth="require",
+            enforcing=enforcing,
+        )
+        async with running(root, tls=settings):
+            assert ("clients without TLS need no certificate" in caplog.text) is not enforcing
+
+
+async def test_a_name_server_alone_speaks_tls_too(
+    root: Path, mock_clock: MockClock, tls: TlsConfig, trusting: ssl.SSLContext
+) -> None:
+    config = NameServerConfig(root=root, listen=Address("127.0.0.1", 0), tls=tls)
+    async with open_name_server(config) as server:
+        for opened in (connected(server.address.port), secure(server.address.port, trusting)):
+            async with opened as wire:
+                code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+                assert (await wire.ask(code, {"topic": "T"})).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_a_storm_of_handshakes_lets_others_in_between(
+    root: Path, mock_clock: MockClock, tls: TlsConfig, trusting: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never more than a few of them, each about half a millisecond, without a look at the other connections."""
+    steps: list[int] = []
+    shake_hands = TlsSession.shake_hands
+
+    def noting(session: TlsSession) -> bool:
+        if session._object.server_side:
+            steps.append(broker.context.reader.turns)
+        return shake_hands(session)
+
+    monkeypatch.setattr(TlsSession, "shake_hands", noting)
+    async with running(root, tls=tls) as broker, AsyncExitStack() as stack:
+        wires = [await stack.enter_async_context(connected(broker_port(broker))) for _ in range(60)]
+        async with trio.open_nursery() as nursery:
+            for wire in wires:
+                nursery.start_soon(secured(wire.stream, trusting).do_handshake)
+        await until(lambda: handshakes(broker) == 0)
+        assert len(steps) >= len(wires)
+        assert max(Counter(steps).values()) == 4
