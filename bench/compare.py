@@ -5,12 +5,13 @@ Both brokers run all the time; only one is under load.  Ratios are of medians; a
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -56,6 +57,8 @@ LOADS: Final[Mapping[str, tuple[Load, ...]]] = {
         _produce("1 KiB, 1 thread", "--size 1024 --threads 1", 1.15),
     ),
 }
+#: With TLS on both sides.
+_TLS_LOADS: Final = (_produce("1 KiB, 64 threads", "--size 1024 --threads 64", 1.3),)
 _APACHE_SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {"async": {}, "sync": {"flushDiskType": "SYNC_FLUSH"}}
 
 
@@ -68,13 +71,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--apache", default="4.9.7", help="version of the Apache broker (default 4.9.7)")
     parser.add_argument("--client", default="4.9", help="version of the Java client (default 4.9)")
     parser.add_argument("--durability", choices=LOADS, default="async", help="of both brokers (default async)")
+    parser.add_argument("--tls", action="store_true", help="over TLS, the server's certificate is checked")
     parser.add_argument("--only", default="", help="only loads whose name holds this text")
     parser.add_argument("--json", metavar="FILE", help="write every figure to FILE")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run all loads and print a table; returns the exit code."""
-    known = LOADS[options.durability]
+    known = _TLS_LOADS if options.tls else LOADS[options.durability]
     loads = [load for load in known if options.only in load.name]
     if not loads:
         print(f"no load matches {options.only!r}: {', '.join(load.name for load in known)}", file=sys.stderr)
@@ -82,8 +86,9 @@ def run(options: argparse.Namespace) -> int:
     results: list[dict[str, Any]] = []
     with work_folder() as folder, ExitStack() as stack:
         (folder / "apache").mkdir()
+        secured = stack.enter_context(_tls(folder / "tls")) if options.tls else ()
         servers = (
-            stack.enter_context(triomq_server(folder / "triomq", durability=options.durability)),
+            stack.enter_context(triomq_server(folder / "triomq", *secured, durability=options.durability)),
             stack.enter_context(apache_server(folder / "apache", options.apache, _APACHE_SETTINGS[options.durability])),
         )
         time.sleep(5)  # both are idle now: their memory counts
@@ -98,6 +103,29 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         write_json(options.json, report)
     return 0
+
+
+@contextmanager
+def _tls(folder: Path) -> Iterator[tuple[str, ...]]:
+    """Let all Java programs use TLS, Apache's broker and name server too; yields the options of our broker."""
+    from tests.certificates import Authority, java_settings  # needs trustme
+
+    authority = Authority(folder)
+    files = authority.issue("server")
+    settings = {
+        "tls.test.mode.enable": "false",
+        "tls.server.certPath": files.cert,
+        "tls.server.keyPath": files.key,
+        "tls.client.authServer": "true",
+        "tls.client.trustCertPath": authority.ca,
+    }
+    before = dict(os.environ)
+    os.environ["JAVA_TOOL_OPTIONS"] = f"-Dtls.enable=true {java_settings(folder, settings)}"
+    try:
+        yield "--tls", "enforcing", "--tls-cert", str(files.cert), "--tls-key", str(files.key)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _turn(server: Server, load: Load, turn: int, options: argparse.Namespace) -> dict[str, Any]:

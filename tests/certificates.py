@@ -1,6 +1,7 @@
 """Certificates for tests, made when they run: a CA, what it signed, and a stranger's."""
 
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,3 +47,10 @@ def server_context(identity: Identity) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(identity.cert, identity.key)
     return context
+
+
+def java_settings(folder: Path, settings: Mapping[str, object]) -> str:
+    """Return the option of a JVM that makes RocketMQ read these settings of TLS."""
+    file = folder / "tls.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    return f"-Dtls.config.file={file}"

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 import trio
 
-from tests.certificates import Authority
+from tests.certificates import Authority, java_settings
 from tests.interop.clusters import QUICK_CHECKS
 from tests.interop.kit_driver import (
     ApacheBrokers,
@@ -43,13 +43,6 @@ SCENARIOS: Final = (
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("ca"))
-
-
-def java_settings(folder: Path, settings: dict[str, object]) -> str:
-    """Return the option of a JVM that makes RocketMQ read these settings of TLS."""
-    file = folder / "tls.properties"
-    file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-    return f"-Dtls.config.file={file}"
 
 
 @pytest.fixture(scope="module", params=["4.9.7", "5.5.0"])

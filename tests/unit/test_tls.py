@@ -130,6 +130,13 @@ def test_what_tls_says_itself_waits_behind_plain_bytes(contexts: Contexts) -> No
     assert server.read() == b"plain"
 
 
+def test_a_peer_that_makes_us_answer_and_does_not_read_is_given_up(contexts: Contexts) -> None:
+    client, server = shaken(contexts)
+    server._outgoing.write(bytes(65 * 1024))  # as if it asked for new keys again and again
+    with pytest.raises(ssl.SSLError, match="does not read"):
+        server.receive(client.seal([b"once more"]))
+
+
 @pytest.mark.parametrize("position", [7, 30])
 def test_damage_is_an_error(contexts: Contexts, position: int) -> None:
     client, server = shaken(contexts)
