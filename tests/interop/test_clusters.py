@@ -31,7 +31,7 @@ JAVA: Final = (
 #: What unmodified clients cannot do at Apache's brokers, by cluster and client: 4.9 does not know request 351, and the
 #: tool of 4.9 expects a figure that 5.x has under another name.
 APACHE_REFUSES: Final = {
-    ("two-apache", "5"): ("admin_clone_group_offset", "admin_consumer_progress"),
+    ("two-apache", "5"): ("admin_clone_group_offset", "admin_consumer_progress", "mqadmin_commands"),
     ("mixed-5", "4.9"): ("mqadmin_commands",),
 }
 GO: Final = ("push_concurrent_tags", "push_orderly", "transaction_commit")
