@@ -44,6 +44,8 @@ from triomq.storage.message_store import MessageStore
 
 SendHeader: TypeAlias = SendMessageRequestHeader | SendMessageRequestHeaderV2
 
+#: The answer names each message of a batch, with 57 bytes at most, in a header of 1 MiB.
+_MAX_BATCH: Final = 16_384
 _CLUSTER: Final = b"CLUSTER"
 _WAIT: Final = b"WAIT"
 _DELAY: Final = b"DELAY"
@@ -197,12 +199,12 @@ class SendProcessor:
         waits = get_property(common, _WAIT) != b"false"
         # A 5.x producer names the batch as a whole; each message keeps its own name (wire.md 10.7).
         common = append_property(remove_property(common, b"UNIQ_KEY"), _CLUSTER, self._cluster_name)
+        batch = decode_batch(command.body)
+        if not 0 < len(batch) <= _MAX_BATCH:
+            raise MessageIllegalError(f"a batch of {len(batch)} messages: it may hold 1 to {_MAX_BATCH}")
         entries = [
-            _entry(connection, header, queue, body, _batch_properties(own, common), flag)
-            for flag, body, own in decode_batch(command.body)
+            _entry(connection, header, queue, body, _batch_properties(own, common), flag) for flag, body, own in batch
         ]
-        if not entries:
-            raise MessageIllegalError("the batch holds no message")
         places = self.store.append(entries)
         self.statistics.put(queue.topic, len(entries), len(command.body))
         ids = ",".join(offset_message_id(connection.store_host, physical_offset) for physical_offset, _ in places)

@@ -194,6 +194,14 @@ def test_a_batch_that_cannot_be_read_stores_nothing(peer: Peer, body: bytes) -> 
     assert peer.broker.store.statistics().messages_put == 0
 
 
+def test_a_batch_whose_answer_would_be_too_long_stores_nothing(make_broker: MakeBroker) -> None:
+    peer = Peer(make_broker({"commit_log_file_size_bytes": 4 * 1024**2}))
+    messages = [(0, b"", b"")] * 16_385
+    assert peer.put("T", encode_batch(messages), m="true").code == ResponseCode.MESSAGE_ILLEGAL
+    assert peer.broker.store.statistics().messages_put == 0
+    assert peer.put("T", encode_batch(messages[1:]), m="true").code == ResponseCode.SUCCESS
+
+
 def test_a_batch_with_one_message_over_a_limit_stores_nothing(peer: Peer) -> None:
     body = encode_batch([(0, b"small", b""), (0, b"large", b"own\x01" + b"x" * 32_760)])
     assert peer.put("T", body, m="true").code == ResponseCode.MESSAGE_ILLEGAL
