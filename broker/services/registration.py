@@ -6,13 +6,14 @@ Source: behaviour.md A.17, A.20; wire.md 8, 9.7; BrokerOuterAPI.java.
 """
 
 import logging
+import ssl
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 import trio
 
 from triomq.broker.addresses import Address, plain_ip
-from triomq.broker.config import BrokerConfig
+from triomq.broker.config import BrokerConfig, TlsConfig
 from triomq.broker.signals import Signal
 from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies.registration import RegisterBrokerBody, registration_crc
@@ -23,6 +24,7 @@ from triomq.protocol.failure_log import FailureLog
 from triomq.protocol.requests.topics import BrokerRequestHeader, RegisterBrokerRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.frame import FrameSplitter
+from triomq.tls import load_ca, load_identity, make_context, tls_reason
 
 LOGGER: Final = logging.getLogger("triomq.broker.services.registration")
 
@@ -36,6 +38,8 @@ _FIRST_RETRY_S: Final = 0.5
 _RECEIVE_BYTES: Final = 64 * 1024
 _MASTER_ID: Final = 0
 
+_Stream: TypeAlias = trio.SocketStream | trio.SSLStream[trio.SocketStream]
+
 
 class Registration:
     """Keeps the broker registered with all its name servers.
@@ -45,13 +49,18 @@ class Registration:
     """
 
     def __init__(self, config: BrokerConfig, topics: TopicTable, address_at: Callable[[str], str]) -> None:
-        """``address_at`` returns the broker's address for clients, from its IP address for the name server."""
+        """``address_at`` returns the broker's address for clients, from its IP address for the name server.
+
+        Raises:
+            ConfigError: a file of TLS cannot be used.
+        """
         self.config: Final = config
         self.address_at: Final = address_at
         self.leaving: Final = trio.Event()
         self.log: Final = FailureLog(
             LOGGER, "not registered for now namesrv=%s reason=%s", logging.WARNING, recovery="registered namesrv=%s"
         )
+        self.tls: Final = _client_context(config.tls)
         self._topics = topics
         self._links = [_Link(self, address) for address in config.register]
         self._ended = trio.Event()
@@ -123,12 +132,14 @@ class _Link:
             while not self._owner.leaving.is_set():
                 try:
                     with trio.fail_after(_CONNECT_S):
-                        stream = await trio.open_tcp_stream(*self._address)
-                except (OSError, trio.TooSlowError) as exc:
-                    reason = str(exc) or "no connection"
+                        stream, local_ip = await self._connect()
+                except (OSError, trio.TooSlowError, trio.BrokenResourceError) as exc:
+                    tls_error = exc.__cause__
+                    reason = tls_reason(tls_error) if isinstance(tls_error, ssl.SSLError) else str(exc)
+                    reason = reason or "no connection"
                 else:
                     async with stream:
-                        reason = await self._stay(stream)
+                        reason = await self._stay(stream, self._owner.address_at(local_ip))
                 if self._is_registered:
                     pause_s = _FIRST_RETRY_S
                 self._is_registered = False
@@ -138,7 +149,26 @@ class _Link:
                     await trio.sleep(pause_s)
                     pause_s = min(pause_s * 2, _INTERVAL_S)
 
-    async def _stay(self, stream: trio.SocketStream) -> str:
+    async def _connect(self) -> tuple[_Stream, str]:
+        """Return a connection, with TLS if that is enforced, and its IP address here.
+
+        Raises:
+            OSError: it cannot be made.
+            trio.BrokenResourceError: the handshake failed.
+        """
+        tcp = await trio.open_tcp_stream(*self._address)
+        local_ip = plain_ip(tcp.socket.getsockname()[0])
+        if self._owner.tls is None:
+            return tcp, local_ip
+        stream = trio.SSLStream(tcp, self._owner.tls, server_hostname=self._address.host, https_compatible=True)
+        try:
+            await stream.do_handshake()
+        except BaseException:
+            await trio.aclose_forcefully(tcp)
+            raise
+        return stream, local_ip
+
+    async def _stay(self, stream: _Stream, address: str) -> str:
         """Register again and again; return why it ended."""
         reasons: list[str] = []
         send, receive = trio.open_memory_channel[RemotingCommand](1)
@@ -150,20 +180,21 @@ class _Link:
 
             nursery.start_soon(read)
             try:
-                await self._register(stream, receive)
+                await self._register(stream, receive, address)
             except (trio.BrokenResourceError, trio.TooSlowError) as exc:
                 reasons.append(str(exc) or "no answer")
             nursery.cancel_scope.cancel()
         return reasons[0] if reasons else ""
 
-    async def _register(self, stream: trio.SocketStream, responses: trio.MemoryReceiveChannel[RemotingCommand]) -> None:
+    async def _register(
+        self, stream: _Stream, responses: trio.MemoryReceiveChannel[RemotingCommand], address: str
+    ) -> None:
         """Register until the broker leaves.
 
         Raises:
             trio.BrokenResourceError, trio.TooSlowError: the name server cannot be reached any more.
         """
         owner, config = self._owner, self._owner.config
-        address = owner.address_at(plain_ip(stream.socket.getsockname()[0]))
         broker = config.broker_name, address, config.cluster_name, _MASTER_ID
 
         async def ask(code: int, fields: dict[str, str], body: bytes = b"") -> RemotingCommand:
@@ -199,7 +230,7 @@ class _Link:
         self.tried.set()
 
 
-async def _read(stream: trio.SocketStream, responses: trio.MemorySendChannel[RemotingCommand]) -> str:
+async def _read(stream: _Stream, responses: trio.MemorySendChannel[RemotingCommand]) -> str:
     """Pass responses on, drop requests, which mean nothing to this broker; return why the connection ended."""
     splitter = FrameSplitter()
     try:
@@ -213,6 +244,19 @@ async def _read(stream: trio.SocketStream, responses: trio.MemorySendChannel[Rem
     except (trio.BrokenResourceError, trio.WouldBlock, ProtocolError) as exc:
         return str(exc) or "more answers than requests"
     return "the name server closed the connection"
+
+
+def _client_context(tls: TlsConfig | None) -> ssl.SSLContext | None:
+    """Return settings for name servers, which must have TLS if clients must; else ``None``."""
+    if tls is None or not tls.enforcing:
+        return None
+    context = make_context(is_server=False)
+    if tls.client_ca is None:
+        context.load_default_certs()
+    else:
+        load_ca(context, tls.client_ca)
+    load_identity(context, tls.cert, tls.key)
+    return context
 
 
 def _ha_address(address: str) -> str:

@@ -9,10 +9,11 @@ from typing import Final
 import pytest
 import trio
 
+from tests.certificates import Authority, Identity
 from tests.integration import broker_wire, test_name_server
 from tests.integration.broker_wire import connected, request, wait_for
 from triomq.broker.addresses import Address
-from triomq.broker.config import Listener
+from triomq.broker.config import Listener, TlsConfig
 from triomq.broker.name_server import NameServer
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.route import TopicConfig
@@ -24,9 +25,11 @@ FREE: Final = Address("127.0.0.1", 0)
 
 
 @asynccontextmanager
-async def broker_at(root: Path, *name_servers: Address, advertise: str | None = None) -> AsyncGenerator[Broker]:
+async def broker_at(
+    root: Path, *name_servers: Address, advertise: str | None = None, tls: TlsConfig | None = None
+) -> AsyncGenerator[Broker]:
     listener = Listener(broker=FREE, namesrv=None, advertise=advertise)
-    async with broker_wire.running(root, listeners=(listener,), register=name_servers) as broker:
+    async with broker_wire.running(root, listeners=(listener,), register=name_servers, tls=tls) as broker:
         yield broker
 
 
@@ -45,6 +48,29 @@ async def test_topics_are_at_all_name_servers_until_the_broker_ends(tmp_path: Pa
                 broker.topics.put(TopicConfig(f"T{number}", 4, 4))
             await wait_for(lambda: [address_of(server, "T49") for server in servers] == [at, at], 3)
         assert [server.routes.topics() for server in servers] == [[], []]
+
+
+async def test_where_tls_is_enforced_name_servers_need_it_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    authority, strangers = Authority(tmp_path / "ca"), Authority(tmp_path / "stranger")
+    broker, server, stranger = authority.issue("broker"), authority.issue("namesrv"), strangers.issue("namesrv")
+
+    def tls_of(identity: Identity) -> TlsConfig:
+        files = {"cert": identity.cert, "key": identity.key, "client_ca": authority.ca}
+        return TlsConfig(**files, client_auth="require", enforcing=True)
+
+    async with (
+        test_name_server.running(tmp_path / "n", tls=tls_of(server)) as trusted,
+        test_name_server.running(tmp_path / "s", tls=tls_of(stranger)) as other,
+        test_name_server.running(tmp_path / "p") as plain,
+        broker_at(tmp_path / "b", trusted.address, other.address, plain.address, tls=tls_of(broker)),
+    ):
+        assert "TBW102" in trusted.routes.topics()
+        assert not other.routes.topics() + plain.routes.topics()
+    assert (
+        f"not registered for now namesrv={other.address} reason=unable to get local issuer certificate" in caplog.text
+    )
+    assert f"not registered for now namesrv={plain.address}" in caplog.text
+    assert not trusted.routes.topics()
 
 
 async def test_it_leaves_the_route_while_it_still_serves(tmp_path: Path) -> None:

@@ -19,12 +19,12 @@ from triomq.broker.addresses import Address
 from triomq.broker.config import NameServerConfig, default_store_root
 from triomq.broker.name_server import open_name_server
 from triomq.cli.arguments.arguments import parse
-from triomq.cli.arguments.options import ClusterOptions
+from triomq.cli.arguments.options import BrokerOptions, ClusterOptions
 from triomq.cli.commands.broker import check_host, parse_address
 from triomq.cli.errors import IncompleteError, UsageError
 from triomq.cli.exit_codes import ExitCode
 from triomq.cli.process import raise_open_files_limit
-from triomq.cli.serving import serve_until_signal, write_ready_line
+from triomq.cli.serving import serve_until_signal, tls_config, write_ready_line
 
 LOGGER: Final = logging.getLogger("triomq.cli.commands.cluster")
 
@@ -104,7 +104,10 @@ class Cluster:
         Raises:
             ConfigError: others would reach it.
         """
-        return NameServerConfig(root=self.root / "namesrv", listen=self._namesrv, insecure=self._options.insecure)
+        given = parse(["broker", *self._options.options]).options
+        assert isinstance(given, BrokerOptions)
+        insecure, tls = self._options.insecure, tls_config(given)
+        return NameServerConfig(root=self.root / "namesrv", listen=self._namesrv, insecure=insecure, tls=tls)
 
     def commands(self) -> dict[str, list[str]]:
         """Return the command line of each broker by its name."""
