@@ -4,7 +4,17 @@ from datetime import UTC, datetime
 from typing import Final
 
 from tests.facades import Admin, LitePullConsumer, PullConsumer, PushConsumer
-from tests.interop.suite_tools import Inbox, Scenario, fresh, new_topic, poll_bodies, send_all, send_numbered, until
+from tests.interop.suite_tools import (
+    Inbox,
+    Scenario,
+    fresh,
+    has_route,
+    new_topic,
+    poll_bodies,
+    send_all,
+    send_numbered,
+    until,
+)
 from triomq.client import ClientConfig, ConsumerConfig, LitePullConfig, Message, MessageExt
 
 
@@ -130,6 +140,7 @@ async def a_time_span_is_replayed_into_another_group(namesrv: str) -> None:
     ):
         await first.wait_count(10)
         await third.wait_count(20)
+        await until(lambda: has_route(admin, f"%RETRY%{into}"))
         wanted = sorted(first.messages, key=lambda message: int(message.body))[2:8]
         begin, end = (datetime.fromtimestamp(wanted[at].store_timestamp / 1000, UTC) for at in (0, -1))
         in_span = [one for one in first.messages if begin.timestamp() <= one.store_timestamp / 1000 <= end.timestamp()]
