@@ -237,6 +237,9 @@ def _check_account(found: Mapping[str, Any]) -> None:
         raise ConfigError(f"give the option credentials or {' and '.join(given)}, not both")
     if given and not {"accessKey", "secretKey"} <= set(given):
         raise ConfigError(f"the options accessKey and secretKey belong together; given: {', '.join(given)}")
+    given = [name for name in ("tlsCert", "tlsKey") if name in found]
+    if len(given) == 1:
+        raise ConfigError(f"the options tlsCert and tlsKey belong together; given: {given[0]}")
 
 
 def _check_read(found: Mapping[str, Any], use: Use) -> None:

@@ -132,5 +132,5 @@ def test_options_of_tls_include_it() -> None:
     assert tls(tls="true") is True
     assert tls(tlsCa="ca.pem", tlsCert="c.pem", tlsKey="k.pem") == TlsConfig(ca="ca.pem", cert="c.pem", key="k.pem")
     assert tls(tlsVerify="none") == TlsConfig(verify="none")
-    with pytest.raises(ConfigError, match="cert and key belong together"):
+    with pytest.raises(ConfigError, match="tlsCert and tlsKey belong together"):
         tls(tlsCert="c.pem")

@@ -64,6 +64,7 @@ def test_names_of_other_connectors_lead_to_ours(name: str, ours: str) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
+        ({"tlsKey": "k.pem"}, "tlsCert and tlsKey belong together; given: tlsKey"),
         ({"accessKey": "hush"}, "accessKey and secretKey belong together; given: accessKey"),
         ({"secretKey": "hush", "securityToken": "hush"}, "given: secretKey, securityToken"),
         ({"credentials": "hush"}, "'credentials' does not name a source; possible: env:NAME or file:PATH"),
