@@ -1,5 +1,9 @@
-"""Unmodified Java and Go clients with clusters of two brokers, ours and Apache's; the name servers agree."""
+"""Unmodified Java and Go clients with clusters of two brokers, ours and Apache's; the name servers agree.
 
+Runs the scenarios to which a second broker matters; with ``WHOLE_KIT=1`` in the environment it runs all.
+"""
+
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -10,23 +14,30 @@ import trio
 from tests.interop.clusters import CLUSTERS, cluster
 from tests.interop.kit_driver import ApacheBrokers, check_verdict, run_scenarios
 from tests.interop.suite_tools import new_topic
+from tests.interop.test_go_client import SCENARIOS as WHOLE_GO
+from tests.interop.test_java_clients import SCENARIOS as WHOLE_JAVA
 from triomq.client import Admin
 from triomq.protocol.bodies.route import TopicRouteData
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 
 LIMIT_S: Final = 60
+WHOLE_KIT: Final = "WHOLE_KIT" in os.environ
 JAVA: Final = (
-    "select_queue_by_key",
-    "push_broadcast",
-    "push_retry_then_succeed",
-    "push_orderly_two_consumers",
-    "rebalance_join_leave",
-    "request_reply",
-    "transaction_check_back",
-    "admin_clone_group_offset",
-    "admin_consumer_progress",
-    "mqadmin_commands",
+    [getattr(one, "values", [one])[0] for one in WHOLE_JAVA]
+    if WHOLE_KIT
+    else (
+        "select_queue_by_key",
+        "push_broadcast",
+        "push_retry_then_succeed",
+        "push_orderly_two_consumers",
+        "rebalance_join_leave",
+        "request_reply",
+        "transaction_check_back",
+        "admin_clone_group_offset",
+        "admin_consumer_progress",
+        "mqadmin_commands",
+    )
 )
 #: What unmodified clients cannot do at Apache's brokers, by cluster and client: 4.9 does not know request 351, and the
 #: tool of 4.9 expects a figure that 5.x has under another name.
@@ -34,7 +45,7 @@ APACHE_REFUSES: Final = {
     ("two-apache", "5"): ("admin_clone_group_offset", "admin_consumer_progress", "mqadmin_commands"),
     ("mixed-5", "4.9"): ("mqadmin_commands",),
 }
-GO: Final = ("push_concurrent_tags", "push_orderly", "transaction_commit")
+GO: Final = WHOLE_GO if WHOLE_KIT else ("push_concurrent_tags", "push_orderly", "transaction_commit")
 
 
 @pytest.fixture(scope="module", params=CLUSTERS)
