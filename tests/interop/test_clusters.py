@@ -39,13 +39,26 @@ JAVA: Final = (
         "mqadmin_commands",
     )
 )
-#: What unmodified clients cannot do at Apache's brokers, by cluster and client: 4.9 does not know request 351, and the
-#: tool of 4.9 expects a figure that 5.x has under another name.
-APACHE_REFUSES: Final = {
-    ("two-apache", "5"): ("admin_clone_group_offset", "admin_consumer_progress", "mqadmin_commands"),
-    ("mixed-5", "4.9"): ("mqadmin_commands",),
-}
-GO: Final = WHOLE_GO if WHOLE_KIT else ("push_concurrent_tags", "push_orderly", "transaction_commit")
+#: Go's client tells one broker of a producer; a reply may come over the other one, as with two brokers of Apache's.
+GO: Final = (
+    [one for one in WHOLE_GO if one != "request_reply"]
+    if WHOLE_KIT
+    else ("push_concurrent_tags", "push_orderly", "transaction_commit")
+)
+
+
+def left_out(kind: str, client: str) -> set[str]:
+    """Return what unmodified Java clients cannot do at Apache's brokers of a cluster."""
+    refused = set()
+    if "4.9.7" in CLUSTERS[kind]:
+        refused |= {"timer_message"}
+        if client == "5":  # requests 351 and 361
+            refused |= {"lite_pull_subscribe_poll", "admin_reset_offset_by_time"}
+    if (kind, client) == ("two-apache", "5"):
+        refused |= {"admin_clone_group_offset", "admin_consumer_progress", "mqadmin_commands"}
+    if (kind, client) == ("mixed-5", "4.9"):  # the tool expects a figure that 5.x has under another name
+        refused |= {"mqadmin_commands"}
+    return refused
 
 
 @pytest.fixture(scope="module", params=CLUSTERS)
@@ -81,8 +94,8 @@ def _sorted(route: TopicRouteData) -> tuple[list[str], list[str]]:
 def test_java_clients_pass(
     request: pytest.FixtureRequest, name_servers: list[str], client: str, tmp_path: Path
 ) -> None:
-    left_out = APACHE_REFUSES.get((request.node.callspec.params["name_servers"], client), ())
-    scenarios = [scenario for scenario in JAVA if scenario not in left_out]
+    refused = left_out(request.node.callspec.params["name_servers"], client)
+    scenarios = [scenario for scenario in JAVA if scenario not in refused]
     verdicts = run_scenarios(("run.sh", "--client", client), name_servers[0], scenarios, tmp_path)
     for scenario in scenarios:
         check_verdict(verdicts, scenario)
