@@ -1,20 +1,22 @@
 """The life of a command that serves until a signal ends it."""
 
+import json
 import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Final, Literal, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
 import trio
 
+from triomq import __version__
 from triomq.broker.config import TlsConfig
-from triomq.cli.arguments.options import ServerOptions
+from triomq.cli.arguments.options import Options, ServerOptions
 from triomq.cli.errors import UsageError
-from triomq.cli.process import end_at_next_signal, settle_garbage_collector, stop_signals
+from triomq.cli.process import end_at_next_signal, raise_open_files_limit, settle_garbage_collector, stop_signals
 from triomq.logs import reopen_log_file
 
 LOGGER: Final = logging.getLogger("triomq.cli.serving")
@@ -22,16 +24,41 @@ LOGGER: Final = logging.getLogger("triomq.cli.serving")
 Server = TypeVar("Server")
 
 
-async def serve_until_signal(
+def serve_until_signal(
+    server: AbstractAsyncContextManager[Server],
+    describe: Callable[[Server], tuple[Mapping[str, Any], str]],
+    options: Options,
+    *,
+    ends_with_stdin: bool = False,
+) -> None:
+    """Open a server, write a line when it is ready, and close it at the first signal; a second ends it at once.
+
+    With a log file SIGHUP only reopens that.
+
+    Args:
+        server: what to open.
+        describe: returns what the line says of it: the members of ``--json``, and the text.
+        options: of the command.
+        ends_with_stdin: take the end of stdin as a signal.
+    """
+
+    def announce(running: Server) -> None:
+        members, text = describe(running)
+        if options.json:
+            _write_ready_line(json.dumps({"event": "ready", **members, "pid": os.getpid()}, separators=(",", ":")))
+        else:
+            _write_ready_line(f"triomq {__version__} is ready: {text}")
+
+    raise_open_files_limit()
+    trio.run(_serve, server, announce, options.log_file is not None, ends_with_stdin)
+
+
+async def _serve(
     server: AbstractAsyncContextManager[Server],
     announce: Callable[[Server], None],
     reopens_log: bool,  # trio.run passes no keywords
-    ends_with_stdin: bool = False,
+    ends_with_stdin: bool,
 ) -> None:
-    """Open a server, call ``announce`` when it is ready, and close it at the first signal; a second ends it at once.
-
-    With ``reopens_log`` SIGHUP only reopens the log file; with ``ends_with_stdin`` the end of stdin is as a signal.
-    """
     with stop_signals() as signals, trio.CancelScope() as starting:
         life = _Life(starting, reopens_log=reopens_log)
         async with trio.open_nursery() as nursery:
@@ -106,7 +133,7 @@ class _Life:
             self._starting.cancel()
 
 
-def write_ready_line(line: str) -> None:
+def _write_ready_line(line: str) -> None:
     """Write the line that scripts wait for."""
     try:
         sys.stdout.write(line + "\n")

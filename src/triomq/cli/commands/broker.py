@@ -1,17 +1,12 @@
 """``triomq broker``: run a broker with its name server until a signal ends it."""
 
-import json
 import logging
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import trio
-
-from triomq import __version__
 from triomq.broker.addresses import Address
 from triomq.broker.config import DEFAULT_NAMESRV, BrokerConfig, Listener, default_store_root
 from triomq.broker.opening import open_broker
@@ -19,8 +14,7 @@ from triomq.broker.server import Broker
 from triomq.cli.arguments.options import BrokerOptions
 from triomq.cli.errors import UsageError
 from triomq.cli.exit_codes import ExitCode
-from triomq.cli.process import raise_open_files_limit
-from triomq.cli.serving import serve_until_signal, tls_config, write_ready_line
+from triomq.cli.serving import serve_until_signal, tls_config
 from triomq.protocol.errors import ConfigError, StoreError
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.delays import DEFAULT_DELAY_LEVELS, DelayLevels
@@ -41,9 +35,7 @@ def run(options: BrokerOptions) -> int:
         StoreError: the store cannot be opened.
     """
     config = make_config(options)
-    raise_open_files_limit()
-    announce = partial(_announce, as_json=options.json)
-    trio.run(serve_until_signal, open_broker(config), announce, options.log_file is not None, options.end_with_stdin)
+    serve_until_signal(open_broker(config), _describe, options, ends_with_stdin=options.end_with_stdin)
     LOGGER.info("stopped store=%s", config.store.root)
     return ExitCode.OK
 
@@ -172,29 +164,17 @@ def _advertised(option: str, text: str | None) -> str | None:
     return text
 
 
-def _announce(broker: Broker, *, as_json: bool) -> None:
-    """Write the line that scripts wait for."""
+def _describe(broker: Broker) -> tuple[dict[str, Any], str]:
     config = broker.config
-    more = {listener.name: list(map(str, broker.addresses[listener.name])) for listener in config.listeners[1:]}
-    listening, namesrv = (str(address) for address in broker.addresses[config.listeners[0].name])
+    listening, namesrv = map(str, broker.addresses[config.listeners[0].name])
     if config.listeners[0].namesrv is None:
         namesrv = ";".join(map(str, config.register))
-    store, durability, pid = str(config.store.root), config.store.durability, os.getpid()
-    if as_json:
-        ready: dict[str, Any] = {
-            "event": "ready",
-            "broker": listening,
-            "namesrv": namesrv,
-            "store": store,
-            "durability": durability.value,
-            "pid": pid,
-        }
-        if more:
-            ready["listeners"] = {name: {"broker": at, "namesrv": namesrv} for name, (at, namesrv) in more.items()}
-        line = json.dumps(ready, separators=(",", ":"))
-    else:
-        line = (
-            f"triomq {__version__} is ready: broker {listening}, name server {namesrv}, store {store}, "
-            f"durability {durability.value} ({_DURABILITY_TEXTS[durability]}), pid {pid}"
-        ) + "".join(f"; listener {name}: broker {at}, name server {namesrv}" for name, (at, namesrv) in more.items())
-    write_ready_line(line)
+    store, durability = str(config.store.root), config.store.durability
+    members: dict[str, Any] = {"broker": listening, "namesrv": namesrv, "store": store, "durability": durability.value}
+    text = f"broker {listening}, name server {namesrv}, store {store}, "
+    text += f"durability {durability.value} ({_DURABILITY_TEXTS[durability]}), pid {os.getpid()}"
+    for listener in config.listeners[1:]:
+        at, name_server = map(str, broker.addresses[listener.name])
+        members.setdefault("listeners", {})[listener.name] = {"broker": at, "namesrv": name_server}
+        text += f"; listener {listener.name}: broker {at}, name server {name_server}"
+    return members, text

@@ -10,11 +10,10 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import trio
 
-from triomq import __version__
 from triomq.broker.addresses import Address
 from triomq.broker.config import NameServerConfig, default_store_root
 from triomq.broker.name_server import open_name_server
@@ -23,8 +22,7 @@ from triomq.cli.arguments.options import BrokerOptions, ClusterOptions
 from triomq.cli.commands.broker import check_host, parse_address
 from triomq.cli.errors import IncompleteError, UsageError
 from triomq.cli.exit_codes import ExitCode
-from triomq.cli.process import raise_open_files_limit
-from triomq.cli.serving import serve_until_signal, tls_config, write_ready_line
+from triomq.cli.serving import serve_until_signal, tls_config
 
 LOGGER: Final = logging.getLogger("triomq.cli.commands.cluster")
 
@@ -48,9 +46,7 @@ def run(options: ClusterOptions) -> int:
     _check_broker_options(options.options)
     root = Path(options.store).expanduser() if options.store else default_store_root().with_name("cluster")
     cluster = Cluster(options, root)
-    raise_open_files_limit()
-    announce = partial(_announce, as_json=options.json)
-    trio.run(serve_until_signal, open_cluster(cluster), announce, options.log_file is not None)
+    serve_until_signal(open_cluster(cluster), _describe, options)
     LOGGER.info("stopped store=%s", root)
     return ExitCode.OK
 
@@ -207,12 +203,9 @@ async def open_cluster(cluster: Cluster) -> AsyncGenerator[Cluster]:
             nursery.cancel_scope.deadline = trio.current_time() + _STOP_S
 
 
-def _announce(cluster: Cluster, *, as_json: bool) -> None:
+def _describe(cluster: Cluster) -> tuple[dict[str, Any], str]:
     brokers = {name: str(address) for name, address in sorted(cluster.brokers.items())}
-    namesrv, store, pid = str(cluster.namesrv), str(cluster.root), os.getpid()
-    if as_json:
-        ready = {"event": "ready", "namesrv": namesrv, "brokers": brokers, "store": store, "pid": pid}
-        write_ready_line(json.dumps(ready, separators=(",", ":")))
-    else:
-        text = ", ".join(f"{name} {address}" for name, address in brokers.items())
-        write_ready_line(f"triomq {__version__} is ready: name server {namesrv}, {text}, store {store}, pid {pid}")
+    namesrv, store = str(cluster.namesrv), str(cluster.root)
+    text = ", ".join(f"{name} {address}" for name, address in brokers.items())
+    text = f"name server {namesrv}, {text}, store {store}, pid {os.getpid()}"
+    return {"namesrv": namesrv, "brokers": brokers, "store": store}, text
