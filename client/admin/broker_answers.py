@@ -52,8 +52,8 @@ class BrokerAnswer(NamedTuple):
         return self.broker_id == MASTER_ID
 
 
-async def ask_brokers(instance: ClientInstance) -> list[BrokerAnswer]:
-    """Ask all brokers that the name server knows, at once; sorted by name and id.
+async def known_brokers(instance: ClientInstance) -> list[BrokerAnswer]:
+    """Return all brokers that the name server knows, none asked yet; sorted by name and id.
 
     Raises:
         NameServerError: no name server answered, or it knows no broker.
@@ -67,6 +67,16 @@ async def ask_brokers(instance: ClientInstance) -> list[BrokerAnswer]:
     if not known:
         current = instance.requests.name_servers.current
         raise NameServerError(f"name server {current} answers, but knows no broker: is one registered with it?")
+    return known
+
+
+async def ask_brokers(instance: ClientInstance) -> list[BrokerAnswer]:
+    """Ask all brokers that the name server knows, at once; sorted by name and id.
+
+    Raises:
+        NameServerError: no name server answered, or it knows no broker.
+    """
+    known = await known_brokers(instance)
     found = known.copy()
 
     async def ask(index: int) -> None:

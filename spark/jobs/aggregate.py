@@ -7,7 +7,7 @@ window was closed by the watermark is late: it changes no window, and is counted
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -18,7 +18,7 @@ from pyspark.sql.functions import sum as total
 
 from triomq.cli.arguments.parser import add_option
 from triomq.spark.jobs.shared.arguments import JobParser, add_stream_arguments, parse_interval, stream_options
-from triomq.spark.jobs.shared.program import Job, Run, run_job
+from triomq.spark.jobs.shared.program import Job, Run
 from triomq.spark.jobs.shared.running import observed, run_stream, with_trigger
 from triomq.spark.options.options import Use
 from triomq.spark.schema import ddl_of
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 
 _UNREADABLE: Final = "unreadable"
 _KEY: Final = ("start", "group")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job and return its exit code."""
-    return run_job(JOB, argv)
 
 
 def _add_arguments(parser: JobParser) -> None:
@@ -142,7 +137,7 @@ def _rows(totals: "DataFrame") -> int:
     return int(found[0] or 0) if found is not None else 0
 
 
-JOB: Final = Job(
+main: Final = Job(
     name="aggregate",
     description="Count JSON messages by event-time window and group, with the mean of a value: flights by carrier.",
     add_arguments=_add_arguments,

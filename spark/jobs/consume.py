@@ -5,7 +5,7 @@ Files get each message once: Spark's file sink ignores a micro-batch that it has
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +14,7 @@ from pyspark.sql.functions import col, to_json
 from triomq.cli.arguments.parser import add_option
 from triomq.protocol.errors import ConfigError
 from triomq.spark.jobs.shared.arguments import JobParser, add_stream_arguments, stream_options
-from triomq.spark.jobs.shared.program import Job, Run, run_job
+from triomq.spark.jobs.shared.program import Job, Run
 from triomq.spark.jobs.shared.running import observed, run_stream, with_trigger
 from triomq.spark.options.options import Use
 from triomq.spark.schema import READ_TYPES, ddl_of
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _CONSOLE: Final = "console"
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job and return its exit code."""
-    return run_job(JOB, argv)
 
 
 def _add_arguments(parser: JobParser) -> None:
@@ -72,7 +67,7 @@ def _readable(frame: "DataFrame", arguments: argparse.Namespace) -> "DataFrame":
     return frame
 
 
-JOB: Final = Job(
+main: Final = Job(
     name="consume",
     description="Read topics as a stream into Parquet or CSV files or onto the console.",
     add_arguments=_add_arguments,

@@ -5,7 +5,7 @@ The body of a message is the JSON of the row, unless ``--body`` names a column.
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
@@ -15,7 +15,7 @@ from pyspark.sql.functions import col, struct, to_json
 from triomq.cli.arguments.parser import add_option
 from triomq.protocol.errors import ConfigError
 from triomq.spark.jobs.shared.arguments import JobParser
-from triomq.spark.jobs.shared.program import Job, Run, run_job
+from triomq.spark.jobs.shared.program import Job, Run
 from triomq.spark.jobs.shared.running import observed, run_stream, write_topic
 from triomq.spark.options.options import Use
 
@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 
 _FORMATS: Final = ("csv", "json", "parquet")
 _ID: Final = "id"
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job and return its exit code."""
-    return run_job(JOB, argv)
 
 
 def _add_arguments(parser: JobParser) -> None:
@@ -100,7 +95,7 @@ def messages(frame: "DataFrame", arguments: argparse.Namespace) -> "DataFrame":
     return frame.select(*columns)
 
 
-JOB: Final = Job(
+main: Final = Job(
     name="produce",
     description="Write CSV, JSON or Parquet files, or rows that Spark generates, to a topic.",
     add_arguments=_add_arguments,

@@ -6,7 +6,7 @@ ran twice.
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +16,7 @@ from triomq.cli.arguments.parser import add_option
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.record.properties import PropertyName
 from triomq.spark.jobs.shared.arguments import JobParser, start_options
-from triomq.spark.jobs.shared.program import Job, Run, run_job
+from triomq.spark.jobs.shared.program import Job, Run
 from triomq.spark.jobs.shared.running import write_topic
 from triomq.spark.options.options import Use
 
@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _TIME: Final = "milliseconds since 1970 or ISO 8601"
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job and return its exit code."""
-    return run_job(JOB, argv)
 
 
 def _add_arguments(parser: JobParser) -> None:
@@ -75,7 +70,7 @@ def copies(frame: "DataFrame") -> "DataFrame":
     )
 
 
-JOB: Final = Job(
+main: Final = Job(
     name="replay",
     description="Copy the messages that a topic received in a time range to another topic.",
     add_arguments=_add_arguments,

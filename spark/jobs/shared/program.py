@@ -55,7 +55,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One job.
+    """One job: the function ``main`` of its module.
 
     Attributes:
         name: of its module.
@@ -72,32 +72,31 @@ class Job:
     prepare: Callable[[argparse.Namespace], Mapping[Use, Mapping[str, str]]]
     run: Callable[[Run], None]
 
-
-def run_job(job: Job, argv: Sequence[str] | None) -> int:
-    """Run a job and return its exit code; with code 2 nothing was started."""
-    parser = JobParser(job.name, job.description)
-    job.add_arguments(parser)
-    try:
-        arguments = parser.parse_args(argv)
+    def __call__(self, argv: Sequence[str] | None = None) -> int:
+        """Run the job and return its exit code; with code 2 nothing was started."""
+        parser = JobParser(self.name, self.description)
+        self.add_arguments(parser)
         try:
-            options = _checked_options(arguments, job.prepare(arguments))
-        except (ConfigError, ValueError) as exc:
-            parser.error(str(exc))
-    except SystemExit as exc:  # argparse exits; callers want a number
-        return int(exc.code or 0)
-    outcome = Outcome(job=job.name)
-    with Stopper() as stopper:
-        try:
-            code = _run(job, arguments, options, stopper, outcome)
-        except EXPECTED_ERRORS as exc:
-            code = ExitCode.FAILED
-            if stopper.signal is None:
-                sys.stderr.write(f"{parser.prog}: {one_line(exc)}\n")
-                sys.stderr.flush()
-        if stopper.signal is not None:
-            code = SIGNAL_BASE + stopper.signal
-        outcome.write(as_json=arguments.json)
-    return code
+            arguments = parser.parse_args(argv)
+            try:
+                options = _checked_options(arguments, self.prepare(arguments))
+            except (ConfigError, ValueError) as exc:
+                parser.error(str(exc))
+        except SystemExit as exc:  # argparse exits; callers want a number
+            return int(exc.code or 0)
+        outcome = Outcome(job=self.name)
+        with Stopper() as stopper:
+            try:
+                code = _run(self, arguments, options, stopper, outcome)
+            except EXPECTED_ERRORS as exc:
+                code = ExitCode.FAILED
+                if stopper.signal is None:
+                    sys.stderr.write(f"{parser.prog}: {one_line(exc)}\n")
+                    sys.stderr.flush()
+            if stopper.signal is not None:
+                code = SIGNAL_BASE + stopper.signal
+            outcome.write(as_json=arguments.json)
+        return code
 
 
 def _run(

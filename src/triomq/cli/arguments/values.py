@@ -4,7 +4,7 @@ import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, TypeVar
 
 from triomq.protocol.errors import IllegalNameError, SubscriptionParseError
 from triomq.protocol.filters.expressions import Sql
@@ -13,6 +13,7 @@ from triomq.protocol.namespace import Namespace
 from triomq.protocol.record.message import is_selectable
 
 StartAt: TypeAlias = Literal["earliest", "latest"] | datetime
+_T = TypeVar("_T")
 
 _SIZE: Final = re.compile(r"(\d+) ?(?:([KMG])(?:iB)?|B)?", re.IGNORECASE)
 _SIZE_FACTORS: Final = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
@@ -53,12 +54,10 @@ def parse_rate(text: str) -> float:
     Raises:
         ArgumentTypeError: it is not a number above 0.
     """
-    try:
-        rate = float(text.strip().removesuffix("/s"))
-    except ValueError:
-        rate = 0.0
-    if not 0 < rate < float("inf"):
-        raise ArgumentTypeError(f"invalid rate {text!r}: write messages per second, such as 500 or 500/s")
+    error = f"invalid rate {text!r}: write messages per second, such as 500 or 500/s"
+    rate = _number(text.strip().removesuffix("/s"), error)
+    if not rate:
+        raise ArgumentTypeError(error)
     return rate
 
 
@@ -68,13 +67,8 @@ def parse_speed(text: str) -> float:
     Raises:
         ArgumentTypeError: it is not a number, 0 or more.
     """
-    try:
-        speed = 0.0 if text == "max" else float(text.removesuffix("x"))
-    except ValueError:
-        speed = -1.0
-    if not 0 <= speed < float("inf"):
-        raise ArgumentTypeError(f"invalid speed {text!r}: write a factor such as 2 or 0.5, or max")
-    return speed
+    number = "0" if text == "max" else text.removesuffix("x")
+    return _number(number, f"invalid speed {text!r}: write a factor such as 2 or 0.5, or max")
 
 
 def parse_namesrv(text: str) -> str:
@@ -94,10 +88,7 @@ def parse_namespace(text: str) -> str:
     Raises:
         ArgumentTypeError: the name is not valid.
     """
-    try:
-        Namespace(text)
-    except IllegalNameError as exc:
-        raise ArgumentTypeError(str(exc)) from None
+    _made(Namespace, text)
     return text
 
 
@@ -131,13 +122,17 @@ def parse_hours(text: str) -> float:
     Raises:
         ArgumentTypeError: it is not one.
     """
+    return _number(text, f"invalid number of hours {text!r}: write 72, or 0.5 for half an hour")
+
+
+def _number(text: str, error: str) -> float:
     try:
-        hours = float(text)
+        number = float(text)
     except ValueError:
-        hours = -1.0
-    if not 0 <= hours < float("inf"):
-        raise ArgumentTypeError(f"invalid number of hours {text!r}: write 72, or 0.5 for half an hour")
-    return hours
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise ArgumentTypeError(error)
+    return number
 
 
 def parse_hours_of_day(text: str) -> tuple[int, ...]:
@@ -194,10 +189,7 @@ def parse_sql_expression(text: str) -> Sql:
     Raises:
         ArgumentTypeError: it is not one.
     """
-    try:
-        return Sql(text)
-    except SubscriptionParseError as exc:
-        raise ArgumentTypeError(str(exc)) from exc
+    return _made(Sql, text)
 
 
 def parse_tag_expression(text: str) -> str:
@@ -206,9 +198,13 @@ def parse_tag_expression(text: str) -> str:
     Raises:
         ArgumentTypeError: it is not one.
     """
+    return _made(TagFilter.parse_strictly, text).expression
+
+
+def _made(make: Callable[[str], _T], text: str) -> _T:
     try:
-        return TagFilter.parse_strictly(text).expression
-    except SubscriptionParseError as exc:
+        return make(text)
+    except (IllegalNameError, SubscriptionParseError) as exc:
         raise ArgumentTypeError(str(exc)) from exc
 
 

@@ -10,11 +10,10 @@ from triomq.cli.errors import UsageError
 from triomq.cli.output import cells, write_json, write_text
 from triomq.cli.session import client_command, client_config
 from triomq.client import ClientInstance
-from triomq.client.admin.broker_answers import uptime_of
+from triomq.client.admin.broker_answers import known_brokers, uptime_of
 from triomq.protocol.bodies.properties_text import properties_text, read_properties
 from triomq.protocol.bodies.route import KVTable
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.errors import NameServerError
 
 _DURABILITIES: Final = {"ASYNC_FLUSH": "async", "SYNC_FLUSH": "sync"}
 
@@ -69,15 +68,7 @@ async def broker_addresses(instance: ClientInstance) -> list[str]:
     Raises:
         NameServerError: no name server answered, or it knows no broker.
     """
-    cluster = await instance.routes.cluster()
-    found = [
-        address
-        for _, data in sorted(cluster.broker_addr_table.items())
-        for _, address in sorted(data.broker_addrs.items())
-    ]
-    if not found:
-        raise NameServerError(f"name server {instance.requests.name_servers.current} answers, but knows no broker")
-    return found
+    return [broker.address for broker in await known_brokers(instance)]
 
 
 def describe(address: str, runtime: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, Any]:

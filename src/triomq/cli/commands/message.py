@@ -16,10 +16,8 @@ from triomq.client.consumer.pull import TOOLS_GROUP
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import BrokerResponseError, ProtocolError
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.units import QueueOffset
 
 _END_OF_TIME_MS: Final = 2**63 - 1
-_STEP: Final = 32  # messages that a pull brings
 _BODY_CHARACTERS: Final = 60  # of a body in a table
 
 
@@ -95,7 +93,7 @@ async def _read_queue(
 ) -> list[MessageExt]:
     found: list[MessageExt] = []
     end = await pull.max_offset(queue)
-    offset: int = await _begin_offset(pull, queue, begin_ms)
+    offset: int = await (pull.offset_for_timestamp(queue, begin_ms) if begin_ms else pull.min_offset(queue))
     while offset < end and len(found) < count:
         result = await pull.pull(queue, offset)
         found += (message for message in result.messages if begin_ms <= message.store_timestamp <= end_ms)
@@ -103,18 +101,6 @@ async def _read_queue(
             break
         offset = result.next_begin_offset
     return found[:count]
-
-
-async def _begin_offset(pull: PullConsumer, queue: MessageQueue, begin_ms: int) -> int:
-    """Return an offset before which no message is this late: of several in one millisecond, a broker returns any."""
-    offset = await pull.search_offset(queue, begin_ms)
-    low = await pull.min_offset(queue)
-    while offset > low:
-        offset = max(QueueOffset(offset - _STEP), low)
-        messages = (await pull.pull(queue, offset, max_messages=1)).messages
-        if not messages or messages[0].store_timestamp < begin_ms:
-            break
-    return offset
 
 
 def _milliseconds(at: StartAt) -> int:
