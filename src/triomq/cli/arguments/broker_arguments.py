@@ -1,6 +1,8 @@
 """The options of the servers: ``triomq broker``, ``triomq namesrv``, ``triomq cluster``."""
 
+import argparse
 from functools import partial
+from typing import Any
 
 from triomq.cli.arguments import values
 from triomq.cli.arguments.parser import Commands, Parser, add_client_command, add_command, add_option
@@ -11,6 +13,7 @@ def add_broker(commands: Commands) -> None:
     options_type = "triomq.cli.arguments.options:BrokerOptions"
     text = "run a broker with its name server"
     parser = add_command(commands, "broker", "broker:run", options_type, text, log_level="info")
+    parser.set_defaults(settings={})
     _add_addresses(parser)
     _add_security(parser)
     _add_store(parser)
@@ -76,7 +79,8 @@ def _add_addresses(parser: Parser) -> None:
         "--acl FILE",
         "accounts and their rights, RocketMQ's plain_acl.yml (aclEnable; none: everybody may do everything)",
     )
-    add("--acl-like-apache", "check only what RocketMQ checks: any account reads and changes much that is not its own")
+    text = "check only what RocketMQ checks: any account reads and changes much that is not its own"
+    _add_setting(parser, "--acl-like-apache", "acl_like_apache", text, const=True)
     add("--end-with-stdin", "stop also when stdin ends, as when the program that started it ends")
 
 
@@ -99,40 +103,61 @@ def _add_store(parser: Parser) -> None:
     add("--store DIR", "folder of the store (storePathRootDir; triomq/store in the user's data folder)")
     text = "acknowledge a send when the operating system has the message (async) or when it is on the disk (sync) "
     add("--durability async|sync", f"{text}(flushDiskType; async)", "async")
-    add("--cluster-name NAME", "brokerClusterName (DefaultCluster)", "DefaultCluster")
     add("--broker-name NAME", "brokerName (broker-a)", "broker-a")
-    add("--commit-log-file-size SIZE", "mappedFileSizeCommitLog (1GiB); cannot change later", 1024**3)
-    add("--consume-queue-file-size SIZE", "mappedFileSizeConsumeQueue, in bytes (6000000)", 6_000_000)
-    add("--no-index", "do not index messages by their keys (messageIndexEnable)")
-    add("--index-slots N", "slots of an index file (maxHashSlotNum; 5000000)", 5_000_000)
+    add = partial(_add_setting, parser)
+    add("--cluster-name NAME", "cluster_name", "brokerClusterName (DefaultCluster)")
+    text = "mappedFileSizeCommitLog (1GiB); cannot change later"
+    add("--commit-log-file-size SIZE", "commit_log_file_size_bytes", text)
+    text = "mappedFileSizeConsumeQueue, in bytes (6000000)"
+    add("--consume-queue-file-size SIZE", "consume_queue_file_size_bytes", text)
+    add("--no-index", "index", "do not index messages by their keys (messageIndexEnable)", const=False)
+    add("--index-slots N", "index_slots", "slots of an index file (maxHashSlotNum; 5000000)")
     text = "units of an index file, one for each key of a message (maxIndexNum; 20000000)"
-    add("--index-units N", text, 20_000_000)
+    add("--index-units N", "index_units", text)
 
 
 def _add_retention(parser: Parser) -> None:
-    add = partial(add_option, parser)
+    add = partial(_add_setting, parser)
     text = "delete commit log files so many hours after their last write (fileReservedTime; 72)"
-    add("--retention-hours N", text, 72.0, read=values.parse_hours)
-    add("--retention-bytes SIZE", "longest commit log; above it the oldest files are deleted at any hour (no limit)")
+    add("--retention-hours N", "retention_hours", text, read=values.parse_hours)
+    text = "longest commit log; above it the oldest files are deleted at any hour (no limit)"
+    add("--retention-bytes SIZE", "retention_bytes", text)
     text = "local hours in which old files are deleted, separated by ; (deleteWhen; 04)"
-    add("--delete-when HOURS", text, (4,))
-    for option, default, text in (
-        ("--disk-max-used-ratio", 75, "above it old files are deleted at any hour (diskMaxUsedSpaceRatio; 75)"),
-        ("--disk-clean-ratio", 85, "above it the oldest files are deleted whatever their age (85)"),
-        ("--disk-full-ratio", 90, "above it sends are rejected (90)"),
-    ):
-        add(f"{option} PERCENT", f"used disk space: {text}", default)
+    add("--delete-when HOURS", "delete_when", text)
+    text = "used disk space: above it old files are deleted at any hour (diskMaxUsedSpaceRatio; 75)"
+    add("--disk-max-used-ratio PERCENT", "disk_max_used_ratio", text)
+    text = "used disk space: above it the oldest files are deleted whatever their age (85)"
+    add("--disk-clean-ratio PERCENT", "disk_clean_ratio", text)
+    add("--disk-full-ratio PERCENT", "disk_full_ratio", "used disk space: above it sends are rejected (90)")
 
 
 def _add_messages(parser: Parser) -> None:
-    add = partial(add_option, parser)
-    add("--no-auto-create-topic", "reject sends to unknown topics (autoCreateTopicEnable)")
     text = 'delays of level 1, 2, ..., such as "10s 1m 1d" (messageDelayLevel; 18 levels up to 2h)'
-    add("--delay-levels LEVELS", text)
-    add("--timer-max-delay S", "longest delay that a message may ask for (timerMaxDelaySec; 3d)", 259_200.0)
+    add_option(parser, "--delay-levels LEVELS", text)
+    add = partial(_add_setting, parser)
+    text = "reject sends to unknown topics (autoCreateTopicEnable)"
+    add("--no-auto-create-topic", "auto_create_topic", text, const=False)
+    text = "longest delay that a message may ask for (timerMaxDelaySec; 3d)"
+    add("--timer-max-delay S", "timer_max_delay_s", text)
     text = "time until a producer is asked about an undecided transaction (transactionTimeOut; 6s)"
-    add("--transaction-timeout S", text, 6.0)
-    add("--transaction-check-interval S", "time between two such checks (transactionCheckInterval; 1m)", 60.0)
-    add("--transaction-check-max N", "checks after which a transaction is given up (transactionCheckMax; 15)", 15)
+    add("--transaction-timeout S", "transaction_timeout_s", text)
+    text = "time between two such checks (transactionCheckInterval; 1m)"
+    add("--transaction-check-interval S", "transaction_check_interval_s", text)
+    text = "checks after which a transaction is given up (transactionCheckMax; 15)"
+    add("--transaction-check-max N", "transaction_check_max", text)
     text = "report a queue as stalled when messages wait in it and its group makes no progress for so long (30s)"
-    add("--stall-after S", text, 30.0)
+    add("--stall-after S", "stall_after_s", text)
+
+
+def _add_setting(parser: Parser, spec: str, field: str, text: str, **settings: Any) -> None:
+    """Declare an option for a field of ``StoreConfig`` or ``BrokerConfig``; with ``const`` it is a flag."""
+    if "const" in settings:
+        settings["nargs"] = 0
+    add_option(parser, spec, text, argparse.SUPPRESS, dest=field, action=_Setting, **settings)
+
+
+class _Setting(argparse.Action):
+    """Adds a setting of the broker to ``settings``, under the name of its field."""
+
+    def __call__(self, _parser: object, namespace: argparse.Namespace, value: object, _option: object = None) -> None:
+        namespace.settings = {**namespace.settings, self.dest: value if self.const is None else self.const}

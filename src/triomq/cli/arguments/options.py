@@ -3,7 +3,9 @@
 Those of the client commands are in another module: each class costs start-up time.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,11 @@ class ServerOptions(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerOptions(ServerOptions):
-    """``triomq broker``."""
+    """``triomq broker``.
+
+    Attributes:
+        settings: fields of ``StoreConfig`` and ``BrokerConfig`` that were given; others keep their defaults.
+    """
 
     listen: str
     namesrv_listen: str | None
@@ -47,28 +53,10 @@ class BrokerOptions(ServerOptions):
     store: str | None
     durability: str
     acl: str | None
-    acl_like_apache: bool
-    cluster_name: str
     broker_name: str
-    commit_log_file_size: int
-    consume_queue_file_size: int
-    retention_hours: float
-    retention_bytes: int | None
-    delete_when: tuple[int, ...]
-    disk_max_used_ratio: int
-    disk_clean_ratio: int
-    disk_full_ratio: int
     delay_levels: str | None
-    timer_max_delay: float
-    transaction_timeout: float
-    transaction_check_interval: float
-    transaction_check_max: int
-    stall_after: float
-    no_auto_create_topic: bool
-    no_index: bool
-    index_slots: int
-    index_units: int
     end_with_stdin: bool
+    settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,7 +95,7 @@ def add_option(
     if not name.startswith("-"):
         parser.add_argument(name.lower(), metavar=name, help=text)
     elif not value:
-        parser.add_argument(name, action="store_true", help=text)
+        parser.add_argument(name, help=text, **{"action": "store_true", **settings})
     elif "|" in value:
         parser.add_argument(name, choices=value.split("|"), default=default, help=text)
     else:

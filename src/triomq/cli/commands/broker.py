@@ -4,6 +4,7 @@ import logging
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,37 +54,22 @@ def make_config(options: BrokerOptions) -> BrokerConfig:
     )
     listeners = (first, *(parse_listener(text) for text in options.listener))
     _check_listeners(listeners)
+    settings = dict(options.settings)
+    store_settings = {field.name: settings.pop(field.name) for field in fields(StoreConfig) if field.name in settings}
     return BrokerConfig(
         store=StoreConfig(
             root=_store_root(options.store),
             durability=Durability(options.durability),
-            commit_log_file_size_bytes=options.commit_log_file_size,
-            consume_queue_file_size_bytes=options.consume_queue_file_size,
-            retention_hours=options.retention_hours,
-            retention_bytes=options.retention_bytes,
-            delete_when=options.delete_when,
-            disk_max_used_ratio=options.disk_max_used_ratio,
-            disk_clean_ratio=options.disk_clean_ratio,
-            disk_full_ratio=options.disk_full_ratio,
             delay_levels=DelayLevels(options.delay_levels or DEFAULT_DELAY_LEVELS),
-            index=not options.no_index,
-            index_slots=options.index_slots,
-            index_units=options.index_units,
+            **store_settings,
         ),
         listeners=listeners,
         insecure=options.insecure,
         register=_register(options.register),
         acl=Path(options.acl).expanduser() if options.acl else None,
-        acl_like_apache=options.acl_like_apache,
         tls=tls_config(options),
-        cluster_name=options.cluster_name,
         broker_name=options.broker_name,
-        auto_create_topic=not options.no_auto_create_topic,
-        timer_max_delay_s=options.timer_max_delay,
-        transaction_timeout_s=options.transaction_timeout,
-        transaction_check_interval_s=options.transaction_check_interval,
-        transaction_check_max=options.transaction_check_max,
-        stall_after_s=options.stall_after,
+        **settings,
     )
 
 

@@ -50,7 +50,7 @@ def test_broker_defaults_to_loopback_and_standard_ports() -> None:
     assert isinstance(options, BrokerOptions)
     assert (options.listen, options.namesrv_listen, options.register) == ("127.0.0.1:10911", None, None)
     assert (options.durability, options.insecure, options.store, options.log_level) == ("async", False, None, "info")
-    assert (options.commit_log_file_size, options.consume_queue_file_size) == (1024**3, 6_000_000)
+    assert options.settings == {}
 
 
 def test_produce_takes_several_keys_and_properties() -> None:
