@@ -33,17 +33,9 @@ _unpack_checked = head_struct(
     "size", "magic", "body_crc", "queue_id", "physical_offset", "sys_flag", "body_length"
 ).unpack_from
 _unpack_walked = head_struct(
-    "size",
-    "magic",
-    "body_crc",
-    "queue_id",
-    "queue_offset",
-    "physical_offset",
-    "sys_flag",
-    "store_timestamp",
-    "prepared_transaction_offset",
-    "body_length",
-).unpack_from
+    "size", "magic", "body_crc", "queue_id", "queue_offset", "physical_offset", "sys_flag", "store_timestamp",
+    "prepared_transaction_offset", "body_length",
+).unpack_from  # fmt: skip
 _new_check: Final = partial(tuple.__new__, RecordCheck)  # half the time of a NamedTuple's own constructor
 
 
@@ -152,24 +144,10 @@ class IntactWalk:
                 if crc32(body) & CRC_MASK != crc:
                     break
             code = tags_code_of(properties) if _TAGS in properties else 0
-            add(
-                _new_check(
-                    (
-                        _MESSAGE,
-                        size,
-                        "",
-                        queue_id,
-                        queue_offset,
-                        offset,
-                        sys_flag,
-                        store_timestamp,
-                        prepared,
-                        code,
-                        topic,
-                        properties,
-                    )
-                )
-            )
+            add(_new_check((
+                _MESSAGE, size, "", queue_id, queue_offset, offset, sys_flag, store_timestamp, prepared,
+                code, topic, properties,
+            )))  # fmt: skip
             position = end
         return found
 

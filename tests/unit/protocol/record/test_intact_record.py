@@ -189,17 +189,18 @@ def test_a_walk_passes_the_longest_topic_and_properties() -> None:
 
 def test_large_walk_is_split_and_skips_no_record() -> None:
     numbers = dict.fromkeys(("queue_id", "queue_offset", "sys_flag", "born_timestamp", "store_timestamp"), 0)
-    file = b""
+    log = bytearray()  # appending to bytes would copy it each time
     for number in range(5000):
-        file += encode_record(
+        log += encode_record(
             **numbers,
-            physical_offset=START + len(file),
+            physical_offset=START + len(log),
             born_host=bytes(8),
             store_host=bytes(8),
             body=b"b" * (1 + number % 7 * 1000),
             topic=b"T%d" % number,
             properties=b"",
         )
+    file = bytes(log)
     assert walked(file, 0, len(file), START, check_crc=True) == checked(file, check_crc=True)
     first = IntactWalk(check_crc=True).run(file, 0, len(file), START)
     assert 0 < sum(each.size for each in first[:-1]) < 64 * 1024
