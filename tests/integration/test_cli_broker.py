@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli_tools import complaint, ok, read_line, running, triomq
+from tests.integration.cli_tools import complaint, ok, read_line, running
 from tests.processes import start_triomq
 
 ON_FREE_PORTS = ("broker", "--listen", "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0")
@@ -30,14 +30,6 @@ def test_the_ready_line_is_exactly_as_scripts_expect_it(tmp_path: Path) -> None:
         line,
     )
     assert rest == b""
-
-
-def test_both_ports_accept_connections_when_the_line_is_there(tmp_path: Path) -> None:
-    broker = start_triomq(tmp_path)
-    for address in (broker.broker, broker.namesrv):
-        host, _, port = address.rpartition(":")
-        socket.create_connection((host, int(port)), timeout=5).close()
-    broker.stop()
 
 
 def test_the_readable_line_names_the_durability(tmp_path: Path) -> None:
@@ -62,41 +54,12 @@ def test_a_signal_ends_it_within_two_seconds_with_code_0(tmp_path: Path, number:
             assert broker.returncode == 0
 
 
-def test_everything_is_there_again_after_a_restart(tmp_path: Path) -> None:
-    lines = b"".join(b"message %d\n" % number for number in range(500))
-    first = start_triomq(tmp_path)
-    ok("topic", "create", "orders", "--queues", "3", namesrv=first.namesrv)
-    ok("produce", "orders", namesrv=first.namesrv, stdin=lines)
-    assert ok("consume", "orders", "--group", "g", "--count", "200", namesrv=first.namesrv).count("\n") == 200
-    first.stop()
-    second = start_triomq(tmp_path)
-    shown = json.loads(ok("topic", "show", "orders", "--json", namesrv=second.namesrv))
-    assert (shown["messages"], len(shown["queues"])) == (500, 3)
-    rest = ok("consume", "orders", "--group", "g", "--count", "300", namesrv=second.namesrv)
-    everything = ok("consume", "orders", "--count", "500", namesrv=second.namesrv)
-    assert sorted(everything.encode().splitlines()) == sorted(lines.splitlines())
-    assert len(set(rest.splitlines())) == 300
-    assert json.loads(ok("group", "show", "g", "--json", namesrv=second.namesrv))["lag"] == 0
-    second.stop()
-
-
 def test_a_second_broker_on_the_same_store_is_told_who_has_it(tmp_path: Path) -> None:
     first = start_triomq(tmp_path)
     line = complaint(1, *ON_FREE_PORTS, "--store", first.store, "--log-level", "warning")
     assert first.store in line
     assert str(first.pid) in line
     first.stop()
-
-
-@pytest.mark.parametrize("option", ["--listen", "--namesrv-listen"])
-def test_a_port_in_use_is_named(tmp_path: Path, option: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        words = (*ON_FREE_PORTS, option, address, "--store", str(tmp_path / "s"), "--log-level", "warning")
-        line = complaint(2, *words)
-    assert line.startswith("triomq broker: ")
-    assert address in line
-    assert "in use" in line
 
 
 def test_a_store_that_is_no_directory_is_named(tmp_path: Path) -> None:
@@ -110,28 +73,9 @@ def test_a_store_that_cannot_be_made_is_named() -> None:
     assert path in complaint(1, *ON_FREE_PORTS, "--store", path, "--log-level", "warning")
 
 
-def test_a_store_with_other_file_sizes_is_refused_unchanged(tmp_path: Path) -> None:
-    broker = start_triomq(tmp_path, "--commit-log-file-size", "1MiB")
-    ok("produce", "orders", namesrv=broker.namesrv, stdin=b"one\n")
-    broker.stop()
-    words = (*ON_FREE_PORTS, "--store", broker.store, "--commit-log-file-size", "2MiB", "--log-level", "warning")
-    assert "commitlog" in complaint(1, *words)
-    again = start_triomq(tmp_path, "--commit-log-file-size", "1MiB")
-    assert ok("consume", "orders", "--count", "1", namesrv=again.namesrv) == "one\n"
-    again.stop()
-
-
 def test_the_network_stays_closed_without_insecure(tmp_path: Path) -> None:
     line = complaint(2, "broker", "--listen", "0.0.0.0:0", "--namesrv-listen", "127.0.0.1:0", "--store", str(tmp_path))
     assert "--insecure" in line
-
-
-def test_an_advertised_address_is_what_clients_are_told(tmp_path: Path) -> None:
-    broker = start_triomq(tmp_path, "--advertise", "localhost:1")
-    found = triomq("ping", "--json", namesrv=broker.namesrv)
-    (told,) = json.loads(found.stdout)["brokers"]
-    assert told["address"] == "localhost:1"
-    broker.stop()
 
 
 def test_each_listener_tells_its_own_address(tmp_path: Path) -> None:
