@@ -74,11 +74,6 @@ BAD_FRAMES = {
 }
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
 @asynccontextmanager
 async def bystander(root: Path, **settings: Any) -> AsyncGenerator[tuple[Broker, Wire]]:
     """A broker and a connection that has sent a message, and must find everything as it left it."""

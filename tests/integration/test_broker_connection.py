@@ -36,11 +36,6 @@ PULL = RequestCode.PULL_MESSAGE
 HOLD: Final[dict[str, Any]] = {"sysFlag": 6}
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
 def heartbeat(client_id: str, group: str = "G") -> bytes:
     consumer = ConsumerData(group_name=group, subscription_data_set=[tag_subscription("T", "*", 1)])
     return HeartbeatData(client_id, [], [consumer]).encode()

@@ -45,11 +45,6 @@ from triomq.storage.message_store import MessageStore
 SEND = RequestCode.SEND_MESSAGE_V2
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
 async def bodies(root: Path, count: int) -> list[bytes]:
     """Return what a broker that is started anew has in queue 0 of topic T."""
     async with running(root) as broker, connected(broker_port(broker)) as wire:

@@ -1,13 +1,10 @@
 """Our client and our broker in each header format: what was agreed on is what both send."""
 
-from collections.abc import AsyncGenerator
-from pathlib import Path
 from typing import Final
 
 import pytest
 import trio
 
-from tests.integration.broker_wire import broker_port, namesrv_address, namesrv_port, running
 from triomq.client import Admin, ClientConfig, ClientInstance, Message, MessageExt, Producer, PushConsumer
 from triomq.protocol.codes import RequestCode, SerializeType
 from triomq.protocol.errors import ProtocolError
@@ -16,14 +13,6 @@ from triomq.protocol.wire.frame import FrameSplitter
 
 MESSAGES: Final = 20
 NAMESRV_CODES: Final = frozenset((RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO))
-
-
-@pytest.fixture
-async def namesrv(tmp_path: Path) -> AsyncGenerator[str, None]:
-    """The name server of a running broker."""
-    async with running(tmp_path / "store") as broker:
-        assert broker_port(broker) != namesrv_port(broker)
-        yield namesrv_address(broker)
 
 
 @pytest.fixture

@@ -1,14 +1,12 @@
 """Administration of groups against a running broker: their state, resets, dead letters."""
 
-from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 import trio
 
-from tests.integration.broker_wire import namesrv_address, running, wait_for
+from tests.integration.broker_wire import wait_for
 from triomq.broker.server import Broker
 from triomq.client import (
     Admin,
@@ -28,24 +26,6 @@ from triomq.protocol.record.properties import encode_properties
 from triomq.storage.append import entry
 
 GROUP = "G"
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncGenerator[Broker, None]:
-    async with running(tmp_path / "store") as started:
-        yield started
-
-
-@pytest.fixture
-def namesrv(broker: Broker) -> str:
-    return namesrv_address(broker)
-
-
-@pytest.fixture
-async def admin(namesrv: str) -> AsyncGenerator[Admin, None]:
-    async with Admin(namesrv=namesrv) as made:
-        await made.create_topic("T", queues=2)
-        yield made
 
 
 async def send(namesrv: str, *bodies: bytes, topic: str = "T") -> None:

@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from tests.integration.broker_wire import broker_port, connected, namesrv_address, request, running, wait_for
+from tests.integration.broker_wire import broker_port, connected, request, wait_for
 from triomq.broker.server import Broker
 from triomq.client import Admin, ConsumerConfig, Message, MessageExt, MessageQueue, Producer, PushConsumer
 from triomq.client.consumer.assignment import rebalancer
@@ -22,17 +21,6 @@ from triomq.protocol.codes import RequestCode, ResponseCode
 GROUP = "G"
 MEMBER = Path(__file__).parents[1] / "interop" / "group_member.py"
 SOON_S = 10.0  # behaviour.md says 2 s; a busy machine may be slower, but the timer of 20 s must not be what brings it
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncGenerator[Broker, None]:
-    async with running(tmp_path / "store") as started:
-        yield started
-
-
-@pytest.fixture
-def namesrv(broker: Broker) -> str:
-    return namesrv_address(broker)
 
 
 def member(namesrv: str, seen: list[bytes] | None = None, *, orderly: bool = False, **settings: Any) -> PushConsumer:

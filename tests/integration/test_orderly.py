@@ -27,11 +27,6 @@ GROUP = "G"
 STEPS, ORDERS = 20, 10
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
 class Orders:
     """A handler that notes the steps of each order, and who has a queue now."""
 

@@ -2,7 +2,7 @@
 
 import json
 import signal
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,8 +11,7 @@ from typing import Literal
 import pytest
 import trio
 
-from tests.integration.broker_wire import namesrv_address, wait_for
-from tests.integration.broker_wire import running as broker_running
+from tests.integration.broker_wire import wait_for
 from tests.integration.cli_tools import complaint, ok, read_line, running
 from tests.processes import start_triomq
 from triomq.client import (
@@ -28,19 +27,6 @@ from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.errors import ClientError, ConfigError, NoRouteError
 
 EVER = (datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))
-
-
-@pytest.fixture
-async def namesrv(tmp_path: Path) -> AsyncGenerator[str, None]:
-    async with broker_running(tmp_path / "store") as started:
-        yield namesrv_address(started)
-
-
-@pytest.fixture
-async def admin(namesrv: str) -> AsyncGenerator[Admin, None]:
-    async with Admin(namesrv=namesrv) as made:
-        await made.create_topic("T", queues=2)
-        yield made
 
 
 def consumer(

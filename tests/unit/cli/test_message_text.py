@@ -2,34 +2,24 @@ import json
 
 import pytest
 
+from tests.records import make_record
 from triomq.cli.arguments.arguments import parse
 from triomq.cli.arguments.client_options import ProduceOptions
 from triomq.cli.errors import UsageError
 from triomq.cli.message_text import body_line, choose_formatter, json_line, long_line, terminal_line
 from triomq.cli.sources import read_json_line
-from triomq.protocol.host import encode_host
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import encode_properties
-from triomq.protocol.record.record import decode_record, encode_record
+from triomq.protocol.record.record import decode_record
 
 PROPERTIES = {"TAGS": "t", "KEYS": "k l", "UNIQ_KEY": "0123", "color": "red", "WAIT": "true"}
 
 
 def stored(body: bytes, sys_flag: int = 0) -> MessageExt:
-    record = encode_record(
-        queue_id=3,
-        queue_offset=17,
-        physical_offset=4711,
-        sys_flag=sys_flag,
-        born_timestamp=1_000,
-        born_host=encode_host("127.0.0.1", 1),
-        store_timestamp=2_345,
-        store_host=encode_host("127.0.0.1", 10911),
-        body=body,
-        topic=b"T",
-        properties=encode_properties(PROPERTIES),
-    )
-    message = decode_record(record)
+    place = {"queue_id": 3, "queue_offset": 17, "physical_offset": 4711}
+    times = {"born_timestamp": 1_000, "store_timestamp": 2_345}
+    properties = encode_properties(PROPERTIES)
+    message = decode_record(make_record(**place, **times, sys_flag=sys_flag, body=body, properties=properties))
     message.broker_name = "broker-a"
     return message
 

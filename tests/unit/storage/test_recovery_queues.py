@@ -6,11 +6,11 @@ from typing import Final
 
 import pytest
 
+from tests.records import make_record
 from tests.unit.storage.making import StoreMaker, bodies, body, filled, log_file, overwrite, put, queue_file, report
 from triomq.protocol.names import SCHEDULE_TOPIC
 from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, UNIT
 from triomq.protocol.record.properties import encode_properties
-from triomq.protocol.record.record import encode_record
 from triomq.storage.message_store import MessageStore
 
 FILE: Final = 65536
@@ -198,19 +198,8 @@ def test_an_impossible_number_is_ignored(maker: StoreMaker) -> None:
 
 def append_raw(store: MessageStore, position: int, topic: str, queue_offset: int, queue_id: int = 0) -> int:
     """Write a record of which the store knows nothing."""
-    record = encode_record(
-        queue_id=queue_id,
-        queue_offset=queue_offset,
-        physical_offset=position,
-        sys_flag=0,
-        born_timestamp=0,
-        born_host=bytes(8),
-        store_timestamp=1,
-        store_host=bytes(8),
-        body=b"raw",
-        topic=topic.encode(),
-        properties=b"",
-    )
+    place = {"queue_id": queue_id, "queue_offset": queue_offset, "physical_offset": position}
+    record = make_record(**place, store_timestamp=1, body=b"raw", topic=topic.encode())
     file = store.commit_log.files.files[-1]
     at = position - file.start
     file.map[at : at + len(record)] = record

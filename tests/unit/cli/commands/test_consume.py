@@ -7,6 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from tests.records import make_record
 from triomq.cli.arguments.arguments import parse
 from triomq.cli.arguments.client_options import ConsumeOptions
 from triomq.cli.commands import consume
@@ -15,9 +16,8 @@ from triomq.cli.errors import UsageError
 from triomq.client import MessageQueue
 from triomq.client.consumer.pull import PullResult, PullStatus
 from triomq.protocol.errors import ConnectError, UnsupportedCompressionError
-from triomq.protocol.host import encode_host
 from triomq.protocol.record.message import MessageExt
-from triomq.protocol.record.record import decode_record, encode_record
+from triomq.protocol.record.record import decode_record
 from triomq.protocol.units import QueueOffset
 
 
@@ -30,25 +30,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 def stored(count: int) -> list[MessageExt]:
-    host = encode_host("127.0.0.1", 1)
-    return [
-        decode_record(
-            encode_record(
-                queue_id=0,
-                queue_offset=number,
-                physical_offset=0,
-                sys_flag=0,
-                born_timestamp=0,
-                born_host=host,
-                store_timestamp=0,
-                store_host=host,
-                body=b"%d" % number,
-                topic=b"T",
-                properties=b"",
-            )
-        )
-        for number in range(count)
-    ]
+    return [decode_record(make_record(queue_offset=number, body=b"%d" % number)) for number in range(count)]
 
 
 async def test_no_more_than_the_count_is_written(written: list[bytes]) -> None:

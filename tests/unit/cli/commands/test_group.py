@@ -1,5 +1,4 @@
-from datetime import UTC, datetime
-
+from triomq.cli.arguments.arguments import parse
 from triomq.cli.arguments.client_options import GroupResetOffsetOptions
 from triomq.cli.commands.group import describe, describe_reset
 from triomq.client import GroupLag, GroupState, MessageQueue, OffsetChange, OffsetReset, QueueState
@@ -93,25 +92,8 @@ def test_a_group_without_members_has_empty_lists() -> None:
 
 
 def test_a_reset_is_described_queue_by_queue() -> None:
-    options = GroupResetOffsetOptions(
-        json=True,
-        log_level="warning",
-        log_file=None,
-        log_format="text",
-        namesrv="",
-        as_dialled=False,
-        credentials=None,
-        namespace=None,
-        tls=False,
-        tls_ca=None,
-        tls_cert=None,
-        tls_key=None,
-        tls_verify=None,
-        group="g",
-        topic="T",
-        to=datetime(2026, 1, 31, tzinfo=UTC),
-        dry_run=True,
-    )
+    options = parse(["group", "reset-offset", "g", "--topic", "T", "--to", "2026-01-31T00:00Z", "--dry-run"]).options
+    assert isinstance(options, GroupResetOffsetOptions)
     done = OffsetReset((OffsetChange(FIRST, None, 3), OffsetChange(SECOND, 9, 0)), is_online=True)
     assert describe_reset(options, done) == {
         "group": "g",

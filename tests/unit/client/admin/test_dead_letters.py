@@ -2,11 +2,11 @@
 
 import pytest
 
+from tests.records import make_record
 from triomq.client.admin.dead_letters import as_new, original_topic
-from triomq.protocol.host import encode_host
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import encode_properties
-from triomq.protocol.record.record import decode_record, encode_record
+from triomq.protocol.record.record import decode_record
 
 USERS = {"color": "red", "CHECK_IMMUNITY_TIME_IN_SECONDS": "5"}
 BOOKKEEPING = {
@@ -26,21 +26,7 @@ BOOKKEEPING = {
 
 
 def letter(properties: dict[str, str]) -> MessageExt:
-    record = encode_record(
-        queue_id=0,
-        queue_offset=17,
-        physical_offset=4711,
-        sys_flag=0,
-        flag=5,
-        born_timestamp=1_000,
-        born_host=encode_host("127.0.0.1", 1),
-        store_timestamp=2_345,
-        store_host=encode_host("127.0.0.1", 10911),
-        body=b"body",
-        topic=b"%DLQ%G",
-        properties=encode_properties(properties),
-    )
-    return decode_record(record)
+    return decode_record(make_record(flag=5, topic=b"%DLQ%G", properties=encode_properties(properties)))
 
 
 def test_resend_keeps_user_properties_and_drops_retry_metadata() -> None:

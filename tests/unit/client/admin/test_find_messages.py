@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
+from tests.records import make_record
 from tests.unit.client.fake_broker import BrokerFactory, FakeBroker
 from triomq.client.admin.admin import Admin
 from triomq.protocol.codes import RequestCode, ResponseCode
@@ -11,7 +12,6 @@ from triomq.protocol.errors import BrokerSystemError, ConfigError, NoRouteError,
 from triomq.protocol.host import encode_host
 from triomq.protocol.record.message_id import offset_message_id
 from triomq.protocol.record.properties import encode_properties
-from triomq.protocol.record.record import encode_record
 from triomq.protocol.requests.messages import QueryMessageRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 
@@ -20,13 +20,8 @@ UNIQUE = "7F0000010A4B18B4AAC2000000000001"
 
 def record(address: str, body: bytes, stored_ms: int, *, topic: str = "Topic", **properties: str) -> bytes:
     host, _, port = address.rpartition(":")
-    return encode_record(
-        queue_id=0,
-        queue_offset=0,
+    return make_record(
         physical_offset=stored_ms,
-        sys_flag=0,
-        born_timestamp=0,
-        born_host=encode_host("127.0.0.1", 1),
         store_timestamp=stored_ms,
         store_host=encode_host(host, int(port)),
         body=body,

@@ -4,14 +4,13 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from tests.records import make_record
 from tests.unit.client.fake_broker import FakeBroker
 from tests.unit.client.fake_consumer import FakeConsumer, until
 from triomq.client.cluster.instance import ClientInstance
 from triomq.protocol.bodies.client import GetConsumerStatusBody, ResetOffsetBody
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.host import encode_host
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.record.record import encode_record
 from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, GetConsumerRunningInfoRequestHeader
 from triomq.protocol.requests.messages import ConsumeMessageDirectlyRequestHeader
 from triomq.protocol.requests.offsets import GetConsumerStatusRequestHeader, ResetOffsetRequestHeader
@@ -21,20 +20,7 @@ QUEUE = MessageQueue("Topic", "broker-a", 2)
 
 
 def record(body: bytes) -> bytes:
-    host = encode_host("127.0.0.1", 10911)
-    return encode_record(
-        queue_id=0,
-        queue_offset=3,
-        physical_offset=0,
-        sys_flag=0,
-        born_timestamp=1,
-        born_host=host,
-        store_timestamp=2,
-        store_host=host,
-        body=body,
-        topic=b"Topic",
-        properties=b"",
-    )
+    return make_record(queue_offset=3, body=body, topic=b"Topic")
 
 
 async def asked(fake_broker: FakeBroker, command: RemotingCommand) -> RemotingCommand:

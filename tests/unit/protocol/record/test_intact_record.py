@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.records import make_record
 from triomq.protocol.codes import MessageSysFlag
 from triomq.protocol.record.intact_record import IntactWalk, are_intact
 from triomq.protocol.record.properties import MAX_PROPERTIES_BYTES
@@ -20,15 +21,11 @@ PROPERTIES: Final = b"TAGS\x01a"
 
 
 def record(body: bytes = b"a body", host: bytes = bytes(8), topic: bytes = b"orders") -> bytes:
-    return encode_record(
+    return make_record(
         queue_id=QUEUE_ID,
-        queue_offset=2,
         physical_offset=OFFSET,
         sys_flag=MessageSysFlag.COMPRESSED,
-        born_timestamp=3,
         born_host=host,
-        store_timestamp=4,
-        store_host=bytes(8),
         body=body,
         topic=topic,
         properties=PROPERTIES,
@@ -188,18 +185,10 @@ def test_a_walk_passes_the_longest_topic_and_properties() -> None:
 
 
 def test_large_walk_is_split_and_skips_no_record() -> None:
-    numbers = dict.fromkeys(("queue_id", "queue_offset", "sys_flag", "born_timestamp", "store_timestamp"), 0)
     log = bytearray()  # appending to bytes would copy it each time
     for number in range(5000):
-        log += encode_record(
-            **numbers,
-            physical_offset=START + len(log),
-            born_host=bytes(8),
-            store_host=bytes(8),
-            body=b"b" * (1 + number % 7 * 1000),
-            topic=b"T%d" % number,
-            properties=b"",
-        )
+        body = b"b" * (1 + number % 7 * 1000)
+        log += make_record(physical_offset=START + len(log), body=body, topic=b"T%d" % number)
     file = bytes(log)
     assert walked(file, 0, len(file), START, check_crc=True) == checked(file, check_crc=True)
     first = IntactWalk(check_crc=True).run(file, 0, len(file), START)

@@ -3,6 +3,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.records import make_record
 from tests.unit.storage.making import BORN, HOST, StoreMaker, put
 from triomq.protocol.errors import MessageIllegalError
 from triomq.protocol.host import encode_host
@@ -168,10 +169,7 @@ def test_record_claiming_to_extend_beyond_end_is_not_shown(store: MessageStore) 
 
 
 def forged(physical_offset: int) -> bytes:
-    return encode_record(
-        queue_id=0, queue_offset=1, physical_offset=physical_offset, sys_flag=0, born_timestamp=0, born_host=HOST,
-        store_timestamp=0, store_host=HOST, body=b"x", topic=b"T", properties=b"",
-    )  # fmt: skip
+    return make_record(queue_offset=1, physical_offset=physical_offset, body=b"x")
 
 
 def test_out_of_range_numbers_are_rejected_before_any_write(store: MessageStore) -> None:

@@ -7,9 +7,8 @@ from typing import Final
 
 import pytest
 
+from tests.records import make_record
 from tests.unit.storage.making import (
-    BORN,
-    HOST,
     FaultyFileSystem,
     StoreMaker,
     bodies,
@@ -24,7 +23,7 @@ from tests.unit.storage.making import (
 from triomq.protocol.errors import StoreError
 from triomq.protocol.record.consume_queue_unit import BLANK_UNIT
 from triomq.protocol.record.layout import HEAD
-from triomq.protocol.record.record import decode_record, encode_record
+from triomq.protocol.record.record import decode_record
 from triomq.storage.commit_log.damage import FILLER_TOPIC, QUARANTINE, DamageLog
 from triomq.storage.files.checkpoint import CHECKPOINT, load_checkpoint
 from triomq.storage.files.file_system import FileSystem
@@ -189,19 +188,8 @@ def test_hole_too_short_for_a_record_stays_and_store_starts(maker: StoreMaker) -
     store = maker()
     put(store, body=b"first")
     outer = store.commit_log.max_offset
-    inner = encode_record(
-        queue_id=0,
-        queue_offset=0,
-        physical_offset=outer + HEAD.size,
-        sys_flag=0,
-        born_timestamp=BORN,
-        born_host=HOST,
-        store_timestamp=store.commit_log.store_timestamp,
-        store_host=HOST,
-        body=b"inner",
-        topic=b"V",
-        properties=b"",
-    )
+    stored_ms = store.commit_log.store_timestamp
+    inner = make_record(physical_offset=outer + HEAD.size, store_timestamp=stored_ms, body=b"inner", topic=b"V")
     put(store, body=inner)
     put(store, body=b"third")
     copy = maker.killed_copy(store)

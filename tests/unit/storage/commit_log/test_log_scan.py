@@ -1,8 +1,9 @@
 import pytest
 
-from tests.unit.storage.making import HOST, StoreMaker, put
+from tests.records import make_record
+from tests.unit.storage.making import StoreMaker, put
 from triomq.protocol.record.layout import HEAD
-from triomq.protocol.record.record import RecordCheck, encode_record
+from triomq.protocol.record.record import RecordCheck
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.commit_log.log_scan import LogScan, ProgressLog
 from triomq.storage.message_store import MessageStore
@@ -47,19 +48,8 @@ def test_record_lookalike_inside_damaged_body_is_ignored(store: MessageStore) ->
     outer = []
     for _ in range(2):
         outer.append(store.commit_log.max_offset)
-        inner = encode_record(
-            queue_id=0,
-            queue_offset=1,
-            physical_offset=outer[-1] + HEAD.size,  # its own place
-            sys_flag=0,
-            born_timestamp=1,
-            born_host=HOST,
-            store_timestamp=1,
-            store_host=HOST,
-            body=b"never sent",
-            topic=b"T",
-            properties=b"",
-        )
+        own_place = outer[-1] + HEAD.size
+        inner = make_record(queue_offset=1, physical_offset=own_place, store_timestamp=1, body=b"never sent")
         put(store, body=inner)
     end = put(store).physical_offset
     for offset in outer:

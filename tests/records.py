@@ -1,0 +1,26 @@
+"""Message records with usual fields, so that a test names only those that it is about."""
+
+from typing import Any, Final
+
+from triomq.protocol.host import encode_host
+from triomq.protocol.record.record import encode_record
+
+HOST: Final = encode_host("127.0.0.1", 10911)
+_USUAL: Final[dict[str, Any]] = {
+    "queue_id": 0,
+    "queue_offset": 0,
+    "physical_offset": 0,
+    "sys_flag": 0,
+    "born_timestamp": 0,
+    "born_host": HOST,
+    "store_timestamp": 0,
+    "store_host": HOST,
+    "body": b"body",
+    "topic": b"T",
+    "properties": b"",
+}
+
+
+def make_record(**fields: Any) -> bytes:
+    """Encode a record with these fields, and usual ones for the rest."""
+    return encode_record(**(_USUAL | fields))
