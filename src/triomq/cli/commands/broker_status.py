@@ -7,7 +7,7 @@ from typing import Any, Final
 from triomq.cli.arguments.client_options import BrokerSetOptions, BrokerStatusOptions
 from triomq.cli.arguments.values import escape_controls
 from triomq.cli.errors import UsageError
-from triomq.cli.output import cells, write_json, write_text
+from triomq.cli.output import cells, write_json, write_result, write_text
 from triomq.cli.session import client_command, client_config
 from triomq.client import ClientInstance
 from triomq.client.admin.broker_answers import known_brokers, uptime_of
@@ -56,10 +56,8 @@ async def change(options: BrokerSetOptions) -> None:
         for address in [options.broker] if options.broker else await broker_addresses(instance):
             body = properties_text(settings).encode()
             await instance.requests.ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
-            if options.json:
-                write_json({"address": address, "settings": settings})
-            else:
-                write_text(escape_controls(f"changed at {address}: {' '.join(options.settings)}") + "\n")
+            text = escape_controls(f"changed at {address}: {' '.join(options.settings)}")
+            write_result({"address": address, "settings": settings}, text, as_json=options.json)
 
 
 async def broker_addresses(instance: ClientInstance) -> list[str]:

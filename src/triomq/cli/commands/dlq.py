@@ -11,7 +11,7 @@ from triomq.cli.commands.group import check_known
 from triomq.cli.errors import IncompleteError, one_line
 from triomq.cli.exit_codes import ExitCode
 from triomq.cli.message_text import message_fields
-from triomq.cli.output import local_time, write_json, write_records, write_table, write_text
+from triomq.cli.output import local_time, write_json, write_records, write_result, write_table
 from triomq.cli.session import Interrupt, cancel_at, client_command, open_admin, run_command
 from triomq.client import MessageExt, Redrive
 from triomq.client.nursery import open_service_nursery
@@ -101,11 +101,9 @@ async def _run(options: DlqRedriveOptions, count: _Count) -> Redrive:
 def _tell(options: DlqRedriveOptions, sent: int, done: Redrive | None) -> None:
     """Write what was done; of an interrupted run only ``sent`` is known."""
     skipped, left = (None, None) if done is None else (done.skipped, done.left)
-    if options.json:
-        result = {"group": options.group, "dry_run": options.dry_run, "sent": sent, "skipped": skipped, "left": left}
-        write_json(result)
-        return
+    result = {"group": options.group, "dry_run": options.dry_run, "sent": sent, "skipped": skipped, "left": left}
     verb = "would be sent" if options.dry_run else "sent"
     more = f", {skipped} skipped whose origin is unknown or that cannot be sent again" if skipped else ""
     more += "" if left is None else f", {left} left"
-    write_text(f"{sent} dead letters of group {options.group} {verb} back{more}\n")
+    text = f"{sent} dead letters of group {options.group} {verb} back{more}"
+    write_result(result, text, as_json=options.json)

@@ -9,7 +9,7 @@ from triomq.cli.arguments.message_arguments import DEFAULT_PRODUCER_GROUP
 from triomq.cli.arguments.values import StartAt, escape_controls
 from triomq.cli.errors import IncompleteError, UsageError
 from triomq.cli.message_text import message_fields, shown_body
-from triomq.cli.output import local_time, write_json, write_table, write_text
+from triomq.cli.output import local_time, write_json, write_result, write_table, write_text
 from triomq.cli.session import client_command, client_config, open_admin
 from triomq.client import MessageExt, Producer, PullConsumer
 from triomq.client.consumer.pull import TOOLS_GROUP
@@ -47,10 +47,7 @@ async def recall(options: MessageRecallOptions) -> None:
             message_id = await producer.recall(options.handle)
         except ProtocolError as exc:
             raise UsageError(str(exc)) from exc
-    if options.json:
-        write_json({"message_id": message_id})
-    else:
-        write_text(f"message {message_id} is taken back\n")
+    write_result({"message_id": message_id}, f"message {message_id} is taken back", as_json=options.json)
 
 
 @client_command

@@ -21,7 +21,15 @@ from triomq.cli.arguments.store_options import (
 from triomq.cli.arguments.values import time_text
 from triomq.cli.errors import UsageError
 from triomq.cli.exit_codes import ExitCode
-from triomq.cli.output import escape_json, progress_bar, write_json, write_records, write_table, write_text
+from triomq.cli.output import (
+    escape_json,
+    progress_bar,
+    write_json,
+    write_records,
+    write_result,
+    write_table,
+    write_text,
+)
 from triomq.protocol.errors import StoreError
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.record import decode_record
@@ -134,11 +142,8 @@ def repair(options: StoreRepairOptions) -> int:
             with progress_bar("building queues") as progress:
                 result = repair_store(store, plan, progress)
             done = _fields(result, "units_built", "records_ignored", "offsets_set")
-    if options.json:
-        write_json({"applied": options.apply, **_plan(plan), **done})
-        return ExitCode.OK
-    for line in _plan_lines(plan, is_done=options.apply):
-        write_text(f"{line}\n")
+    text = "\n".join(_plan_lines(plan, is_done=options.apply))
+    write_result({"applied": options.apply, **_plan(plan), **done}, text, as_json=options.json)
     return ExitCode.OK
 
 
@@ -335,8 +340,5 @@ def _plan_lines(plan: RepairPlan, *, is_done: bool) -> Iterator[str]:
 
 
 def _write_count(options: StoreExportOptions | StoreImportOptions, verb: str, count: int) -> int:
-    if options.json:
-        write_json({"file": options.file, verb: count})
-    else:
-        write_text(f"{count} messages {verb}\n")
+    write_result({"file": options.file, verb: count}, f"{count} messages {verb}", as_json=options.json)
     return ExitCode.OK
