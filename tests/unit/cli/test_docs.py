@@ -23,6 +23,7 @@ DOCUMENTS = (
     "docs/api.md",
     "docs/cli.md",
     "docs/configuration.md",
+    "docs/deployment.md",
     "docs/performance.md",
 )
 
@@ -55,7 +56,9 @@ def commands(name: str) -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize(("name", "least"), [("README.md", 10), ("docs/cli.md", 15), ("docs/configuration.md", 1)])
+@pytest.mark.parametrize(
+    ("name", "least"), [("README.md", 10), ("docs/cli.md", 15), ("docs/configuration.md", 1), ("docs/deployment.md", 1)]
+)
 def test_every_command_in_a_document_can_be_read(name: str, least: int) -> None:
     found = commands(name)
     assert len(found) >= least

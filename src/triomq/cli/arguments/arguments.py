@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from triomq import __version__
 from triomq.cli.arguments import values
 from triomq.cli.arguments.admin_arguments import add_acl, add_group, add_topic
-from triomq.cli.arguments.broker_arguments import add_broker, add_cluster, add_namesrv
+from triomq.cli.arguments.broker_arguments import add_broker, add_cluster, add_init, add_namesrv
 from triomq.cli.arguments.message_arguments import (
     add_consume,
     add_dlq,
@@ -65,6 +65,7 @@ def build_parser() -> Parser:
     add_broker(commands)
     add_namesrv(commands)
     add_cluster(commands)
+    add_init(commands)
     add_produce(commands)
     add_request(commands)
     add_consume(commands)

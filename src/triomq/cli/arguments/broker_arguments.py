@@ -62,6 +62,18 @@ def add_cluster(commands: Commands) -> None:
     )
 
 
+def add_init(commands: Commands) -> None:
+    """Add ``triomq init``."""
+    options_type = "triomq.cli.arguments.options:InitOptions"
+    text = "write accounts and certificates for a broker on a network into a new folder"
+    parser = add_command(commands, "init", "init:run", options_type, text)
+    add_option(parser, "DIR", "the folder; it must not exist, or be empty")
+    add_option(parser, "--acl", "write an administrator and an application, with new secrets")
+    add_option(parser, "--tls", "write a CA and a certificate signed by it, for three years; needs openssl")
+    text = "name or IP address by which clients reach the broker, beside localhost, 127.0.0.1 and ::1; may be repeated"
+    add_option(parser, "--host HOST...", text)
+
+
 def _add_addresses(parser: Parser) -> None:
     add = partial(add_option, parser)
     address = "127.0.0.1:10911"

@@ -26,6 +26,16 @@ class CompletionOptions(Options):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InitOptions(Options):
+    """``triomq init``."""
+
+    dir: str
+    acl: bool
+    tls: bool
+    host: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions(Options):
     """Options of both servers."""
 

@@ -1,0 +1,38 @@
+"""A broker, an application and an administrator with what ``triomq init`` writes, by the commands that it prints."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.integration.cli_tools import complaint, ok
+from tests.processes import start_triomq
+from triomq.cli import main
+
+LISTEN = {"--listen", "--namesrv-listen", "--advertise", "--namesrv"}
+
+
+def words_of(command: str) -> list[str]:
+    """The words after the program's name, without addresses: the ports of a test are free ones."""
+    program, *words = shlex.split(command)
+    assert program == "triomq"
+    for option in LISTEN & set(words):
+        at = words.index(option)
+        del words[at : at + 2]
+    return words
+
+
+def test_what_init_prints_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "--acl", "--tls", "--host", "mq.example.org", "--json", str(tmp_path / "our conf")]) == 0
+    serve, application, administrator = map(words_of, json.loads(capsys.readouterr().out)["commands"])
+    with start_triomq(tmp_path, *serve[1:]) as broker:
+        assert ok(*application, namesrv=broker.namesrv).startswith("sent 1 message")
+        account = application[application.index("--credentials") :]
+        read = ok(
+            "consume", "greetings", "--group", "readers", "--count", "1", "--json", *account, namesrv=broker.namesrv
+        )
+        assert json.loads(read)["topic"] == "greetings"
+        assert "commit log" in ok(*administrator, namesrv=broker.namesrv)
+        assert "Need admin permission" in complaint(1, "acl", "list", *account, namesrv=broker.namesrv)
+        assert "TLS" in complaint(3, *administrator[:-2], namesrv=broker.namesrv)
