@@ -1,7 +1,7 @@
 # The broker with its name-server role, as an unprivileged user, its store in the volume /data.
-#   docker build -t triomq . && docker run -p 9876:9876 -p 10911:10911 triomq
-# Clients connect to the address that the broker advertises: 127.0.0.1 serves clients on the same host; for others
-# repeat the command with --advertise and the host's address (docker-compose.yml takes it from TRIOMQ_ADVERTISE).
+#   docker build -t triomq . && docker run --name triomq -d triomq && docker exec triomq triomq ping
+# By itself it listens within the container only. The compose files listen on its network and publish ports: on this
+# machine without accounts (docker-compose.yml), or anywhere with accounts and TLS (docker-compose.secure.yml).
 FROM python:3.12-slim AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE /src/
@@ -24,6 +24,4 @@ EXPOSE 9876 10911 10909
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 \
   CMD ["triomq", "ping", "--namesrv", "127.0.0.1:9876"]
-# 0.0.0.0 is the container's own network: what is reachable from outside is decided by the published ports.
-CMD ["triomq", "broker", "--listen", "0.0.0.0:10911", "--namesrv-listen", "0.0.0.0:9876", \
-     "--store", "/data", "--insecure", "--advertise", "127.0.0.1"]
+CMD ["triomq", "broker", "--store", "/data"]

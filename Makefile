@@ -20,10 +20,10 @@ QUICK_TESTS := tests/unit tests/property tests/integration
 LONG_TESTS := tests/chaos tests/fuzz tests/kills tests/packaging tests/powercut
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test quick smoke test-all unit long interop spark check static coverage fix demo spark-demo spark-zip bench dist docker-check clean distclean
+.PHONY: help venv test quick smoke test-all test-containers unit long interop spark check static coverage fix demo spark-demo spark-zip bench dist docker-check clean distclean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(INSTALLED) ## Make the virtual environment (the other targets do so when it is missing)
 
@@ -43,7 +43,7 @@ smoke: $(INSTALLED) ## Run one scenario of Apache's Java client and one Spark jo
 	@echo "smoke tests with Java: the first run downloads Apache's jars, which takes minutes"
 	@$(PYTEST) $(PARALLEL) tests/interop tests/spark -m smoke $(PYTEST_ARGS)
 
-test-all: unit interop spark ## Run all tests; those that need a missing tool are skipped (with CI=true they fail)
+test-all: unit interop spark test-containers ## Run all tests; those that need a missing tool are skipped (with CI=true they fail)
 
 unit: $(INSTALLED) ## Run all tests that need only Python
 	@$(PYTEST) $(PARALLEL) $(QUICK_TESTS) $(LONG_TESTS) $(PYTEST_ARGS)
@@ -56,6 +56,9 @@ interop: $(INSTALLED) ## Run the tests with Apache's brokers and clients (Java, 
 
 spark: $(INSTALLED) ## Run the tests with Spark (Java)
 	@$(PYTEST) tests/spark $(PYTEST_ARGS) $(ONCE_MORE) tests/spark $(PYTEST_ARGS); }
+
+test-containers: $(INSTALLED) ## Build the image and run each compose file (podman and podman-compose, or Docker)
+	@$(PYTEST) tests/containers $(PYTEST_ARGS)
 
 check: static coverage ## Format, lint, types, imports, then `unit` with coverage
 

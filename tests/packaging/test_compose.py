@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,7 +41,7 @@ def validator() -> Draft7Validator:
     return Draft7Validator(schema, format_checker=Draft7Validator.FORMAT_CHECKER)
 
 
-@pytest.mark.parametrize("name", ["docker-compose.yml", "docker-compose.cluster.yml"])
+@pytest.mark.parametrize("name", sorted(path.name for path in ROOT.glob("docker-compose*.yml")))
 def test_compose_file_follows_the_published_schema(name: str, validator: Draft7Validator) -> None:
     validator.validate(load(name))
 
@@ -57,12 +58,27 @@ def test_schema_refuses_what_is_not_a_service(
         validator.validate(broken)
 
 
-def test_service_runs_image_command_with_address_from_env(
-    compose: dict[str, Any],
-) -> None:
-    of_image = last("CMD").words()
-    assert compose["services"]["broker"]["command"] == [*of_image[:-1], "${TRIOMQ_ADVERTISE:-127.0.0.1}"]
-    assert of_image[-2:] == ["--advertise", "127.0.0.1"]
+def test_only_accounts_or_loopback_ports_open_the_broker_to_a_network(compose: dict[str, Any]) -> None:
+    plain = compose["services"]["broker"]
+    guarded = load("docker-compose.secure.yml")["services"]["broker"]
+    assert guarded["extends"] == {"file": "docker-compose.yml", "service": "broker"}
+    open_to_all, with_accounts = (parse(service["command"][1:]).options for service in (plain, guarded))
+    assert isinstance(open_to_all, BrokerOptions)
+    assert isinstance(with_accounts, BrokerOptions)
+    (volume,) = guarded["volumes"]
+    mounted = volume.rpartition(":")[2]
+    assert with_accounts == replace(
+        open_to_all,
+        insecure=False,
+        acl=f"{mounted}/plain_acl.yml",
+        tls="enforcing",
+        tls_cert=f"{mounted}/server.pem",
+        tls_key=f"{mounted}/server.key",
+    )
+    assert (open_to_all.insecure, open_to_all.advertise) == (True, "${TRIOMQ_ADVERTISE:-127.0.0.1}")
+    of_image = parse(last("CMD").words()[1:]).options
+    assert isinstance(of_image, BrokerOptions)
+    assert (of_image.insecure, of_image.listen, of_image.store) == (False, "127.0.0.1:10911", open_to_all.store)
 
 
 def test_health_check_is_that_of_the_image(compose: dict[str, Any]) -> None:

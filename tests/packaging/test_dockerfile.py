@@ -120,9 +120,10 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Sandbox:
 @pytest.fixture
 def container(image: Sandbox, tmp_path: Path) -> Iterator[Broker]:
     """The image's own command, on free loopback ports."""
-    command = [re.sub(r"^0\.0\.0\.0:\d+$", "127.0.0.1:0", image.place(word)) for word in last("CMD").words()]
+    command = list(map(image.place, last("CMD").words()))
     command[0] = shutil.which(command[0], path=image.environment()["PATH"]) or command[0]
-    with start_broker([*command, "--json"], tmp_path, environment=image.environment()) as broker:
+    free_ports = ("--listen", "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0")
+    with start_broker([*command, *free_ports, "--json"], tmp_path, environment=image.environment()) as broker:
         yield broker
 
 
