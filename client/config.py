@@ -9,6 +9,7 @@ from typing import Final, Literal
 from triomq.protocol.codes import SerializeType
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.namespace import Namespace
+from triomq.protocol.record.compression import DEFAULT_MAX_BODY_BYTES
 from triomq.protocol.wire.frame import MAX_FRAME_BYTES
 from triomq.protocol.wire.signing import Credentials
 
@@ -60,7 +61,8 @@ class ClientConfig:
     rebalance_interval_s: float = 20.0  # rocketmq.client.rebalance.waitInterval
     idle_timeout_s: float = 120.0  # clientChannelMaxIdleTimeSeconds: unused connections are closed
     max_frame_bytes: int = MAX_FRAME_BYTES  # com.rocketmq.remoting.frameMaxLength
-    send_buffer_limit_bytes: int = 1024**2  # per connection; further senders wait
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES  # of a pulled message, decompressed
+    send_buffer_limit_bytes: int = 1024**2  # per connection; further senders wait, and further answers are dropped
     advertise: Literal["as-advertised", "as-dialled"] = "as-advertised"
     header_format: SerializeType = SerializeType.JSON  # rocketmq.serialize.type; MSGPACK: if the broker reads it
     tls: bool | TlsConfig = False  # useTLS; True: as TlsConfig()
@@ -88,6 +90,7 @@ _POSITIVE: Final = (
     "rebalance_interval_s",
     "idle_timeout_s",
     "max_frame_bytes",
+    "max_body_bytes",
     "send_buffer_limit_bytes",
 )
 

@@ -38,7 +38,7 @@ READ_COLUMNS: Final = (
     ),
     Column("keys", "string", "keys as stored, separated by spaces"),
     Column("tags", "string", "the tag"),
-    Column("body", "binary", "the body, decompressed"),
+    Column("body", "binary", "the body, decompressed; null if that cannot be done (option badBodies)"),
     Column("flag", "int", "32 bits for the producer's own use"),
     Column("properties", "map<string,string>", "all properties but KEYS and TAGS"),
     Column("bornTime", "timestamp", "when it was sent, by the producer's clock"),

@@ -21,13 +21,11 @@ from triomq.client.producer.publish import encode_message_properties
 from triomq.protocol.errors import ClientError, MessageIllegalError, NoRouteError, ProtocolError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import DEAD_LETTER_PREFIX, dead_letter_topic
-from triomq.protocol.record.compression import DEFAULT_MAX_OUTPUT_BYTES
 from triomq.protocol.record.message import Message, MessageExt
 from triomq.protocol.record.properties import PropertyName
 
 #: Producer group that sends dead letters back.
 REDRIVE_GROUP: Final = "triomq-redrive"
-_REDRIVE_SETTINGS: Final = ProducerConfig(max_message_size_bytes=DEFAULT_MAX_OUTPUT_BYTES)
 
 LOGGER: Final = logging.getLogger("triomq.client.admin.dead_letters")
 
@@ -142,10 +140,11 @@ async def redrive(
         ClientError: the topic of the dead letters is not readable.
     """
     run = _Run(instance, limit, on_sent)
+    # the broker accepted it once, perhaps compressed: do not reject it here
+    settings = ProducerConfig(max_message_size_bytes=instance.config.max_body_bytes)
     async with (
         PullConsumer(TOOLS_GROUP, instance=instance) as pull,
-        # the broker accepted it once, perhaps compressed: do not reject it here
-        Producer(REDRIVE_GROUP, instance=instance, settings=_REDRIVE_SETTINGS) as producer,
+        Producer(REDRIVE_GROUP, instance=instance, settings=settings) as producer,
     ):
         for span in await _spans(pull, group):
             await run.queue(pull, None if dry_run else producer, span, span.begin if again else span.pending)

@@ -15,6 +15,7 @@ from triomq.protocol.errors import ProtocolError
 from triomq.protocol.record.compression import inflate
 
 _LENGTH: Final = Struct(">i")
+_MAX_BYTES: Final = 64 * 1024**2
 
 
 @dataclass(slots=True)
@@ -43,7 +44,7 @@ def read_registration(body: bytes | memoryview, *, compressed: bool) -> TopicCon
     if not compressed:
         return RegisterBrokerBody.decode(body).topic_config_serialize_wrapper
     try:
-        return _read_compressed(inflate(bytes(body)))
+        return _read_compressed(inflate(bytes(body), _MAX_BYTES))
     except (struct.error, ValueError) as exc:
         raise ProtocolError(f"compressed registration: {exc}") from exc
 

@@ -15,7 +15,8 @@ from triomq.protocol.codes import COMPRESSION_TYPE_MASK, MessageSysFlag
 from triomq.protocol.errors import ProtocolError, UnsupportedCompressionError
 
 DEFAULT_LEVEL: Final = 5  # Java's default
-DEFAULT_MAX_OUTPUT_BYTES: Final = 64 * 1024**2  # a broker accepts 4 MiB by default
+#: Limit of a decompressed body: four times what producers and brokers accept by default, and as much as a frame may be.
+DEFAULT_MAX_BODY_BYTES: Final = 16 * 1024**2
 
 ZLIB: Final = int(MessageSysFlag.COMPRESSION_ZLIB)
 LZ4: Final = int(MessageSysFlag.COMPRESSION_LZ4)
@@ -43,7 +44,7 @@ def compress(body: bytes, kind: int = ZLIB, level: int = DEFAULT_LEVEL) -> bytes
     return output
 
 
-def decompress(body: bytes, sys_flag: int, max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES) -> bytes:
+def decompress(body: bytes, sys_flag: int, max_output_bytes: int = DEFAULT_MAX_BODY_BYTES) -> bytes:
     """Return the body as its producer passed it; ``body`` itself if ``sys_flag`` does not mark it as compressed.
 
     Raises:
@@ -62,7 +63,7 @@ def decompress(body: bytes, sys_flag: int, max_output_bytes: int = DEFAULT_MAX_O
     raise ProtocolError(f"compression type {kind:#x}: unknown")
 
 
-def inflate(body: bytes, max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES) -> bytes:
+def inflate(body: bytes, max_output_bytes: int) -> bytes:
     """Decompress one zlib stream.
 
     Raises:
@@ -104,7 +105,7 @@ def _decompress_zstd(body: bytes, max_output_bytes: int) -> bytes:
 
 def _complete(kind: str, output: bytes, at_end: bool, max_output_bytes: int) -> bytes:
     if len(output) > max_output_bytes:
-        raise ProtocolError(f"{kind} body: more than {max_output_bytes} bytes when decompressed")
+        raise ProtocolError(f"{kind} body: more than {max_output_bytes} bytes when decompressed (max_body_bytes)")
     if not at_end:
         raise ProtocolError(f"{kind} body: truncated")
     return output

@@ -13,13 +13,15 @@ from typing import Any, Final
 from triomq.protocol.errors import ClientError, MessageIllegalError
 from triomq.protocol.host import format_host
 from triomq.protocol.java import BLANKS
-from triomq.protocol.record.compression import decompress
+from triomq.protocol.record.compression import DEFAULT_MAX_BODY_BYTES, decompress
 from triomq.protocol.record.layout import Head
 from triomq.protocol.record.message_id import offset_message_id
 from triomq.protocol.record.properties import PropertyName, decode_properties, get_property
 from triomq.protocol.units import PhysicalOffset, QueueOffset
 
 _COMPRESSED: Final = 1
+#: A decompressed body above this is not kept: 64 messages of an answer could become gigabytes.
+_MAX_KEPT_BODY_BYTES: Final = 512 * 1024
 _TAGS: Final = PropertyName.TAGS.encode()
 _KEYS: Final = PropertyName.KEYS.encode()
 _UNIQUE_KEY: Final = PropertyName.UNIQUE_KEY.encode()
@@ -133,6 +135,7 @@ class MessageExt:
         reconsume_times: how often its consumption failed so far.
         prepared_transaction_offset: commit log position of the half message, 0 if there is none.
         stored_body: the body as stored, perhaps compressed.
+        max_body_bytes: limit of the decompressed body; the client that pulled it sets its own.
         broker_name: set by the client that pulled it, else "".
         queue_bounds: first offset and end of the queue from the answer to the pull; set by the client, and then also
             in the properties as MIN_OFFSET and MAX_OFFSET.
@@ -149,6 +152,7 @@ class MessageExt:
         "born_timestamp",
         "broker_name",
         "flag",
+        "max_body_bytes",
         "physical_offset",
         "prepared_transaction_offset",
         "queue_bounds",
@@ -204,6 +208,7 @@ class MessageExt:
             _,
         ) = head
         self.stored_body = body
+        self.max_body_bytes = DEFAULT_MAX_BODY_BYTES
         self._tail = tail
         self.broker_name = ""
         self.queue_bounds: tuple[QueueOffset, QueueOffset] | None = None
@@ -244,17 +249,20 @@ class MessageExt:
 
     @property
     def body(self) -> bytes:
-        """The body as its producer passed it, decompressed on first access.
+        """The body as its producer passed it, decompressed on first access; above 512 KiB on each, so keep it then.
 
         Raises:
-            ProtocolError: the compressed body is damaged, or its compression unknown.
+            ProtocolError: the compressed body is damaged or above ``max_body_bytes``, or its compression unknown.
             UnsupportedCompressionError: the package for its compression is not installed.
         """
         if not self.sys_flag & _COMPRESSED:
             return self.stored_body
-        if self._body is None:
-            self._body = decompress(self.stored_body, self.sys_flag)
-        return self._body
+        if self._body is not None:
+            return self._body
+        body = decompress(self.stored_body, self.sys_flag, self.max_body_bytes)
+        if len(body) <= _MAX_KEPT_BODY_BYTES:
+            self._body = body
+        return body
 
     @property
     def tags(self) -> str | None:

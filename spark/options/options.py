@@ -16,6 +16,7 @@ from typing import Any, Final
 from triomq.client.connection.credentials import SOURCES_TEXT
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.missing import explain_missing
+from triomq.protocol.record.compression import DEFAULT_MAX_BODY_BYTES
 from triomq.spark.options import values as values
 
 NAMESRV_VARIABLE: Final = "TRIOMQ_NAMESRV"
@@ -132,6 +133,9 @@ OPTIONS: Final = (
     _switch("failOnUnreachable", _STREAM, "fail if one of several brokers does not answer; otherwise its queues wait"),
     Option("badProperties", _READ, "lossy", values.choice("lossy", "fail"), "lossy or fail",
            "invalid UTF-8 in properties: replace it, or fail and report the offset"),
+    Option("badBodies", _READ, "null", values.choice("null", "fail"), "null or fail",
+           "compressed bodies that are damaged or too large: log them and read null, or fail and report the offset"),
+    _count("maxBodyBytes", _READ, DEFAULT_MAX_BODY_BYTES, "limit of a decompressed body", _KIB, 1024 * _MIB),
     _count("planTimeoutMs", _ALL, 30_000, "limit for finding queues and offsets, with all attempts"),
     _count("readTimeoutMs", _ALL, 30_000, "how long a task retries while brokers do not answer"),
     _count("connectTimeoutMs", _ALL, 5000, "limit for opening a connection"),

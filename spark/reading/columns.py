@@ -6,6 +6,7 @@ invalid UTF-8 in properties, compressed bodies, IPv6 addresses, messages without
 Source: spark.md 3.5, 4.3.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -15,11 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from triomq.protocol.codes import MessageSysFlag
+from triomq.protocol.errors import ProtocolError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import RETRY_PREFIX
+from triomq.protocol.record.compression import DEFAULT_MAX_BODY_BYTES
 from triomq.protocol.record.properties import PropertyName
 from triomq.spark.reading.records import Records
 from triomq.spark.schema import ROW_ID
+
+LOGGER: Final = logging.getLogger("triomq.spark.reading.columns")
 
 _TRANSACTION: Final = int(MessageSysFlag.TRANSACTION_ROLLBACK)
 _TRANSACTION_STATES: Final = ("none", "prepared", "commit", "rollback")
@@ -45,6 +50,8 @@ class Decoder:
         tags: Sequence[str] = (),
         batch_bytes: int = 1024**2,
         strict_properties: bool = False,
+        strict_bodies: bool = True,
+        max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
     ) -> None:
         """Create a decoder.
 
@@ -54,12 +61,16 @@ class Decoder:
             tags: drop messages with other tags; empty: drop none.
             batch_bytes: limit for the bodies of a batch, if decompression makes them larger than the chunk.
             strict_properties: fail on invalid UTF-8 instead of replacing it.
+            strict_bodies: fail on a compressed body that cannot be read; else log it and return null.
+            max_body_bytes: limit of a decompressed body.
         """
         self._queue = queue
         self._columns = tuple(columns)
         self._tags = pa.array(tags, pa.string()) if tags else None
         self._batch_bytes = batch_bytes
         self._strict = strict_properties
+        self._strict_bodies = strict_bodies
+        self._max_body_bytes = max_body_bytes
         self.schema = pa.schema([(name, ARROW_TYPES[name]) for name in columns])
 
     def decode(self, chunk: bytes, begin: int, end: int) -> Iterator[Any]:
@@ -87,17 +98,26 @@ class Decoder:
         if not len(packed):
             yield records, records.bodies()
             return
-        cut, size, texts = 0, 0, []
+        cut, size, texts = 0, 0, list[bytes | None]()
         for index in packed:
-            text = records.decompressed(int(index))
+            text = self._decompressed(records, int(index))
             texts.append(text)
-            size += len(text)
+            size += len(text or b"")
             if size >= self._batch_bytes:
                 part = records.slice(cut, int(index) + 1)
                 yield part, part.bodies_with(texts)
                 cut, size, texts = int(index) + 1, 0, []
         part = records.slice(cut, records.count)
         yield part, part.bodies_with(texts)
+
+    def _decompressed(self, records: "Records", index: int) -> bytes | None:
+        try:
+            return records.decompressed(index, self._max_body_bytes)
+        except ProtocolError as exc:
+            if self._strict_bodies:
+                raise ProtocolError(f"{exc} (set option 'badBodies' to null to continue)") from exc
+            LOGGER.warning("body cannot be read, it becomes null error=%s", exc)
+            return None
 
     def _batch(self, records: "Records", bodies: Any) -> Any:
         columns = [

@@ -152,7 +152,7 @@ class Records:
         """Return the bodies as stored, copied out of the chunk."""
         return self._slices(self.positions.body, self.positions.body_end, pa.binary())
 
-    def bodies_with(self, decompressed: Sequence[bytes]) -> Any:
+    def bodies_with(self, decompressed: Sequence[bytes | None]) -> Any:
         """Return the bodies, with the compressed ones replaced."""
         stored = self.bodies()
         if not decompressed:
@@ -162,15 +162,15 @@ class Records:
         indices[packed] = self.count + np.arange(len(packed))
         return pa.concat_arrays([stored, pa.array(decompressed, pa.binary())]).take(pa.array(indices))
 
-    def decompressed(self, index: int) -> bytes:
-        """Return one compressed body, decompressed.
+    def decompressed(self, index: int, max_bytes: int) -> bytes:
+        """Return one compressed body, decompressed to ``max_bytes`` at most.
 
         Raises:
             ProtocolError, UnsupportedCompressionError: with the queue and offset in their text.
         """
         body = self._chunk[int(self.positions.body[index]) : int(self.positions.body_end[index])]
         try:
-            return decompress(body, int(self.sys_flag[index]))
+            return decompress(body, int(self.sys_flag[index]), max_bytes)
         except TriomqError as exc:
             raise type(exc)(f"{self.queue} offset {self.front['queue_offset'][index]}: {exc}") from exc
 

@@ -195,6 +195,7 @@ class PullLoop:
             else:
                 if not self.process_queue.dropped:  # while the answer was on its way
                     await self._accept(result, took_s)
+                del result  # else its messages, with their bodies, would stay during the next pull
         await trio.lowlevel.checkpoint()
 
     async def _accept(self, result: PullResult, took_s: float) -> None:
@@ -290,8 +291,7 @@ class PullLoop:
         counters.pulled += len(pulled)
         counters.pulling_s += took_s
         counters.filtered += len(pulled) - len(messages)
-        broker_name = self.queue.broker_name
-        bounds = result.min_offset, result.max_offset
+        broker_name, bounds = self.queue.broker_name, (result.min_offset, result.max_offset)
         for message in messages:
             message.broker_name = broker_name
             message.queue_bounds = bounds

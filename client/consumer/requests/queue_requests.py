@@ -33,6 +33,7 @@ from triomq.protocol.errors import (
 )
 from triomq.protocol.filters.filter_types import TAG
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.compression import DEFAULT_MAX_BODY_BYTES
 from triomq.protocol.record.record import decode_records
 from triomq.protocol.requests.groups import ConsumerGroupRequestHeader
 from triomq.protocol.requests.messages import PullMessageResponseHeader
@@ -82,6 +83,10 @@ class QueueRequests:
         raw = await self.pull_raw(queue, pull)
         messages = decode_records(raw.body)
         self._instance.requests.namespace.unwrap_messages(messages)
+        max_body_bytes = self._instance.config.max_body_bytes
+        if max_body_bytes != DEFAULT_MAX_BODY_BYTES:
+            for message in messages:
+                message.max_body_bytes = max_body_bytes
         return PullResult(
             raw.status,
             messages,

@@ -169,6 +169,19 @@ def test_compressed_body_is_decompressed_once_and_kept() -> None:
     assert zlib.decompress(message.stored_body) == b"hello"
 
 
+def test_a_large_decompressed_body_is_not_kept() -> None:
+    message = received(body=zlib.compress(bytes(1024**2)), sys_flag=0x301)
+    assert message.body == bytes(1024**2)
+    assert message.body is not message.body
+
+
+def test_a_body_above_the_limit_of_its_client_is_refused() -> None:
+    message = received(body=zlib.compress(bytes(1000)), sys_flag=0x301)
+    message.max_body_bytes = 999
+    with pytest.raises(ProtocolError, match="max_body_bytes"):
+        _ = message.body
+
+
 def test_damaged_compressed_body_fails_only_on_access() -> None:
     message = received(body=b"no zlib", sys_flag=1)
     assert message.topic == "TopicTest"

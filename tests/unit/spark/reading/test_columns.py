@@ -183,8 +183,18 @@ def test_malformed_properties_can_raise_error_naming_offset() -> None:
 
 
 def test_a_damaged_compressed_body_names_queue_and_offset() -> None:
-    with pytest.raises(ProtocolError, match=r"T@broker-a:2 offset 9: zlib"):
+    with pytest.raises(ProtocolError, match=r"T@broker-a:2 offset 9: zlib.*badBodies"):
         rows(Decoder(QUEUE, ("body",)), record(9, b"no zlib", sys_flag=1))
+
+
+def test_compressed_bodies_that_cannot_be_read_become_null_if_wanted(caplog: pytest.LogCaptureFixture) -> None:
+    chunk = record(1, compress(b"ok"), sys_flag=1) + record(2, b"no zlib", sys_flag=1)
+    chunk += record(3, compress(bytes(2000)), sys_flag=1) + record(4)
+    found = rows(Decoder(QUEUE, ("body",), strict_bodies=False, max_body_bytes=1999), chunk)
+    assert [row["body"] for row in found] == [b"ok", None, None, b"body"]
+    damaged, too_large = caplog.messages
+    assert "T@broker-a:2 offset 2: zlib" in damaged
+    assert "T@broker-a:2 offset 3: zlib body: more than 1999 bytes" in too_large
 
 
 def test_host_flag_longer_than_its_data_is_damage() -> None:

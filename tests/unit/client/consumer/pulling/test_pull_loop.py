@@ -1,3 +1,4 @@
+import gc
 import logging
 
 import pytest
@@ -11,6 +12,7 @@ from triomq.client.consumer.pulling.pull_loop import PullLoop
 from triomq.client.consumer.statistics import TopicCounters
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt
 from triomq.protocol.units import QueueOffset
 from triomq.protocol.wire.command import RemotingCommand
 
@@ -23,6 +25,19 @@ async def test_messages_are_pulled_on_while_handlers_work(autojump_clock: MockCl
         assert bench.pulled_offsets() == [0, 32, 64, 96, 100]
         assert loop.process_queue.cached_messages == 100
         assert all(message.broker_name == "broker-a" for _, message in bench.service.got)
+
+
+async def test_consumed_messages_are_freed_while_the_next_pull_waits(autojump_clock: MockClock, bench: Bench) -> None:
+    def is_alive() -> bool:
+        gc.collect()
+        return any(isinstance(one, MessageExt) and one.stored_body == b"only here" for one in gc.get_objects())
+
+    bench.cluster.send(bench.queue, b"only here")
+    async with bench.pulling():
+        await wait_all_tasks_blocked()
+        assert is_alive()
+        bench.service.consume()
+        assert not is_alive()
 
 
 async def test_messages_carry_queue_bounds_at_pull_time(autojump_clock: MockClock, bench: Bench) -> None:

@@ -9,6 +9,7 @@ from tests.unit.client.consumer.fake_cluster import (
     pull_answer,
 )
 from triomq.client.cluster.instance import ClientInstance
+from triomq.client.config import ClientConfig
 from triomq.client.consumer.requests.pull import Pull, PullStatus
 from triomq.client.consumer.requests.queue_requests import QueueRequests, offset_entries
 from triomq.protocol.codes import RequestCode, ResponseCode
@@ -51,6 +52,14 @@ async def test_a_pull_says_what_the_broker_needs(cluster: FakeCluster, requests:
         "subVersion": "7",
         "expressionType": "TAG",
     }
+
+
+async def test_messages_have_the_limit_of_their_client(cluster: FakeCluster) -> None:
+    cluster.add_topic("T")
+    cluster.send(QUEUE, b"a")
+    instance = as_instance(FakeInstance(cluster, config=ClientConfig(max_body_bytes=5000)))
+    result = await QueueRequests(instance, "G").pull(QUEUE, Pull(ZERO, 32))
+    assert [message.max_body_bytes for message in result.messages] == [5000]
 
 
 async def test_a_pull_with_an_expression_carries_it(cluster: FakeCluster, requests: QueueRequests) -> None:
