@@ -3,14 +3,14 @@
 Source: behaviour.md B.2 (route update, finding a broker), wire.md 9.4.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Final
 
 from triomq.client.config import join_address, split_address
 from triomq.protocol.bodies.route import ClusterInfo, QueueData, TopicRouteData
 from triomq.protocol.codes import Permission
-from triomq.protocol.errors import ConfigError
+from triomq.protocol.errors import ConfigError, ProtocolError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import AUTO_CREATE_TOPIC
 
@@ -18,7 +18,30 @@ MASTER_ID: Final = 0
 #: Queues that a client asks for in a topic it creates by sending (``defaultTopicQueueNums``).
 DEFAULT_TOPIC_QUEUES: Final = 4
 
+#: Limits of a route, which becomes an object for each part and each queue: 6,000 brokers, and the largest topic of one.
+_MAX_ROUTE_BYTES: Final = 1024**2
+_MAX_ROUTE_OBJECTS: Final = 20_000
+_MAX_ROUTE_QUEUES: Final = 65_536
+_MAX_DIGITS: Final = 10
+_MAX_COMPARED: Final = 10_000  # topics, whose names are compared for a hint
+
 Queues = tuple[MessageQueue, ...]
+
+
+def read_route(body: bytes | memoryview) -> TopicRouteData:
+    """Return the route in an answer of a name server.
+
+    Raises:
+        ProtocolError: it cannot be read, or is above a limit.
+    """
+    if len(body) > _MAX_ROUTE_BYTES or bytes(body).count(b"{") > _MAX_ROUTE_OBJECTS:
+        raise ProtocolError(f"route of {len(body)} bytes: more than any cluster has")
+    route = TopicRouteData.decode(body)
+    queues = sum(max(data.read_queue_nums, data.write_queue_nums) for data in route.queue_datas)
+    queues += sum(count for _, count in _order_counts(route.order_topic_conf or ""))
+    if queues > _MAX_ROUTE_QUEUES:
+        raise ProtocolError(f"route with {queues} queues: at most {_MAX_ROUTE_QUEUES} are read")
+    return route
 
 
 def masters_of_route(route: TopicRouteData) -> dict[str, str]:
@@ -74,13 +97,19 @@ def subscribe_queues(topic: str, route: TopicRouteData) -> Queues:
 
 
 def _order_queues(topic: str, configuration: str) -> Queues:
+    return tuple(
+        MessageQueue(topic, broker_name, queue_id)
+        for broker_name, count in _order_counts(configuration)
+        for queue_id in range(count)
+    )
+
+
+def _order_counts(configuration: str) -> Iterator[tuple[str, int]]:
     """Read ``broker-a:4;broker-b:4``; parts that cannot be read have no queues."""
-    queues = []
     for part in configuration.split(";"):
         broker_name, _, count = part.rpartition(":")
-        if broker_name and count.isdecimal():
-            queues += [MessageQueue(topic, broker_name, queue_id) for queue_id in range(int(count))]
-    return tuple(queues)
+        if broker_name and count.isdecimal() and len(count) < _MAX_DIGITS:
+            yield broker_name, int(count)
 
 
 def default_route(template: TopicRouteData) -> TopicRouteData:
@@ -163,7 +192,8 @@ def explain_no_route(topic: str, asked: Sequence[str], topics: Sequence[str] | N
     """
     parts = [f"topic {topic!r} does not exist: it has no route (name server asked: {', '.join(asked)})"]
     if topics is not None:
-        similar = get_close_matches(topic, [name for name in topics if not name.startswith("%")], n=3, cutoff=0.6)
+        names = [name for name in topics[:_MAX_COMPARED] if not name.startswith("%")]
+        similar = get_close_matches(topic, names, n=3, cutoff=0.6)
         parts.append(f"similar topics: {', '.join(similar)}" if similar else "no topic has a similar name")
     if auto_create is not None:
         parts.append(

@@ -18,6 +18,7 @@ from triomq.client.cluster.route import (
     explain_no_broker,
     explain_no_route,
     publish_queues,
+    read_route,
     same_route,
     subscribe_queues,
 )
@@ -239,7 +240,7 @@ class Routes:
                 self._watch(topic)
             else:
                 body = raise_for_code(response, self._requests.name_servers.current).body
-                fetch.route = TopicRouteData.decode(body)
+                fetch.route = read_route(body)
                 self._take(topic, fetch.route)
                 if not self._groups.failing and self._watched.get(topic, _UNWATCHED)[0] <= _broker_names(fetch.route):
                     self._watched.pop(topic, None)

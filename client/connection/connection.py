@@ -164,6 +164,11 @@ class Connection:
         self._room.unpark_all()
         self._scope.cancel()
 
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits to be written that requests wait: the peer does not read."""
+        return self._queue.pending_bytes > self._limit_bytes
+
     async def request(
         self, opaque: int, frame: bytes, deadline: float, body: bytes | memoryview = b"", silence_s: float = 0.0
     ) -> RemotingCommand:
@@ -215,7 +220,7 @@ class Connection:
             ConnectionLostError: the connection is closed.
         """
         await trio.lowlevel.checkpoint()
-        if self._queue.pending_bytes > self._limit_bytes:
+        if self.is_full:
             await self._wait_for_room(deadline)
         if self.closed:
             raise self._lost()
@@ -272,7 +277,7 @@ class Connection:
 
     async def _wait_for_room(self, deadline: float) -> None:
         with trio.move_on_at(deadline):
-            while self._queue.pending_bytes > self._limit_bytes:
+            while self.is_full:
                 await self._room.park()
             return
         raise RequestTimeoutError(

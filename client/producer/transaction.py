@@ -5,7 +5,7 @@ Source: behaviour.md A.6, B.3, wire.md 5.11; DefaultMQProducerImpl.java, Transac
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -37,6 +37,7 @@ _FIND_AGAIN_S: Final = 1.0
 #: Concurrent checks; a broker repeats those that are refused.
 _MAX_CHECKS: Final = 16
 _MAX_WAITING_CHECKS: Final = 1024
+_MAX_WAITING_BYTES: Final = 16 * 1024**2
 
 _Asked = TypeVar("_Asked")
 
@@ -133,6 +134,7 @@ class TransactionProducer(OpenOnce):
         validate_group(group)
         self._make_producer = partial(Producer, group, settings=settings, trace=trace)
         self._instance: ClientInstance
+        self._waiting_bytes = 0  # of messages to be checked
         self._send_check: trio.MemorySendChannel[tuple[str, CheckTransactionStateRequestHeader, MessageExt]]
 
     @asynccontextmanager
@@ -271,16 +273,19 @@ class TransactionProducer(OpenOnce):
         return False
 
     def _take_check(self, address: str, header: CheckTransactionStateRequestHeader, message: MessageExt) -> None:
-        try:
-            self._send_check.send_nowait((address, header, message))
-        except trio.WouldBlock:
-            LOGGER.warning("too many checks, the broker repeats this one message_id=%s", message.message_id)
+        if self._waiting_bytes <= _MAX_WAITING_BYTES:
+            with suppress(trio.WouldBlock):
+                self._send_check.send_nowait((address, header, message))
+                self._waiting_bytes += message.store_size
+                return
+        LOGGER.warning("too many checks, the broker repeats this one message_id=%s", message.message_id)
 
     async def _check_each(
         self, receive: trio.MemoryReceiveChannel[tuple[str, CheckTransactionStateRequestHeader, MessageExt]]
     ) -> None:
         """Answer the brokers' checks, one after the other."""
         async for address, asked, message in receive:
+            self._waiting_bytes -= message.store_size
             state, remark = await _ask(self._check, message, f"message_id={message.message_id}")
             if state is TransactionState.UNKNOWN:
                 continue

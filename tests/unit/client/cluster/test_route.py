@@ -7,10 +7,12 @@ from triomq.client.cluster.route import (
     explain_no_broker,
     explain_no_route,
     publish_queues,
+    read_route,
     same_route,
     subscribe_queues,
 )
 from triomq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
+from triomq.protocol.errors import ProtocolError
 from triomq.protocol.message_queue import MessageQueue
 
 
@@ -20,6 +22,31 @@ def route(*queue_datas: QueueData, order: str | None = None, **brokers: dict[int
         queue_datas=list(queue_datas),
         broker_datas=[BrokerData("C", name, addresses) for name, addresses in brokers.items()],
     )
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        route(QueueData("a", 65_536, 65_536, 6), QueueData("b", 1, 0, 6)),
+        route(QueueData("a", 0, 2**31 - 1, 6)),
+        route(order="a:65536;b:1"),
+        route(*[QueueData("a", 1, 1, 6)] * 20_000),
+        route(a=dict.fromkeys(range(50000), "10.0.0.1:10911")),
+    ],
+)
+def test_a_route_above_the_limits_is_refused(made: TopicRouteData) -> None:
+    with pytest.raises(ProtocolError, match="route"):
+        read_route(made.encode())
+
+
+def test_the_largest_topic_of_a_broker_and_thousands_of_brokers_are_read() -> None:
+    largest = route(QueueData("a", 65_536, 1, 6), order="a:x;a:" + "9" * 5000, a={0: "a:1"})
+    assert read_route(largest.encode()) == largest
+    assert publish_queues("T", largest) == ()
+    names = [f"broker-{number}" for number in range(5000)]
+    wide = route(*[QueueData(name, 8, 8, 6) for name in names])
+    wide.broker_datas = [BrokerData("C", name, {0: "10.0.0.1:10911"}) for name in names]
+    assert read_route(wide.encode()) == wide
 
 
 def test_queues_are_sorted_by_broker_and_number() -> None:

@@ -106,6 +106,15 @@ async def test_a_route_that_cannot_be_read_is_a_protocol_error(fake_broker: Fake
             await instance.routes.topic_route("Topic")
 
 
+async def test_a_route_that_is_too_large_is_not_used(fake_broker: FakeBroker) -> None:
+    async with ClientInstance(fake_broker.address) as instance:
+        route = await instance.routes.topic_route("Topic")
+        fake_broker.add_topic("Topic", 3_000_000)
+        with pytest.raises(ProtocolError, match="3000000 queues"):
+            await instance.routes.topic_route("Topic", refresh=True)
+        assert instance.routes.known("Topic") == route
+
+
 async def test_queues_and_addresses_come_from_the_route(fake_broker: FakeBroker) -> None:
     fake_broker.add_topic("ReadOnly", 2, 4)
     async with ClientInstance(fake_broker.address) as instance:

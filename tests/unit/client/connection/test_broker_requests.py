@@ -1,4 +1,5 @@
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
 import trio
@@ -8,9 +9,12 @@ from tests.records import make_record
 from tests.unit.client.fake_broker import FakeBroker
 from tests.unit.client.fake_consumer import FakeConsumer, until
 from triomq.client.cluster.instance import ClientInstance
+from triomq.client.cluster.replies import Replies
+from triomq.client.connection.broker_requests import RequestServer
 from triomq.protocol.bodies.client import GetConsumerStatusBody, ResetOffsetBody
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.namespace import Namespace
 from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, GetConsumerRunningInfoRequestHeader
 from triomq.protocol.requests.messages import ConsumeMessageDirectlyRequestHeader
 from triomq.protocol.requests.offsets import GetConsumerStatusRequestHeader, ResetOffsetRequestHeader
@@ -109,6 +113,32 @@ async def test_direct_consumption_is_bounded(fake_broker: FakeBroker, registered
     await wait_all_tasks_blocked()
     assert (await asked(fake_broker, direct_request())).code == ResponseCode.SYSTEM_BUSY
     registered.direct.set()
+
+
+class FullConnection:
+    """Of a peer that does not read."""
+
+    address = "broker:10911"
+    is_full = True
+
+    def post(self, frame: bytes) -> None:
+        raise AssertionError(frame)
+
+
+async def test_a_peer_that_does_not_read_gets_no_more_answers(
+    nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
+    consumer = FakeConsumer("Topic")
+    server = RequestServer({"group": consumer}, {}, Replies(), nursery, Namespace(None))
+    connection: Any = FullConnection()
+    for _ in range(10):
+        server.serve(connection, direct_request())
+    header = ConsumerGroupRequestHeader("group").encode()
+    oneway = RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 1, flag=2, ext_fields=header)
+    server.serve(connection, oneway)
+    await wait_all_tasks_blocked()
+    assert consumer.calls == [("members",)]
+    assert caplog.text.count("does not read") == 1
 
 
 async def test_a_request_that_cannot_be_read_is_refused_and_logged(

@@ -1,6 +1,13 @@
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from tests.unit.client.consumer.fake_cluster import make_message
 from tests.unit.client.fake_broker import FakeBroker
 from triomq.client import ClientConfig, MessageExt, TransactionProducer, TransactionState
 from triomq.protocol.codes import RequestCode
+from triomq.protocol.requests.messages import CheckTransactionStateRequestHeader
+from triomq.protocol.units import PhysicalOffset, QueueOffset
 
 
 def check(message: MessageExt) -> TransactionState:
@@ -22,3 +29,25 @@ async def test_producer_announces_itself_to_a_broker_that_gets_its_topic_later(f
         await fake_broker.wait_for(RequestCode.GET_ROUTEINFO_BY_TOPIC, 2)
         fake_broker.add_topic("New")
         await fake_broker.wait_for(RequestCode.HEART_BEAT)
+
+
+async def test_checks_that_wait_are_bounded_in_bytes(fake_broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    asked: list[MessageExt] = []
+    checked = trio.Event()
+
+    async def check_slowly(message: MessageExt) -> TransactionState:
+        asked.append(message)
+        await checked.wait()
+        return TransactionState.UNKNOWN
+
+    header = CheckTransactionStateRequestHeader(QueueOffset(0), PhysicalOffset(0))
+    async with TransactionProducer("group", namesrv=fake_broker.address, check=check_slowly) as producer:
+        for number in range(100):
+            producer._take_check("broker", header, make_message(number, bytes(2 * 1024**2)))
+        refused = caplog.text.count("too many checks")
+        checked.set()
+        await wait_all_tasks_blocked()
+        assert len(asked) == 100 - refused == 8
+        producer._take_check("broker", header, make_message(100))
+        await wait_all_tasks_blocked()
+    assert len(asked) == 9
