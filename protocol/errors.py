@@ -29,9 +29,14 @@
     `- ConfigError                    an invalid setting, found at startup
 """
 
-from typing import ClassVar, Self
+from collections.abc import Mapping
+from typing import ClassVar, Final, Self
 
 from triomq.protocol.codes import ResponseCode, code_name
+
+#: Field of a refusal by our brokers: after how many milliseconds to try again.
+RETRY_AFTER: Final = "retryAfterMs"
+_MAX_DIGITS: Final = 9
 
 
 class TriomqError(Exception):
@@ -73,6 +78,7 @@ class BrokerResponseError(TriomqError):
         code: the response code, possibly an unknown one.
         remark: the peer's text; "" if it sent none.
         address: the peer's ``host:port``.
+        retry_after_s: when to try again, if a busy peer said it.
     """
 
     response_code: ClassVar[int] = -1
@@ -85,21 +91,28 @@ class BrokerResponseError(TriomqError):
         if cls.by_code.setdefault(cls.response_code, cls) is not cls:
             raise TypeError(f"{cls.__name__}: code {cls.response_code} has an error class already")
 
-    def __init__(self, code: int, remark: str, address: str = "") -> None:
+    def __init__(self, code: int, remark: str, address: str = "", retry_after_s: float | None = None) -> None:
         self.code = code
         self.remark = remark
         self.address = address
+        self.retry_after_s = retry_after_s
         where = f" from {address}" if address else ""
-        super().__init__(f"{code_name(code)}({code}){where}: {remark or 'no reason given'}")
+        when = "" if retry_after_s is None else f" (to be tried again after {retry_after_s:g} s)"
+        super().__init__(f"{code_name(code)}({code}){where}: {remark or 'no reason given'}{when}")
 
-    def __reduce__(self) -> tuple[type[Self], tuple[int, str, str]]:
+    def __reduce__(self) -> tuple[type[Self], tuple[int, str, str, float | None]]:
         """Copy and pickle by the attributes: ``__init__`` needs more than the text."""
-        return type(self), (self.code, self.remark, self.address)
+        return type(self), (self.code, self.remark, self.address, self.retry_after_s)
 
     @classmethod
-    def from_response(cls, code: int, remark: str | None, address: str = "") -> "BrokerResponseError":
+    def from_response(
+        cls, code: int, remark: str | None, address: str = "", ext_fields: Mapping[str, str] | None = None
+    ) -> "BrokerResponseError":
         """Return an error of the class registered for ``code``, else of this base class."""
-        return cls.by_code.get(code, BrokerResponseError)(code, remark or "", address)
+        after_ms = (ext_fields or {}).get(RETRY_AFTER, "")
+        known = after_ms.isdecimal() and len(after_ms) <= _MAX_DIGITS
+        retry_after_s = int(after_ms) / 1000 if known else None
+        return cls.by_code.get(code, BrokerResponseError)(code, remark or "", address, retry_after_s)
 
 
 class BrokerSystemError(BrokerResponseError):

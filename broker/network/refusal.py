@@ -6,6 +6,7 @@ from typing import Final
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
+    RETRY_AFTER,
     IllegalNameError,
     MessageIllegalError,
     StoreClosedError,
@@ -18,12 +19,18 @@ from triomq.protocol.wire.command import RemotingCommand
 LOGGER: Final = logging.getLogger("triomq.broker.network.refusal")
 
 
+#: After how long to try again what was refused because too much waits: that is gone by then, or much of it.
+_RETRY_AFTER_MS: Final = 500
+
+
 class RefusedError(TriomqError):
     """The request is answered with ``code`` and ``remark``; the connection stays open."""
 
-    def __init__(self, remark: str, code: int = ResponseCode.SYSTEM_ERROR) -> None:
+    def __init__(self, remark: str, code: int = ResponseCode.SYSTEM_ERROR, retry_after_ms: int = 0) -> None:
+        """Take the answer; ``retry_after_ms`` tells our clients when to try again, 0: the default if busy."""
         self.code = code
         self.remark = remark
+        self.retry_after_ms = retry_after_ms or (_RETRY_AFTER_MS if code == ResponseCode.SYSTEM_BUSY else 0)
         super().__init__(f"{remark} ({code})")
 
 
@@ -57,7 +64,10 @@ class Refusals:
     def response_to(self, peer: str, command: RemotingCommand, error: Exception) -> RemotingCommand:
         """Return the response to a request that raised ``error``."""
         if isinstance(error, TriomqError):
-            return self.response(peer, command, response_code(error), remark_of(error))
+            response = self.response(peer, command, response_code(error), remark_of(error))
+            if isinstance(error, RefusedError) and error.retry_after_ms:
+                response.ext_fields = {**response.ext_fields, RETRY_AFTER: str(error.retry_after_ms)}
+            return response
         LOGGER.error("request failed code=%d peer=%s", command.code, peer, exc_info=error)
         return self.response(peer, command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {remark_of(error)}")
 

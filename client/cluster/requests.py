@@ -265,5 +265,5 @@ def raise_for_code(response: RemotingCommand, address: str) -> RemotingCommand:
         BrokerResponseError: it has another code; ``address`` says whose answer it is.
     """
     if response.code != ResponseCode.SUCCESS:
-        raise BrokerResponseError.from_response(response.code, response.remark, address)
+        raise BrokerResponseError.from_response(response.code, response.remark, address, response.ext_fields)
     return response

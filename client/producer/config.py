@@ -1,7 +1,7 @@
 """Settings of a producer."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from triomq.protocol.errors import ConfigError
 
@@ -19,6 +19,7 @@ class ProducerConfig:
 
     send_timeout_s: float = 3.0  # sendMsgTimeout: for each send with all its attempts
     retries: int = 2  # retryTimesWhenSendFailed: further attempts after a failed one; none with a queue or selector
+    on_busy: Literal["wait", "raise"] = "wait"  # while all brokers are busy: try again within send_timeout_s, or raise
     retry_another_broker_when_not_stored_ok: bool = False  # ...NotStoreOK: also if stored, but not flushed or copied
     send_latency_fault_enable: bool = False  # sendLatencyFaultEnable: avoid slow brokers for 30 s to 10 minutes
     max_message_size_bytes: int = DEFAULT_MAX_MESSAGE_BYTES  # maxMessageSize: of an uncompressed body or a stored batch
@@ -26,6 +27,8 @@ class ProducerConfig:
     auto_batch: bool = False  # autoBatch of RocketMQ 5: what tasks send at the same time shares requests
 
     def __post_init__(self) -> None:
+        if self.on_busy not in ("wait", "raise"):
+            raise ConfigError(f"producer: on_busy is {self.on_busy!r}, must be 'wait' or 'raise'")
         if not (self.send_timeout_s > 0 and self.max_message_size_bytes > 0):
             raise ConfigError("producer: send_timeout_s and max_message_size_bytes must be above 0")
         if self.retries < 0 or self.compress_over_bytes < 0:

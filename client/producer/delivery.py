@@ -10,6 +10,7 @@ import trio
 
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.connection.connection import Connection
+from triomq.client.environment import RANDOM
 from triomq.client.producer.config import ProducerConfig
 from triomq.client.producer.latency_faults import LatencyFaults
 from triomq.client.producer.publish import Outgoing, Target, TopicPlan, check_topic
@@ -37,6 +38,8 @@ _RETRY_CODES: Final = frozenset(
     )
 )
 _FIRST_PAUSE_S: Final = 0.1
+_MAX_BUSY_PAUSE_S: Final = 0.5
+_SPREAD: Final = 1.5
 #: A broker from which nothing arrives for this long is given up if another one can take the message.
 _SILENCE_S: Final = 1.0
 
@@ -72,7 +75,10 @@ class Delivery:
         self._plans: dict[str, TopicPlan] = {}
 
     async def send(self, topic: str, outgoing: Outgoing, choose: Choice | None) -> SendResult:
-        """Try until a broker stored it, or the attempts or the time are used up; one attempt if ``choose`` is given."""
+        """Try until a broker stored it, or the attempts or the time are used up; one attempt if ``choose`` is given.
+
+        A refusal by a busy broker is no attempt, unless ``on_busy`` is "raise": nothing was stored.
+        """
         deadline = trio.current_time() + self._settings.send_timeout_s
         tried: list[str] = []
         while True:
@@ -84,10 +90,17 @@ class Delivery:
             except (ConnectError, ConnectionLostError, RequestTimeoutError, BrokerResponseError) as exc:
                 tried.append(target.queue.broker_name)
                 self._note_failure(topic, target, exc)
-                if choose is not None or not self._may_retry(exc, tried, deadline, has_other):
+                if choose is None and self._may_retry(exc, tried, deadline, has_other):
+                    pause_s = 0.0
+                    if not (has_other or isinstance(exc, BrokerResponseError)):
+                        pause_s = _restart_pause_s(len(tried), deadline)
+                elif (busy_s := self._busy_pause_s(exc, deadline)) is not None:
+                    pause_s = busy_s
+                    del tried[:-1]  # all brokers may be tried again
+                else:
                     raise
-                if not (has_other or isinstance(exc, BrokerResponseError)):
-                    await _pause(len(tried), deadline)
+                if pause_s:
+                    await trio.sleep(pause_s)
                 continue
             if choose is not None or result.status is SendStatus.SEND_OK or self._is_enough(tried, target, deadline):
                 return result
@@ -183,6 +196,21 @@ class Delivery:
             error.add_note(f"tried {len(tried)} times: {', '.join(tried)}")
         return False
 
+    def _busy_pause_s(self, error: Exception, deadline: float) -> float | None:
+        """Return how long to wait after a refusal by a busy broker, ``None``: the time is up, or it is another error.
+
+        The pauses differ, or all that were refused together would come back together.
+        """
+        if not isinstance(error, BrokerResponseError) or self._settings.on_busy == "raise":
+            return None
+        left_s, pause_s = deadline - trio.current_time(), error.retry_after_s
+        if pause_s is None:
+            if error.code != ResponseCode.SYSTEM_BUSY:
+                return None
+            pause_s = max(_FIRST_PAUSE_S, min(self._settings.send_timeout_s - left_s, _MAX_BUSY_PAUSE_S))
+        pause_s *= RANDOM.uniform(1, _SPREAD)
+        return pause_s if pause_s < left_s else None
+
     def _is_enough(self, tried: list[str], target: Target, deadline: float) -> bool:
         """Return whether a message that was stored, but not flushed or copied in time, is not sent again."""
         tried.append(target.queue.broker_name)
@@ -211,7 +239,7 @@ class Delivery:
                     self._latencies.answered(target.queue.broker_name, now - began)
         status = STATUS_BY_CODE.get(response.code)
         if status is None:
-            raise BrokerResponseError.from_response(response.code, response.remark, target.address)
+            raise BrokerResponseError.from_response(response.code, response.remark, target.address, response.ext_fields)
         return self._read_result(status, outgoing.message_id, target.queue, response.ext_fields)
 
     async def _connect(self, target: Target, deadline: float, has_other: bool) -> Connection:
@@ -225,7 +253,6 @@ def _silence_s(deadline: float) -> float:
     return min(_SILENCE_S, (deadline - trio.current_time()) / 3)
 
 
-async def _pause(tries: int, deadline: float) -> None:
-    """Wait before the next attempt at the only broker of a topic: it may be restarting."""
-    pause = _FIRST_PAUSE_S * 2 ** (tries - 1)
-    await trio.sleep(max(0.0, min(pause, deadline - trio.current_time())))
+def _restart_pause_s(tries: int, deadline: float) -> float:
+    """Return how long to wait before the next attempt at the only broker of a topic: it may be restarting."""
+    return max(0.0, min(_FIRST_PAUSE_S * 2.0 ** (tries - 1), deadline - trio.current_time()))

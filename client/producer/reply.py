@@ -30,6 +30,10 @@ Answer: TypeAlias = Callable[[MessageExt], Awaitable[bytes | None]] | Callable[[
 """Returns the body of the reply, ``None`` for no reply; a plain function runs in a worker thread."""
 
 
+#: One attempt: a broker stores the reply even if the requester has left, or does not read.
+_SETTINGS: Final = ProducerConfig(on_busy="raise")
+
+
 class Replier:
     """Sends the replies of a consumer's handler: ``message.reply(body)`` calls it, wherever the handler runs."""
 
@@ -52,8 +56,7 @@ class Replier:
         copied = {name: properties[name] for name in _COPIED}
         outgoing = reply_request(body, f"{RANDOM.getrandbits(128):032X}", copied)
         if self._delivery is None:
-            self._delivery = Delivery(self._instance, self._group, ProducerConfig())
-        # One attempt: a broker stores the reply even if the requester has left.
+            self._delivery = Delivery(self._instance, self._group, _SETTINGS)
         await self._delivery.send(reply_topic(cluster), outgoing, TopicPlan.choose)
 
 

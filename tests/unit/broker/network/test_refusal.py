@@ -2,8 +2,9 @@
 
 import pytest
 
-from triomq.broker.network.refusal import RefusedError, remark_of, response_code
-from triomq.protocol.codes import ResponseCode
+from triomq.broker.network.refusal import Refusals, RefusedError, remark_of, response_code
+from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
     ConfigError,
     IllegalNameError,
@@ -15,6 +16,7 @@ from triomq.protocol.errors import (
     SubscriptionParseError,
     TriomqError,
 )
+from triomq.protocol.wire.command import RemotingCommand
 
 
 @pytest.mark.parametrize(
@@ -42,6 +44,19 @@ def test_a_refusal_keeps_code_and_remark_apart_from_its_text() -> None:
 
 def test_the_remark_of_a_refusal_is_what_the_refusal_says() -> None:
     assert remark_of(RefusedError("topic[T] not exist", 17)) == "topic[T] not exist"
+
+
+@pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.HEART_BEAT])
+def test_a_busy_broker_says_when_to_try_again(code: int) -> None:
+    refusals = Refusals(BrokerStatistics(0), "region")
+    for error, after in [
+        (RefusedError("busy", ResponseCode.SYSTEM_BUSY), "500"),
+        (RefusedError("busy", ResponseCode.SYSTEM_BUSY, 20), "20"),
+        (RefusedError("quota", ResponseCode.SERVICE_NOT_AVAILABLE, 7), "7"),
+        (RefusedError("never"), None),
+    ]:
+        response = refusals.response_to("peer", RemotingCommand(code), error)
+        assert response.ext_fields.get("retryAfterMs") == after
 
 
 def test_a_remark_is_never_empty_and_never_long() -> None:

@@ -124,7 +124,7 @@ async def test_a_refused_message_fails_alone(fake_broker: FakeBroker, producer: 
 async def test_an_error_of_the_request_is_that_of_all_its_messages(fake_broker: FakeBroker, producer: Producer) -> None:
     gate = Gate(fake_broker)
     for code in (SINGLE, BATCH):
-        fake_broker.fail(code, ResponseCode.SYSTEM_BUSY)
+        fake_broker.fail(code, ResponseCode.SYSTEM_ERROR)
     results = await send_all(producer, gate, b"0", b"1", b"2", b"3")
     assert all(isinstance(result, BrokerResponseError) for result in results.values())
 

@@ -10,6 +10,7 @@ from triomq.client.producer.config import ProducerConfig
 from triomq.client.producer.producer import Producer, send_half
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import RequestTimeoutError, SystemBusyError
+from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import Message
 from triomq.protocol.wire.command import RemotingCommand
 
@@ -164,12 +165,72 @@ async def test_a_oneway_send_goes_where_a_connection_can_be_made(producer: Produ
     await brokers[0].wait_for(SEND, 8)
 
 
-async def test_a_busy_broker_is_left_for_another_one(producer: Producer, brokers: Pair) -> None:
-    brokers[1].fail(SEND, ResponseCode.SYSTEM_BUSY)
+def be_busy(broker: FakeBroker, times: int = 2**31, **fields: str) -> None:
+    """Refuse sends, ``times`` times."""
+    left = times
+
+    def refuse(command: RemotingCommand) -> RemotingCommand:
+        nonlocal left
+        left -= 1
+        return broker.answer_send(command) if left < 0 else command.reply(ResponseCode.SYSTEM_BUSY, fields)
+
+    broker.on(SEND, refuse)
+
+
+async def test_a_busy_broker_is_left_for_another_one(
+    producer: Producer, brokers: Pair, autojump_clock: MockClock
+) -> None:
+    be_busy(brokers[1])
     assert await send_some(producer) == {"broker-a": 8}
-    brokers[0].fail(SEND, ResponseCode.SYSTEM_BUSY)
+    be_busy(brokers[0])
     with pytest.raises(SystemBusyError):
         await send_some(producer)
+
+
+@pytest.mark.parametrize(
+    ("fields", "least_s"), [({"retryAfterMs": "700"}, 1.4), ({}, 0.2), ({"retryAfterMs": "x"}, 0.2)]
+)
+@pytest.mark.parametrize("queue", [None, MessageQueue("Topic", "broker-b", 0)])
+async def test_a_send_waits_as_long_as_busy_brokers_say_and_is_stored_once(
+    producer: Producer,
+    brokers: Pair,
+    autojump_clock: MockClock,
+    fields: dict[str, str],
+    least_s: float,
+    queue: MessageQueue | None,
+) -> None:
+    be_busy(brokers[0])
+    be_busy(brokers[1], 2, **fields)
+    began = trio.current_time()
+    result = await producer.send(Message("Topic", b"x"), queue=queue)
+    assert (result.queue.broker_name, result.queue_offset) == ("broker-b", 0)
+    if queue is not None:  # else the other broker was asked, too
+        assert least_s <= trio.current_time() - began <= 2 * least_s
+
+
+async def test_a_send_ends_when_busy_brokers_want_more_time_than_it_has(
+    producer: Producer, brokers: Pair, autojump_clock: MockClock
+) -> None:
+    for broker in brokers:
+        be_busy(broker, retryAfterMs="3000")
+    began = trio.current_time()
+    with pytest.raises(SystemBusyError, match=r"to be tried again after 3 s") as caught:
+        await producer.send(Message("Topic", b"x"))
+    assert caught.value.retry_after_s == 3.0
+    assert trio.current_time() - began < 0.1
+
+
+async def test_busy_brokers_are_an_error_at_once_if_wanted(
+    name_server: FakeBroker, brokers: Pair, autojump_clock: MockClock
+) -> None:
+    for broker in brokers:
+        be_busy(broker)
+    async with Producer("group", namesrv=name_server.address, settings=ProducerConfig(on_busy="raise")) as producer:
+        began = trio.current_time()
+        with pytest.raises(SystemBusyError):
+            await producer.send(Message("Topic", b"x"))
+        assert trio.current_time() - began < 0.1
+    assert sum(len(broker.of(SEND)) for broker in brokers) == 3
 
 
 async def test_without_retries_the_first_failure_is_raised(
