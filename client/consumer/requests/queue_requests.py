@@ -54,7 +54,7 @@ REMOTE_ERRORS: Final = (ClientError, BrokerResponseError, ProtocolError)
 #: Margin of the client's timeout over the broker's hold of a pull: brokers check held pulls every 5 s.
 HOLD_MARGIN_S: Final = 10.0
 _VERSION_5_0_0: Final = 413  # wire.md 2.5
-_OFFSET_ENTRY: Final = re.compile(rb'"?(\d+)"?\s*:\s*(-?\d+)')
+_OFFSET_ENTRY: Final = re.compile(rb'(?<!\d)(\d{1,10}+)"?\s*+:\s*+-?\d')
 
 
 _STATUSES: Final = {status.value: status for status in PullStatus}
@@ -311,4 +311,4 @@ def offset_entries(body: bytes, topic: str, group: str) -> frozenset[int]:
         return frozenset()
     end = body.find(b"}", start)
     entries = body[body.find(b"{", start) : end]
-    return frozenset(int(queue_id) for queue_id, _ in _OFFSET_ENTRY.findall(entries))
+    return frozenset(int(queue_id) for queue_id in _OFFSET_ENTRY.findall(entries))

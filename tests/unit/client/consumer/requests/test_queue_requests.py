@@ -219,7 +219,16 @@ def test_offset_entries_read_both_spellings_of_number_keys(body: bytes) -> None:
     assert offset_entries(body, "T", "G") == {0, 12}
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b'{"offsetTable":{"TT@G":{0:1}}}', b'{"offsetTable":{"T@G":{}}}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{}",
+        b'{"offsetTable":{"TT@G":{0:1}}}',
+        b'{"offsetTable":{"T@G":{}}}',
+        b'{"offsetTable":{"T@G":{' + b"9" * 2_000_000 + b":1}}}",
+    ],
+)
 def test_offset_entries_find_nothing_where_nothing_is(body: bytes) -> None:
     assert offset_entries(body, "T", "G") == frozenset()
 
