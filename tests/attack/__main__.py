@@ -9,10 +9,10 @@ import sys
 
 import trio
 
-from tests.attack import frames
+from tests.attack import clients, frames
 from tests.attack.measure import MAX_MEMORY_MIB, MAX_PING_MS, P99_PING_MS, Attack, measure, table
 
-ATTACKS: tuple[Attack, ...] = (*frames.ATTACKS,)
+ATTACKS: tuple[Attack, ...] = (*frames.ATTACKS, *clients.ATTACKS)
 
 
 def main(arguments: list[str]) -> int:

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -30,10 +30,15 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The broker under attack, and for how long to attack it."""
+    """The broker under attack, and for how long to attack it.
+
+    Attributes:
+        watched: memory of further processes when their attack began, by process id.
+    """
 
     broker: Broker
     seconds: float
+    watched: dict[int, int] = field(default_factory=dict)
 
     @property
     def port(self) -> int:
@@ -44,6 +49,10 @@ class Target:
     def namesrv_port(self) -> int:
         """The port of its name server."""
         return int(self.broker.namesrv.rsplit(":", 1)[1])
+
+    def watch(self, pid: int) -> None:
+        """Count what the memory of a process grows from now on, instead of the broker's if that grows less."""
+        self.watched[pid] = _resident_bytes(pid)
 
     def connect(self) -> AbstractAsyncContextManager[Wire]:
         """Open a connection to the broker."""
@@ -118,6 +127,8 @@ async def _measure(attack: Attack, target: Target) -> Row:
             nonlocal peak
             while True:
                 peak = max(peak, _resident_bytes(pid))
+                for watched, idle in target.watched.items():
+                    peak = max(peak, before + _resident_bytes(watched) - idle)
                 await trio.sleep(0.02)
 
         async with trio.open_nursery() as nursery:
