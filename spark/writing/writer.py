@@ -90,6 +90,7 @@ class WriteTask:
                 settings=ProducerConfig(
                     send_timeout_s=options["sendTimeoutMs"] / 1000,
                     retries=options["retries"],
+                    on_busy="raise",  # the sender waits, and for longer
                     compress_over_bytes=options["compressAbove"] or _NEVER,
                 ),
             ) as producer,

@@ -74,6 +74,14 @@ def test_a_success_begins_anew() -> None:
     assert clock.pauses == [0.1] * 10
 
 
+def test_a_busy_broker_says_how_long_the_pause_is_at_least() -> None:
+    clock = Clock()
+    retry = clock.retry(10)
+    for after_s in (0.7, 0.01, None):
+        retry.failed(SystemBusyError(int(ResponseCode.SYSTEM_BUSY), "", "", after_s))
+    assert clock.pauses == [0.7, 0.2, 0.4]
+
+
 def test_what_no_later_try_can_change_is_raised_at_once() -> None:
     clock = Clock()
     error = NoPermissionError(int(ResponseCode.NO_PERMISSION), "no")
